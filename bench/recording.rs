@@ -33,7 +33,8 @@ const BITS_LIMIT_OF_SEVERAL: f64 = 0.4;
 const SERVICES_LIMIT: f64 = 1.6;
 
 /// A workload that does nothing between its marks, to tell what booting and settling costs.
-const NOTHING: &str = "about = \"Nothing\"\npackages = [\"dash\"]\nmemory = 512\nset-up = \"\"\nrun = \"true\"\ncheck = \"true\"\n";
+const NOTHING: &str = "about = \"Nothing\"\npackages = [\"dash\"]\nmemory = 512\nset-up = \"\"\n\
+    run = \"true\"\ncheck = \"true\"\n";
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
@@ -125,7 +126,8 @@ fn main() -> Result<()> {
             && with_services.is_none_or(|ratio| ratio <= SERVICES_LIMIT);
     }
     println!(
-        "\n{}: at most {cpu_limit} times the CPU time of the whole run, {SERVICES_LIMIT} with services, at most {bits_limit} bits an instruction",
+        "\n{}: at most {cpu_limit} times the CPU time of the whole run, {SERVICES_LIMIT} with \
+         services, at most {bits_limit} bits an instruction",
         if within { "within the limits" } else { "NOT within the limits" }
     );
     ensure!(within, "recording costs more than it may");

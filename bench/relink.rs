@@ -92,7 +92,8 @@ fn report(own: Cost, rewriting: Cost, whole: Cost, text: u64) -> Result<()> {
     let within =
         cpu <= RELINK_LIMIT && seconds <= REWRITE_LIMIT.as_secs_f64() && memory <= MEMORY_LIMIT_KB;
     println!(
-        "{}: at most {RELINK_LIMIT} times the CPU time of both, at most {} s and 2 GB for 10 MB of text",
+        "{}: at most {RELINK_LIMIT} times the CPU time of both, at most {} s and 2 GB for 10 MB of \
+         text",
         if within { "within the limits" } else { "NOT within the limits" },
         REWRITE_LIMIT.as_secs()
     );

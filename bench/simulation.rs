@@ -13,7 +13,7 @@ mod processor_time;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use guest::checkpoint::{self, Checkpoint};
-use guest::{self, GuestEnd, GuestKernel, Qemu, QemuPlugin, Request, Workload};
+use guest::{self, GuestEnd, GuestKernel, Qemu, QemuPlugin, RecordingRequest, Workload};
 use processor_time::processor_time;
 use sim::MachineModel;
 use std::path::{Path, PathBuf};
@@ -34,13 +34,14 @@ fn main() -> Result<()> {
     };
     let name = rest.first().map_or("files", String::as_str);
     let directory = tempfile::tempdir()?;
-    let request = |output: &str| -> Result<Request> {
-        Ok(Request {
+    let request = |output: &str| -> Result<RecordingRequest> {
+        Ok(RecordingRequest {
             workload: Workload::open(name)?,
             kernel: GuestKernel::open(Path::new(tree), None)?,
             files: Vec::new(),
             output: directory.path().join(output),
             seed: 1,
+            cpus: trace::CpuCount::ONE,
             data: true,
             memory_mb: None,
             time_limit: Duration::from_secs(3600),
@@ -67,7 +68,8 @@ fn main() -> Result<()> {
     }
 
     println!(
-        "{name}, {:.1} M instructions, machine {MACHINE}, QEMU {}, one vCPU, -icount shift=0; the fastest of {RUNS} runs each\n",
+        "{name}, {:.1} M instructions, machine {MACHINE}, QEMU {}, one vCPU, -icount shift=0; the \
+         fastest of {RUNS} runs each\n",
         instructions as f64 / 1e6,
         Qemu::find()?.version
     );
@@ -87,14 +89,15 @@ fn main() -> Result<()> {
     }
     let (speed, ratio) = (instructions as f64 / 1e6 / simulating, cache / simulating);
     println!(
-        "\nthe pass over the recording is{} what it should be: at least {SPEED} M instructions a second, {RATIO} times the plugin",
+        "\nthe pass over the recording is{} what it should be: at least {SPEED} M instructions a \
+         second, {RATIO} times the plugin",
         if speed >= SPEED && ratio >= RATIO { "" } else { " NOT" }
     );
     Ok(())
 }
 
 /// Seconds of processor time from the checkpoint to the end.
-fn run(request: &Request, from: &Path, plugin: Option<QemuPlugin>) -> Result<f64> {
+fn run(request: &RecordingRequest, from: &Path, plugin: Option<QemuPlugin>) -> Result<f64> {
     let qemu = Qemu::find()?;
     let (mut boot, _) = request.prepare(&qemu, Some(Checkpoint::open(from)?.state()))?;
     boot.plugin = plugin;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * The counters of a group whose copies count. They lie in dynamic per-CPU
- * memory, of which the module learns through the cookies in its data.
+ * The counters of a group. They lie in dynamic per-CPU memory. The cookies in
+ * the data of the group's module say where.
  */
 #include <linux/align.h>
 #include <linux/percpu.h>
@@ -11,7 +11,7 @@
 
 #include "group.h"
 
-/* The cookies in a module's data, whole, or NULL. */
+/* The cookies in a module's data, or NULL. */
 static struct kernlane_cookies *find_cookies(const struct module *module)
 {
 	const struct module_memory *data = &module->mem[MOD_DATA];
@@ -46,7 +46,7 @@ void kernlane_free_counters(struct group *group)
 	kfree(group->counters);
 }
 
-/* Gives a group whose module counts its counters. Nobody is in a copy yet. */
+/* Allocates the counters of a group. No task is in a copy yet. */
 int kernlane_take_counters(struct group *group)
 {
 	const struct module_memory *data = &group->module->mem[MOD_DATA];
@@ -77,7 +77,7 @@ int kernlane_take_counters(struct group *group)
 		size_t size = min_t(size_t, left, KERNLANE_COUNTERS_A_COOKIE) *
 			      sizeof(u64);
 
-		/* With many CPUs there may be too little memory: no fault. */
+		/* With many CPUs memory may be short: fail without a warning. */
 		group->counters[i] = __alloc_percpu_gfp(size, sizeof(u64),
 							GFP_KERNEL |
 							__GFP_NOWARN);

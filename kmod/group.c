@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * The groups there are, and what is taken from user space: everything is
- * checked here, and nothing is written.
+ * The list of groups, and the check of requests from user space. Nothing here
+ * writes to the kernel's text.
  */
 #include <linux/kallsyms.h>
 #include <linux/slab.h>
@@ -26,10 +26,10 @@ struct group *kernlane_find_group(const char *name)
 	return NULL;
 }
 
-/* Lets the group's module go, too. */
+/* Also releases the group's module. */
 void kernlane_free_group(struct group *group)
 {
-	/* The tracer may send entries to the copies, by this group, for ever. */
+	/* The function tracer may use this group for ever: free nothing. */
 	if (group->stuck) {
 		__module_get(THIS_MODULE);
 		return;
@@ -46,10 +46,10 @@ void kernlane_free_group(struct group *group)
 typedef int take_fn(struct group *group, unsigned int index, const void *from,
 		    u64 *bad_address);
 
-/* A CPU that is switched off waits in it, where nobody can look. */
+/* A CPU that is switched off waits in it. Its stack cannot be checked. */
 static bool is_of_dead_cpus(unsigned long entry)
 {
-	/* One at a time, under kernlane_groups_mutex. */
+	/* Used under kernlane_groups_mutex only. */
 	static char name[KSYM_SYMBOL_LEN];
 
 	sprint_symbol_no_offset(name, entry);
@@ -86,7 +86,7 @@ static int take_function(struct group *group, unsigned int index,
 	function->copy = from->copy;
 	function->patch = from->entry + from->patch_at;
 	function->tracer_site = function->patch - MCOUNT_INSN_SIZE;
-	/* For an entry that is no site ftrace takes the site behind it. */
+	/* For an entry that is no site, ftrace_location() gives the next site. */
 	if (static_call(tracer_site_at)(function->tracer_site) !=
 	    function->tracer_site)
 		return -EINVAL;
@@ -98,8 +98,8 @@ static int take_function(struct group *group, unsigned int index,
 }
 
 /*
- * With call-depth tracking (retbleed=stuff) the module loader has aimed calls
- * in the module at the accounting that it has written in front of the copies:
+ * With call-depth tracking (retbleed=stuff) the module loader writes accounting
+ * code in front of the copies, and calls in the module go to that code:
  * sarq $5, %gs:...
  */
 static u8 find_accounting(const struct group *group, const struct call *call,
@@ -174,7 +174,7 @@ static int order_calls(const void *a, const void *b)
 	return x->site < y->site ? -1 : x->site > y->site;
 }
 
-/* In the order of their addresses, and none inside of another. */
+/* Sorts the calls by address, and refuses calls that overlap. */
 static int sort_calls(struct group *group, u64 *bad_address)
 {
 	unsigned int i;
@@ -191,7 +191,10 @@ static int sort_calls(struct group *group, u64 *bad_address)
 	return 0;
 }
 
-/* Whether one of the bytes [@start, @end) is in front of a group's copies. */
+/*
+ * Whether one of the bytes [@start, @end) lies between a function's entry and
+ * the end of its jump.
+ */
 static bool in_entries(const struct group *group, unsigned long start,
 		       unsigned long end)
 {
@@ -225,7 +228,7 @@ static bool in_calls(const struct group *group, unsigned long start,
 	return low && group->calls[low - 1].site + JUMP_SIZE > start;
 }
 
-/* The first place of a group at which an installed one writes, or 0. */
+/* The first address of @group that the installed group @by uses, or 0. */
 static unsigned long find_taken(const struct group *group,
 				const struct group *by)
 {
@@ -248,7 +251,7 @@ static unsigned long find_taken(const struct group *group,
 	return 0;
 }
 
-/* No byte is written for two purposes, by one group or by two. */
+/* Refuses a group that would write a byte twice, or that of another group. */
 static int refuse_overlap(const struct group *group, u64 *bad_address)
 {
 	const struct group *other;
@@ -272,7 +275,7 @@ static int refuse_overlap(const struct group *group, u64 *bad_address)
 	return 0;
 }
 
-/* Holds the module of that name in whose text the first copy lies. */
+/* Takes a reference to the module that contains the first copy. */
 static int take_module(struct group *group, const struct kernlane_group *from)
 {
 	struct kernlane_function first;
@@ -290,7 +293,7 @@ static int take_module(struct group *group, const struct kernlane_group *from)
 	if (!module)
 		return -ENOENT;
 	group->module = module;
-	/* One whose init fails is freed, whoever holds it. */
+	/* A module whose init fails is freed in spite of references. */
 	if (READ_ONCE(module->state) != MODULE_STATE_LIVE)
 		return -ENOENT;
 	group->text = (unsigned long)module->mem[MOD_TEXT].base;
@@ -326,7 +329,7 @@ static int take_arrays(struct group *group, struct kernlane_group *from)
 	return refuse_overlap(group, &from->bad_address);
 }
 
-/* A group that holds its module and is in no list yet, or an error. */
+/* A new group with a reference to its module, in no list yet, or an error. */
 struct group *kernlane_take_group(struct kernlane_group *from)
 {
 	static u64 last_id;

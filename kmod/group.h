@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * A group: functions of the kernel, their copies in a module, and the calls
- * that are aimed at the copies.
+ * that go to the copies.
  */
 #ifndef KERNLANE_GROUP_H
 #define KERNLANE_GROUP_H
@@ -18,7 +18,7 @@
 #define JUMP_SIZE	KERNLANE_JUMP
 #define CALL_OPCODE	0xe8
 #define JUMP_OPCODE	0xe9
-/* The padding in front of a function. */
+/* The most bytes of accounting code in front of a copy: its padding. */
 #define MAX_ACCOUNTING	16
 
 enum group_state {
@@ -29,16 +29,16 @@ enum group_state {
 
 struct function {
 	unsigned long entry;
-	/* Behind its last byte, by kallsyms. */
+	/* The address behind its last byte, by kallsyms. */
 	unsigned long end;
 	unsigned long copy;
 	unsigned long patch;
 	unsigned long tracer_site;
 	u8 original[JUMP_SIZE];
 	u8 jump[JUMP_SIZE];
-	/* A tracer is attached, and all calls that can be written go to the entry. */
+	/* A tracer is attached, and all calls that can be written go to entry. */
 	bool traced;
-	/* A tracer is attached: calls are to go to the entry. */
+	/* A tracer is attached: all calls must go to the entry. */
 	bool to_entry;
 };
 
@@ -46,14 +46,14 @@ struct call {
 	unsigned long site;
 	struct function *function;
 	u8 opcode;
-	/* Bytes in front of the copy that a call in the module goes through. */
+	/* Bytes of accounting code in front of the copy, the call's target. */
 	u8 accounting;
 	bool in_module;
-	/* Goes to the copy now. */
+	/* The call goes to the copy now. */
 	bool direct;
 };
 
-/* Tasks that are held. */
+/* Tasks, with a reference to each. */
 struct tasks {
 	struct task_struct **tasks;
 	unsigned int nr;
@@ -61,7 +61,7 @@ struct tasks {
 
 struct group {
 	struct list_head list;
-	/* No other group has it, before or after. */
+	/* Never used for another group. */
 	u64 id;
 	struct ftrace_ops ops;
 	struct module *module;
@@ -73,18 +73,18 @@ struct group {
 	unsigned int nr_functions;
 	unsigned int nr_calls;
 	enum group_state state;
-	/* Its copies can have been entered. */
+	/* A task may have entered a copy. */
 	bool entered;
-	/* For each cookie of the module, if its copies count. */
+	/* The memory of each cookie of the module; NULL without counters. */
 	u64 __percpu **counters;
 	unsigned int nr_counters;
-	/* Leaving: every task was looked at once, and these may be in a copy. */
+	/* Leaving: every task was checked once; those inside may be in a copy. */
 	bool looked;
 	struct tasks inside;
-	/* Leaving: when the tasks are looked at again, and how long after that. */
+	/* Leaving: the time of the next check, and the pause after it. */
 	unsigned long next_look;
 	unsigned long pause;
-	/* The function tracer broke down with the diversion in place: for ever. */
+	/* The function tracer failed and diverts entries for ever. */
 	bool stuck;
 	time64_t since;
 	s64 poke_us;
@@ -99,7 +99,7 @@ static inline bool in_module_text(const struct group *group, unsigned long addr,
 	       addr - group->text <= group->text_size - size;
 }
 
-/* group.c: what user space gave, checked. */
+/* group.c: checks requests of user space. */
 extern struct list_head kernlane_groups;
 extern struct mutex kernlane_groups_mutex;
 
@@ -107,13 +107,13 @@ struct group *kernlane_find_group(const char *name);
 struct group *kernlane_take_group(struct kernlane_group *from);
 void kernlane_free_group(struct group *group);
 
-/* A name is never cut short: the rest might be that of another group. */
+/* A longer name is refused: cut short, it might be that of another group. */
 static inline bool kernlane_is_name(const char *name)
 {
 	return name[0] && strnlen(name, KERNLANE_NAME) < KERNLANE_NAME;
 }
 
-/* counters.c: what copies count. */
+/* counters.c: the counters of copies. */
 int kernlane_take_counters(struct group *group);
 void kernlane_free_counters(struct group *group);
 long kernlane_read_counters(struct kernlane_counters __user *user);
@@ -124,18 +124,18 @@ void kernlane_unlock_text(void);
 unsigned long kernlane_find_probe(unsigned long start, unsigned long end);
 unsigned long kernlane_find_group_probe(const struct group *group);
 
-/* text.c: what stands in the kernel's text. */
+/* text.c: reads and writes the kernel's text. */
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 			  unsigned long to);
 int kernlane_write_group(struct group *group, u64 *bad_address);
 int kernlane_restore_group(struct group *group, u64 *bad_address);
 void kernlane_follow_tracers(struct group *group);
 
-/* stacks.c: which tasks are in copies. */
+/* stacks.c: finds the tasks that may be in copies. */
 bool kernlane_nobody_inside(struct group *group);
 void kernlane_forget_tasks(struct tasks *tasks);
 
-/* undo.c: how groups go again. */
+/* undo.c: undoes groups. */
 void kernlane_start_leaving(struct group *group);
 int kernlane_undo(const char *name, u64 *bad_address);
 bool kernlane_livepatch_is_coming(void);
@@ -144,7 +144,7 @@ void kernlane_undo_before_removal(const struct module *module);
 int kernlane_undo_init(void);
 void kernlane_undo_exit(void);
 
-/* time.c: how long functions take. */
+/* time.c: measures how long functions take. */
 long kernlane_measure_times(struct kernlane_timing __user *user);
 
 #endif

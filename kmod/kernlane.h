@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later WITH Linux-syscall-note */
 /*
- * What /dev/kernlane takes. A group is a set of functions of the kernel, their
- * copies in the text of one loaded module, and the call instructions that are
- * to go to the copies. Everything is checked before anything is written.
+ * The interface of /dev/kernlane. A group is a set of functions of the kernel,
+ * their copies in the text of one loaded module, and the call instructions that
+ * will go to the copies. The module checks every request before it writes.
  *
- * read() gives the state as text: a line for each group, then one for each of
- * its functions.
+ * read() returns the state as text: a line for each group, followed by a line
+ * for each of its functions.
  */
 #ifndef KERNLANE_H
 #define KERNLANE_H
@@ -25,8 +25,8 @@
 /**
  * struct kernlane_function - a function and its copy
  * @entry: address of the function
- * @copy: address in the module at which the code behind the function tracer's
- *	site goes on
+ * @copy: address in the module of the copy of the code behind the function
+ *	tracer's site
  * @patch_at: bytes from @entry to the instruction behind the tracer's site; a
  *	jump is written there
  * @expected: the bytes that must be there now
@@ -54,17 +54,18 @@ struct kernlane_call {
 };
 
 /**
- * struct kernlane_group - what is installed and undone as one
+ * struct kernlane_group - a request to install or to undo a group
  * @module: name of the module that contains the copies, with a zero at its end
  * @functions: pointer to struct kernlane_function
  * @calls: pointer to struct kernlane_call
- * @nr_functions: how many
- * @nr_calls: how many
+ * @nr_functions: number of functions
+ * @nr_calls: number of calls
  * @bad_address: set on failure: the address at which the kernel is not what
  *	the group expects (EBUSY), at which a kprobe is registered
- *	(EADDRINUSE), or which is not acceptable, or 0
+ *	(EADDRINUSE), or which the module does not accept; 0 if the failure
+ *	has no address
  *
- * To undo a group only its name is needed.
+ * Undoing a group needs only its name.
  */
 struct kernlane_group {
 	char module[KERNLANE_NAME];
@@ -80,11 +81,11 @@ struct kernlane_group {
 #define KERNLANE_COUNTERS_A_COOKIE	2048
 
 /**
- * struct kernlane_cookies - what a module whose copies count has in its data
+ * struct kernlane_cookies - data of a module whose copies have counters
  * @magic: KERNLANE_COOKIES, without a zero at its end
- * @nr_counters: how many counters of eight bytes the copies use
- * @offsets: written when the group is installed: for each
- *	KERNLANE_COUNTERS_A_COOKIE counters the per-CPU memory that they lie in
+ * @nr_counters: number of counters, of eight bytes each
+ * @offsets: written when the group is installed: the per-CPU memory of each
+ *	KERNLANE_COUNTERS_A_COOKIE counters
  *
  * It begins at a multiple of KERNLANE_COOKIES_ALIGN. Behind the last offset
  * KERNLANE_COOKIES stands once more.
@@ -96,10 +97,10 @@ struct kernlane_cookies {
 };
 
 /**
- * struct kernlane_counters - the counters of a group
- * @module: its name, with a zero at its end
- * @sums: pointer to @nr sums over all CPUs
- * @nr: how many counters, from the first on
+ * struct kernlane_counters - a request for the counters of a group
+ * @module: the group's name, with a zero at its end
+ * @sums: pointer to @nr sums over all CPUs, written
+ * @nr: number of counters to read, from the first on
  * @reserved: zero
  */
 struct kernlane_counters {
@@ -110,12 +111,12 @@ struct kernlane_counters {
 };
 
 /**
- * struct kernlane_time - what the invocations of one function took together
- * @entered: invocations that began while it was measured
- * @returned: of these, those that also ended; the times are theirs
- * @missed: invocations that there was no room to follow
+ * struct kernlane_time - the sums over the invocations of one function
+ * @entered: invocations that began during the measurement
+ * @returned: those of them that also ended during it; the times are theirs
+ * @missed: invocations that were not followed, for lack of room
  * @ns: nanoseconds from entry to return
- * @out_ns: of these, with the task switched out
+ * @out_ns: the part of @ns in which the task was switched out
  */
 struct kernlane_time {
 	__u64 entered;
@@ -126,12 +127,12 @@ struct kernlane_time {
 };
 
 /**
- * struct kernlane_timing - which functions to measure, and for how long
+ * struct kernlane_timing - a request to measure functions
  * @entries: pointer to @nr addresses of functions, ascending, each with a site
  *	of the function tracer
  * @times: pointer to @nr struct kernlane_time, written at the end
- * @nr: how many functions
- * @milliseconds: for how long; a signal ends it early, without a result
+ * @nr: number of functions
+ * @milliseconds: duration; a signal ends the measurement without a result
  */
 struct kernlane_timing {
 	__u64 entries;

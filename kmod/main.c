@@ -3,12 +3,12 @@
  * Diverts functions of the running kernel to copies of them in a module, and
  * back again.
  *
- * A copy is entered by a jump that is written just behind the function
- * tracer's site of the original, so that tracers, kprobes and BPF programs
- * attached to the function keep working, and by calls in the kernel that are
- * aimed at it. While a tracer is attached to a function, the calls go to the
- * original's entry again. A livepatch is let in only when all groups have been
- * undone: it must win.
+ * Tasks enter a copy in two ways. The first is a jump in the original, written
+ * just behind the function tracer's site, so that tracers, kprobes and BPF
+ * programs attached to the function keep working. The second is calls in the
+ * kernel that go to the copy. While a tracer is attached to a function, these
+ * calls go to the original's entry again. A livepatch is loaded only after all
+ * groups have been undone, since it must replace the copies too.
  *
  * The order of steps keeps every moment consistent:
  *
@@ -16,7 +16,7 @@
  *	can be inside the five bytes; write the jumps, then the calls; end the
  *	diversion.
  * undo: compare all bytes; restore the calls, then the entries; wait until no
- *	task is in a copy. As long as one may be, the module is held.
+ *	task is in a copy. Until then the module stays.
  */
 #include <linux/delay.h>
 #include <linux/fs.h>
@@ -33,8 +33,8 @@
 #define HELD_PAUSE_MS	50
 
 /*
- * Returns an error with @entered set when the group is there and has to leave:
- * the kernel's text is what it was, but a task may be in a copy.
+ * On an error with @entered set, the group is in the list and leaving: the
+ * kernel's text is restored, but a task may be in a copy.
  */
 static int install(struct kernlane_group *from, bool *entered)
 {
@@ -43,7 +43,7 @@ static int install(struct kernlane_group *from, bool *entered)
 
 	if (kernlane_find_group(from->module))
 		return -EEXIST;
-	/* It would run beside copies of what it changes. */
+	/* The livepatch would not reach the copies. */
 	if (kernlane_livepatch_is_coming())
 		return -EBUSY;
 	group = kernlane_take_group(from);
@@ -54,7 +54,7 @@ static int install(struct kernlane_group *from, bool *entered)
 		kernlane_free_group(group);
 		return err;
 	}
-	/* As long as there is a group. */
+	/* Each group in the list has a reference. */
 	__module_get(THIS_MODULE);
 	group->since = ktime_get_real_seconds();
 	if (err)
@@ -83,7 +83,7 @@ static long do_install(struct kernlane_group __user *user)
 		return -EINTR;
 	err = install(&from, &entered);
 	mutex_unlock(&kernlane_groups_mutex);
-	/* Who asks may remove the module as soon as it is free. */
+	/* The caller may remove the group's module once it is released. */
 	if (entered)
 		kernlane_undo(from.module, &bad_address);
 	if (err && put_user(from.bad_address, &user->bad_address))
@@ -162,7 +162,7 @@ static int show(struct seq_file *seq, void *unused)
 
 static int kernlane_open(struct inode *inode, struct file *file)
 {
-	/* Where misc_open() left the device. */
+	/* misc_open() left the device there; single_open() needs it empty. */
 	file->private_data = NULL;
 	return single_open(file, show, NULL);
 }

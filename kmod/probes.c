@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Kprobes at the places that a group changes, armed or not.
+ * Finds kprobes at the places that a group changes, armed or not.
  *
- * A kprobe remembers the instruction that was there when it was registered:
- * once armed it acts as that one, and disarmed it writes that one's first byte
- * back. So nothing is written where one is registered.
+ * A kprobe keeps a copy of the instruction at which it was registered. When it
+ * is hit it runs that copy, and when it is disarmed it writes the copy's first
+ * byte back. So nothing may be written where a kprobe is registered.
  */
 #include <linux/kprobes.h>
 #include <linux/sched.h>
@@ -12,7 +12,7 @@
 #include "group.h"
 #include "symbols.h"
 
-/* No kprobe comes or goes, and nobody else writes text. */
+/* Until the unlock, no kprobe comes or goes and nobody else writes text. */
 void kernlane_lock_text(void)
 {
 	mutex_lock(kernlane_kprobe_mutex);
@@ -27,7 +27,7 @@ void kernlane_unlock_text(void)
 
 /*
  * The first of the bytes [@start, @end) at which a kprobe is registered, or 0.
- * One that the function tracer serves is none: it changes no text of its own.
+ * Kprobes that use the function tracer do not count: they change no text.
  */
 unsigned long kernlane_find_probe(unsigned long start, unsigned long end)
 {
@@ -44,13 +44,15 @@ unsigned long kernlane_find_probe(unsigned long start, unsigned long end)
 }
 
 /*
- * Likewise of a group, except in its module, which takes its kprobes with it.
+ * Likewise for all places of a group, except in its module: the kprobes in a
+ * module disappear with it.
  *
- * In a function every byte counts. A kprobe in front may be optimized into a
- * jump over what follows. One behind the jump was registered at what looked
- * like an instruction when decoding went through the jump, and may be in the
- * middle of one of the original. Calls are never part of an optimized kprobe
- * (can_boost() in arch/x86/kernel/kprobes/core.c).
+ * Every byte of a function is checked. A kprobe in front of the jump may be
+ * optimized: then it is a jump over several instructions. A kprobe behind the
+ * jump may lie in the middle of an instruction of the original, since the
+ * kernel decoded the function with the jump in it. At calls, five bytes are
+ * enough: an optimized kprobe never contains a call (can_boost() in
+ * arch/x86/kernel/kprobes/core.c).
  */
 unsigned long kernlane_find_group_probe(const struct group *group)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Which tasks may be in the copies of a group that was undone.
+ * Finds the tasks that may be in the copies of a group that was undone.
  *
- * Nothing leads into the copies any more: who is outside of them stays there,
- * and new tasks begin there. So every task is looked at once, and then only
+ * Nothing leads into the copies any more: a task that is outside stays outside,
+ * and new tasks begin outside. So every task is checked once, and later only
  * those that may have been inside.
  */
 #include <linux/cpu.h>
@@ -17,17 +17,17 @@
 
 #define STACK_DEPTH	128
 
-/* How many stacks are walked while all CPUs are stopped, each time. */
+/* The most stacks that are walked each time all CPUs are stopped. */
 #define STACKS_AT_ONCE	16
 
 enum place {
 	OUTSIDE,
 	INSIDE,
-	/* On a CPU: its stack cannot be walked. */
+	/* On a CPU: its stack cannot be walked now. */
 	RUNNING,
 };
 
-/* Some of the tasks that are looked at while all CPUs are stopped. */
+/* Tasks that are checked while all CPUs are stopped. */
 struct batch {
 	const struct group *group;
 	struct task_struct **tasks;
@@ -43,7 +43,7 @@ void kernlane_forget_tasks(struct tasks *tasks)
 	tasks->tasks = NULL;
 }
 
-/* Holds every task there is, the idle ones of the CPUs included. */
+/* Takes a reference to every task, the idle tasks of the CPUs included. */
 static int get_tasks(struct tasks *tasks)
 {
 	struct task_struct *process, *task;
@@ -54,7 +54,7 @@ static int get_tasks(struct tasks *tasks)
 	for_each_process_thread(process, task)
 		room++;
 	rcu_read_unlock();
-	/* Some may come meanwhile; with many more another try is due. */
+	/* Leave room for new tasks. If they do not fit, the caller tries again. */
 	room += room / 8 + STACKS_AT_ONCE + nr_cpu_ids;
 	tasks->nr = 0;
 	tasks->tasks = kvmalloc_array(room, sizeof(*tasks->tasks), GFP_KERNEL);
@@ -63,7 +63,7 @@ static int get_tasks(struct tasks *tasks)
 	for_each_possible_cpu(cpu) {
 		struct task_struct *idle = static_call(idle_task_of)(cpu);
 
-		/* A CPU for which there was no memory never comes. */
+		/* A CPU without an idle task never comes online. */
 		if (idle)
 			tasks->tasks[tasks->nr++] = get_task_struct(idle);
 	}
@@ -81,17 +81,17 @@ static int get_tasks(struct tasks *tasks)
 }
 
 /*
- * The task does not begin to run meanwhile. A stack that cannot be relied upon
- * may lead through a copy.
+ * The caller makes sure that the task does not begin to run meanwhile. A task
+ * whose stack is not reliable counts as inside.
  */
 static int find_place(struct task_struct *task, void *data)
 {
-	/* One look at a time, under kernlane_groups_mutex. */
+	/* Used under kernlane_groups_mutex only. */
 	static unsigned long entries[STACK_DEPTH];
 	const struct group *group = data;
 	int i, nr;
 
-	/* It begins anew when its CPU comes. */
+	/* When its CPU comes online, it begins with an empty stack. */
 	if (is_idle_task(task) && !cpu_online(task_cpu(task)))
 		return OUTSIDE;
 	if (READ_ONCE(task->on_cpu))
@@ -105,7 +105,7 @@ static int find_place(struct task_struct *task, void *data)
 	return OUTSIDE;
 }
 
-/* Runs with all CPUs stopped: only the threads that stop them are on one. */
+/* Runs with all CPUs stopped: only the stopping threads are on a CPU. */
 static int find_places(void *data)
 {
 	struct batch *batch = data;
@@ -118,8 +118,8 @@ static int find_places(void *data)
 }
 
 /*
- * Looks at tasks that were running. They are few at a time, so how long the
- * CPUs stop does not depend on how many there are.
+ * Checks tasks that were running, a batch at a time. So the time for which the
+ * CPUs stop does not grow with the number of tasks.
  */
 static void look_at_running(struct group *group, struct tasks *running)
 {
@@ -142,7 +142,7 @@ static void look_at_running(struct group *group, struct tasks *running)
 	}
 }
 
-/* Looks at the tasks that may be inside, and lets go who is not. */
+/* Checks the tasks that may be inside, and drops those that are outside. */
 static void look_at_tasks(struct group *group)
 {
 	struct tasks *inside = &group->inside;
@@ -172,13 +172,13 @@ static void look_at_tasks(struct group *group)
 	kvfree(running.tasks);
 }
 
-/* Whether no task can be in a copy; if one may be, ask again later. */
+/* Whether no task can be in a copy. If one may be, call this again later. */
 bool kernlane_nobody_inside(struct group *group)
 {
 	if (group->stuck)
 		return false;
 	if (!group->looked) {
-		/* Also from trampolines that lead into copies everybody goes. */
+		/* Wait until no task is in a trampoline that leads to a copy. */
 		synchronize_rcu_tasks();
 		synchronize_rcu_tasks_rude();
 		if (get_tasks(&group->inside))
@@ -190,8 +190,8 @@ bool kernlane_nobody_inside(struct group *group)
 	if (group->inside.nr)
 		return false;
 	/*
-	 * A task that ends is not among all tasks any more while it still runs
-	 * in do_exit(), or in a copy of it: this waits for it.
+	 * A task that ends leaves the list of tasks while it still runs in
+	 * do_exit(), or in a copy of it. Wait for such tasks.
 	 */
 	synchronize_rcu_tasks();
 	return true;

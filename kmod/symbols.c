@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * What the kernel does not export: functions and locks found by their names,
- * the bounds of its text, and the code that is left alone.
+ * Symbols that the kernel does not export, found by their names: functions,
+ * locks, the bounds of its text, and the bounds of code that is never changed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include "group.h"
 #include "symbols.h"
 
-/* The kernel's own: held while kprobes come and go. */
+/* The kernel holds it while kprobes come and go. */
 struct mutex *kernlane_kprobe_mutex;
-/* The kernel's own: held while text is written, and while it must not be. */
+/* The kernel holds it while it writes text, and while text must not change. */
 struct mutex *kernlane_text_mutex;
-/* The kernel's own: held while static keys are switched. */
+/* The kernel holds it while it switches static keys. */
 static struct mutex *jump_label_mutex_of_kernel;
 
 static unsigned long text_start, text_end;
@@ -31,7 +31,7 @@ DEFINE_STATIC_CALL_NULL(is_static_key, jump_label_text_reserved);
 DEFINE_STATIC_CALL_NULL(is_static_call, static_call_text_reserved);
 DEFINE_STATIC_CALL_NULL(address_of, kallsyms_lookup_name);
 
-/* Code that is left alone, by the symbols around it. */
+/* Code that is never changed, by the symbols at its start and end. */
 static const char *const apart_names[][2] = {
 	{ "__noinstr_text_start", "__noinstr_text_end" },
 	{ "__entry_text_start", "__entry_text_end" },
@@ -59,7 +59,10 @@ bool kernlane_is_apart(unsigned long start, unsigned long end)
 	return false;
 }
 
-/* What a static key looks like: a no-op or a jump, of two bytes or of five. */
+/*
+ * Whether one of the bytes may begin a static key: a no-op or a jump, of two or
+ * five bytes.
+ */
 static bool may_be_static_key(const u8 *bytes)
 {
 	unsigned int i;
@@ -72,9 +75,9 @@ static bool may_be_static_key(const u8 *bytes)
 }
 
 /*
- * Both tables of the kernel are read from end to end. jump_label_text_reserved()
- * decodes the instruction at each key, which must not be the int3 of a key that
- * is being switched: arch_jump_entry_size() has a BUG() for it.
+ * Both calls read a whole table of the kernel. jump_label_text_reserved()
+ * decodes the instruction at each key. It must not meet the int3 of a key that
+ * is being switched: arch_jump_entry_size() has a BUG() for that.
  */
 bool kernlane_is_reserved(unsigned long addr, const u8 *bytes)
 {
@@ -96,7 +99,7 @@ bool kernlane_in_kernel_text(unsigned long addr)
 	return addr >= text_start && addr <= text_end - JUMP_SIZE;
 }
 
-/* kallsyms_lookup_name() is not exported; a kprobe knows where it is. */
+/* kallsyms_lookup_name() is not exported. A kprobe gives its address. */
 static unsigned long find_lookup(void)
 {
 	struct kprobe probe = {
@@ -112,7 +115,7 @@ static unsigned long find_lookup(void)
 	return addr;
 }
 
-/* Of the kernel itself: a module's symbol of that name is another one. */
+/* Finds a symbol of the kernel. A module's symbol of that name is refused. */
 static unsigned long find_symbol(const char *name)
 {
 	unsigned long addr = static_call(address_of)(name);
@@ -153,8 +156,9 @@ int kernlane_find_symbols(void)
 	key = (void *)find_symbol("jump_label_text_reserved");
 	call = (void *)find_symbol("static_call_text_reserved");
 	if (!text_start || !text_end || !kernlane_kprobe_mutex ||
-	    !kernlane_text_mutex || !jump_label_mutex_of_kernel || !queue || !finish || !stack || !module ||
-	    !symbol || !probe || !settle || !site || !with || !idle || !key || !call)
+	    !kernlane_text_mutex || !jump_label_mutex_of_kernel || !queue ||
+	    !finish || !stack || !module || !symbol || !probe || !settle ||
+	    !site || !with || !idle || !key || !call)
 		return -EOPNOTSUPP;
 	for (i = 0; i < ARRAY_SIZE(apart); i++) {
 		apart[i].start = find_symbol(apart_names[i][0]);

@@ -32,23 +32,23 @@ DECLARE_STATIC_CALL(idle_task_of, idle_task);
 DECLARE_STATIC_CALL(is_static_key, jump_label_text_reserved);
 DECLARE_STATIC_CALL(is_static_call, static_call_text_reserved);
 
-/* The kernel's own; kprobe_mutex is taken before text_mutex. */
+/* Locks of the kernel; kprobe_mutex is taken before text_mutex. */
 extern struct mutex *kernlane_kprobe_mutex;
 extern struct mutex *kernlane_text_mutex;
 
-/* Before anything else of this file; fails on a kernel that lacks something. */
+/* Call this first; it fails on a kernel that lacks a symbol. */
 int kernlane_find_symbols(void);
 
 /* Whether a branch's bytes at @addr lie in the kernel's own text. */
 bool kernlane_in_kernel_text(unsigned long addr);
 
 /*
- * Whether the kernel itself writes to the five bytes at @addr, which are these:
- * a static key or a static call.
+ * Whether a static key or a static call is among the five bytes at @addr: the
+ * kernel writes there itself. @bytes are the bytes at @addr.
  */
 bool kernlane_is_reserved(unsigned long addr, const u8 *bytes);
 
-/* Whether one of the bytes [@start, @end) is in code that is never touched. */
+/* Whether one of the bytes [@start, @end) is in code that is never changed. */
 bool kernlane_is_apart(unsigned long start, unsigned long end);
 
 #endif

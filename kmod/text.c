@@ -35,8 +35,9 @@ static bool call_is(const struct call *call, bool direct)
 }
 
 /*
- * Aims a call unless another tool has changed it or has registered a kprobe
- * there, which acts as the call it has seen. Gives whether it goes there now.
+ * Aims a call at the copy or at the entry, unless another tool has changed the
+ * call or has registered a kprobe there. Returns whether the call goes there
+ * now.
  */
 static bool queue_call(struct call *call, bool direct)
 {
@@ -78,14 +79,14 @@ static void notrace divert(unsigned long ip, unsigned long parent_ip,
 	struct group *group = container_of(ops, struct group, ops);
 	const struct function *function;
 
-	/* Without calls: a member of the group would come back to here. */
+	/* Call nothing here: a function of the group would come back here. */
 	function = __inline_bsearch(&ip, group->functions, group->nr_functions,
 				    sizeof(*function), by_tracer_site);
 	if (function)
 		ftrace_regs_set_instruction_pointer(fregs, function->copy);
 }
 
-/* All at once: the kernel copies its list of sites for each request. */
+/* One request for all sites: the kernel copies its list for each request. */
 static int filter_sites(struct group *group)
 {
 	unsigned long *sites = kvmalloc_array(group->nr_functions,
@@ -121,7 +122,7 @@ static int start_diverting(struct group *group)
 	err = register_ftrace_function(&group->ops);
 	if (err)
 		goto fail;
-	/* From here on nobody enters the five bytes; wait for who is inside. */
+	/* No task enters the five bytes any more; wait for those inside. */
 	synchronize_rcu_tasks();
 	synchronize_rcu_tasks_rude();
 	return 0;
@@ -141,8 +142,9 @@ static void stop_diverting(struct group *group)
 }
 
 /*
- * Checks that nobody else has changed or probes a byte that is to be written.
- * Under kernlane_lock_text(). The address at fault is 0 if all is well.
+ * Checks that no other tool has changed or probes a byte that will be written.
+ * Call it under kernlane_lock_text(). Sets the address at fault to 0 on
+ * success.
  */
 static int compare(const struct group *group, bool installed, u64 *bad_address)
 {
@@ -171,7 +173,7 @@ static int compare(const struct group *group, bool installed, u64 *bad_address)
 	return *bad_address ? -EADDRINUSE : 0;
 
 differs:
-	/* An armed kprobe is another matter than bytes of an unknown origin. */
+	/* Report an armed kprobe as a kprobe, not as unknown bytes. */
 	if (kernlane_find_probe(*bad_address, *bad_address + JUMP_SIZE))
 		return -EADDRINUSE;
 	return -EBUSY;
@@ -184,7 +186,7 @@ static void write_entries(struct group *group, bool jumps)
 	for (i = 0; i < group->nr_functions; i++) {
 		struct function *function = &group->functions[i];
 
-		/* Whoever meets the breakpoint goes to the copy either way. */
+		/* A task that hits the breakpoint goes to the copy. */
 		static_call(poke_queue)((void *)function->patch,
 					jumps ? function->jump :
 						function->original,
@@ -194,8 +196,9 @@ static void write_entries(struct group *group, bool jumps)
 }
 
 /*
- * Aims every call at the copy, or at the entry of a function that is traced. A
- * function of which a call could not be written is not yet what it is to be.
+ * Aims every call at the copy, or at the entry of a traced function. Where a
+ * call cannot be written, "traced" differs from "to_entry", so that
+ * kernlane_follow_tracers() tries again.
  */
 static void aim_calls(struct group *group)
 {
@@ -214,8 +217,8 @@ static void aim_calls(struct group *group)
 }
 
 /*
- * Aims every call at the entry: also those in the module, so that no task gets
- * from one copy into another any more.
+ * Aims every call at the entry, also the calls in the module, so that no task
+ * goes from one copy to another any more.
  */
 static void restore_calls(struct group *group)
 {
@@ -230,7 +233,7 @@ static int check_group(const struct group *group, u64 *bad_address)
 {
 	int err;
 
-	/* One that was removed a moment ago is there until it is settled. */
+	/* A removed kprobe may stay for a moment, while it is optimized. */
 	static_call(settle_kprobes)();
 	kernlane_lock_text();
 	err = compare(group, false, bad_address);
@@ -238,14 +241,14 @@ static int check_group(const struct group *group, u64 *bad_address)
 	return err;
 }
 
-/* Lets all functions and calls go to the copies, or changes nothing. */
+/* Makes all functions and calls go to the copies, or changes nothing. */
 int kernlane_write_group(struct group *group, u64 *bad_address)
 {
 	ktime_t begin = ktime_get(), poke;
 	unsigned int i;
 	int err;
 
-	/* Before anything is changed, and once more when nothing else can. */
+	/* Compare before the first change, and again under the locks. */
 	err = check_group(group, bad_address);
 	if (err)
 		return err;
@@ -254,7 +257,7 @@ int kernlane_write_group(struct group *group, u64 *bad_address)
 	err = start_diverting(group);
 	if (err)
 		return err;
-	/* Whatever comes, tasks have been sent to the copies. */
+	/* From here on a task may be in a copy, also if the rest fails. */
 	group->entered = true;
 	kernlane_lock_text();
 	err = compare(group, false, bad_address);
@@ -270,7 +273,7 @@ int kernlane_write_group(struct group *group, u64 *bad_address)
 	return err;
 }
 
-/* Makes the kernel's text what it was, or changes nothing. */
+/* Restores the kernel's text, or changes nothing. */
 int kernlane_restore_group(struct group *group, u64 *bad_address)
 {
 	int err;
@@ -286,7 +289,7 @@ int kernlane_restore_group(struct group *group, u64 *bad_address)
 	return err;
 }
 
-/* Lets calls go to the entries of traced functions, and back to the copies. */
+/* Aims calls at the entries of traced functions, and others at the copies. */
 void kernlane_follow_tracers(struct group *group)
 {
 	bool changed = false;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * How long functions take: from entry to return, with and without the time in
- * which the task was switched out.
+ * Measures how long functions take from entry to return, with and without the
+ * time in which the task was switched out.
  *
- * Everything is put in and taken out within one ioctl(), so nothing is left
- * behind by a process that is killed. Entry and return are seen by an fprobe,
- * which costs the same on every call: compare, do not add up.
+ * One ioctl() attaches and detaches all probes, so a process that is killed
+ * leaves nothing behind. An fprobe sees entry and return. It adds the same cost
+ * to every call: use the times to compare functions, not to add them up.
  */
 #include <linux/fprobe.h>
 #include <linux/hash.h>
@@ -21,22 +21,25 @@
 #include "group.h"
 #include "symbols.h"
 
-/* Invocations under way at once, in all tasks. */
+/* The most invocations under way at once, in all tasks. */
 #define MAX_ACTIVE	4096
-/* Calls that were aimed at copies go to the entries again by then. */
+/* After this time all calls of traced functions go to the entries again. */
 #define SETTLE_MS	400
 
 #define TASKS_SHIFT	12
 #define TASK_TRIES	32
 
-/* A task that was in one of the functions, and for how long it was out. */
+/*
+ * A task that was in one of the functions: when it was switched out, and how
+ * long it was out in all, in nanoseconds.
+ */
 struct out {
 	struct task_struct *task;
 	u64 left;
 	u64 sum;
 };
 
-/* What an invocation remembers of its entry. */
+/* The time of an entry, and how long the task had been out until then. */
 struct invocation {
 	u64 entered;
 	u64 out;
@@ -47,14 +50,14 @@ struct timing {
 	unsigned long *entries;
 	unsigned int nr;
 	bool counting;
-	/* The function tracer broke down and may still use it: for ever. */
+	/* The function tracer failed and may use this for ever: free nothing. */
 	bool stuck;
 	struct kernlane_time __percpu *times;
 	struct out *outs;
 	struct tracepoint *switches;
 };
 
-/* One at a time: there is one tracepoint's worth of tasks to follow. */
+/* One measurement at a time. */
 static DEFINE_MUTEX(timing_mutex);
 
 static struct out *find_out(struct timing *timing, struct task_struct *task,
@@ -258,7 +261,7 @@ static int measure(struct timing *timing, unsigned int ms)
 	}
 out:
 	tracepoint_probe_unregister(timing->switches, on_switch, timing);
-	/* Handlers that are under way on other CPUs still use the timing. */
+	/* Wait for handlers on other CPUs, which still use the timing. */
 	tracepoint_synchronize_unregister();
 	synchronize_rcu();
 	return err;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Takes groups back: at once when asked to or when a livepatch comes, and lets
- * a module go when no task can be inside of it. Follows tracers meanwhile.
+ * Undoes groups on request and when a livepatch is loaded. Releases the module
+ * of an undone group when no task can be in its copies. Also follows tracers
+ * that come and go at installed groups.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -14,19 +15,19 @@
 #include "group.h"
 #include "symbols.h"
 
-/* How often traced functions are looked at. */
+/* The interval between two checks for tracers. */
 #define WATCH_INTERVAL	(HZ / 5)
 
-/* How soon tasks that may be in a copy are looked at again, and then how late. */
+/* The first and the longest pause between two checks of tasks. */
 #define FIRST_PAUSE	(HZ / 5)
 #define LONGEST_PAUSE	(10 * HZ)
 
-/* How long an undo waits for tasks to leave the copies, and how it looks. */
+/* How long an undo waits for tasks to leave, and its pauses between checks. */
 #define LEAVE_TIME	(5 * HZ)
 #define LEAVE_PAUSE_MS	50
 #define LONGEST_LEAVE_PAUSE_MS	800
 
-/* A livepatch that is being loaded. Nothing is installed meanwhile. */
+/* A livepatch that is being loaded. Meanwhile no group is installed. */
 struct livepatch {
 	struct list_head list;
 	const struct module *module;
@@ -40,7 +41,7 @@ bool kernlane_livepatch_is_coming(void)
 	return !list_empty(&livepatches);
 }
 
-/* Lets a module go that nobody is in. */
+/* Releases a group whose copies no task can be in. */
 static void release(struct group *group)
 {
 	list_del(&group->list);
@@ -48,7 +49,7 @@ static void release(struct group *group)
 	module_put(THIS_MODULE);
 }
 
-/* Every byte is what it was; a task may still be in a copy. */
+/* The kernel's text is restored; a task may still be in a copy. */
 void kernlane_start_leaving(struct group *group)
 {
 	group->state = GROUP_LEAVING;
@@ -112,7 +113,7 @@ int kernlane_undo(const char *name, u64 *bad_address)
 static void watch(struct work_struct *work);
 static DECLARE_DELAYED_WORK(watch_work, watch);
 
-/* Looks at a leaving group when that is due; gives when to come next. */
+/* Checks a leaving group if that is due. Returns the time to the next check. */
 static unsigned long watch_leaving(struct group *group)
 {
 	if (time_before(jiffies, group->next_look))
@@ -126,7 +127,7 @@ static unsigned long watch_leaving(struct group *group)
 	return group->pause;
 }
 
-/* Follows tracers that come and go, and lets modules leave. */
+/* Follows tracers that come and go, and releases groups that have left. */
 static void watch(struct work_struct *work)
 {
 	unsigned long pause = LONGEST_PAUSE;
@@ -146,7 +147,10 @@ static void watch(struct work_struct *work)
 	mutex_unlock(&kernlane_groups_mutex);
 }
 
-/* All groups: -EAGAIN if a task may be in a copy, worse if one stays. */
+/*
+ * Undoes all groups. Returns -EAGAIN if a task may be in a copy, and another
+ * error if a group cannot be undone.
+ */
 static int undo_all(const char *livepatch)
 {
 	struct group *group, *next;
@@ -184,8 +188,8 @@ static void forget_livepatch(const struct module *module)
 }
 
 /*
- * A livepatch changes what functions do; copies of the old must be gone. A task
- * in one is where the livepatch does not look for it, so that has to leave, too.
+ * A livepatch changes what functions do, so copies of the old functions must be
+ * gone. Tasks must have left them too: the livepatch would not find such tasks.
  */
 static int let_livepatch_in(const struct module *module)
 {
@@ -276,7 +280,7 @@ int kernlane_undo_init(void)
 	return register_module_notifier(&module_notifier);
 }
 
-/* Only without groups. */
+/* Runs without groups only. */
 void kernlane_undo_exit(void)
 {
 	struct livepatch *livepatch, *next;

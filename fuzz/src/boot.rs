@@ -1,6 +1,6 @@
 //! Boot images and workload files: what the targets use of `kernlane-guest`.
 
-use crate::elf::{self, ALLOC, Section};
+use crate::elf::{self, ALLOC, SectionSpec};
 use guest::{BzImage, Workload};
 use std::io::Read;
 
@@ -23,7 +23,7 @@ pub fn workload_seeds() -> Vec<Vec<u8>> {
 /// A kernel in each compression that is read. The boot sector and one sector of real-mode code
 /// (Documentation/arch/x86/boot.rst) stand in front of the payload.
 pub fn boot_image_seeds() -> Vec<Vec<u8>> {
-    let notes = Section {
+    let notes = SectionSpec {
         name: elf::NOTES.to_owned(),
         address: 0x1000,
         flags: ALLOC,

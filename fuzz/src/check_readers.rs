@@ -1,7 +1,7 @@
 //! The checker's own readers: what the targets use of `kernlane-check`.
 
 use crate::image_readers::{self, kernel_of};
-use crate::linker::LinkAddresses;
+use crate::linker::LinkedProgram;
 use crate::source::{ByteSource, stretch};
 use check::CheckedKernel;
 use check::kernel::KernelFile;
@@ -50,13 +50,13 @@ pub fn checked_tables(bytes: &[u8]) {
 ///
 /// # Panics
 /// One of them is not read, or the checker cannot compare them.
-pub fn refusal(old: &LinkAddresses, new: &LinkAddresses, map: &Placement) -> Option<String> {
+pub fn refusal(old: &LinkedProgram, new: &LinkedProgram, map: &Placement) -> Option<String> {
     let (old, new) = (side(old), side(new));
     let findings = check::check(&old, &new, map).expect("the checker compares them");
     (!findings.equal()).then(|| findings.text(&old.kernel, &new.kernel, 3))
 }
 
-fn side(linked: &LinkAddresses) -> CheckedKernel<'_> {
+fn side(linked: &LinkedProgram) -> CheckedKernel<'_> {
     let mut kernel = KernelFile::parse(&linked.file).expect("the linker writes right files");
     kernel.pc_relative = Some(linked.relative.iter().map(|&place| (place, 4)).collect());
     let relocs = Relocs { abs64: linked.absolute.clone(), ..Relocs::default() };

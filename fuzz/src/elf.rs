@@ -2,7 +2,7 @@
 //! symbols. The linker and the targets for readers of linked kernels use it.
 
 /// A section that is loaded.
-pub struct Section {
+pub struct SectionSpec {
     pub name: String,
     pub address: u64,
     /// `SHF_…`.
@@ -10,18 +10,18 @@ pub struct Section {
     pub bytes: Vec<u8>,
 }
 
-pub struct Symbol {
+pub struct SymbolSpec {
     pub name: String,
     pub address: u64,
     pub size: u64,
     /// Number among the sections.
     pub section: usize,
-    pub kind: Kind,
+    pub kind: SymbolSpecKind,
     pub global: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SymbolSpecKind {
     Label = 0,
     Data = 1,
     Function = 2,
@@ -48,7 +48,7 @@ pub fn offset_of_sections(count: usize) -> usize {
 }
 
 /// The file.
-pub fn executable(sections: &[Section], symbols: &[Symbol]) -> Vec<u8> {
+pub fn executable(sections: &[SectionSpec], symbols: &[SymbolSpec]) -> Vec<u8> {
     let mut file = vec![0; offset_of_sections(sections.len())];
     let mut strings = vec![0];
     let mut headers = vec![[0_u64; 10]];
@@ -86,7 +86,7 @@ fn add_string(strings: &mut Vec<u8>, text: &str) -> u64 {
     at as u64
 }
 
-fn symbol_table(symbols: &[Symbol], strings: &mut Vec<u8>) -> Vec<u8> {
+fn symbol_table(symbols: &[SymbolSpec], strings: &mut Vec<u8>) -> Vec<u8> {
     let mut table = vec![0; 24];
     for symbol in symbols {
         table.extend((add_string(strings, &symbol.name) as u32).to_le_bytes());

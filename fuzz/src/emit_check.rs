@@ -5,8 +5,8 @@
 
 use crate::check_readers::refusal;
 use crate::image_readers::text_base;
-use crate::linker::{LinkAddresses, link};
-use crate::program::Program;
+use crate::linker::{LinkedProgram, link};
+use crate::program::GeneratedProgram;
 use crate::source::ByteSource;
 use emit::object::{PartNames, RewritePlan, Rewritten, rewrite};
 use image::object::{KernelObject, ObjectHints};
@@ -14,7 +14,7 @@ use image::place::Placement;
 
 pub fn relinked(bytes: &[u8]) {
     let mut source = ByteSource::new(bytes);
-    let object = Program::new(&mut source).object();
+    let object = GeneratedProgram::new(&mut source).object();
     let rewritten = rearranged(&object, &mut source);
     let (old, mut new) = (link(&object), link(&rewritten.bytes));
     if let Some(why) = refusal(&old, &new, &rewritten.placement) {
@@ -45,7 +45,7 @@ fn rearranged(object: &[u8], source: &mut ByteSource<'_>) -> Rewritten {
 
 /// The bytes of the file that mean something to the kernel: its instructions, its data, its tables,
 /// and the unwinder's states of its blocks.
-fn meaningful_bytes(kernel: &LinkAddresses, map: &Placement) -> Vec<usize> {
+fn meaningful_bytes(kernel: &LinkedProgram, map: &Placement) -> Vec<usize> {
     let mut found = Vec::new();
     let mut offset = kernel.file_offset_of_sections();
     for section in &kernel.sections {
@@ -79,5 +79,5 @@ fn meaningful_bytes(kernel: &LinkAddresses, map: &Placement) -> Vec<usize> {
 pub fn seeds() -> Vec<Vec<u8>> {
     // What a program does not take is the order and the change.
     let tail: Vec<u8> = (0..64_u8).map(|n| n.wrapping_mul(37)).collect();
-    Program::seeds().into_iter().map(|seed| [seed, tail.clone()].concat()).collect()
+    GeneratedProgram::seeds().into_iter().map(|seed| [seed, tail.clone()].concat()).collect()
 }

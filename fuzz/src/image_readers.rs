@@ -1,8 +1,8 @@
 //! ELF files and BTF: what the targets use of the readers of `kernlane-image`.
 
-use crate::elf::{self, ALLOC, CODE, Kind, Section, Symbol, WRITABLE};
+use crate::elf::{self, ALLOC, CODE, SectionSpec, SymbolSpec, SymbolSpecKind, WRITABLE};
 use crate::linker;
-use crate::program::Program;
+use crate::program::GeneratedProgram;
 use crate::source::{ByteSource, stretch};
 use image::address::LinkAddr;
 use image::btf::Btf;
@@ -89,7 +89,7 @@ fn address_of(section: usize) -> u64 {
 
 /// The bytes of a kernel made of what `source` gives.
 pub fn kernel_of(source: &mut ByteSource<'_>) -> Vec<u8> {
-    let mut sections = vec![Section {
+    let mut sections = vec![SectionSpec {
         name: elf::NOTES.to_owned(),
         address: linker::TEXT + 0x1000_0000,
         flags: ALLOC,
@@ -101,7 +101,7 @@ pub fn kernel_of(source: &mut ByteSource<'_>) -> Vec<u8> {
         for (mark, at) in [(start, address), (stop, address + bytes.len() as u64)] {
             symbols.push(label(mark, at, number + 1));
         }
-        sections.push(Section { name: name.to_owned(), address, flags, bytes });
+        sections.push(SectionSpec { name: name.to_owned(), address, flags, bytes });
     }
     symbols.retain(|symbol| !symbol.name.is_empty());
     let rodata = sections.len() - 1;
@@ -111,12 +111,12 @@ pub fn kernel_of(source: &mut ByteSource<'_>) -> Vec<u8> {
     for number in 0..source.below(16) {
         let (address, size) = (linker::TEXT + u64::from(source.word()), source.byte().into());
         let name = format!("f{number}");
-        symbols.push(Symbol {
+        symbols.push(SymbolSpec {
             name,
             address,
             size,
             section: 1,
-            kind: Kind::Function,
+            kind: SymbolSpecKind::Function,
             global: true,
         });
     }
@@ -135,8 +135,15 @@ const KALLSYMS: [&str; 8] = [
     "kallsyms_seqs_of_names",
 ];
 
-fn label(name: &str, address: u64, section: usize) -> Symbol {
-    Symbol { name: name.to_owned(), address, size: 0, section, kind: Kind::Label, global: true }
+fn label(name: &str, address: u64, section: usize) -> SymbolSpec {
+    SymbolSpec {
+        name: name.to_owned(),
+        address,
+        size: 0,
+        section,
+        kind: SymbolSpecKind::Label,
+        global: true,
+    }
 }
 
 pub fn btf(bytes: &[u8]) {
@@ -156,8 +163,10 @@ pub fn linked_seeds() -> Vec<Vec<u8>> {
     linked.chain(table_seeds().iter().map(|seed| kernel_of(&mut ByteSource::new(seed)))).collect()
 }
 
-fn programs() -> impl Iterator<Item = Program> {
-    Program::seeds().into_iter().map(|seed| Program::new(&mut ByteSource::new(&seed)))
+fn programs() -> impl Iterator<Item = GeneratedProgram> {
+    GeneratedProgram::seeds()
+        .into_iter()
+        .map(|seed| GeneratedProgram::new(&mut ByteSource::new(&seed)))
 }
 
 /// A kernel of stretches with one right entry in most of its tables: f at 0 with a static key, a

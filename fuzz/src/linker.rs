@@ -2,7 +2,7 @@
 //! of relocations, and the tables sorted that the kernel's build sorts. It shares no code with
 //! `emit` or `check`.
 
-use crate::elf::{self, ALLOC, CODE, Kind, Section, Symbol, WRITABLE};
+use crate::elf::{self, ALLOC, CODE, SectionSpec, SymbolSpec, SymbolSpecKind, WRITABLE};
 use image::place::Placement;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym, SymbolTable};
@@ -31,17 +31,17 @@ const KEYS: usize = 3;
 const LE: LittleEndian = LittleEndian;
 
 /// A linked kernel.
-pub struct LinkAddresses {
+pub struct LinkedProgram {
     pub file: Vec<u8>,
-    pub sections: Vec<Section>,
+    pub sections: Vec<SectionSpec>,
     /// Where 64-bit addresses stand outside of code, ascending.
     pub absolute: Vec<u64>,
     /// Where 32-bit distances stand outside of code, ascending.
     pub relative: Vec<u64>,
 }
 
-impl LinkAddresses {
-    pub fn section(&self, name: &str) -> &Section {
+impl LinkedProgram {
+    pub fn section(&self, name: &str) -> &SectionSpec {
         self.sections.iter().find(|s| s.name == name).expect("every object has every section")
     }
 }
@@ -56,10 +56,10 @@ fn address_of(name: &str) -> Option<u64> {
 ///
 /// # Panics
 /// It is none that [`program`](crate::program) writes or `emit` makes of that.
-pub fn link(object: &[u8]) -> LinkAddresses {
-    let input = Input::read(object);
+pub fn link(object: &[u8]) -> LinkedProgram {
+    let input = LinkInput::read(object);
     let mut bytes = input.bytes();
-    let mut linked = LinkAddresses {
+    let mut linked = LinkedProgram {
         file: Vec::new(),
         sections: Vec::new(),
         absolute: Vec::new(),
@@ -70,9 +70,9 @@ pub fn link(object: &[u8]) -> LinkAddresses {
     for (name, flags) in SECTIONS {
         let address = address_of(name).expect("a known section");
         let bytes = bytes.remove(name).unwrap_or_default();
-        linked.sections.push(Section { name: name.to_owned(), address, flags, bytes });
+        linked.sections.push(SectionSpec { name: name.to_owned(), address, flags, bytes });
     }
-    linked.sections.push(Section {
+    linked.sections.push(SectionSpec {
         name: elf::NOTES.to_owned(),
         address: DATA + DISTANCE * 16,
         flags: ALLOC,
@@ -83,25 +83,32 @@ pub fn link(object: &[u8]) -> LinkAddresses {
     let (start, end) = (keys.address, keys.address + keys.bytes.len() as u64);
     for (name, address) in [("__start___jump_table", start), ("__stop___jump_table", end)] {
         let (name, section) = (name.to_owned(), KEYS);
-        symbols.push(Symbol { name, address, size: 0, section, kind: Kind::Label, global: true });
+        symbols.push(SymbolSpec {
+            name,
+            address,
+            size: 0,
+            section,
+            kind: SymbolSpecKind::Label,
+            global: true,
+        });
     }
     linked.file = elf::executable(&linked.sections, &symbols);
     linked
 }
 
 /// An object that is being linked.
-struct Input<'a> {
+struct LinkInput<'a> {
     data: &'a [u8],
     table: SectionTable<'a, FileHeader64<LittleEndian>>,
     symbols: SymbolTable<'a, FileHeader64<LittleEndian>>,
 }
 
-impl<'a> Input<'a> {
-    fn read(data: &'a [u8]) -> Input<'a> {
+impl<'a> LinkInput<'a> {
+    fn read(data: &'a [u8]) -> LinkInput<'a> {
         let header = FileHeader64::<LittleEndian>::parse(data).expect("an object");
         let table = header.sections(LE, data).expect("sections");
         let symbols = table.symbols(LE, data, types::SHT_SYMTAB).expect("symbols");
-        Input { data, table, symbols }
+        LinkInput { data, table, symbols }
     }
 
     /// A section's name; none for the numbers that name no section.
@@ -122,7 +129,7 @@ impl<'a> Input<'a> {
             .collect()
     }
 
-    fn relocate(&self, bytes: &mut HashMap<String, Vec<u8>>, linked: &mut LinkAddresses) {
+    fn relocate(&self, bytes: &mut HashMap<String, Vec<u8>>, linked: &mut LinkedProgram) {
         for section in self.table.iter().filter(|s| s.sh_type(LE) == types::SHT_RELA) {
             let (entries, _) = section.rela(LE, self.data).expect("right").expect("relocations");
             let name = self.name(section.sh_info(LE) as usize);
@@ -147,25 +154,25 @@ impl<'a> Input<'a> {
     fn value(&self, entry: &types::Rela64<LittleEndian>) -> u64 {
         let index = object::SymbolIndex(entry.r_sym(LE, false) as usize);
         let symbol = self.symbols.symbol(index).expect("a symbol");
-        let home = address_of(self.name(symbol.st_shndx(LE).into())).expect("a linked section");
+        let home = address_of(self.name(symbol.st_shndx(LE).0.into())).expect("a linked section");
         (home.wrapping_add(symbol.st_value(LE))).wrapping_add_signed(entry.r_addend.get(LE))
     }
 
-    fn symbols(&self) -> Vec<Symbol> {
+    fn symbols(&self) -> Vec<SymbolSpec> {
         let mut found = Vec::new();
         for symbol in self.symbols.iter().filter(|s| s.st_type() != types::STT_SECTION) {
-            let home = self.name(symbol.st_shndx(LE).into());
+            let home = self.name(symbol.st_shndx(LE).0.into());
             let Some(section) = SECTIONS.iter().position(|(name, _)| *name == home) else {
                 continue;
             };
             let name = self.symbols.symbol_name(LE, symbol).expect("a name");
             let base = address_of(home).expect("a known section");
-            found.push(Symbol {
+            found.push(SymbolSpec {
                 name: String::from_utf8_lossy(name).into_owned(),
                 address: base + symbol.st_value(LE),
                 size: symbol.st_size(LE),
                 section,
-                kind: if section == 0 { Kind::Function } else { Kind::Data },
+                kind: if section == 0 { SymbolSpecKind::Function } else { SymbolSpecKind::Data },
                 global: symbol.st_bind() == types::STB_GLOBAL,
             });
         }
@@ -174,7 +181,7 @@ impl<'a> Input<'a> {
 }
 
 /// Writes a relocated field (System V ABI for AMD64, table 4.10).
-fn apply(data: &mut [u8], offset: usize, place: u64, value: u64, kind: u32) {
+fn apply(data: &mut [u8], offset: usize, place: u64, value: u64, kind: types::RelocationType) {
     let distance = value.wrapping_sub(place);
     match kind {
         types::R_X86_64_64 => data[offset..offset + 8].copy_from_slice(&value.to_le_bytes()),
@@ -245,7 +252,7 @@ impl Near {
 }
 
 /// What a fuzzer has to know to change a byte that means something.
-impl LinkAddresses {
+impl LinkedProgram {
     /// Where the first section's bytes stand in the file; the others follow.
     pub fn file_offset_of_sections(&self) -> usize {
         elf::offset_of_sections(self.sections.len())

@@ -12,19 +12,19 @@ use object::{
 };
 
 /// What a program is made of.
-pub struct Program {
-    functions: Vec<Function>,
+pub struct GeneratedProgram {
+    functions: Vec<GeneratedFunction>,
     /// What `.data` points to: function and block.
     pointers: Vec<(usize, usize)>,
 }
 
-struct Function {
-    blocks: Vec<Block>,
+struct GeneratedFunction {
+    blocks: Vec<GeneratedBlock>,
     /// How many int3 or no-ops stand between it and the next one, beyond what aligning takes.
     padding: usize,
 }
 
-struct Block {
+struct GeneratedBlock {
     /// The unwinder's state from here on, if it changes.
     state: Option<State>,
     operations: Vec<Operation>,
@@ -93,10 +93,10 @@ const TRAP: [u8; 2] = [0x0f, 0x0b];
 const BUG: u16 = 0;
 const WARNING: u16 = 1;
 
-impl Program {
-    pub fn new(source: &mut ByteSource<'_>) -> Program {
+impl GeneratedProgram {
+    pub fn new(source: &mut ByteSource<'_>) -> GeneratedProgram {
         let counts: Vec<usize> = (0..1 + source.below(5)).map(|_| 1 + source.below(6)).collect();
-        let function = |&blocks: &usize, source: &mut ByteSource<'_>| Function {
+        let function = |&blocks: &usize, source: &mut ByteSource<'_>| GeneratedFunction {
             blocks: (0..blocks).map(|n| block(n, blocks, counts.len(), source)).collect(),
             padding: [0, 0, 1, 5, 16][source.below(5)],
         };
@@ -107,7 +107,7 @@ impl Program {
                 (function, source.below(counts[function]))
             })
             .collect();
-        Program { functions, pointers }
+        GeneratedProgram { functions, pointers }
     }
 
     /// Bytes of which programs of every kind are made.
@@ -119,7 +119,7 @@ impl Program {
 
     /// The object's bytes.
     pub fn object(&self) -> Vec<u8> {
-        let mut writer = RecordingWriter::new();
+        let mut writer = ProgramWriter::new();
         for (number, function) in self.functions.iter().enumerate() {
             writer.function(number, function);
         }
@@ -127,7 +127,12 @@ impl Program {
     }
 }
 
-fn block(number: usize, blocks: usize, functions: usize, source: &mut ByteSource<'_>) -> Block {
+fn block(
+    number: usize,
+    blocks: usize,
+    functions: usize,
+    source: &mut ByteSource<'_>,
+) -> GeneratedBlock {
     let state = (number == 0 || source.below(4) == 0).then(|| STATES[source.below(STATES.len())]);
     let operations = (0..source.below(5)).map(|_| operation(blocks, functions, source)).collect();
     let near = source.below(2) == 1;
@@ -140,7 +145,7 @@ fn block(number: usize, blocks: usize, functions: usize, source: &mut ByteSource
         4 => End::RunsOn,
         _ => End::Branch { near, condition: source.below(16) as u8, target },
     };
-    Block { state, operations, end }
+    GeneratedBlock { state, operations, end }
 }
 
 fn operation(blocks: usize, functions: usize, source: &mut ByteSource<'_>) -> Operation {
@@ -162,7 +167,7 @@ struct Reference {
     target: u64,
 }
 
-struct RecordingWriter {
+struct ProgramWriter {
     text: Vec<u8>,
     /// Start of each block of each function.
     blocks: Vec<Vec<u64>>,
@@ -185,9 +190,9 @@ struct Open {
     target: usize,
 }
 
-impl RecordingWriter {
-    fn new() -> RecordingWriter {
-        RecordingWriter {
+impl ProgramWriter {
+    fn new() -> ProgramWriter {
+        ProgramWriter {
             text: Vec::new(),
             blocks: Vec::new(),
             functions_used: Vec::new(),
@@ -200,7 +205,7 @@ impl RecordingWriter {
         }
     }
 
-    fn function(&mut self, number: usize, function: &Function) {
+    fn function(&mut self, number: usize, function: &GeneratedFunction) {
         self.text.resize(self.text.len().next_multiple_of(16), 0x90);
         let start = self.text.len() as u64;
         // Short forms reach 127 bytes: only where the whole function is smaller.
@@ -389,8 +394,15 @@ impl Tables {
         })
     }
 
-    fn relocate(&mut self, section: SectionId, offset: u64, to: SymbolId, addend: i64, kind: u32) {
-        let flags = RelocationFlags::Elf { r_type: kind };
+    fn relocate(
+        &mut self,
+        section: SectionId,
+        offset: u64,
+        to: SymbolId,
+        addend: i64,
+        r_type: types::RelocationType,
+    ) {
+        let flags = RelocationFlags::Elf { r_type };
         let relocation = Relocation { offset, symbol: to, addend, flags };
         self.object.add_relocation(section, relocation).expect("the relocation is known");
     }

@@ -5,7 +5,7 @@
 use emit::counting::Counters;
 use image::BuildId;
 use image::address::LinkAddr;
-use image::map::Map;
+use image::map::PlacementMap;
 use image::order::{Layout, Run};
 use image::place::{Ending, PlacedBlock, Placement};
 use layout::graph::{EdgeKind, SeedClass};
@@ -48,11 +48,11 @@ pub fn layouts(bytes: &[u8]) {
 
 pub fn maps(bytes: &[u8]) {
     let Some(text) = sealed(bytes) else { return };
-    if let Ok(read) = Map::from_text(&text) {
+    if let Ok(read) = PlacementMap::from_text(&text) {
         for block in &read.placement.blocks {
             assert_eq!(read.placement.block_at(block.old), Some(block));
         }
-        assert_eq!(Map::from_text(&read.to_text()), Ok(read));
+        assert_eq!(PlacementMap::from_text(&read.to_text()), Ok(read));
     }
 }
 
@@ -130,7 +130,7 @@ pub fn map_seeds() -> Vec<Vec<u8>> {
         block(0xffff_ffff_8100_0010, 0xffff_ffff_8100_0000, 0, Ending::JumpDropped),
         block(0xffff_ffff_8100_0020, 0xffff_ffff_8100_0010, 0, Ending::Same),
     ];
-    let whole = Map { build_id: build_id(), placement: Placement { blocks } };
+    let whole = PlacementMap { build_id: build_id(), placement: Placement { blocks } };
     vec![whole.to_text().into()]
 }
 

@@ -243,14 +243,16 @@ fn document(candidates: &[MeasuredKernel], rounds: usize) -> Result<serde_json::
     Ok(json!({
         "processor": processor()?,
         "rounds": rounds,
-        "unit": "CPU time in user mode of the original kernel over this one's; quartiles over the rounds",
+        "unit": "CPU time in user mode of the original kernel over this one's; quartiles over the \
+            rounds",
         "kernels": candidates.iter().map(row).collect::<Vec<_>>(),
     }))
 }
 
 fn print(candidates: &[MeasuredKernel], rounds: usize) -> Result<()> {
     println!(
-        "speed relative to the original kernel (CPU time in user mode), {rounds} rounds on {}: median (quartiles)",
+        "speed relative to the original kernel (CPU time in user mode), {rounds} rounds on {}: \
+         median (quartiles)",
         processor()?
     );
     print!("{:<18}", "kernel");

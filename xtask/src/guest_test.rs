@@ -39,7 +39,8 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
         );
     }
     report(
-        "recordings from a checkpoint have the same bytes, and a checkpoint of another guest is refused",
+        "recordings from a checkpoint have the same bytes, and a checkpoint of another guest is \
+         refused",
         tool.starts_from_checkpoint(),
     );
     report("another seed gives another recording", tool.seeds_differ());
@@ -174,7 +175,8 @@ impl GuestTests {
     fn workload(&self, set_up: &str, run: &str, check: &str) -> Result<String> {
         let path = self.path("workload.toml");
         let text = format!(
-            "about = 'a test'\npackages = []\nmemory = 256\nset-up = '''{set_up}'''\nrun = '''{run}'''\ncheck = '''{check}'''\n"
+            "about = 'a test'\npackages = []\nmemory = 256\nset-up = '''{set_up}'''\n\
+             run = '''{run}'''\ncheck = '''{check}'''\n"
         );
         std::fs::write(&path, text)?;
         Ok(path.to_str().context("the temporary directory is not UTF-8")?.into())
@@ -206,7 +208,10 @@ impl GuestTests {
         let record = self.record("files", "small/full", &[]);
         let ended = Command::new("unshare")
             .args(["--user", "--map-root-user", "--mount", "sh", "-c"])
-            .arg("mount -t tmpfs -o size=2m tmpfs \"$0\" || exit 100; \"$@\"; status=$?; ls -A \"$0\"; exit $status")
+            .arg(
+                "mount -t tmpfs -o size=2m tmpfs \"$0\" || exit 100; \"$@\"; status=$?; ls \
+                 -A \"$0\"; exit $status",
+            )
             .arg(self.path("small"))
             .arg(record.get_program())
             .args(record.get_args())

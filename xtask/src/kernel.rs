@@ -9,8 +9,8 @@
 
 use crate::run;
 use anyhow::{Context, Result, bail};
+use image::sealed;
 use indicatif::{ProgressBar, ProgressStyle};
-use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -158,7 +158,7 @@ pub fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
     let original = tree(compiler)?;
     let trees = cache()?.join("trees");
     let tree = trees.join(format!("{}-{name}", compiler.name()));
-    let stamp = format!("{}patch {}\n", stamp(compiler)?, sha256(patch));
+    let stamp = format!("{}patch {}\n", stamp(compiler)?, sealed::sha256(patch.as_bytes()));
     if fs::read_to_string(tree.join(STAMP)).is_ok_and(|found| found == stamp) {
         return Ok(tree);
     }
@@ -198,13 +198,9 @@ fn stamp(compiler: Compiler) -> Result<String> {
     let version = String::from_utf8_lossy(&package.stdout).into_owned();
     Ok(format!(
         "linux-source-6.12 {version}\nconfig {}\n{}\n",
-        sha256(&compiler.config()),
+        sealed::sha256(compiler.config().as_bytes()),
         compiler.version()?
     ))
-}
-
-fn sha256(text: &str) -> String {
-    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn build(part: &Path, compiler: Compiler) -> Result<()> {

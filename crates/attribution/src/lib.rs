@@ -8,18 +8,20 @@
 //!
 //! ```
 //! use kernlane_attribution::services::annotations::ServiceKind;
-//! use kernlane_attribution::services::ledger::{Invocation, Ledger, Times};
+//! use kernlane_attribution::services::ledger::{Invocation, Ledger, InvocationTimes};
 //!
 //! let mut ledger = Ledger::default();
 //! let read = ledger.service(ServiceKind::SystemCall, "read");
-//! let times = Times { latency: 900, ran: 700, blocked: 200, waiting: 0 };
+//! let times = InvocationTimes { latency: 900, ran: 700, blocked: 200, waiting: 0 };
 //! ledger.add(read, &Invocation { instructions: 500, machines: Vec::new(), times });
 //! let totals = &ledger.accounts[0].totals;
 //! assert_eq!((totals.calls, totals.instructions, totals.times.latency), (1, 500, 900));
 //! ```
 
-#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
+mod code_lines;
 pub mod misses;
 pub mod services;
 pub mod sizes;
@@ -151,7 +153,8 @@ impl Attribution {
     pub fn table_with_branches(&self, recording: &Path) -> Result<ServiceTable> {
         ensure!(
             self.machines.iter().any(|machine| machine.branch.is_some()),
-            "--branches needs a --machine with a table [branch] in its file: server-32k, for example"
+            "--branches needs a --machine with a table [branch] in its file: server-32k, for \
+             example"
         );
         read(recording, "services", |reader| {
             let attributed = services::attribute_with_branches(

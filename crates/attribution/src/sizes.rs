@@ -7,18 +7,18 @@
 //! caches hold physical memory. All caches are LRU. Knows no services and no symbols; prints
 //! nothing.
 
+use crate::code_lines::CodeLines;
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
 use execution::data::PIECE_WORDS;
 use execution::data::{AccessStream, DataFlow};
-use execution::numbering::{FetchUnit, Numbering};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use sim::{LineId, MissCounts, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
-    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, RunAddr, StreamEvent,
-    Translation, TranslationId, events,
+    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, StreamEvent, Translation,
+    TranslationId, events,
 };
 
 /// log2 of the largest number of ways.
@@ -133,12 +133,9 @@ pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
 }
 
 struct SweptCaches {
-    numbering: Numbering,
+    lines: CodeLines,
     codes: Vec<TranslatedCode>,
-    /// Translation block t lies in `lines[firsts[t]..firsts[t + 1]]`.
-    firsts: Vec<u32>,
-    lines: Vec<(LineId, RunAddr)>,
-    /// The physical addresses of `lines`, as far as they were needed.
+    /// The physical addresses of the lines, as far as they were needed.
     physical: Vec<Option<PhysAddr>>,
     flow: DataFlow,
     instructions: Sweep,
@@ -153,13 +150,11 @@ fn sweep(holds: Holds) -> Sweep {
 impl SweptCaches {
     fn new() -> SweptCaches {
         SweptCaches {
-            numbering: Numbering::new(
-                FetchUnit::Lines(Holds::Instructions.line()),
+            lines: CodeLines::new(
+                Holds::Instructions.line(),
                 1 << Holds::Instructions.sets().end(),
             ),
             codes: Vec::new(),
-            firsts: vec![0],
-            lines: Vec::new(),
             physical: Vec::new(),
             flow: DataFlow::new(&[]),
             instructions: sweep(Holds::Instructions),
@@ -168,8 +163,7 @@ impl SweptCaches {
     }
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.numbering.units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
-        self.firsts.push(self.lines.len() as u32);
+        self.lines.define(translation)?;
         self.codes.push(TranslatedCode::new(translation)?);
         Ok(())
     }
@@ -177,14 +171,7 @@ impl SweptCaches {
     /// The lines of a translation block; of its first `left` instructions when it was left midway.
     #[inline]
     fn lines_of(&self, id: TranslationId, left: u32) -> std::ops::Range<usize> {
-        let (first, end) =
-            (self.firsts[id.0 as usize] as usize, self.firsts[id.0 as usize + 1] as usize);
-        if left == 0 {
-            return first..end;
-        }
-        let (code, line) = (&self.codes[id.0 as usize], u64::from(Holds::Instructions.line()));
-        let lines = (code.addr.0 % line + code.bytes_of(left)).div_ceil(line) as usize;
-        first..end.min(first + lines)
+        self.lines.executed(id, &self.codes[id.0 as usize], left)
     }
 
     fn fetches(&mut self, words: &[u32]) {
@@ -200,7 +187,7 @@ impl SweptCaches {
             };
             let requester = Requester::of(self.codes[id.0 as usize].mode());
             for at in self.lines_of(id, left) {
-                self.instructions.access(self.lines[at].0, requester);
+                self.instructions.access(self.lines.lines[at].0, requester);
             }
         }
     }
@@ -209,7 +196,7 @@ impl SweptCaches {
         let [mut data, mut both] =
             self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
         let line_of = |holds: Holds, addr: u64| addr >> holds.line().trailing_zeros();
-        self.physical.resize(self.lines.len(), None);
+        self.physical.resize(self.lines.lines.len(), None);
         let mut stream = AccessStream::new(accesses, patterns);
         for piece in trace::pieces(words, PIECE_WORDS) {
             self.flow.forget(self.flow.executions.len());
@@ -221,15 +208,11 @@ impl SweptCaches {
                 let kernel = self.codes[id.0 as usize].addr.is_kernel();
                 let requester = if kernel { Requester::KERNEL } else { execution.process };
                 for at in self.lines_of(id, execution.left.into()) {
-                    self.instructions.access(self.lines[at].0, requester);
+                    let (line, addr) = self.lines.lines[at];
+                    self.instructions.access(line, requester);
                     let physical = match self.physical[at] {
                         Some(physical) => physical,
-                        None => self.flow.code(
-                            self.lines[at].1,
-                            &self.codes[id.0 as usize],
-                            id,
-                            patterns,
-                        ),
+                        None => self.flow.code(addr, &self.codes[id.0 as usize], id, patterns),
                     };
                     self.physical[at] = Some(physical);
                     both.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
@@ -290,7 +273,8 @@ impl SweptCaches {
 mod tests {
     use super::*;
     use trace::{
-        AccessSite, Mapping, ObservedAccesses, PageKind, RecordingWriter, Task, TaskId, TaskPointer,
+        AccessSite, Mapping, ObservedAccesses, PageKind, RecordingWriter, RunAddr, Task, TaskId,
+        TaskPointer,
     };
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;

@@ -69,7 +69,7 @@ impl AddressWords {
     }
 
     /// Which byte of an address lies at `addr`, if the byte is known to belong to one.
-    pub fn byte_of_address(&self, addr: u64) -> Option<u64> {
+    pub(crate) fn byte_of_address(&self, addr: u64) -> Option<u64> {
         let near = self.inside(addr.saturating_sub(7), addr.saturating_add(1));
         let (place, _) = near.iter().rfind(|&&(place, word)| addr < place + word.width())?;
         Some(addr - place)

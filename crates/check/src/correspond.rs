@@ -123,7 +123,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     }
 
     /// The pair whose old instruction contains `old`.
-    pub fn pair_at(&self, old: u64) -> Option<&InstructionPair> {
+    pub(crate) fn pair_at(&self, old: u64) -> Option<&InstructionPair> {
         let pair = &self.pairs[self.pairs.partition_point(|p| p.old <= old).checked_sub(1)?];
         (old < pair.old + u64::from(pair.old_len)).then_some(pair)
     }
@@ -139,19 +139,19 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     }
 
     /// The region that holds `old`.
-    pub fn region_at(&self, old: u64) -> Option<&ShiftedRegion> {
+    pub(crate) fn region_at(&self, old: u64) -> Option<&ShiftedRegion> {
         let region =
             &self.regions[self.regions.partition_point(|r| r.old <= old).checked_sub(1)?];
         (old < region.old_end).then_some(region)
     }
 
     /// Whether the map, not a region, says where `old` went.
-    pub fn in_map(&self, old: u64) -> bool {
+    pub(crate) fn in_map(&self, old: u64) -> bool {
         contains(&self.covered, old)
     }
 
     /// How well the place `new` corresponds to the place `old`.
-    pub fn lands(&self, old: u64, new: u64) -> Landing {
+    pub(crate) fn lands(&self, old: u64, new: u64) -> Landing {
         match (self.virtual_address(old), self.virtual_address(new)) {
             (Some(old), Some(new)) => self.lands_virtual(old, new),
             _ => self.lands_virtual(old, new),
@@ -246,7 +246,7 @@ fn distance(addr: u64, region: &ShiftedRegion) -> u64 {
 }
 
 /// The new section with the same name. Among sections with the same name, the ranks must be equal.
-pub fn twin_of<'k, 'd>(
+pub(crate) fn twin_of<'k, 'd>(
     old: &KernelFile<'d>,
     new: &'k KernelFile<'d>,
     index: usize,
@@ -581,7 +581,7 @@ pub fn is_padding(bytes: &[u8]) -> bool {
 }
 
 /// The length of the no-op at the beginning of `bytes`; 0 if there is none.
-pub fn no_op_length(bytes: &[u8]) -> usize {
+pub(crate) fn no_op_length(bytes: &[u8]) -> usize {
     let mut decoder = iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE);
     let instruction = decoder.decode();
     if !instruction.is_invalid() && instruction.mnemonic() == iced_x86::Mnemonic::Nop {

@@ -31,7 +31,7 @@ pub struct KernelSection<'d> {
 }
 
 /// Where the kernel maps physical address 0 (`__START_KERNEL_map`).
-pub const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+pub(crate) const START_KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 
 /// How a section comes into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,8 @@ impl<'d> KernelFile<'d> {
         }
         if header.e_type(LE) == elf::ET_REL {
             bail!(
-                "this is an object file, not a linked kernel: give the vmlinux that the build linked"
+                "this is an object file, not a linked kernel: give the vmlinux that the build \
+                 linked"
             );
         }
         let table = header.sections(LE, file).context("its section headers are damaged")?;
@@ -115,7 +116,7 @@ impl<'d> KernelFile<'d> {
                 rela.push(section);
                 continue;
             }
-            if section.sh_flags(LE) & u64::from(elf::SHF_ALLOC) == 0 {
+            if !section.sh_flags(LE).contains(elf::SHF_ALLOC) {
                 continue;
             }
             if section.sh_size(LE) == 0 {
@@ -135,7 +136,7 @@ impl<'d> KernelFile<'d> {
                 addr: section.sh_addr(LE),
                 size: section.sh_size(LE),
                 data,
-                executable: section.sh_flags(LE) & u64::from(elf::SHF_EXECINSTR) != 0,
+                executable: section.sh_flags(LE).contains(elf::SHF_EXECINSTR),
                 loaded: loaded_by(section, segments),
             });
         }
@@ -152,7 +153,8 @@ impl<'d> KernelFile<'d> {
         let symbols = read_symbols(&table, file, &place)?;
         if symbols.is_empty() {
             bail!(
-                "it has no symbols: the checker pairs code and data that did not move by their names, so give an unstripped vmlinux"
+                "it has no symbols: the checker pairs code and data that did not move by their \
+                 names, so give an unstripped vmlinux"
             );
         }
         let mut by_name: HashMap<&str, Vec<u32>> = HashMap::with_capacity(symbols.len());
@@ -196,7 +198,7 @@ impl<'d> KernelFile<'d> {
     }
 
     /// The section that holds `addr`.
-    pub fn section_at(&self, addr: u64) -> Option<&KernelSection<'d>> {
+    pub(crate) fn section_at(&self, addr: u64) -> Option<&KernelSection<'d>> {
         self.section_index(addr).map(|i| &self.sections[i])
     }
 
@@ -247,7 +249,7 @@ impl<'d> KernelFile<'d> {
     }
 
     /// The symbols at exactly `addr`.
-    pub fn symbols_at(&self, addr: u64) -> &[KernelSymbol<'d>] {
+    pub(crate) fn symbols_at(&self, addr: u64) -> &[KernelSymbol<'d>] {
         let from = self.symbols.partition_point(|s| s.addr.0 < addr);
         let to = from + self.symbols[from..].partition_point(|s| s.addr.0 == addr);
         &self.symbols[from..to]
@@ -284,7 +286,7 @@ impl<'d> KernelFile<'d> {
             };
             let (name, behind) = behind.split_at_checked((word(0) as usize).next_multiple_of(4))?;
             let id = behind.get(..word(4) as usize)?;
-            if word(8) == elf::NT_GNU_BUILD_ID && name == b"GNU\0" {
+            if word(8) == elf::NT_GNU_BUILD_ID.0 && name == b"GNU\0" {
                 return Some(id.iter().map(|byte| format!("{byte:02x}")).collect());
             }
             rest = behind.get(id.len().next_multiple_of(4)..).unwrap_or_default();
@@ -315,7 +317,7 @@ fn loaded_by(
                 && at + size <= segment.p_filesz(LE));
         if in_file {
             let bias = segment.p_paddr(LE).wrapping_sub(segment.p_vaddr(LE));
-            return SectionLoad::By { flags: segment.p_flags(LE), bias };
+            return SectionLoad::By { flags: segment.p_flags(LE).0, bias };
         }
     }
     SectionLoad::Nowhere

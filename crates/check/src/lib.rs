@@ -14,7 +14,7 @@
 //! assert!(kernlane_check::kernel::KernelFile::parse(b"not a kernel").is_err());
 //! ```
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 #![forbid(unsafe_code)]
 
 mod address_words;
@@ -24,7 +24,6 @@ mod correspond;
 mod data;
 mod kallsyms;
 pub mod kernel;
-#[allow(missing_docs, reason = "the fields of the report carry the names of their JSON keys")]
 pub mod module;
 pub mod mutation;
 mod names;
@@ -185,7 +184,8 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
         (None, None) => {}
         _ => {
             bail!(
-                "only one of the kernels has a vmlinux.relocs beside it: provide the file for both kernels or for neither"
+                "only one of the kernels has a vmlinux.relocs beside it: provide the file for both \
+                 kernels or for neither"
             )
         }
     }

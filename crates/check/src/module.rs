@@ -1,11 +1,19 @@
-//! Whether a module's code is a copy of functions of the kernel.
+//! Proves that a module's code is a copy of functions of the kernel.
 //!
-//! Takes the vmlinux, the module's bytes and the claim which stretch of its `.text` copies which
-//! block; reads the module with a reader of its own, resolves every reference, and walks both codes
-//! instruction by instruction. Instructions must be equal but for the length of branches; branches
-//! must go to the same place or to its copy; what follows a block must follow its copy; every
-//! side-table entry must have its like, and none more. What the running kernel filled in for good
-//! (addresses, constants) is taken from the module: `live::explain` has compared it with memory.
+//! Input: the vmlinux, the module's bytes, and for each copied block the claim where its copy lies
+//! in the module's `.text`. Output: the number of counters, or the first difference.
+//!
+//! The checker reads the module with a reader of its own, resolves every reference, and walks both
+//! codes instruction by instruction. These rules must hold:
+//!
+//! * Instructions are equal, except for the length of branches.
+//! * Branches go to the same place, or to its copy.
+//! * What follows a block follows its copy.
+//! * Each side-table entry of the kernel has an equal entry in the module, and the module has no
+//!   others.
+//!
+//! Addresses and constants that the running kernel has filled in are not compared here:
+//! `live::explain` has compared them with memory.
 
 use anyhow::{Context, Result, bail, ensure};
 use counters::CounterFound;
@@ -15,30 +23,34 @@ use iced_x86::{
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::tables::{BUGFLAG_WARNING, within};
+use object::elf::RelocationType;
 use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// That a stretch of the module copies a block of the kernel.
+/// The claim that a range of the module's `.text` is the copy of a block of the kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim {
+pub struct CopyClaim {
+    /// The block's address.
     pub old: LinkAddr,
+    /// The block's size in bytes.
     pub old_size: u32,
     /// Bytes at the block's start that the copy leaves out: ENDBR and the tracer's site.
     pub skip: u32,
-    /// Offset and bytes in the module's `.text`.
+    /// The offset of the copy in the module's `.text`.
     pub new: u32,
+    /// The size of the copy in bytes.
     pub new_size: u32,
 }
 
-impl Claim {
+impl CopyClaim {
     fn old_end(&self) -> u64 {
         self.old.0 + u64::from(self.old_size)
     }
 }
 
-/// A place as a field of the module names it.
+/// A place that a field of the module refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum NamedPlace {
     /// An offset in its `.text`.
     Copy(u32),
     /// A link address of the kernel.
@@ -47,33 +59,36 @@ enum Place {
     Own(usize, u64),
 }
 
-/// The module, read.
-struct Reading<'a> {
+/// The module's file, with its relocations resolved.
+struct ModuleReader<'a> {
     text: &'a [u8],
     text_index: usize,
-    /// Section → field → what it names, the addend as written: relative to the field.
-    fields: BTreeMap<usize, BTreeMap<u64, (Place, u32)>>,
+    /// Per section and offset of a field: what the field refers to, and the relocation's type. The
+    /// addend is as written, relative to the field.
+    fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>>,
     elf: object::File<'a>,
 }
 
-const PC32: u32 = object::elf::R_X86_64_PC32;
-const PC64: u32 = object::elf::R_X86_64_PC64;
-const SIGNED: u32 = object::elf::R_X86_64_32S;
+const PC32: RelocationType = object::elf::R_X86_64_PC32;
+const PC64: RelocationType = object::elf::R_X86_64_PC64;
+const SIGNED: RelocationType = object::elf::R_X86_64_32S;
 
-/// Proves the claims. Gives how many counters the module has.
+/// Proves the claims. `slide` is the distance in bytes by which KASLR moved the kernel. Returns the
+/// number of the module's counters.
 ///
 /// # Errors
-/// The first difference, with the old address.
+/// The module is damaged, or differs from the kernel. The message holds the address of the first
+/// difference.
 pub fn check_module(
     kernel: &LinkedKernel<'_>,
     slide: u64,
     module: &[u8],
-    claims: &[Claim],
+    claims: &[CopyClaim],
 ) -> Result<usize> {
-    let reading = Reading::new(kernel, module)?;
-    let mut by_old: Vec<Claim> = claims.to_vec();
+    let reading = ModuleReader::new(kernel, module)?;
+    let mut by_old: Vec<CopyClaim> = claims.to_vec();
     by_old.sort_by_key(|c| c.old);
-    let mut by_new: Vec<Claim> = claims.iter().copied().filter(|c| c.new_size > 0).collect();
+    let mut by_new: Vec<CopyClaim> = claims.iter().copied().filter(|c| c.new_size > 0).collect();
     by_new.sort_by_key(|c| c.new);
     for pair in by_new.windows(2) {
         ensure!(
@@ -92,12 +107,13 @@ pub fn check_module(
     Ok(walked.counters.len())
 }
 
-impl<'a> Reading<'a> {
-    fn new(kernel: &LinkedKernel<'_>, module: &'a [u8]) -> Result<Reading<'a>> {
+impl<'a> ModuleReader<'a> {
+    fn new(kernel: &LinkedKernel<'_>, module: &'a [u8]) -> Result<ModuleReader<'a>> {
         let elf = object::File::parse(module).context("the module is no ELF file")?;
         let section = elf.section_by_name(".text").context("the module has no .text")?;
         let (text, text_index) = (section.data()?, section.index().0);
-        let mut fields: BTreeMap<usize, BTreeMap<u64, (Place, u32)>> = BTreeMap::new();
+        let mut fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>> =
+            BTreeMap::new();
         let mut imports: BTreeMap<&str, u64> = BTreeMap::new();
         for section in elf.sections() {
             for (offset, relocation) in section.relocations() {
@@ -110,11 +126,12 @@ impl<'a> Reading<'a> {
                 let symbol = elf.symbol_by_index(symbol)?;
                 let place = match symbol.section_index() {
                     Some(index) if index.0 == text_index => {
-                        Place::Copy((symbol.address() as i64 + relocation.addend()) as u32)
+                        NamedPlace::Copy((symbol.address() as i64 + relocation.addend()) as u32)
                     }
-                    Some(index) => {
-                        Place::Own(index.0, (symbol.address() as i64 + relocation.addend()) as u64)
-                    }
+                    Some(index) => NamedPlace::Own(
+                        index.0,
+                        (symbol.address() as i64 + relocation.addend()) as u64,
+                    ),
                     None => {
                         let name = symbol.name()?;
                         let base = match imports.get(name) {
@@ -126,7 +143,7 @@ impl<'a> Reading<'a> {
                                     .0,
                             ),
                         };
-                        Place::Kernel(base.wrapping_add_signed(relocation.addend()))
+                        NamedPlace::Kernel(base.wrapping_add_signed(relocation.addend()))
                     }
                 };
                 let known = matches!(r_type, PC32 | PC64 | SIGNED);
@@ -136,33 +153,33 @@ impl<'a> Reading<'a> {
                 ensure!(before.is_none(), "two relocations at {offset:#x}");
             }
         }
-        Ok(Reading { text, text_index, fields, elf })
+        Ok(ModuleReader { text, text_index, fields, elf })
     }
 
-    fn field(&self, section: usize, at: u64) -> Option<(Place, u32)> {
+    fn field(&self, section: usize, at: u64) -> Option<(NamedPlace, RelocationType)> {
         self.fields.get(&section)?.get(&at).copied()
     }
 }
 
-/// One instruction of the module, decoded, with what its 32-bit field names.
+/// An instruction of the module, decoded, and what its 32-bit field refers to.
 struct Copied {
     instruction: Instruction,
     at: u32,
     len: u32,
-    named: Option<Place>,
+    named: Option<NamedPlace>,
 }
 
 struct Prover<'a> {
     kernel: &'a LinkedKernel<'a>,
     slide: u64,
-    reading: Reading<'a>,
-    by_old: Vec<Claim>,
+    reading: ModuleReader<'a>,
+    by_old: Vec<CopyClaim>,
 }
 
 /// Old address of an instruction → offset of its copy.
 type Sites = BTreeMap<u64, u32>;
 
-/// What walking both codes found in the copy.
+/// What the walk over both codes found in the copy.
 #[derive(Default)]
 struct Walked {
     sites: Sites,
@@ -188,13 +205,13 @@ impl Prover<'_> {
         let relative = is_branch || instruction.is_ip_rel_memory_operand();
         let behind = len - field;
         let named = match (relative, relocation) {
-            (true, Some((Place::Kernel(to), PC32))) => {
+            (true, Some((NamedPlace::Kernel(to), PC32))) => {
                 Some(self.unslid(to.wrapping_add(u64::from(behind))))
             }
-            (true, Some((Place::Own(section, to), PC32))) => {
-                Some(Place::Own(section, to + u64::from(behind)))
+            (true, Some((NamedPlace::Own(section, to), PC32))) => {
+                Some(NamedPlace::Own(section, to + u64::from(behind)))
             }
-            (true, None) if is_branch => Some(Place::Copy(instruction.near_branch64() as u32)),
+            (true, None) if is_branch => Some(NamedPlace::Copy(instruction.near_branch64() as u32)),
             (true, other) => bail!("a field at .text+{at:#x} names {other:?}"),
             (false, Some((place, SIGNED))) => Some(place),
             (false, Some(_)) => bail!("a relocation at .text+{at:#x} that no instruction has"),
@@ -203,35 +220,35 @@ impl Prover<'_> {
         Ok(Copied { instruction, at, len, named })
     }
 
-    /// What is reached by distance from the kernel's image: itself, or a number that does not move
-    /// with it.
-    fn unslid(&self, to: u64) -> Place {
+    /// The place at a distance from the kernel's image: an address of the image, or a number that
+    /// does not move with the image.
+    fn unslid(&self, to: u64) -> NamedPlace {
         let moved = to.wrapping_add(self.slide);
-        Place::Kernel(if self.kernel.image.contains(&to) { to } else { moved })
+        NamedPlace::Kernel(if self.kernel.image.contains(&to) { to } else { moved })
     }
 
-    /// The copy of the instruction at an old address, if that begins a block.
-    fn start_of(&self, old: u64) -> Option<&Claim> {
+    /// The claim for the block that begins at an old address.
+    fn start_of(&self, old: u64) -> Option<&CopyClaim> {
         let index = self.by_old.binary_search_by_key(&old, |c| c.old.0).ok()?;
         Some(&self.by_old[index])
     }
 
     /// Whether a branch of the copy goes where the old one goes.
-    fn agrees(&self, named: Option<Place>, old_target: u64) -> bool {
+    fn agrees(&self, named: Option<NamedPlace>, old_target: u64) -> bool {
         match (self.start_of(old_target), named) {
-            (Some(claim), Some(Place::Copy(to))) => self.is_start(to, claim),
-            (None, Some(Place::Kernel(to))) => to == old_target,
+            (Some(claim), Some(NamedPlace::Copy(to))) => self.is_start(to, claim),
+            (None, Some(NamedPlace::Kernel(to))) => to == old_target,
             _ => false,
         }
     }
 
-    /// Whether an offset is where a block's copy begins: one without bytes of its own begins where
-    /// the next does.
-    fn is_start(&self, at: u32, claim: &Claim) -> bool {
+    /// Whether a block's copy begins at an offset. A copy without bytes begins where the next one
+    /// does.
+    fn is_start(&self, at: u32, claim: &CopyClaim) -> bool {
         at == claim.new
     }
 
-    fn walk(&self, claim: &Claim, walked: &mut Walked) -> Result<()> {
+    fn walk(&self, claim: &CopyClaim, walked: &mut Walked) -> Result<()> {
         let (mut old, end) = (claim.old.0 + u64::from(claim.skip), claim.old_end());
         self.check_skipped(claim)?;
         let (mut new, new_end) = (claim.new, claim.new + claim.new_size);
@@ -295,8 +312,8 @@ impl Prover<'_> {
             || self.kernel.function_at(LinkAddr(old)) != before
     }
 
-    /// What is left out is an ENDBR and a tracer's site.
-    fn check_skipped(&self, claim: &Claim) -> Result<()> {
+    /// Checks that a copy leaves out no more than an ENDBR and a tracer's site.
+    fn check_skipped(&self, claim: &CopyClaim) -> Result<()> {
         if claim.skip == 0 {
             return Ok(());
         }
@@ -310,8 +327,9 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// A block's last branch, which may have been inverted, dropped, or have got a jump behind it.
-    /// `None`: no such branch, or it stayed.
+    /// Compares a block's last branch. The copy may have the inverse branch, no branch, or a jump
+    /// behind the branch. Returns the offset behind the copy; `None` if the instruction is no such
+    /// branch.
     fn walk_exit(
         &self,
         original: &Instruction,
@@ -355,8 +373,8 @@ impl Prover<'_> {
         Ok(Some(new_end))
     }
 
-    /// Control that reaches `at` goes on at the copy of `old`: directly, or by one jump, which ends
-    /// the block.
+    /// Checks that control goes on from `at` to the copy of `old`: directly, or by one jump that
+    /// ends the block.
     fn check_follows(&self, at: u32, new_end: u32, old: u64) -> Result<()> {
         let claim =
             self.start_of(old).with_context(|| format!("what follows, {old:x}, is not copied"))?;
@@ -372,7 +390,7 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Whether the kernel may write over an instruction, so that what it does now says little.
+    /// Whether the kernel may patch an instruction. Where control goes now proves nothing then.
     fn is_patched(&self, at: u64) -> bool {
         let tables = &self.kernel.tables;
         let early = within(
@@ -384,7 +402,7 @@ impl Prover<'_> {
         early.iter().any(|e| at < e.site + u64::from(e.len)) || self.static_key(at).is_some()
     }
 
-    /// Whether a trap is one that the kernel does not come back from.
+    /// Whether a trap is a BUG, behind which no code runs.
     fn is_bug(&self, at: u64) -> bool {
         let bugs = &self.kernel.tables.bugs;
         bugs.binary_search_by_key(&at, |e| e.site)
@@ -417,7 +435,7 @@ impl Prover<'_> {
         let mut filled: BTreeSet<usize> = BTreeSet::new();
         if original.is_ip_rel_memory_operand() {
             ensure!(original.memory_base() == Register::RIP, "relative to EIP");
-            let same = copy.named == Some(Place::Kernel(original.ip_rel_memory_address()));
+            let same = copy.named == Some(NamedPlace::Kernel(original.ip_rel_memory_address()));
             ensure!(same, "names {:x?}", copy.named);
             filled.extend(offsets.displacement_offset()..offsets.displacement_offset() + 4);
         } else if offsets.has_displacement() && offsets.displacement_size() >= 4 {
@@ -448,7 +466,7 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// The bytes of a field that holds the old address moved by KASLR.
+    /// The numbers of the bytes of a field, if the field holds the old address moved by KASLR.
     fn moved(&self, old: &[u8], new: &[u8], at: usize, width: usize) -> Vec<usize> {
         let number = |bytes: &[u8]| {
             bytes[at..at + width].iter().rev().fold(0u64, |value, &b| value << 8 | u64::from(b))
@@ -495,7 +513,7 @@ fn leaves(instruction: &Instruction) -> bool {
     match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::IndirectBranch => true,
         FlowControl::Return => instruction.mnemonic() != Mnemonic::Iretq,
-        // What guards a return or a jump.
+        // Compilers put it behind a return or a jump, against speculation.
         FlowControl::Interrupt => instruction.code() == Code::Int3,
         _ => false,
     }

@@ -114,7 +114,8 @@ fn objtool_command(tree: &Path) -> Result<(String, Vec<String>)> {
         .context(".vmlinux.o.cmd: no command")?;
     let Some(command) = line.split(';').find(|part| part.contains("objtool/objtool")) else {
         bail!(
-            "this tree ran objtool on each object instead of vmlinux.o, so there is nothing to compare with"
+            "this tree ran objtool on each object instead of vmlinux.o, so there is nothing to \
+             compare with"
         );
     };
     let mut words = command.split_whitespace().map(str::to_owned);

@@ -49,7 +49,8 @@ impl Relocs {
             }
             if kernel.u32_at(*place).is_none() {
                 bail!(
-                    "it relocates {place:#x}, which is not in this kernel: the file belongs to another build"
+                    "it relocates {place:#x}, which is not in this kernel: the file belongs to \
+                     another build"
                 );
             }
         }
@@ -64,7 +65,7 @@ impl Relocs {
     }
 
     /// The width of the absolute address at `place`, if an absolute address is there.
-    pub fn width_at(&self, place: u64) -> Option<u8> {
+    pub(crate) fn width_at(&self, place: u64) -> Option<u8> {
         if self.abs32.binary_search(&place).is_ok() {
             Some(4)
         } else {

@@ -253,7 +253,7 @@ pub fn warnings(kernel: &KernelFile) -> impl Iterator<Item = u64> {
 
 /// The ends of code that an alternative may replace by code behind which control continues: no-ops,
 /// or a replacement that does not end in a jump or return.
-pub fn ends_of_passable_alternatives(kernel: &KernelFile) -> impl Iterator<Item = u64> {
+pub(crate) fn ends_of_passable_alternatives(kernel: &KernelFile) -> impl Iterator<Item = u64> {
     entries_of(".altinstructions", kernel).into_iter().filter_map(|e| {
         let (length, replacement) =
             ((e.values[2].1 >> 32 & 0xff) as u64, (e.values[2].1 >> 40 & 0xff) as u64);
@@ -458,7 +458,7 @@ fn alternatives_whole(
 }
 
 /// For wrong kernels: (table, address) of one byte of each field in the middle entry of each table.
-pub fn one_byte_of_each_field(kernel: &KernelFile) -> Vec<(&'static str, u64)> {
+pub(crate) fn one_byte_of_each_field(kernel: &KernelFile) -> Vec<(&'static str, u64)> {
     let mut bytes = Vec::new();
     for table in TABLES {
         let Some(found) = table.find(kernel) else { continue };

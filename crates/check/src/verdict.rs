@@ -75,7 +75,7 @@ impl Findings {
     }
 
     /// Adds the findings of another stage.
-    pub fn absorb(&mut self, other: Findings) {
+    pub(crate) fn absorb(&mut self, other: Findings) {
         for (kind, count) in other.proved {
             self.prove(kind, count);
         }

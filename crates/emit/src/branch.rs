@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 
 /// Appends a `jmp` of `len` bytes (2 or 5) to `target`, an offset in the same stretch.
-pub fn write_jump(out: &mut Vec<u8>, target: u32, len: u8) -> Result<()> {
+pub(crate) fn write_jump(out: &mut Vec<u8>, target: u32, len: u8) -> Result<()> {
     let displacement = target.wrapping_sub(out.len() as u32 + u32::from(len)) as i32;
     if len == 2 {
         let short = i8::try_from(displacement).context("a short jump does not reach its target")?;
@@ -18,7 +18,7 @@ pub fn write_jump(out: &mut Vec<u8>, target: u32, len: u8) -> Result<()> {
 }
 
 /// Appends a `jcc` of `len` bytes (2 or 6) with the condition code `condition`.
-pub fn write_branch(out: &mut Vec<u8>, condition: u8, target: u32, len: u8) -> Result<()> {
+pub(crate) fn write_branch(out: &mut Vec<u8>, condition: u8, target: u32, len: u8) -> Result<()> {
     let displacement = target.wrapping_sub(out.len() as u32 + u32::from(len)) as i32;
     if len == 2 {
         let short =
@@ -32,6 +32,6 @@ pub fn write_branch(out: &mut Vec<u8>, condition: u8, target: u32, len: u8) -> R
 }
 
 /// The condition code of a `jcc` of 2 or 6 bytes.
-pub fn condition_of(branch: &[u8]) -> u8 {
+pub(crate) fn condition_of(branch: &[u8]) -> u8 {
     branch[if branch.len() == 2 { 0 } else { 1 }] & 0xf
 }

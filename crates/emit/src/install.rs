@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// The results of linking a kernel that a machine boots, by their paths in a tree. `vmlinux` comes
 /// first.
-pub const BOOTABLE: [&str; 4] =
+pub(crate) const BOOTABLE: [&str; 4] =
     ["vmlinux", "System.map", "arch/x86/boot/bzImage", "arch/x86/boot/compressed/vmlinux.relocs"];
 /// The results of linking a kernel that is a program (User Mode Linux).
 pub const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
@@ -33,7 +33,7 @@ const RELINKED: &str = "relinked";
 const RELINKED_KIND: &str = "kernlane-relinked";
 
 /// Moves the results from `scratch` into `directory`, to the same paths as in a tree.
-pub fn into_directory(
+pub(crate) fn into_directory(
     scratch: &Path,
     directory: &Path,
     results: ResultFiles,

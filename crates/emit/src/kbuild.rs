@@ -100,7 +100,8 @@ impl BuildTree {
         for file in needed.into_iter().chain(image) {
             ensure!(
                 path.join(file).exists(),
-                "{}: the kernel is not built ({file} is missing); build it with make, or give the directory of the build with --tree",
+                "{}: the kernel is not built ({file} is missing); build it with make, or give the \
+                 directory of the build with --tree",
                 path.display()
             );
         }
@@ -158,7 +159,7 @@ impl BuildTree {
     ///
     /// # Errors
     /// The tree was built again.
-    pub fn ensure_unchanged(&self) -> Result<()> {
+    pub(crate) fn ensure_unchanged(&self) -> Result<()> {
         ensure!(
             times_of(&self.path)? == self.times,
             "{}: was built during the relink; try again",
@@ -180,7 +181,7 @@ impl BuildTree {
     }
 
     /// Whether the kernel contains its own types (BTF).
-    pub fn has_types(&self) -> bool {
+    pub(crate) fn has_types(&self) -> bool {
         has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
     }
 
@@ -243,7 +244,8 @@ impl BuildTree {
             let text = fs::read_to_string(&log_path).unwrap_or_default();
             ensure!(
                 has_room(directory),
-                "the kernel's own link failed because the disk of {} is full; free some space and try again",
+                "the kernel's own link failed because the disk of {} is full; free some space and \
+                 try again",
                 directory.display()
             );
             let lines: Vec<&str> = text.lines().collect();
@@ -337,7 +339,8 @@ fn time_of(path: &Path) -> Result<SystemTime> {
 fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
     let (section, program) = (scratch.join(".kernlane.btf"), scratch.join(".kernlane-pahole"));
     fs::write(&section, types).context("the types (BTF) cannot be written")?;
-    let text = "#!/bin/sh\nfor file; do :; done\nexec $LLVM_OBJCOPY --add-section .BTF=\"${0%-pahole}.btf\" \"$file\"\n";
+    let text = "#!/bin/sh\nfor file; do :; done\n\
+        exec $LLVM_OBJCOPY --add-section .BTF=\"${0%-pahole}.btf\" \"$file\"\n";
     fs::write(&program, text)
         .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o755)))
         .with_context(|| format!("{}: cannot be written", program.display()))?;

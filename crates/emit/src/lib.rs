@@ -7,14 +7,12 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod branch;
-#[allow(missing_docs, reason = "the fields of plans are documented where they are filled in")]
 pub mod counting;
 mod install;
 pub mod kbuild;
-#[allow(missing_docs, reason = "the fields of plans are documented where they are filled in")]
 pub mod module;
 pub mod object;
 pub mod relink;

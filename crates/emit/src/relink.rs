@@ -8,14 +8,14 @@ use crate::counting::{self, Counters};
 use crate::install::{self, OriginalLink};
 use crate::kbuild::{BuildTree, KernelTarget};
 use crate::object::{
-    Counter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, cuts_of,
+    BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, cuts_of,
     order_of, rewrite,
 };
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
 use image::BuildId;
 use image::address::LinkAddr;
-use image::map::Map;
+use image::map::PlacementMap;
 use image::object::elf::SectionId;
 use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
@@ -145,7 +145,7 @@ struct RewrittenTree<'a> {
     base: LinkAddr,
     rewritten: Rewritten,
     /// The counters, each with the piece that it counts.
-    counters: Vec<(Counter, u32)>,
+    counters: Vec<(BlockCounter, u32)>,
 }
 
 impl<'a> RewrittenTree<'a> {
@@ -166,7 +166,8 @@ impl<'a> RewrittenTree<'a> {
         };
         ensure!(
             linked.build_id == layout.build_id,
-            "the layout is for the kernel {}, but {} is {}: the tree was built again after the recording, or it is another tree; record it again",
+            "the layout is for the kernel {}, but {} is {}: the tree was built again after the \
+             recording, or it is another tree; record it again",
             layout.build_id.0,
             tree.file("vmlinux").display(),
             linked.build_id.0
@@ -183,7 +184,7 @@ impl<'a> RewrittenTree<'a> {
             RelinkWork::Order(_) => Vec::new(),
             RelinkWork::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
         };
-        let places: Vec<Counter> = counters.iter().map(|&(counter, _)| counter).collect();
+        let places: Vec<BlockCounter> = counters.iter().map(|&(counter, _)| counter).collect();
         let plan =
             RewritePlan { order: &order, hot, base, names: PartNames::Readable, counters: &places };
         let rewritten = rewrite(&object, &plan).with_context(name)?;
@@ -191,8 +192,10 @@ impl<'a> RewrittenTree<'a> {
     }
 }
 
-/// Predicts where a link puts the layout's blocks. Code behind `.text` moves with
-/// its end.
+/// Predicts where a link puts the layout's blocks. Code behind `.text` moves with its end.
+///
+/// # Errors
+/// The layout is for another kernel, or the tree's vmlinux.o cannot be read or placed.
 pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placement> {
     let originals = Originals::read(tree)?;
     let RewrittenTree { object, linked, base, rewritten, .. } =
@@ -306,7 +309,7 @@ fn relink_in(
         fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
     let new = LinkAddresses::read(&bytes).context("the new vmlinux")?;
     let placement = with_other_sections(&object, &linked, &new, rewritten.placement, base)?;
-    let map = Map { build_id: linked.build_id.clone(), placement }.to_text();
+    let map = PlacementMap { build_id: linked.build_id.clone(), placement }.to_text();
     tree.ensure_unchanged()?;
     match destination {
         Destination::Tree => OriginalLink::of(&tree.path, tree.machine().results()).install(
@@ -324,7 +327,7 @@ fn relink_in(
         }
     }
     if let RelinkWork::Count = work {
-        let block = |&(_, piece): &(Counter, u32)| {
+        let block = |&(_, piece): &(BlockCounter, u32)| {
             LinkAddr(base.0 + u64::from(object.pieces[piece as usize].at))
         };
         let counters = Counters {
@@ -357,7 +360,7 @@ fn key(work: &RelinkWork) -> Result<String> {
         RelinkWork::Order(layout) => hash.update(layout.to_text()),
         RelinkWork::Count => hash.update("count"),
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(image::sealed::hex(&hash.finalize()))
 }
 
 /// The report of an earlier relink with the same input, if its kernel still exists.

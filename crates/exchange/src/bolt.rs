@@ -22,7 +22,7 @@ pub(crate) const BOLT: Format = Format {
 ///
 /// # Errors
 /// The profile belongs to another image.
-pub fn pre_aggregated(subject: &ExportSubject) -> Result<String> {
+pub(crate) fn pre_aggregated(subject: &ExportSubject) -> Result<String> {
     let code = ImageCode::read(subject.path)?;
     let image = subject.image;
     let mut text = String::new();

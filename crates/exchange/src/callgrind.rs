@@ -65,7 +65,8 @@ struct FunctionCosts {
 /// The format.
 pub(crate) const CALLGRIND: Format = Format {
     name: "callgrind",
-    about: "Valgrind's callgrind format: functions and services with their calls (KCachegrind, callgrind_annotate)",
+    about: "Valgrind's callgrind format: functions and services with their calls (KCachegrind, \
+        callgrind_annotate)",
     make: Make::Calls(|observed| {
         let events = CallgrindEvents::of(&observed.table);
         Ok(callgrind(&observed.calls, events, &observed.conditions()))

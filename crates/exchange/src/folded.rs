@@ -49,7 +49,7 @@ pub fn title(service: &ServiceCalls) -> String {
 }
 
 /// The name, for people, of a service of this kind.
-pub fn service_title(kind: ServiceKind, name: &str) -> String {
+pub(crate) fn service_title(kind: ServiceKind, name: &str) -> String {
     match kind {
         ServiceKind::Idle => name.to_owned(),
         kind => format!("{} {name}", kind.title()),

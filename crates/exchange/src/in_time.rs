@@ -15,7 +15,8 @@ use std::path::Path;
 /// The format.
 pub(crate) const PERFETTO: Format = Format {
     name: "perfetto",
-    about: "Chrome's trace events: services over time, and misses (ui.perfetto.dev, chrome://tracing)",
+    about: "Chrome's trace events: services over time, and misses (ui.perfetto.dev, \
+        chrome://tracing)",
     make: Make::OverTime(trace_events),
 };
 
@@ -24,7 +25,7 @@ pub(crate) const PERFETTO: Format = Format {
 ///
 /// # Errors
 /// The recording is damaged or of another kernel, or `out` cannot be written.
-pub fn trace_events(
+pub(crate) fn trace_events(
     attribution: &Attribution,
     recording: &Path,
     window: Range<u64>,

@@ -16,7 +16,7 @@
 //! with the tool itself in `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod bolt;
 pub mod branches;
@@ -112,7 +112,12 @@ impl ExportSubject<'_> {
     /// There is no such block.
     pub fn block(&self, addr: LinkAddr) -> Result<BlockIndex> {
         let block = self.image.block_at(addr).filter(|&block| self.image.block(block).addr == addr);
-        block.with_context(|| format!("the profile has a block at {addr}, but the image has none: is the profile from another build?"))
+        block.with_context(|| {
+            format!(
+                "the profile has a block at {addr}, but the image has none: \
+                 is the profile from another build?"
+            )
+        })
     }
 }
 

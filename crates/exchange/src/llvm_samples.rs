@@ -60,7 +60,7 @@ pub(crate) const LLVM_SAMPLES: Format = Format {
 ///
 /// # Errors
 /// The image has no DWARF, or `llvm-symbolizer` cannot be run.
-pub fn sample_profile(subject: &ExportSubject) -> Result<String> {
+pub(crate) fn sample_profile(subject: &ExportSubject) -> Result<String> {
     let code = ImageCode::read(subject.path)?;
     let mut addresses: Vec<(LinkAddr, u64)> = Vec::new();
     let mut callees: BTreeMap<LinkAddr, Vec<(&str, u64)>> = BTreeMap::new();
@@ -119,7 +119,8 @@ pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<Sour
     let known = |frame: &SourceFrame| frame.line > 0 && frame.start_line > 0;
     if !answers.iter().flat_map(|answer| &answer.frames).any(known) {
         bail!(
-            "{}: has no DWARF, so no address has a source line: build it with CONFIG_DEBUG_INFO_DWARF5=y",
+            "{}: has no DWARF, so no address has a source line: build it with \
+             CONFIG_DEBUG_INFO_DWARF5=y",
             path.display()
         );
     }

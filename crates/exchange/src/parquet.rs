@@ -44,7 +44,8 @@ use ColumnType::{Count, Real, Text};
 /// The format.
 pub(crate) const PARQUET: Format = Format {
     name: "parquet",
-    about: "A directory of Parquet tables: services, functions, chains of calls, invocations (pandas, Polars, DuckDB)",
+    about: "A directory of Parquet tables: services, functions, chains of calls, invocations \
+        (pandas, Polars, DuckDB)",
     make: Make::Tables,
 };
 

@@ -50,7 +50,8 @@ pub fn data(file: &[u8]) -> Result<PerfSamples> {
     }
     if with_stack == 0 {
         bail!(
-            "none of its {all} samples has a branch stack: record with `perf record -b` on a processor that has branch records"
+            "none of its {all} samples has a branch stack: record with `perf record -b` on a \
+             processor that has branch records"
         );
     }
     Ok(samples)
@@ -104,7 +105,8 @@ fn stack(record: &RawEventRecord) -> Result<Option<Vec<(u64, u64)>>> {
     }
     if format.contains(SampleFormat::READ) {
         bail!(
-            "Kernlane does not support samples with counters; record without reading groups of counters"
+            "Kernlane does not support samples with counters; record without reading groups of \
+             counters"
         );
     }
     let bytes = record.data.as_slice();

@@ -51,7 +51,9 @@ impl<W: Write> TraceEvents<W> {
         about.insert("producer".to_owned(), concat!("kernlane ", env!("CARGO_PKG_VERSION")).into());
         about.insert(
             "time".to_owned(),
-            "of the guest's clock, of which an instruction takes 1 ns; ts and dur are in microseconds".into(),
+            "of the guest's clock, of which an instruction takes 1 ns; ts and dur are in \
+             microseconds"
+                .into(),
         );
         about.insert(
             "misses".to_owned(),

@@ -63,7 +63,8 @@ pub struct Clusters {
 /// The format.
 pub(crate) const PROPELLER_CC: Format = Format {
     name: "propeller-cc",
-    about: "Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the sections of -fbasic-block-address-map",
+    about: "Propeller's clusters of blocks (clang -fbasic-block-sections=list=FILE); needs the \
+        sections of -fbasic-block-address-map",
     make: Make::Order(|subject, layout| Ok(clusters(subject, layout)?.cc_profile())),
 };
 
@@ -96,7 +97,8 @@ pub fn clusters(subject: &ExportSubject, layout: &Layout) -> Result<Clusters> {
     }
     if blocks.is_empty() {
         bail!(
-            "{}: has no .llvm_bb_addr_map sections: build it with clang and -fbasic-block-address-map",
+            "{}: has no .llvm_bb_addr_map sections: build it with clang and \
+             -fbasic-block-address-map",
             subject.path.display()
         );
     }
@@ -155,7 +157,7 @@ fn entry_first(clusters: &mut [Vec<u32>]) {
 
 impl Clusters {
     /// The file for `clang -fbasic-block-sections=list=FILE`.
-    pub fn cc_profile(&self) -> String {
+    pub(crate) fn cc_profile(&self) -> String {
         let mut text = "v1\n".to_owned();
         for (function, clusters) in &self.functions {
             let _ = writeln!(text, "f {function}");
@@ -169,7 +171,7 @@ impl Clusters {
 
     /// The file for `ld.lld --symbol-ordering-file=FILE`. clang gives a function's first cluster
     /// the function's name, and the others NAME.__part.N.
-    pub fn ld_profile(&self) -> String {
+    pub(crate) fn ld_profile(&self) -> String {
         let mut text = String::new();
         for (function, number) in &self.order {
             let clusters = &self.functions[function];

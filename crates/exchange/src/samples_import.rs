@@ -107,7 +107,8 @@ pub fn parse(text: &str) -> Result<SourceSamples> {
         if depth == 0 {
             ensure!(
                 !line.starts_with('['),
-                "{}: this is a profile with contexts: convert it with `llvm-profdata-22 merge --sample --text --gen-cs-nested-profile`",
+                "{}: this is a profile with contexts: convert it with `llvm-profdata-22 merge \
+                 --sample --text --gen-cs-nested-profile`",
                 at()
             );
             let (name, head) = header(line)
@@ -121,7 +122,8 @@ pub fn parse(text: &str) -> Result<SourceSamples> {
         if let Some(metadata) = body.strip_prefix('!') {
             ensure!(
                 !metadata.starts_with("CFGChecksum"),
-                "{}: this is a profile of pseudo probes, which have no lines: make one without `-fpseudo-probe-for-profiling`",
+                "{}: this is a profile of pseudo probes, which have no lines: make one without \
+                 `-fpseudo-probe-for-profiling`",
                 at()
             );
             continue;
@@ -277,7 +279,8 @@ mod tests {
     use super::*;
     use layout::random::SplitMix64;
 
-    const TEXT: &str = "f:100:7\n 1: 10\n 2.3: 7 g:4 h.llvm.1:3\n 4: tiny:20\n  0: 5\n  1: less:15\n   2: 15\n 9: 1\n !Attributes: 1\ng:5:5\n 0: 5\n";
+    const TEXT: &str = "f:100:7\n 1: 10\n 2.3: 7 g:4 h.llvm.1:3\n 4: tiny:20\n  0: 5\n  1: \
+        less:15\n   2: 15\n 9: 1\n !Attributes: 1\ng:5:5\n 0: 5\n";
 
     fn chain(chain: &[(&str, LineOffset)]) -> InlineChain {
         chain.iter().map(|&(name, place)| (name.to_owned(), place)).collect()

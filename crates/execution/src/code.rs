@@ -100,7 +100,7 @@ impl TranslatedCode {
     }
 
     /// The address of the last instruction.
-    pub fn last_addr(&self) -> RunAddr {
+    pub(crate) fn last_addr(&self) -> RunAddr {
         let length = self.lengths.last().copied().unwrap_or(0);
         RunAddr(self.end().0.wrapping_sub(u64::from(length)))
     }

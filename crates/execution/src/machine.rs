@@ -265,7 +265,8 @@ impl MachineFileReader<'_> {
             if has != given.is_some() {
                 let what = if has { "an" } else { "no" };
                 bail!(
-                    "{}: [latencies] must name {name} exactly when there is a [{name}], and there is {what} [{name}]",
+                    "{}: [latencies] must name {name} exactly when there is a [{name}], and there \
+                     is {what} [{name}]",
                     self.at(spanned)
                 );
             }
@@ -309,7 +310,8 @@ impl MachineFileReader<'_> {
                 DirectionPrediction::gshare(entries, history)
             }
             _ => bail!(
-                "{}: [branch] does not fit its predictor: static takes neither entries nor history, bimodal takes entries, gshare takes both",
+                "{}: [branch] does not fit its predictor: static takes neither entries nor \
+                 history, bimodal takes entries, gshare takes both",
                 self.at(&branch.predictor)
             ),
         };
@@ -422,7 +424,8 @@ mod tests {
             (
                 "value = 32768",
                 "value = 49152",
-                "m.toml:7: [l1i] cannot be built: the number of sets must be a power of two, because address bits choose the set; not 96",
+                "m.toml:7: [l1i] cannot be built: the number of sets must be a power of two, \
+                 because address bits choose the set; not 96",
             ),
             (
                 "value = 4096",

@@ -49,7 +49,8 @@ impl RecordingPart {
     pub fn validate(&self) -> Result<()> {
         ensure!(
             self.from >= 0.0 && self.until <= 1.0 && self.from < self.until,
-            "--from {} --until {}: a part of a recording must lie between 0 and 1 and begin before it ends",
+            "--from {} --until {}: a part of a recording must lie between 0 and 1 and begin before \
+             it ends",
             self.from,
             self.until
         );

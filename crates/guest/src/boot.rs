@@ -296,7 +296,8 @@ mod tests {
 
     #[test]
     fn the_exit_status_is_in_the_last_message_of_the_guest() {
-        let console = "[    0.1] Linux\n[    4.5] kernlane: booted\n[    9.0] kernlane: exit 3\n[    9.1] reboot: Restarting system\n";
+        let console = "[    0.1] Linux\n[    4.5] kernlane: booted\n[    9.0] kernlane: exit 3\n\
+            [    9.1] reboot: Restarting system\n";
         assert_eq!(exit_status(console), Some(3));
         assert_eq!(exit_status("[    4.5] kernlane: booted\n"), None);
         assert_eq!(exit_status("kernlane: exit 0\n"), None, "not from the kernel's log");

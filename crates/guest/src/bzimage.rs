@@ -109,7 +109,8 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
         }
         [0x7f, b'E', b'L', b'F', ..] => Box::new(payload),
         _ => bail!(
-            "the kernel in the boot image is compressed in a way that Kernlane does not support; it supports gzip, zstd, xz and lz4"
+            "the kernel in the boot image is compressed in a way that Kernlane does not support; \
+             it supports gzip, zstd, xz and lz4"
         ),
     };
     let mut vmlinux = Vec::new();

@@ -6,10 +6,10 @@
 //! belongs to one kernel, workload, seed and version of QEMU, and is refused with others.
 
 use crate::boot::GuestEnd;
-use crate::draft::Draft;
+use crate::draft::OutputDirectory;
 use crate::judge::{explain, judge};
 use crate::qemu::Qemu;
-use crate::request::{Conditions, Request};
+use crate::request::{RecordingConditions, RecordingRequest};
 use crate::sha256_of;
 use crate::state::GuestState;
 use crate::summary;
@@ -32,7 +32,7 @@ pub struct CheckpointSummary {
     pub format: u32,
     /// The conditions under which the guest ran.
     #[serde(flatten)]
-    pub conditions: Conditions,
+    pub conditions: RecordingConditions,
     /// The bytes of the state.
     pub state_bytes: u64,
     /// The SHA-256 of the state, hex.
@@ -51,9 +51,12 @@ pub struct NewCheckpoint {
 ///
 /// # Errors
 /// The errors of a recording. Also if the guest ran beyond the place where it should have stopped.
-pub fn checkpoint(request: &Request, progress: &mut dyn FnMut(&str)) -> Result<NewCheckpoint> {
+pub fn checkpoint(
+    request: &RecordingRequest,
+    progress: &mut dyn FnMut(&str),
+) -> Result<NewCheckpoint> {
     let qemu = Qemu::find()?;
-    let draft = Draft::reserve(&request.output, request.force, FILES)?;
+    let draft = OutputDirectory::reserve(&request.output, request.force, FILES)?;
     progress("making the guest from Debian packages");
     let state = draft.work.join(STATE);
     let (boot, conditions) = request.prepare(&qemu, Some(GuestState::SavedTo(state.clone())))?;
@@ -117,7 +120,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Names every condition in which the checkpoint differs from the recording.
-    pub fn fits(&self, wanted: &Conditions) -> Result<()> {
+    pub fn fits(&self, wanted: &RecordingConditions) -> Result<()> {
         let differences = differences(
             &serde_json::to_value(&self.summary.conditions)?,
             &serde_json::to_value(wanted)?,
@@ -145,8 +148,8 @@ fn differences(made: &Value, wanted: &Value) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn conditions(seed: u64) -> Conditions {
-        Conditions {
+    fn conditions(seed: u64) -> RecordingConditions {
+        RecordingConditions {
             kernel_release: "6.12".into(),
             kernel_build_id: "00".into(),
             workload: "w".into(),
@@ -155,6 +158,7 @@ mod tests {
             initramfs_sha256: "22".into(),
             seed,
             memory_mb: 512,
+            cpus: 1,
             qemu: "10.0.2".into(),
             qemu_arguments: vec!["-m".into()],
         }

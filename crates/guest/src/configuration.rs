@@ -60,7 +60,7 @@ pub struct QemuPlugin {
 
 /// The CPU of recordings: everything that QEMU emulates, except the string operations that QEMU
 /// would emulate byte by byte.
-pub const CPU_OF_RECORDINGS: &str = "max,-erms,-fsrm";
+pub(crate) const CPU_OF_RECORDINGS: &str = "max,-erms,-fsrm";
 
 impl Boot {
     /// A guest with one CPU, 512 MB, no KASLR, the host's clock, no plugin, and ten minutes.

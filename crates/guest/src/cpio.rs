@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 
 /// 2019-12-31T00:00:00Z, the day before the guest's clock starts. No file is in the guest's future.
-pub const MTIME: u32 = 1_577_750_400;
+pub(crate) const MTIME: u32 = 1_577_750_400;
 
 /// `stat.st_mode` bits of a directory, a regular file and a symbolic link.
 const S_IFDIR: u32 = 0o040_000;

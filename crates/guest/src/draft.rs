@@ -8,7 +8,7 @@ use host::scratch;
 use std::path::{Path, PathBuf};
 
 /// A directory that is being made, and its final place.
-pub struct Draft {
+pub struct OutputDirectory {
     /// It is removed with its contents when the command ends.
     holder: tempfile::TempDir,
     /// The directory for the files.
@@ -18,12 +18,16 @@ pub struct Draft {
     files: &'static [&'static str],
 }
 
-impl Draft {
+impl OutputDirectory {
     /// Creates the directory for the files.
     ///
     /// # Errors
     /// `output` exists and may not be replaced, or nothing can be created beside it.
-    pub fn reserve(output: &Path, force: bool, files: &'static [&'static str]) -> Result<Draft> {
+    pub fn reserve(
+        output: &Path,
+        force: bool,
+        files: &'static [&'static str],
+    ) -> Result<OutputDirectory> {
         if let Ok(metadata) = std::fs::symlink_metadata(output) {
             ensure!(metadata.is_dir(), "{} exists and is not a directory", output.display());
             let entries = std::fs::read_dir(output)
@@ -46,7 +50,7 @@ impl Draft {
         let holder = scratch::directory(parent, ".kernlane-record-")?;
         let work = std::path::absolute(holder.path())?.join("new");
         std::fs::create_dir(&work).with_context(|| format!("making {}", work.display()))?;
-        Ok(Draft { holder, work, output: output.into(), files })
+        Ok(OutputDirectory { holder, work, output: output.into(), files })
     }
 
     /// Gives the directory its final name, when all its files are on the disk.
@@ -84,16 +88,16 @@ mod tests {
     fn existing_directories_are_not_overwritten() {
         let parent = tempfile::tempdir().unwrap();
         let output = parent.path().join("r");
-        drop(Draft::reserve(&output, false, FILES).unwrap());
+        drop(OutputDirectory::reserve(&output, false, FILES).unwrap());
         std::fs::create_dir(&output).unwrap();
-        drop(Draft::reserve(&output, false, FILES).unwrap());
+        drop(OutputDirectory::reserve(&output, false, FILES).unwrap());
         std::fs::write(output.join("a"), "x").unwrap();
-        assert!(Draft::reserve(&output, false, FILES).is_err());
-        drop(Draft::reserve(&output, true, FILES).unwrap());
+        assert!(OutputDirectory::reserve(&output, false, FILES).is_err());
+        drop(OutputDirectory::reserve(&output, true, FILES).unwrap());
         std::fs::write(output.join("thesis.tex"), "x").unwrap();
-        assert!(Draft::reserve(&output, true, FILES).is_err());
+        assert!(OutputDirectory::reserve(&output, true, FILES).is_err());
         std::fs::write(parent.path().join("file"), "x").unwrap();
-        assert!(Draft::reserve(&parent.path().join("file"), true, FILES).is_err());
+        assert!(OutputDirectory::reserve(&parent.path().join("file"), true, FILES).is_err());
         let left: Vec<_> = std::fs::read_dir(parent.path()).unwrap().collect();
         assert_eq!(left.len(), 2, "no temporary file remains: {left:?}");
     }

@@ -61,18 +61,23 @@ impl KernelFrameFacts {
 /// Variables whose values a recording contains (`docs/reference/recording-format.md`). They say
 /// what an address of data belongs to. The first three exist only in kernels that choose these
 /// addresses at boot.
-pub const VALUES: [&str; 5] =
+pub(crate) const VALUES: [&str; 5] =
     ["page_offset_base", "vmalloc_base", "vmemmap_base", "__per_cpu_offset", "pcpu_unit_pages"];
 
 impl FrameTypes {
-    pub fn of_btf(btf: &Btf<'_>) -> Result<FrameTypes> {
+    pub(crate) fn of_btf(btf: &Btf<'_>) -> Result<FrameTypes> {
         let offset = |structure: &str, field: &str| {
             let found = btf.offset(structure, field)?;
             found.with_context(|| format!("BTF has no {field} in struct {structure}"))
         };
         let number = |name: &str| {
             let found = btf.enumerator(name)?;
-            found.with_context(|| format!("BTF has no {name}: this kernel is older than Linux 6.12, or does not say what its pages are"))
+            found.with_context(|| {
+                format!(
+                    "BTF has no {name}: this kernel is older than Linux \
+                     6.12, or does not say what its pages are"
+                )
+            })
         };
         ensure!(
             btf.size("page")? == PAGE_SIZE,
@@ -93,7 +98,7 @@ impl FrameTypes {
     }
 
     /// From the headers of a build tree.
-    pub fn of_tree(tree: &Path) -> Result<FrameTypes> {
+    pub(crate) fn of_tree(tree: &Path) -> Result<FrameTypes> {
         FrameTypes::of_answers(&Answers::of_tree(tree, QUESTIONS)?)
     }
 

@@ -20,7 +20,7 @@ impl Answers {
     ///
     /// # Errors
     /// The tree was not built, or an expression does not compile there.
-    pub fn of_tree(tree: &Path, questions: &[(&str, &str)]) -> Result<Answers> {
+    pub(crate) fn of_tree(tree: &Path, questions: &[(&str, &str)]) -> Result<Answers> {
         const SAVED: &str = "mm/.slub.o.cmd";
         let text = std::fs::read_to_string(tree.join(SAVED))
             .with_context(|| format!("{SAVED}: cannot be read"))?;

@@ -153,7 +153,10 @@ impl GuestContents {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
-            .context("running dpkg-deb: guests are made from Debian packages, on Debian or a system derived from it")?;
+            .context(
+                "running dpkg-deb: guests are made from Debian packages, on Debian or a \
+                 system derived from it",
+            )?;
         let tar = child.stdout.take().context("dpkg-deb has no output")?;
         let unpacked = root.unpack(tar, |path| self.is_left_out(path));
         let status = child.wait().context("waiting for dpkg-deb")?;
@@ -194,7 +197,7 @@ impl GuestContents {
             add(&permissions.to_le_bytes());
             add(content);
         }
-        format!("{:x}", hash.finalize())
+        image::sealed::hex(&hash.finalize())
     }
 }
 

@@ -26,7 +26,8 @@ pub fn judge(boot: &Boot, outcome: &GuestOutcome) -> Result<()> {
         },
         GuestEnd::TimeLimit => bail!(explain(
             &format!(
-                "the guest had not finished after {} seconds and was ended; --time-limit sets the limit",
+                "the guest had not finished after {} seconds and was ended; --time-limit sets the \
+                 limit",
                 boot.time_limit.as_secs()
             ),
             outcome
@@ -111,7 +112,8 @@ mod tests {
             judged(GuestEnd::Stopped, "[ 1.0] Kernel panic - not syncing: VFS\n[ 1.1] x")
                 .contains("panicked: VFS")
         );
-        let full = "kernlane: writing the recording failed: No space left on device (os error 28)\nkernlane: stopping the guest\n";
+        let full = "kernlane: writing the recording failed: No space left on device (os error 28)\n\
+            kernlane: stopping the guest\n";
         assert!(plugin_failure(full).unwrap().ends_with("(os error 28)"));
         assert_eq!(
             plugin_failure("kernlane: QEMU ends, and the workload has not executed marker 2\n"),

@@ -69,7 +69,8 @@ impl GuestKernel {
         if kernel.is_dir() {
             ensure!(
                 vmlinux.is_none(),
-                "a build tree contains its vmlinux: leave out --vmlinux, or give a boot image with --kernel"
+                "a build tree contains its vmlinux: leave out --vmlinux, or give a boot image with \
+                 --kernel"
             );
             return GuestKernel::from_tree(kernel);
         }
@@ -81,7 +82,8 @@ impl GuestKernel {
         let build_id = read_build_id(&vmlinux)?;
         ensure!(
             build_id.0 == image.build_id,
-            "{} (build id {}) contains another kernel than {} (build id {}): use files of one build or of one version of the packages",
+            "{} (build id {}) contains another kernel than {} (build id {}): use files of one \
+             build or of one version of the packages",
             kernel.display(),
             image.build_id,
             vmlinux.display(),
@@ -111,7 +113,8 @@ impl GuestKernel {
         let image = read_boot_image(&boot_image)?;
         ensure!(
             build_id.0 == image.build_id,
-            "{}: vmlinux (build id {}) and bzImage (build id {}) are from different builds: a build is running or was interrupted (run make in the tree)",
+            "{}: vmlinux (build id {}) and bzImage (build id {}) are from different builds: a \
+             build is running or was interrupted (run make in the tree)",
             tree.display(),
             build_id.0,
             image.build_id
@@ -174,7 +177,10 @@ impl GuestKernel {
             let symbol = |name: &str| {
                 let mut named = elf.symbols().filter(|symbol| symbol.name() == Ok(name));
                 let symbol = named.next().with_context(|| {
-                    format!("has no symbol {name} (was it stripped?): use the vmlinux of the build tree or of the -dbg package")
+                    format!(
+                        "has no symbol {name} (was it stripped?): use the vmlinux of the build \
+                         tree or of the -dbg package"
+                    )
                 })?;
                 ensure!(named.next().is_none(), "has more than one symbol {name}");
                 Ok((symbol.address(), symbol.size(), symbol.section_index()))
@@ -208,7 +214,7 @@ impl GuestKernel {
     ///
     /// # Errors
     /// The kernel has neither BTF nor a build tree, or it is too old.
-    pub fn frame_facts(&self) -> Result<KernelFrameFacts> {
+    pub(crate) fn frame_facts(&self) -> Result<KernelFrameFacts> {
         with_elf(&self.vmlinux, |elf| {
             let symbol = |name: &str| {
                 let found = elf.symbols().find(|symbol| symbol.name() == Ok(name));
@@ -361,7 +367,8 @@ fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
         None => bail!(
-            "no vmlinux for {}: give --vmlinux FILE, or install Debian's (apt-get install linux-image-{}-dbg)",
+            "no vmlinux for {}: give --vmlinux FILE, or install Debian's (apt-get install \
+             linux-image-{}-dbg)",
             boot_image.display(),
             image.release
         ),

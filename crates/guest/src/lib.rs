@@ -10,7 +10,7 @@
 //! contents.file("/greeting", 0o644, "hello\n");
 //! ```
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(unsafe_code)]
 
 mod boot;
@@ -47,12 +47,13 @@ pub use kernel::{GuestKernel, KernelModule};
 pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
 pub use record::RecordingSummary;
-pub use request::{Conditions, Request};
+pub use request::{RecordingConditions, RecordingRequest};
 pub use workload::{MEMORY_MB, SHIPPED, Workload, argument_help};
 
 use anyhow::{Context, Result};
 use host::scratch;
 use sha2::{Digest, Sha256};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Boots `kernel` (a bzImage) with `contents`. `set` may change the machine before the boot.
@@ -102,6 +103,12 @@ fn sha256_of(path: &Path) -> Result<String> {
     let mut file =
         std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut hash = Sha256::new();
-    std::io::copy(&mut file, &mut hash).with_context(|| format!("reading {}", path.display()))?;
-    Ok(format!("{:x}", hash.finalize()))
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let read = file.read(&mut buffer);
+        match read.with_context(|| format!("reading {}", path.display()))? {
+            0 => return Ok(image::sealed::hex(&hash.finalize())),
+            read => hash.update(&buffer[..read]),
+        }
+    }
 }

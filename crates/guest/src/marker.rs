@@ -7,7 +7,7 @@
 
 /// A mark is `0f 1f 84 00`, followed by the sum of this number and the mark's number, little
 /// endian.
-pub const MARK_BASE: u32 = 0x4b4c_0000;
+pub(crate) const MARK_BASE: u32 = 0x4b4c_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -44,10 +44,10 @@ impl Mark {
 
 /// The path in the guest of the program at whose first instruction the guest stops for a
 /// checkpoint. Without a checkpoint the program does nothing.
-pub const PAUSE: &str = "kernlane/pause";
+pub(crate) const PAUSE: &str = "kernlane/pause";
 
 /// The address of that instruction. No other program of a guest has code there.
-pub const PAUSE_ADDRESS: u64 = 0x4b4c_0000 + HEADERS;
+pub(crate) const PAUSE_ADDRESS: u64 = 0x4b4c_0000 + HEADERS;
 
 pub fn pause() -> Vec<u8> {
     program(PAUSE_ADDRESS - HEADERS, &[])

@@ -45,7 +45,7 @@ impl Monitor {
     }
 
     /// Whether the event has happened since the last call. Waits at most `PATIENCE`.
-    pub fn has_happened(&mut self, event: &str) -> Result<bool> {
+    pub(crate) fn has_happened(&mut self, event: &str) -> Result<bool> {
         if !self.greeted {
             self.execute("query-status", json!({}))?;
         }

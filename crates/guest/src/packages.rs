@@ -39,7 +39,10 @@ pub fn resolve(names: &[String]) -> Result<Vec<Package>> {
         ])
         .args(names)
         .output()
-        .context("running apt-get: guests are made from Debian packages, on Debian or a system derived from it")?;
+        .context(
+            "running apt-get: guests are made from Debian packages, on Debian or a system \
+             derived from it",
+        )?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),

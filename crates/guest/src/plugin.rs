@@ -5,7 +5,7 @@ use crate::kernel::{GuestKernel, TaskFacts};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
-pub const LIBRARY: &str = "libkernlane_plugin.so";
+pub(crate) const LIBRARY: &str = "libkernlane_plugin.so";
 
 /// The library that `KERNLANE_PLUGIN` names, or the one beside the executable of Kernlane, or the
 /// one in `../lib/kernlane/` from there.
@@ -27,7 +27,8 @@ pub fn find() -> Result<PathBuf> {
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
         None => bail!(
-            "{LIBRARY}, the plugin for QEMU, is not beside {}: build it (cargo build --release), or give its path in KERNLANE_PLUGIN",
+            "{LIBRARY}, the plugin for QEMU, is not beside {}: build it (cargo build --release), \
+             or give its path in KERNLANE_PLUGIN",
             executable.display()
         ),
     }

@@ -98,7 +98,8 @@ impl Qemu {
     }
 }
 
-pub const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then `apt-get install -t bookworm-backports qemu-system-x86`";
+pub(crate) const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then `apt-get install -t \
+    bookworm-backports qemu-system-x86`";
 
 /// The arguments that decide what the guest sees: the command line without files, in the form that
 /// a recording contains.
@@ -129,7 +130,7 @@ pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
 
 /// The kernel's command line. `panic=-1` reboots at once, which ends QEMU. `boot.rs` recognizes
 /// lines of the kernel's log by their `printk.time`.
-pub fn kernel_command_line(boot: &Boot) -> String {
+pub(crate) fn kernel_command_line(boot: &Boot) -> String {
     let mut words = vec!["console=ttyS0", "panic=-1", "printk.time=1"];
     if !boot.kaslr {
         words.push("nokaslr");

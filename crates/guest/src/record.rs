@@ -8,12 +8,12 @@
 use crate::boot::HostCost;
 use crate::checkpoint::Checkpoint;
 use crate::configuration::QemuPlugin;
-use crate::draft::Draft;
+use crate::draft::OutputDirectory;
 use crate::follow::{Followed, Follower};
 use crate::judge::{explain, judge};
 use crate::plugin;
 use crate::qemu::Qemu;
-use crate::request::{Conditions, Request};
+use crate::request::{RecordingConditions, RecordingRequest};
 use crate::summary;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording as Files;
@@ -42,12 +42,12 @@ pub struct RecordingSummary {
     pub format: u32,
     /// The conditions.
     #[serde(flatten)]
-    pub conditions: Conditions,
+    pub conditions: RecordingConditions,
     /// The SHA-256, in hex, of the checkpoint's state; `None` if the guest was booted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_sha256: Option<String>,
     /// The totals.
-    pub totals: RecordingTotals,
+    pub totals: RecordedAmounts,
 }
 
 /// The totals of the data accesses of a recording.
@@ -65,7 +65,7 @@ pub struct DataAccessTotals {
 
 /// The totals of a recording.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct RecordingTotals {
+pub struct RecordedAmounts {
     /// Instructions.
     pub instructions: u64,
     /// Instructions of the kernel.
@@ -89,7 +89,7 @@ pub struct RecordingTotals {
 
 /// Whether the request's output already holds this recording: the same workload, kernel and seed,
 /// recorded from the guest's boot, with a proper end.
-pub fn is_made(request: &Request) -> bool {
+pub fn is_made(request: &RecordingRequest) -> bool {
     let summary = || -> Option<RecordingSummary> {
         summary::from_json(&std::fs::read_to_string(Files::at(&request.output).summary()).ok()?)
             .ok()
@@ -113,7 +113,7 @@ pub fn is_made(request: &Request) -> bool {
 /// guest. The workload fails or does not end. The disk is full. The user interrupts. After an error
 /// nothing is left behind, and an existing recording is unchanged.
 pub fn record(
-    request: &Request,
+    request: &RecordingRequest,
     from: Option<&Path>,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<FinishedRecording> {
@@ -123,7 +123,7 @@ pub fn record(
     }
     let qemu = Qemu::find()?;
     let library = plugin::find()?;
-    let draft = Draft::reserve(&request.output, request.force, Files::FILES)?;
+    let draft = OutputDirectory::reserve(&request.output, request.force, Files::FILES)?;
 
     progress("making the guest from Debian packages", 0);
     let checkpoint = from.map(Checkpoint::open).transpose()?;
@@ -147,7 +147,7 @@ pub fn record(
         format: summary::FORMAT,
         conditions,
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
-        totals: RecordingTotals::new(&totals, std::fs::metadata(&trace)?.len()),
+        totals: RecordedAmounts::new(&totals, std::fs::metadata(&trace)?.len()),
     };
     std::fs::write(files.summary(), summary::to_json(&summary)?)
         .context("writing the conditions")?;
@@ -155,9 +155,9 @@ pub fn record(
     Ok(FinishedRecording { summary, elapsed: outcome.elapsed, guest_time, cost: outcome.cost })
 }
 
-impl RecordingTotals {
-    fn new(totals: &trace::RecordingTotals, trace_bytes: u64) -> RecordingTotals {
-        RecordingTotals {
+impl RecordedAmounts {
+    fn new(totals: &trace::RecordingTotals, trace_bytes: u64) -> RecordedAmounts {
+        RecordedAmounts {
             instructions: totals.instructions(),
             kernel_instructions: totals.kernel_instructions,
             user_instructions: totals.user_instructions,
@@ -179,8 +179,8 @@ impl RecordingTotals {
 fn recording_plugin(
     library: PathBuf,
     trace: &Path,
-    request: &Request,
-    conditions: &Conditions,
+    request: &RecordingRequest,
+    conditions: &RecordingConditions,
 ) -> Result<QemuPlugin> {
     let task = request.kernel.task_facts()?;
     let mut arguments: Vec<(String, String)> = Vec::new();

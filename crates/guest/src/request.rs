@@ -17,7 +17,7 @@ use std::time::Duration;
 use trace::CpuCount;
 
 /// A workload to run on a kernel, and where to write the result.
-pub struct Request {
+pub struct RecordingRequest {
     /// The workload.
     pub workload: Workload,
     /// The kernel.
@@ -43,7 +43,7 @@ pub struct Request {
 
 /// Everything that decides what the guest does. It contains no path and no time of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Conditions {
+pub struct RecordingConditions {
     /// The kernel's release.
     pub kernel_release: String,
     /// The kernel's build id, hex.
@@ -77,12 +77,16 @@ fn is_one(cpus: &u8) -> bool {
     *cpus == 1
 }
 
-impl Request {
+impl RecordingRequest {
     /// Makes the guest. Returns how to boot it, and the conditions under which it then runs.
     ///
     /// # Errors
     /// A package cannot be downloaded or unpacked, or the cache cannot be written to.
-    pub fn prepare(&self, qemu: &Qemu, state: Option<GuestState>) -> Result<(Boot, Conditions)> {
+    pub fn prepare(
+        &self,
+        qemu: &Qemu,
+        state: Option<GuestState>,
+    ) -> Result<(Boot, RecordingConditions)> {
         let (workload, kernel) = (&self.workload, &self.kernel);
         let cache = cache::directory()?;
         let mut contents = GuestContents::of_workload(workload, kernel)?;
@@ -103,7 +107,7 @@ impl Request {
         // With address randomization, a kernel that draws one random number more or fewer would
         // move all user programs.
         boot.command_line.push("norandmaps".into());
-        let conditions = Conditions {
+        let conditions = RecordingConditions {
             kernel_release: kernel.release.clone(),
             kernel_build_id: kernel.build_id.0.clone(),
             workload: workload.name.clone(),

@@ -123,7 +123,8 @@ impl RootFs {
                 tar::EntryType::Symlink => FileNode::Symlink { target: link_name(&entry, &path)? },
                 tar::EntryType::Link => self.linked(&clean(&link_name(&entry, &path)?)?)?,
                 other => bail!(
-                    "/{path}: a tar entry of type {other:?}, which Kernlane does not support in a guest's package"
+                    "/{path}: a tar entry of type {other:?}, which Kernlane does not support in a \
+                     guest's package"
                 ),
             };
             self.insert(&path, node)?;

@@ -9,7 +9,6 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -140,7 +139,7 @@ impl Workload {
         }
         Ok(Workload {
             name: name.into(),
-            sha256: format!("{:x}", Sha256::digest(text)),
+            sha256: image::sealed::sha256(text.as_bytes()),
             about: file.about,
             packages: file.packages,
             leave_out: file
@@ -159,7 +158,7 @@ impl Workload {
 }
 
 /// Whether a name follows Debian policy, section 5.6.1. No such name can be taken for an option.
-pub fn is_package_name(name: &str) -> bool {
+pub(crate) fn is_package_name(name: &str) -> bool {
     name.len() >= 2
         && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
@@ -173,7 +172,8 @@ fn is_module_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "about = 'x'\npackages = ['dash']\nmemory = 256\nset-up = ''\nrun = 'true'\ncheck = 'true'\n";
+    const GOOD: &str = "about = 'x'\npackages = ['dash']\nmemory = 256\nset-up = ''\n\
+        run = 'true'\ncheck = 'true'\n";
 
     fn error(text: &str) -> String {
         format!("{:#}", Workload::parse("w", text).unwrap_err())

@@ -15,13 +15,19 @@ use std::time::Duration;
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 const POLL: Duration = Duration::from_millis(20);
 
-/// From now on an interrupt only sets the flag: call it once, in a command that calls `check`
+/// From now on an interrupt only sets a flag. Call this once, in a command that calls `check`
 /// often.
+///
+/// # Errors
+/// The signal handler cannot be installed.
 pub fn catch() -> Result<()> {
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).context("cannot catch Ctrl-C")
 }
 
-/// An error if the user has interrupted.
+/// Returns an error if an interrupt came.
+///
+/// # Errors
+/// The user has interrupted the program.
 pub fn check() -> Result<()> {
     if INTERRUPTED.load(Ordering::SeqCst) {
         bail!("interrupted");

@@ -34,7 +34,7 @@ pub fn write_with<T>(
     work: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>,
 ) -> Result<T> {
     let named = || format!("{}: cannot be written", path.display());
-    let mut file = Draft::new(parent_of(path)).with_context(named)?;
+    let mut file = UnfinishedFile::new(parent_of(path)).with_context(named)?;
     let mut buffer = io::BufWriter::with_capacity(1 << 18, file.file());
     let made = work(&mut buffer).with_context(named)?;
     buffer.flush().with_context(named)?;
@@ -51,29 +51,29 @@ fn parent_of(path: &Path) -> &Path {
 }
 
 /// A file that is being written.
-enum Draft {
+enum UnfinishedFile {
     Nameless(File),
     Hidden(tempfile::NamedTempFile),
 }
 
-impl Draft {
-    fn new(directory: &Path) -> io::Result<Draft> {
+impl UnfinishedFile {
+    fn new(directory: &Path) -> io::Result<UnfinishedFile> {
         scratch::remove_abandoned(directory, HIDDEN);
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match open(directory, flags, Mode::from_raw_mode(0o600)) {
-            Ok(file) => Ok(Draft::Nameless(file.into())),
+            Ok(file) => Ok(UnfinishedFile::Nameless(file.into())),
             // The file system has no such files; any other cause shows again here.
             Err(_) => tempfile::Builder::new()
                 .prefix(&scratch::own(HIDDEN))
                 .tempfile_in(directory)
-                .map(Draft::Hidden),
+                .map(UnfinishedFile::Hidden),
         }
     }
 
     fn file(&mut self) -> &mut File {
         match self {
-            Draft::Nameless(file) => file,
-            Draft::Hidden(file) => file.as_file_mut(),
+            UnfinishedFile::Nameless(file) => file,
+            UnfinishedFile::Hidden(file) => file.as_file_mut(),
         }
     }
 
@@ -82,8 +82,10 @@ impl Draft {
         set_usual_permissions(self.file())?;
         self.file().sync_all()?;
         match self {
-            Draft::Hidden(file) => file.persist(path).map(drop).map_err(|error| error.error),
-            Draft::Nameless(file) => {
+            UnfinishedFile::Hidden(file) => {
+                file.persist(path).map(drop).map_err(|error| error.error)
+            }
+            UnfinishedFile::Nameless(file) => {
                 // A link never replaces a file, but a renamed file does.
                 let hidden = tempfile::Builder::new().prefix(&scratch::own(HIDDEN)).make_in(
                     parent_of(path),
@@ -188,7 +190,7 @@ mod tests {
         let hidden = || {
             let prefix = scratch::own(HIDDEN);
             let file = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory.path());
-            Draft::Hidden(file.unwrap())
+            UnfinishedFile::Hidden(file.unwrap())
         };
         drop(hidden());
         assert!(names_in(directory.path()).is_empty());

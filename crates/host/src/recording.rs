@@ -20,10 +20,12 @@ impl Recording {
     pub const FILES: &[&str] =
         &["trace.klt", "recording.json", Recording::CONSOLE, Recording::OUTPUT];
 
+    /// The recording in a directory, which need not exist.
     pub fn at(directory: impl Into<PathBuf>) -> Recording {
         Recording { directory: directory.into() }
     }
 
+    /// The recording's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -63,7 +63,7 @@ pub fn finish() -> Result<()> {
 }
 
 /// Whether `error` says that the reader of standard output has gone, as in `kernlane … | head`.
-pub fn reader_is_gone(error: &anyhow::Error) -> bool {
+pub(crate) fn reader_is_gone(error: &anyhow::Error) -> bool {
     let unwritten = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
     unwritten.is_some_and(|Error(cause)| cause.kind() == ErrorKind::BrokenPipe)
 }

@@ -13,7 +13,7 @@
 //! assert_eq!(places.new, [LinkAddr(0x1010), LinkAddr(0x1000)]);
 //! ```
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(unsafe_code)]
 
 pub mod address;
@@ -43,7 +43,7 @@ pub struct BuildId(pub String);
 impl BuildId {
     /// The build id with these bytes, which a GNU build-id note contains.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(sealed::hex(bytes))
     }
 }
 

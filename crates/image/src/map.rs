@@ -10,10 +10,11 @@ use crate::address::LinkAddr;
 use crate::place::{Ending, PlacedBlock, Placement};
 use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// A placement, and the kernel whose blocks it moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Map {
+pub struct PlacementMap {
     /// The old kernel.
     pub build_id: BuildId,
     /// Where the blocks went.
@@ -31,7 +32,8 @@ pub enum MapError {
     Kernel,
     /// A line does not describe a block.
     #[error(
-        "line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in hex"
+        "line {0}: a block is \"OLD SIZE NEW SIZE APPENDED same|inverted|dropped\", all numbers in \
+         hex"
     )]
     Block(usize),
     /// A block is empty or ends beyond the address space.
@@ -54,11 +56,22 @@ pub enum MapError {
         /// The number of blocks in the file.
         found: usize,
     },
+    /// A block is not in the code of the kernel that the map is applied to.
+    #[error(
+        "the block of {size:#x} bytes at {start} lies outside of the kernel's code: the map is \
+         damaged, or of another kernel; relink again"
+    )]
+    Outside {
+        /// The block's old address.
+        start: LinkAddr,
+        /// The block's old size, in bytes.
+        size: u32,
+    },
 }
 
 const KIND: &str = "kernlane-map";
 
-impl Map {
+impl PlacementMap {
     /// Whether a text is a map, not another kind of file.
     pub fn is_map(text: &str) -> bool {
         text.starts_with(KIND)
@@ -83,11 +96,27 @@ impl Map {
         sealed::text(KIND, &text)
     }
 
+    /// Makes sure that every block's old place lies within a stretch of `code`, the code of the old
+    /// kernel.
+    ///
+    /// # Errors
+    /// The first block that does not.
+    pub fn ensure_within(&self, code: &[Range<u64>]) -> Result<(), MapError> {
+        let is_inside = |block: &&PlacedBlock| {
+            let (start, end) = (block.old.0, block.old.0.checked_add(block.old_size.into()));
+            code.iter().any(|code| code.start <= start && end.is_some_and(|end| end <= code.end))
+        };
+        match self.placement.blocks.iter().find(|block| !is_inside(block)) {
+            Some(block) => Err(MapError::Outside { start: block.old, size: block.old_size }),
+            None => Ok(()),
+        }
+    }
+
     /// Reads what `to_text` wrote, and the older format without a checksum.
     ///
     /// # Errors
     /// The first broken rule, with its line.
-    pub fn from_text(text: &str) -> Result<Map, MapError> {
+    pub fn from_text(text: &str) -> Result<PlacementMap, MapError> {
         // The first line is read already.
         let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
@@ -102,7 +131,7 @@ impl Map {
                 if said != blocks.len() {
                     return Err(MapError::Count { said, found: blocks.len() });
                 }
-                return Ok(Map { build_id, placement: Placement { blocks } });
+                return Ok(PlacementMap { build_id, placement: Placement { blocks } });
             }
             let block = parse_block(line).ok_or(MapError::Block(number))?;
             let fits =
@@ -149,7 +178,7 @@ fn parse_block(line: &str) -> Option<PlacedBlock> {
 mod tests {
     use super::*;
 
-    fn example() -> Map {
+    fn example() -> PlacementMap {
         let block = |old, old_size, new, new_size, appended, ending| PlacedBlock {
             old: LinkAddr(old),
             old_size,
@@ -163,13 +192,13 @@ mod tests {
             block(0xffff_ffff_8100_0040, 2, 0xffff_ffff_8120_0100, 0, 5, Ending::JumpDropped),
             block(0xffff_ffff_8100_0050, 0x10, 0xffff_ffff_8110_0000, 0x10, 2, Ending::Same),
         ];
-        Map { build_id: BuildId("5f3c".to_owned()), placement: Placement { blocks } }
+        PlacementMap { build_id: BuildId("5f3c".to_owned()), placement: Placement { blocks } }
     }
 
     #[test]
     fn reading_returns_what_was_written() {
         let map = example();
-        assert_eq!(Map::from_text(&map.to_text()), Ok(map));
+        assert_eq!(PlacementMap::from_text(&map.to_text()), Ok(map));
     }
 
     #[test]
@@ -187,12 +216,31 @@ mod tests {
     fn overlapping_blocks_are_refused() {
         let text =
             "kernlane-map 1\nkernel 5f3c\n1000 10 2000 10 0 same\n100f 10 3000 10 0 same\nend 2\n";
-        assert_eq!(Map::from_text(text), Err(MapError::Order(4)));
+        assert_eq!(PlacementMap::from_text(text), Err(MapError::Order(4)));
+    }
+
+    #[test]
+    fn a_block_outside_of_the_code_is_refused() {
+        const START: u64 = 0xffff_ffff_8100_0000;
+        let map = example();
+        assert_eq!(map.ensure_within(&[START..START + 0x42, START + 0x50..START + 0x60]), Ok(()));
+        for code in [START..START + 0x5f, START..START + 0x50] {
+            let outside = MapError::Outside { start: LinkAddr(START + 0x50), size: 0x10 };
+            assert_eq!(map.ensure_within(&[code]), Err(outside));
+        }
+        let outside = MapError::Outside { start: LinkAddr(START), size: 0x40 };
+        assert_eq!(
+            map.ensure_within(std::slice::from_ref(&(START + 1..START + 0x60))),
+            Err(outside)
+        );
+        assert!(map.ensure_within(&[]).is_err());
     }
 
     #[test]
     fn damage_is_noticed() {
-        sealed::assert_damage_is_noticed(&example().to_text(), |text| Map::from_text(text).ok());
+        sealed::assert_damage_is_noticed(&example().to_text(), |text| {
+            PlacementMap::from_text(text).ok()
+        });
     }
 
     /// A format without a checksum cannot tell all damage, but is read.
@@ -200,10 +248,10 @@ mod tests {
     fn damage_of_the_older_format_never_panics() {
         let text = example().to_text();
         let text = format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap());
-        assert_eq!(Map::from_text(&text), Ok(example()));
-        assert_eq!(Map::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(7)));
+        assert_eq!(PlacementMap::from_text(&text), Ok(example()));
+        assert_eq!(PlacementMap::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(7)));
         for cut in 0..text.len() - 2 {
-            assert!(Map::from_text(&text[..cut]).is_err(), "cut at {cut}");
+            assert!(PlacementMap::from_text(&text[..cut]).is_err(), "cut at {cut}");
         }
         let mut state = 1u64;
         for _ in 0..20_000 {
@@ -214,7 +262,7 @@ mod tests {
             let at = (state >> 33) as usize % damaged.len();
             damaged[at] = (state >> 20) as u8 & 0x7f;
             if let Ok(text) = std::str::from_utf8(&damaged) {
-                let _ = Map::from_text(text);
+                let _ = PlacementMap::from_text(text);
             }
         }
     }

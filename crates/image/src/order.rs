@@ -86,7 +86,8 @@ pub enum LayoutError {
     },
     /// A run is not in the code of the image that the layout is applied to.
     #[error(
-        "the run of {size:#x} bytes at {start} ({name}) lies outside of the kernel's code: the layout is damaged, or of another kernel; make it again"
+        "the run of {size:#x} bytes at {start} ({name}) lies outside of the kernel's code: the \
+         layout is damaged, or of another kernel; make it again"
     )]
     Outside {
         /// Where the run begins.

@@ -42,24 +42,32 @@ pub enum SealError {
     Kind(&'static str),
     /// The format number is none that this version knows.
     #[error(
-        "\"{0} {1}\" in the first line: this version reads formats {UNSEALED} and {SEALED}; make the file again"
+        "\"{0} {1}\" in the first line: this version reads formats {UNSEALED} and {SEALED}; make \
+         the file again"
     )]
     Format(&'static str, String),
     /// The checksum is not that of the file.
     #[error(
-        "the last line is not the checksum of the lines in front of it: the file is damaged, cut off, or was changed by hand; make it again"
+        "the last line is not the checksum of the lines in front of it: the file is damaged, cut \
+         off, or was changed by hand; make it again"
     )]
     Checksum,
     /// The format number is that of files without a checksum, but there is one.
     #[error(
-        "the format number is that of files without a checksum, but there is one: the file is damaged; make it again"
+        "the format number is that of files without a checksum, but there is one: the file is \
+         damaged; make it again"
     )]
     Unexpected,
 }
 
 /// The SHA-256 of bytes, as lower-case hex.
 pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
+}
+
+/// Bytes as lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A text file of a kind: a first line that names kind and format, the lines of `body`, and the

@@ -75,7 +75,7 @@ fn candidate<'a>(
     if !is_executable(elf, section) {
         return None;
     }
-    let binding_rank = match st_info >> 4 {
+    let binding_rank = match st_info.st_bind() {
         object::elf::STB_GLOBAL => 0,
         object::elf::STB_WEAK => 1,
         _ => 2,

@@ -60,7 +60,8 @@ pub fn parse(bytes: &[u8]) -> Result<Image> {
     let extents = symbols::functions(&elf);
     if extents.is_empty() {
         bail!(
-            "has no function symbols (was it stripped?): use the vmlinux of the build tree or of the -dbg package"
+            "has no function symbols (was it stripped?): use the vmlinux of the build tree or of \
+             the -dbg package"
         );
     }
     let landmarks = landmarks(&elf);
@@ -72,6 +73,22 @@ pub fn parse(bytes: &[u8]) -> Result<Image> {
         .map(|extent| blocks::cut(extent.addr, code_of(&sections, extent), &landmarks))
         .collect();
     Ok(assemble(build_id, entry_padding(&elf), extents, cut, &sections, &kept_apart))
+}
+
+/// The addresses of the executable sections of the vmlinux at `path`.
+///
+/// # Errors
+/// The file cannot be read, or is not a readable ELF file.
+pub fn code_ranges(path: &Path) -> Result<Vec<Range<u64>>> {
+    let named = || path.display().to_string();
+    let bytes = map_file(path)?;
+    let elf =
+        object::File::parse(&*bytes).context("not a readable ELF file").with_context(named)?;
+    let sections = executable_sections(&elf).with_context(named)?;
+    let range = |section: &CodeSection<'_>| {
+        section.addr..section.addr.saturating_add(section.data.len() as u64)
+    };
+    Ok(sections.values().map(range).collect())
 }
 
 /// An executable section.

@@ -149,6 +149,51 @@ fn the_same_recording_gives_the_same_bytes_on_one_thread_and_many() {
     assert_eq!(run("1"), run("4"));
 }
 
+/// An ELF file with the recorded kernel's build id and a function of one byte at address 0.
+fn write_kernel(path: &Path) {
+    use object::write::{Object, Symbol, SymbolSection};
+    let mut file = Object::new(
+        object::BinaryFormat::Elf,
+        object::Architecture::X86_64,
+        object::Endianness::Little,
+    );
+    let text = file.add_section(Vec::new(), b".text".to_vec(), object::SectionKind::Text);
+    file.append_section_data(text, &[0xc3], 1);
+    file.add_symbol(Symbol {
+        name: b"f".to_vec(),
+        value: 0,
+        size: 1,
+        kind: object::SymbolKind::Text,
+        scope: object::SymbolScope::Linkage,
+        weak: false,
+        section: SymbolSection::Section(text),
+        flags: object::SymbolFlags::None,
+    });
+    let id = (0..BUILD_ID.len()).step_by(2).map(|at| &BUILD_ID[at..at + 2]);
+    let id = id.map(|byte| u8::from_str_radix(byte, 16).unwrap());
+    let mut note = [4_u32, 20, 3].map(u32::to_le_bytes).concat();
+    note.extend(b"GNU\0".iter().copied().chain(id));
+    let name = b".note.gnu.build-id".to_vec();
+    let notes = file.add_section(Vec::new(), name, object::SectionKind::Note);
+    file.append_section_data(notes, &note, 4);
+    std::fs::write(path, file.write().unwrap()).unwrap();
+}
+
+#[test]
+fn a_map_of_code_that_the_kernel_does_not_have_is_refused() {
+    let directory = ready();
+    let at = directory.path();
+    write_kernel(&at.join("vmlinux"));
+    let arguments = ["replay", "loop.rec", "-l", "straight.klm", "--kernel", "vmlinux"];
+    let message = refused(at, &arguments);
+    let expected = "straight.klm: the block of 0x6 bytes at ffffffff81000000 lies outside of the \
+                    kernel's code";
+    assert!(message.contains(expected), "{message}");
+    let inside = format!("kernlane-map 1\nkernel {BUILD_ID}\n0 1 0 1 0 same\nend 1\n");
+    std::fs::write(at.join("inside.klm"), inside).unwrap();
+    printed(at, &["replay", "loop.rec", "-l", "inside.klm", "--kernel", "vmlinux"]);
+}
+
 #[test]
 fn what_does_not_belong_together_is_refused() {
     let directory = ready();

@@ -27,7 +27,7 @@ enum Uses {
 }
 
 /// A row of the table.
-struct Row {
+struct AlgorithmRow {
     name: &'static str,
     uses: Uses,
     /// Orders a graph. Only controls look at the seed.
@@ -48,10 +48,10 @@ macro_rules! algorithms {
             /// Every algorithm, in the order in which tables list them.
             pub const ALL: [Algorithm; [$($name),*].len()] = [$(Algorithm::$variant),*];
 
-            fn row(self) -> Row {
+            fn row(self) -> AlgorithmRow {
                 match self {
                     $(Algorithm::$variant => {
-                        Row { name: $name, uses: Uses::$uses, order: $order }
+                        AlgorithmRow { name: $name, uses: Uses::$uses, order: $order }
                     })*
                 }
             }

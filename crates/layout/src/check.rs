@@ -16,7 +16,8 @@ pub enum OrderError {
     #[error("block {block:?} stands at positions {first} and {second}")]
     Twice { block: BlockId, first: usize, second: usize },
     #[error(
-        "block {block:?} is glued to the one before it, but stands at position {position} behind {before:?}"
+        "block {block:?} is glued to the one before it, but stands at position {position} behind \
+         {before:?}"
     )]
     Unglued { block: BlockId, position: usize, before: Option<BlockId> },
 }

@@ -20,7 +20,8 @@ pub enum InputError {
     #[error("function {0:?} has no blocks")]
     EmptyFunction(FunctionId),
     #[error(
-        "function {function:?} starts at block {found}, but the one before it ends at block {expected}"
+        "function {function:?} starts at block {found}, but the one before it ends at block \
+         {expected}"
     )]
     FunctionStart { function: FunctionId, expected: u32, found: u32 },
     #[error("the functions cover {covered} blocks of {blocks}")]

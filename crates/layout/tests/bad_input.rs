@@ -62,7 +62,8 @@ fn algorithms_with_loops_refuse_a_huge_function_by_name() {
     for algorithm in [Algorithm::OptS, Algorithm::OptL, Algorithm::Call] {
         assert_eq!(
             order(&graph, algorithm, 1).unwrap_err().to_string(),
-            "17000 blocks in one function, but opts takes at most 16384: its time grows with their square"
+            "17000 blocks in one function, but opts takes at most 16384: its time grows with their \
+             square"
         );
     }
 }
@@ -82,7 +83,8 @@ fn packed_refuses_too_many_segments_by_name() {
     };
     assert_eq!(
         order(&graph, Algorithm::Packed, 1).unwrap_err().to_string(),
-        "200001 segments of code that ran at the least, but packed takes at most 200000: its time grows with their square"
+        "200001 segments of code that ran at the least, but packed takes at most 200000: its time \
+         grows with their square"
     );
 }
 

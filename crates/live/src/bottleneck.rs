@@ -65,9 +65,13 @@ pub struct Counts {
 /// What the counters answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Part of the kernel's cycles; whether it was counted as such, or follows from misses at an
-    /// assumed cost.
-    Share { share: f64, counted: bool },
+    /// The part of the kernel's cycles in which the CPUs waited for instructions.
+    Share {
+        /// The part, 0 to 1.
+        share: f64,
+        /// The machine counted these cycles. Otherwise they follow from misses at an assumed cost.
+        counted: bool,
+    },
     /// The counters do not tell.
     Unknown,
 }
@@ -135,6 +139,7 @@ impl Counts {
         self.events[at].as_ref().ok().copied()
     }
 
+    /// Whether the instruction cache is a bottleneck, as far as the counts tell.
     pub fn answer(&self) -> Answer {
         let Some(cycles) = self.of(Event::Cycles).filter(|&cycles| cycles > 0) else {
             return Answer::Unknown;

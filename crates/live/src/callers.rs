@@ -10,19 +10,21 @@ use image::linked::tables::within;
 use image::object::instructions::{DecodedInstruction, InstructionKind};
 use std::collections::HashMap;
 
-/// A call or jump that can be aimed anew.
+/// A call or jump whose target can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Caller {
+    /// The address of the instruction.
     pub site: LinkAddr,
-    /// Which of the functions.
+    /// The function that it goes to: an index into the functions that were searched for.
     pub function: usize,
 }
 
 const SIZE: usize = 5;
 
-/// What was found.
+/// The callers of some functions.
 #[derive(Debug, Default)]
 pub struct Callers {
+    /// Their calls and jumps.
     pub callers: Vec<Caller>,
     /// Functions whose five bytes behind the tracer's site some other function jumps into.
     pub entered: Vec<usize>,

@@ -12,9 +12,13 @@ use std::fmt;
 /// A function of a group, with the parts of it that the compiler put elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunks {
+    /// The function's name.
     pub function: String,
+    /// The bytes of its hot blocks.
     pub hot_bytes: u64,
+    /// The number of chains that its hot blocks form.
     pub chains: u64,
+    /// The bytes of its cold blocks.
     pub cold_bytes: u64,
 }
 

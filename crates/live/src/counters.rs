@@ -43,6 +43,6 @@ pub fn places(group: &Group<'_, '_>) -> Vec<Option<LinkAddr>> {
     let successors = Successors::of(edges.iter().map(|&(from, to, _)| (from, to)), &leaves, code);
     let places = flags::places(&steps, &successors);
     let dead =
-        |place: Option<flags::Place>| place.filter(|p| !p.flags_live).map(|p| LinkAddr(p.at));
+        |place: Option<flags::CounterSite>| place.filter(|p| !p.flags_live).map(|p| LinkAddr(p.at));
     places.into_iter().map(dead).collect()
 }

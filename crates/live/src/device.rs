@@ -1,7 +1,7 @@
-//! `/dev/kernlane`: what `kmod/kernlane.h` says, in Rust.
+//! The interface of `/dev/kernlane`, as in `kmod/kernlane.h`.
 //!
-//! Takes addresses of the running kernel; the module checks them itself and answers with an error
-//! and the address at fault.
+//! Input: addresses of the running kernel. The kernel module checks each request itself. It answers
+//! a bad request with an error and the address at fault.
 
 use crate::owners;
 use anyhow::{Context, Result, bail, ensure};
@@ -14,26 +14,34 @@ use std::time::Duration;
 const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
-/// The version of the interface that this speaks.
+/// The version of the interface, as the device prints it.
 const VERSION: &str = "kernlane 3";
 
 /// `struct kernlane_function`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Function {
+pub struct RawFunction {
+    /// The address of the function.
     pub entry: u64,
+    /// The address of the copy.
     pub copy: u64,
+    /// Bytes from the entry to the instruction behind the tracer's site, where the jump is written.
     pub patch_at: u8,
+    /// The bytes that must be there.
     pub expected: [u8; 5],
+    /// Zero.
     pub reserved: [u8; 2],
 }
 
 /// `struct kernlane_call`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct RawCall {
+    /// The address of the instruction.
     pub site: u64,
+    /// The called function: an index into the group's functions.
     pub function: u32,
+    /// Zero.
     pub reserved: u32,
 }
 
@@ -57,23 +65,23 @@ struct RawCounters {
     reserved: u32,
 }
 
-/// `struct kernlane_time`: what the invocations of one function took together.
+/// `struct kernlane_time`: the sums over the invocations of one function.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Time {
-    /// Invocations that began while it was measured.
+pub struct FunctionTime {
+    /// Invocations that began during the measurement.
     pub entered: u64,
-    /// Of these, those that also ended; the times are theirs.
+    /// Those of them that also ended during it. The times are theirs.
     pub returned: u64,
-    /// Invocations that there was no room to follow.
+    /// Invocations that were not followed, for lack of room.
     pub missed: u64,
     /// Nanoseconds from entry to return.
     pub ns: u64,
-    /// Of these, with the task switched out.
+    /// The part of `ns` in which the task was switched out.
     pub out_ns: u64,
 }
 
-impl Time {
+impl FunctionTime {
     /// Nanoseconds of an invocation with the task on a CPU; `None` without one that ended.
     pub fn mean_on_cpu(&self) -> Option<f64> {
         (self.returned > 0)
@@ -95,66 +103,88 @@ struct RawTiming {
     milliseconds: u32,
 }
 
-/// Functions that can be measured at once.
+/// The limit of functions that are measured at once: `KERNLANE_MAX_TIMED`, kmod/kernlane.h.
 const MOST_TIMED: usize = 512;
 
-/// The device, open.
+/// The open device.
 pub struct Device(File);
 
-/// What became of an undone group.
+/// The state of a group after an undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undone {
-    /// Everything is as it was, and nobody is in the copies.
+    /// The kernel's code is restored, and no task is in a copy.
     Clean,
-    /// The kernel's code is as it was; a task may still be in a copy, so the module stays for now.
+    /// The kernel's code is restored. A task may still be in a copy, so the module stays for now.
     Stays,
 }
 
-/// An installed group as the module tells it.
+/// The state of a group, as the device prints it.
 #[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
-pub struct Installed {
+pub struct GroupStatus {
+    /// The name of the group's module.
     pub module: String,
     /// `installed`, or `leaving` while a task may still be in a copy.
     pub state: String,
     /// Seconds since 1970.
     pub since: i64,
+    /// The number of the group's calls.
     pub calls: u32,
-    /// Of these, how many go straight to a copy now.
+    /// Those of them that go directly to a copy now.
     pub direct: u32,
-    /// Microseconds of writing, and of the whole installation.
+    /// The duration of writing to the kernel's code, in microseconds.
     pub poke_us: i64,
+    /// The duration of the whole installation, in microseconds.
     pub total_us: i64,
-    pub functions: Vec<InstalledFunction>,
+    /// The group's functions.
+    pub functions: Vec<FunctionStatus>,
 }
 
+/// The state of a function of a group.
 #[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
-pub struct InstalledFunction {
+pub struct FunctionStatus {
+    /// The address of the function.
     pub entry: u64,
+    /// The address of its copy.
     pub copy: u64,
     /// A tracer is attached: calls go to the entry first.
     pub traced: bool,
 }
 
 impl Device {
+    /// Opens the device.
+    ///
     /// # Errors
     /// The module is not loaded, is of another version, or this is not root.
     pub fn open() -> Result<Device> {
         let open = File::options().read(true).write(true).open(PATH);
         let mut file = open.with_context(|| {
-            format!("opening {PATH}: load Kernlane's module first, as root (docs/how-to/live.md says how it is built and what secure boot means for it)")
+            format!(
+                "opening {PATH}: load Kernlane's module first, as root (docs/how-to/live.md \
+                 says how it is built and what secure boot means for it)"
+            )
         })?;
         let mut text = String::new();
         file.read_to_string(&mut text).with_context(|| format!("reading {PATH}"))?;
         let version = text.lines().next().unwrap_or_default();
         ensure!(
             version == VERSION,
-            "the loaded module says {version:?}, this program speaks {VERSION:?}: install both from one version"
+            "the loaded module says {version:?}, this program speaks {VERSION:?}: install both \
+             from one version"
         );
         Ok(Device(file))
     }
 
-    /// Installs a group. On failure nothing has changed.
-    pub fn install(&self, module: &str, functions: &[Function], calls: &[Call]) -> Result<()> {
+    /// Installs a group.
+    ///
+    /// # Errors
+    /// The module refuses the group. The message says why and where. The kernel's code is what it
+    /// was.
+    pub fn install(
+        &self,
+        module: &str,
+        functions: &[RawFunction],
+        calls: &[RawCall],
+    ) -> Result<()> {
         let mut group = raw_group(module)?;
         group.functions = functions.as_ptr() as u64;
         group.calls = calls.as_ptr() as u64;
@@ -173,6 +203,10 @@ impl Device {
         })
     }
 
+    /// Undoes the group of a module. Waits for up to five seconds for tasks to leave the copies.
+    ///
+    /// # Errors
+    /// There is no such group, or another tool has changed or probes one of its places.
     pub fn undo(&self, module: &str) -> Result<Undone> {
         let mut group = raw_group(module)?;
         // SAFETY: the opcode belongs to this structure, which points to nothing.
@@ -191,6 +225,9 @@ impl Device {
     }
 
     /// The sums over all CPUs of a group's first `count` counters.
+    ///
+    /// # Errors
+    /// There is no such group, or it has fewer counters.
     pub fn counters(&self, module: &str, count: usize) -> Result<Vec<u64>> {
         let mut sums = vec![0u64; count];
         let mut counters = RawCounters {
@@ -212,15 +249,20 @@ impl Device {
         Ok(sums)
     }
 
-    /// Measures for a while how long functions take, which are given by the addresses of their
-    /// entries, ascending. Nothing stays behind, also when this process is killed.
-    pub fn time(&self, entries: &[u64], time: Duration) -> Result<Vec<Time>> {
+    /// Measures for `time` how long functions take. `entries`: the addresses of their entries,
+    /// ascending. Gives one element per function. Leaves nothing behind, also when this process is
+    /// killed.
+    ///
+    /// # Errors
+    /// There are too many functions, a function has no site of the function tracer, another process
+    /// is measuring, or a signal came.
+    pub fn time(&self, entries: &[u64], time: Duration) -> Result<Vec<FunctionTime>> {
         ensure!(
             entries.len() <= MOST_TIMED,
             "{} functions to measure, and at most {MOST_TIMED} can be at once",
             entries.len()
         );
-        let mut times = vec![Time::default(); entries.len()];
+        let mut times = vec![FunctionTime::default(); entries.len()];
         let mut timing = RawTiming {
             entries: entries.as_ptr() as u64,
             times: times.as_mut_ptr() as u64,
@@ -241,8 +283,13 @@ impl Device {
             Errno::NODEV => anyhow::anyhow!(
                 "the function tracer is switched off: set sysctl kernel.ftrace_enabled to 1"
             ),
-            Errno::OPNOTSUPP => anyhow::anyhow!("the kernel was built without fprobes or without tracepoints"),
-            Errno::INVAL => anyhow::anyhow!("a function has no site of the function tracer, or the time is not between 1 ms and an hour"),
+            Errno::OPNOTSUPP => {
+                anyhow::anyhow!("the kernel was built without fprobes or without tracepoints")
+            }
+            Errno::INVAL => anyhow::anyhow!(
+                "a function has no site of the function tracer, or the \
+                 time is not between 1 ms and an hour"
+            ),
             error => error.into(),
         })
         .context("nothing was measured")?;
@@ -254,14 +301,14 @@ impl Device {
 ///
 /// # Errors
 /// The module is not loaded, or says what is not understood.
-pub fn status() -> Result<Vec<Installed>> {
+pub fn status() -> Result<Vec<GroupStatus>> {
     Device::open()?;
     let text = std::fs::read_to_string(PATH).with_context(|| format!("reading {PATH}"))?;
     parse(&text)
 }
 
-fn parse(text: &str) -> Result<Vec<Installed>> {
-    let mut groups: Vec<Installed> = Vec::new();
+fn parse(text: &str) -> Result<Vec<GroupStatus>> {
+    let mut groups: Vec<GroupStatus> = Vec::new();
     for line in text.lines().skip(1) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |word: &str| u64::from_str_radix(word, 16).with_context(|| format!("{line:?}"));
@@ -283,7 +330,7 @@ fn parse(text: &str) -> Result<Vec<Installed>> {
                 "total_us",
                 total,
             ] => {
-                groups.push(Installed {
+                groups.push(GroupStatus {
                     module: module.into(),
                     state: state.into(),
                     since: since.parse()?,
@@ -296,7 +343,7 @@ fn parse(text: &str) -> Result<Vec<Installed>> {
             }
             ["function", entry, copy, state] => {
                 let group = groups.last_mut().context("a function before its group")?;
-                group.functions.push(InstalledFunction {
+                group.functions.push(FunctionStatus {
                     entry: hex(entry)?,
                     copy: hex(copy)?,
                     traced: state == "traced",
@@ -325,17 +372,25 @@ fn raw_group(module: &str) -> Result<RawGroup> {
 fn refusal(error: Errno, address: u64) -> anyhow::Error {
     let why = match error {
         Errno::ADDRINUSE => format!(
-            "a kprobe is registered at {}, armed or not: remove it (/sys/kernel/tracing/kprobe_events lists those of the tracer), then repeat the command",
+            "a kprobe is registered at {}, armed or not: remove it \
+             (/sys/kernel/tracing/kprobe_events lists those of the tracer), then repeat the \
+             command",
             owners::place(address)
         ),
         Errno::BUSY if address != 0 => format!(
-            "the code at {} ({address:x}) is not what it was: another tool (a tracer, a livepatch, another group) has changed it",
+            "the code at {} ({address:x}) is not what it was: another tool (a tracer, a livepatch, \
+             another group) has changed it",
             owners::place(address)
         ),
-        Errno::BUSY => "another user of the function tracer (a livepatch, say) owns one of the functions, a livepatch is being loaded, or the tracer is switched off (sysctl kernel.ftrace_enabled)".into(),
+        Errno::BUSY => "another user of the function tracer (a livepatch, say) owns one of the \
+            functions, a livepatch is being loaded, or the tracer is switched off (sysctl \
+            kernel.ftrace_enabled)"
+            .into(),
         Errno::PERM if address != 0 => format!("{address:x} is in code that must not be touched"),
         Errno::PERM => "this needs root (CAP_SYS_ADMIN and CAP_SYS_MODULE)".into(),
-        Errno::NOMEM => "the kernel has too little memory (for counters it needs eight bytes a block on each CPU): count fewer functions at a time".into(),
+        Errno::NOMEM => "the kernel has too little memory (for counters it needs eight bytes a \
+            block on each CPU): count fewer functions at a time"
+            .into(),
         Errno::EXIST => "it is installed already, or still leaving".into(),
         Errno::NOENT => "there is no such group".into(),
         Errno::INTR => "interrupted".into(),
@@ -351,17 +406,19 @@ mod tests {
 
     #[test]
     fn the_structures_have_the_sizes_of_the_header() {
-        assert_eq!(size_of::<Function>(), 24);
-        assert_eq!(size_of::<Call>(), 16);
+        assert_eq!(size_of::<RawFunction>(), 24);
+        assert_eq!(size_of::<RawCall>(), 16);
         assert_eq!(size_of::<RawGroup>(), 88);
         assert_eq!(size_of::<RawCounters>(), 72);
-        assert_eq!(size_of::<Time>(), 40);
+        assert_eq!(size_of::<FunctionTime>(), 40);
         assert_eq!(size_of::<RawTiming>(), 24);
     }
 
     #[test]
     fn the_status_is_read() {
-        let text = "kernlane 3\ngroup kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900\nfunction ffffffff81000000 ffffffffc0000000 traced\n";
+        let text = "kernlane 3\n\
+            group kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900\n\
+            function ffffffff81000000 ffffffffc0000000 traced\n";
         let groups = parse(text).unwrap();
         assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
         assert!(parse("kernlane 3\nfunction 1 2 direct\n").is_err());

@@ -13,7 +13,7 @@ use image::object::pieces::CutCode;
 use std::fmt;
 
 /// Bytes of the jump at the entry.
-pub const JUMP: u32 = 5;
+pub(crate) const JUMP: u32 = 5;
 const ENDBR: u32 = 4;
 
 /// Why a function is left alone.
@@ -21,17 +21,19 @@ const ENDBR: u32 = 4;
 pub enum Unfit {
     /// The function tracer has no site at its entry.
     NoTracerSite,
+    /// It is in code that the kernel keeps apart.
     ReservedCode(ReservedCode),
     /// Text poking, stopping the machine and the like go through it.
     Poking,
-    /// Every sleeper has it on its stack, so that no copy of it would ever be left.
+    /// Every sleeping task has it on its stack, so tasks would never leave its copy.
     OnEveryStack,
-    /// A CPU that is switched off waits in it, and nobody can see that.
+    /// A CPU that is switched off waits in it, where its stack cannot be checked.
     OfDeadCpus,
     /// Its structure is not understood.
     Whole(WholeReason),
-    /// Ends without leaving.
+    /// It runs on into the next function.
     RunsOn,
+    /// It has no room for the jump.
     TooShort,
     /// Something that the kernel patches lies where the jump would go.
     PatchedEntry,
@@ -186,7 +188,7 @@ pub fn tracer_site(kernel: &LinkedKernel<'_>, function: &TextFunction) -> Option
 
 /// The parts of a function that the compiler put elsewhere (`f.cold`): functions of that name to
 /// which it branches.
-pub fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
+pub(crate) fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> {
     let function = &kernel.functions[index];
     let name = format!("{}.cold", kernel.function_name(function));
     let targets = kernel.branches_out(function);

@@ -17,8 +17,12 @@ use std::collections::BTreeMap;
 
 /// Where the bytes of the running kernel come from: memory, or a copy of it.
 pub trait Memory {
-    /// Bytes at the place to which KASLR moved a link address.
+    /// The `len` bytes at the place to which KASLR moved a link address.
+    ///
+    /// # Errors
+    /// That memory cannot be read.
     fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>>;
+    /// The distance in bytes by which KASLR moved the kernel.
     fn slide(&self) -> u64;
 }
 
@@ -46,8 +50,9 @@ impl Memory for FileMemory<'_, '_> {
     }
 }
 
-/// A group, cut.
+/// A group, cut into pieces.
 pub struct Group<'k, 'd> {
+    /// The functions and their pieces.
     pub original: Original<'k, 'd>,
     /// The replaced functions: index into `original.functions`, bytes from the entry to behind the
     /// tracer's site.
@@ -57,8 +62,11 @@ pub struct Group<'k, 'd> {
 }
 
 impl<'k, 'd> Group<'k, 'd> {
-    /// Cuts the functions of these numbers (and their cold parts). Those that cannot be replaced
-    /// are left out, with the reason.
+    /// Cuts the functions of these numbers and their cold parts. Those that cannot be replaced are
+    /// left out, with the reason.
+    ///
+    /// # Errors
+    /// Memory cannot be read, or the functions cannot be copied together.
     pub fn new(
         kernel: &'k LinkedKernel<'d>,
         memory: &dyn Memory,
@@ -120,6 +128,7 @@ impl<'k, 'd> Group<'k, 'd> {
         self.members.iter().map(|&(f, patch_at)| (functions[f as usize].at, patch_at)).collect()
     }
 
+    /// The name of a function of the group.
     pub fn name(&self, function: u32) -> &'d str {
         self.original.kernel.function_name(&self.original.functions[function as usize])
     }
@@ -179,7 +188,10 @@ impl<'k, 'd> Group<'k, 'd> {
     }
 }
 
-/// Decides about a function with its code in memory.
+/// Decides about a function with its code in memory: how to replace it, or why not.
+///
+/// # Errors
+/// The memory cannot be read.
 pub fn decide(
     kernel: &LinkedKernel<'_>,
     memory: &dyn Memory,

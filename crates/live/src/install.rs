@@ -1,15 +1,15 @@
-//! From an ordered group to one that is installed.
+//! Installs an ordered group.
 //!
-//! Takes a group and an order of its pieces; emits the module, has it proven, finds the callers,
-//! loads the module and hands everything to `/dev/kernlane`. Where a step fails nothing has
-//! changed, and a module that was loaded is removed.
+//! Input: a group and an order of its pieces. It emits the module, has it proven, finds the
+//! callers, loads the module, and passes everything to `/dev/kernlane`. Where a step fails, the
+//! kernel's code has not changed, and a module that was loaded is removed.
 
 use crate::callers::{self, Caller};
-use crate::device::{Call, Device, Function};
+use crate::device::{Device, RawCall, RawFunction};
 use crate::group::{Group, Memory};
 use anyhow::{Context, Result, bail, ensure};
-use check::module::{Claim, check_module};
-use emit::module::{Loading, Module, Plan, emit};
+use check::module::{CopyClaim, check_module};
+use emit::module::{EmittedModule, LoaderFacts, ModulePlan, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::pieces::Piece;
@@ -23,20 +23,23 @@ use std::time::Duration;
 const PREFIX: &str = "kernlane_";
 
 /// A group ready to be installed.
-pub struct Prepared {
+pub struct PreparedGroup {
+    /// The name of its module.
     pub name: String,
-    pub module: Module,
+    /// Its module.
+    pub module: EmittedModule,
+    /// The calls and jumps in the kernel to its functions.
     pub callers: Vec<Caller>,
     functions: Vec<Member>,
 }
 
-/// A group that was installed: where it lies, and what it took of the processor.
-pub struct Installed {
+/// An installed group: its address, and the processor time of its installation.
+pub struct Installation {
     /// The address of the copies' `.text`.
     pub text: u64,
-    /// What the kernel's loader took.
+    /// The processor time of the kernel's loader.
     pub loading: Duration,
-    /// What comparing, diverting and writing took; waiting for tasks takes none.
+    /// The processor time of comparing, diverting and writing. Waiting for tasks takes none.
     pub patching: Duration,
 }
 
@@ -49,13 +52,15 @@ struct Member {
     copy: u32,
 }
 
-/// What prepares: the export that everything is reached through. Any would do; this one every
-/// kernel has.
+/// The exported symbol through which the copies refer to the kernel. Every kernel has this one.
 const BASE: &str = "_printk";
 
-/// What the loader wants to know of the kernel.
-pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<Loading<'a>> {
-    Ok(Loading {
+/// What the kernel's loader expects in a module.
+///
+/// # Errors
+/// The vmlinux lacks `vermagic`, the layout of `struct module`, or an export.
+pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<LoaderFacts<'a>> {
+    Ok(LoaderFacts {
         magic: kernel.version_magic()?,
         structure: kernel.module_structure()?,
         base: kernel.export(BASE)?,
@@ -63,8 +68,11 @@ pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<Loading<'a>> {
     })
 }
 
-/// Bytes of no-ops that entries of copies need in front: those that call-depth tracking patches,
-/// where it is switched on.
+/// The bytes of no-ops that the entries of copies need in front: 16 where call-depth tracking is
+/// switched on, which patches them, and 0 elsewhere.
+///
+/// # Errors
+/// Memory cannot be read.
 pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
     for &site in kernel.tables.calls.iter().take(64) {
         let (file, live) = (kernel.bytes(LinkAddr(site), 5), memory.read(LinkAddr(site), 5)?);
@@ -75,18 +83,24 @@ pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
     Ok(0)
 }
 
-/// Emits the module, proves it, and finds who calls the group's functions.
+/// Emits the module, proves it, and finds the callers of the group's functions. `order`: a
+/// permutation of the group's pieces. `counters`: per piece, the instruction in front of which its
+/// counter stands.
+///
+/// # Errors
+/// No function of the group can be replaced, or a function cannot be copied; the proof fails; a
+/// function outside of the group jumps into the bytes that are replaced.
 pub fn prepare(
     group: &Group<'_, '_>,
     memory: &dyn Memory,
     order: &[u32],
     counters: &[Option<LinkAddr>],
     name: &str,
-) -> Result<Prepared> {
+) -> Result<PreparedGroup> {
     let original = &group.original;
     let kernel = original.kernel;
     ensure!(!group.members.is_empty(), "no function is left that can be replaced");
-    let plan = Plan { name, order, counters, padding: padding(kernel, memory)? };
+    let plan = ModulePlan { name, order, counters, padding: padding(kernel, memory)? };
     let loading = loading(kernel)?;
     let module = emit(original, &plan, &loading)?;
     prove(group, &module)?;
@@ -101,12 +115,15 @@ pub fn prepare(
     }
     let functions =
         group.members.iter().map(|&(f, patch_at)| member(group, &module, f, patch_at)).collect();
-    Ok(Prepared { name: name.into(), module, callers: found.callers, functions })
+    Ok(PreparedGroup { name: name.into(), module, callers: found.callers, functions })
 }
 
 /// Reads the module anew and compares it with the original, instruction by instruction and entry by
 /// entry.
-pub fn prove(group: &Group<'_, '_>, module: &Module) -> Result<()> {
+///
+/// # Errors
+/// The module is no copy of the group. The message holds the first difference.
+pub fn prove(group: &Group<'_, '_>, module: &EmittedModule) -> Result<()> {
     let original = &group.original;
     let counters =
         check_module(original.kernel, original.slide, &module.bytes, &claims(group, module))
@@ -119,10 +136,10 @@ pub fn prove(group: &Group<'_, '_>, module: &Module) -> Result<()> {
     Ok(())
 }
 
-/// What emitting says about where it put each block.
-pub fn claims(group: &Group<'_, '_>, module: &Module) -> Vec<Claim> {
+/// The emitter's claims: where it put the copy of each block.
+pub fn claims(group: &Group<'_, '_>, module: &EmittedModule) -> Vec<CopyClaim> {
     let original = &group.original;
-    let claim = |piece: &Piece, new, new_size| Claim {
+    let claim = |piece: &Piece, new, new_size| CopyClaim {
         old: original.kernel.link_address(piece.at),
         old_size: piece.size,
         skip: if piece.entry { original.skip[piece.function as usize] } else { 0 },
@@ -133,7 +150,7 @@ pub fn claims(group: &Group<'_, '_>, module: &Module) -> Vec<Claim> {
     pieces.map(|(piece, &(new, size))| claim(piece, new, size)).collect()
 }
 
-fn member(group: &Group<'_, '_>, module: &Module, function: u32, patch_at: u32) -> Member {
+fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at: u32) -> Member {
     let original = &group.original;
     let entry = original.functions[function as usize].at;
     let from = entry + patch_at;
@@ -148,15 +165,18 @@ fn member(group: &Group<'_, '_>, module: &Module, function: u32, patch_at: u32) 
     }
 }
 
-impl Prepared {
+impl PreparedGroup {
     /// The members' entries, ascending.
     pub fn entries(&self) -> impl Iterator<Item = LinkAddr> + '_ {
         self.functions.iter().map(|m| m.entry)
     }
 
-    /// Leaves the entries and callers of all but these functions of the kernel alone: the other
-    /// copies are entered from copies only.
-    pub fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
+    /// Keeps the entries and callers of all functions but `roots` as they are: only copies enter
+    /// the other copies.
+    ///
+    /// # Errors
+    /// None of the roots can be replaced.
+    pub(crate) fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
         let entries: Vec<LinkAddr> =
             roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
         self.functions.retain(|member| entries.contains(&member.entry));
@@ -165,7 +185,11 @@ impl Prepared {
     }
 
     /// Loads the module and installs the group.
-    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installed> {
+    ///
+    /// # Errors
+    /// The kernel does not load the module, or `/dev/kernlane` refuses the group. Nothing has
+    /// changed.
+    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installation> {
         let begun = processor_time();
         load(&self.name, &self.module.bytes)?;
         let loading = processor_time() - begun;
@@ -182,13 +206,13 @@ impl Prepared {
         group: &Group<'_, '_>,
         device: &Device,
         loading: Duration,
-    ) -> Result<Installed> {
+    ) -> Result<Installation> {
         let text = text_of(&self.name)?;
         let slide = group.original.slide;
-        let functions: Vec<Function> = self
+        let functions: Vec<RawFunction> = self
             .functions
             .iter()
-            .map(|m| Function {
+            .map(|m| RawFunction {
                 entry: m.entry.0.wrapping_add(slide),
                 copy: text + u64::from(m.copy),
                 patch_at: m.patch_at as u8,
@@ -203,26 +227,29 @@ impl Prepared {
             .iter()
             .map(|c| (c.site.0.wrapping_add(slide), group.members[c.function].0));
         let inside = self.module.calls.iter().map(|&(at, f)| (text + u64::from(at), f));
-        let calls: Vec<Call> = outside
+        let calls: Vec<RawCall> = outside
             .chain(inside)
             .filter_map(|(site, function)| {
                 let &member = members.get(&function)?;
-                Some(Call { site, function: member, reserved: 0 })
+                Some(RawCall { site, function: member, reserved: 0 })
             })
             .collect();
         let begun = processor_time();
         device.install(&self.name, &functions, &calls)?;
-        Ok(Installed { text, loading, patching: processor_time() - begun })
+        Ok(Installation { text, loading, patching: processor_time() - begun })
     }
 }
 
-/// What this thread has had of the processor, in the kernel included.
+/// The processor time that this thread has used, in the kernel included.
 pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// A name that no module has.
+/// A name for a group's module that no loaded module has.
+///
+/// # Errors
+/// All 9 999 names are taken.
 pub fn free_name() -> Result<String> {
     let free = (1..10_000)
         .map(|n| format!("{PREFIX}{n}"))
@@ -248,20 +275,30 @@ fn load(name: &str, bytes: &[u8]) -> Result<()> {
     let done = rustix::system::init_module(bytes, c"");
     done.map_err(|error| match error {
         Errno::PERM if modules_are_disabled() => {
-            anyhow::anyhow!("the kernel takes no modules until it boots again (sysctl kernel.modules_disabled is 1)")
+            anyhow::anyhow!(
+                "the kernel takes no modules until it boots again (sysctl \
+                 kernel.modules_disabled is 1)"
+            )
         }
-        Errno::PERM => anyhow::anyhow!("the kernel takes no modules: this needs root, and a kernel that is not locked down"),
-        Errno::KEYREJECTED | Errno::NOKEY => anyhow::anyhow!("the kernel takes signed modules only (secure boot, or module.sig_enforce)"),
+        Errno::PERM => anyhow::anyhow!(
+            "the kernel takes no modules: this needs root, and a kernel \
+             that is not locked down"
+        ),
+        Errno::KEYREJECTED | Errno::NOKEY => anyhow::anyhow!(
+            "the kernel takes signed modules only \
+             (secure boot, or module.sig_enforce)"
+        ),
         Errno::NOSYS => anyhow::anyhow!("the kernel was built without modules"),
         error => anyhow::anyhow!("{error} (the kernel's log may say more)"),
     })
     .with_context(|| format!("the module {name} cannot be loaded, and nothing was changed"))
 }
 
-/// What became of a module that was to be removed.
+/// The result of removing a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unloaded {
+    /// The module is gone.
     Removed,
     /// In use: a later try may succeed.
     InUse,
@@ -270,7 +307,10 @@ pub enum Unloaded {
     UntilBoot,
 }
 
-/// Removes a module that nobody uses.
+/// Removes a module that is not in use.
+///
+/// # Errors
+/// There is no such module, or this is not root.
 pub fn unload(name: &str) -> Result<Unloaded> {
     const O_NONBLOCK: i32 = 0o4000;
     match rustix::system::delete_module(&CString::new(name)?, O_NONBLOCK) {

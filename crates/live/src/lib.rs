@@ -1,9 +1,19 @@
-//! The kernel that is running: what it is, which of its functions can be replaced, and replacing
-//! them.
+//! Replaces functions of the running kernel by copies in another layout.
 //!
-//! Takes the vmlinux of the running kernel; gives groups of functions in another layout, installed
-//! through `kmod/`, and undone. When in doubt it refuses, with the reason; nothing here writes to
-//! the kernel's memory itself.
+//! Input: the vmlinux of the running kernel. Output: groups of functions that are installed through
+//! `kmod/`, and undone. When in doubt it refuses, with the reason. This crate does not write to the
+//! kernel's memory itself.
+//!
+//! ```
+//! use kernlane_live::occupancy::{InstructionCacheGeometry, Occupancy};
+//!
+//! // Two blocks that compete for the only way of a set.
+//! let geometry = InstructionCacheGeometry { sets: 64, ways: 1, line: 64 };
+//! let occupancy = Occupancy::of(geometry, [(0x1000, 16), (0x2000, 16)]);
+//! assert_eq!((occupancy.total(), occupancy.without_room()), (2, 1));
+//! ```
+
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod bottleneck;
 mod callers;

@@ -11,19 +11,22 @@ use std::path::Path;
 
 /// An instruction cache's geometry, in bytes and lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct InstructionCacheGeometry {
+    /// The number of sets.
     pub sets: u64,
+    /// The number of ways of a set.
     pub ways: u64,
+    /// The size of a line in bytes.
     pub line: u64,
 }
 
-impl Geometry {
+impl InstructionCacheGeometry {
     /// The first CPU's first-level instruction cache, as the kernel tells it; `None` if it tells
     /// none.
     ///
     /// # Errors
     /// A file under `/sys` cannot be read as a number.
-    pub fn of_this_machine() -> Result<Option<Geometry>> {
+    pub fn of_this_machine() -> Result<Option<InstructionCacheGeometry>> {
         let caches = Path::new("/sys/devices/system/cpu/cpu0/cache");
         let read = |index: u32, name: &str| {
             std::fs::read_to_string(caches.join(format!("index{index}/{name}")))
@@ -40,7 +43,7 @@ impl Geometry {
                     .parse()
                     .with_context(|| format!("{}: index{index}/{name}: {text:?}", caches.display()))
             };
-            let found = Geometry {
+            let found = InstructionCacheGeometry {
                 sets: number("number_of_sets")?,
                 ways: number("ways_of_associativity")?,
                 line: number("coherency_line_size")?,
@@ -55,27 +58,33 @@ impl Geometry {
         Ok(None)
     }
 
+    /// The size of the cache in bytes.
     pub fn size(&self) -> u64 {
         self.sets * self.ways * self.line
     }
 }
 
-impl fmt::Display for Geometry {
+impl fmt::Display for InstructionCacheGeometry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} KB, {} ways, {}-byte lines", self.size() / 1024, self.ways, self.line)
     }
 }
 
-/// How many lines of the blocks fall into each set.
+/// How many lines of some blocks fall into each set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    pub geometry: Geometry,
+    /// The cache.
+    pub geometry: InstructionCacheGeometry,
+    /// Per set: the number of lines.
     pub lines: Vec<u32>,
 }
 
 impl Occupancy {
     /// `blocks`: address and size of each.
-    pub fn of(geometry: Geometry, blocks: impl IntoIterator<Item = (u64, u32)>) -> Occupancy {
+    pub fn of(
+        geometry: InstructionCacheGeometry,
+        blocks: impl IntoIterator<Item = (u64, u32)>,
+    ) -> Occupancy {
         let mut touched = BTreeSet::new();
         for (at, size) in blocks {
             let last = at.saturating_add(u64::from(size.max(1)) - 1);
@@ -133,7 +142,7 @@ impl fmt::Display for Occupancy {
 mod tests {
     use super::*;
 
-    const SMALL: Geometry = Geometry { sets: 4, ways: 2, line: 64 };
+    const SMALL: InstructionCacheGeometry = InstructionCacheGeometry { sets: 4, ways: 2, line: 64 };
 
     #[test]
     fn blocks_take_all_lines_that_they_touch_once() {

@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn an_address_is_named_by_the_function_that_holds_it() {
-        let symbols = "ffffffff81000000 T _stext\nffffffff81000010 t vfs_read\nffffffff81000010 T alias\nffffffff81000018 d data\nffffffff81000040 T next\n";
+        let symbols = "ffffffff81000000 T _stext\nffffffff81000010 t vfs_read\n\
+            ffffffff81000010 T alias\nffffffff81000018 d data\nffffffff81000040 T next\n";
         let place = |address| place_among(symbols, address);
         assert_eq!(place(0xffff_ffff_8100_0019).as_deref(), Some("vfs_read+0x9"));
         assert_eq!(place(0xffff_ffff_8100_0040).as_deref(), Some("next+0x0"));
@@ -128,8 +129,13 @@ mod tests {
 
     #[test]
     fn owners_are_named() {
-        let probes = "ffffffff81234567  k  vfs_read+0x10    [DISABLED]\nffffffff81234568  r  vfs_write+0x0    [FTRACE]\n";
-        let traced = "do_sys_open (1) R I M    tramp: 0x1 (klp)\nvfs_fsync (1)    D   \ttramp: 0x2 (call_direct_funcs+0x0/0x20)->call_direct_funcs+0x0/0x20\n\tdirect-->bpf_trampoline_6442+0x0/0x9f\nvfs_open (1)\nvfs_llseek (1)    D\n\tdirect-->my_tramp+0x0/0x20 [m]\nvfs_lock (1)    D\n";
+        let probes = "ffffffff81234567  k  vfs_read+0x10    [DISABLED]\n\
+            ffffffff81234568  r  vfs_write+0x0    [FTRACE]\n";
+        let traced = "do_sys_open (1) R I M    tramp: 0x1 (klp)\n\
+            vfs_fsync (1)    D   \ttramp: 0x2 (call_direct_funcs+0x0/0x20)->\
+            call_direct_funcs+0x0/0x20\n\
+            \tdirect-->bpf_trampoline_6442+0x0/0x9f\nvfs_open (1)\n\
+            vfs_llseek (1)    D\n\tdirect-->my_tramp+0x0/0x20 [m]\nvfs_lock (1)    D\n";
         let owners = Owners::parse(probes, traced, &[("lp".into(), "cmdline_proc_show".into())]);
         assert_eq!(owners.of("vfs_read"), Some("a kprobe (vfs_read+0x10)"));
         assert_eq!(owners.of("vfs_write"), Some("a kprobe (vfs_write+0x0)"));

@@ -17,6 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Watch<'_, '_> {
     /// Counts the blocks of a group in this order, entered by the roots alone.
+    ///
+    /// # Errors
+    /// A function has more blocks than a group has counters; the group cannot be installed or
+    /// undone; or Ctrl-C came.
     pub fn again(
         &mut self,
         group: &Group<'_, '_>,

@@ -28,7 +28,8 @@ impl RunningKernel {
         let id = build_id()?;
         ensure!(
             id == kernel.build_id,
-            "the running kernel has build id {}, the vmlinux {}: take the vmlinux of the same version of the package, or of the tree that the kernel was built in",
+            "the running kernel has build id {}, the vmlinux {}: take the vmlinux of the same \
+             version of the package, or of the tree that the kernel was built in",
             id.0,
             kernel.build_id.0
         );
@@ -39,7 +40,10 @@ impl RunningKernel {
         Ok(RunningKernel { slide, core, segments })
     }
 
-    /// Memory at the place to which KASLR moved a link address.
+    /// The `len` bytes at the place to which KASLR moved a link address.
+    ///
+    /// # Errors
+    /// The memory is not in `/proc/kcore`, or cannot be read.
     pub fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
         let addr = at.0.wrapping_add(self.slide);
         let end = addr.saturating_add(len as u64);
@@ -94,7 +98,9 @@ fn refuse_lockdown() -> Result<()> {
     let state = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if state.contains('[') && !state.contains("[none]") {
         bail!(
-            "the kernel is locked down ({}): it shows its memory to nobody and takes signed modules only; lockdown is off without secure boot, or with a kernel command line without lockdown=",
+            "the kernel is locked down ({}): it shows its memory to nobody and takes signed \
+             modules only; lockdown is off without secure boot, or with a kernel command line \
+             without lockdown=",
             state.trim()
         );
     }

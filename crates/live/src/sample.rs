@@ -25,8 +25,9 @@ const FIRST_MARK: u64 = -4095i64 as u64;
 /// to.
 pub type Stack = Vec<u64>;
 
-/// What sampling saw.
+/// The result of sampling.
 pub struct Samples {
+    /// The sampled stacks.
     pub stacks: Vec<Stack>,
     /// Times that the ring was full; some samples are missing then.
     pub lost: u64,

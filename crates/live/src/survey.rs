@@ -8,8 +8,8 @@ use crate::eligible::{self, Unfit};
 use crate::group::{Group, Memory};
 use crate::install;
 use anyhow::Result;
-use check::module::{Claim, check_module};
-use emit::module::{Loading, Plan, emit};
+use check::module::{CopyClaim, check_module};
+use emit::module::{LoaderFacts, ModulePlan, emit};
 use image::linked::LinkedKernel;
 use image::object::instructions::InstructionKind;
 use image::object::pieces::PieceExit;
@@ -19,26 +19,38 @@ use std::collections::BTreeMap;
 /// A function that cannot be replaced.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct LeftOut {
+    /// The function's name.
     pub name: String,
+    /// Its link address, hex.
     pub address: String,
+    /// Why it cannot be replaced.
     pub reason: String,
 }
 
-/// What the survey found.
+/// The numbers of a kernel's functions, by kind.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Survey {
+    /// Functions of the kernel.
     pub functions: usize,
+    /// Functions with a tracer's site.
     pub traced_functions: usize,
+    /// Functions that can be replaced.
     pub replaceable: usize,
+    /// Blocks of all functions.
     pub blocks: usize,
+    /// Edges between them.
     pub edges: usize,
+    /// Direct calls.
     pub direct_calls: usize,
+    /// Indirect calls, by the sites of retpolines.
     pub indirect_calls: usize,
-    /// Reason → functions with a tracer's site.
+    /// Per reason: the functions with a tracer's site that cannot be replaced for it.
     pub reasons: BTreeMap<String, usize>,
+    /// The functions with a tracer's site that cannot be replaced.
     pub left_out: Vec<LeftOut>,
-    /// Functions whose copies were proven, and those that were not, with the difference.
+    /// Functions whose copies were proven.
     pub proven: usize,
+    /// Functions whose copies were not: name and difference.
     pub refuted: Vec<(String, String)>,
 }
 
@@ -53,8 +65,12 @@ struct Share {
     proof: Option<Result<(), String>>,
 }
 
-/// Surveys every function. `memory` is read at once; `told` is called a few thousand times with the
-/// number of functions done.
+/// Surveys every function. With `prove`, also copies each function that can be replaced, and
+/// compares the copy. Threads read `memory` at the same time. Each call of `told` adds to the
+/// number of finished functions.
+///
+/// # Errors
+/// Memory cannot be read, or the vmlinux lacks what a module needs.
 pub fn survey(
     kernel: &LinkedKernel<'_>,
     memory: &(dyn Memory + Sync),
@@ -84,7 +100,7 @@ fn share(
     kernel: &LinkedKernel<'_>,
     memory: &dyn Memory,
     index: usize,
-    prove: Option<&Loading<'_>>,
+    prove: Option<&LoaderFacts<'_>>,
 ) -> Result<Share> {
     let mut share = Share::default();
     let function = &kernel.functions[index];
@@ -120,13 +136,13 @@ fn proof(
     kernel: &LinkedKernel<'_>,
     memory: &dyn Memory,
     index: usize,
-    loading: &Loading<'_>,
+    loading: &LoaderFacts<'_>,
 ) -> Result<()> {
     let group = Group::new(kernel, memory, &[index])?;
     let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
-    let plan = Plan { name: "kernlane_proof", order: &order, counters: &[], padding: 0 };
+    let plan = ModulePlan { name: "kernlane_proof", order: &order, counters: &[], padding: 0 };
     let module = emit(&group.original, &plan, loading)?;
-    let claims: Vec<Claim> = install::claims(&group, &module);
+    let claims: Vec<CopyClaim> = install::claims(&group, &module);
     check_module(kernel, group.original.slide, &module.bytes, &claims)?;
     Ok(())
 }

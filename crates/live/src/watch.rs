@@ -8,7 +8,7 @@
 use crate::counters;
 use crate::device::{Device, Undone};
 use crate::group::Group;
-use crate::install::{self, Prepared};
+use crate::install::{self, PreparedGroup};
 use crate::running::RunningKernel;
 use anyhow::{Context, Result, ensure};
 use emit::module::counter::MOST_COUNTERS;
@@ -25,31 +25,44 @@ use std::time::{Duration, Instant};
 /// Functions of one group: `KERNLANE_MAX_FUNCTIONS`, kmod/kernlane.h.
 const MOST_FUNCTIONS: usize = 8192;
 
-/// What counting found.
+/// The result of counting.
 pub struct Watched {
+    /// The counts.
     pub profile: Profile,
+    /// Edges between the counted blocks.
     pub edges: usize,
+    /// Those of them whose counts are exact.
     pub exact_edges: usize,
+    /// Blocks of the counted functions.
     pub blocks: usize,
+    /// Counters that were used.
     pub counters: usize,
-    /// Blocks whose counts follow from no counter: taken for 0.
+    /// Blocks whose counts follow from no counter. They are set to 0.
     pub unknown_blocks: usize,
     /// Functions counted, by level.
     pub levels: Vec<usize>,
 }
 
-/// What counts.
+/// What counting needs.
 pub struct Watch<'a, 'd> {
+    /// The vmlinux of the running kernel.
     pub kernel: &'a LinkedKernel<'d>,
+    /// The running kernel.
     pub running: &'a RunningKernel,
+    /// The kernel module's device.
     pub device: &'a Device,
-    /// For how long each batch of functions is counted.
+    /// How long each batch of functions is counted.
     pub time: Duration,
+    /// Receives a line of progress for each batch.
     pub told: &'a mut dyn FnMut(&str),
 }
 
 impl Watch<'_, '_> {
-    /// Counts the roots and, down to `depth` levels of calls, what they were seen to call.
+    /// Counts the roots and, down to `depth` levels of calls, the functions that they called.
+    ///
+    /// # Errors
+    /// A function has more blocks than a group has counters; a group cannot be installed or undone;
+    /// or Ctrl-C came. Every group is undone.
     pub fn from_roots(&mut self, roots: &[usize], depth: usize) -> Result<Watched> {
         let mut watched = empty(self.kernel.build_id.clone());
         let mut seen: Vec<usize> = roots.to_vec();
@@ -132,7 +145,7 @@ impl Watch<'_, '_> {
     pub(super) fn read(
         &self,
         group: &Group<'_, '_>,
-        prepared: &Prepared,
+        prepared: &PreparedGroup,
         counts: &mut [Option<u64>],
     ) -> Result<()> {
         prepared.install(group, self.device)?;

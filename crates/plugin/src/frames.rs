@@ -44,9 +44,8 @@ impl FrameUses {
             .zip(variable(facts.count))
             .filter(|(base, count)| base >> 63 == 1 && (1..MOST_FRAMES).contains(count));
         let Some((base, count)) = found else {
-            say(
-                "the kernel's array of struct page is not where frames= says; the uses of memory will be missing in the recording",
-            );
+            say("the kernel's array of struct page is not where frames= says; the uses of memory \
+                 will be missing in the recording");
             return None;
         };
         Some(FrameUses {

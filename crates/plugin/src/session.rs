@@ -32,12 +32,12 @@ use trace::{AccessSite, CpuId, RecordingHeader, TranslationId, WriteError};
 
 /// The one session. `install` makes it. The thread of the vCPU uses it and, after that thread has
 /// stopped, the callback at exit. It is never freed.
-static SESSION: AtomicPtr<Session> = AtomicPtr::new(null_mut());
+static SESSION: AtomicPtr<PluginSession> = AtomicPtr::new(null_mut());
 /// The data of the callback at every execution, in a pointer of its own, so that one load reaches
 /// it. Null when not recording.
 static RECORDING: AtomicPtr<ActiveRecording> = AtomicPtr::new(null_mut());
 
-struct Session {
+struct PluginSession {
     id: PluginId,
     header: RecordingHeader,
     on_error: OnError,
@@ -85,7 +85,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
     let (tasks, phase) = (tasks.map(TaskWatch::new), SessionPhase::Waiting(file));
-    let session = Box::new(Session {
+    let session = Box::new(PluginSession {
         id,
         header,
         on_error,
@@ -104,7 +104,7 @@ pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
     Ok(())
 }
 
-impl Session {
+impl PluginSession {
     fn begin_output(&mut self) -> Option<RecordingOutput> {
         let SessionPhase::Waiting(file) = std::mem::replace(&mut self.phase, SessionPhase::Over)
         else {
@@ -185,7 +185,7 @@ fn stop_guest() {
 
 /// Runs a callback and catches its panics, which must not unwind into QEMU. A panic prints its own
 /// message and ends the recording.
-fn guarded(callback: impl FnOnce(&mut Session)) {
+fn guarded(callback: impl FnOnce(&mut PluginSession)) {
     // SAFETY: as in `active_recording`. No callback enters `guarded` twice.
     let Some(session) = (unsafe { SESSION.load(Ordering::Relaxed).as_mut() }) else {
         return;
@@ -210,7 +210,7 @@ fn active_recording() -> Option<&'static mut ActiveRecording> {
 }
 
 /// The same as `guarded`, while recording.
-fn guarded_recording(callback: impl FnOnce(&mut Session, &mut ActiveRecording)) {
+fn guarded_recording(callback: impl FnOnce(&mut PluginSession, &mut ActiveRecording)) {
     guarded(|session| {
         if let Some(recording) = active_recording() {
             callback(session, recording);

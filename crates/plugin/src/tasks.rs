@@ -129,7 +129,8 @@ impl TaskWatch {
     fn warn_once(&mut self, what: &str) {
         if !self.warned {
             say(&format!(
-                "{what}; tasks will be missing in the recording; check that switch_to=, set_comm=, comm= and pid= belong to this kernel"
+                "{what}; tasks will be missing in the recording; check that switch_to=, set_comm=, \
+                 comm= and pid= belong to this kernel"
             ));
             self.warned = true;
         }

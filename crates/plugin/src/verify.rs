@@ -116,7 +116,8 @@ impl Verifier {
         if self.wrong_counts <= LISTED {
             let CheckedTranslation { addr, instructions } = translation;
             say(&format!(
-                "verify: execution {}: {addr} of {instructions} instructions: {recorded} recorded, {counted} counted",
+                "verify: execution {}: {addr} of {instructions} instructions: {recorded} recorded, \
+                 {counted} counted",
                 self.executions
             ));
         }

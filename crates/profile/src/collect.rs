@@ -43,7 +43,8 @@ pub fn collect<R: Read>(
     let header = reader.header().clone();
     if header.build_id != image.build_id.0 {
         anyhow::bail!(
-            "the recording is of the kernel with build id {}, the image has build id {}: give the vmlinux that was recorded",
+            "the recording is of the kernel with build id {}, the image has build id {}: give the \
+             vmlinux that was recorded",
             header.build_id,
             image.build_id.0
         );

@@ -16,7 +16,8 @@ pub enum ProfileError {
     #[error("a damaged profile")]
     Seal(#[from] SealError),
     #[error(
-        "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again with `kernlane profile`"
+        "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again \
+         with `kernlane profile`"
     )]
     Format(u32),
     #[error("\"{0}\" is no hexadecimal address")]
@@ -30,12 +31,12 @@ pub enum ProfileError {
 /// 2: joint misses; 3: temporal-relationship edges; 4: in which epochs blocks ran; 5: the field's
 /// terms as names, and a checksum.
 const FORMAT: u32 = 5;
-/// The oldest format that is still read: its other names are the aliases of [`Document`]. It has no
-/// checksum.
+/// The oldest format that is still read. The aliases of [`ProfileDocument`] are its names. It has
+/// no checksum.
 const OLDEST: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct ProfileDocument {
     kernlane_profile: u32,
     kernel: BuildId,
     merge: ProfileMerge,
@@ -81,7 +82,7 @@ const SEED_CLASSES: [(SeedClass, &str); 4] = [
 impl Profile {
     /// The file's bytes.
     pub fn to_json(&self) -> String {
-        let document = Document {
+        let document = ProfileDocument {
             kernlane_profile: FORMAT,
             kernel: self.build_id.clone(),
             merge: self.merge,
@@ -115,7 +116,7 @@ impl Profile {
     /// # Errors
     /// Not JSON, another format, a damaged file, or a row with an unknown word.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
-        let document: Document = serde_json::from_str(text)?;
+        let document: ProfileDocument = serde_json::from_str(text)?;
         if !(OLDEST..=FORMAT).contains(&document.kernlane_profile) {
             return Err(ProfileError::Format(document.kernlane_profile));
         }

@@ -46,7 +46,7 @@ impl CacheUnits {
 
     /// Uses chunks of functions (`layout::chunks`) instead of blocks. A chunk is named by its first
     /// block.
-    pub fn of_chunks(line: u64, image: &Image) -> CacheUnits {
+    pub(crate) fn of_chunks(line: u64, image: &Image) -> CacheUnits {
         let mut units = CacheUnits::new(line, 0);
         units.chunks = (0..image.blocks.len() as u32).map(BlockIndex).collect();
         for function in &image.functions {

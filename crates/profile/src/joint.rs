@@ -15,7 +15,7 @@ use image::address::LinkAddr;
 use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of the ideal cache: the L1 instruction cache of most current processors.
-pub const CACHE_BYTES: u64 = 32 * 1024;
+pub(crate) const CACHE_BYTES: u64 = 32 * 1024;
 /// Bytes of a line of code that does not move.
 const LINE: u64 = 64;
 

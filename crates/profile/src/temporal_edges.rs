@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of recently run code that are remembered: twice the cache for which `gloy-smith` lays out
 /// code.
-pub const RECENT_BYTES: u64 = 2 * 8 * 1024;
+pub(crate) const RECENT_BYTES: u64 = 2 * 8 * 1024;
 /// Bytes of a line of code that does not move.
 const LINE: u64 = 64;
 

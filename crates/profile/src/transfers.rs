@@ -85,7 +85,7 @@ impl<'a> KernelBlocks<'a> {
     }
 
     /// The first `reached` instructions of a translation block ran `times` times.
-    pub fn add_runs(
+    pub(crate) fn add_runs(
         &self,
         translation: usize,
         reached: u32,
@@ -114,7 +114,7 @@ impl<'a> KernelBlocks<'a> {
     }
 
     /// Adds the edges and calls that the code itself shows.
-    pub fn add_transfers(&self, flow: &ExecutionFlow, profile: &mut Profile) {
+    pub(crate) fn add_transfers(&self, flow: &ExecutionFlow, profile: &mut Profile) {
         for (fragment, &count) in flow.fragments.iter().zip(&flow.counts) {
             let translation = fragment.translation.0 as usize;
             let transfer = self.of(translation).and_then(|translated| {
@@ -125,7 +125,7 @@ impl<'a> KernelBlocks<'a> {
     }
 
     /// Adds the edges and calls that only the recording shows.
-    pub fn add_indirect_transfers(
+    pub(crate) fn add_indirect_transfers(
         &self,
         flow: &ExecutionFlow,
         transfers: &IndirectTransfers,

@@ -102,7 +102,7 @@ impl TranslatedBlocks {
 
     /// The edge or call from `code`, the code of these blocks, to `next`, when `code` ends with a
     /// return or an indirect branch: then only the recording says where it leads.
-    pub fn indirect_transfer(
+    pub(crate) fn indirect_transfer(
         &self,
         code: &TranslatedCode,
         next: &TranslatedBlocks,

@@ -467,13 +467,17 @@ impl MachineSimulation<'_> {
 
     fn itlb_misses(&self) -> Option<PerMode<u64>> {
         let mut sum = PerMode::default();
-        self.cores.iter().try_for_each(|core| Some(sum += core.itlb.as_ref()?.misses()))?;
+        for core in &self.cores {
+            sum += core.itlb.as_ref()?.misses();
+        }
         Some(sum)
     }
 
     fn branches(&self) -> Option<PerMode<BranchCounters>> {
         let mut sum = PerMode::default();
-        self.cores.iter().try_for_each(|core| Some(sum += core.predicting.as_ref()?.counters))?;
+        for core in &self.cores {
+            sum += core.predicting.as_ref()?.counters;
+        }
         Some(sum)
     }
 }

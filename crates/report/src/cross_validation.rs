@@ -31,7 +31,8 @@ pub fn text(tested: &[TestedLayout]) -> String {
             table.push(cells);
         }
         text += &format!(
-            "{algorithm} on {machine}: L1I misses of kernel and user, and kernel jumps taken, against the original\n"
+            "{algorithm} on {machine}: L1I misses of kernel and user, and kernel jumps taken, \
+             against the original\n"
         );
         text += &table.to_text();
         text.push('\n');

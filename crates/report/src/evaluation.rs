@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 pub fn text(evaluation: &Evaluation) -> String {
     let Evaluation { machine, cache, kernel, .. } = evaluation;
     let mut text = format!(
-        "machine {machine}: {}; kernel {}\nlayouts from the average of all recordings given; simulated, not measured\n",
+        "machine {machine}: {}; kernel {}\n\
+         layouts from the average of all recordings given; simulated, not measured\n",
         name(*cache),
         kernel.0
     );
@@ -37,7 +38,8 @@ pub fn text(evaluation: &Evaluation) -> String {
         ("16", "misses for each 100 instructions by line and by ways", lines_and_ways(evaluation)),
         (
             "17",
-            "misses by cause with separate and reserved caches, and when loops lie with their callees, in % of all of Base's",
+            "misses by cause with separate and reserved caches, and when loops lie with their \
+             callees, in % of all of Base's",
             levels(evaluation, &OptimizationLevel::SETUPS),
         ),
     ];

@@ -65,7 +65,8 @@ pub fn text(localities: &[Locality]) -> String {
         table.push(cells);
     }
     let mut text = table.to_text();
-    text += "right: Torrellas 1998, section 3; their code is 940 KB, their machine has four processors\n";
+    text += "right: Torrellas 1998, section 3; their code is 940 KB, their machine has four \
+        processors\n";
     for locality in localities {
         let _ = writeln!(text, "\n{}: most called", locality.workload);
         let mut table = TextTable::new(&["function", "calls", "share"]);

@@ -86,7 +86,8 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
     if let Some(why) = &table.frames_unknown {
         writeln!(
             out,
-            "this recording does not say what page frames are used for ({why}), so most data has no name"
+            "this recording does not say what page frames are used for ({why}), so most data has \
+             no name"
         )?;
     }
     Ok(())

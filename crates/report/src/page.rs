@@ -88,7 +88,10 @@ mod tests {
         let page = page(&[], &[]).unwrap();
         assert!(!page.contains("{{") && !page.contains("}}"));
         assert!(page.contains(STYLE) && SCRIPTS.iter().all(|script| page.contains(script)));
-        assert!(page.contains("<script type=\"application/json\" id=\"data\">{\"recordings\":[],\"comparisons\":[]}</script>"));
+        assert!(page.contains(
+            "<script type=\"application/json\" \
+             id=\"data\">{\"recordings\":[],\"comparisons\":[]}</script>"
+        ));
     }
 
     #[test]

@@ -8,14 +8,16 @@ use std::fmt::Write as _;
 
 /// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp):
 /// instructions in supervisor mode.
-const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
+const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least \
+    38 % when interactive, 5 % in SPEC CPU2000";
 
 /// The table of services, with at most `most` rows.
 pub fn table(services: &ServiceTable, most: usize) -> String {
     let all = services.instructions.max(1) as f64;
     let part = |instructions: u64| 100.0 * instructions as f64 / all;
     let mut text = format!(
-        "workload {}, kernel {}, seed {}\n{} instructions: {:.1} % user, {:.1} % kernel, {:.2} % idle\n",
+        "workload {}, kernel {}, seed {}\n\
+         {} instructions: {:.1} % user, {:.1} % kernel, {:.2} % idle\n",
         services.workload,
         services.kernel,
         services.seed,
@@ -25,7 +27,8 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         part(services.idle_instructions),
     );
     text += "shares of the kernel's instructions and cycles; of user mode and idle, of all\n";
-    text += "times are in nanoseconds of the guest's clock; an instruction takes one; latencies are of calls that ended\n";
+    text += "times are in nanoseconds of the guest's clock; an instruction takes one; latencies \
+        are of calls that ended\n";
     text += &match services.halted {
         Some(halted) => {
             let all = (services.instructions + halted) as f64;
@@ -36,7 +39,9 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
             )
         }
         None => {
-            "this recording does not say how long the processor was halted; latencies leave that time out\n\n".to_owned()
+            "this recording does not say how long the processor was halted; latencies leave that \
+             time out\n\n"
+                .to_owned()
         }
     };
     let mut titles = vec![
@@ -86,7 +91,9 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
 
 /// Mispredictions of the first `most` services, of everything, and of the kernel.
 fn branches(services: &ServiceTable, most: usize) -> String {
-    let mut text = "\nmispredictions per 1000 instructions; stall: cycles per instruction, not part of any other column\n\n".to_owned();
+    let mut text = "\nmispredictions per 1000 instructions; stall: cycles per instruction, not \
+        part of any other column\n\n"
+        .to_owned();
     let mut titles = vec!["service", "instructions"];
     for _ in &services.machines {
         titles.extend(["directions", "targets", "returns", "all", "misfetches", "stall"]);
@@ -252,7 +259,7 @@ mod tests {
     use attribution::services::Attributed;
     use attribution::services::annotations::ServiceKind;
     use attribution::services::ledger::{
-        Distribution, Invocation, Ledger, ServiceMachineCounts, Times,
+        Distribution, Invocation, InvocationTimes, Ledger, ServiceMachineCounts,
     };
     use sim::{
         BranchCounters, BranchPrediction, DirectionPrediction, MachineCounters, MachineModel,
@@ -279,9 +286,23 @@ mod tests {
         let invocation = Invocation {
             instructions: 1000,
             machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
-            times: Times { latency: 2_001_000, ran: 1000, blocked: 2_000_000, waiting: 0 },
+            times: InvocationTimes {
+                latency: 2_001_000,
+                ran: 1000,
+                blocked: 2_000_000,
+                waiting: 0,
+            },
         };
         ledger.add(service, &invocation);
+        service_table(ledger, Some(1_999_000), &machines)
+    }
+
+    /// The table of a recording of 1000 instructions.
+    fn service_table(
+        ledger: Ledger,
+        halted: Option<u64>,
+        machines: &[sim::MachineModel],
+    ) -> ServiceTable {
         let attributed = Attributed {
             ledger,
             counters: Vec::new(),
@@ -290,9 +311,9 @@ mod tests {
             interrupts: 0,
             between_interrupts: Distribution::default(),
             wakes_seen: true,
-            halted: Some(1_999_000),
+            halted,
         };
-        ServiceTable::new(&trace::RecordingHeader::default(), &attributed, Vec::new(), &machines)
+        ServiceTable::new(&trace::RecordingHeader::default(), &attributed, Vec::new(), machines)
     }
 
     /// A machine without an L2 waits for memory in its L1s.
@@ -307,25 +328,13 @@ mod tests {
         let mut ledger = Ledger::default();
         let service = ledger.service(ServiceKind::SystemCall, "read");
         let counts = ServiceMachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
-        let invocation =
-            Invocation { instructions: 1000, machines: vec![counts], times: Times::default() };
-        ledger.add(service, &invocation);
-        let attributed = Attributed {
-            ledger,
-            counters: Vec::new(),
+        let invocation = Invocation {
             instructions: 1000,
-            context_switches: 0,
-            interrupts: 0,
-            between_interrupts: Distribution::default(),
-            wakes_seen: true,
-            halted: None,
+            machines: vec![counts],
+            times: InvocationTimes::default(),
         };
-        let services = ServiceTable::new(
-            &trace::RecordingHeader::default(),
-            &attributed,
-            Vec::new(),
-            &[machine],
-        );
+        ledger.add(service, &invocation);
+        let services = service_table(ledger, None, &[machine]);
         let on = services.rows[0].machines[0];
         assert_eq!(
             (on.l1i_stall, on.l1d_stall, on.l2_stall),

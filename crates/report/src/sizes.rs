@@ -12,7 +12,8 @@ const PAPER: &str = "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 
 pub fn text(sizes: &Sizes) -> String {
     let all = sizes.kernel_instructions + sizes.user_instructions;
     let mut text = format!(
-        "workload {}, kernel {}, seed {}\n{all} instructions, {} of them the kernel's; LRU; self and other: who had evicted the line\n",
+        "workload {}, kernel {}, seed {}\n{all} instructions, {} of them the kernel's; LRU; self \
+         and other: who had evicted the line\n",
         sizes.workload, sizes.kernel, sizes.seed, sizes.kernel_instructions
     );
     for (holds, title) in [

@@ -84,7 +84,8 @@ pub enum ReadError {
     #[error("chunk {chunk} at offset {offset} is damaged: {found:02x?} is not a kind of chunk")]
     Kind { chunk: u64, offset: u64, found: [u8; 4] },
     #[error(
-        "chunk {chunk} ({kind}) at offset {offset} is damaged: its checksum is {found:08x}, but should be {expected:08x}"
+        "chunk {chunk} ({kind}) at offset {offset} is damaged: its checksum is {found:08x}, but \
+         should be {expected:08x}"
     )]
     Checksum { chunk: u64, kind: ChunkKind, offset: u64, found: u32, expected: u32 },
     #[error("chunk {chunk} ({kind}) at offset {offset} breaks a rule: {violation}")]

@@ -95,7 +95,7 @@ struct DiffTest {
 
 /// The parts of a change that the tests use.
 #[derive(Debug)]
-struct CostChange {
+struct PrintedChange {
     name: String,
     why: String,
     change: f64,
@@ -107,8 +107,8 @@ struct KernelDifferences {
     why: String,
     /// Forks before and after.
     forks: [u64; 2],
-    services: Vec<CostChange>,
-    functions: Vec<CostChange>,
+    services: Vec<PrintedChange>,
+    functions: Vec<PrintedChange>,
 }
 
 impl DiffTest {
@@ -151,13 +151,13 @@ impl DiffTest {
             String::from_utf8_lossy(&output.stderr)
         );
         let all: Value = serde_json::from_slice(&output.stdout)?;
-        let changes = |of: &str| -> Result<Vec<CostChange>> {
+        let changes = |of: &str| -> Result<Vec<PrintedChange>> {
             let list = all[of].as_array().with_context(|| format!("the JSON has no {of}"))?;
-            list.iter().map(CostChange::read).collect()
+            list.iter().map(PrintedChange::read).collect()
         };
         let forks: [u64; 2] = serde_json::from_value(all["counters"]["forks"].clone())?;
         Ok(KernelDifferences {
-            why: CostChange::read(&all["total"])?.why,
+            why: PrintedChange::read(&all["total"])?.why,
             forks,
             services: changes("services")?,
             functions: changes("functions")?,
@@ -187,12 +187,12 @@ impl DiffTest {
     }
 }
 
-impl CostChange {
+impl PrintedChange {
     fn is(&self, name: &str, why: &str) -> bool {
         (self.name.as_str(), self.why.as_str()) == (name, why)
     }
 
-    fn read(value: &Value) -> Result<CostChange> {
+    fn read(value: &Value) -> Result<PrintedChange> {
         let number =
             |name: &str| value[name].as_f64().with_context(|| format!("a change has no {name}"));
         let text =
@@ -200,7 +200,7 @@ impl CostChange {
         let calls = |when: &str| {
             value[when]["calls"].as_u64().with_context(|| format!("a change has no calls {when}"))
         };
-        Ok(CostChange {
+        Ok(PrintedChange {
             name: text("name")?.to_owned(),
             why: text("why")?.to_owned(),
             change: number("cost_after")? - number("cost_before")?,

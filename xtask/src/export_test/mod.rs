@@ -92,7 +92,8 @@ impl ExportTest {
             + &String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "llvm-bolt: {}\n{said}", output.status);
         let expected = format!(
-            "{functions} out of {functions} functions in the binary (100.0%) have non-empty execution profile"
+            "{functions} out of {functions} functions in the binary (100.0%) have non-empty \
+             execution profile"
         );
         ensure!(said.contains(&expected), "llvm-bolt does not print \"{expected}\":\n{said}");
         for complaint in ["BOLT-ERROR", "stale", "mismatching", "out of range"] {
@@ -183,7 +184,8 @@ impl ExportTest {
             let back = self.import(file)?;
             ensure!(
                 back.blocks == expected,
-                "{}: the imported blocks with counts are {:x?}, but the blocks with lines are {expected:x?}",
+                "{}: the imported blocks with counts are {:x?}, but the blocks with lines are \
+                 {expected:x?}",
                 file.display(),
                 back.blocks
             );
@@ -195,7 +197,8 @@ impl ExportTest {
         }
         std::fs::write(self.path("work.klp"), profile(image).to_json())?;
         println!(
-            "passed: the {} of {} blocks with a line keep their counts in a sample profile, as text and as binary",
+            "passed: the {} of {} blocks with a line keep their counts in a sample profile, as \
+             text and as binary",
             expected.len(),
             sent.blocks.len()
         );

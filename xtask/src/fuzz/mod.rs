@@ -15,14 +15,14 @@ const INPUTS: u64 = 10_000_000;
 
 /// What was typed.
 #[derive(Debug, PartialEq)]
-struct Request<'a> {
+struct FuzzRequest<'a> {
     targets: Vec<&'a str>,
     inputs: u64,
 }
 
-impl<'a> Request<'a> {
-    fn parse(words: &[&'a str]) -> Result<Request<'a>> {
-        let mut request = Request { targets: Vec::new(), inputs: INPUTS };
+impl<'a> FuzzRequest<'a> {
+    fn parse(words: &[&'a str]) -> Result<FuzzRequest<'a>> {
+        let mut request = FuzzRequest { targets: Vec::new(), inputs: INPUTS };
         let mut words = words.iter();
         while let Some(&word) = words.next() {
             match word {
@@ -39,7 +39,7 @@ impl<'a> Request<'a> {
 
 /// Runs the targets one after the other, until each has had its inputs.
 pub fn fuzz(words: &[&str]) -> Result<()> {
-    let request = Request::parse(words)?;
+    let request = FuzzRequest::parse(words)?;
     let chosen = choose(&request.targets)?;
     let engine = Engine::find(&directory()?)?;
     let mut failed = Vec::new();
@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn targets_and_inputs_are_understood() {
-        let request = Request::parse(&["maps", "--inputs", "7", "btf"]).unwrap();
-        assert_eq!(request, Request { targets: vec!["maps", "btf"], inputs: 7 });
-        assert!(Request::parse(&["--inputs", "many"]).is_err());
-        assert!(Request::parse(&["--inputs"]).is_err());
+        let request = FuzzRequest::parse(&["maps", "--inputs", "7", "btf"]).unwrap();
+        assert_eq!(request, FuzzRequest { targets: vec!["maps", "btf"], inputs: 7 });
+        assert!(FuzzRequest::parse(&["--inputs", "many"]).is_err());
+        assert!(FuzzRequest::parse(&["--inputs"]).is_err());
         assert_eq!(choose(&[]).unwrap().len(), targets::ALL.len());
         assert!(choose(&["typo"]).err().unwrap().to_string().contains("maps"));
     }

@@ -118,13 +118,15 @@ fn compare_blocks(reference: &Path, directory: &Path, what: &str, graphs: &[Grap
     }
     let share = 100.0 * (ours / theirs - 1.0);
     println!(
-        "ext-TSP, {} {what} functions: better than LLVM on {better}, worse on {}, {share:+.4} % in total",
+        "ext-TSP, {} {what} functions: better than LLVM on {better}, worse on {}, {share:+.4} % in \
+         total",
         graphs.len(),
         worse.len()
     );
     if let Some((number, ratio)) = worse.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
         bail!(
-            "ext-TSP scores less than LLVM's on {} {what} functions, {ratio} of it on number {number}",
+            "ext-TSP scores less than LLVM's on {} {what} functions, {ratio} of it on number \
+             {number}",
             worse.len()
         );
     }
@@ -154,7 +156,8 @@ fn compare_cdsort(
         let ours = kernlane_layout::cdsort::arrange(&functions.calls, &Default::default());
         ensure!(
             ours == theirs,
-            "CDSort and LLVM give {what} call graph {number} different orders:\n{ours:?}\n{theirs:?}"
+            "CDSort and LLVM give {what} call graph {number} different orders:\n{ours:?}\n\
+             {theirs:?}"
         );
     }
     println!("CDSort, {} {what} call graphs: the same order as LLVM", graphs.len());

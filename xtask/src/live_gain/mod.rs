@@ -15,13 +15,13 @@ mod tables;
 
 use crate::live_test::{debian, make_tool};
 use anyhow::{Context, Result, ensure};
-use guest::{GuestKernel, Request, Workload, record};
+use guest::{GuestKernel, RecordingRequest, Workload, record};
 use measure::{BenchmarkGain, MachineResults};
 use names::GuestReport;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub struct Benchmark {
+pub struct GainBenchmark {
     pub name: &'static str,
     /// What the workload does `operations` times.
     pub operation: &'static str,
@@ -30,16 +30,16 @@ pub struct Benchmark {
     also: &'static [&'static str],
 }
 
-const BENCHMARKS: &[Benchmark] = &[
-    Benchmark {
+const BENCHMARKS: &[GainBenchmark] = &[
+    GainBenchmark {
         name: "tcp",
         operation: "file fetched",
         operations: 340,
         // The receiving side of TCP. It corresponds to tcp_rput_data in the paper.
         also: &["tcp_v4_rcv"],
     },
-    Benchmark { name: "ping-pong", operation: "round trip", operations: 4000, also: &[] },
-    Benchmark { name: "files", operation: "file stated and read", operations: 4000, also: &[] },
+    GainBenchmark { name: "ping-pong", operation: "round trip", operations: 4000, also: &[] },
+    GainBenchmark { name: "files", operation: "file stated and read", operations: 4000, also: &[] },
 ];
 
 /// The simulated machines: a server of today, and the processor of the paper.
@@ -98,7 +98,7 @@ fn tool(kernel: &GuestKernel) -> Result<Vec<(String, u32, Vec<u8>)>> {
 }
 
 fn make(
-    benchmark: &Benchmark,
+    benchmark: &GainBenchmark,
     kernel: &Path,
     tool: &[(String, u32, Vec<u8>)],
     how: &str,
@@ -112,7 +112,7 @@ fn make(
     for (path, text) in [("/kl/optimize.sh", OPTIMIZE), ("/kl/tell.sh", TELL), ("/kl/how", how)] {
         files.push((path.into(), 0o644, text.into()));
     }
-    let request = Request {
+    let request = RecordingRequest {
         workload: Workload::open(&format!("xtask/src/live_gain/{}.toml", benchmark.name))?,
         kernel: GuestKernel::open(kernel, None)?,
         files,
@@ -133,7 +133,7 @@ fn make(
 }
 
 fn measured(
-    benchmark: &Benchmark,
+    benchmark: &GainBenchmark,
     kernel: &GuestKernel,
     recordings: &[PathBuf; 2],
 ) -> Result<BenchmarkGain> {

@@ -1,4 +1,7 @@
-/* `fentry entry|exit FUNCTION`: attaches a BPF program that does nothing to a function of the kernel, says so, and stays. Needs no library. */
+/*
+ * fentry entry|exit FUNCTION: attaches a BPF program that does nothing to a function of the kernel,
+ * says so, and stays. Needs no library.
+ */
 #include "bare.h"
 
 #define NR_READ 0

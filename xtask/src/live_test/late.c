@@ -1,7 +1,8 @@
 /*
- * late FROM COMMAND [ARGUMENT]…: runs the command, and wakes meanwhile every 200 microseconds, before anything else that the processor has to do. Prints how often
- * and how late at most, in nanoseconds: for so long nobody else could run; and the same of what came FROM nanoseconds after the start or later. Ends as the command
- * does. Needs no library.
+ * late FROM COMMAND [ARGUMENT]…: runs the command and meanwhile wakes every 200 microseconds, with
+ * the highest priority. Prints how often it woke, and by how many nanoseconds at most it woke too
+ * late: for that time no task could run. Then prints the same for the time from FROM nanoseconds
+ * after the start. Its exit status is the command's. Needs no library.
  */
 #include "bare.h"
 

@@ -8,7 +8,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use check::module::check_module;
-use emit::module::{Plan, emit};
+use emit::module::{ModulePlan, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::pieces::PieceExit;
@@ -72,7 +72,8 @@ fn counters_are_proven(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -
         }
         let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
         let places = counters::places(&group);
-        let plan = Plan { name: "kernlane_counts", order: &order, counters: &places, padding: 0 };
+        let plan =
+            ModulePlan { name: "kernlane_counts", order: &order, counters: &places, padding: 0 };
         let module = emit(&group.original, &plan, &loading(kernel)?)?;
         prove(&group, &module)?;
         ensure!(
@@ -107,7 +108,8 @@ fn needed_flags_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>
         }
         let mut places = vec![None; pieces.len()];
         places[n] = Some(branch);
-        let plan = Plan { name: "kernlane_flags", order: &order, counters: &places, padding: 0 };
+        let plan =
+            ModulePlan { name: "kernlane_flags", order: &order, counters: &places, padding: 0 };
         // Where the unwinder's state forbids a counter none is written.
         let Ok(module) = emit(&group.original, &plan, &loading(kernel)?) else { continue };
         let outcome = check_module(kernel, 0, &module.bytes, &claims(&group, &module));
@@ -150,7 +152,7 @@ fn flips_are_found(
     let order = kernlane_layout::order(&group.graph(None), kernlane_layout::Algorithm::Random, 1)?;
     let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
     let places = if counts { counters::places(&group) } else { Vec::new() };
-    let plan = Plan { name: "kernlane_flips", order: &order, counters: &places, padding: 0 };
+    let plan = ModulePlan { name: "kernlane_flips", order: &order, counters: &places, padding: 0 };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);
     check_module(kernel, 0, &module.bytes, &claims).context("the unharmed module")?;

@@ -1,16 +1,20 @@
 /*
- * What no honest program asks of /dev/kernlane, and what it looks like afterwards. Needs no library.
+ * Sends /dev/kernlane requests that no honest program sends, and prints the kernel's memory
+ * afterwards. Needs no library.
  *
- * requests install NAME FUNCTIONS CALLS WORD…: an INSTALL request. The words, hexadecimal, are three for each function and two for each call, as they stand in
- * memory. FUNCTIONS and CALLS are what the request says of them, whatever is given. A name of 56 characters has no zero at its end.
+ * requests install NAME FUNCTIONS CALLS WORD…: an INSTALL request. The words are hexadecimal, as
+ * they stand in memory: three for each function, two for each call. FUNCTIONS and CALLS are the
+ * numbers in the request, which need not fit the words. A name of 56 characters has no zero at its
+ * end.
  * requests undo NAME: an UNDO request.
- * requests counters NAME NR RESERVED SUMS, requests time NR MILLISECONDS TIMES ENTRY…: a COUNTERS and a TIME request. SUMS and TIMES are addresses to write
- * to, or 0 for memory that is there. They print the result and 0.
- * All print the result, and the address at fault: "-16 ffffffff81000000".
+ * requests counters NAME NR RESERVED SUMS: a COUNTERS request.
+ * requests time NR MILLISECONDS TIMES ENTRY…: a TIME request. SUMS and TIMES are addresses to write
+ * to, or 0 for memory of this program. Both requests print the result and 0.
+ * The others print the result and the address at fault: "-16 ffffffff81000000".
  *
- * requests packed ENTRY PATCH-AT: the third word of a function whose bytes are as they are now.
+ * requests packed ENTRY PATCH-AT: the third word of a function, with the bytes that it has now.
  *
- * requests text START END: a checksum of the kernel's memory from START to END, as /proc/kcore shows it.
+ * requests text START END: a checksum of the kernel's memory from START to END, by /proc/kcore.
  */
 #include "bare.h"
 
@@ -230,7 +234,8 @@ static void sum(unsigned long start, unsigned long end)
 	unsigned long hash = 0xcbf29ce484222325;
 
 	while (left) {
-		long n, got = call(NR_PREAD64, file, (long)buffer, left < sizeof(buffer) ? left : sizeof(buffer), at, 0, 0);
+		unsigned long size = left < sizeof(buffer) ? left : sizeof(buffer);
+		long n, got = call(NR_PREAD64, file, (long)buffer, size, at, 0, 0);
 
 		if (got <= 0)
 			fail("/proc/kcore cannot be read");

@@ -113,7 +113,8 @@ fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> 
             "{name}: {all:?} is too little to prove anything"
         );
         println!(
-            "passed: {name}: the misses of the services equal those of replay: L1I {}, L1D {}, L2 {}, iTLB {}, dTLB {}",
+            "passed: {name}: the misses of the services equal those of replay: L1I {}, L1D {}, L2 \
+             {}, iTLB {}, dTLB {}",
             all.l1i.total(),
             all.l1d.total(),
             all.l2i.total() + all.l2d.total(),

@@ -205,7 +205,8 @@ fn pyarrow() -> Result<PathBuf> {
 /// The table of the section with this heading.
 fn table(heading: &str) -> String {
     format!(
-        "const section = [...document.querySelectorAll('section')].find((s) => s.querySelector('h3')?.textContent === \"{heading}\");"
+        "const section = [...document.querySelectorAll('section')].find((s) => \
+         s.querySelector('h3')?.textContent === \"{heading}\");"
     )
 }
 
@@ -225,7 +226,8 @@ fn works(browser: &Browser) -> Result<()> {
     ensure!(column.as_i64() > Some(0), "the table of services has no column for calls");
     let calls = || -> Result<Vec<u64>> {
         let cells = browser.run(&format!(
-            "return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[{column}].textContent)"
+            "return [...document.querySelectorAll('#services tbody tr')].map((r) => \
+             r.cells[{column}].textContent)"
         ))?;
         let cells = cells.as_array().context("no cells")?.iter();
         cells
@@ -246,7 +248,10 @@ fn works(browser: &Browser) -> Result<()> {
     ensure!(up.is_sorted() && up[0] < down[0], "not sorted in ascending order: {up:?}");
     println!("passed: a click sorts the table");
     browser.keys("#search", "page fault")?;
-    let found = browser.run("return [...document.querySelectorAll('#services tbody tr')].map((r) => r.cells[0].textContent)")?;
+    let found = browser.run(
+        "return [...document.querySelectorAll('#services tbody tr')].map((r) \
+         => r.cells[0].textContent)",
+    )?;
     let found: Vec<&str> =
         found.as_array().context("no rows")?.iter().filter_map(Value::as_str).collect();
     ensure!(
@@ -358,7 +363,10 @@ fn misses_by_data_structure(browser: &Browser) -> Result<()> {
 }
 
 fn hostile_names_are_text(browser: &Browser) -> Result<()> {
-    let seen = browser.run("return [document.images.length, window.hacked ?? 0, document.body.textContent.split('onerror=').length - 1, document.scripts.length]")?;
+    let seen = browser.run(
+        "return [document.images.length, window.hacked ?? 0, \
+         document.body.textContent.split('onerror=').length - 1, document.scripts.length]",
+    )?;
     let numbers: Vec<u64> =
         seen.as_array().context("no numbers")?.iter().filter_map(Value::as_u64).collect();
     let [images, hacked, shown, scripts] = numbers[..] else {

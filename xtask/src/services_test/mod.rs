@@ -60,7 +60,8 @@ pub fn services_test(kernel: &Path) -> Result<()> {
         let right = least <= counted && most >= counted_outside && (!exactly || least == counted);
         failed += u32::from(!right);
         println!(
-            "{}: {what}: {least} recorded, {counted} by the guest; with the readings {most} recorded, {counted_outside} by the guest",
+            "{}: {what}: {least} recorded, {counted} by the guest; with the readings {most} \
+             recorded, {counted_outside} by the guest",
             if right { "passed" } else { "FAILED" }
         );
         Ok(())
@@ -135,7 +136,8 @@ fn sleeps_take_their_time(table: &ServiceTable) -> Result<bool> {
         && SLEEPS as f64 * blocked >= 0.9 * halted
         && halted >= 0.9 * SLEEPS as f64 * SLEEP;
     println!(
-        "{}: {} sleeps of {SLEEP:.0} ns take {latency:.0} ns each, {blocked:.0} blocked; the processor was halted for {halted:.0} ns",
+        "{}: {} sleeps of {SLEEP:.0} ns take {latency:.0} ns each, {blocked:.0} blocked; the \
+         processor was halted for {halted:.0} ns",
         if right { "passed" } else { "FAILED" },
         sleep.calls
     );

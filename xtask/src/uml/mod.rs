@@ -49,7 +49,7 @@ impl UmlGuest {
     }
 
     /// Boots a kernel with these arguments for its load.
-    pub fn boot(&self, kernel: &Path, load: &[&str]) -> Result<RunningKernel> {
+    pub fn boot(&self, kernel: &Path, load: &[&str]) -> Result<UmlProcess> {
         let console = self.root.with_file_name("console");
         let log = fs::File::create(&console)?;
         let child = Command::new(kernel)
@@ -74,18 +74,18 @@ impl UmlGuest {
             .stderr(log)
             .spawn()
             .with_context(|| format!("{} cannot be run", kernel.display()))?;
-        Ok(RunningKernel { child, kernel: kernel.to_owned(), console })
+        Ok(UmlProcess { child, kernel: kernel.to_owned(), console })
     }
 }
 
 /// A running kernel. Dropping this kills it.
-pub struct RunningKernel {
+pub struct UmlProcess {
     child: Child,
     kernel: PathBuf,
     console: PathBuf,
 }
 
-impl RunningKernel {
+impl UmlProcess {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -132,7 +132,7 @@ impl RunningKernel {
     }
 }
 
-impl Drop for RunningKernel {
+impl Drop for UmlProcess {
     fn drop(&mut self) {
         // The kernel has ended or ends now. It traces its other processes, so they end with it.
         let _ = self.child.kill();

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use trace::{Accesses, FrameUseChange, RunAddr, Translation, TranslationId};
 
 /// The name of user mode among functions.
-pub const USER_MODE: &str = "(user mode)";
+pub(crate) const USER_MODE: &str = "(user mode)";
 /// Torrellas counts by ranges of 1 KB (1998, figures 1 and 2).
-pub const RANGE: u64 = 1024;
+pub(crate) const RANGE: u64 = 1024;
 
 pub struct MissCollector<'a> {
     symbols: &'a KernelSymbols,
@@ -116,7 +116,7 @@ impl<'a> MissCollector<'a> {
         &self.references
     }
 
-    pub fn function_names(&self) -> &[&'a str] {
+    pub(crate) fn function_names(&self) -> &[&'a str] {
         &self.names
     }
 
@@ -262,7 +262,7 @@ fn count(counters: &mut MachineCounters, missed: MissedLevels, fetch: bool) {
 }
 
 /// Whether a class says nothing about what the data is.
-pub fn says_nothing(class: StructureClass) -> bool {
+pub(crate) fn says_nothing(class: StructureClass) -> bool {
     matches!(class, StructureClass::Held | StructureClass::Other)
 }
 

@@ -199,7 +199,7 @@ impl DataOwners {
     }
 
     /// The kernel uses this address, whose frame it is, as a stack.
-    pub fn is_a_stack(&mut self, addr: u64, frame: u64) {
+    pub(crate) fn is_a_stack(&mut self, addr: u64, frame: u64) {
         let may_be = self.vmalloc.contains(&addr)
             || self.direct_map.contains(&addr) && !self.per_cpu.contains(&addr);
         if let Some(seen) = self.seen.get_mut(frame as usize).filter(|_| may_be) {

@@ -38,7 +38,8 @@ impl Variables {
         }
         ensure!(
             !variables.image.is_empty(),
-            "has no symbols of data (stripped?): take the vmlinux of the build tree or of the -dbg package"
+            "has no symbols of data (stripped?): take the vmlinux of the build tree or of the -dbg \
+             package"
         );
         variables.image.sort();
         variables.per_cpu.sort();
@@ -51,7 +52,7 @@ impl Variables {
     }
 
     /// The variable at an offset in a CPU's area; `None` behind the static part.
-    pub fn per_cpu(&self, offset: u64) -> Option<&str> {
+    pub(crate) fn per_cpu(&self, offset: u64) -> Option<&str> {
         (offset < self.per_cpu_bytes)
             .then(|| containing(&self.per_cpu, offset).unwrap_or("(no symbol)"))
     }

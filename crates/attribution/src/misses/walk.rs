@@ -4,14 +4,12 @@
 //! Runs one execution after the other, its fetches before its loads and stores, as `replay` does.
 //! It is slower than `replay`, because it reports each miss.
 
+use crate::code_lines::CodeLines;
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
 use execution::data::PIECE_WORDS;
-use execution::data::{AccessStream, DataFlow, Execution};
-use execution::numbering::{FetchUnit, Numbering};
-use sim::{
-    Hierarchy, LineId, MachineCounters, MachineModel, MissedLevels, PerMode, PhysAddr, Requester,
-};
+use execution::data::{AccessStream, DataFlow};
+use sim::{Hierarchy, MachineCounters, MachineModel, MissedLevels, PerMode, PhysAddr, Requester};
 use std::io::Read;
 use trace::{
     AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, Translation, TranslationId,
@@ -42,12 +40,8 @@ pub trait MissObserver {
 
 struct WalkedMachine {
     hierarchy: Hierarchy,
-    numbering: Numbering,
-    line_bytes: u64,
-    /// Translation block t lies in `lines[firsts[t]..firsts[t + 1]]`.
-    firsts: Vec<u32>,
-    lines: Vec<(LineId, RunAddr)>,
-    /// The physical address of each of `lines`; set when the translation block first runs.
+    code: CodeLines,
+    /// The physical address of each line; set when the translation block first runs.
     physical: Vec<PhysAddr>,
 }
 
@@ -56,31 +50,15 @@ impl WalkedMachine {
         Ok(WalkedMachine {
             hierarchy: Hierarchy::new(machine)
                 .with_context(|| format!("the machine {} describes no data cache", machine.name))?,
-            numbering: Numbering::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets()),
-            line_bytes: machine.l1i_line.into(),
-            firsts: vec![0],
-            lines: Vec::new(),
+            code: CodeLines::new(machine.l1i_line, machine.l1i.sets()),
             physical: Vec::new(),
         })
     }
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.numbering.units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
-        self.firsts.push(self.lines.len() as u32);
-        self.physical.resize(self.lines.len(), PhysAddr::default());
+        self.code.define(translation)?;
+        self.physical.resize(self.code.lines.len(), PhysAddr::default());
         Ok(())
-    }
-
-    /// The indices of a translation block's lines; only of its first instructions when it was left
-    /// midway.
-    fn lines_of(&self, code: &TranslatedCode, execution: &Execution) -> std::ops::Range<usize> {
-        let id = execution.translation.0 as usize;
-        let (first, end) = (self.firsts[id] as usize, self.firsts[id + 1] as usize);
-        if execution.left == 0 {
-            return first..end;
-        }
-        let bytes = code.addr.0 % self.line_bytes + code.bytes_of(execution.left.into());
-        first..end.min(first + bytes.div_ceil(self.line_bytes) as usize)
     }
 }
 
@@ -142,11 +120,9 @@ fn locate(
             continue;
         }
         for running in running.iter_mut() {
-            for at in
-                running.firsts[id.0 as usize] as usize..running.firsts[id.0 as usize + 1] as usize
-            {
+            for at in running.code.of(id) {
                 running.physical[at] =
-                    flow.code(running.lines[at].1, &codes[id.0 as usize], id, patterns);
+                    flow.code(running.code.lines[at].1, &codes[id.0 as usize], id, patterns);
             }
         }
     }
@@ -169,12 +145,12 @@ fn run(
         let (own, rest) = accesses.split_at(execution.accesses as usize);
         accesses = rest;
         for (machine, running) in running.iter_mut().enumerate() {
-            let lines = running.lines_of(code, execution);
+            let lines = running.code.executed(execution.translation, code, execution.left.into());
             let hierarchy = &mut running.hierarchy;
             hierarchy.runs(requester);
             hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
             for (&(line, addr), &physical) in
-                running.lines[lines.clone()].iter().zip(&running.physical[lines])
+                running.code.lines[lines.clone()].iter().zip(&running.physical[lines])
             {
                 if let Some(missed) = hierarchy.fetch(line, physical) {
                     observer.fetch_missed(machine, addr, missed);

@@ -317,7 +317,8 @@ mod tests {
         assert!(error("['f']", "['f g']").contains("\"f g\" is not the name of a function"));
         assert!(error("['f']", "['*f*']").contains("more than one *"));
         let both = format!(
-            "{GOOD}[[name]]\nabout = 'n'\nsymbols = ['g']\nof = 'interrupt'\nname = '*'\nby = 'callee'\nbody = true\n"
+            "{GOOD}[[name]]\nabout = 'n'\nsymbols = ['g']\nof = 'interrupt'\nname = '*'\n\
+             by = 'callee'\nbody = true\n"
         );
         assert!(
             format!("{:#}", Annotations::parse(&both).unwrap_err())

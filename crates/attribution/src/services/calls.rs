@@ -11,7 +11,7 @@
 
 use crate::services::annotations::ServiceKind;
 use crate::services::binding::{Binding, in_range};
-use crate::services::functions::{FunctionPart, NAMELESS, function_name};
+use crate::services::functions::{NAMELESS, TranslationFunction, function_name};
 use crate::services::ledger::{Ledger, ServiceId};
 use crate::services::machines::LevelMisses;
 use crate::services::symbols::KernelSymbols;
@@ -120,7 +120,7 @@ pub(crate) struct CallStacks<'a> {
     names: Vec<&'a str>,
     numbers: HashMap<&'a str, u32>,
     /// By translation block. User code and thunks have no function: they do not change the chain.
-    parts: Vec<FunctionPart>,
+    parts: Vec<TranslationFunction>,
     nodes: Vec<CallNode>,
     children: HashMap<(NodeId, u32), NodeId>,
     tasks: Vec<TaskCalls>,
@@ -170,7 +170,7 @@ impl<'a> CallStacks<'a> {
                 next
             })
         });
-        self.parts.push(FunctionPart::new(translation, function, symbol));
+        self.parts.push(TranslationFunction::new(translation, function, symbol));
     }
 
     /// An execution, or its first `reached` instructions. `misses`: the machine's misses before it.
@@ -271,7 +271,7 @@ impl<'a> CallStacks<'a> {
         self.turn();
     }
 
-    pub fn settled(&mut self, task: usize, service: ServiceId) {
+    pub(crate) fn settled(&mut self, task: usize, service: ServiceId) {
         if let Some(open) = self.tasks.get_mut(task).and_then(|task| task.open.pop()) {
             for (node, cost) in open.log {
                 *self.costs.entry((service, node)).or_default() += cost;
@@ -281,7 +281,7 @@ impl<'a> CallStacks<'a> {
     }
 
     /// Adds the current counts to this service of user mode, or to the innermost open service.
-    pub fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
+    pub(crate) fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
         match user {
             None => self.put_down(misses),
             Some(user) => {

@@ -31,13 +31,13 @@ impl TranslationWord {
     /// Ends with a return from a function.
     pub const RETURN: u32 = 1 << 18;
     /// Ends with a return from an interruption.
-    pub const INTERRUPT_RETURN: u32 = 1 << 19;
+    pub(crate) const INTERRUPT_RETURN: u32 = 1 << 19;
     /// It has notes.
-    pub const NOTED: u32 = 1 << 20;
+    pub(crate) const NOTED: u32 = 1 << 20;
     /// Ends with the processor halted.
-    pub const HALT: u32 = 1 << 21;
+    pub(crate) const HALT: u32 = 1 << 21;
     /// Never set in a translation block: the automaton waits to see where control goes.
-    pub const AWAITED: u32 = 1 << 31;
+    pub(crate) const AWAITED: u32 = 1 << 31;
 
     #[inline]
     pub fn instructions(self) -> u64 {
@@ -118,7 +118,7 @@ impl<'a> Codes<'a> {
     }
 
     /// The name of the code at an address, for reports.
-    pub fn name_at(&self, addr: u64) -> String {
+    pub(crate) fn name_at(&self, addr: u64) -> String {
         match self.symbols.containing(LinkAddr(addr)) {
             Some(symbol) => symbol.name.clone(),
             None => "code without a symbol".to_owned(),

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use trace::Translation;
 
 /// The name of code without a symbol.
-pub const NAMELESS: &str = "(code without a symbol)";
+pub(crate) const NAMELESS: &str = "(code without a symbol)";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FunctionTotals {
@@ -35,7 +35,7 @@ pub struct FunctionMeter<'a> {
     symbols: &'a KernelSymbols,
     numbers: HashMap<&'a str, u32>,
     names: Vec<&'a str>,
-    parts: Vec<FunctionPart>,
+    parts: Vec<TranslationFunction>,
     runs: Vec<u64>,
     /// Instructions of executions that were left midway.
     left: Vec<u64>,
@@ -44,7 +44,7 @@ pub struct FunctionMeter<'a> {
 
 /// The function in which a translation block begins.
 #[derive(Clone, Copy, Debug)]
-pub struct FunctionPart {
+pub struct TranslationFunction {
     /// The number of the function's name. `None` for user code, and where the reader leaves out
     /// code that only passes control on.
     pub function: Option<u32>,
@@ -53,17 +53,17 @@ pub struct FunctionPart {
     pub instructions: u32,
 }
 
-impl FunctionPart {
+impl TranslationFunction {
     /// `symbol`: the symbol that holds the translation block's first instruction.
     pub fn new(
         translation: &Translation,
         function: Option<u32>,
         symbol: Option<&CodeSymbol>,
-    ) -> FunctionPart {
+    ) -> TranslationFunction {
         let begins = |symbol: &CodeSymbol| {
             symbol.addr.0 == translation.addr.0 && symbol.base_name().is_some()
         };
-        FunctionPart {
+        TranslationFunction {
             function,
             is_entry: function.is_some() && symbol.is_some_and(begins),
             instructions: translation.instructions(),
@@ -124,7 +124,7 @@ impl Meter for FunctionMeter<'_> {
         if function == Some(next) {
             self.names.push(name);
         }
-        self.parts.push(FunctionPart::new(translation, function, symbol));
+        self.parts.push(TranslationFunction::new(translation, function, symbol));
         self.runs.push(0);
         self.left.push(0);
         self.misses.push(0);

@@ -69,7 +69,7 @@ impl std::ops::AddAssign for ServiceMachineCounts {
 
 /// How long invocations took from begin to end, and the parts of that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct InvocationTimes {
     /// From begin to end, by the clock.
     pub latency: u64,
     /// Part of the latency: the task ran this service, or others that began while it was open.
@@ -80,8 +80,8 @@ pub struct Times {
     pub waiting: u64,
 }
 
-impl std::ops::AddAssign for Times {
-    fn add_assign(&mut self, other: Times) {
+impl std::ops::AddAssign for InvocationTimes {
+    fn add_assign(&mut self, other: InvocationTimes) {
         self.latency += other.latency;
         self.ran += other.ran;
         self.blocked += other.blocked;
@@ -101,7 +101,7 @@ pub struct ServiceTotals {
     /// The counts of each machine.
     pub machines: Vec<ServiceMachineCounts>,
     /// The times of finished invocations.
-    pub times: Times,
+    pub times: InvocationTimes,
     /// The distribution of `ran` per invocation: the length of each visit.
     pub lengths: Distribution,
 }
@@ -125,7 +125,7 @@ pub struct Invocation {
     /// The counts of each machine.
     pub machines: Vec<ServiceMachineCounts>,
     /// How long it took.
-    pub times: Times,
+    pub times: InvocationTimes,
 }
 
 /// The totals of all services.
@@ -203,7 +203,7 @@ mod tests {
                 l1i_misses: 2,
                 ..ServiceMachineCounts::default()
             }],
-            times: Times { ran: 7, ..Times::default() },
+            times: InvocationTimes { ran: 7, ..InvocationTimes::default() },
         };
         ledger.add(read, &invocation);
         ledger.add(read, &invocation);

@@ -103,7 +103,7 @@ pub struct Popular {
 }
 
 /// The number of popular functions, as in the paper.
-pub const POPULAR: usize = 10;
+pub(crate) const POPULAR: usize = 10;
 /// The probability that counts as nearly certain, as in the paper.
 const NEARLY: f64 = 0.99;
 

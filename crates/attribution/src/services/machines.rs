@@ -8,6 +8,7 @@
 //! its set used last. Their misses are kept. When the counts are needed, the misses up to that
 //! point go to the levels behind: an execution's fetch misses before its data misses.
 
+use crate::code_lines::of_first_instructions;
 use crate::services::ledger::ServiceMachineCounts;
 use anyhow::Result;
 use execution::code::TranslatedCode;
@@ -256,15 +257,13 @@ impl RunningMachine {
         first: Option<(&TranslatedCode, u32)>,
     ) -> std::ops::Range<usize> {
         let span = self.spans[translation as usize];
-        let count = match first {
-            None => span.count,
+        let all = span.at as usize..(span.at + span.count) as usize;
+        match first {
+            None => all,
             Some((code, instructions)) => {
-                let lines = (code.addr.0 % self.line_bytes + code.bytes_of(instructions))
-                    .div_ceil(self.line_bytes);
-                span.count.min(lines as u32)
+                of_first_instructions(all, code, instructions, self.line_bytes)
             }
-        };
-        span.at as usize..(span.at + count) as usize
+        }
     }
 
     #[inline]
@@ -541,7 +540,7 @@ impl Machines {
     }
 
     /// The accesses of a chunk end.
-    pub fn accesses_end(&mut self, stream: AccessStream<'_>) {
+    pub(crate) fn accesses_end(&mut self, stream: AccessStream<'_>) {
         if let Some(data) = &mut self.data {
             data.flow.finish(stream);
         }

@@ -167,7 +167,8 @@ pub(crate) fn check<R: Read>(reader: &RecordingReader<R>, symbols: &KernelSymbol
     if let Some(build_id) = &symbols.build_id {
         ensure!(
             *recorded == build_id.0,
-            "the recording is of the kernel with build id {recorded}, the symbols of {}: give the vmlinux that was recorded",
+            "the recording is of the kernel with build id {recorded}, the symbols of {}: give the \
+             vmlinux that was recorded",
             build_id.0
         );
     }

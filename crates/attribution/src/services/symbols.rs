@@ -88,13 +88,16 @@ impl KernelSymbols {
             ))
         });
         let symbols = KernelSymbols {
-            build_id: Some(BuildId(id.iter().map(|byte| format!("{byte:02x}")).collect())),
+            build_id: Some(BuildId::from_bytes(id)),
             symbols: sorted(
                 symbols.collect(),
                 elf.symbols().map(|symbol| symbol.address()).collect(),
             ),
         };
-        symbols.or_none("has no symbols of functions (stripped?); take the vmlinux of the build tree or of the -dbg package")
+        symbols.or_none(
+            "has no symbols of functions (stripped?); take the vmlinux of the build \
+             tree or of the -dbg package",
+        )
     }
 
     fn from_map(text: &str) -> Result<KernelSymbols> {

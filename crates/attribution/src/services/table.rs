@@ -190,7 +190,7 @@ impl ServiceTable {
             .enumerate()
             .map(|(at, machine)| machine_totals(attributed, at, machine))
             .collect();
-        let whole = RecordingTotals {
+        let whole = ShareBases {
             instructions: attributed.instructions,
             kernel_instructions,
             wakes_seen: attributed.wakes_seen,
@@ -237,12 +237,12 @@ impl ServiceTable {
 }
 
 /// Whether a service is the kernel's work.
-pub fn in_kernel(kind: ServiceKind) -> bool {
+pub(crate) fn in_kernel(kind: ServiceKind) -> bool {
     !matches!(kind, ServiceKind::User | ServiceKind::Idle)
 }
 
 /// The totals that shares are relative to.
-struct RecordingTotals<'a> {
+struct ShareBases<'a> {
     instructions: u64,
     kernel_instructions: u64,
     wakes_seen: bool,
@@ -296,7 +296,7 @@ fn predictions(
     Some(Predictions::new(machine.branch.as_ref()?, &counts.branches?, instructions))
 }
 
-fn row(account: &Account, whole: &RecordingTotals<'_>) -> ServiceRow {
+fn row(account: &Account, whole: &ShareBases<'_>) -> ServiceRow {
     let totals = &account.totals;
     let of_kernel = in_kernel(account.kind);
     let of = if of_kernel { whole.kernel_instructions } else { whole.instructions };

@@ -1,13 +1,16 @@
-//! The counters in a module of copies: that each counts, and changes nothing else.
+//! Proves that the counters in a module of copies change nothing but their counts.
 //!
-//! Takes the places at which the copy has the code of a counter; proves that the flags which it
-//! changes are dead there, that nothing forbids code at that place, that each counter has a number
-//! of its own, and that the module's data say how many there are.
+//! Input: the places at which the copy has the code of a counter. These rules must hold:
+//!
+//! * The flags that the code changes are dead there.
+//! * Code may be inserted there.
+//! * Each counter has a number of its own.
+//! * The module's data hold the number of counters.
 //!
 //! `push` and `pop` need no proof beyond the unwinder's state: the kernel is compiled without a red
 //! zone, so nothing lies below the stack pointer.
 
-use super::{PC32, Place, Prover};
+use super::{NamedPlace, PC32, Prover};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Code, RflagsBits};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -19,23 +22,25 @@ use std::collections::BTreeMap;
 
 /// Bytes of a counter's code.
 pub(super) const SIZE: u32 = 17;
-/// Where in the module's data the first cookie lies, behind 16 bytes and the number of counters.
+/// Offset of the first cookie in the module's data, behind 16 bytes and the number of counters.
 const COOKIES: u64 = 24;
 const COUNTERS_A_COOKIE: u64 = 2048;
 /// All arithmetic flags but carry.
 const CHANGED: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF;
-/// `pushf; pop %rax`, the replacement of `pv_ops.irq.save_fl`: who asks wants the interrupt flag.
+/// `pushf; pop %rax`, the replacement of `pv_ops.irq.save_fl`. Its callers read the interrupt flag
+/// only.
 const SAVE_FLAGS: [u8; 2] = [0x9c, 0x58];
-/// Instructions that are followed from one counter, at most.
+/// The limit of instructions that are followed from one counter.
 const FAR: usize = 4096;
 
-/// A counter that the copy has.
+/// A counter in the copy.
 pub(super) struct CounterFound {
-    /// The original's instruction in front of which it stands.
+    /// The address of the original instruction in front of which the counter stands.
     pub old: u64,
-    /// Where its code begins in the module's `.text`.
+    /// The offset of the counter's code in the module's `.text`.
     pub new: u32,
+    /// The number in its code.
     pub number: u64,
 }
 
@@ -49,7 +54,7 @@ impl Prover<'_> {
         };
         let field =
             |offset: u32| self.reading.field(self.reading.text_index, u64::from(at + offset));
-        let (Some((Place::Own(section, named), PC32)), None) = (field(4), field(12)) else {
+        let (Some((NamedPlace::Own(section, named), PC32)), None) = (field(4), field(12)) else {
             return None;
         };
         // Relative to the field's end.
@@ -64,7 +69,7 @@ impl Prover<'_> {
         self.reading.elf.section_by_name(".data")
     }
 
-    /// All counters together, and each by itself.
+    /// Checks the numbers of all counters, and the flags at each of them.
     pub(super) fn counters(&self, found: &[CounterFound]) -> Result<()> {
         let mut numbers: Vec<u64> = found.iter().map(|counter| counter.number).collect();
         numbers.sort_unstable();
@@ -89,8 +94,8 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Whether code can be put in front of an instruction, `before` being the one that runs before
-    /// it in the same block.
+    /// Checks that code may be inserted in front of an instruction. `before` is the instruction in
+    /// front of it in the same block.
     pub(super) fn check_counter_place(&self, old: u64, before: Option<&Instruction>) -> Result<()> {
         let inside = self.alternatives_at(old).any(|alternative| alternative.site < old);
         ensure!(!inside, "is inside of an alternative, which the kernel writes as a whole");
@@ -111,8 +116,8 @@ impl Prover<'_> {
             .filter(move |e| at < e.site + u64::from(e.len))
     }
 
-    /// Whether no instruction that can come after `at` reads a flag that the counter changes: every
-    /// way is followed until the flags are written, or a function returns.
+    /// Checks that no instruction that can run after `at` reads a flag that the counter changes.
+    /// Follows every way until the flags are written or a function returns.
     fn check_flags(&self, at: u64) -> Result<()> {
         let mut followed: BTreeMap<u64, u32> = BTreeMap::new();
         let mut ways = vec![(at, CHANGED)];
@@ -129,8 +134,8 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Runs one instruction with these flags being needed or not: pushes where control goes next,
-    /// and which flags still have the counter's values there.
+    /// Follows one instruction. `live` holds the flags that still have the counter's values in
+    /// front of it. Pushes the addresses at which control goes on, with their flags.
     fn follow_flags(&self, at: u64, live: u32, ways: &mut Vec<(u64, u32)>) -> Result<()> {
         let i = self.instruction(at)?;
         refuse_reading(&i, live)?;
@@ -172,14 +177,14 @@ impl Prover<'_> {
             FlowControl::Exception => !self.is_bug(at),
             FlowControl::Interrupt => i.code() != Code::Int3,
         };
-        // Behind the last instruction of a function is nothing: it does not come back.
+        // A call at the end of a function never returns.
         if goes_on && !self.ends_function(next) {
             ways.push((next, left));
         }
         Ok(())
     }
 
-    /// What the kernel may have written over an instruction: reads no flag, and goes where it goes.
+    /// Follows what the kernel may have written over an instruction.
     fn follow_replacement(
         &self,
         alternative: &AlternativeEntry,
@@ -203,7 +208,7 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Whether a function begins there that a compiler has made: one with a tracer's site.
+    /// Whether a compiled function begins at an address. Such a function has a tracer's site.
     fn is_compiled_function(&self, at: u64) -> bool {
         let has = |at: u64| self.kernel.tables.tracer_sites.binary_search(&at).is_ok();
         has(at) || has(at + 4)
@@ -218,7 +223,7 @@ impl Prover<'_> {
     }
 
     /// The copied block that holds an address.
-    fn block_of(&self, at: u64) -> Option<&super::Claim> {
+    fn block_of(&self, at: u64) -> Option<&super::CopyClaim> {
         let index = self.by_old.partition_point(|claim| claim.old.0 <= at).checked_sub(1)?;
         Some(&self.by_old[index]).filter(|claim| at < claim.old_end())
     }
@@ -247,7 +252,7 @@ fn written(i: &Instruction) -> u32 {
             | Mnemonic::Rcr
     ) && i.op_count() > 1
         && i.op_register(i.op_count() - 1) == Register::CL;
-    // A count of zero writes none.
+    // With a count of zero, these write no flag.
     let by_length = i.has_rep_prefix() || i.has_repne_prefix();
     if by_count || by_length { 0 } else { i.rflags_modified() & !i.rflags_read() }
 }
@@ -256,8 +261,8 @@ const ORC_REG_BP: u8 = 4;
 const ORC_REG_SP: u8 = 5;
 const ORC_TYPE_CALL: u8 = 2;
 
-/// What the unwinder must find in a counter's code: of each of its instructions the offset, and the
-/// state. `state` is that of the instruction behind it.
+/// The unwinder's state at each instruction of a counter's code, with the instruction's offset.
+/// `state` is the state at the instruction behind the counter.
 pub(super) fn unwinding(state: OrcState) -> Result<[(u32, OrcState); 4]> {
     let (base, kind) = (state[4] & 0xf, state[5] & 0x7);
     ensure!(

@@ -1,24 +1,24 @@
-//! The side tables of a module of copies, entry by entry.
+//! Compares the side tables of a module of copies, entry by entry.
 //!
-//! Takes the module and where each copied instruction went; compares each table with the one that
-//! the kernel's own table says it must be.
+//! Input: the module, and the offset of each copied instruction. Each table is compared with the
+//! one that follows from the kernel's own table.
 
-use super::{PC32, PC64, Place, Prover, Sites, Walked, counters};
+use super::{NamedPlace, PC32, PC64, Prover, Sites, Walked, counters};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
 use image::linked::tables::within;
 use object::{Object, ObjectSection};
 use std::collections::BTreeMap;
 
-/// An entry of a table, its references resolved: fields that name something, and the other bytes.
-type Entry = (Vec<Place>, Vec<u8>);
+/// An entry of a table: the places that its fields refer to, and its other bytes.
+type ResolvedEntry = (Vec<NamedPlace>, Vec<u8>);
 
 impl Prover<'_> {
     /// Compares all tables.
     pub(super) fn tables(&self, walked: &Walked) -> Result<()> {
         let sites = &walked.sites;
         let all = &self.kernel.tables;
-        let copy = |site: u64| sites.get(&site).map(|&at| Place::Copy(at));
+        let copy = |site: u64| sites.get(&site).map(|&at| NamedPlace::Copy(at));
         for (name, list) in [
             (".return_sites", &all.returns),
             (".retpoline_sites", &all.retpolines),
@@ -32,12 +32,12 @@ impl Prover<'_> {
         }
         let expected = self.copied_entries(&all.jumps, |e| e.site).filter_map(|e| {
             let target = self.control(e.target);
-            Some((vec![copy(e.site)?, target, Place::Kernel(e.key)], Vec::new()))
+            Some((vec![copy(e.site)?, target, NamedPlace::Kernel(e.key)], Vec::new()))
         });
         self.compare_table("__jump_table", 16, &[0, 4, 8], expected.collect())?;
         let expected = self
             .copied_entries(&all.static_calls, |e| e.site)
-            .filter_map(|e| Some((vec![copy(e.site)?, Place::Kernel(e.key)], Vec::new())));
+            .filter_map(|e| Some((vec![copy(e.site)?, NamedPlace::Kernel(e.key)], Vec::new())));
         self.compare_table(".static_call_sites", 8, &[0, 4], expected.collect())?;
         let expected = self.copied_entries(&all.exceptions, |e| e.site).filter_map(|e| {
             let fixup = self.control(e.fixup);
@@ -46,7 +46,7 @@ impl Prover<'_> {
         self.compare_table("__ex_table", 12, &[0, 4], expected.collect())?;
         let expected = self.copied_entries(&all.bugs, |e| e.site).filter_map(|e| {
             let rest = [e.line.to_le_bytes(), e.flags.to_le_bytes()].concat();
-            Some((vec![copy(e.site)?, Place::Kernel(e.file)], rest))
+            Some((vec![copy(e.site)?, NamedPlace::Kernel(e.file)], rest))
         });
         self.compare_table("__bug_table", 12, &[0, 4], expected.collect())?;
         self.alternatives(sites)?;
@@ -64,9 +64,9 @@ impl Prover<'_> {
         })
     }
 
-    /// Where control that went to `old` has to go.
-    fn control(&self, old: u64) -> Place {
-        self.start_of(old).map_or(Place::Kernel(old), |claim| Place::Copy(claim.new))
+    /// The place to which control must go that went to `old` in the kernel.
+    fn control(&self, old: u64) -> NamedPlace {
+        self.start_of(old).map_or(NamedPlace::Kernel(old), |claim| NamedPlace::Copy(claim.new))
     }
 
     fn data(&self, name: &str) -> Result<Option<(usize, &[u8])>> {
@@ -76,8 +76,8 @@ impl Prover<'_> {
         Ok(Some((section.index().0, section.data().with_context(|| name.to_owned())?)))
     }
 
-    /// The entries of a table: the fields at these offsets resolved, the bytes of the others.
-    fn entries(&self, name: &str, size: usize, fields: &[usize]) -> Result<Vec<Entry>> {
+    /// The entries of a table. Each has `size` bytes and references at the offsets `fields`.
+    fn entries(&self, name: &str, size: usize, fields: &[usize]) -> Result<Vec<ResolvedEntry>> {
         let Some((index, data)) = self.data(name)? else {
             return Ok(Vec::new());
         };
@@ -107,7 +107,7 @@ impl Prover<'_> {
         name: &str,
         size: usize,
         fields: &[usize],
-        mut expected: Vec<Entry>,
+        mut expected: Vec<ResolvedEntry>,
     ) -> Result<()> {
         let mut found = self.entries(name, size, fields)?;
         found.sort();
@@ -121,16 +121,16 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Their replacements are compared as bytes where nothing is relative, and by what their fields
-    /// name.
+    /// Compares the table of alternatives and their replacements. The fields of replacements are
+    /// compared by the places that they refer to, all other bytes as they are.
     fn alternatives(&self, sites: &Sites) -> Result<()> {
         let found = self.entries(".altinstructions", 14, &[0, 4])?;
         let all = self.copied_entries(&self.kernel.tables.alternatives, |e| e.site);
-        let mut expected: BTreeMap<Place, Vec<&image::linked::tables::AlternativeEntry>> =
+        let mut expected: BTreeMap<NamedPlace, Vec<&image::linked::tables::AlternativeEntry>> =
             BTreeMap::new();
         for e in all {
             if let Some(&at) = sites.get(&e.site) {
-                expected.entry(Place::Copy(at)).or_default().push(e);
+                expected.entry(NamedPlace::Copy(at)).or_default().push(e);
             }
         }
         let count: usize = expected.values().map(Vec::len).sum();
@@ -139,9 +139,9 @@ impl Prover<'_> {
             ".altinstructions: {} entries, {count} expected",
             found.len()
         );
-        let mut seen: BTreeMap<Place, usize> = BTreeMap::new();
+        let mut seen: BTreeMap<NamedPlace, usize> = BTreeMap::new();
         for (places, rest) in &found {
-            // For one site the order counts: a later one wins.
+            // The order of the entries of one site matters: the kernel applies them in turn.
             let n = seen.entry(places[0]).or_default();
             let e = expected
                 .get(&places[0])
@@ -156,8 +156,10 @@ impl Prover<'_> {
         Ok(())
     }
 
-    fn replacement(&self, old: u64, len: usize, place: Place) -> Result<()> {
-        let Place::Own(section, at) = place else { anyhow::bail!("is in no section of its own") };
+    fn replacement(&self, old: u64, len: usize, place: NamedPlace) -> Result<()> {
+        let NamedPlace::Own(section, at) = place else {
+            anyhow::bail!("is in no section of its own")
+        };
         let theirs = self.kernel.bytes(LinkAddr(old), len).context("is not in the file")?;
         let index = object::SectionIndex(section);
         let data = self.reading.elf.section_by_index(index)?.data()?;
@@ -178,7 +180,7 @@ impl Prover<'_> {
                 }
                 (_, true) => (
                     offsets.displacement_offset(),
-                    Place::Kernel(instruction.ip_rel_memory_address()),
+                    NamedPlace::Kernel(instruction.ip_rel_memory_address()),
                 ),
                 _ => {
                     let (a, b) = (&theirs[start..end], &ours[start..end]);
@@ -194,9 +196,11 @@ impl Prover<'_> {
             let behind = (end - start - field) as u64;
             let found = self.reading.field(section, at + (start + field) as u64);
             let names_it = match found {
-                Some((Place::Kernel(to), PC32)) => self.unslid(to.wrapping_add(behind)) == names,
-                Some((Place::Copy(to), PC32)) => {
-                    Place::Copy(to.wrapping_add(behind as u32)) == names
+                Some((NamedPlace::Kernel(to), PC32)) => {
+                    self.unslid(to.wrapping_add(behind)) == names
+                }
+                Some((NamedPlace::Copy(to), PC32)) => {
+                    NamedPlace::Copy(to.wrapping_add(behind as u32)) == names
                 }
                 _ => false,
             };
@@ -209,7 +213,7 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Every copied instruction unwinds as the original does.
+    /// Checks that the unwinder's state at every copied instruction is that of the original.
     fn orc(&self, walked: &Walked) -> Result<()> {
         let entries = self.entries(".orc_unwind_ip", 4, &[0])?;
         let (_, states) = self.data(".orc_unwind")?.context("the module has no .orc_unwind")?;
@@ -219,7 +223,7 @@ impl Prover<'_> {
         );
         let mut table = BTreeMap::new();
         for ((places, _), state) in entries.iter().zip(states.chunks_exact(6)) {
-            let Place::Copy(at) = places[0] else {
+            let NamedPlace::Copy(at) = places[0] else {
                 anyhow::bail!(".orc_unwind_ip names {:x?}", places[0])
             };
             let before = table.insert(at, state);

@@ -1,10 +1,10 @@
-//! Which functions calls through registers call, where the code says so: a kernel for User Mode
-//! Linux is compiled for any distance (`-mcmodel=large`), and loads the callee's address into a
-//! register first, at times far in front of the call.
+//! The callees of calls through registers, where the code names them. A kernel for User Mode Linux
+//! is compiled for any distance (`-mcmodel=large`): it loads the callee's address into a register,
+//! sometimes many blocks before the call.
 //!
-//! Takes an object and its flow; gives calls and jumps, and their callees. Forward constant
-//! propagation over the pieces; a register that comes from where the flow does not tell holds
-//! nothing that is known.
+//! Input: an object and its flow graph. Output: calls and jumps with their callees. The method is
+//! forward constant propagation over the pieces. Where the flow graph does not show how control
+//! arrives, the registers are unknown.
 
 use crate::counting::plan::ObjectFlow;
 use iced_x86::{
@@ -22,6 +22,7 @@ pub struct ThroughRegister {
     pub at: u32,
     /// Offset of the function that it enters.
     pub callee: u32,
+    /// A call; otherwise a jump.
     pub is_call: bool,
 }
 
@@ -63,7 +64,7 @@ pub fn through_registers(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<Th
     scan.found
 }
 
-/// What holds whichever way control came.
+/// Keeps the registers that hold the same address on both ways.
 fn meet(before: Option<Registers>, other: &Registers) -> Registers {
     let Some(before) = before else { return *other };
     std::array::from_fn(|r| before[r].filter(|_| before[r] == other[r]))
@@ -76,7 +77,7 @@ struct Scan<'o, 'a> {
 }
 
 impl Scan<'_, '_> {
-    /// Runs a piece: what the registers hold behind it.
+    /// Runs a piece: `registers` holds their values before it, and then those behind it.
     fn piece(&mut self, n: usize, registers: &mut Registers) {
         let piece = &self.object.pieces[n];
         let code =

@@ -1,37 +1,39 @@
-//! Which blocks need a counter, so that the counts of all follow (Knuth and Stevenson, "Optimal
-//! measurement points for program frequency counts", BIT 13, 1973).
+//! The blocks that need a counter so that the counts of all blocks follow (Knuth and Stevenson,
+//! "Optimal measurement points for program frequency counts", BIT 13, 1973).
 //!
-//! Takes a flow graph; gives the blocks to count, and the counts of the others from theirs. As many
-//! enter a place as leave it: the ways out of blocks and the ways into blocks fall into classes
-//! that edges join, and each block leads from a class to a class. Blocks on a spanning tree over
-//! the classes follow from those off it. One class is the world outside, for which nothing has to
-//! add up.
+//! Input: a flow graph. Output: the blocks to count; later, the counts of the other blocks.
+//!
+//! Idea: what flows into a point flows out of it. An edge joins the end of a block to the start of
+//! another. Ends and starts that edges join form a *class*, and each block leads from one class to
+//! another. Take a spanning tree over the classes: the blocks on the tree follow from those off
+//! it. Class 0 is the world outside the graph. Its sums need not balance.
 
-/// A flow graph.
-pub struct Flow {
+/// A flow graph. Blocks are numbered from 0.
+pub struct FlowGraph {
+    /// Block and successor, in any order.
     pub edges: Vec<(u32, u32)>,
-    /// Per block: control also comes in by other ways than edges.
+    /// Per block: control also enters in other ways than by edges.
     pub open_in: Vec<bool>,
-    /// Per block: control also leaves by other ways than edges.
+    /// Per block: control also leaves in other ways than by edges.
     pub open_out: Vec<bool>,
 }
 
-/// Per block: the class that it leaves and the one that it comes to. Class 0 is the world outside.
-struct Classes {
+/// Per block: the class from which it leads, and the class to which. Class 0 is the world outside.
+struct FlowClasses {
     into: Vec<u32>,
     out_of: Vec<u32>,
     count: usize,
 }
 
-impl Flow {
+impl FlowGraph {
     fn blocks(&self) -> usize {
         self.open_in.len()
     }
 
-    fn classes(&self) -> Classes {
+    fn classes(&self) -> FlowClasses {
         let blocks = self.blocks() as u32;
         let (outside, before, behind) = (0, |b: u32| 1 + b, |b: u32| 1 + blocks + b);
-        let mut sets = Sets::new(1 + 2 * blocks as usize);
+        let mut sets = DisjointSets::new(1 + 2 * blocks as usize);
         for &(from, to) in &self.edges {
             sets.join(behind(from), before(to));
         }
@@ -56,16 +58,16 @@ impl Flow {
         name(outside);
         let into = (0..blocks).map(|b| name(before(b))).collect();
         let out_of = (0..blocks).map(|b| name(behind(b))).collect();
-        Classes { into, out_of, count: count as usize }
+        FlowClasses { into, out_of, count: count as usize }
     }
 
-    /// The blocks to count: the fewest from which all follow, and among them those that are counted
-    /// with the least `reluctance`, by block.
-    pub fn to_count(&self, reluctance: &[u32]) -> Vec<bool> {
+    /// The blocks to count: the fewest from which all follow, with the least sum of `reluctance`.
+    /// Argument and result have one element per block.
+    pub(crate) fn to_count(&self, reluctance: &[u32]) -> Vec<bool> {
         let classes = self.classes();
         let mut order: Vec<usize> = (0..self.blocks()).collect();
         order.sort_by_key(|&b| std::cmp::Reverse(reluctance[b]));
-        let mut tree = Sets::new(classes.count);
+        let mut tree = DisjointSets::new(classes.count);
         let mut counts = vec![true; self.blocks()];
         for b in order {
             counts[b] = !tree.join(classes.into[b], classes.out_of[b]);
@@ -73,12 +75,13 @@ impl Flow {
         counts
     }
 
-    /// Fills in the counts that follow from others. Gives how many came out negative, which are
-    /// taken for 0: control went ways that the graph has not (a task that never came back from a
-    /// call).
+    /// Fills in the counts that follow from others, one per block. Returns the number of counts
+    /// that came out negative. They are set to 0. Control then went a way that the graph does not
+    /// have, for example because a task never came back from a call.
     pub fn fill(&self, counts: &mut [Option<u64>]) -> usize {
         let classes = self.classes();
-        // What is known to come to each class less what leaves it, and its blocks of unknown count.
+        // Per class: the known flow into it less the known flow out of it, and its blocks of
+        // unknown count.
         let mut surplus = vec![0i128; classes.count];
         let mut unknown: Vec<Vec<u32>> = vec![Vec::new(); classes.count];
         for (b, count) in counts.iter().enumerate() {
@@ -116,11 +119,11 @@ impl Flow {
 }
 
 /// Disjoint sets of numbers.
-struct Sets(Vec<u32>);
+struct DisjointSets(Vec<u32>);
 
-impl Sets {
-    fn new(count: usize) -> Sets {
-        Sets((0..count as u32).collect())
+impl DisjointSets {
+    fn new(count: usize) -> DisjointSets {
+        DisjointSets((0..count as u32).collect())
     }
 
     fn root(&mut self, mut member: u32) -> u32 {
@@ -145,8 +148,8 @@ mod tests {
     use super::*;
     use layout::random::SplitMix64;
 
-    fn flow(blocks: usize, edges: &[(u32, u32)]) -> Flow {
-        Flow {
+    fn flow(blocks: usize, edges: &[(u32, u32)]) -> FlowGraph {
+        FlowGraph {
             edges: edges.to_vec(),
             open_in: (0..blocks).map(|b| b == 0).collect(),
             open_out: (0..blocks).map(|b| b == blocks - 1).collect(),
@@ -180,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_told() {
+    fn contradicting_counts_are_reported() {
         // 5 come in, 7 of them go left.
-        let fork = Flow {
+        let fork = FlowGraph {
             edges: vec![(0, 1), (0, 2)],
             open_in: vec![true, false, false],
             open_out: vec![false, true, true],

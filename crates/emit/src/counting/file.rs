@@ -1,5 +1,5 @@
-//! The list of counters (`vmlinux.klc`): which block each of them counts, as text. The format
-//! stands in `ARCHITECTURE.md`, "Files between the stages".
+//! The list of counters (`vmlinux.klc`): text that names the block of each counter.
+//! `ARCHITECTURE.md`, "Files between the stages", defines the format.
 
 use image::BuildId;
 use image::address::LinkAddr;
@@ -9,23 +9,31 @@ use std::fmt::Write as _;
 /// The counters of a counting kernel, in the order in which their counts lie in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
+    /// The build id of the kernel without counters.
     pub build_id: BuildId,
-    /// Ascending.
+    /// Per counter: the address of its block in the kernel without counters. Ascending.
     pub blocks: Vec<LinkAddr>,
 }
 
+/// The rule that a list of counters breaks. Lines are numbered from 1.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CountersError {
+    /// The first line or the checksum is wrong.
     #[error("not a list of counters, or a damaged one")]
     Seal(#[from] SealError),
+    /// The second line does not name the kernel.
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
+    /// This line holds no address, or one that is not above the one before.
     #[error("line {0}: expected an address in hexadecimal, above the one before")]
     Address(usize),
+    /// The last line is missing.
     #[error("cut off: there is no \"end\" line")]
     CutOff,
+    /// The line of the end, and the number of addresses before it.
     #[error(
-        "line {0}: the \"end\" line is not the last, or gives another number than the {1} counters before it"
+        "line {0}: the \"end\" line is not the last, or gives another number than the {1} counters \
+         before it"
     )]
     End(usize, usize),
 }
@@ -46,7 +54,7 @@ impl Counters {
     /// Reads what `to_text` wrote, and the older format without a checksum.
     ///
     /// # Errors
-    /// The first broken rule, with its line.
+    /// The first rule that the text breaks, with its line.
     pub fn from_text(text: &str) -> Result<Self, CountersError> {
         // The first line is read already.
         let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());

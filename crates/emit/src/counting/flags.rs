@@ -1,8 +1,9 @@
-//! Where in a block a counter can stand: in front of an instruction at which the flags that `inc`
+//! The place of a counter in its block: in front of an instruction at which the flags that `inc`
 //! changes are dead.
 //!
-//! Takes the code of blocks and the edges between them; gives for each block the place of its
-//! counter. Backward liveness over the blocks; what is not known keeps flags alive.
+//! Input: the code of blocks and the edges between them. Output: per block, the place of its
+//! counter. The method is backward liveness over the blocks. Flags are live wherever the analysis
+//! does not know.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, Register, RflagsBits};
 use std::ops::Range;
@@ -11,8 +12,9 @@ use std::ops::Range;
 const CHANGED: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF;
 
-/// What one instruction means for the flags.
-pub struct Step {
+/// How one instruction uses the flags.
+pub struct FlagStep {
+    /// The instruction's address.
     pub at: u64,
     reads: u32,
     kills: u32,
@@ -20,24 +22,27 @@ pub struct Step {
     pub free: bool,
 }
 
-/// Where a counter can stand.
+/// A place where a counter can stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CounterSite {
+    /// The address of the instruction behind the counter.
     pub at: u64,
-    /// The flags are needed there.
+    /// Code behind the counter reads a flag that the counter changes.
     pub flags_live: bool,
 }
 
-/// Blocks that follow, and whether control may go where nothing is known of the flags.
+/// Where control goes from a block.
 #[derive(Clone, Default)]
 pub struct Successors {
+    /// The numbers of the blocks that follow.
     pub blocks: Vec<u32>,
+    /// Control may also go to other code, which may read any flag.
     pub unknown: bool,
 }
 
 impl Successors {
-    /// Of blocks: by their edges, `leaves_by_edges` (no other way out) and, where there is one,
-    /// what their code ends with.
+    /// The successors of each block. `leaves_by_edges` says per block that `edges` holds every way
+    /// out of it. For the other blocks, the end of their `code` decides.
     pub fn of<'c>(
         edges: impl Iterator<Item = (u32, u32)>,
         leaves_by_edges: &[bool],
@@ -55,9 +60,9 @@ impl Successors {
     }
 }
 
-/// Per block: the place of its counter, the first at which no flag is needed, or else the first of
-/// all.
-pub fn places(steps: &[Vec<Step>], successors: &[Successors]) -> Vec<Option<Place>> {
+/// Per block: the place of its counter. It is the first place at which no flag is live; if there is
+/// none, the first place of all. `None` where no counter can stand.
+pub fn places(steps: &[Vec<FlagStep>], successors: &[Successors]) -> Vec<Option<CounterSite>> {
     let mut live_in = vec![0u32; steps.len()];
     loop {
         let mut changed = false;
@@ -79,7 +84,7 @@ fn out_of(successors: &Successors, live_in: &[u32]) -> u32 {
     if successors.unknown { known | CHANGED } else { known }
 }
 
-/// Whether a block that stops does so by leaving the function, where no flags are handed on.
+/// Whether the block ends by leaving its function. No flag is live there (System V ABI).
 fn leaves_function(code: &[u8]) -> bool {
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
     let last = decoder.iter().filter(|i| i.mnemonic() != Mnemonic::Int3).last();
@@ -95,20 +100,20 @@ fn leaves_function(code: &[u8]) -> bool {
     })
 }
 
-/// The steps of the code at `address`. `alternative_at`: the alternative that holds an address,
-/// which is patched at run time.
+/// The steps of the code that stands at `address`. `alternative_at` gives the range of the
+/// alternative that holds an address: the kernel patches it at run time.
 pub fn steps(
     code: &[u8],
     address: u64,
     alternative_at: impl Fn(u64) -> Option<Range<u64>>,
-) -> Vec<Step> {
+) -> Vec<FlagStep> {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let mut shadow = false;
     let mut found = Vec::new();
     for i in decoder.iter() {
         let alternative = alternative_at(i.ip());
         let inside = alternative.as_ref().is_some_and(|range| range.start < i.ip());
-        found.push(Step {
+        found.push(FlagStep {
             at: i.ip(),
             reads: i.rflags_read() & CHANGED,
             kills: if alternative.is_some() {
@@ -118,7 +123,7 @@ pub fn steps(
             },
             free: !inside && !shadow,
         });
-        // The instruction behind these is still protected from interrupts.
+        // The processor takes no interrupt before the instruction that follows these.
         shadow = matches!(i.mnemonic(), Mnemonic::Sti | Mnemonic::Pop | Mnemonic::Mov)
             && i.op0_register() == Register::SS
             || i.mnemonic() == Mnemonic::Sti;
@@ -126,7 +131,7 @@ pub fn steps(
     found
 }
 
-fn place(steps: &[Step], out: u32) -> Option<Place> {
+fn place(steps: &[FlagStep], out: u32) -> Option<CounterSite> {
     let mut live = out;
     let (mut dead, mut any) = (None, None);
     for step in steps.iter().rev() {
@@ -136,7 +141,7 @@ fn place(steps: &[Step], out: u32) -> Option<Place> {
             dead = if live == 0 { any } else { dead };
         }
     }
-    let place = |at, flags_live| Place { at, flags_live };
+    let place = |at, flags_live| CounterSite { at, flags_live };
     dead.map(|at| place(at, false)).or(any.map(|at| place(at, true)))
 }
 
@@ -144,8 +149,13 @@ fn place(steps: &[Step], out: u32) -> Option<Place> {
 mod tests {
     use super::*;
 
-    fn placed(blocks: &[&[u8]], edges: &[(u32, u32)], by_edges: &[bool]) -> Vec<Option<Place>> {
-        let steps: Vec<Vec<Step>> = blocks.iter().map(|code| steps(code, 0, |_| None)).collect();
+    fn placed(
+        blocks: &[&[u8]],
+        edges: &[(u32, u32)],
+        by_edges: &[bool],
+    ) -> Vec<Option<CounterSite>> {
+        let steps: Vec<Vec<FlagStep>> =
+            blocks.iter().map(|code| steps(code, 0, |_| None)).collect();
         let successors = Successors::of(edges.iter().copied(), by_edges, |n| blocks[n]);
         places(&steps, &successors)
     }
@@ -159,7 +169,7 @@ mod tests {
     fn a_counter_stands_where_no_flag_is_needed() {
         let blocks: [&[u8]; 3] = [&[0x39, 0xf7, 0x74, 0x02], &[0x77, 0x00], &[0xc3]];
         let found = placed(&blocks, &[(0, 1), (0, 2), (1, 2)], &[true, true, false]);
-        let place = |flags_live| Some(Place { at: 0, flags_live });
+        let place = |flags_live| Some(CounterSite { at: 0, flags_live });
         assert_eq!(found, [place(false), place(true), place(false)]);
     }
 

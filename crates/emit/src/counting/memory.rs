@@ -1,7 +1,7 @@
-//! What the counters of a running kernel hold, where the kernel is a process: User Mode Linux.
+//! The counts of a kernel that runs as a process: User Mode Linux.
 //!
-//! Takes a process and the program that it runs; gives the counts. The process is stopped while it
-//! is read, so that they belong together.
+//! Input: a process and the program that it runs. Output: the counts. The process is stopped while
+//! its memory is read, so that all counts are of one moment.
 
 use crate::object::COUNTS;
 use anyhow::{Context, Result, ensure};
@@ -20,7 +20,8 @@ struct Room {
     size: u64,
 }
 
-/// The counts of the process `pid`, which runs the counting kernel `vmlinux` with so many counters.
+/// The counts of the process `pid`, one per counter, in the order of the list of counters. The
+/// process runs the counting kernel `vmlinux`, which has `counters` counters.
 ///
 /// # Errors
 /// There is no such process, it may not be read, or it runs something else; the kernel has another
@@ -57,7 +58,7 @@ pub fn read(pid: u32, vmlinux: &Path, counters: usize) -> Result<Vec<u64>> {
     Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
 
-/// Where the symbol of the counts says that they lie.
+/// Reads from the symbol table where the counts lie.
 fn room(vmlinux: &[u8]) -> Result<Room> {
     let elf = object::File::parse(vmlinux).context("not an ELF file")?;
     let symbol = elf.symbol_by_name(COUNTS).with_context(|| {
@@ -70,7 +71,7 @@ fn room(vmlinux: &[u8]) -> Result<Room> {
     Ok(Room { address: symbol.address(), size: symbol.size() })
 }
 
-/// A process that stands still, and goes on when this is dropped.
+/// A stopped process. Dropping this continues it.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -96,7 +97,7 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // It has ended meanwhile, or goes on.
+        // An error means that the process has ended.
         let _ = kill_process(self.0, Signal::CONT);
     }
 }

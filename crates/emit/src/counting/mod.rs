@@ -1,8 +1,8 @@
-//! Counting what a kernel runs by counters in its own code (the `+I` step of Speer 1994).
+//! Counters in the kernel's own code (the `+I` step of Speer 1994).
 //!
-//! Takes a kernel's object; gives where counters stand, as few as all counts follow from; takes
-//! what they counted and gives a profile. The counters are written by `emit::object`; nothing here
-//! writes code.
+//! Before the kernel runs: takes the kernel's object; gives the places of the counters, the fewest
+//! from which the counts of all blocks follow. After it ran: takes what the counters hold; gives a
+//! profile. `emit::object` writes the counters. This module writes no code.
 
 pub(crate) mod callees;
 mod derivable;

@@ -1,7 +1,8 @@
-//! What counters counted becomes a profile.
+//! From counts to a profile.
 //!
-//! Takes an object, its kernel's image and the counts of counted pieces; gives counts of all
-//! blocks, edges and calls, by link addresses of the kernel without counters.
+//! Input: an object, its kernel's image, and the counts of the pieces that have counters. Output: a
+//! profile with the counts of all blocks, edges and calls, by link addresses of the kernel without
+//! counters.
 
 use crate::counting::Counters;
 use crate::counting::callees::{self, ThroughRegister};
@@ -19,41 +20,49 @@ use serde::Serialize;
 
 /// How well the counts determine the profile.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Quality {
+pub struct CountQuality {
+    /// Counters of the kernel.
     pub counters: usize,
+    /// Blocks, as the emitter cuts them.
     pub blocks: usize,
-    /// Blocks (as the emitter cuts them) whose counts follow from no counter: taken for 0.
+    /// Blocks whose counts follow from no counter. They are set to 0.
     pub unknown_blocks: usize,
-    /// Blocks whose counts came out negative: control went a way that the code does not show. Taken
-    /// for 0.
+    /// Blocks whose counts came out negative: control went a way that the code does not show. They
+    /// are set to 0.
     pub negative_blocks: usize,
+    /// Edges between blocks.
     pub edges: usize,
-    /// Edges with counts that are not known exactly, but bounded by both ends; the bound is taken.
+    /// Edges whose count is known only as an upper bound, from the blocks at both ends. The profile
+    /// holds the bound.
     pub bounded_edges: usize,
-    /// The share of the counts of all edges that those have.
+    /// The share, 0 to 1, of bounded edges in the counts of all edges.
     pub bounded_share: f64,
-    /// Calls and jumps through registers that ran, and those of them whose callee the code tells.
+    /// How often calls with a callee that the image does not name ran.
     pub through_registers: u64,
+    /// Of these, how often those ran whose callee the object's code names.
     pub through_registers_known: u64,
 }
 
-/// Where an object's `.text` lies, and what it is in the linked kernel.
-pub struct Subject<'a, 'd> {
+/// The kernel whose counts are read.
+pub struct CountedKernel<'a, 'd> {
+    /// The object without counters.
     pub object: &'a KernelObject<'d>,
+    /// The link address of the object's `.text` in the kernel without counters.
     pub base: LinkAddr,
+    /// The linked kernel without counters.
     pub image: &'a Image,
 }
 
-/// The profile of what `counts`, by counter, say.
+/// The profile that follows from `counts`, which has one element per counter.
 ///
 /// # Errors
-/// The counters are not those of this kernel.
+/// The counters belong to another kernel.
 pub fn profile(
-    subject: &Subject<'_, '_>,
+    subject: &CountedKernel<'_, '_>,
     counters: &Counters,
     counts: &[u64],
     workload: &str,
-) -> Result<(Profile, Quality)> {
+) -> Result<(Profile, CountQuality)> {
     let flow = ObjectFlow::of(subject.object);
     let mut known = by_piece(subject, counters, counts)?;
     let negative_blocks = flow.flow.fill(&mut known);
@@ -67,23 +76,23 @@ pub fn profile(
             .collect();
     let edges = derive(&mut blocks, &flow.flow.edges);
     let counts: Vec<u64> = blocks.iter().map(|b| b.count.unwrap_or(0)).collect();
-    let mut making = Making {
+    let mut builder = ProfileBuilder {
         subject,
         counts: &counts,
         profile: Profile::empty(subject.image.build_id.clone()),
     };
     let through = callees::through_registers(subject.object, &flow);
-    making.add_blocks();
+    builder.add_blocks();
     for (&(from, to, kind), edge) in
         flow.edges.iter().zip(&edges).filter(|(_, edge)| edge.count > 0)
     {
-        making.add_edge(from, to, kind, edge.count);
+        builder.add_edge(from, to, kind, edge.count);
     }
-    making.add_through(&through);
+    builder.add_through(&through);
     let all: u64 = edges.iter().map(|e| e.count).sum();
     let bounded = edges.iter().filter(|e| !e.exact);
-    let (through_registers, through_registers_known) = making.through_registers(&through);
-    let quality = Quality {
+    let (through_registers, through_registers_known) = builder.through_registers(&through);
+    let quality = CountQuality {
         counters: counters.blocks.len(),
         blocks: blocks.len(),
         unknown_blocks: blocks.iter().filter(|b| b.count.is_none()).count(),
@@ -94,7 +103,7 @@ pub fn profile(
         through_registers,
         through_registers_known,
     };
-    let mut profile = making.profile;
+    let mut profile = builder.profile;
     profile.sources.push(ProfileSource {
         workload: workload.to_owned(),
         seed: 0,
@@ -107,14 +116,15 @@ pub fn profile(
 
 /// The count of each piece that has a counter.
 fn by_piece(
-    subject: &Subject<'_, '_>,
+    subject: &CountedKernel<'_, '_>,
     counters: &Counters,
     counts: &[u64],
 ) -> Result<Vec<Option<u64>>> {
     let (mine, theirs) = (&subject.image.build_id.0, &counters.build_id.0);
     ensure!(
         mine == theirs,
-        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; relink it with --count again"
+        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; \
+         relink it with --count again"
     );
     assert_eq!(counters.blocks.len(), counts.len(), "a count for each counter");
     let pieces = &subject.object.pieces;
@@ -130,14 +140,14 @@ fn by_piece(
     Ok(known)
 }
 
-struct Making<'a, 'd> {
-    subject: &'a Subject<'a, 'd>,
+struct ProfileBuilder<'a, 'd> {
+    subject: &'a CountedKernel<'a, 'd>,
     /// By piece.
     counts: &'a [u64],
     profile: Profile,
 }
 
-impl Making<'_, '_> {
+impl ProfileBuilder<'_, '_> {
     fn address(&self, at: u32) -> LinkAddr {
         LinkAddr(self.subject.base.0 + u64::from(at))
     }
@@ -147,8 +157,9 @@ impl Making<'_, '_> {
         self.subject.image.block_at(self.address(at))
     }
 
-    /// The image's blocks are the finer ones: they end behind calls, too. Each runs as often as the
-    /// piece in which it begins.
+    /// Adds the counts of the image's blocks, and of the calls and fall-throughs at their ends. The
+    /// image also cuts blocks behind calls, so a piece holds one or more of its blocks. Each of
+    /// them runs as often as the piece in which it begins.
     fn add_blocks(&mut self) {
         let image = self.subject.image;
         for (piece, &count) in
@@ -159,7 +170,7 @@ impl Making<'_, '_> {
             let behind = image.blocks.partition_point(|b| b.addr < to);
             for (n, block) in (first..).zip(&image.blocks[first..behind]) {
                 self.profile.blocks.insert(block.addr, count);
-                // Behind a function's last call may be no-ops only, which are no block.
+                // Behind a function's last call there may be only no-ops, which form no block.
                 let runs_on = image.blocks[..behind]
                     .get(n + 1)
                     .is_some_and(|next| next.addr == block.end_addr());
@@ -176,9 +187,9 @@ impl Making<'_, '_> {
         }
     }
 
-    /// An edge between pieces: from the block that holds the last byte of one to that at the start
-    /// of the other. A piece may begin inside a block (where a jump table leads, which the image
-    /// does not know of): then it is no edge there.
+    /// Adds an edge between pieces: from the block that holds the last byte of one piece to the
+    /// block at the start of the other. Where that piece begins inside a block, no edge is added:
+    /// it is the target of a jump table that the image does not know.
     fn add_edge(&mut self, from: u32, to: u32, kind: EdgeKind, count: u64) {
         let pieces = &self.subject.object.pieces;
         let (Some(from), Some(block)) =
@@ -198,7 +209,7 @@ impl Making<'_, '_> {
         piece.map_or(0, |piece| self.counts[piece])
     }
 
-    /// Calls and jumps through registers, to functions that the code names.
+    /// Adds the calls and jumps through registers to functions that the code names.
     fn add_through(&mut self, through: &[ThroughRegister]) {
         for known in through {
             let (count, callee) = (self.count_at(known.at), self.address(known.callee));
@@ -219,8 +230,8 @@ impl Making<'_, '_> {
         }
     }
 
-    /// How often calls of unknown callees ran by the image alone, and how many of them were found
-    /// out.
+    /// How often calls ran whose callee the image does not name, and how often those of them ran
+    /// whose callee is known now.
     fn through_registers(&self, through: &[ThroughRegister]) -> (u64, u64) {
         let image = self.subject.image;
         let indirect = image.blocks.iter().filter(|b| b.end == BlockEnd::Call(None));
@@ -230,7 +241,7 @@ impl Making<'_, '_> {
     }
 }
 
-/// Instructions that the counted pieces ran.
+/// The number of instructions that ran in `.text`.
 fn instructions(object: &KernelObject<'_>, counts: &[u64]) -> u64 {
     let text = object.elf.bytes(object.text);
     let ran = object.pieces.iter().zip(counts).filter(|&(_, &count)| count > 0);

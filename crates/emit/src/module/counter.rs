@@ -1,10 +1,12 @@
-//! The code that counts how often a block runs, and the section through which it finds its counter.
+//! The code of a counter, and the section through which the code finds its counter.
 //!
-//! Takes the number of a counter; gives bytes, their fields, and the unwinder's states in them. The
-//! counters lie in per-CPU memory that `kmod/counters.c` allocates when the group is installed. It
-//! finds [`section`]'s bytes in the module's data and writes there where the memory lies: a
-//! *cookie* for each 2 048 counters, since the kernel allocates at most 32 KB of per-CPU memory at
-//! once.
+//! Input: the number of a counter. Output: the counter's code, the values of its fields, and the
+//! unwinder's states in it.
+//!
+//! The counters lie in per-CPU memory that `kmod/counters.c` allocates when the group is installed.
+//! `kmod/counters.c` finds [`section`]'s bytes in the module's data and writes the memory's
+//! location there: a *cookie* for each 2 048 counters, since the kernel allocates at most 32 KB of
+//! per-CPU memory at once.
 //!
 //! ```text
 //! push %rax
@@ -13,9 +15,9 @@
 //! pop  %rax
 //! ```
 //!
-//! The counter is right on every path: the kernel has no red zone below the stack pointer, `mov`,
-//! `push` and `pop` change no flag, a cookie is the same for all CPUs, and one instruction counts.
-//! Only the flags that `inc` changes must be dead.
+//! The code is correct at every place where the flags that `inc` changes are dead: the kernel has
+//! no red zone below the stack pointer; `mov`, `push` and `pop` change no flag; a cookie is the
+//! same for all CPUs; and one instruction increments the counter, so that no interrupt divides it.
 
 use image::object::orc::OrcState;
 
@@ -26,7 +28,7 @@ pub const MOST_COUNTERS: usize = 65_536;
 
 /// What the section begins and ends with: `KERNLANE_COOKIES`.
 const MAGIC: &[u8; 16] = b"kernlane cookies";
-/// Where in the section the cookies begin: behind the magic and the number of counters.
+/// Offset of the first cookie in the section, behind the magic and the number of counters.
 const FIRST_COOKIE: i64 = 24;
 
 /// The code, its fields zero.
@@ -37,18 +39,19 @@ pub const CODE: [u8; 17] = [
     0x58, // pop %rax
 ];
 /// Offset of the field that names the cookie, relative to its end.
-pub const COOKIE_FIELD: u32 = 4;
+pub(crate) const COOKIE_FIELD: u32 = 4;
 /// Offset of the displacement.
-pub const DISPLACEMENT_FIELD: u32 = 12;
+pub(crate) const DISPLACEMENT_FIELD: u32 = 12;
 /// Offset of the first instruction behind the push.
-pub const BEHIND_PUSH: u32 = 1;
+pub(crate) const BEHIND_PUSH: u32 = 1;
 
-/// The addend that makes a field relative to its end name a counter's cookie in the section.
-pub fn cookie_addend(counter: usize) -> i64 {
+/// The addend of the relocation by which a counter's code refers to its cookie in the section. The
+/// field is relative to its own end.
+pub(crate) fn cookie_addend(counter: usize) -> i64 {
     FIRST_COOKIE + 8 * (counter / COUNTERS_A_COOKIE) as i64 - 4
 }
 
-/// Bytes from the cookie's per-CPU memory to a counter.
+/// The distance in bytes from the cookie's per-CPU memory to a counter, little-endian.
 pub fn displacement(counter: usize) -> [u8; 4] {
     ((counter % COUNTERS_A_COOKIE) as u32 * 8).to_le_bytes()
 }
@@ -70,9 +73,9 @@ const ORC_REG_BP: u8 = 4;
 const ORC_REG_SP: u8 = 5;
 const ORC_TYPE_CALL: u8 = 2;
 
-/// The unwinder's state behind the push, where it is `state` in front of it. `None` where the
-/// unwinder finds the frame in another way than by the stack or frame pointer: no counter stands
-/// there.
+/// The unwinder's state behind the push, if the state in front of it is `state`. `None` where the
+/// unwinder finds the frame neither by the stack pointer nor by the frame pointer: no counter can
+/// stand there.
 pub fn pushed(state: OrcState) -> Option<OrcState> {
     let [low, high, bp_low, bp_high, registers, kind] = state;
     if kind & 0x7 != ORC_TYPE_CALL {

@@ -1,209 +1,155 @@
 //! Writes a relocatable ELF file as the kernel's module loader takes it.
 //!
-//! Takes sections with their relocations and symbols; gives bytes. Knows nothing of what is in
-//! them.
+//! Input: sections with their relocations, and symbols. Output: the file's bytes. This module does
+//! not know what the sections contain.
 
-use object::elf::{
-    SHT_RELA, SHT_STRTAB, SHT_SYMTAB, STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_NOTYPE, STT_SECTION,
+use anyhow::{Context, Result};
+use object::elf::{RelocationType, SHT_PROGBITS, SectionFlags};
+use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
+    SymbolScope,
 };
 
-/// A section to be.
-pub struct Section {
+/// A section to write.
+pub struct ModuleSection {
     pub name: &'static str,
-    pub kind: u32,
-    pub flags: u64,
+    pub flags: SectionFlags,
     pub align: u64,
     pub data: Vec<u8>,
-    pub relocations: Vec<Relocation>,
+    pub relocations: Vec<ModuleRelocation>,
 }
 
-/// What a relocation is against.
+/// The symbol of a relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Against {
-    /// A section, by its number in the list.
+pub enum RelocationBase {
+    /// A section's symbol, by the section's number in the list.
     Section(usize),
     /// The one undefined symbol.
     Import,
 }
 
+/// A relocation of a section.
 #[derive(Clone, Copy, Debug)]
-pub struct Relocation {
+pub struct ModuleRelocation {
+    /// The offset of the field in its section.
     pub offset: u64,
-    pub kind: u32,
-    pub against: Against,
+    pub kind: RelocationType,
+    pub base: RelocationBase,
     pub addend: i64,
 }
 
-/// A function to be named.
-pub struct Symbol {
+/// A function's symbol.
+pub struct ModuleSymbol {
     pub name: String,
+    /// The section's number in the list.
     pub section: usize,
     pub offset: u64,
     pub size: u64,
 }
 
-const HEADER: usize = 64;
-const SECTION_HEADER: usize = 64;
-
-/// The file. `import` is the name of the undefined symbol.
-pub fn write(sections: &[Section], symbols: &[Symbol], import: &str) -> Vec<u8> {
-    let mut names = Strings::new();
-    let mut out = vec![0; HEADER];
-    let mut headers = vec![[0u64; 10]];
-    let symtab_index = 1
-        + sections.len() as u64
-        + sections.iter().filter(|s| !s.relocations.is_empty()).count() as u64;
-    let import_index = (1 + sections.len() + symbols.len()) as u64;
-    for section in sections {
-        let offset = append(&mut out, &section.data, section.align);
-        let name = names.add(section.name);
-        headers.push(header(
-            name,
-            section.kind,
-            section.flags,
-            offset,
-            section.data.len(),
-            0,
-            0,
-            section.align,
-            0,
-        ));
+/// The file. `import` is the name of the undefined symbol. The first section's bytes stand directly
+/// behind the file's header, if its alignment allows that.
+///
+/// # Errors
+/// A name contains a zero, or the file would be larger than the format allows.
+pub fn write(
+    sections: &[ModuleSection],
+    symbols: &[ModuleSymbol],
+    import: &str,
+) -> Result<Vec<u8>> {
+    let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+    let ids: Vec<SectionId> = sections.iter().map(|section| add(&mut file, section)).collect();
+    let section_symbols: Vec<SymbolId> = ids.iter().map(|&id| file.section_symbol(id)).collect();
+    for symbol in symbols {
+        let section = SymbolSection::Section(ids[symbol.section]);
+        file.add_symbol(function(&symbol.name, section, symbol.offset, symbol.size));
     }
-    for (index, section) in sections.iter().enumerate().filter(|(_, s)| !s.relocations.is_empty()) {
-        let data: Vec<u8> =
-            section.relocations.iter().flat_map(|r| rela(r, import_index)).collect();
-        let offset = append(&mut out, &data, 8);
-        let name = names.add(&format!(".rela{}", section.name));
-        let info = index as u64 + 1;
-        headers.push(header(name, SHT_RELA, 0x40, offset, data.len(), symtab_index, info, 8, 24));
-    }
-    let (symtab, strings) = symbol_table(sections.len(), symbols, import);
-    let offset = append(&mut out, &symtab, 8);
-    let name = names.add(".symtab");
-    headers.push(header(
-        name,
-        SHT_SYMTAB,
-        0,
-        offset,
-        symtab.len(),
-        symtab_index + 1,
-        import_index,
-        8,
-        24,
-    ));
-    let offset = append(&mut out, &strings, 1);
-    let name = names.add(".strtab");
-    headers.push(header(name, SHT_STRTAB, 0, offset, strings.len(), 0, 0, 1, 0));
-    let name = names.add(".shstrtab");
-    let offset = append(&mut out, &names.bytes, 1);
-    headers.push(header(name, SHT_STRTAB, 0, offset, names.bytes.len(), 0, 0, 1, 0));
-    out.resize(out.len().next_multiple_of(8), 0);
-    let table = out.len() as u64;
-    for h in &headers {
-        write_header(&mut out, h);
-    }
-    write_file_header(&mut out, table, headers.len() as u16);
-    out
-}
-
-fn append(out: &mut Vec<u8>, data: &[u8], align: u64) -> u64 {
-    out.resize(out.len().next_multiple_of(align.max(1) as usize), 0);
-    let offset = out.len() as u64;
-    out.extend_from_slice(data);
-    offset
-}
-
-/// name, type, flags, address, offset, size, link, info, align, entry size.
-#[allow(clippy::too_many_arguments, reason = "the fields of Elf64_Shdr, in its order")]
-fn header(
-    name: u32,
-    kind: u32,
-    flags: u64,
-    offset: u64,
-    size: usize,
-    link: u64,
-    info: u64,
-    align: u64,
-    entry: u64,
-) -> [u64; 10] {
-    [u64::from(name), u64::from(kind), flags, 0, offset, size as u64, link, info, align, entry]
-}
-
-fn write_header(out: &mut Vec<u8>, h: &[u64; 10]) {
-    for (i, &field) in h.iter().enumerate() {
-        match i {
-            0 | 1 | 6 | 7 => out.extend((field as u32).to_le_bytes()),
-            _ => out.extend(field.to_le_bytes()),
+    let import =
+        Symbol { scope: SymbolScope::Unknown, ..function(import, SymbolSection::Undefined, 0, 0) };
+    let import = file.add_symbol(import);
+    for (section, &id) in sections.iter().zip(&ids) {
+        for relocation in &section.relocations {
+            let symbol = match relocation.base {
+                RelocationBase::Section(index) => section_symbols[index],
+                RelocationBase::Import => import,
+            };
+            let &ModuleRelocation { offset, kind, addend, .. } = relocation;
+            let flags = RelocationFlags::Elf { r_type: kind };
+            file.add_relocation(id, Relocation { offset, symbol, addend, flags })
+                .with_context(|| section.name)?;
         }
     }
+    file.write().context("writing the module")
 }
 
-fn write_file_header(out: &mut [u8], table: u64, count: u16) {
-    let mut head = Vec::with_capacity(HEADER);
-    // 64 bits, little-endian, version 1, System V.
-    head.extend([0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    head.extend(object::elf::ET_REL.to_le_bytes());
-    head.extend(object::elf::EM_X86_64.to_le_bytes());
-    head.extend(1u32.to_le_bytes());
-    head.extend([0u64, 0, table].map(u64::to_le_bytes).concat());
-    head.extend(0u32.to_le_bytes());
-    head.extend(
-        [HEADER as u16, 0, 0, SECTION_HEADER as u16, count, count - 1]
-            .map(u16::to_le_bytes)
-            .concat(),
-    );
-    out[..HEADER].copy_from_slice(&head);
+fn add<'a>(file: &mut Object<'a>, section: &'a ModuleSection) -> SectionId {
+    let id = file.add_section(Vec::new(), section.name.into(), SectionKind::Data);
+    file.set_section_data(id, section.data.as_slice(), section.align);
+    file.section_mut(id).flags =
+        object::SectionFlags::Elf { sh_type: SHT_PROGBITS, sh_flags: section.flags };
+    id
 }
 
-/// The symbol of a section has the number of its header, which is one more than its number in the
-/// list.
-fn rela(r: &Relocation, import: u64) -> [u8; 24] {
-    let symbol = match r.against {
-        Against::Section(index) => index as u64 + 1,
-        Against::Import => import,
-    };
-    let mut bytes = [0; 24];
-    bytes[..8].copy_from_slice(&r.offset.to_le_bytes());
-    bytes[8..16].copy_from_slice(&(symbol << 32 | u64::from(r.kind)).to_le_bytes());
-    bytes[16..].copy_from_slice(&r.addend.to_le_bytes());
-    bytes
-}
-
-fn symbol_table(sections: usize, symbols: &[Symbol], import: &str) -> (Vec<u8>, Vec<u8>) {
-    let mut strings = Strings::new();
-    let mut out = vec![0; 24];
-    let mut push = |name: u32, info: u8, section: u16, value: u64, size: u64| {
-        out.extend(name.to_le_bytes());
-        out.extend([info, 0]);
-        out.extend(section.to_le_bytes());
-        out.extend(value.to_le_bytes());
-        out.extend(size.to_le_bytes());
-    };
-    for section in 0..sections {
-        push(0, STB_LOCAL << 4 | STT_SECTION, section as u16 + 1, 0, 0);
+/// The symbol of a local function.
+fn function(name: &str, section: SymbolSection, value: u64, size: u64) -> Symbol {
+    Symbol {
+        name: name.into(),
+        value,
+        size,
+        kind: SymbolKind::Text,
+        scope: SymbolScope::Compilation,
+        weak: false,
+        section,
+        flags: SymbolFlags::None,
     }
-    for s in symbols {
-        let name = strings.add(&s.name);
-        push(name, STB_LOCAL << 4 | STT_FUNC, s.section as u16 + 1, s.offset, s.size);
-    }
-    let name = strings.add(import);
-    push(name, STB_GLOBAL << 4 | STT_NOTYPE, 0, 0, 0);
-    (out, strings.bytes)
 }
 
-struct Strings {
-    bytes: Vec<u8>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::elf::{R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR};
+    use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
-impl Strings {
-    fn new() -> Strings {
-        Strings { bytes: vec![0] }
+    fn section(name: &'static str, align: u64, data: &[u8]) -> ModuleSection {
+        let flags = SHF_ALLOC | SHF_EXECINSTR;
+        ModuleSection { name, flags, align, data: data.to_vec(), relocations: Vec::new() }
     }
 
-    fn add(&mut self, text: &str) -> u32 {
-        let at = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(text.as_bytes());
-        self.bytes.push(0);
-        at
+    #[test]
+    fn the_file_is_read_as_it_was_meant() {
+        let mut sections = [section(".text", 64, &[0x90; 20]), section(".rest", 2, &[0; 6])];
+        let relocation =
+            |offset, base, addend| ModuleRelocation { offset, kind: R_X86_64_PC32, base, addend };
+        sections[0].relocations.push(relocation(4, RelocationBase::Import, -4));
+        sections[1].relocations.push(relocation(0, RelocationBase::Section(0), 7));
+        let symbols = [ModuleSymbol { name: "f.kernlane".into(), section: 0, offset: 8, size: 12 }];
+        let bytes = write(&sections, &symbols, "_printk").unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        assert_eq!(file.kind(), object::ObjectKind::Relocatable);
+        for (at, section) in [(64, &sections[0]), (84, &sections[1])] {
+            let read = file.section_by_name(section.name).unwrap();
+            assert_eq!(read.file_range(), Some((at, section.data.len() as u64)));
+            assert_eq!((read.align(), read.data()), (section.align, Ok(&section.data[..])));
+            let flags =
+                object::SectionFlags::Elf { sh_type: SHT_PROGBITS, sh_flags: section.flags };
+            assert_eq!(read.flags(), flags);
+            let (offset, found) = read.relocations().next().unwrap();
+            let wanted = section.relocations[0];
+            assert_eq!((offset, found.addend()), (wanted.offset, wanted.addend));
+            assert_eq!(found.flags(), RelocationFlags::Elf { r_type: wanted.kind });
+            let object::RelocationTarget::Symbol(symbol) = found.target() else { panic!() };
+            let symbol = file.symbol_by_index(symbol).unwrap();
+            match wanted.base {
+                RelocationBase::Import => {
+                    assert!(symbol.is_undefined() && symbol.is_global());
+                    assert_eq!(symbol.name(), Ok("_printk"));
+                }
+                RelocationBase::Section(_) => assert_eq!(symbol.kind(), SymbolKind::Section),
+            }
+        }
+        let named = file.symbols().find(|symbol| symbol.name() == Ok("f.kernlane")).unwrap();
+        assert_eq!((named.address(), named.size(), named.kind()), (8, 12, SymbolKind::Text));
+        assert!(named.is_local());
     }
 }

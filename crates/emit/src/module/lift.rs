@@ -1,9 +1,8 @@
-//! A piece of a function of the running kernel as code that can stand anywhere: bytes, and the
-//! fields in them that depend on where it stands.
+//! Pieces of functions as code that can stand at any address.
 //!
-//! Takes the function's bytes as they are before the kernel patches them; gives for each piece its
-//! bytes and fixups. What the kernel patches later (static keys, alternatives, static calls) keeps
-//! the form in which the kernel expects to find it.
+//! Input: a function's bytes before the kernel patches them. Output: per piece, its bytes, and
+//! fixups for the fields that depend on the address. Code that the kernel patches later (static
+//! keys, alternatives, static calls) keeps the form that the kernel expects.
 
 use super::counter;
 use crate::branch;
@@ -14,26 +13,30 @@ use image::linked::LinkedKernel;
 use image::object::functions::TextFunction;
 use image::object::pieces::{CodeSite, Piece, PieceExit, SiteKind};
 
-/// The functions of a group and their pieces.
+/// The functions of a group, cut into pieces. Offsets count bytes from the start of the kernel's
+/// `.text`.
 pub struct Original<'k, 'd> {
+    /// The kernel.
     pub kernel: &'k LinkedKernel<'d>,
-    /// Ascending, none of them joined with another.
+    /// The functions, ascending by offset.
     pub functions: Vec<TextFunction>,
+    /// Their pieces, ascending by offset. Each names its function by number.
     pub pieces: Vec<Piece>,
+    /// The sites in their code that the kernel patches or that need their form, ascending.
     pub sites: Vec<CodeSite>,
-    /// Each function's bytes: as in the file, with what the running kernel has filled in for good
-    /// (addresses, constants).
+    /// Per function: its bytes as in the file, with the addresses and constants that the running
+    /// kernel has filled in.
     pub code: Vec<Vec<u8>>,
-    /// Bytes at each function's entry that the copy leaves out: ENDBR and the tracer's site. 0 for
-    /// a part that is not entered by calls.
+    /// Per function: bytes at its entry that the copy leaves out, which are ENDBR and the tracer's
+    /// site. 0 for a part that no call enters.
     pub skip: Vec<u32>,
-    /// How far KASLR moved the kernel.
+    /// The distance in bytes by which KASLR moved the kernel.
     pub slide: u64,
 }
 
-/// What a field names.
+/// What a field of an instruction or a table refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ReferenceTarget {
     /// A place in the kernel's image.
     Kernel(LinkAddr),
     /// The start of a piece of the group.
@@ -42,40 +45,47 @@ pub enum Target {
     Absolute(u64),
 }
 
-/// A 32-bit displacement.
+/// A 32-bit displacement to fill in.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixup {
     /// Offset of the field in the piece's bytes.
     pub at: u32,
     /// Bytes from the field to the end of its instruction.
     pub behind: u32,
-    pub target: Target,
+    /// What the field refers to.
+    pub target: ReferenceTarget,
 }
 
-/// A piece, without the branch at its end that placing decides about.
+/// A piece as movable code. The branch at its end is taken off: the placer decides about it.
 pub struct Lifted {
+    /// The code.
     pub bytes: Vec<u8>,
+    /// The fields of the code that depend on addresses.
     pub fixups: Vec<Fixup>,
-    /// Old address → offset in `bytes`, for every instruction; the branch at the end, too.
+    /// Old address and offset in `bytes` of every instruction, the branch at the end included.
     pub instructions: Vec<(LinkAddr, u32)>,
+    /// How control leaves the piece.
     pub exit: LiftedExit,
-    /// Bytes of the branch that was taken off.
+    /// The size in bytes of the branch that was taken off.
     pub tail: u8,
     /// That branch may be neither dropped nor inverted.
     pub pinned: bool,
-    /// The condition of a conditional branch.
+    /// The condition code of that branch, 0 to 15, if it is conditional.
     pub condition: u8,
-    /// Offset in `bytes` of the code that counts.
+    /// Offset in `bytes` of the counter's code.
     pub counter: Option<u32>,
 }
 
 /// How control leaves a lifted piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiftedExit {
-    /// Not, or by an instruction in its bytes.
+    /// It never leaves, or an instruction in the piece's bytes leaves.
     Stop,
+    /// It runs on into the next piece.
     Runs,
+    /// It jumps to this piece.
     Jump(u32),
+    /// It branches to this piece, or runs on into the next one.
     Branch(u32),
 }
 
@@ -95,20 +105,21 @@ impl Original<'_, '_> {
         self.pieces.binary_search_by_key(&at, |p| p.at).ok().map(|i| i as u32)
     }
 
-    /// What an address in the file's own terms names for a branch.
-    pub fn branch_target(&self, at: u64) -> Target {
+    /// The target of a branch to an address of the file: the copy, where that piece is copied.
+    pub(crate) fn branch_target(&self, at: u64) -> ReferenceTarget {
         let inside = self.kernel.text.contains(&at).then(|| (at - self.kernel.text.start) as u32);
         match inside.and_then(|offset| self.piece_from(offset)) {
-            Some(piece) => Target::Piece(piece),
+            Some(piece) => ReferenceTarget::Piece(piece),
             None => self.data_target(at),
         }
     }
 
-    /// What an address names for an operand: never a copy, so that no pointer into one gets abroad.
-    fn data_target(&self, at: u64) -> Target {
+    /// The target of an operand that names an address of the file. It is never a copy, so that the
+    /// kernel never stores a pointer into a copy.
+    fn data_target(&self, at: u64) -> ReferenceTarget {
         match self.kernel.image.contains(&at) {
-            true => Target::Kernel(LinkAddr(at)),
-            false => Target::Absolute(at),
+            true => ReferenceTarget::Kernel(LinkAddr(at)),
+            false => ReferenceTarget::Absolute(at),
         }
     }
 
@@ -118,7 +129,7 @@ impl Original<'_, '_> {
         offset >= u64::from(f.at) && offset < u64::from(f.end)
     }
 
-    /// The bytes of a stretch of a function's code.
+    /// The bytes of a function's code between two offsets, which must lie in the function.
     pub fn bytes(&self, function: u32, from: u32, to: u32) -> &[u8] {
         let base = self.functions[function as usize].at;
         &self.code[function as usize][(from - base) as usize..(to - base) as usize]
@@ -139,9 +150,12 @@ impl Original<'_, '_> {
             .any(|a| at.0 < a.site + u64::from(a.len))
     }
 
-    /// Lifts one piece. `count_before` is the old address of the instruction in front of which it
-    /// counts.
-    pub fn lift(&self, index: usize, count_before: Option<LinkAddr>) -> Result<Lifted> {
+    /// Lifts one piece. `count_before` is the old address of the instruction in front of which its
+    /// counter stands.
+    ///
+    /// # Errors
+    /// An instruction cannot be moved, or the piece runs on beyond its function.
+    pub(crate) fn lift(&self, index: usize, count_before: Option<LinkAddr>) -> Result<Lifted> {
         let piece = &self.pieces[index];
         let skip = if piece.entry { self.skip[piece.function as usize] } else { 0 };
         let from = piece.at + skip;
@@ -191,8 +205,8 @@ impl Original<'_, '_> {
         self.kernel.link_address(offset)
     }
 
-    /// An empty piece with its exit: a branch to a place outside of the group is no exit, but an
-    /// instruction like others.
+    /// An empty piece with its exit. A branch to code outside of the group is no exit, but an
+    /// instruction of the piece.
     fn open(&self, index: usize, piece: &Piece) -> Result<Lifted> {
         let tail = |exit| (exit, piece.tail);
         let (exit, tail) = match piece.exit {
@@ -239,8 +253,9 @@ impl Original<'_, '_> {
         }
     }
 
-    /// A field of four zeros that a fixup fills, and room for what of the instruction is behind it.
-    fn push_field(&self, lifted: &mut Lifted, target: Target, behind: u32) {
+    /// Appends a field of four zeros and its fixup. `behind` is the number of bytes from the field
+    /// to the instruction's end.
+    fn push_field(&self, lifted: &mut Lifted, target: ReferenceTarget, behind: u32) {
         lifted.fixups.push(Fixup { at: lifted.bytes.len() as u32, behind, target });
         lifted.bytes.extend([0; 4]);
     }
@@ -289,7 +304,7 @@ impl Original<'_, '_> {
             return Ok(());
         }
         let target = self.branch_target(to);
-        let lost = matches!(target, Target::Kernel(_)) && self.is_inside(function, to);
+        let lost = matches!(target, ReferenceTarget::Kernel(_)) && self.is_inside(function, to);
         ensure!(!lost, "{at:x}: a branch into the middle of a block");
         let opcode: &[u8] = match bytes {
             [0xe8, ..] | [0xeb | 0xe9, ..] => &[if bytes[0] == 0xe8 { 0xe8 } else { 0xe9 }],
@@ -306,8 +321,11 @@ impl Original<'_, '_> {
         Ok(())
     }
 
-    /// The replacement of an alternative: bytes and fixups, as of a piece.
-    pub fn lift_replacement(&self, at: LinkAddr, len: u8) -> Result<(Vec<u8>, Vec<Fixup>)> {
+    /// Lifts the replacement of an alternative, which has `len` bytes: its bytes and fixups.
+    ///
+    /// # Errors
+    /// The replacement is not in the file, does not decode, or leaves by a short branch.
+    pub(crate) fn lift_replacement(&self, at: LinkAddr, len: u8) -> Result<(Vec<u8>, Vec<Fixup>)> {
         let code = self.kernel.bytes(at, usize::from(len));
         let code = code.with_context(|| format!("the replacement at {at} is not in the file"))?;
         let mut bytes = code.to_vec();
@@ -348,7 +366,7 @@ impl Original<'_, '_> {
         Ok((bytes, fixups))
     }
 
-    /// Moves the absolute addresses in code that the running kernel never showed.
+    /// Adds the slide to the absolute addresses in code that was read from the file only.
     fn slide_addresses(&self, at: LinkAddr, bytes: &mut [u8]) -> Result<()> {
         for (field, width) in image::linked::fields::absolute(bytes, at) {
             let place = &mut bytes[field..field + width];

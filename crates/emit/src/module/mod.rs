@@ -1,90 +1,111 @@
-//! Copies of functions of the running kernel, as a module that the kernel's own loader takes.
+//! A module with copies of functions of the running kernel. The kernel's own loader loads it.
 //!
-//! Takes a group's functions as they stand in the kernel and an order of their pieces; gives the
-//! module's bytes and where everything lies in it. The module has side tables like any other, so
-//! that the kernel patches the copies as it patches the originals: static keys, static calls,
-//! alternatives, returns and retpolines, exception fixups, warnings, unwinding. What the copies
-//! need of the kernel they reach by one exported symbol and a distance: the kernel's image is
-//! rigid. Never reads or writes a file.
+//! Input: a group's functions as they stand in the kernel, and an order of their pieces. Output:
+//! the module's bytes, and where everything lies in it. This module reads and writes no file.
+//!
+//! The emitted module has side tables like any other module, so that the kernel patches the copies
+//! as it patches the originals: static keys, static calls, alternatives, returns and retpolines,
+//! exception fixups, warnings, unwinding. The copies refer to the kernel by one exported symbol and
+//! a distance, since KASLR moves the kernel's image as a whole.
 
 pub mod counter;
 mod elf;
 mod lift;
 mod side_tables;
 
-pub use lift::{Original, Target};
+pub use lift::Original;
 
 use anyhow::{Context, Result, ensure};
-use elf::{Against, Relocation, Section, Symbol};
+use elf::{ModuleRelocation, ModuleSection, ModuleSymbol, RelocationBase};
 use image::address::LinkAddr;
 use image::linked::exports::{ExportedSymbol, ModuleStructure};
 use image::place::{self, BlockPlaces, MovableBlock, MovableExit};
-use lift::{Fixup, Lifted, LiftedExit};
-use object::elf::{R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_PROGBITS};
+use lift::{Fixup, Lifted, LiftedExit, ReferenceTarget};
+use object::elf::{R_X86_64_PC32, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SectionFlags};
 use std::collections::BTreeMap;
 
-/// How the group is to be written.
-pub struct Plan<'a> {
+/// How to write a group.
+pub struct ModulePlan<'a> {
     /// The module's name.
     pub name: &'a str,
     /// A permutation of the pieces.
     pub order: &'a [u32],
-    /// Per piece: the old address of the instruction in front of which it counts.
+    /// Per piece: the old address of the instruction in front of which its counter stands. Pieces
+    /// behind the end of this list have no counter.
     pub counters: &'a [Option<LinkAddr>],
     /// Bytes of no-ops in front of each function's entry, for call-depth tracking; 0 for none.
     pub padding: u32,
 }
 
-/// What the loader compares with the kernel.
-pub struct Loading<'a> {
+/// Facts about the kernel that its loader expects in the module.
+pub struct LoaderFacts<'a> {
+    /// The kernel's version magic, as in `.modinfo`.
     pub magic: &'a str,
+    /// The size of `struct module`, and where the name lies in it.
     pub structure: ModuleStructure,
-    /// What all references to the kernel go through.
+    /// The symbol that all references to the kernel go through.
     pub base: ExportedSymbol,
-    /// The checksum of `module_layout`.
+    /// The symbol `module_layout`, for its checksum.
     pub layout: ExportedSymbol,
 }
 
-/// A module, and where things are in its `.text`.
-pub struct Module {
+/// An emitted module. Offsets count bytes from the start of its `.text`.
+pub struct EmittedModule {
+    /// The module's file.
     pub bytes: Vec<u8>,
-    /// Per function of the group: where its copy begins.
+    /// Per function of the group: the offset at which its copy is entered.
     pub entries: Vec<u32>,
-    /// Calls and jumps of five bytes from a copy to the entry of a copy: offset, function.
+    /// Calls of five bytes from a copy to the entry of a copy: offset and number of the called
+    /// function. Ascending.
     pub calls: Vec<(u32, u32)>,
-    /// Per piece: offset and bytes, appended jumps included.
+    /// Per piece: the offset of its copy and the size in bytes, appended jumps included.
     pub pieces: Vec<(u32, u32)>,
-    /// Pieces that count, in the order of their counters.
+    /// The numbers of the pieces that have a counter, in the order of their counters.
     pub counted: Vec<u32>,
+    /// The size of `.text` in bytes.
     pub text_size: u32,
-    pub summary: Summary,
+    /// What the new order changed.
+    pub summary: ModuleSummary,
 }
 
-/// What writing did, in numbers.
+/// What a new order changed in the code of a group.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Summary {
+pub struct ModuleSummary {
+    /// Pieces of the group.
     pub pieces: usize,
+    /// Conditional branches with the opposite condition.
     pub branches_inverted: usize,
+    /// Jumps that became unnecessary.
     pub jumps_dropped: usize,
+    /// Pieces with an added jump at their end.
     pub jumps_added: usize,
 }
 
+/// The numbers of the first sections.
 const TEXT: usize = 0;
 const REPLACEMENTS: usize = 1;
 const COOKIES: usize = 2;
-/// `int3` between pieces, `nop` in front of entries.
+/// The flags of a section that is data and never written.
+const READ_ONLY: SectionFlags = SectionFlags(0);
+/// The fill: `int3` between pieces, `nop` in front of entries.
 const FILL: u8 = 0xcc;
 const NOP: u8 = 0x90;
-/// Memory of modules is made of these.
+/// The size of a page in bytes. The loader allocates whole pages.
 const PAGE: usize = 4096;
-/// Room between blocks in the imagined old addresses, which only have to be distinct.
+/// Bytes between pieces at the old addresses that the placer sees. Those addresses need only be
+/// distinct.
 const ROOM: u64 = 64;
 
 /// Writes the module.
 ///
 /// # Errors
-/// Code that cannot be copied, with its address.
-pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>) -> Result<Module> {
+/// An instruction cannot be copied, a side table refers to code that is not copied, or the order
+/// is no permutation of the pieces. The message holds the address.
+pub fn emit(
+    original: &Original<'_, '_>,
+    plan: &ModulePlan<'_>,
+    loading: &LoaderFacts<'_>,
+) -> Result<EmittedModule> {
     let lifted: Vec<Lifted> = (0..original.pieces.len())
         .map(|i| original.lift(i, plan.counters.get(i).copied().flatten()))
         .collect::<Result<_>>()?;
@@ -92,7 +113,7 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
     let movables = movables(&lifted, &leads);
     let places = place::place(&movables, &[], plan.order, LinkAddr(0))?;
     let text = write_text(&lifted, &leads, &places, plan.order)?;
-    let writer = Writer { original, lifted: &lifted, places: &places, loading };
+    let writer = ModuleWriter { original, lifted: &lifted, places: &places, loading };
     let mut sections = vec![
         section(".text", SHF_EXECINSTR, 64, text),
         section(".altinstr_replacement", SHF_EXECINSTR, 1, Vec::new()),
@@ -105,8 +126,8 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
     sections.extend(writer.loader_sections(plan.name)?);
     let symbols = writer.symbols(plan.order);
     let text_size = sections[TEXT].data.len() as u32;
-    let bytes = elf::write(&sections, &symbols, &loading.base.name);
-    Ok(Module {
+    let bytes = elf::write(&sections, &symbols, &loading.base.name)?;
+    Ok(EmittedModule {
         bytes,
         entries: writer.entries(),
         calls: writer.calls(),
@@ -117,20 +138,21 @@ pub fn emit(original: &Original<'_, '_>, plan: &Plan<'_>, loading: &Loading<'_>)
     })
 }
 
-/// Fills the code that the loader puts in one place, `.text` and then `.altinstr_replacement`, up
-/// to a whole page. kallsyms says that a module's last function reaches to there, and a kprobe in
-/// it decodes all of that (`can_optimize()` in arch/x86/kernel/kprobes/opt.c). The zeros that the
-/// loader leaves there are instructions of two bytes, and an odd number of them leads over the
-/// page's end, behind which no memory is.
-fn fill_last_page(sections: &mut [Section]) {
+/// Fills the module's code up to a whole page. The loader puts `.text` and `.altinstr_replacement`
+/// one behind the other. For kallsyms a module's last function reaches to the end of the page, and
+/// a kprobe in this function decodes all of that (`can_optimize()` in
+/// arch/x86/kernel/kprobes/opt.c). The loader would leave zeros there, which decode as instructions
+/// of two bytes. With an odd number of zeros, the last instruction crosses the page's end, and the
+/// kprobe reads memory that does not exist.
+fn fill_last_page(sections: &mut [ModuleSection]) {
     let size = sections[TEXT].data.len() + sections[REPLACEMENTS].data.len();
     let filled = sections[REPLACEMENTS].data.len() + size.next_multiple_of(PAGE) - size;
     sections[REPLACEMENTS].data.resize(filled, FILL);
 }
 
-fn summary(places: &BlockPlaces) -> Summary {
+fn summary(places: &BlockPlaces) -> ModuleSummary {
     let count = |ending| places.ending.iter().filter(|&&e| e == ending).count();
-    Summary {
+    ModuleSummary {
         pieces: places.new.len(),
         branches_inverted: count(place::Ending::Inverted),
         jumps_dropped: count(place::Ending::JumpDropped),
@@ -143,7 +165,7 @@ fn lead(original: &Original<'_, '_>, piece: &image::object::pieces::Piece, paddi
     if called { padding } else { 0 }
 }
 
-/// The lifted pieces as the placer sees them, at imagined addresses in their old order.
+/// The lifted pieces as the placer sees them: at distinct old addresses, in their old order.
 fn movables(lifted: &[Lifted], leads: &[u32]) -> Vec<MovableBlock> {
     let mut at = 0;
     let starts: Vec<LinkAddr> = lifted
@@ -217,31 +239,24 @@ fn write_text(
     Ok(out)
 }
 
-fn section(name: &'static str, flags: u32, align: u64, data: Vec<u8>) -> Section {
-    Section {
-        name,
-        kind: SHT_PROGBITS,
-        flags: u64::from(SHF_ALLOC | flags),
-        align,
-        data,
-        relocations: Vec::new(),
-    }
+fn section(name: &'static str, flags: SectionFlags, align: u64, data: Vec<u8>) -> ModuleSection {
+    ModuleSection { name, flags: SHF_ALLOC | flags, align, data, relocations: Vec::new() }
 }
 
-/// What is known while the sections are written.
-struct Writer<'a, 'k, 'd> {
+/// Writes the sections of a placed group.
+struct ModuleWriter<'a, 'k, 'd> {
     original: &'a Original<'k, 'd>,
     lifted: &'a [Lifted],
     places: &'a BlockPlaces,
-    loading: &'a Loading<'a>,
+    loading: &'a LoaderFacts<'a>,
 }
 
-impl Writer<'_, '_, '_> {
+impl ModuleWriter<'_, '_, '_> {
     fn place_of(&self, piece: usize) -> u32 {
         self.places.new[piece].0 as u32
     }
 
-    /// Where an instruction of the group went: offset in `.text`.
+    /// The offset in `.text` of the copy of the instruction at `old`.
     fn new_address(&self, old: LinkAddr) -> Result<u32> {
         let offset = (old.0.wrapping_sub(self.original.kernel.text.start)) as u32;
         let pieces = &self.original.pieces;
@@ -254,36 +269,40 @@ impl Writer<'_, '_, '_> {
         Ok(self.place_of(index) + at)
     }
 
-    /// A relocation that makes a 32-bit field relative to the instruction's end name the target.
-    fn relocation(&self, offset: u32, behind: u32, target: Target) -> Relocation {
-        let base = self.loading.base.addr.0;
-        let (against, addend) = match target {
-            Target::Piece(piece) => {
-                (Against::Section(TEXT), i64::from(self.place_of(piece as usize)))
+    /// The relocation of a 32-bit field that is relative to the instruction's end. `behind` is the
+    /// number of bytes from the field to that end.
+    fn relocation(&self, offset: u32, behind: u32, target: ReferenceTarget) -> ModuleRelocation {
+        let import = self.loading.base.addr.0;
+        let (base, addend) = match target {
+            ReferenceTarget::Piece(piece) => {
+                (RelocationBase::Section(TEXT), i64::from(self.place_of(piece as usize)))
             }
-            Target::Kernel(at) => (Against::Import, at.0.wrapping_sub(base) as i64),
-            Target::Absolute(at) => {
-                (Against::Import, at.wrapping_sub(base.wrapping_add(self.original.slide)) as i64)
+            ReferenceTarget::Kernel(at) => {
+                (RelocationBase::Import, at.0.wrapping_sub(import) as i64)
             }
+            ReferenceTarget::Absolute(at) => (
+                RelocationBase::Import,
+                at.wrapping_sub(import.wrapping_add(self.original.slide)) as i64,
+            ),
         };
-        Relocation {
+        ModuleRelocation {
             offset: u64::from(offset),
             kind: R_X86_64_PC32,
-            against,
+            base,
             addend: addend.wrapping_sub(i64::from(behind)),
         }
     }
 
-    /// Fills in what lies in `.text` itself; the rest becomes relocations. Gives the pieces that
-    /// count.
-    fn relocate_text(&self, text: &mut Section) -> Vec<u32> {
+    /// Fills in the fields that name a place in `.text`, and adds relocations for the others.
+    /// Returns the pieces that have a counter.
+    fn relocate_text(&self, text: &mut ModuleSection) -> Vec<u32> {
         let mut counted = Vec::new();
         for (i, l) in self.lifted.iter().enumerate() {
             let start = self.place_of(i);
             for &Fixup { at, behind, target } in &l.fixups {
                 let at = start + at;
                 match target {
-                    Target::Piece(to) => {
+                    ReferenceTarget::Piece(to) => {
                         let displacement = self.place_of(to as usize).wrapping_sub(at + behind);
                         text.data[at as usize..at as usize + 4]
                             .copy_from_slice(&displacement.to_le_bytes());
@@ -293,10 +312,10 @@ impl Writer<'_, '_, '_> {
             }
             if let Some(code) = l.counter {
                 let (code, number) = (start + code, counted.len());
-                text.relocations.push(Relocation {
+                text.relocations.push(ModuleRelocation {
                     offset: u64::from(code + counter::COOKIE_FIELD),
                     kind: R_X86_64_PC32,
-                    against: Against::Section(COOKIES),
+                    base: RelocationBase::Section(COOKIES),
                     addend: counter::cookie_addend(number),
                 });
                 let field = (code + counter::DISPLACEMENT_FIELD) as usize;
@@ -319,7 +338,7 @@ impl Writer<'_, '_, '_> {
         let mut calls = Vec::new();
         for (i, l) in self.lifted.iter().enumerate() {
             for fixup in &l.fixups {
-                let Target::Piece(to) = fixup.target else { continue };
+                let ReferenceTarget::Piece(to) = fixup.target else { continue };
                 let callee = &self.original.pieces[to as usize];
                 let opcode = fixup.at.checked_sub(1).map(|at| l.bytes[at as usize]);
                 if callee.entry
@@ -343,9 +362,9 @@ impl Writer<'_, '_, '_> {
         (0..self.lifted.len()).map(|i| (self.place_of(i), size(i))).collect()
     }
 
-    /// A name for every stretch of a function: `f.kernlane` where it is entered, `f.kernlane.N`
-    /// elsewhere.
-    fn symbols(&self, order: &[u32]) -> Vec<Symbol> {
+    /// A symbol for every contiguous part of a function: `f.kernlane` for the part with the entry,
+    /// `f.kernlane.N` for the others.
+    fn symbols(&self, order: &[u32]) -> Vec<ModuleSymbol> {
         let extents = self.extents();
         let mut stretches: Vec<(u32, u64, u64, bool)> = Vec::new();
         for &i in order {
@@ -367,7 +386,7 @@ impl Writer<'_, '_, '_> {
                 self.original.kernel.function_name(&self.original.functions[function as usize]);
             let part = parts.entry(function).or_default();
             *part += u32::from(!entry);
-            symbols.push(Symbol {
+            symbols.push(ModuleSymbol {
                 name: if entry {
                     format!("{name}.kernlane")
                 } else {

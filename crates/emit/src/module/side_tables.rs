@@ -1,10 +1,10 @@
 //! The side tables of the copies, and the sections that the loader itself reads.
 //!
-//! Each entry of the kernel's tables whose site is in a copied block gets a like entry for the
-//! copy. An entry that points into a block's dropped jump cannot be: the cutter pins such jumps.
+//! Each entry of the kernel's tables with a site in a copied block gets an equal entry for the
+//! copy. No entry points into a dropped jump: the cutter pins such jumps.
 
-use super::elf::{Against, Relocation, Section};
-use super::{REPLACEMENTS, TEXT, Target, Writer, counter, section};
+use super::elf::{ModuleRelocation, ModuleSection, RelocationBase};
+use super::{ModuleWriter, READ_ONLY, REPLACEMENTS, ReferenceTarget, TEXT, counter, section};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
 use image::linked::tables::within;
@@ -15,9 +15,13 @@ use object::elf::{R_X86_64_PC32, R_X86_64_PC64, SHF_WRITE};
 /// `MODULE_NAME_LEN`.
 const NAME: usize = 56;
 
-impl Writer<'_, '_, '_> {
+impl ModuleWriter<'_, '_, '_> {
     /// Appends every side table that has an entry.
-    pub(super) fn side_tables(&self, sections: &mut Vec<Section>, order: &[u32]) -> Result<()> {
+    pub(super) fn side_tables(
+        &self,
+        sections: &mut Vec<ModuleSection>,
+        order: &[u32],
+    ) -> Result<()> {
         let mut tables = vec![
             self.jump_table()?,
             self.static_calls()?,
@@ -40,7 +44,7 @@ impl Writer<'_, '_, '_> {
         Ok(())
     }
 
-    /// The stretches of old code that are copied, what entries leave out excepted.
+    /// The ranges of old code that are copied, without what entries leave out.
     fn stretches(&self) -> impl Iterator<Item = (LinkAddr, LinkAddr)> + '_ {
         let original = self.original;
         original.pieces.iter().map(move |p| {
@@ -58,61 +62,65 @@ impl Writer<'_, '_, '_> {
         self.stretches().flat_map(move |(from, to)| within(table, site, from, to))
     }
 
-    fn sites(&self, name: &'static str, sites: &[u64]) -> Result<Section> {
-        let mut table = section(name, 0, 4, Vec::new());
+    fn sites(&self, name: &'static str, sites: &[u64]) -> Result<ModuleSection> {
+        let mut table = section(name, READ_ONLY, 4, Vec::new());
         for &site in self.entries_of(sites, |&s| s) {
             self.push_site(&mut table, site)?;
         }
         Ok(table)
     }
 
-    /// A field of 32 bits, relative to itself, that names an instruction of the copies.
-    fn push_site(&self, table: &mut Section, site: u64) -> Result<()> {
+    /// Appends a 32-bit field, relative to itself, that refers to the copy of an instruction.
+    fn push_site(&self, table: &mut ModuleSection, site: u64) -> Result<()> {
         let addend = i64::from(self.new_address(LinkAddr(site)).with_context(|| table.name)?);
-        self.push_field(table, Against::Section(TEXT), addend);
+        self.push_field(table, RelocationBase::Section(TEXT), addend);
         Ok(())
     }
 
-    fn push_field(&self, table: &mut Section, against: Against, addend: i64) {
-        table.relocations.push(Relocation {
+    fn push_field(&self, table: &mut ModuleSection, base: RelocationBase, addend: i64) {
+        table.relocations.push(ModuleRelocation {
             offset: table.data.len() as u64,
             kind: R_X86_64_PC32,
-            against,
+            base,
             addend,
         });
         table.data.extend([0; 4]);
     }
 
-    /// Likewise for a place in the kernel.
-    fn push_kernel(&self, table: &mut Section, at: u64) {
-        let relocation = self.relocation(table.data.len() as u32, 0, Target::Kernel(LinkAddr(at)));
+    /// Likewise for an address of the kernel.
+    fn push_kernel(&self, table: &mut ModuleSection, at: u64) {
+        let relocation =
+            self.relocation(table.data.len() as u32, 0, ReferenceTarget::Kernel(LinkAddr(at)));
         table.relocations.push(relocation);
         table.data.extend([0; 4]);
     }
 
-    /// Likewise for where control goes: into the copies where it can.
-    fn push_control(&self, table: &mut Section, at: u64) -> Result<()> {
+    /// Likewise for a target of control: its copy where there is one.
+    fn push_control(&self, table: &mut ModuleSection, at: u64) -> Result<()> {
         match self.original.branch_target(at) {
-            Target::Piece(piece) => self.push_field(
+            ReferenceTarget::Piece(piece) => self.push_field(
                 table,
-                Against::Section(TEXT),
+                RelocationBase::Section(TEXT),
                 i64::from(self.place_of(piece as usize)),
             ),
-            Target::Kernel(at) => self.push_kernel(table, at.0),
-            Target::Absolute(at) => {
+            ReferenceTarget::Kernel(at) => self.push_kernel(table, at.0),
+            ReferenceTarget::Absolute(at) => {
                 anyhow::bail!("{}: names {at:x}, outside of the kernel", table.name)
             }
         }
         Ok(())
     }
 
-    fn jump_table(&self) -> Result<Section> {
+    fn jump_table(&self) -> Result<ModuleSection> {
         let mut table = section("__jump_table", SHF_WRITE, 8, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.jumps, |e| e.site) {
             self.push_site(&mut table, e.site)?;
             self.push_control(&mut table, e.target)?;
-            let mut key =
-                self.relocation(table.data.len() as u32, 0, Target::Kernel(LinkAddr(e.key)));
+            let mut key = self.relocation(
+                table.data.len() as u32,
+                0,
+                ReferenceTarget::Kernel(LinkAddr(e.key)),
+            );
             key.kind = R_X86_64_PC64;
             table.relocations.push(key);
             table.data.extend([0; 8]);
@@ -120,7 +128,7 @@ impl Writer<'_, '_, '_> {
         Ok(table)
     }
 
-    fn static_calls(&self) -> Result<Section> {
+    fn static_calls(&self) -> Result<ModuleSection> {
         let mut table = section(".static_call_sites", SHF_WRITE, 8, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.static_calls, |e| e.site) {
             self.push_site(&mut table, e.site)?;
@@ -129,7 +137,7 @@ impl Writer<'_, '_, '_> {
         Ok(table)
     }
 
-    fn exceptions(&self) -> Result<Section> {
+    fn exceptions(&self) -> Result<ModuleSection> {
         let mut table = section("__ex_table", SHF_WRITE, 4, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.exceptions, |e| e.site) {
             self.push_site(&mut table, e.site)?;
@@ -139,7 +147,7 @@ impl Writer<'_, '_, '_> {
         Ok(table)
     }
 
-    fn bugs(&self) -> Result<Section> {
+    fn bugs(&self) -> Result<ModuleSection> {
         let mut table = section("__bug_table", SHF_WRITE, 4, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.bugs, |e| e.site) {
             self.push_site(&mut table, e.site)?;
@@ -150,10 +158,10 @@ impl Writer<'_, '_, '_> {
         Ok(table)
     }
 
-    /// The replacements themselves go into a section of their own, which the kernel frees when it
-    /// has used them.
-    fn alternatives(&self, replacements: &mut Section) -> Result<Section> {
-        let mut table = section(".altinstructions", 0, 1, Vec::new());
+    /// The table of alternatives. The replacements go into a section of their own, which the kernel
+    /// frees after use.
+    fn alternatives(&self, replacements: &mut ModuleSection) -> Result<ModuleSection> {
+        let mut table = section(".altinstructions", READ_ONLY, 1, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.alternatives, |e| e.site) {
             let (bytes, fixups) =
                 self.original.lift_replacement(LinkAddr(e.replacement), e.replacement_len)?;
@@ -163,20 +171,20 @@ impl Writer<'_, '_, '_> {
             }
             replacements.data.extend(bytes);
             self.push_site(&mut table, e.site)?;
-            self.push_field(&mut table, Against::Section(REPLACEMENTS), i64::from(start));
+            self.push_field(&mut table, RelocationBase::Section(REPLACEMENTS), i64::from(start));
             table.data.extend(e.flags.to_le_bytes());
             table.data.extend([e.len, e.replacement_len]);
         }
         Ok(table)
     }
 
-    /// The unwinder's state of every instruction, in the new order of addresses; undefined behind
-    /// the last.
-    fn orc(&self, order: &[u32]) -> Result<[Section; 2]> {
+    /// The unwinder's state at every instruction, ascending by new address, and "undefined" behind
+    /// the last one.
+    fn orc(&self, order: &[u32]) -> Result<[ModuleSection; 2]> {
         let tables = &self.original.kernel.tables;
         let mut states: Vec<(u32, OrcState)> = Vec::new();
         let mut push = |at: u32, state: OrcState| {
-            // A piece whose own bytes are none shares its address with the next.
+            // A piece without bytes has the address of the next one.
             states.pop_if(|&mut (last, _)| last == at);
             if states.last().is_none_or(|&(_, last)| last != state) {
                 states.push((at, state));
@@ -198,17 +206,17 @@ impl Writer<'_, '_, '_> {
             }
         }
         states.push((self.places.end.0 as u32, [0; 6]));
-        let mut ip = section(".orc_unwind_ip", 0, 4, Vec::new());
-        let mut unwind = section(".orc_unwind", 0, 2, Vec::new());
+        let mut ip = section(".orc_unwind_ip", READ_ONLY, 4, Vec::new());
+        let mut unwind = section(".orc_unwind", READ_ONLY, 2, Vec::new());
         for (at, state) in states {
-            self.push_field(&mut ip, Against::Section(TEXT), i64::from(at));
+            self.push_field(&mut ip, RelocationBase::Section(TEXT), i64::from(at));
             unwind.data.extend(state);
         }
         Ok([ip, unwind])
     }
 
     /// `.modinfo`, `__versions`, `struct module`.
-    pub(super) fn loader_sections(&self, name: &str) -> Result<Vec<Section>> {
+    pub(super) fn loader_sections(&self, name: &str) -> Result<Vec<ModuleSection>> {
         ensure!(name.len() < NAME, "{name}: a module's name has fewer than {NAME} characters");
         let magic = self.loading.magic;
         let info = [
@@ -235,11 +243,11 @@ impl Writer<'_, '_, '_> {
             module.get_mut(at..at + NAME).context("struct module is smaller than its name")?;
         room[..name.len()].copy_from_slice(name.as_bytes());
         let mut found = vec![
-            section(".modinfo", 0, 1, info),
+            section(".modinfo", READ_ONLY, 1, info),
             section(".gnu.linkonce.this_module", SHF_WRITE, 64, module),
         ];
         if !versions.is_empty() {
-            found.push(section("__versions", 0, 32, versions));
+            found.push(section("__versions", READ_ONLY, 32, versions));
         }
         Ok(found)
     }

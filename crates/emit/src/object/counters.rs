@@ -12,12 +12,12 @@ use image::object::pieces::Piece;
 use object::elf::{R_X86_64_PC32, SHT_NOBITS};
 
 /// The symbol of the counts. Its size is the size of all counts.
-pub const COUNTS: &str = "__kernlane_counts";
+pub(crate) const COUNTS: &str = "__kernlane_counts";
 
 /// A counter in front of an instruction. Control that goes to the instruction enters at the
 /// counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counter {
+pub struct BlockCounter {
     /// The offset of the instruction in the old `.text`.
     pub at: u32,
     /// Whether code behind the counter needs the arithmetic flags.
@@ -37,7 +37,7 @@ const COUNT_KEEPING_FLAGS: [u8; 22] = [
     0x48, 0x8d, 0xa4, 0x24, 0x80, 0x00, 0x00, 0x00,     // lea 128(%rsp), %rsp
 ];
 
-impl Counter {
+impl BlockCounter {
     /// The instructions that count.
     pub fn code(&self) -> &'static [u8] {
         if self.keeps_flags { &COUNT_KEEPING_FLAGS } else { &COUNT }
@@ -55,7 +55,7 @@ impl Counter {
 }
 
 /// The counters of a piece.
-pub fn within<'c>(counters: &'c [Counter], piece: &Piece) -> &'c [Counter] {
+pub fn within<'c>(counters: &'c [BlockCounter], piece: &Piece) -> &'c [BlockCounter] {
     let from = counters.partition_point(|c| c.at < piece.at);
     let to = counters.partition_point(|c| c.at < piece.end());
     &counters[from..to]
@@ -73,10 +73,13 @@ pub struct CountStorage {
 
 impl CountStorage {
     /// The alignment of the counts in bytes.
-    pub const ALIGN: u64 = 64;
+    pub(crate) const ALIGN: u64 = 64;
 
     /// The memory for these counters; `None` if there are none.
-    pub fn of(object: &KernelObject<'_>, counters: &[Counter]) -> Result<Option<CountStorage>> {
+    pub fn of(
+        object: &KernelObject<'_>,
+        counters: &[BlockCounter],
+    ) -> Result<Option<CountStorage>> {
         if counters.is_empty() {
             return Ok(None);
         }
@@ -98,10 +101,10 @@ impl CountStorage {
         &self,
         object: &KernelObject<'_>,
         translation: &TextTranslation<'_>,
-        counters: &[Counter],
+        counters: &[BlockCounter],
     ) -> Result<Vec<ElfRelocation>> {
         let symbol = object.elf.section_symbol(self.section)?;
-        let of = |(n, counter): (usize, &Counter)| {
+        let of = |(n, counter): (usize, &BlockCounter)| {
             Ok(ElfRelocation {
                 offset: u64::from(translation.start(counter.at)? + counter.field()),
                 symbol,

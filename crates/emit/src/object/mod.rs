@@ -13,8 +13,10 @@ mod text;
 mod translate;
 mod write;
 
-pub use counters::{COUNTS, Counter};
-pub use order::{cuts_of, order_of, two_regions};
+pub use counters::BlockCounter;
+pub(crate) use counters::COUNTS;
+pub(crate) use order::cuts_of;
+pub use order::{order_of, two_regions};
 
 use anyhow::{Context, Result};
 use image::address::LinkAddr;
@@ -70,7 +72,7 @@ pub struct RewritePlan<'a> {
     /// How to name the parts of functions.
     pub names: PartNames,
     /// The counters, ascending by place, at most one for each place.
-    pub counters: &'a [Counter],
+    pub counters: &'a [BlockCounter],
 }
 
 /// How the parts of a function behind its first part are named.

@@ -8,7 +8,7 @@ use image::runs::LayoutRuns;
 
 /// The ascending offsets at which a layout's runs begin and end, in a `.text` of `size` bytes at
 /// `base`.
-pub fn cuts_of(layout: &Layout, base: LinkAddr, size: u64) -> Vec<u32> {
+pub(crate) fn cuts_of(layout: &Layout, base: LinkAddr, size: u64) -> Vec<u32> {
     let ends = layout.runs.iter().flat_map(|r| [r.start.0, r.start.0 + r.size]);
     let mut cuts: Vec<u32> =
         ends.filter(|&a| a >= base.0 && a - base.0 < size).map(|a| (a - base.0) as u32).collect();

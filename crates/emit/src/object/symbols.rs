@@ -12,7 +12,7 @@ use image::object::KernelObject;
 use image::object::elf::{ElfSymbol, SymbolId};
 use image::object::functions::TextFunction;
 use image::place::BlockPlaces;
-use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT};
+use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT, SymbolOther, SymbolSection};
 use std::collections::{HashMap, HashSet};
 
 /// The table, and the numbers that the rest of the object needs.
@@ -34,7 +34,7 @@ impl RewrittenSymbols {
 }
 
 /// A part of a function at its new place.
-struct FunctionPart {
+struct PlacedFunctionPart {
     function: usize,
     from: u32,
     to: u32,
@@ -79,9 +79,9 @@ pub fn rewrite(
         let Some(name) = name else { continue };
         added.push(ElfSymbol {
             name: add_string(&mut strings, &name.part)?,
-            info: (STB_LOCAL << 4) | STT_FUNC,
-            other: 0,
-            index: object.text.0 as u16,
+            info: STB_LOCAL | STT_FUNC,
+            other: SymbolOther(0),
+            index: SymbolSection(object.text.0 as u16),
             value: u64::from(part.from),
             size: u64::from(part.to - part.from),
         });
@@ -89,9 +89,9 @@ pub fn rewrite(
     if let Some(room) = counters {
         added.push(ElfSymbol {
             name: add_string(&mut strings, COUNTS)?,
-            info: (STB_LOCAL << 4) | STT_OBJECT,
-            other: 0,
-            index: room.section.0 as u16,
+            info: STB_LOCAL | STT_OBJECT,
+            other: SymbolOther(0),
+            index: SymbolSection(room.section.0 as u16),
             value: room.at,
             size: room.size,
         });
@@ -116,8 +116,8 @@ fn parts(
     places: &BlockPlaces,
     translation: &TextTranslation<'_>,
     plan: &RewritePlan<'_>,
-) -> Vec<FunctionPart> {
-    let mut parts: Vec<FunctionPart> = Vec::new();
+) -> Vec<PlacedFunctionPart> {
+    let mut parts: Vec<PlacedFunctionPart> = Vec::new();
     for (position, &i) in plan.order.iter().enumerate() {
         let i = i as usize;
         let piece = &object.pieces[i];
@@ -129,7 +129,7 @@ fn parts(
             Some(last) if last.function == function && !piece.entry && last.cold == cold => {
                 last.to = to
             }
-            _ => parts.push(FunctionPart { function, from, to, entry: piece.entry, cold }),
+            _ => parts.push(PlacedFunctionPart { function, from, to, entry: piece.entry, cold }),
         }
     }
     parts
@@ -182,7 +182,7 @@ struct PartName {
 /// other parts and for parts of nameless code.
 fn part_names(
     object: &KernelObject<'_>,
-    parts: &[FunctionPart],
+    parts: &[PlacedFunctionPart],
     style: PartNames,
 ) -> Vec<Option<PartName>> {
     let names = || object.functions.iter().map(|f| object.function_name(f));
@@ -191,7 +191,7 @@ fn part_names(
     let mut uses: HashMap<&str, u32> = HashMap::new();
     names().for_each(|n| *uses.entry(n).or_insert(0) += 1);
     let mut numbers: HashMap<(usize, bool), u32> = HashMap::new();
-    let mut name_one = |part: &FunctionPart| {
+    let mut name_one = |part: &PlacedFunctionPart| {
         let function = &object.functions[part.function];
         if part.entry || function.symbol.is_none() {
             return None;

@@ -61,7 +61,7 @@ impl ObjectBuilder {
         offset: u64,
         symbol: ::object::write::SymbolId,
         addend: i64,
-        r_type: u32,
+        r_type: elf::RelocationType,
     ) {
         let flags = RelocationFlags::Elf { r_type };
         self.object.add_relocation(section, Relocation { offset, symbol, addend, flags }).unwrap();
@@ -388,7 +388,7 @@ fn countable() -> Vec<u8> {
     b.object.write().unwrap()
 }
 
-fn counting(object: &KernelObject<'_>, counters: &[Counter]) -> anyhow::Result<Rewritten> {
+fn counting(object: &KernelObject<'_>, counters: &[BlockCounter]) -> anyhow::Result<Rewritten> {
     let order = in_order(object.pieces.len());
     rewrite(
         object,
@@ -400,7 +400,7 @@ fn counting(object: &KernelObject<'_>, counters: &[Counter]) -> anyhow::Result<R
 fn counters_are_in_the_code_and_their_counts_behind_bss() {
     let data = countable();
     let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
-    let counter = |at, keeps_flags| Counter { at, keeps_flags };
+    let counter = |at, keeps_flags| BlockCounter { at, keeps_flags };
     let new = counting(&object, &[counter(5, false), counter(0x10, true)]).unwrap();
     let elf = Elf::parse(&new.bytes).unwrap();
     let text = elf.bytes(elf.by_name(".text").unwrap());
@@ -434,7 +434,7 @@ fn counters_are_in_the_code_and_their_counts_behind_bss() {
 fn an_object_without_bss_cannot_have_counters() {
     let data = bytes();
     let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
-    let counter = Counter { at: 5, keeps_flags: false };
+    let counter = BlockCounter { at: 5, keeps_flags: false };
     let error = counting(&object, &[counter]).err().unwrap().to_string();
     assert!(error.contains("no .bss section"), "{error}");
 }
@@ -447,7 +447,7 @@ fn counters_are_planned_only_where_they_are_needed() {
     let planned = plan(&object, &flow);
     // Counters stand at f's entry, whose first instruction is the tracer's site, and at two of
     // these three blocks: its two arms and its end. The third count follows from the other two.
-    assert_eq!(planned[0].0, Counter { at: 5, keeps_flags: false });
+    assert_eq!(planned[0].0, BlockCounter { at: 5, keeps_flags: false });
     let of_f =
         planned.iter().filter(|&&(_, piece)| object.pieces[piece as usize].function == 0).count();
     assert_eq!(of_f, 3);
@@ -457,7 +457,7 @@ fn counters_are_planned_only_where_they_are_needed() {
     }
     assert_eq!(flow.flow.fill(&mut counts), 0);
     assert_eq!(counts[..4], [Some(10), Some(4), Some(7), Some(11)]);
-    let counters: Vec<Counter> = planned.iter().map(|&(counter, _)| counter).collect();
+    let counters: Vec<BlockCounter> = planned.iter().map(|&(counter, _)| counter).collect();
     assert!(counting(&object, &counters).is_ok());
 }
 
@@ -497,7 +497,7 @@ fn damaged_objects_never_panic() {
         );
         let flow = ObjectFlow::of(&object);
         let _ = through_registers(&object, &flow);
-        let counters: Vec<Counter> =
+        let counters: Vec<BlockCounter> =
             plan(&object, &flow).into_iter().map(|(counter, _)| counter).collect();
         let _ = counting(&object, &counters);
     }

@@ -1,7 +1,7 @@
 //! The bytes of the new `.text`.
 
 use super::RewritePlan;
-use super::counters::{self, Counter};
+use super::counters::{self, BlockCounter};
 use super::translate::TextTranslation;
 use crate::branch::{condition_of, write_branch, write_jump};
 use anyhow::{Context, Result, ensure};
@@ -47,7 +47,7 @@ fn write_body(
     object: &KernelObject<'_>,
     translation: &TextTranslation<'_>,
     piece: &Piece,
-    counters: &[Counter],
+    counters: &[BlockCounter],
     old: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<()> {

@@ -59,7 +59,8 @@ impl LinkedKernel<'_> {
             }
         }
         anyhow::bail!(
-            "the kernel does not export {name}: either it was built without modules, or Kernlane does not support this kernel"
+            "the kernel does not export {name}: either it was built without modules, or Kernlane \
+             does not support this kernel"
         )
     }
 

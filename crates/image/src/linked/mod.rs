@@ -160,7 +160,11 @@ impl<'a> LinkedKernel<'a> {
             let inside = symbol.address() >= self.text.start
                 && symbol.address().saturating_add(symbol.size()) <= self.text.end;
             if symbol.section_index() == Some(text) && code && inside {
-                let local = matches!(symbol.flags(), SymbolFlags::Elf { st_info, .. } if st_info >> 4 == object::elf::STB_LOCAL);
+                let local = matches!(
+                    symbol.flags(),
+                    SymbolFlags::Elf { st_info, .. }
+                        if st_info.st_bind() == object::elf::STB_LOCAL
+                );
                 locals.push(local);
                 self.symbols.push(TextSymbol {
                     name,
@@ -182,7 +186,8 @@ impl<'a> LinkedKernel<'a> {
         self.functions = functions::from_named(named, self.text_bytes());
         if self.functions.is_empty() {
             bail!(
-                "has no function symbols (was it stripped?): use the vmlinux of the build tree or of the -dbg package"
+                "has no function symbols (was it stripped?): use the vmlinux of the build tree or \
+                 of the -dbg package"
             );
         }
         for (start, end, apart) in APART {
@@ -257,10 +262,10 @@ fn extent(name: &str, addr: u64, size: u64) -> Result<Range<u64>> {
 fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<LoadedSection<'a>>> {
     let mut sections = Vec::new();
     for section in elf.sections() {
-        let object::SectionFlags::Elf { sh_flags } = section.flags() else {
+        let object::SectionFlags::Elf { sh_flags, .. } = section.flags() else {
             continue;
         };
-        let loaded = sh_flags & u64::from(object::elf::SHF_ALLOC) != 0
+        let loaded = sh_flags.contains(object::elf::SHF_ALLOC)
             && section.kind() != SectionKind::UninitializedData;
         // Per-CPU data is linked at 0, so its addresses would be ambiguous.
         if loaded && section.address() != 0 {

@@ -25,9 +25,9 @@ pub struct ElfSection {
     /// Its name.
     pub name: String,
     /// Its type (`sh_type`).
-    pub kind: u32,
+    pub kind: elf::SectionType,
     /// Its flags (`sh_flags`).
-    pub flags: u64,
+    pub flags: elf::SectionFlags,
     /// The number of a linked section (`sh_link`).
     pub link: u32,
     /// More about the section, depending on its type (`sh_info`).
@@ -45,7 +45,7 @@ pub struct ElfSection {
 impl ElfSection {
     /// Whether it holds code.
     pub fn is_code(&self) -> bool {
-        self.flags & u64::from(elf::SHF_EXECINSTR) != 0
+        self.flags.contains(elf::SHF_EXECINSTR)
     }
 
     /// Whether it holds DWARF debugging information, or relocations for DWARF.
@@ -61,11 +61,11 @@ pub struct ElfSymbol {
     /// The offset of its name in the string table.
     pub name: u32,
     /// Its binding and type (`st_info`).
-    pub info: u8,
+    pub info: elf::SymbolInfo,
     /// Its visibility (`st_other`).
-    pub other: u8,
+    pub other: elf::SymbolOther,
     /// The section index as stored. `SHN_UNDEF`, `SHN_ABS` and `SHN_COMMON` do not name sections.
-    pub index: u16,
+    pub index: elf::SymbolSection,
     /// Its value: in a relocatable object, an offset in its section.
     pub value: u64,
     /// Its size in bytes.
@@ -74,24 +74,23 @@ pub struct ElfSymbol {
 
 impl ElfSymbol {
     /// Its type (`STT_…`).
-    pub fn kind(&self) -> u8 {
-        self.info & 0xf
+    pub fn kind(&self) -> elf::SymbolType {
+        self.info.st_type()
     }
 
     /// Whether its binding is local.
-    pub fn is_local(&self) -> bool {
-        self.info >> 4 == elf::STB_LOCAL
+    pub(crate) fn is_local(&self) -> bool {
+        self.info.st_bind() == elf::STB_LOCAL
     }
 
     /// Whether its binding is weak.
-    pub fn is_weak(&self) -> bool {
-        self.info >> 4 == elf::STB_WEAK
+    pub(crate) fn is_weak(&self) -> bool {
+        self.info.st_bind() == elf::STB_WEAK
     }
 
     /// The section in which it is defined. `None` if it is defined in no section.
     pub fn section(&self) -> Option<SectionId> {
-        (self.index != elf::SHN_UNDEF && self.index < elf::SHN_LORESERVE)
-            .then(|| SectionId(u32::from(self.index)))
+        self.index.index().map(|index| SectionId(u32::from(index)))
     }
 }
 
@@ -103,7 +102,7 @@ pub struct ElfRelocation {
     /// The symbol.
     pub symbol: SymbolId,
     /// How the value is encoded (`R_X86_64_…`).
-    pub kind: u32,
+    pub kind: elf::RelocationType,
     /// The addend.
     pub addend: i64,
 }
@@ -116,12 +115,12 @@ impl ElfRelocation {
     }
 
     /// Whether the field is relative to its own address and has 32 bits.
-    pub fn is_relative(&self) -> bool {
+    pub(crate) fn is_relative(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32)
     }
 
     /// Whether the field is an absolute address of 32 or 64 bits.
-    pub fn is_absolute(&self) -> bool {
+    pub(crate) fn is_absolute(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_64 | elf::R_X86_64_32 | elf::R_X86_64_32S)
     }
 }
@@ -131,7 +130,7 @@ pub struct Elf<'a> {
     /// The bytes of the file.
     pub data: &'a [u8],
     /// The flags of its header.
-    pub flags: u32,
+    pub flags: elf::FileFlags,
     /// The sections by number.
     pub sections: Vec<ElfSection>,
     /// The symbols by number.
@@ -170,7 +169,7 @@ impl<'a> Elf<'a> {
             "no section table, or one with more than 65 279 sections"
         );
         let sections = read_sections(data, header)?;
-        let only = |kind: u32, what: &str| -> Result<SectionId> {
+        let only = |kind: elf::SectionType, what: &str| -> Result<SectionId> {
             let mut found = (0..sections.len()).filter(|&i| sections[i].kind == kind);
             let first = found.next().with_context(|| format!("no {what}"))?;
             ensure!(found.next().is_none(), "more than one {what}");
@@ -213,7 +212,7 @@ impl<'a> Elf<'a> {
         if let Some(section) = sections.iter().find(|s| s.kind == elf::SHT_REL) {
             bail!("{}: relocations without addends, which x86-64 does not use", section.name);
         }
-        let section_names = SectionId(u32::from(header.e_shstrndx.get(Le)));
+        let section_names = SectionId(u32::from(header.e_shstrndx.get(Le).0));
         Ok(Elf {
             data,
             flags: header.e_flags.get(Le),
@@ -347,7 +346,8 @@ fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<ElfSectio
         let to = from.checked_add(h.sh_size.get(Le) as usize).filter(|&to| to <= data.len());
         to.map(|to| from..to).context("a section lies outside the file")
     };
-    let names = headers.get(usize::from(header.e_shstrndx.get(Le))).context("no section names")?;
+    let names = usize::from(header.e_shstrndx.get(Le).0);
+    let names = headers.get(names).context("no section names")?;
     let names = &data[range(names)?];
     headers
         .iter()

@@ -107,7 +107,7 @@ pub struct FunctionSymbol<'a> {
 }
 
 /// Like `from_symbols`, for symbols from any source.
-pub fn from_named<'a>(
+pub(crate) fn from_named<'a>(
     symbols: impl Iterator<Item = FunctionSymbol<'a>>,
     bytes: &[u8],
 ) -> Vec<TextFunction> {

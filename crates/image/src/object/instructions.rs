@@ -67,7 +67,7 @@ impl DecodedInstruction {
 
     /// Whether it is a `jmp` or `jcc` that the assembler resolved and that has no prefixes. Such a
     /// branch can be written again in both lengths.
-    pub fn is_plain_branch(&self) -> bool {
+    pub(crate) fn is_plain_branch(&self) -> bool {
         self.target != NOWHERE
             && match self.kind {
                 InstructionKind::Jump => matches!(self.len, 2 | 5),

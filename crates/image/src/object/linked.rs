@@ -102,7 +102,8 @@ impl<'a> LinkAddresses<'a> {
                 Some(base) if base == here => {}
                 Some(_) => {
                     bail!(
-                        "{name} does not lie where vmlinux.o says: vmlinux was not linked from this vmlinux.o; run make in the tree"
+                        "{name} does not lie where vmlinux.o says: vmlinux was not linked from \
+                         this vmlinux.o; run make in the tree"
                     )
                 }
             }
@@ -175,7 +176,8 @@ fn compare(ours: &[u8], theirs: &[u8], from: usize, to: usize) -> Result<()> {
     let equal = from >= to || ours[from..to] == theirs[from..to];
     ensure!(
         equal,
-        "vmlinux differs from vmlinux.o near .text+{from:#x}: vmlinux was not linked from this vmlinux.o; run make in the tree"
+        "vmlinux differs from vmlinux.o near .text+{from:#x}: vmlinux was not linked from this \
+         vmlinux.o; run make in the tree"
     );
     Ok(())
 }

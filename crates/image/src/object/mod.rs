@@ -76,7 +76,8 @@ impl<'a> KernelObject<'a> {
             elf.sections.iter().filter(|s| s.is_code() && s.name.starts_with(".text.")).count();
         ensure!(
             own_sections <= MOST_TEXT_SECTIONS,
-            "{own_sections} code sections beside .text: Kernlane does not support kernels whose functions have their own sections (LTO, dead code elimination)"
+            "{own_sections} code sections beside .text: Kernlane does not support kernels whose \
+             functions have their own sections (LTO, dead code elimination)"
         );
         let relocations = read_relocations(&elf)?;
         let mut functions = functions::from_symbols(&elf, text);

@@ -7,8 +7,9 @@ use clap::Args;
 use host::out;
 use host::outln;
 use host::progress::Progress;
-use image::map::Map;
+use image::map::PlacementMap;
 use image::place::Placement;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -58,7 +59,8 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     } else {
         if old.relocs.is_none() {
             outln!(
-                "there is no vmlinux.relocs beside the kernels: every number in the kernel's address range counts as an address"
+                "there is no vmlinux.relocs beside the kernels: every number in the kernel's \
+                 address range counts as an address"
             )?;
         }
         out!("{}", findings.text(&old.kernel, &new.kernel, args.show))?;
@@ -69,13 +71,17 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 fn read_map(path: &Path, old: &KernelFile) -> Result<Placement> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let map = Map::from_text(&text).with_context(|| path.display().to_string())?;
+    let map = PlacementMap::from_text(&text).with_context(|| path.display().to_string())?;
     let build_id = old.build_id().unwrap_or_default();
     ensure!(
         map.build_id.0 == build_id,
-        "{}: the map belongs to the kernel with build id {}, but the old kernel has build id {build_id}",
+        "{}: the map belongs to the kernel with build id {}, but the old kernel has build id \
+         {build_id}",
         path.display(),
         map.build_id.0
     );
+    let code: Vec<Range<u64>> =
+        old.sections.iter().filter(|s| s.executable).map(|s| s.addr..s.end()).collect();
+    map.ensure_within(&code).with_context(|| path.display().to_string())?;
     Ok(map.placement)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use emit::counting::profile::{Quality, Subject, profile};
+use emit::counting::profile::{CountQuality, CountedKernel, profile};
 use emit::counting::{Counters, memory};
 use emit::kbuild::BuildTree;
 use emit::relink::{COUNTERS, Originals, noreturns};
@@ -81,7 +81,7 @@ fn of_counts(
     counters: &Counters,
     counts: &[u64],
     workload: &str,
-) -> Result<(Profile, Quality)> {
+) -> Result<(Profile, CountQuality)> {
     let originals = Originals::read(tree)?;
     let name = || tree.file("vmlinux.o").display().to_string();
     let hints = ObjectHints { noreturn: noreturns(tree), cuts: Vec::new() };
@@ -90,7 +90,7 @@ fn of_counts(
         .with_context(|| tree.file("vmlinux").display().to_string())?;
     let image = vmlinux::parse(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;
-    let subject = Subject {
+    let subject = CountedKernel {
         object: &object,
         base: linked.text_base(&object).with_context(name)?,
         image: &image,
@@ -98,8 +98,8 @@ fn of_counts(
     profile(&subject, counters, counts, workload)
 }
 
-fn print(quality: &Quality, output: &Path, profile: &Profile) -> Result<()> {
-    let Quality {
+fn print(quality: &CountQuality, output: &Path, profile: &Profile) -> Result<()> {
+    let CountQuality {
         counters,
         blocks,
         unknown_blocks,
@@ -117,13 +117,16 @@ fn print(quality: &Quality, output: &Path, profile: &Profile) -> Result<()> {
         profile.kernel_instructions()
     )?;
     outln!(
-        "{counters} counters for {blocks} blocks; {unknown_blocks} blocks are not determined by any counter, {negative_blocks} had negative counts, clamped to 0"
+        "{counters} counters for {blocks} blocks; {unknown_blocks} blocks are not determined by \
+         any counter, {negative_blocks} had negative counts, clamped to 0"
     )?;
     outln!(
-        "{edges} edges; {bounded_edges} edges that ran are known only within bounds, {:.2} % of all counts",
+        "{edges} edges; {bounded_edges} edges that ran are known only within bounds, {:.2} % of \
+         all counts",
         100.0 * bounded_share
     )?;
     outln!(
-        "{through_registers} calls through registers, {through_registers_known} of them to functions that the code names"
+        "{through_registers} calls through registers, {through_registers_known} of them to \
+         functions that the code names"
     )
 }

@@ -87,7 +87,8 @@ pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
     for (at, name) in names.iter().enumerate() {
         ensure!(
             !names[..at].contains(name),
-            "{}: another recording is also of the workload {name}: give recordings of different workloads",
+            "{}: another recording is also of the workload {name}: give recordings of different \
+             workloads",
             args.recordings[at].display()
         );
     }

@@ -69,7 +69,8 @@ fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
     let (other_name, new) = &after;
     if name == other_name && old.is_some() && new.is_some() && old != new {
         note!(
-            "warning: the file of the workload {name} changed between the two recordings: differences may come from the workload"
+            "warning: the file of the workload {name} changed between the two recordings: \
+             differences may come from the workload"
         );
     }
     Ok(())

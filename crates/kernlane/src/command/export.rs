@@ -1,7 +1,7 @@
 //! `kernlane export`: writes counts for other tools.
 
 use crate::command::layout::{Ground, algorithms, extra_counts};
-use crate::command::profile::Input;
+use crate::command::profile::ProfileInputArgs;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
@@ -36,7 +36,7 @@ use trace::{Chunk, RecordingReader, StreamEvent, events};
   kernlane export net.rec --kernel ~/linux --format parquet -o net.tables && duckdb -c \"FROM 'net.tables/services.parquet'\"")]
 pub struct ExportArgs {
     #[command(flatten)]
-    pub input: Input,
+    pub input: ProfileInputArgs,
 
     /// What to write
     #[arg(long, short, value_parser = formats())]

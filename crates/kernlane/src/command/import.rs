@@ -98,7 +98,8 @@ fn of_branches(args: &ImportArgs, bytes: &[u8], image: &Image, kernel: &Path) ->
     let found = branches::profile(&branches, image, slide, &name(args));
     if found.branches_used == 0 {
         bail!(
-            "none of its {} branches is one of {}: another kernel, or another slide than {slide:#x}",
+            "none of its {} branches is one of {}: another kernel, or another slide than \
+             {slide:#x}",
             found.branches,
             kernel.display()
         );

@@ -1,6 +1,6 @@
 //! `kernlane layout`: makes an order from a profile.
 
-use crate::command::profile::Input;
+use crate::command::profile::ProfileInputArgs;
 use ::layout::{Algorithm, Graph, Score};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -10,10 +10,10 @@ use host::output;
 use host::progress::Progress;
 use image::Image;
 use image::order::Layout;
+use image::sealed;
 use profile::Profile;
 use profile::collect::ExtraCounts;
 use profile::graph::{self, LayoutInput};
-use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 )]
 pub struct LayoutArgs {
     #[command(flatten)]
-    pub input: Input,
+    pub input: ProfileInputArgs,
 
     /// The layout algorithm; docs/algorithms/ has a page for each
     #[arg(long, short, default_value_t = Algorithm::default(), value_parser = algorithms())]
@@ -71,12 +71,7 @@ impl<'a> Ground<'a> {
     pub fn new(image: &'a Image, profile: &Profile) -> Result<Self> {
         let movable = graph::movable(image, profile)?;
         ::layout::validate(&movable.graph).context("the counts do not form a valid graph")?;
-        let hash = Sha256::digest(profile.to_json());
-        Ok(Self {
-            image,
-            movable,
-            profile_hash: hash.iter().map(|byte| format!("{byte:02x}")).collect(),
-        })
+        Ok(Self { image, movable, profile_hash: sealed::sha256(profile.to_json().as_bytes()) })
     }
 
     pub fn graph(&self) -> &Graph {

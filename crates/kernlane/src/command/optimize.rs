@@ -11,14 +11,14 @@ use emit::relink;
 use execution::machine;
 use execution::part::RecordingPart;
 use guest::record::is_made;
-use guest::{self, GuestKernel, Request, Workload};
+use guest::{self, GuestKernel, RecordingRequest, Workload};
 use host::note;
 use host::out;
 use host::outln;
 use host::progress::Progress;
 use host::recording::Recording;
 use host::{interrupt, output};
-use image::map::Map;
+use image::map::PlacementMap;
 use image::{Image, vmlinux};
 use profile::collect;
 use replay::SimulationScope;
@@ -127,7 +127,7 @@ struct Road<'a> {
 struct Relinked {
     algorithm: Algorithm,
     directory: PathBuf,
-    map: Map,
+    map: PlacementMap,
 }
 
 impl Road<'_> {
@@ -145,7 +145,7 @@ impl Road<'_> {
     /// The recording of one kernel under the workload.
     fn record(&self, name: &str, kernel: &Path, vmlinux: Option<&Path>) -> Result<PathBuf> {
         let directory = self.path(&format!("{name}.rec"));
-        let request = Request {
+        let request = RecordingRequest {
             workload: Workload::open(&self.args.workload)?,
             kernel: GuestKernel::open(kernel, vmlinux)?,
             files: Vec::new(),
@@ -229,7 +229,8 @@ impl Road<'_> {
         if !findings.equal() {
             let text = findings.text(&old.kernel, &new.kernel, 3);
             bail!(
-                "the kernel relinked by {algorithm} is not the old program; do not use the kernel in {}\n{text}",
+                "the kernel relinked by {algorithm} is not the old program; do not use the kernel \
+                 in {}\n{text}",
                 directory.display()
             );
         }
@@ -293,8 +294,8 @@ impl Road<'_> {
     }
 }
 
-fn read_map(directory: &Path) -> Result<Map> {
+fn read_map(directory: &Path) -> Result<PlacementMap> {
     let path = directory.join("vmlinux.klm");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    Map::from_text(&text).with_context(|| path.display().to_string())
+    PlacementMap::from_text(&text).with_context(|| path.display().to_string())
 }

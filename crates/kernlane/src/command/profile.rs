@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Recordings and their kernel: the first arguments of several commands.
 #[derive(Args)]
-pub struct Input {
+pub struct ProfileInputArgs {
     /// Recordings (directories), profiles (*.klp), or both
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
@@ -44,7 +44,7 @@ pub struct Input {
 )]
 pub struct ProfileArgs {
     #[command(flatten)]
-    pub input: Input,
+    pub input: ProfileInputArgs,
 
     /// Where to write the profile
     #[arg(long, short, value_name = "FILE.klp")]
@@ -63,7 +63,7 @@ pub struct ProfileArgs {
     pub json: bool,
 }
 
-impl Input {
+impl ProfileInputArgs {
     pub fn image(&self) -> Result<Image> {
         vmlinux::read(&vmlinux::path(&self.kernel))
     }

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::TypedValueParser;
-use guest::record::{self, FinishedRecording, RecordingSummary, RecordingTotals};
-use guest::{self, Conditions, GuestKernel, Request, Workload};
+use guest::record::{self, FinishedRecording, RecordedAmounts, RecordingSummary};
+use guest::{self, GuestKernel, RecordingConditions, RecordingRequest, Workload};
 use host::interrupt;
 use host::out;
 use host::outln;
@@ -94,8 +94,11 @@ pub struct GuestArgs {
 
 impl GuestArgs {
     /// The part of a request that recordings and checkpoints share.
-    pub fn request(&self) -> Result<Request> {
-        Ok(Request {
+    ///
+    /// # Errors
+    /// The kernel or the workload cannot be read.
+    pub fn request(&self) -> Result<RecordingRequest> {
+        Ok(RecordingRequest {
             workload: Workload::open(&self.workload)?,
             kernel: GuestKernel::open(&self.kernel, self.vmlinux.as_deref())?,
             files: Vec::new(),
@@ -125,7 +128,10 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
 }
 
 /// Records, and shows progress on a terminal.
-pub fn with_progress(request: &Request, from: Option<&Path>) -> Result<FinishedRecording> {
+///
+/// # Errors
+/// The recording cannot be made.
+pub fn with_progress(request: &RecordingRequest, from: Option<&Path>) -> Result<FinishedRecording> {
     let progress = Progress::new("preparing");
     record::record(request, from, &mut |phase, instructions| show(&progress, phase, instructions))
 }
@@ -153,7 +159,7 @@ fn print(args: &RecordArgs, recording: &FinishedRecording) -> Result<()> {
 }
 
 /// The amounts of a recording, what counts as a task, and the two times: guest and host.
-fn amounts(totals: &RecordingTotals, guest_time: Duration, elapsed: Duration) -> String {
+fn amounts(totals: &RecordedAmounts, guest_time: Duration, elapsed: Duration) -> String {
     let (instructions, bytes) = (totals.instructions as f64, totals.trace_bytes as f64);
     format!(
         "{:.1} M instructions, {:.1} % of them the kernel's; {:.1} MB, {:.2} bit an instruction\n\
@@ -170,7 +176,7 @@ fn amounts(totals: &RecordingTotals, guest_time: Duration, elapsed: Duration) ->
 }
 
 /// The conditions of a result, in one line.
-pub fn on(conditions: &Conditions) -> String {
+pub fn on(conditions: &RecordingConditions) -> String {
     let cpus = match conditions.cpus {
         1 => String::new(),
         cpus => format!(", {cpus} CPUs"),
@@ -188,18 +194,19 @@ mod tests {
 
     #[test]
     fn the_guests_time_and_this_machines_are_told_apart() {
-        let totals = RecordingTotals {
+        let totals = RecordedAmounts {
             instructions: 2_000_000,
             kernel_instructions: 500_000,
             tasks: 39,
             trace_bytes: 1_000_000,
-            ..RecordingTotals::default()
+            ..RecordedAmounts::default()
         };
         let text = amounts(&totals, Duration::from_micros(352_400), Duration::from_millis(9_700));
         let expected = [
             "2.0 M instructions, 25.0 % of them the kernel's; 1.0 MB, 4.00 bit an instruction",
             "0.352 s by the guest's clock; 10 s by this machine's, with the guest's boot",
-            "39 task records: one for each task_struct, pid and name that was seen; a thread has one for each of its names",
+            "39 task records: one for each task_struct, pid and name that was seen; a thread has \
+             one for each of its names",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     }

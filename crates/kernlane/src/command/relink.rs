@@ -149,7 +149,8 @@ fn print(report: &RelinkReport, tree: &BuildTree, destination: &Destination<'_>)
         Destination::Tree => {
             let path = tree.path.display();
             outln!(
-                "{path} has the new kernel; `kernlane relink --tree {path} --restore` puts its own back"
+                "{path} has the new kernel; `kernlane relink --tree {path} --restore` puts its own \
+                 back"
             )?;
         }
     }

@@ -11,7 +11,7 @@ use host::out;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::estimate;
-use image::map::Map;
+use image::map::PlacementMap;
 use image::order;
 use image::{BuildId, Image, vmlinux};
 use replay::bound;
@@ -149,6 +149,10 @@ pub fn warn(losses: &[String]) {
 }
 
 /// A layout or map from a file, whose name it bears.
+///
+/// # Errors
+/// The file cannot be read, is damaged, or names code that `kernel` does not have; or a layout has
+/// no `kernel`.
 pub fn read_layout(
     path: &Path,
     kernel: Option<&Path>,
@@ -157,8 +161,15 @@ pub fn read_layout(
     let named = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(named)?;
     let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
-    if Map::is_map(&text) {
-        let map = Map::from_text(&text).with_context(named)?;
+    if PlacementMap::is_map(&text) {
+        let map = PlacementMap::from_text(&text).with_context(named)?;
+        // Another kernel's map gets a message of its own, see `replay_trials`.
+        if let (Some(kernel), Some(image)) = (kernel, image)
+            && image.build_id == map.build_id
+        {
+            let code = vmlinux::code_ranges(&vmlinux::path(kernel))?;
+            map.ensure_within(&code).with_context(named)?;
+        }
         return Ok(ReplayLayout { name, kernel: Some(map.build_id), placement: map.placement });
     }
     let order = order::Layout::from_text(&text).with_context(named)?;
@@ -223,6 +234,9 @@ pub fn replay_recording(
 }
 
 /// As [`replay_recording`], each layout on machines of its own.
+///
+/// # Errors
+/// As [`replay_rows`].
 pub fn replay_trials(
     recording: &Path,
     trials: &[ReplayTrial<'_>],

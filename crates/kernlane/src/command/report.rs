@@ -133,7 +133,8 @@ fn of_results(args: &ReportArgs) -> Result<ExitCode> {
         args.inputs.iter().partition(|path| Recording::at(*path).exists());
     if let (Some(recording), None, false) = (recordings.first(), &args.output, args.json) {
         bail!(
-            "{}: a recording; give --output for a page, --json for what it shows, or --services, --os-share or --locality for a table",
+            "{}: a recording; give --output for a page, --json for what it shows, or --services, \
+             --os-share or --locality for a table",
             recording.display()
         );
     }

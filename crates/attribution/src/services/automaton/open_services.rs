@@ -6,7 +6,7 @@
 use super::{Automaton, thread_name};
 use crate::services::annotations::{ServiceKind, fit};
 use crate::services::code::TranslationWord;
-use crate::services::ledger::{Invocation, ServiceId, Times, add_machines};
+use crate::services::ledger::{Invocation, InvocationTimes, ServiceId, add_machines};
 use crate::services::meter::{Booked, Meter};
 use crate::services::tasks::{ClosedBy, OpenService, TaskClocks, TaskState};
 
@@ -131,7 +131,7 @@ impl<M: Meter> Automaton<'_, M> {
         let invocation = Invocation {
             instructions: open.instructions,
             machines: open.machines,
-            times: Times {
+            times: InvocationTimes {
                 // A service that began in the last steps of a dead task has no time of its own.
                 latency: now.clock.saturating_sub(open.began.clock),
                 ran: now.ran.saturating_sub(open.began.ran),
@@ -307,7 +307,11 @@ impl<M: Meter> Automaton<'_, M> {
                 let invocation = Invocation {
                     instructions,
                     machines: machines.to_vec(),
-                    times: Times { latency: instructions, ran: instructions, ..Times::default() },
+                    times: InvocationTimes {
+                        latency: instructions,
+                        ran: instructions,
+                        ..InvocationTimes::default()
+                    },
                 };
                 let user = self.tasks[self.current].user.unwrap_or(self.nobody);
                 self.ledger.add(user, &invocation);

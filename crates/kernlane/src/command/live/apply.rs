@@ -10,7 +10,7 @@ use layout::Algorithm;
 use live::device::Device;
 use live::eligible::Unfit;
 use live::group::Group;
-use live::install::{self, Prepared};
+use live::install::{self, PreparedGroup};
 use live::owners::Owners;
 use live::running::RunningKernel;
 use profile::Profile;
@@ -152,7 +152,7 @@ pub(super) fn lay_out(
     profile: Option<&Profile>,
     algorithm: Algorithm,
     seed: u64,
-) -> Result<Prepared> {
+) -> Result<PreparedGroup> {
     let order = order(group, profile, algorithm, seed)?;
     install::prepare(group, running, &order, &[], &install::free_name()?)
 }
@@ -166,16 +166,18 @@ pub(super) fn order(
 ) -> Result<Vec<u32>> {
     ensure!(
         !algorithm.uses_temporal_edges(),
-        "{algorithm} needs to know which chunks of code alternate, and a group of functions does not say: choose another algorithm"
+        "{algorithm} needs to know which chunks of code alternate, and a group of functions does \
+         not say: choose another algorithm"
     );
     let order = layout::order(&group.graph(profile), algorithm, seed)?;
     Ok(order.order.0.iter().map(|block| block.0).collect())
 }
 
-pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &Prepared) -> Result<()> {
+pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Result<()> {
     let summary = prepared.module.summary;
     outln!(
-        "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, {} branches inverted, {} jumps dropped, {} added",
+        "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, \
+         {} branches inverted, {} jumps dropped, {} added",
         prepared.name,
         group.members.len(),
         prepared.callers.len(),
@@ -229,7 +231,7 @@ pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Resul
 pub(super) fn print_plan(
     group: &Group<'_, '_>,
     running: &RunningKernel,
-    prepared: &Prepared,
+    prepared: &PreparedGroup,
 ) -> Result<()> {
     let kernel = group.original.kernel;
     outln!("module {}: {} bytes of code", prepared.name, prepared.module.text_size)?;

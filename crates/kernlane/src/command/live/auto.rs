@@ -11,10 +11,10 @@ use host::outln;
 use image::linked::LinkedKernel;
 use layout::Algorithm;
 use live::chunks::{self, Chunks};
-use live::device::{Device, Time};
+use live::device::{Device, FunctionTime};
 use live::group::Group;
 use live::hot;
-use live::install::{self, Prepared};
+use live::install::{self, PreparedGroup};
 use live::occupancy::Occupancy;
 use live::running::RunningKernel;
 use live::watch::{Watch, Watched};
@@ -138,7 +138,7 @@ struct Auto<'k, 'd> {
 }
 
 /// A group that has been laid out.
-struct Plan<'k, 'd> {
+struct PlannedGroup<'k, 'd> {
     /// Those that were entered.
     roots: Vec<usize>,
     group: Group<'k, 'd>,
@@ -149,7 +149,7 @@ struct Plan<'k, 'd> {
 
 impl<'k, 'd> Auto<'k, 'd> {
     /// Counts, lays out, and does both once more in what came of it.
-    fn planned(&self, roots: &[usize]) -> Result<(Plan<'k, 'd>, Vec<Counted>)> {
+    fn planned(&self, roots: &[usize]) -> Result<(PlannedGroup<'k, 'd>, Vec<Counted>)> {
         let Auto { kernel, running, device, args } = self;
         let mut watch = Watch {
             kernel,
@@ -176,7 +176,7 @@ impl<'k, 'd> Auto<'k, 'd> {
         Ok((plan, counted))
     }
 
-    fn plan(&self, profile: &Profile, roots: &[usize]) -> Result<Plan<'k, 'd>> {
+    fn plan(&self, profile: &Profile, roots: &[usize]) -> Result<PlannedGroup<'k, 'd>> {
         let threshold = self.args.threshold / 100.0;
         let roots = entered(self.kernel, profile, roots)?;
         let group = Group::new(
@@ -185,7 +185,7 @@ impl<'k, 'd> Auto<'k, 'd> {
             &hot::groups(self.kernel, profile, &roots, threshold),
         )?;
         let limit = hot::least_limit(self.kernel, profile, &roots, threshold);
-        Ok(Plan {
+        Ok(PlannedGroup {
             order: super::apply::order(&group, Some(profile), self.args.algorithm, 0)?,
             hot: hot::blocks(&group, profile, limit),
             group,
@@ -193,9 +193,9 @@ impl<'k, 'd> Auto<'k, 'd> {
         })
     }
 
-    fn install(&self, plan: Plan<'_, '_>, counted: Vec<Counted>) -> Result<ExitCode> {
+    fn install(&self, plan: PlannedGroup<'_, '_>, counted: Vec<Counted>) -> Result<ExitCode> {
         let Auto { running, device, args, .. } = self;
-        let Plan { roots, group, order, hot } = plan;
+        let PlannedGroup { roots, group, order, hot } = plan;
         let prepared = install::prepare(&group, *running, &order, &[], &install::free_name()?)?;
         let cache = super::cache::geometry()?;
         let before = super::cache::draw_original(&group, running, cache, &hot)?;
@@ -242,7 +242,7 @@ impl<'k, 'd> Auto<'k, 'd> {
         wait_for_the_user(device, &prepared)
     }
 
-    fn measure(&self, roots: &[usize]) -> Result<Vec<Time>> {
+    fn measure(&self, roots: &[usize]) -> Result<Vec<FunctionTime>> {
         note!("measuring {} roots for {} s", roots.len(), self.args.time);
         let time = Duration::try_from_secs_f64(self.args.time).context("--time")?;
         super::time::measure(self.kernel, self.running, &self.device, roots, time)
@@ -278,14 +278,16 @@ fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Res
     let found: Vec<usize> = roots.iter().filter(entries).copied().collect();
     ensure!(
         !found.is_empty(),
-        "no root was called while it was counted: run this under the load that it is meant for, or count longer (--time)"
+        "no root was called while it was counted: run this under the load that it is meant for, or \
+         count longer (--time)"
     );
     Ok(found)
 }
 
-fn print_again(first: &Plan<'_, '_>, second: &Plan<'_, '_>) -> Result<()> {
+fn print_again(first: &PlannedGroup<'_, '_>, second: &PlannedGroup<'_, '_>) -> Result<()> {
     outln!(
-        "counted once more in the optimized code, entered by the roots only: {} functions of {}, {} hot blocks of {}",
+        "counted once more in the optimized code, entered by the roots only: {} functions of {}, \
+         {} hot blocks of {}",
         second.group.members.len(),
         first.group.members.len(),
         second.hot.len(),
@@ -295,7 +297,8 @@ fn print_again(first: &Plan<'_, '_>, second: &Plan<'_, '_>) -> Result<()> {
 
 fn print_gain(roots: &[Gain]) -> Result<()> {
     outln!(
-        "{:>12} {:>12} {:>8}  root (ns of an invocation on a CPU, before and after; each with the cost of measuring)",
+        "{:>12} {:>12} {:>8}  root (ns of an invocation on a CPU, before and after; each with the \
+         cost of measuring)",
         "before",
         "after",
         "change"
@@ -317,7 +320,7 @@ fn print_gain(roots: &[Gain]) -> Result<()> {
 }
 
 /// On a terminal waits for a key; else says how to take everything back.
-fn wait_for_the_user(device: &Device, prepared: &Prepared) -> Result<ExitCode> {
+fn wait_for_the_user(device: &Device, prepared: &PreparedGroup) -> Result<ExitCode> {
     let terminal = Term::stdout();
     if !terminal.is_term() {
         outln!("{} stays installed; `kernlane live undo` takes it back", prepared.name)?;
@@ -337,7 +340,7 @@ fn wait_for_the_user(device: &Device, prepared: &Prepared) -> Result<ExitCode> {
     }
 }
 
-fn take_back(device: &Device, prepared: &Prepared) -> Result<ExitCode> {
+fn take_back(device: &Device, prepared: &PreparedGroup) -> Result<ExitCode> {
     let name = &prepared.name;
     let undone = super::undo::take_back(Some(device), name)?;
     outln!("{undone}")?;

@@ -7,7 +7,7 @@ use image::linked::LinkedKernel;
 use live::bottleneck;
 use live::group::Group;
 use live::hot;
-use live::occupancy::{Geometry, Occupancy};
+use live::occupancy::{InstructionCacheGeometry, Occupancy};
 use live::running::RunningKernel;
 use profile::Profile;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const ASKED: Duration = Duration::from_secs(1);
 
 /// What is assumed of the instruction cache where the kernel tells nothing of it (in most virtual
 /// machines).
-const ASSUMED: Geometry = Geometry { sets: 64, ways: 8, line: 64 };
+const ASSUMED: InstructionCacheGeometry = InstructionCacheGeometry { sets: 64, ways: 8, line: 64 };
 
 /// Asks the hardware counters, and says what they answer.
 pub fn ask() -> Result<()> {
@@ -25,15 +25,16 @@ pub fn ask() -> Result<()> {
     outln!("{counts}")?;
     if counts.answer() == bottleneck::Answer::Unknown {
         outln!(
-            "what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, figure 2)"
+            "what follows about the cache is an estimate from where hot blocks lie (Tamches 2001, \
+             figure 2)"
         )?;
     }
     Ok(())
 }
 
 /// That of this machine, or else what is assumed, with a word.
-pub fn geometry() -> Result<Geometry> {
-    let told = Geometry::of_this_machine()?;
+pub fn geometry() -> Result<InstructionCacheGeometry> {
+    let told = InstructionCacheGeometry::of_this_machine()?;
     if told.is_none() {
         outln!("this machine does not tell its instruction cache; assumed: {ASSUMED}")?;
     }
@@ -44,7 +45,7 @@ pub fn geometry() -> Result<Geometry> {
 pub fn draw_original(
     group: &Group<'_, '_>,
     running: &RunningKernel,
-    cache: Geometry,
+    cache: InstructionCacheGeometry,
     hot: &[usize],
 ) -> Result<Occupancy> {
     let place = |&n: &usize| {

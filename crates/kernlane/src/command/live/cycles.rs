@@ -9,7 +9,7 @@ use host::outln;
 use host::progress::Progress;
 use live::device::{Device, Undone};
 use live::group::Group;
-use live::install::{self, Prepared, Unloaded, processor_time};
+use live::install::{self, PreparedGroup, Unloaded, processor_time};
 use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(
     group: &Group<'_, '_>,
-    prepared: &Prepared,
+    prepared: &PreparedGroup,
     device: &Device,
     cycles: u32,
 ) -> Result<ExitCode> {
@@ -62,7 +62,8 @@ fn left(device: &Device, name: &str) -> Result<bool> {
     while install::unload(name)? == Unloaded::InUse {
         ensure!(
             begun.elapsed() < LEAVE,
-            "{name}: every byte is restored, but for {} s some task has been in a copy; `kernlane live undo` removes the module when it has gone",
+            "{name}: every byte is restored, but for {} s some task has been in a copy; `kernlane \
+             live undo` removes the module when it has gone",
             LEAVE.as_secs()
         );
         std::thread::sleep(POLL);

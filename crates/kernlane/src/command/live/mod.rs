@@ -94,7 +94,8 @@ fn installed_vmlinux() -> Result<PathBuf> {
     match places.iter().find(|path| Path::new(path).is_file()) {
         Some(path) => Ok(path.into()),
         None => bail!(
-            "no vmlinux of the running kernel: give --vmlinux FILE, install Debian's (apt-get install linux-image-{release}-dbg), or fetch it (debuginfod-find debuginfo BUILD-ID)"
+            "no vmlinux of the running kernel: give --vmlinux FILE, install Debian's (apt-get \
+             install linux-image-{release}-dbg), or fetch it (debuginfod-find debuginfo BUILD-ID)"
         ),
     }
 }

@@ -55,7 +55,8 @@ impl RootArgs {
         let samples = sample::sample(time)?;
         if samples.stacks.is_empty() {
             bail!(
-                "the kernel did nothing while it was sampled: run this under the load that it is meant for, or name a --root"
+                "the kernel did nothing while it was sampled: run this under the load that it is \
+                 meant for, or name a --root"
             );
         }
         if samples.lost > 0 {
@@ -72,7 +73,8 @@ impl RootArgs {
         })?;
         if found.is_empty() {
             bail!(
-                "of {} sampled stacks none holds a function that can be replaced on {} % of them: sample longer, or lower --share",
+                "of {} sampled stacks none holds a function that can be replaced on {} % of them: \
+                 sample longer, or lower --share",
                 stacks.len(),
                 self.share
             );

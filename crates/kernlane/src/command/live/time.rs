@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use host::outln;
 use image::linked::LinkedKernel;
-use live::device::{Device, Time};
+use live::device::{Device, FunctionTime};
 use live::eligible;
 use live::running::RunningKernel;
 use std::path::PathBuf;
@@ -38,10 +38,10 @@ pub struct TimeArgs {
 
 /// A function and what its invocations took.
 #[derive(serde::Serialize)]
-struct Row<'a> {
+struct FunctionTimeRow<'a> {
     function: &'a str,
     #[serde(flatten)]
-    time: Time,
+    time: FunctionTime,
 }
 
 pub fn run(args: &TimeArgs) -> Result<ExitCode> {
@@ -60,8 +60,8 @@ fn print_times(
         .collect::<Result<_>>()?;
     let time = Duration::try_from_secs_f64(args.time).context("--time")?;
     let times = measure(kernel, running, &Device::open()?, &chosen, time)?;
-    let rows: Vec<Row<'_>> = (chosen.iter().zip(times))
-        .map(|(&index, time)| Row {
+    let rows: Vec<FunctionTimeRow<'_>> = (chosen.iter().zip(times))
+        .map(|(&index, time)| FunctionTimeRow {
             function: kernel.function_name(&kernel.functions[index]),
             time,
         })
@@ -95,7 +95,7 @@ pub(super) fn measure(
     device: &Device,
     functions: &[usize],
     time: Duration,
-) -> Result<Vec<Time>> {
+) -> Result<Vec<FunctionTime>> {
     for &index in functions {
         let function = &kernel.functions[index];
         if eligible::tracer_site(kernel, function).is_none() {

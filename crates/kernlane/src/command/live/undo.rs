@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use host::outln;
-use live::device::{self, Device, Installed, Undone};
+use live::device::{self, Device, GroupStatus, Undone};
 use live::install::{self, Unloaded};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,11 +59,14 @@ impl fmt::Display for TakenBack {
             Unloaded::Removed => write!(f, "{group}: {bytes}, and is removed"),
             Unloaded::InUse => write!(
                 f,
-                "{group}: {bytes}; a task may still be in a copy, so the module stays loaded until `kernlane live undo` finds nobody in it"
+                "{group}: {bytes}; a task may still be in a copy, so the module stays loaded until \
+                 `kernlane live undo` finds nobody in it"
             ),
             Unloaded::UntilBoot => write!(
                 f,
-                "{group}: {bytes}: the kernel is original. Its module is empty of tasks and stays until the next boot, since the kernel removes no modules (sysctl kernel.modules_disabled)"
+                "{group}: {bytes}: the kernel is original. Its module is empty of tasks and stays \
+                 until the next boot, since the kernel removes no modules (sysctl \
+                 kernel.modules_disabled)"
             ),
         }
     }
@@ -86,7 +89,8 @@ pub(super) fn installed() -> Result<Option<String>> {
 pub(super) fn refuse_installed() -> Result<()> {
     if let Some(names) = installed()? {
         bail!(
-            "installed already: {names}. Blocks are counted in the kernel's own code: run `kernlane live undo` first"
+            "installed already: {names}. Blocks are counted in the kernel's own code: run \
+             `kernlane live undo` first"
         );
     }
     Ok(())
@@ -130,7 +134,7 @@ pub fn status(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(group: &Installed, names: &BTreeMap<u64, String>) -> Result<()> {
+fn print(group: &GroupStatus, names: &BTreeMap<u64, String>) -> Result<()> {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |t| t.as_secs() as i64);

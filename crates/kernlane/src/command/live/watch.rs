@@ -9,7 +9,7 @@ use image::linked::LinkedKernel;
 use live::device::Device;
 use live::running::RunningKernel;
 use live::watch::{Watch, Watched};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -68,8 +68,21 @@ pub struct CountArgs {
 }
 
 pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
-        watch_roots(args, kernel, running)
+    ready_to_count(args.vmlinux.as_deref(), |kernel, running, device| {
+        watch_roots(args, kernel, running, device)
+    })
+}
+
+/// Opens the running kernel and the device, refuses if a group is installed, and catches Ctrl-C.
+fn ready_to_count(
+    vmlinux: Option<&Path>,
+    work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel, &Device) -> Result<ExitCode>,
+) -> Result<ExitCode> {
+    super::on_running_kernel(vmlinux, |kernel, running| {
+        let device = Device::open()?;
+        super::undo::refuse_installed()?;
+        host::interrupt::catch()?;
+        work(kernel, running, &device)
     })
 }
 
@@ -77,13 +90,11 @@ fn watch_roots(
     args: &WatchArgs,
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
+    device: &Device,
 ) -> Result<ExitCode> {
-    let device = Device::open()?;
-    super::undo::refuse_installed()?;
-    host::interrupt::catch()?;
     super::cache::ask()?;
     let roots = args.roots.choose(kernel, running)?;
-    let found = count_from(kernel, running, &device, &roots, args.time, args.depth)?;
+    let found = count_from(kernel, running, device, &roots, args.time, args.depth)?;
     host::output::write(&args.output, found.profile.to_json().as_bytes())?;
     super::cache::draw_profile(kernel, running, &found.profile, &roots, args.threshold / 100.0)?;
     print_counted(&found)?;
@@ -112,7 +123,8 @@ pub(super) fn count_from(
 pub(super) fn print_counted(found: &Watched) -> Result<()> {
     let functions: usize = found.levels.iter().sum();
     outln!(
-        "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, {:.1} % of them exact",
+        "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, \
+         {:.1} % of them exact",
         found.levels.len(),
         found.blocks,
         found.counters,
@@ -123,8 +135,8 @@ pub(super) fn print_counted(found: &Watched) -> Result<()> {
 }
 
 pub fn count(args: &CountArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
-        count_blocks(args, kernel, running)
+    ready_to_count(args.vmlinux.as_deref(), |kernel, running, device| {
+        count_blocks(args, kernel, running, device)
     })
 }
 
@@ -132,12 +144,10 @@ fn count_blocks(
     args: &CountArgs,
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
+    device: &Device,
 ) -> Result<ExitCode> {
-    let device = Device::open()?;
-    super::undo::refuse_installed()?;
-    host::interrupt::catch()?;
     let function = super::roots::named(kernel, running, std::slice::from_ref(&args.function))?;
-    let found = count_from(kernel, running, &device, &function, args.time, 0)?;
+    let found = count_from(kernel, running, device, &function, args.time, 0)?;
     ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
     if args.json {
         let rows: Vec<(String, u64)> =
