@@ -1,9 +1,10 @@
 //! `kernlane record`: runs a workload on a kernel and records it.
 
+use crate::command::workload;
 use anyhow::Result;
 use clap::Args;
 use guest::record::{self, FinishedRecording, RecordingSummary, RecordingTotals};
-use guest::{self, Conditions, GuestKernel, Request, Workload};
+use guest::{self, Conditions, GuestKernel, Request};
 use host::interrupt;
 use host::out;
 use host::outln;
@@ -19,7 +20,9 @@ use std::time::Duration;
 /// Debian packages; nothing is installed on this machine. The workload says where counting starts
 /// and ends.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane record net --kernel ~/linux -o net.rec")]
+#[command(
+    after_help = "Examples:\n  kernlane record net --kernel ~/linux -o net.rec\n  kernlane record bench:call/getpid --kernel ~/linux -o getpid.rec"
+)]
 pub struct RecordArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
@@ -83,7 +86,7 @@ impl GuestArgs {
     /// The part of a request that recordings and checkpoints share.
     pub fn request(&self) -> Result<Request> {
         Ok(Request {
-            workload: Workload::open(&self.workload)?,
+            workload: workload::open(&self.workload)?,
             kernel: GuestKernel::open(&self.kernel, self.vmlinux.as_deref())?,
             files: Vec::new(),
             output: self.output.clone(),

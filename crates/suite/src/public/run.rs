@@ -191,7 +191,11 @@ fn output(command: &mut Command, directory: &Path) -> Result<String> {
         let last = said.trim().lines().last().unwrap_or("nothing").to_owned();
         return Err(anyhow!("{name}: {status}; it said: {last}"));
     }
-    Ok(text)
+    // Some programs print their figures as messages.
+    match text.trim().is_empty() {
+        true => read(&errors).context("its messages cannot be read"),
+        false => Ok(text),
+    }
 }
 
 fn is_installed(program: &str) -> bool {
@@ -254,6 +258,14 @@ mod tests {
         assert_eq!((measured.nanoseconds.round(), measured.rounds.len()), (5e5, FEWEST));
         let used = used.unwrap();
         assert_eq!((&*used.version, &*used.command_line), ("version 7", "echo 0.5"));
+    }
+
+    #[test]
+    fn a_figure_may_be_a_message() {
+        static MESSAGE: Public = Public { line: &["sh", "-c", "echo 0.5 >&2"], ..ECHO };
+        let (_, outcome) = outcome(&MESSAGE);
+        let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(measured.nanoseconds.round(), 5e5);
     }
 
     #[test]
