@@ -23,6 +23,7 @@ mod relink_test;
 mod score;
 mod services_test;
 mod shift_test;
+mod speer;
 mod test;
 mod uml;
 mod uml_test;
@@ -81,6 +82,8 @@ cargo xtask live-fuzz [--kernel debian|debian-generic|kasan|kcsan] [--minutes N]
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 measure what replacing hot functions of the running stock kernel
                                 brings: recordings before and after, tables, gain.json
+cargo xtask speer DIRECTORY     make Speer's tables for Linux: a kernel for each of his benchmarks,
+                                tested on all of them; resumes
 cargo xtask uml-test            test whether a kernel for User Mode Linux, relinked in a random
                                 order or with counters, works like the original and counts right
 cargo xtask bench-uml [ROUNDS] [--json]
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
         }
         ["live-fuzz", ref words @ ..] => live_fuzz::live_fuzz(words),
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
+        ["speer", directory] => speer::speer(directory.as_ref()),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),

@@ -154,6 +154,7 @@ mod tests {
             kernel_build_id: "00".into(),
             workload: "w".into(),
             workload_sha256: "11".into(),
+            operations: None,
             packages: Vec::new(),
             initramfs_sha256: "22".into(),
             seed,

@@ -87,7 +87,7 @@ impl GuestContents {
         contents.leave_out = workload.leave_out.clone();
         contents.file("/kernlane/modules/order", 0o644, order);
         for mark in Mark::ALL {
-            contents.file(mark.program(), 0o755, mark.elf());
+            contents.file(mark.program(), 0o755, mark.elf_of_guest(workload.marks_itself));
         }
         contents.file(marker::PAUSE, 0o755, marker::pause());
         contents.file("/kernlane/set-up", 0o644, workload.set_up.as_str());
@@ -96,6 +96,9 @@ impl GuestContents {
         for (path, text) in &workload.files {
             let permissions = if text.starts_with("#!") { 0o755 } else { 0o644 };
             contents.file(path, permissions, text.as_str());
+        }
+        for (path, program) in &workload.programs {
+            contents.file(path, 0o755, program.as_slice());
         }
         Ok(contents)
     }

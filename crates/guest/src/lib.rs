@@ -13,11 +13,13 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(unsafe_code)]
 
+pub mod benchmark;
 mod boot;
 
 mod bzimage;
 mod cache;
 pub mod checkpoint;
+mod companion;
 mod configuration;
 mod cpio;
 mod draft;
@@ -55,6 +57,10 @@ use host::scratch;
 use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// The instructions by which a program says where counting starts and ends.
+pub const MARKS: [[u8; 8]; 2] =
+    [marker::Mark::Start.instruction(), marker::Mark::GuestEnd.instruction()];
 
 /// Boots `kernel` (a bzImage) with `contents`. `set` may change the machine before the boot.
 /// Nothing is left behind.

@@ -31,7 +31,7 @@ impl Mark {
         }
     }
 
-    pub fn instruction(self) -> [u8; 8] {
+    pub const fn instruction(self) -> [u8; 8] {
         let [a, b, c, d] = (MARK_BASE | self as u32).to_le_bytes();
         [0x0f, 0x1f, 0x84, 0x00, a, b, c, d]
     }
@@ -39,6 +39,15 @@ impl Mark {
     /// A program that executes the mark and exits.
     pub fn elf(self) -> Vec<u8> {
         program(0x40_0000, &self.instruction())
+    }
+
+    /// The program of a guest whose workload executes the marks of start and end itself: there it
+    /// does nothing.
+    pub fn elf_of_guest(self, marks_itself: bool) -> Vec<u8> {
+        match self {
+            Mark::Start | Mark::GuestEnd if marks_itself => program(0x40_0000, &[]),
+            _ => self.elf(),
+        }
     }
 }
 
@@ -108,6 +117,9 @@ mod tests {
             let (_, mnemonics) = disassembled(&mark.elf());
             assert_eq!(mnemonics, [Mnemonic::Nop, Mnemonic::Xor, Mnemonic::Mov, Mnemonic::Syscall]);
         }
+        let (_, mnemonics) = disassembled(&Mark::Start.elf_of_guest(true));
+        assert_eq!(mnemonics, [Mnemonic::Xor, Mnemonic::Mov, Mnemonic::Syscall]);
+        assert_eq!(Mark::Failed.elf_of_guest(true), Mark::Failed.elf());
         let (entry, mnemonics) = disassembled(&pause());
         assert_eq!(mnemonics, [Mnemonic::Xor, Mnemonic::Mov, Mnemonic::Syscall]);
         assert_eq!(entry, PAUSE_ADDRESS);

@@ -1,8 +1,9 @@
 //! Finds the library that QEMU loads to record, and makes its arguments for recording data
 //! accesses.
 
+use crate::companion;
 use crate::kernel::{GuestKernel, TaskFacts};
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use std::path::PathBuf;
 
 pub(crate) const LIBRARY: &str = "libkernlane_plugin.so";
@@ -13,25 +14,12 @@ pub(crate) const LIBRARY: &str = "libkernlane_plugin.so";
 /// # Errors
 /// There is no such file.
 pub fn find() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("KERNLANE_PLUGIN") {
-        let path = PathBuf::from(path);
-        return path.canonicalize().with_context(|| {
-            format!("KERNLANE_PLUGIN is {}, which does not exist", path.display())
-        });
-    }
-    let executable = std::env::current_exe()
-        .and_then(|path| path.canonicalize())
-        .context("the path of this program is unknown")?;
-    let directory = executable.parent().context("this program is in no directory")?;
-    let candidates = [directory.join(LIBRARY), directory.join("../lib/kernlane").join(LIBRARY)];
-    match candidates.iter().find(|path| path.is_file()) {
-        Some(path) => Ok(path.clone()),
-        None => bail!(
-            "{LIBRARY}, the plugin for QEMU, is not beside {}: build it (cargo build --release), \
-             or give its path in KERNLANE_PLUGIN",
-            executable.display()
-        ),
-    }
+    companion::find(
+        LIBRARY,
+        "KERNLANE_PLUGIN",
+        "this is the plugin for QEMU: build it (cargo build --release), or give its path in \
+         KERNLANE_PLUGIN",
+    )
 }
 
 /// The plugin's arguments for recording data accesses and the use of memory.

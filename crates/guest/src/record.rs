@@ -214,6 +214,9 @@ fn recording_plugin(
     }
     add("condition.kernel_release", conditions.kernel_release.clone());
     add("condition.workload_sha256", conditions.workload_sha256.clone());
+    if let Some(operations) = conditions.operations {
+        add("condition.operations", operations.to_string());
+    }
     add("condition.initramfs_sha256", conditions.initramfs_sha256.clone());
     add("condition.memory_mb", conditions.memory_mb.to_string());
     add("condition.qemu", conditions.qemu.clone());

@@ -52,6 +52,9 @@ pub struct RecordingConditions {
     pub workload: String,
     /// The SHA-256 of the workload's file, hex.
     pub workload_sha256: String,
+    /// How often the workload does what it does, if it counts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations: Option<u64>,
     /// The guest's packages as `NAME_VERSION_ARCHITECTURE.deb`, sorted.
     pub packages: Vec<String>,
     /// The SHA-256 of the root file system, hex.
@@ -112,6 +115,7 @@ impl RecordingRequest {
             kernel_build_id: kernel.build_id.0.clone(),
             workload: workload.name.clone(),
             workload_sha256: workload.sha256.clone(),
+            operations: workload.operations,
             packages: initramfs.packages.iter().map(|package| package.file.clone()).collect(),
             initramfs_sha256: initramfs.sha256.clone(),
             seed: self.seed,

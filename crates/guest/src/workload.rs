@@ -17,7 +17,10 @@ pub const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped
 
 /// The help text of a command's argument that names a workload.
 pub fn argument_help() -> String {
-    format!("A shipped workload ({}), or the path of a .toml file", names())
+    format!(
+        "A shipped workload ({}), bench:NAME for a benchmark of `kernlane bench --list`, or the path of a .toml file",
+        names()
+    )
 }
 
 fn names() -> String {
@@ -35,6 +38,9 @@ struct WorkloadFile {
     #[serde(default)]
     modules: Vec<String>,
     memory: u32,
+    #[serde(default)]
+    marks_itself: bool,
+    operations: Option<u64>,
     #[serde(default)]
     files: BTreeMap<String, String>,
     set_up: String,
@@ -60,8 +66,15 @@ pub struct Workload {
     pub modules: Vec<String>,
     /// The guest's memory in MB, unless the command line gives another size.
     pub memory_mb: u32,
+    /// Whether a program of `run` executes the marks itself. Otherwise the guest executes them
+    /// before and behind `run`.
+    pub marks_itself: bool,
+    /// How often `run` does between the marks what it does; `None` if that is not counted.
+    pub operations: Option<u64>,
     /// Files: path and content. A file whose content begins with `#!` becomes executable.
     pub files: BTreeMap<String, String>,
+    /// Executable files that are no text: path and content.
+    pub programs: BTreeMap<String, Vec<u8>>,
     /// The script that runs before counting starts.
     pub set_up: String,
     /// The script that is counted. Its output is in `/run/output` when `check` runs.
@@ -86,7 +99,10 @@ impl Workload {
         }
         let path = Path::new(what);
         if !what.ends_with(".toml") {
-            bail!("there is no workload {what:?}: give {} or the path of a .toml file", names());
+            bail!(
+                "there is no workload {what:?}: give {}, bench:NAME or the path of a .toml file",
+                names()
+            );
         }
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("reading the workload {what}"))?;
@@ -115,6 +131,7 @@ impl Workload {
             !file.check.trim().is_empty(),
             "check is empty: a workload must say how its output is checked"
         );
+        ensure!(file.operations != Some(0), "operations = 0: give 1 or more, or leave it out");
         for package in &file.packages {
             ensure!(
                 is_package_name(package),
@@ -149,7 +166,10 @@ impl Workload {
                 .collect(),
             modules: file.modules,
             memory_mb: file.memory,
+            marks_itself: file.marks_itself,
+            operations: file.operations,
             files: file.files,
+            programs: BTreeMap::new(),
             set_up: file.set_up,
             run: file.run,
             check: file.check,
@@ -212,6 +232,7 @@ mod tests {
         assert!(error(&GOOD.replace("dash", "--purge")).contains("--purge"));
         assert!(error(&GOOD.replace("run = 'true'", "run = ' '")).contains("run is empty"));
         assert!(error(&GOOD.replace("check = 'true'", "check = ''")).contains("check is empty"));
+        assert!(error(&format!("{GOOD}operations = 0\n")).contains("operations = 0: give 1"));
         assert!(error(&format!("{GOOD}[files]\n'etc/x' = ''\n")).contains("etc/x"));
         assert!(error(&format!("{GOOD}[files]\n'/etc/../x' = ''\n")).contains(".."));
         assert!(format!("{:#}", Workload::open("nothing").unwrap_err()).contains("files"));

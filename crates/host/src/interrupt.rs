@@ -10,7 +10,7 @@ use std::io::PipeWriter;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 const POLL: Duration = Duration::from_millis(20);
@@ -98,11 +98,37 @@ impl Program {
     /// The user has interrupted.
     pub fn wait(mut self) -> Result<ExitStatus> {
         loop {
-            if let Some(status) = self.child.try_wait().context("waiting for a program")? {
+            if let Some(status) = self.wait_at_most(Duration::MAX)? {
                 return Ok(status);
             }
+        }
+    }
+
+    /// Waits for the program, however long it takes, even if the user interrupts meanwhile: for what
+    /// must not be left half done.
+    ///
+    /// # Errors
+    /// The status cannot be read.
+    pub fn ended(&mut self) -> std::io::Result<ExitStatus> {
+        self.child.wait()
+    }
+
+    /// Waits for the program, so long at most. `None`: it still runs.
+    ///
+    /// # Errors
+    /// The user has interrupted.
+    pub fn wait_at_most(&mut self, patience: Duration) -> Result<Option<ExitStatus>> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().context("waiting for a program")? {
+                return Ok(Some(status));
+            }
             check()?;
-            std::thread::sleep(POLL);
+            let left = patience.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            std::thread::sleep(left.min(POLL));
         }
     }
 }
@@ -190,5 +216,7 @@ mod tests {
         let status = spawn(command.args(["-c", "exit 7"])).unwrap().wait().unwrap();
         assert_eq!(status.code(), Some(7));
         assert!(spawn(&mut Command::new("/no/such/program")).is_err());
+        let mut long = spawn(Command::new("sleep").arg("1000")).unwrap();
+        assert_eq!(long.wait_at_most(Duration::from_millis(50)).unwrap(), None);
     }
 }

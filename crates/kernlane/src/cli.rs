@@ -88,7 +88,7 @@ commands! {
     Evaluate(EvaluateArgs) needs &[];
     Report(ReportArgs) needs &[];
     Diff(DiffArgs) needs &[];
-    Bench(BenchArgs) needs &[];
+    Bench(Box<BenchArgs>) needs &[];
     #[command(hide = true)]
     Objtool(ObjtoolArgs) needs &[need::OBJTOOL];
     Man(ManArgs) needs &[];

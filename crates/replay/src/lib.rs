@@ -49,6 +49,7 @@ pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
 pub mod guard;
+pub mod per_operation;
 pub mod results;
 pub mod rows;
 mod simulation;

@@ -22,6 +22,7 @@ pub mod locality;
 pub mod misses;
 pub mod overview;
 pub mod page;
+pub mod per_operation;
 pub mod profile;
 pub mod services;
 pub mod sizes;

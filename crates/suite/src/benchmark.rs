@@ -15,6 +15,7 @@ pub enum Source {
     Netperf,
     Lmbench,
     NellansFigure1,
+    NellansTable3,
     NellansTable4,
     Own,
 }
@@ -28,6 +29,7 @@ impl Source {
             Source::Netperf => "netperf (Speer 1994, section 3.4)",
             Source::Lmbench => "lmbench (McVoy and Staelin 1996)",
             Source::NellansFigure1 => "Nellans 2005, figure 1",
+            Source::NellansTable3 => "Nellans 2005, table 3",
             Source::NellansTable4 => "Nellans 2005, table 4",
             Source::Own => "own",
         }

@@ -3,7 +3,7 @@
 //! Takes what two runs wrote; gives a row for each benchmark that both have measured, and the
 //! reason for each that is left out. Never compares different versions of a benchmark.
 
-use crate::result::{Entry, Measured, Outcome, Results};
+use crate::result::{Entry, Measured, Outcome, ProgramUsed, Results};
 use crate::statistics::{Difference, Estimate, compare, holm};
 use serde::Serialize;
 
@@ -69,30 +69,42 @@ fn figure(entry: Option<&Entry>) -> Result<(&Measured, Estimate), String> {
     }
 }
 
+/// A benchmark that two results have measured: the two figures with their estimates, or why they
+/// cannot be compared.
+pub fn both<'a>(
+    [before, after]: [&'a Results; 2],
+    name: &str,
+) -> Result<([&'a Measured; 2], [Estimate; 2]), String> {
+    let (old, new) = (before.entry(name), after.entry(name));
+    if let (Some(old), Some(new)) = (old, new)
+        && old.version != new.version
+    {
+        return Err(format!("version {} before, version {} after", old.version, new.version));
+    }
+    if let (Some(old), Some(new)) =
+        (old.and_then(|old| old.program.as_ref()), new.and_then(|new| new.program.as_ref()))
+        && old != new
+    {
+        let said = |used: &ProgramUsed| format!("{} by {}", used.command_line, used.version);
+        return Err(format!("{} before, {} after", said(old), said(new)));
+    }
+    match (figure(old), figure(new)) {
+        (Ok((old, was)), Ok((new, is))) => Ok(([old, new], [was, is])),
+        (Err(why), Ok(_)) => Err(format!("before: {why}")),
+        (Ok(_), Err(why)) => Err(format!("after: {why}")),
+        (Err(was), Err(is)) => Err(format!("before: {was}; after: {is}")),
+    }
+}
+
 impl Comparison {
     pub fn new(before: &Results, after: &Results) -> Comparison {
         let mut found: Vec<(&str, [&Measured; 2], Difference)> = Vec::new();
         let mut left_out = Vec::new();
         let only_after = after.benchmarks.iter().filter(|e| before.entry(&e.name).is_none());
-        for entry in before.benchmarks.iter().chain(only_after) {
-            let (old, new) = (before.entry(&entry.name), after.entry(&entry.name));
-            let versions = [old, new].map(|entry| entry.map(|entry| entry.version));
-            if let [Some(old), Some(new)] = versions
-                && old != new
-            {
-                let why = format!("version {old} before, version {new} after");
-                left_out.push((entry.name.clone(), why));
-                continue;
-            }
-            match (figure(old), figure(new)) {
-                (Ok((old, was)), Ok((new, is))) => {
-                    found.push((&entry.name, [old, new], compare(&was, &is)));
-                }
-                (Err(why), Ok(_)) => left_out.push((entry.name.clone(), format!("before: {why}"))),
-                (Ok(_), Err(why)) => left_out.push((entry.name.clone(), format!("after: {why}"))),
-                (Err(was), Err(is)) => {
-                    left_out.push((entry.name.clone(), format!("before: {was}; after: {is}")));
-                }
+        for Entry { name, .. } in before.benchmarks.iter().chain(only_after) {
+            match both([before, after], name) {
+                Ok((measured, [was, is])) => found.push((name, measured, compare(&was, &is))),
+                Err(why) => left_out.push((name.clone(), why)),
             }
         }
         let probabilities: Vec<f64> =
@@ -169,7 +181,8 @@ mod tests {
     #[test]
     fn what_cannot_be_compared_is_named() {
         let not_run = |why: &str| Outcome::NotRun { why: why.into() };
-        let without = |name: &str, outcome| Entry { name: name.into(), version: 1, outcome };
+        let without =
+            |name: &str, outcome| Entry { name: name.into(), version: 1, program: None, outcome };
         let mut newer = entry("tcp/bulk-1m", 5.0, 0.5);
         newer.version = 2;
         let before = results(vec![
@@ -183,6 +196,12 @@ mod tests {
             without("call/brk", Outcome::Wrong { why: "brk: got 1, expected 2".into() }),
             entry("call/uname", 50.0, 0.5),
         ]);
+        let (mut before, mut after) = (before, after);
+        for (results, version) in [(&mut before, "wrk 1"), (&mut after, "wrk 2")] {
+            let (version, command_line) = (version.into(), "wrk -t 1".into());
+            let program = Some(ProgramUsed { version, command_line, server: None });
+            results.benchmarks.insert(0, Entry { program, ..entry("wrk/page", 5.0, 0.5) });
+        }
         let comparison = Comparison::new(&before, &after);
         assert!(comparison.rows.is_empty());
         let said: Vec<String> =
@@ -190,6 +209,7 @@ mod tests {
         assert_eq!(
             said,
             [
+                "wrk/page: wrk -t 1 by wrk 1 before, wrk -t 1 by wrk 2 after",
                 "tcp/bulk-1m: version 1 before, version 2 after",
                 "uring/nop: before: not run: io_uring_setup: not permitted",
                 "call/brk: after: wrong: brk: got 1, expected 2",

@@ -218,12 +218,9 @@ struct Times {
 impl Usage {
     /// Up to now. `None`: `/proc/stat` cannot be read.
     pub fn now(cpu: Option<usize>) -> Option<Usage> {
-        // SAFETY: a plain structure.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        crate::sys::call!(SYS_getrusage, libc::RUSAGE_CHILDREN, &raw mut usage).ok()?;
-        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        let [user, kernel] = crate::sys::children_seconds().ok()?;
         let (measured, others) = times(&read("/proc/stat")?, cpu?)?;
-        Some(Usage { measured, others, ours: seconds(usage.ru_utime) + seconds(usage.ru_stime) })
+        Some(Usage { measured, others, ours: user + kernel })
     }
 
     /// Shares of the time since an earlier moment.

@@ -13,16 +13,22 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod ab;
 pub mod benchmark;
 pub mod clock;
 pub mod command;
 pub mod compare;
 pub mod conditions;
+pub mod counted;
+pub mod generations;
 pub mod list;
 pub mod measure;
+pub mod page;
+pub mod public;
 pub mod random;
 pub mod result;
 pub mod statistics;
 pub mod sys;
 pub mod table;
+pub mod watch;
 pub mod worker;

@@ -6,13 +6,14 @@
 //! clocks.
 
 use crate::benchmark::Benchmark;
-use crate::clock::{self, Moment};
-use crate::conditions::{Conditions, Disturbances, Usage};
+use crate::clock::Moment;
 use crate::random::Random;
 use crate::result::{Entry, FORMAT, Measured, Outcome, Results};
 use crate::statistics::{Estimate, median};
+use crate::sys::children_seconds;
+use crate::watch::Watch;
 use crate::worker::{self, Trouble, Worker};
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use host::progress::Progress;
 use host::{interrupt, scratch};
 use std::ffi::OsString;
@@ -25,8 +26,6 @@ const SLICE: u64 = 1_000_000;
 const SLICES: usize = 5;
 /// Rounds before an interval is trusted.
 const FEWEST: usize = 10;
-/// How long the clocks are compared before a run, in nanoseconds.
-const CALIBRATION: u64 = 50_000_000;
 
 /// What to measure, and how well.
 pub struct Settings {
@@ -51,10 +50,22 @@ struct State {
     operations: u64,
     /// Ticks an operation, of each round.
     rounds: Vec<f64>,
+    /// Seconds of the processor in user and in kernel mode, of all its processes.
+    processor_seconds: [f64; 2],
     trouble: Option<Trouble>,
 }
 
 impl State {
+    fn new(benchmark: &'static Benchmark) -> State {
+        State {
+            benchmark,
+            operations: 0,
+            rounds: Vec::new(),
+            processor_seconds: [0.0; 2],
+            trouble: None,
+        }
+    }
+
     /// Whether no further round is needed.
     fn done(&self, precision_percent: f64) -> bool {
         let narrow = |estimate: Estimate| 100.0 * estimate.half_width() <= precision_percent;
@@ -72,55 +83,77 @@ impl State {
             None => {
                 let rounds = self.rounds.iter().map(|ticks| ticks / ticks_per_nanosecond);
                 let rounds = rounds.collect();
-                Outcome::Measured(Measured::new(rounds, self.operations, precision_percent))
+                let measured = Measured::new(rounds, self.operations, precision_percent);
+                let processor_seconds = Some(self.processor_seconds);
+                Outcome::Measured(Measured { processor_seconds, ..measured })
             }
         };
-        Entry { name: self.benchmark.name.into(), version: self.benchmark.version, outcome }
+        let Benchmark { name, version, .. } = *self.benchmark;
+        Entry { name: name.into(), version, program: None, outcome }
     }
 }
 
 /// Measures.
 ///
 /// # Errors
-/// The processor has no usable counter, the wanted CPU or the directory is not there, the program
-/// cannot start itself, or the user has interrupted.
+/// As of [`Run::begin`] and [`Run::round`].
 pub fn measure(settings: &Settings) -> Result<Results> {
-    ensure!(
-        clock::counter().usable,
-        "this processor has no RDTSCP instruction, with which the suite measures time"
-    );
-    ensure!(
-        settings.directory.is_dir(),
-        "{}: there is no such directory; --directory says where files are made",
-        settings.directory.display()
-    );
-    let (cpu, warning) = choose_cpu(settings.cpu)?;
-    let allowed = worker::allowed().len();
-    let mut conditions = Conditions::before(cpu, allowed, &settings.directory);
-    conditions.warnings.extend(warning);
-    let failed = |failure: crate::sys::Failure| anyhow!("{failure}");
-    let start = Moment::now().map_err(failed)?;
-    std::thread::sleep(Duration::from_nanos(CALIBRATION));
-    let first_rate = Moment::now().map_err(failed)?.rate_since(start);
-    let usage = Usage::now(cpu);
-
-    let mut states: Vec<State> = settings
-        .benchmarks
-        .iter()
-        .map(|benchmark| State { benchmark, operations: 0, rounds: Vec::new(), trouble: None })
-        .collect();
-    let mut random = Random::new(settings.seed);
-    let slice_ticks = (SLICE as f64 * first_rate) as u64;
+    let mut run = Run::begin(settings)?;
     let progress = Progress::new("measuring");
-    let budget = settings.budget.as_nanos() as u64;
-    for round in 1.. {
-        let mut active: Vec<&mut State> =
-            states.iter_mut().filter(|state| !state.done(settings.precision_percent)).collect();
-        if active.is_empty() {
+    while !run.is_done() {
+        progress.say(run.next_round());
+        let before = Moment::now().map_err(|failure| anyhow!("{failure}"))?;
+        run.round()?;
+        if !run.watch.has_time_for_a_round_as_since(before, settings.budget)? {
             break;
         }
-        progress.say(format!("round {round}: {} benchmarks", active.len()));
-        let before = Moment::now().map_err(failed)?;
+    }
+    drop(progress);
+    run.end()
+}
+
+/// A run under way, round by round.
+pub struct Run<'a> {
+    settings: &'a Settings,
+    watch: Watch,
+    states: Vec<State>,
+    random: Random,
+    cpu: Option<usize>,
+    rounds: usize,
+}
+
+impl Run<'_> {
+    /// Notes the conditions, and starts the clocks.
+    ///
+    /// # Errors
+    /// The processor has no usable counter, the wanted CPU or the directory is not there.
+    pub fn begin(settings: &Settings) -> Result<Run<'_>> {
+        let (cpu, warning) = choose_cpu(settings.cpu)?;
+        let watch = Watch::begin(cpu, &settings.directory, warning)?;
+        let states = settings.benchmarks.iter().map(|benchmark| State::new(benchmark)).collect();
+        Ok(Run { settings, watch, states, random: Random::new(settings.seed), cpu, rounds: 0 })
+    }
+
+    /// Whether every figure is as narrow as asked for, or cannot be had.
+    pub fn is_done(&self) -> bool {
+        self.states.iter().all(|state| state.done(self.settings.precision_percent))
+    }
+
+    /// What the next round does, for people.
+    pub fn next_round(&self) -> String {
+        let open =
+            self.states.iter().filter(|state| !state.done(self.settings.precision_percent)).count();
+        format!("round {}: {open} benchmarks", self.rounds + 1)
+    }
+
+    /// Runs every benchmark that is not done once more.
+    ///
+    /// # Errors
+    /// The program cannot start itself, or the user has interrupted.
+    pub fn round(&mut self) -> Result<()> {
+        let Run { settings, states, random, .. } = self;
+        let mut active: Vec<&mut State> =
+            states.iter_mut().filter(|state| !state.done(settings.precision_percent)).collect();
         let directory = scratch::directory(&settings.directory, ".kernlane-bench-");
         let place = Place {
             directory: match &directory {
@@ -129,35 +162,32 @@ pub fn measure(settings: &Settings) -> Result<Results> {
                 Err(_) => &settings.directory,
             },
             unwritable: directory.as_ref().err().map(|error| format!("{error:#}")),
-            cpu,
+            cpu: self.cpu,
             program: &settings.program,
         };
-        one_round(&mut active, &place, slice_ticks, &mut random)?;
-        drop(directory);
-        let now = Moment::now().map_err(failed)?;
-        // The next round takes as long as this one, or less.
-        if now.nanoseconds_since(start) + now.nanoseconds_since(before) > budget {
-            break;
-        }
+        let slice_ticks = (SLICE as f64 * self.watch.rate()) as u64;
+        one_round(&mut active, &place, slice_ticks, random)?;
+        self.rounds += 1;
+        Ok(())
     }
-    drop(progress);
-    let end = Moment::now().map_err(failed)?;
-    let rate = end.rate_since(start);
-    let disturbances = match (usage, Usage::now(cpu)) {
-        (Some(before), Some(after)) => after.since(before),
-        _ => Disturbances::default(),
-    };
-    let seconds = end.nanoseconds_since(start) as f64 / 1e9;
-    conditions.complete(disturbances, [first_rate, rate], seconds);
-    let entries = states.into_iter().map(|state| state.entry(rate, settings.precision_percent));
-    Ok(Results {
-        format: FORMAT,
-        suite: env!("CARGO_PKG_VERSION").into(),
-        seed: settings.seed,
-        precision_percent: settings.precision_percent,
-        conditions,
-        benchmarks: entries.collect(),
-    })
+
+    /// What was measured, and under which conditions.
+    ///
+    /// # Errors
+    /// The kernel has no monotonic clock.
+    pub fn end(self) -> Result<Results> {
+        let precision_percent = self.settings.precision_percent;
+        let (conditions, rate) = self.watch.end()?;
+        let entries = self.states.into_iter().map(|state| state.entry(rate, precision_percent));
+        Ok(Results {
+            format: FORMAT,
+            suite: env!("CARGO_PKG_VERSION").into(),
+            seed: self.settings.seed,
+            precision_percent,
+            conditions,
+            benchmarks: entries.collect(),
+        })
+    }
 }
 
 /// Where a round's workers run.
@@ -199,6 +229,18 @@ fn one_round(
                 workers[at] = None;
             }
         }
+    }
+    let mut spent = children_seconds();
+    for (state, worker) in active.iter_mut().zip(workers) {
+        // Waits until the worker and all that it started have ended.
+        drop(worker);
+        let now = children_seconds();
+        if let (Ok(before), Ok(now)) = (&spent, &now) {
+            for ((sum, before), now) in state.processor_seconds.iter_mut().zip(before).zip(now) {
+                *sum += now - before;
+            }
+        }
+        spent = now;
     }
     for (state, mut values) in active.iter_mut().zip(values) {
         if state.trouble.is_none() {

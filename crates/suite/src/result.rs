@@ -31,8 +31,21 @@ pub struct Entry {
     pub name: String,
     /// Of the benchmark: results of different versions are not compared.
     pub version: u32,
+    /// The program of others that measured, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramUsed>,
     #[serde(flatten)]
     pub outcome: Outcome,
+}
+
+/// A program of others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProgramUsed {
+    /// As the program names it.
+    pub version: String,
+    pub command_line: String,
+    /// What it talked to.
+    pub server: Option<String>,
 }
 
 /// What came of a benchmark.
@@ -64,6 +77,11 @@ pub struct Measured {
     pub operations: u64,
     /// Nanoseconds an operation, of each round: the median of its slices.
     pub rounds: Vec<f64>,
+    /// Seconds of the processor in user and in kernel mode, of all its processes from their start
+    /// to their end, in all rounds. The kernel splits them by its ticks, so that small ones are
+    /// rough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor_seconds: Option<[f64; 2]>,
 }
 
 impl Measured {
@@ -85,6 +103,7 @@ impl Measured {
             noisy: half_width_percent.is_none_or(|half| half > precision_percent),
             operations,
             rounds,
+            processor_seconds: None,
         }
     }
 }
@@ -149,7 +168,7 @@ pub(crate) mod examples {
         let rounds: Vec<f64> =
             (-10..=10).map(|at| figure * (1.0 + percent / 1000.0 * f64::from(at))).collect();
         let outcome = Outcome::Measured(Measured::new(rounds, 1000, 1.0));
-        Entry { name: name.into(), version: 1, outcome }
+        Entry { name: name.into(), version: 1, program: None, outcome }
     }
 
     pub(crate) fn results(benchmarks: Vec<Entry>) -> Results {
@@ -179,11 +198,21 @@ mod tests {
             noisy: false,
             operations: 10_000,
             rounds: vec![100.25, 100.5],
+            processor_seconds: Some([0.25, 0.5]),
         };
         let outcome = Outcome::Measured(measured);
         let results = examples::results(vec![
-            Entry { name: "call/getpid".into(), version: 1, outcome },
-            Entry { name: "uring/nop".into(), version: 1, outcome: not_run },
+            Entry {
+                name: "call/getpid".into(),
+                version: 1,
+                program: Some(ProgramUsed {
+                    version: "7".into(),
+                    command_line: "getpid -n 3".into(),
+                    server: None,
+                }),
+                outcome,
+            },
+            Entry { name: "uring/nop".into(), version: 1, program: None, outcome: not_run },
         ]);
         assert_eq!(Results::parse(&results.text().unwrap()).unwrap(), results);
     }

@@ -272,6 +272,15 @@ pub fn exit_code(child: usize) -> Result<i32, Failure> {
     }
 }
 
+/// Seconds of the processor in user and in kernel mode, of all children that have ended.
+pub fn children_seconds() -> Result<[f64; 2], Failure> {
+    // SAFETY: a plain structure.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    call!(SYS_getrusage, libc::RUSAGE_CHILDREN, &raw mut usage)?;
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok([seconds(usage.ru_utime), seconds(usage.ru_stime)])
+}
+
 /// Another process that works with the measured one: killed when it is dropped.
 #[derive(Debug)]
 pub struct Peer(usize);

@@ -2,6 +2,7 @@
 
 use crate::benchmark::Benchmark;
 use crate::compare::{Comparison, LEVEL, Verdict};
+use crate::public::list::Public;
 use crate::result::{Outcome, Results};
 use std::fmt::Write;
 
@@ -12,6 +13,7 @@ macro_rules! line {
         let _ = writeln!($text, $($part)*);
     }};
 }
+pub(crate) use line;
 
 /// A time with four digits and its unit.
 pub fn time(nanoseconds: f64) -> String {
@@ -58,6 +60,11 @@ pub fn results(results: &Results) -> String {
     }
     for said in without {
         line!(text, "{said}");
+    }
+    for entry in &results.benchmarks {
+        if let Some(used) = &entry.program {
+            line!(text, "{}: {} [{}]", entry.name, used.command_line, used.version);
+        }
     }
     let conditions = &results.conditions;
     line!(text, "");
@@ -146,6 +153,16 @@ pub fn list(benchmarks: &[&Benchmark]) -> String {
     text
 }
 
+/// The public suites, for `--list --public`.
+pub fn public(suites: &[&Public]) -> String {
+    let mut text = String::new();
+    let wide = width(suites.iter().map(|public| public.name));
+    for Public { name, stresses, line, .. } in suites {
+        line!(text, "{name:<wide$}  {stresses} [{}]", line.join(" "));
+    }
+    text
+}
+
 /// The benchmarks as a table of Markdown, for `docs/reference/bench.md`.
 pub fn markdown(benchmarks: &[&Benchmark]) -> String {
     let mut text = "| benchmark | stresses | source |\n|---|---|---|\n".to_owned();
@@ -173,7 +190,7 @@ mod tests {
         let mut run = examples::results(vec![
             entry("call/getpid", 100.0, 0.5),
             entry("mix/web", 9e6, 20.0),
-            Entry { name: "uring/nop".into(), version: 1, outcome: not_run },
+            Entry { name: "uring/nop".into(), version: 1, program: None, outcome: not_run },
         ]);
         run.conditions.seconds = 12.3;
         run.conditions.kernel_release = "6.12.0".into();

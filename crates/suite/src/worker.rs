@@ -30,7 +30,7 @@ const PATIENCE: i32 = 60_000;
 /// How long a worker may take to end, in ms.
 const LAST_PATIENCE: i32 = 1000;
 /// The share of a slice's operations that run before it, unmeasured.
-const WARM_UP: u64 = 8;
+pub const WARM_UP: u64 = 8;
 
 /// Why there is no figure.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,3 +21,4 @@ pub mod record;
 pub mod relink;
 pub mod replay;
 pub mod report;
+pub mod workload;

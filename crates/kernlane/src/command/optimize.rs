@@ -1,8 +1,8 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
 
 use crate::command::layout::{Ground, algorithms, extra_counts};
-use crate::command::record;
 use crate::command::replay::{replay_rows, simulation_scope, warn};
+use crate::command::{record, workload};
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -11,7 +11,7 @@ use emit::relink;
 use execution::machine;
 use execution::part::RecordingPart;
 use guest::record::is_made;
-use guest::{self, GuestKernel, RecordingRequest, Workload};
+use guest::{self, GuestKernel, RecordingRequest};
 use host::note;
 use host::out;
 use host::outln;
@@ -146,7 +146,7 @@ impl Road<'_> {
     fn record(&self, name: &str, kernel: &Path, vmlinux: Option<&Path>) -> Result<PathBuf> {
         let directory = self.path(&format!("{name}.rec"));
         let request = RecordingRequest {
-            workload: Workload::open(&self.args.workload)?,
+            workload: workload::open(&self.args.workload)?,
             kernel: GuestKernel::open(kernel, vmlinux)?,
             files: Vec::new(),
             output: directory.clone(),

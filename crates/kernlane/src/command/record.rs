@@ -1,10 +1,11 @@
 //! `kernlane record`: runs a workload on a kernel and records it.
 
+use crate::command::workload;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::TypedValueParser;
 use guest::record::{self, FinishedRecording, RecordedAmounts, RecordingSummary};
-use guest::{self, GuestKernel, RecordingConditions, RecordingRequest, Workload};
+use guest::{self, GuestKernel, RecordingConditions, RecordingRequest};
 use host::interrupt;
 use host::out;
 use host::outln;
@@ -21,7 +22,9 @@ use trace::CpuCount;
 /// Debian packages; nothing is installed on this machine. The workload says where counting starts
 /// and ends.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane record net --kernel ~/linux -o net.rec")]
+#[command(
+    after_help = "Examples:\n  kernlane record net --kernel ~/linux -o net.rec\n  kernlane record bench:call/getpid --kernel ~/linux -o getpid.rec"
+)]
 pub struct RecordArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
@@ -99,7 +102,7 @@ impl GuestArgs {
     /// The kernel or the workload cannot be read.
     pub fn request(&self) -> Result<RecordingRequest> {
         Ok(RecordingRequest {
-            workload: Workload::open(&self.workload)?,
+            workload: workload::open(&self.workload)?,
             kernel: GuestKernel::open(&self.kernel, self.vmlinux.as_deref())?,
             files: Vec::new(),
             output: self.output.clone(),

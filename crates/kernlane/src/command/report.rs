@@ -17,7 +17,7 @@ use host::recording::Recording;
 use image::vmlinux;
 use replay::comparison::{self, Comparison};
 use replay::results::ResultFile;
-use replay::{ReplayLayout, SimulationScope, rows};
+use replay::{ReplayLayout, SimulationScope, per_operation, rows};
 use report::overview::{LayoutMisses, Overview, StructureMisses};
 use report::{self, locality, misses, page, services, text};
 use serde::Serialize;
@@ -50,7 +50,8 @@ const MACHINE: &str = "server-32k";
   kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
   kernlane report --misses net.rec --kernel ~/linux --machine server-32k
   kernlane report --locality net.rec files.rec --kernel ~/linux
-  kernlane report --sizes net.rec")]
+  kernlane report --sizes net.rec
+  kernlane report --per-operation getpid.results stat.results")]
 pub struct ReportArgs {
     /// Result files, or directories with a results.json; recordings for the tables of services
     #[arg(required = true, value_name = "RESULTS|RECORDING")]
@@ -85,6 +86,11 @@ pub struct ReportArgs {
     /// Print misses by function, address and data structure; needs a recording made with --data
     #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share", "locality", "sizes"])]
     pub misses: bool,
+
+    /// Print what one operation costs, from results of recordings that say their number of
+    /// operations, as `kernlane record bench:NAME` does
+    #[arg(long, conflicts_with_all = ["output", "services", "os_share", "locality", "sizes", "misses", "kernel"])]
+    pub per_operation: bool,
 
     /// The kernel that was recorded: its build tree, its vmlinux, or its System.map
     #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
@@ -131,7 +137,8 @@ fn of_sizes(args: &ReportArgs) -> Result<ExitCode> {
 fn of_results(args: &ReportArgs) -> Result<ExitCode> {
     let (recordings, results): (Vec<&PathBuf>, Vec<&PathBuf>) =
         args.inputs.iter().partition(|path| Recording::at(*path).exists());
-    if let (Some(recording), None, false) = (recordings.first(), &args.output, args.json) {
+    let needs_page = args.output.is_none() && !args.json && !args.per_operation;
+    if let (Some(recording), true) = (recordings.first(), needs_page) {
         bail!(
             "{}: a recording; give --output for a page, --json for what it shows, or --services, \
              --os-share or --locality for a table",
@@ -153,6 +160,17 @@ fn of_results(args: &ReportArgs) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for path in results {
         rows.extend(ResultFile::read(path)?.rows);
+    }
+    if args.per_operation {
+        let named = recordings.first().map(|recording| recording.display().to_string());
+        ensure!(
+            named.is_none(),
+            "{}: a recording; --per-operation takes results: `kernlane replay RECORDING --json`",
+            named.unwrap_or_default()
+        );
+        let costs = per_operation::per_operation(&rows)?;
+        print(args, &costs, || report::per_operation::text(&costs))?;
+        return Ok(ExitCode::SUCCESS);
     }
     let comparisons: Vec<Comparison> = comparison::compare(&rows)?;
     let overviews = overviews(args, &recordings)?;

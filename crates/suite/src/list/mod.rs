@@ -12,6 +12,7 @@ mod signals;
 mod switches;
 mod tree;
 mod uring;
+mod user;
 mod waiting;
 
 use crate::benchmark::Benchmark;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<&'static Benchmark> {
         processes::LIST,
         waiting::LIST,
         uring::LIST,
+        user::LIST,
         mixes::LIST,
     ];
     groups.into_iter().flatten().collect()

@@ -1,0 +1,352 @@
+//! Two kernels that are booted in turns: begins, resumes after each reboot, and ends on the kernel
+//! that ran first.
+
+use super::merged::merged;
+use super::state::{Kernel, Measurement, RunningKernel, State};
+use super::steps::{self, Step};
+use crate::conditions::Conditions;
+use crate::result::Results;
+use anyhow::{Context, Result, bail, ensure};
+use host::{note, output};
+use std::path::{Path, PathBuf};
+
+/// What the last step of a boot was.
+#[derive(Debug, PartialEq)]
+pub enum Ended {
+    /// The machine reboots.
+    Reboots,
+    /// Everything was measured; the first kernel runs.
+    Whole,
+}
+
+/// The running kernel.
+///
+/// # Errors
+/// It does not say its release.
+pub fn running() -> Result<RunningKernel> {
+    let conditions = Conditions::before(None, 0, Path::new("/"));
+    let Conditions { kernel_release: release, kernel_version, kernel_build_id, .. } = conditions;
+    ensure!(!release.is_empty(), "the running kernel does not say its release");
+    let identity = kernel_build_id.unwrap_or_else(|| format!("{release} {kernel_version}"));
+    Ok(RunningKernel { identity, release })
+}
+
+/// A kernel as it was typed, with what its file says.
+///
+/// # Errors
+/// It is to be booted by kexec, and is no kernel's file.
+pub fn kernel(boot: &str, is_file: bool) -> Result<Kernel> {
+    let release = match is_file {
+        true => {
+            let bytes = std::fs::read(boot).with_context(|| format!("--kernels: {boot}"))?;
+            let release = release(&bytes);
+            Some(release.with_context(|| format!("--kernels: {boot} is no bzImage"))?)
+        }
+        false => None,
+    };
+    let path = is_file.then(|| Path::new(boot).canonicalize()).transpose()?;
+    let boot = path.map_or(boot.to_owned(), |path| path.display().to_string());
+    Ok(Kernel { boot, identity: None, release })
+}
+
+/// The release in a bzImage's header (Documentation/arch/x86/boot.rst: `HdrS` at 0x202, the place of
+/// the version less 0x200 at 0x20e).
+fn release(image: &[u8]) -> Option<String> {
+    (image.get(0x202..0x206)? == b"HdrS").then_some(())?;
+    let at = u16::from_le_bytes(image.get(0x20e..0x210)?.try_into().ok()?);
+    let text = image.get(usize::from(at) + 0x200..)?;
+    let end = text.iter().position(|byte| [b' ', 0].contains(byte))?;
+    let release = std::str::from_utf8(&text[..end]).ok()?;
+    (!release.is_empty()).then(|| release.to_owned())
+}
+
+/// Every step, for `--dry-run`.
+///
+/// # Errors
+/// A path cannot stand in a unit.
+pub fn plan(state: &State, directory: &Path) -> Result<String> {
+    let mut lines: Vec<String> = steps::begin(state, directory)?.iter().map(said).collect();
+    let mut state = state.clone();
+    let mut runs = 0;
+    loop {
+        if !state.is_measured() {
+            let (boot, which) = (state.measured.len(), state.wanted());
+            let result = State::result(directory, boot);
+            let kernel = &state.kernels[which].boot;
+            lines.push(format!("measure {kernel} into {}", result.display()));
+            state.measured.push(which);
+            if !state.is_measured() || which != 0 {
+                runs = state.wanted();
+                lines.extend(steps::boot(&state, runs).iter().map(said));
+                continue;
+            }
+        }
+        ensure!(runs == 0, "a run ends on the first kernel");
+        lines.extend(steps::end(&state).iter().map(said));
+        lines.push(format!("write {0}/before.json and {0}/after.json", directory.display()));
+        return Ok(lines.join("\n") + "\n");
+    }
+}
+
+fn said(step: &Step) -> String {
+    step.to_string()
+}
+
+/// Begins a run: writes the state, and makes every boot resume. The next step is [`resume`].
+///
+/// # Errors
+/// A run was begun there already; the directory does not survive a reboot; see [`Step::carry_out`].
+pub fn begin(state: &State, directory: &Path) -> Result<()> {
+    ensure!(
+        State::read(directory).is_err(),
+        "{}: a run was begun there: go on by --resume, or end it by --stop",
+        directory.display()
+    );
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("{}: cannot be made", directory.display()))?;
+    let kind = Conditions::before(None, 0, directory).file_system.unwrap_or_default();
+    ensure!(
+        !["tmpfs", "ramfs"].contains(&kind.as_str()),
+        "{}: a {kind} does not survive a reboot: name a directory on a disk",
+        directory.display()
+    );
+    state.write(directory)?;
+    let done =
+        steps::begin(state, directory).and_then(|steps| steps.iter().try_for_each(Step::carry_out));
+    if done.is_err() {
+        // Nothing was measured, so nothing is lost.
+        stop(directory)?;
+    }
+    done
+}
+
+/// Goes on where the last boot ended. `measure` measures the running kernel.
+///
+/// # Errors
+/// The wrong kernel runs, or a step fails. No further boot follows then.
+pub fn resume(
+    directory: &Path,
+    boot_id: &str,
+    running: &RunningKernel,
+    measure: impl FnOnce(&Measurement) -> Result<Results>,
+    carry_out: &dyn Fn(&Step) -> Result<()>,
+) -> Result<Ended> {
+    let mut state = State::read(directory)?;
+    let ended = step(&mut state, directory, boot_id, running, measure, carry_out);
+    if ended.is_err() {
+        for step in steps::end(&state) {
+            if let Err(error) = carry_out(&step) {
+                note!("{error:#}");
+            }
+        }
+    }
+    ended
+}
+
+fn step(
+    state: &mut State,
+    directory: &Path,
+    boot_id: &str,
+    running: &RunningKernel,
+    measure: impl FnOnce(&Measurement) -> Result<Results>,
+    carry_out: &dyn Fn(&Step) -> Result<()>,
+) -> Result<Ended> {
+    // A boot that was measured and not left, because it was interrupted, is left now.
+    let is_new = state.last_boot.as_deref() != Some(boot_id);
+    if is_new {
+        let which = state.wanted();
+        state.runs(which, running)?;
+        if !state.is_measured() {
+            // Each boot has an order of its own.
+            let boot = state.measured.len() as u64;
+            let seed = state.measurement.seed.wrapping_add(boot);
+            let results = measure(&Measurement { seed, ..state.measurement.clone() })?;
+            let path = State::result(directory, state.measured.len());
+            output::write(&path, results.text()?.as_bytes())?;
+            state.measured.push(which);
+        }
+        state.last_boot = Some(boot_id.to_owned());
+        state.write(directory)?;
+    }
+    let first = state.kernels[0].identity.as_ref() == Some(&running.identity);
+    if !state.is_measured() || !first {
+        let next = state.wanted();
+        steps::boot(state, next).iter().try_for_each(carry_out)?;
+        return Ok(Ended::Reboots);
+    }
+    for (which, name) in ["before.json", "after.json"].iter().enumerate() {
+        let merged = merged(&boots_of(state, directory, which)?)?;
+        output::write(&directory.join(name), merged.text()?.as_bytes())?;
+    }
+    steps::end(state).iter().try_for_each(carry_out)?;
+    Ok(Ended::Whole)
+}
+
+fn boots_of(state: &State, directory: &Path, which: usize) -> Result<Vec<Results>> {
+    let boots = state.measured.iter().enumerate().filter(|(_, kernel)| **kernel == which);
+    boots.map(|(boot, _)| Results::read(&State::result(directory, boot))).collect()
+}
+
+/// Ends a run, wherever it is. What was measured stays.
+///
+/// # Errors
+/// No run was begun there; a step fails.
+pub fn stop(directory: &Path) -> Result<()> {
+    let state = State::read(directory)?;
+    let done: Vec<Result<()>> = steps::end(&state).iter().map(Step::carry_out).collect();
+    let path: PathBuf = directory.join("state.json");
+    std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
+    done.into_iter().collect()
+}
+
+/// This boot, as the kernel names it.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub fn boot_id() -> Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let id = std::fs::read_to_string(path).with_context(|| path.to_owned())?;
+    Ok(id.trim().to_owned())
+}
+
+/// What must be so before a machine is rebooted.
+///
+/// # Errors
+/// It is not so.
+pub fn may_reboot(state: &State) -> Result<()> {
+    // SAFETY: the call has no arguments and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    ensure!(is_root, "--ab --kernels reboots the machine: run it as root");
+    if state.unit && !Path::new("/run/systemd/system").is_dir() {
+        bail!(
+            "systemd does not run here: give --no-unit, and start the same command with --resume at \
+             each boot"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::examples::{running, state};
+    use super::*;
+    use crate::result::examples::{entry, results};
+    use std::cell::RefCell;
+
+    /// A machine that boots what `kexec --load` names, except when it is told to boot another.
+    struct Machine {
+        running: RefCell<usize>,
+        steps: RefCell<Vec<String>>,
+    }
+
+    impl Machine {
+        fn carry_out(&self, step: &Step) -> Result<()> {
+            let text = step.to_string();
+            if let Some(at) = [1, 2].iter().position(|n| text.contains(&format!("vmlinuz-{n}"))) {
+                *self.running.borrow_mut() = at;
+            }
+            self.steps.borrow_mut().push(text);
+            Ok(())
+        }
+
+        fn kernel(&self) -> RunningKernel {
+            running(["aa", "bb"][*self.running.borrow()], "6.12.1")
+        }
+    }
+
+    fn machine() -> Machine {
+        Machine { running: RefCell::new(0), steps: RefCell::new(Vec::new()) }
+    }
+
+    fn begun(boots: usize, directory: &Path) {
+        State::begin(state(boots), &running("aa", "6.12.1")).unwrap().write(directory).unwrap();
+    }
+
+    /// Resumes in a new boot.
+    fn resumed(machine: &Machine, directory: &Path, boot: usize) -> Result<Ended> {
+        let nanoseconds = [100.0, 105.0][*machine.running.borrow()] + boot as f64 * 0.1;
+        let mut run = results(vec![entry("call/getpid", nanoseconds, 0.5)]);
+        run.conditions.kernel_build_id = Some(machine.kernel().identity);
+        let measure = |_: &Measurement| Ok(run);
+        let carry_out = |step: &Step| machine.carry_out(step);
+        resume(directory, &format!("boot {boot}"), &machine.kernel(), measure, &carry_out)
+    }
+
+    #[test]
+    fn a_run_measures_every_boot_and_ends_on_the_first_kernel() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, here) = (machine(), directory.path());
+        begun(3, here);
+        let mut boots = 0;
+        while resumed(&machine, here, boots).unwrap() == Ended::Reboots {
+            boots += 1;
+            assert!(boots < 20);
+        }
+        assert_eq!(State::read(here).unwrap().measured, [0, 1, 1, 0, 0, 1]);
+        assert_eq!(*machine.running.borrow(), 0);
+        // Six boots are measured, the first of which needs no reboot; one more ends on the first.
+        assert_eq!(boots, 6);
+        let [before, after] = ["before.json", "after.json"]
+            .map(|name| Results::read(&here.join(name)).unwrap().conditions.kernel_build_id);
+        assert_eq!((before.as_deref(), after.as_deref()), (Some("aa"), Some("bb")));
+        let last = machine.steps.borrow().last().unwrap().clone();
+        assert_eq!(last, "run: systemctl daemon-reload");
+    }
+
+    #[test]
+    fn a_wrong_kernel_ends_the_run_without_another_reboot() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, here) = (machine(), directory.path());
+        begun(2, here);
+        resumed(&machine, here, 0).unwrap();
+        // The boot loader has not done what it was told.
+        *machine.running.borrow_mut() = 0;
+        machine.steps.borrow_mut().clear();
+        let message = resumed(&machine, here, 1).unwrap_err().to_string();
+        assert!(message.starts_with("the wrong kernel runs: /boot/vmlinuz-2 was to run"));
+        let steps = machine.steps.borrow();
+        assert!(steps[0].contains("disable"), "{steps:?}");
+        assert!(!steps.iter().any(|step| step.contains("kexec")), "{steps:?}");
+    }
+
+    #[test]
+    fn a_boot_counts_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, here) = (machine(), directory.path());
+        begun(2, here);
+        resumed(&machine, here, 0).unwrap();
+        *machine.running.borrow_mut() = 0;
+        assert_eq!(resumed(&machine, here, 0).unwrap(), Ended::Reboots);
+        assert_eq!(State::read(here).unwrap().measured, [0]);
+    }
+
+    #[test]
+    fn the_plan_names_every_step() {
+        let plan = plan(&state(2), Path::new("/var/lib/ab")).unwrap();
+        let count = |text: &str| plan.matches(text).count();
+        assert_eq!(count("measure /boot/vmlinuz-1"), 2, "{plan}");
+        assert_eq!(count("measure /boot/vmlinuz-2"), 2);
+        // A B B A: three reboots, and the first kernel runs in the end.
+        assert_eq!(count("kexec --load"), 3);
+        assert!(plan.starts_with("write /etc/systemd/system/kernlane-bench-ab.service:"));
+        assert!(plan.ends_with("write /var/lib/ab/before.json and /var/lib/ab/after.json\n"));
+        // A B: the first kernel is booted once more.
+        let plan = super::plan(&state(1), Path::new("/var/lib/ab")).unwrap();
+        assert_eq!(plan.matches("kexec --load").count(), 2, "{plan}");
+    }
+
+    #[test]
+    fn a_kernels_file_says_its_release() {
+        let mut image = vec![0; 0x400];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        image[0x300..0x311].copy_from_slice(b"6.12.1-x (me@h) #");
+        assert_eq!(release(&image).as_deref(), Some("6.12.1-x"));
+        for cut in 0..0x308 {
+            assert_eq!(release(&image[..cut]), None);
+        }
+        assert_eq!(release(b"\x7fELF"), None);
+        let message = format!("{:#}", kernel("/proc/self/cmdline", true).unwrap_err());
+        assert!(message.contains("is no bzImage"), "{message}");
+    }
+}

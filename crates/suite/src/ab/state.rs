@@ -1,0 +1,277 @@
+//! What survives a reboot: which kernels are compared, what was measured, and which kernel must run
+//! next.
+//!
+//! A file in the directory of the run. It says every boot what to do; a boot that does not fit it is
+//! an error.
+
+use anyhow::{Context, Result, bail, ensure};
+use host::output;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Of the file.
+const FORMAT: u64 = 1;
+const NAME: &str = "state.json";
+
+/// How a kernel is booted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// By kexec: the kernels are files.
+    Kexec,
+    /// By grub-reboot: the kernels are entries of GRUB's menu.
+    Grub,
+    /// By bootctl set-oneshot: the kernels are entries of systemd-boot.
+    SystemdBoot,
+}
+
+/// One of the two kernels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// A file, or an entry of the boot loader.
+    pub boot: String,
+    /// What a running kernel says of itself; known since it ran first.
+    pub identity: Option<String>,
+    /// Its release, from the file's header.
+    pub release: Option<String>,
+}
+
+/// What is measured in each boot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    pub filter: Vec<String>,
+    pub seed: u64,
+    pub precision_percent: f64,
+    pub seconds: f64,
+    pub cpu: Option<usize>,
+    pub directory: PathBuf,
+    /// How long a boot may settle before it is measured.
+    pub settle_seconds: f64,
+}
+
+/// A run over several boots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    format: u64,
+    pub method: Method,
+    pub kernels: [Kernel; 2],
+    /// Boots of each kernel.
+    pub boots: usize,
+    /// The kernels that were measured, in this order.
+    pub measured: Vec<usize>,
+    /// The boot in which the last one was measured.
+    pub last_boot: Option<String>,
+    /// Whether a unit of systemd resumes.
+    pub unit: bool,
+    /// The words that start this program.
+    pub program: Vec<OsString>,
+    /// The command line of the kernel that ran first, for kexec.
+    pub command_line: String,
+    pub measurement: Measurement,
+}
+
+/// The running kernel, as it describes itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunningKernel {
+    /// The build id, or else release and version.
+    pub identity: String,
+    pub release: String,
+}
+
+impl State {
+    /// A run in which nothing was measured. The first kernel must run.
+    ///
+    /// # Errors
+    /// The two kernels are the same, or the first does not run.
+    pub fn begin(state: State, running: &RunningKernel) -> Result<State> {
+        let [before, after] = &state.kernels;
+        ensure!(before.boot != after.boot, "--kernels: both are {}", before.boot);
+        let mut state = State { format: FORMAT, ..state };
+        state.runs(0, running)?;
+        Ok(state)
+    }
+
+    /// A state without a number of its format.
+    pub fn new(method: Method, kernels: [Kernel; 2], boots: usize, work: Measurement) -> State {
+        State {
+            format: FORMAT,
+            method,
+            kernels,
+            boots,
+            measured: Vec::new(),
+            last_boot: None,
+            unit: true,
+            program: Vec::new(),
+            command_line: String::new(),
+            measurement: work,
+        }
+    }
+
+    /// The kernel that must run for the next step: A B B A A B B A …, then the first one to end.
+    pub fn wanted(&self) -> usize {
+        match self.is_measured() {
+            true => 0,
+            false => [0, 1, 1, 0][self.measured.len() % 4],
+        }
+    }
+
+    /// Whether every boot was measured.
+    pub fn is_measured(&self) -> bool {
+        self.measured.len() >= 2 * self.boots
+    }
+
+    /// Notes that this kernel runs, which was to run.
+    ///
+    /// # Errors
+    /// Another kernel runs.
+    pub fn runs(&mut self, which: usize, running: &RunningKernel) -> Result<()> {
+        let said = |kernel: &Kernel| match &kernel.identity {
+            Some(identity) => format!("{} ({identity})", kernel.boot),
+            None => kernel.boot.clone(),
+        };
+        let (wanted, other) = (&self.kernels[which], &self.kernels[1 - which]);
+        let RunningKernel { identity, release } = running;
+        let is_wrong = match (&wanted.identity, &wanted.release) {
+            (Some(known), _) => known != identity,
+            (None, Some(wanted)) if wanted != release => true,
+            (None, _) => other.identity.as_ref() == Some(identity),
+        };
+        if is_wrong {
+            bail!(
+                "the wrong kernel runs: {} was to run, but {release} ({identity}) does",
+                said(wanted)
+            );
+        }
+        self.kernels[which].identity = Some(identity.clone());
+        Ok(())
+    }
+
+    /// Where a boot's result is.
+    pub fn result(directory: &Path, boot: usize) -> PathBuf {
+        directory.join(format!("boot-{boot}.json"))
+    }
+
+    /// Reads the state of a run.
+    ///
+    /// # Errors
+    /// There is none, or it is of another version.
+    pub fn read(directory: &Path) -> Result<State> {
+        let path = directory.join(NAME);
+        let named = || path.display().to_string();
+        let text = std::fs::read_to_string(&path).with_context(|| {
+            format!("{}: no run of `kernlane bench --ab` was begun there", named())
+        })?;
+        let state: State = serde_json::from_str(&text).with_context(named)?;
+        ensure!(
+            state.format == FORMAT,
+            "{}: its format is {}, and this version reads {FORMAT}",
+            named(),
+            state.format
+        );
+        Ok(state)
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// The directory cannot be written to.
+    pub fn write(&self, directory: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        output::write(&directory.join(NAME), text.as_bytes())
+    }
+}
+
+/// States for tests.
+#[cfg(test)]
+pub(super) mod examples {
+    use super::*;
+
+    pub(in crate::ab) fn kernel(boot: &str, release: Option<&str>) -> Kernel {
+        Kernel { boot: boot.into(), identity: None, release: release.map(str::to_owned) }
+    }
+
+    pub(in crate::ab) fn state(boots: usize) -> State {
+        let measurement = Measurement {
+            filter: vec!["call/".into()],
+            seed: 0,
+            precision_percent: 3.0,
+            seconds: 50.0,
+            cpu: None,
+            directory: "/var/tmp".into(),
+            settle_seconds: 30.0,
+        };
+        let kernels =
+            [kernel("/boot/vmlinuz-1", Some("6.12.1")), kernel("/boot/vmlinuz-2", Some("6.12.1"))];
+        let state = State::new(Method::Kexec, kernels, boots, measurement);
+        State { program: vec!["/usr/bin/kernlane".into(), "bench".into()], ..state }
+    }
+
+    pub(in crate::ab) fn running(identity: &str, release: &str) -> RunningKernel {
+        RunningKernel { identity: identity.into(), release: release.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::examples::{running, state};
+    use super::*;
+
+    #[test]
+    fn kernels_take_turns_and_the_first_is_the_last() {
+        let mut state = state(4);
+        let mut order = Vec::new();
+        while !state.is_measured() {
+            order.push(state.wanted());
+            state.measured.push(state.wanted());
+        }
+        assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0]);
+        assert_eq!(order.iter().sum::<usize>(), 4);
+        assert_eq!(state.wanted(), 0);
+        let mut odd = super::examples::state(1);
+        odd.measured = vec![0, 1];
+        assert!(odd.is_measured() && odd.wanted() == 0);
+    }
+
+    #[test]
+    fn a_wrong_kernel_is_named() {
+        let mut state = State::begin(state(2), &running("aa", "6.12.1")).unwrap();
+        // The second kernel has the same release, but cannot have the same build id.
+        let message = state.runs(1, &running("aa", "6.12.1")).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "the wrong kernel runs: /boot/vmlinuz-2 was to run, but 6.12.1 (aa) does"
+        );
+        let message = state.runs(1, &running("bb", "6.1.0")).unwrap_err().to_string();
+        assert!(message.contains("/boot/vmlinuz-2 was to run, but 6.1.0 (bb) does"), "{message}");
+        state.runs(1, &running("bb", "6.12.1")).unwrap();
+        let message = state.runs(1, &running("cc", "6.12.1")).unwrap_err().to_string();
+        assert!(message.contains("/boot/vmlinuz-2 (bb) was to run"), "{message}");
+        assert!(state.runs(0, &running("bb", "6.12.1")).is_err());
+        state.runs(0, &running("aa", "6.12.1")).unwrap();
+    }
+
+    #[test]
+    fn a_run_begins_on_the_first_of_two_kernels() {
+        let message = State::begin(state(2), &running("aa", "6.1.0")).unwrap_err().to_string();
+        assert!(message.contains("/boot/vmlinuz-1 was to run, but 6.1.0 (aa) does"), "{message}");
+        let mut same = state(2);
+        same.kernels[1].boot = same.kernels[0].boot.clone();
+        assert!(State::begin(same, &running("aa", "6.12.1")).is_err());
+    }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let message = format!("{:#}", State::read(directory.path()).unwrap_err());
+        assert!(message.contains("no run of `kernlane bench --ab` was begun there"), "{message}");
+        let state = state(3);
+        state.write(directory.path()).unwrap();
+        assert_eq!(State::read(directory.path()).unwrap(), state);
+        let text = std::fs::read_to_string(directory.path().join(NAME)).unwrap();
+        let newer = text.replacen("\"format\": 1", "\"format\": 2", 1);
+        std::fs::write(directory.path().join(NAME), newer).unwrap();
+        let message = State::read(directory.path()).unwrap_err().to_string();
+        assert!(message.ends_with("its format is 2, and this version reads 1"), "{message}");
+    }
+}

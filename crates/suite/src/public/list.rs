@@ -1,0 +1,291 @@
+//! The public suites: which program, which command line, which figure.
+
+use super::figures;
+
+/// What a program talks to while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Server {
+    None,
+    /// A program, ended afterwards; it is there when it takes TCP connections.
+    Program(&'static [&'static str]),
+    /// A page of 1,000 bytes by HTTP, from this process.
+    Page,
+}
+
+/// A benchmark of others. In words, `{dir}` is an empty directory and `{port}` a free port.
+#[derive(Clone, Copy)]
+pub struct Public {
+    /// `program/what`.
+    pub name: &'static str,
+    /// One operation.
+    pub stresses: &'static str,
+    /// Debian's package, for those who do not have it.
+    pub package: &'static str,
+    pub version: &'static [&'static str],
+    pub server: Server,
+    pub line: &'static [&'static str],
+    /// Nanoseconds an operation, from what it prints.
+    pub figure: fn(&str) -> Option<f64>,
+}
+
+pub const LIST: &[Public] = &[
+    Public {
+        name: "perf-bench/syscall",
+        stresses: "getppid by perf bench",
+        package: "linux-perf",
+        version: &["perf", "--version"],
+        server: Server::None,
+        line: &["perf", "bench", "-f", "simple", "syscall", "basic", "--loop", "1000000"],
+        figure: figures::seconds::<1_000_000>,
+    },
+    Public {
+        name: "perf-bench/pipe",
+        stresses: "a token to another process and back by pipes, by perf bench",
+        package: "linux-perf",
+        version: &["perf", "--version"],
+        server: Server::None,
+        line: &["perf", "bench", "-f", "simple", "sched", "pipe", "-l", "50000"],
+        figure: figures::seconds::<50_000>,
+    },
+    Public {
+        name: "perf-bench/messaging",
+        stresses: "a message between 40 processes by local sockets, by perf bench",
+        package: "linux-perf",
+        version: &["perf", "--version"],
+        server: Server::None,
+        line: &["perf", "bench", "-f", "simple", "sched", "messaging", "-g", "1", "-l", "500"],
+        figure: figures::seconds::<200_000>,
+    },
+    Public {
+        name: "hackbench/sockets",
+        stresses: "a message of 100 bytes between 80 processes by local sockets",
+        package: "rt-tests",
+        version: &["hackbench", "--help"],
+        server: Server::None,
+        line: &["hackbench", "-g", "2", "-l", "500", "-s", "100"],
+        figure: figures::time::<400_000>,
+    },
+    Public {
+        name: "hackbench/pipes",
+        stresses: "a message of 100 bytes between 80 threads by pipes",
+        package: "rt-tests",
+        version: &["hackbench", "--help"],
+        server: Server::None,
+        line: &["hackbench", "-T", "-p", "-g", "2", "-l", "500", "-s", "100"],
+        figure: figures::time::<400_000>,
+    },
+    Public {
+        name: "stress-ng/switch",
+        stresses: "a bogo operation of stress-ng's switches by a pipe",
+        package: "stress-ng",
+        version: &["stress-ng", "--version"],
+        server: Server::None,
+        line: &["stress-ng", "--switch", "1", "--timeout", "1", "--metrics-brief"],
+        figure: figures::stress,
+    },
+    Public {
+        name: "stress-ng/fork",
+        stresses: "a bogo operation of stress-ng's forks",
+        package: "stress-ng",
+        version: &["stress-ng", "--version"],
+        server: Server::None,
+        line: &["stress-ng", "--fork", "1", "--timeout", "1", "--metrics-brief"],
+        figure: figures::stress,
+    },
+    Public {
+        name: "stress-ng/mmap",
+        stresses: "a bogo operation of stress-ng's mappings of 4 MB",
+        package: "stress-ng",
+        version: &["stress-ng", "--version"],
+        server: Server::None,
+        line: &[
+            "stress-ng",
+            "--mmap",
+            "1",
+            "--mmap-bytes",
+            "4m",
+            "--timeout",
+            "1",
+            "--metrics-brief",
+        ],
+        figure: figures::stress,
+    },
+    Public {
+        name: "sockperf/ping-pong",
+        stresses: "half of a round trip of 14 bytes by TCP",
+        package: "sockperf",
+        version: &["sockperf", "--version"],
+        server: Server::Program(&[
+            "sockperf",
+            "server",
+            "--tcp",
+            "-i",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+        ]),
+        line: &["sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1", "-p", "{port}", "-t", "1"],
+        figure: figures::latency,
+    },
+    Public {
+        name: "iperf3/tcp",
+        stresses: "1 MB received by TCP",
+        package: "iperf3",
+        version: &["iperf3", "--version"],
+        server: Server::Program(&["iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}"]),
+        line: &["iperf3", "-c", "127.0.0.1", "-p", "{port}", "-t", "1", "-J"],
+        figure: figures::megabyte,
+    },
+    Public {
+        name: "netperf/tcp-rr",
+        stresses: "one byte and its one-byte answer by TCP",
+        package: "netperf",
+        version: &["netperf", "-V"],
+        server: Server::Program(&["netserver", "-D", "-L", "127.0.0.1", "-p", "{port}"]),
+        line: &[
+            "netperf",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            "-t",
+            "TCP_RR",
+            "-l",
+            "1",
+            "-P",
+            "0",
+            "-v",
+            "0",
+        ],
+        figure: figures::rate,
+    },
+    Public {
+        name: "netperf/udp-rr",
+        stresses: "one byte and its one-byte answer by UDP",
+        package: "netperf",
+        version: &["netperf", "-V"],
+        server: Server::Program(&["netserver", "-D", "-L", "127.0.0.1", "-p", "{port}"]),
+        line: &[
+            "netperf",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            "{port}",
+            "-t",
+            "UDP_RR",
+            "-l",
+            "1",
+            "-P",
+            "0",
+            "-v",
+            "0",
+        ],
+        figure: figures::rate,
+    },
+    Public {
+        name: "fio/random-read",
+        stresses: "4 KB at a random place of a cached file of 16 MB",
+        package: "fio",
+        version: &["fio", "--version"],
+        server: Server::None,
+        line: &[
+            "fio",
+            "--name=kernlane",
+            "--rw=randread",
+            "--bs=4k",
+            "--size=16m",
+            "--ioengine=psync",
+            "--invalidate=0",
+            "--runtime=1",
+            "--time_based",
+            "--output-format=json",
+            "--directory={dir}",
+        ],
+        figure: figures::requests,
+    },
+    Public {
+        name: "fio/random-write",
+        stresses: "4 KB written to a random place of a cached file of 16 MB",
+        package: "fio",
+        version: &["fio", "--version"],
+        server: Server::None,
+        line: &[
+            "fio",
+            "--name=kernlane",
+            "--rw=randwrite",
+            "--bs=4k",
+            "--size=16m",
+            "--ioengine=psync",
+            "--invalidate=0",
+            "--runtime=1",
+            "--time_based",
+            "--output-format=json",
+            "--directory={dir}",
+        ],
+        figure: figures::requests,
+    },
+    Public {
+        name: "sysbench/threads",
+        stresses: "an event of sysbench: 2 threads yield and take locks",
+        package: "sysbench",
+        version: &["sysbench", "--version"],
+        server: Server::None,
+        line: &["sysbench", "threads", "--threads=2", "--time=1", "run"],
+        figure: figures::events,
+    },
+    Public {
+        name: "wrk/page",
+        stresses: "a page of 1,000 bytes by HTTP, on 4 connections that stay open",
+        package: "wrk",
+        version: &["wrk", "-v"],
+        server: Server::Page,
+        line: &["wrk", "-t", "1", "-c", "4", "-d", "1s", "http://127.0.0.1:{port}/"],
+        figure: figures::page,
+    },
+];
+
+impl Public {
+    /// The program.
+    pub fn program(&self) -> &'static str {
+        self.line[0]
+    }
+
+    /// The server's program, if it is another one.
+    pub fn other_program(&self) -> Option<&'static str> {
+        match self.server {
+            Server::Program([program, ..]) if *program != self.program() => Some(program),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_suite_has_a_name_of_its_own_and_a_program() {
+        let names: BTreeSet<&str> = LIST.iter().map(|public| public.name).collect();
+        assert_eq!(names.len(), LIST.len());
+        let suites: BTreeSet<&str> =
+            LIST.iter().map(|public| public.name.split('/').next().unwrap()).collect();
+        let all = [
+            "fio",
+            "hackbench",
+            "iperf3",
+            "netperf",
+            "perf-bench",
+            "sockperf",
+            "stress-ng",
+            "sysbench",
+            "wrk",
+        ];
+        assert_eq!(suites, BTreeSet::from(all));
+        for public in LIST {
+            assert_eq!(public.version[0], public.program(), "{}", public.name);
+            let talks = public.line.iter().any(|word| word.contains("{port}"));
+            assert_eq!(talks, !matches!(public.server, Server::None), "{}", public.name);
+        }
+    }
+}
