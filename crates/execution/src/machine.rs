@@ -201,6 +201,7 @@ impl MachineFileReader<'_> {
             time: time_model,
             memory: self.memory(file)?,
             branch: file.branch.as_ref().map(|branch| self.branch(branch)).transpose()?,
+            core: None,
         })
     }
 

@@ -1,5 +1,6 @@
 //! A machine: the checked numbers that the simulator needs.
 
+use crate::core::CoreDescription;
 use crate::geometry::{CacheGeometry, GeometryError, Replacement};
 use crate::prediction::BranchPrediction;
 use crate::time::{Latencies, SimpleModel};
@@ -23,6 +24,8 @@ pub struct MachineModel {
     /// The branch prediction. `None`: the machine's source describes none, or the machine predicts
     /// no branches.
     pub branch: Option<BranchPrediction>,
+    /// The out-of-order core. `None`: the machine's source describes none.
+    pub core: Option<CoreDescription>,
 }
 
 /// A cache together with the bytes in its lines.

@@ -128,6 +128,7 @@ fn machines() -> Vec<MachineModel> {
         ),
         memory: None,
         branch: None,
+        core: None,
         time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
     };
     let mut machines = vec![
