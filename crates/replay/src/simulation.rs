@@ -6,6 +6,7 @@
 
 use crate::ReplayTrial;
 use crate::application::Spaces;
+use crate::core_run::{CoreCounts, CoreRun, UopCodes};
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
@@ -117,6 +118,7 @@ struct MachineSimulation {
     /// The number of misses of each entry of `FetchedUnits::lines`.
     misses: Vec<u64>,
     predicting: Option<PredictorRun>,
+    core: Option<CoreRun>,
 }
 
 /// Data misses of one instruction or function.
@@ -248,6 +250,8 @@ pub struct ReplayMachineCounts {
     /// Counters of branch prediction; `None` when it was not simulated, or the machine describes
     /// none.
     pub branches: Option<PerMode<BranchCounters>>,
+    /// `None` when the machine describes no out-of-order core.
+    pub core: Option<CoreCounts>,
 }
 
 /// One layout during a replay.
@@ -265,7 +269,9 @@ pub struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    pub fn new(trials: &ReplayTrial<'a>) -> Simulation<'a> {
+    /// # Errors
+    /// The numbers of a machine's core contradict each other.
+    pub fn new(trials: &ReplayTrial<'a>) -> Result<Simulation<'a>> {
         let ReplayTrial { machines, scope, .. } = *trials;
         let mut sets = BTreeMap::new();
         for (unit, number) in machines.iter().flat_map(units) {
@@ -273,34 +279,38 @@ impl<'a> Simulation<'a> {
             *largest = number.max(*largest);
         }
         let index_of = |unit| sets.keys().position(|&known| known == unit);
-        let running = machines.iter().map(|machine| MachineSimulation {
-            l1i: InstructionCache::new(machine.l1i),
-            itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry())),
-            hierarchy: Hierarchy::new(machine),
-            data_misses: HashMap::new(),
-            lines: index_of(lines_of(machine)).unwrap_or_default(),
-            pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
-            misses: Vec::new(),
-            predicting: match scope {
-                SimulationScope::Caches => None,
-                SimulationScope::CachesAndBranches => {
-                    machine.branch.as_ref().map(PredictorRun::new)
-                }
-            },
-        });
-        Simulation {
+        let mut running = Vec::new();
+        for machine in machines {
+            running.push(MachineSimulation {
+                l1i: InstructionCache::new(machine.l1i),
+                itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry())),
+                hierarchy: Hierarchy::new(machine),
+                data_misses: HashMap::new(),
+                lines: index_of(lines_of(machine)).unwrap_or_default(),
+                pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
+                misses: Vec::new(),
+                predicting: match scope {
+                    SimulationScope::Caches => None,
+                    SimulationScope::CachesAndBranches => {
+                        machine.branch.as_ref().map(PredictorRun::new)
+                    }
+                },
+                core: CoreRun::new(machine)?,
+            });
+        }
+        Ok(Simulation {
             placement: &trials.layout.placement,
             application: trials.application,
             codes: HashMap::new(),
             fragments: Vec::new(),
             pages: BTreeSet::new(),
             branches: FragmentBranches::default(),
-            running: running.collect(),
+            running,
             fetched: sets
                 .iter()
                 .map(|(&unit, &sets)| FetchedUnits::new(unit, sets, trials.division))
                 .collect(),
-        }
+        })
     }
 
     /// Adds translation blocks, before their first fragment.
@@ -317,6 +327,7 @@ impl<'a> Simulation<'a> {
     pub fn learn(
         &mut self,
         flow: &ExecutionFlow,
+        codes: &UopCodes,
         mut data: Option<(&mut DataFlow, &AccessPatterns)>,
     ) -> Result<()> {
         let predicts = self.running.iter().any(|running| running.predicting.is_some());
@@ -328,6 +339,9 @@ impl<'a> Simulation<'a> {
             let mut lies =
                 |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
             self.fetched.iter_mut().try_for_each(|fetched| fetched.push(&moved, &mut lies))?;
+            for core in self.running.iter_mut().filter_map(|running| running.core.as_mut()) {
+                core.learn(fragment, &moved, code.mode(), codes, &mut lies)?;
+            }
             if predicts {
                 self.branches.push(&moved);
             }
@@ -353,7 +367,7 @@ impl<'a> Simulation<'a> {
 
     /// Runs fragments that were added before on every machine. `data`: the accesses of their
     /// executions.
-    pub fn run(&mut self, fragments_run: &[FragmentId], data: Option<&DataFlow>) {
+    pub fn run(&mut self, fragments_run: &[FragmentId], codes: &UopCodes, data: Option<&DataFlow>) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
             match data {
@@ -363,7 +377,18 @@ impl<'a> Simulation<'a> {
             if let Some(predicting) = &mut running.predicting {
                 predicting.run(fragments_run, branches);
             }
+            if let Some(core) = &mut running.core {
+                core.run(fragments_run, codes, data);
+            }
         });
+    }
+
+    /// Ends the recording.
+    pub fn finish(&mut self) {
+        self.running
+            .iter_mut()
+            .filter_map(|running| running.core.as_mut())
+            .for_each(CoreRun::finish);
     }
 
     /// How many of these fragments are executions of translation blocks.
@@ -424,6 +449,7 @@ impl<'a> Simulation<'a> {
                     memory,
                     data_misses_at: data_misses_at(&running.data_misses, flow),
                     branches: running.predicting.as_ref().map(|predicting| predicting.counters),
+                    core: running.core.as_ref().map(|core| core.counts(&flow.counts)),
                 }
             })
             .collect()

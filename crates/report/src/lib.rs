@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod core_time;
 pub mod cross_validation;
 pub mod difference;
 pub mod dump;
@@ -26,3 +27,4 @@ pub mod profile;
 pub mod services;
 pub mod sizes;
 pub mod text;
+mod text_table;

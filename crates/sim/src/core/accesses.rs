@@ -1,6 +1,6 @@
 //! The accesses of one instruction, given to its uops.
 
-use super::uop::CoreAccess;
+use super::uop::DataAccess;
 
 /// log2 of the bytes that a repeated string instruction moves at once.
 const MOVED_AT_ONCE: u32 = 6;
@@ -8,7 +8,7 @@ const MOVED_AT_ONCE: u32 = 6;
 /// The accesses of an instruction, in program order. Loads go to its loads, stores to its stores.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnAccesses<'a> {
-    all: &'a [CoreAccess],
+    all: &'a [DataAccess],
     /// The next access to look at for a load, and for a store.
     next: [usize; 2],
 }
@@ -17,7 +17,7 @@ impl<'a> OwnAccesses<'a> {
     /// Cuts the accesses of `instruction` off `accesses`, and those of earlier instructions, which
     /// did not run.
     #[inline]
-    pub fn cut(accesses: &mut &'a [CoreAccess], instruction: u16) -> OwnAccesses<'a> {
+    pub fn cut(accesses: &mut &'a [DataAccess], instruction: u16) -> OwnAccesses<'a> {
         let from = accesses.iter().take_while(|access| access.instruction < instruction).count();
         let rest = &accesses[from..];
         let own = rest.iter().take_while(|access| access.instruction == instruction).count();
@@ -31,7 +31,7 @@ impl<'a> OwnAccesses<'a> {
 
     /// The access of the instruction's next load or store.
     #[inline]
-    pub fn take(&mut self, is_store: bool) -> Option<&'a CoreAccess> {
+    pub fn take(&mut self, is_store: bool) -> Option<&'a DataAccess> {
         let next = &mut self.next[usize::from(is_store)];
         while let Some(access) = self.all.get(*next) {
             *next += 1;
@@ -45,8 +45,8 @@ impl<'a> OwnAccesses<'a> {
     /// As [`OwnAccesses::take`], for an instruction that made more accesses than it has uops: a
     /// repeated string instruction. It moves 64 bytes at once, so an access to the same 64 bytes as
     /// the one before is left out.
-    pub fn take_more(&mut self, is_store: bool) -> Option<&'a CoreAccess> {
-        let line = |access: &CoreAccess| access.physical.0 >> MOVED_AT_ONCE;
+    pub fn take_more(&mut self, is_store: bool) -> Option<&'a DataAccess> {
+        let line = |access: &DataAccess| access.physical.0 >> MOVED_AT_ONCE;
         let before = self.next[usize::from(is_store)];
         let mut last = self.all[..before].iter().rfind(|access| access.is_store == is_store);
         while let Some(access) = self.take(is_store) {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn loads_and_stores_are_given_out_in_order() {
-        let access = |instruction, addr, is_store| CoreAccess {
+        let access = |instruction, addr, is_store| DataAccess {
             physical: PhysAddr(addr),
             page: LineId::physical(0),
             instruction,
@@ -85,7 +85,7 @@ mod tests {
         ];
         let mut rest = &all[..];
         let mut own = OwnAccesses::cut(&mut rest, 2);
-        let addr = |access: Option<&CoreAccess>| access.map(|access| access.physical.0);
+        let addr = |access: Option<&DataAccess>| access.map(|access| access.physical.0);
         assert_eq!(addr(own.take(true)), Some(128));
         assert_eq!(addr(own.take(false)), Some(64));
         // 72 and 136 lie in lines that were accessed just before.

@@ -12,7 +12,7 @@ use super::levels::{Levels, Source};
 use super::prefetch::Strides;
 use super::stores::{StoredData, Stores};
 use super::translation::{FirstTlb, SecondTlb, Translated};
-use super::uop::CoreAccess;
+use super::uop::DataAccess;
 use crate::access::CacheAccess;
 use crate::cache::Cache;
 use crate::hierarchy::PhysAddr;
@@ -118,7 +118,7 @@ impl DataSide {
     /// A load by the instruction `site`, whose address is known in `now`.
     pub fn load(
         &mut self,
-        access: &CoreAccess,
+        access: &DataAccess,
         site: u32,
         now: u64,
         shared: &mut SharedMemory,
@@ -146,7 +146,7 @@ impl DataSide {
     /// there.
     pub fn store_line(
         &mut self,
-        access: &CoreAccess,
+        access: &DataAccess,
         now: u64,
         shared: &mut SharedMemory,
         counters: &mut CoreCounters,
@@ -175,7 +175,7 @@ impl DataSide {
     #[inline]
     fn lines(
         &mut self,
-        access: &CoreAccess,
+        access: &DataAccess,
         start: u64,
         shared: &mut SharedMemory,
         counters: &mut CoreCounters,
@@ -260,8 +260,8 @@ mod tests {
         )
     }
 
-    fn at(addr: u64) -> CoreAccess {
-        CoreAccess {
+    fn at(addr: u64) -> DataAccess {
+        DataAccess {
             physical: PhysAddr(addr),
             page: LineId::new(Mode::Kernel, (addr >> 12) as u32).unwrap(),
             instruction: 0,

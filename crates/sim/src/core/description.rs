@@ -2,20 +2,19 @@
 //! the rule.
 //!
 //! All latencies are whole cycles. Those of the L2, the L3 and memory are the machine's
-//! [`crate::Latencies`], from the load to its use.
+//! [`Latencies`], from the load to its use.
 
 use super::direction;
 use super::history;
 use super::indirect;
-use super::ports::UNITS;
-use super::uop::Serialising;
+use super::serialising::Serialising;
 use crate::geometry::CacheGeometry;
-use crate::machine::MachineModel;
+use crate::time::Latencies;
 use thiserror::Error;
 
 pub use super::tagged::TaggedTable;
 
-/// An out-of-order core. [`CoreDescription::check`] says whether it can be built.
+/// An out-of-order core. [`crate::MachineModel::check_core`] says whether it can be built.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreDescription {
     /// The table that turns instructions into uops. This crate does not know it.
@@ -204,19 +203,15 @@ pub enum CoreError {
 }
 
 impl CoreDescription {
-    /// Whether a core with these numbers can be built into `machine`.
+    /// Whether a core with these numbers can be built into a machine with these latencies.
     ///
     /// # Errors
     /// The rule that a number breaks.
-    pub fn check(&self, machine: &MachineModel) -> Result<(), CoreError> {
+    pub(crate) fn check(&self, latencies: &Latencies) -> Result<(), CoreError> {
         self.check_window()?;
         self.check_front_end()?;
         self.check_prediction()?;
         self.check_memory()?;
-        let memory = machine.memory.as_ref().ok_or(CoreError::Missing("l1d"))?;
-        machine.itlb.as_ref().ok_or(CoreError::Missing("itlb"))?;
-        memory.dtlb.as_ref().ok_or(CoreError::Missing("dtlb"))?;
-        let latencies = &memory.latencies;
         for (name, value) in
             [("l2", latencies.l2), ("l3", latencies.l3), ("memory", latencies.memory)]
         {
@@ -225,10 +220,10 @@ impl CoreDescription {
             }
         }
         let (l1d, next) = (self.memory.l1d_latency, latencies.l2 as u32);
-        if l1d >= next {
-            return Err(CoreError::L1dLatency { l1d, next });
+        match l1d >= next {
+            true => Err(CoreError::L1dLatency { l1d, next }),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn check_window(&self) -> Result<(), CoreError> {
@@ -356,6 +351,3 @@ fn histories(name: &'static str, tables: &[TaggedTable], most: usize) -> Result<
     }
     Ok(())
 }
-
-/// The units that are not pipelined have numbers below this.
-pub const UNPIPELINED_UNITS: usize = UNITS;

@@ -1,7 +1,7 @@
 //! A small core for tests, whose cycles can be counted by hand.
 
 use super::description::*;
-use super::uop::Serialising;
+use super::serialising::Serialising;
 use crate::geometry::{CacheGeometry, Replacement::Lru};
 use crate::machine::{CacheDescription, ItlbDescription, MachineModel, MemoryDescription};
 use crate::time::{Latencies, SimpleModel};

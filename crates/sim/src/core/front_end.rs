@@ -28,6 +28,7 @@ use super::uop::{CoreInstruction, FetchRun};
 use crate::access::CacheAccess;
 use crate::cache::Cache;
 use crate::geometry::CacheGeometry;
+use crate::hierarchy::PhysAddr;
 use crate::line::LineId;
 
 /// The bits of a line's index that name it in the uop cache. Those above number its entries.
@@ -71,11 +72,15 @@ pub(crate) struct FrontEnd {
     targets: Ring<u64>,
     /// The cycles in which the slots of the queue were dispatched.
     queue: Ring<u64>,
+    /// Where the code of the present target lies.
+    at: FetchRun,
     /// The line of the present target, and the slots and entries of it so far.
     line: LineId,
     slots: u32,
     entries: u32,
     decoding: bool,
+    /// Nothing of the target was delivered yet.
+    fresh: bool,
     /// Whether the next code follows without a taken branch.
     sequential: bool,
     /// Whether the next delivery begins a new cycle.
@@ -111,10 +116,17 @@ impl FrontEnd {
             restart: 0,
             targets: Ring::new(front.fetch_targets, 0),
             queue: Ring::new(front.queue, 0),
+            at: FetchRun {
+                line: LineId::NONE,
+                page: LineId::NONE,
+                physical: PhysAddr(0),
+                instructions: 0,
+            },
             line: LineId::NONE,
             slots: 0,
             entries: 0,
             decoding: true,
+            fresh: true,
             sequential: false,
             new_cycle: false,
             cycle: 0,
@@ -125,20 +137,27 @@ impl FrontEnd {
     }
 
     /// Goes on with `run`.
+    #[inline]
     pub fn run(&mut self, run: &FetchRun, shared: &mut SharedMemory, counters: &mut CoreCounters) {
-        let next_target = !(self.sequential && run.line == self.line);
-        if next_target {
-            self.predicted = (self.predicted + 1).max(self.restart).max(self.targets.oldest());
-            self.line = run.line;
-            (self.slots, self.entries) = (0, 0);
+        self.at = *run;
+        self.waited_for_line = false;
+        if self.sequential && run.line == self.line {
+            return;
         }
-        self.slots += u32::from(run.slots);
-        let asks = self.from_uop_cache(run, next_target);
+        self.predicted = (self.predicted + 1).max(self.restart).max(self.targets.oldest());
+        self.line = run.line;
+        (self.slots, self.entries, self.fresh) = (0, 0, true);
+        if self.uop_cache.is_none() {
+            self.supply(true, shared, counters);
+        }
+    }
+
+    /// Begins to deliver from the uop cache or, when it `asks` for the line, from the decoders.
+    fn supply(&mut self, asks: bool, shared: &mut SharedMemory, counters: &mut CoreCounters) {
         let mut ready = self.predicted + self.depth - 1;
         let mut fetched = self.predicted;
-        self.waited_for_line = false;
         if asks {
-            let line = self.request(run, shared, counters);
+            let line = self.request(shared, counters);
             if line > ready && line + self.decode_stages > self.cycle {
                 counters.l1i_late += 1;
                 self.waited_for_line = true;
@@ -149,40 +168,37 @@ impl FrontEnd {
         if self.new_cycle || ready > self.cycle {
             self.begin_cycle(ready.max(self.cycle + u64::from(self.new_cycle)));
         }
-        if next_target {
+        if self.fresh {
             // The fetch took the target when the line was there, and so late that the stages behind
             // it were not in the way.
             let stages = self.depth - 1 + if self.decoding { self.decode_stages } else { 0 };
             self.targets.push(fetched.max(self.cycle.saturating_sub(stages)));
         }
-        (self.sequential, self.new_cycle) = (true, false);
+        (self.sequential, self.new_cycle, self.fresh) = (true, false, false);
     }
 
-    /// Decides where the code comes from. True: the decoders need its line.
-    fn from_uop_cache(&mut self, run: &FetchRun, next_target: bool) -> bool {
-        let Some(cache) = &mut self.uop_cache else {
-            self.decoding = true;
-            return next_target;
-        };
-        let entries = self.slots.div_ceil(cache.slots);
-        if entries == self.entries {
-            return false;
+    /// Decides where an instruction of `slots` comes from, when it needs another entry of the uop
+    /// cache than the one before.
+    #[inline]
+    fn find(&mut self, slots: u32, shared: &mut SharedMemory, counters: &mut CoreCounters) {
+        let Some(cache) = &mut self.uop_cache else { return };
+        self.slots += slots;
+        let entries = self.slots.div_ceil(cache.slots).max(1);
+        if entries == self.entries && !self.fresh {
+            return;
         }
-        let was_decoding = self.decoding;
-        self.decoding = !cache.has(run.line, self.entries..entries);
+        let was_decoding = self.decoding && !self.fresh;
+        self.decoding = !cache.has(self.line, self.entries..entries);
         self.entries = entries;
-        self.decoding && (next_target || !was_decoding)
+        if self.fresh || self.decoding && !was_decoding {
+            self.supply(self.decoding, shared, counters);
+        }
     }
 
-    /// Requests the line of `run` in the cycle in which its target was predicted. The cycle in
-    /// which it is there.
-    fn request(
-        &mut self,
-        run: &FetchRun,
-        shared: &mut SharedMemory,
-        counters: &mut CoreCounters,
-    ) -> u64 {
-        let mut asks = self.predicted;
+    /// Requests the line of the target in the cycle in which the target was predicted. The cycle in
+    /// which the line is there.
+    fn request(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) -> u64 {
+        let (mut asks, run) = (self.predicted, self.at);
         if let Some(tlb) = &mut self.tlb {
             let (known, how) = tlb.translate(run.page, asks, &mut shared.tlb);
             counters.itlb_misses += u64::from(how != Translated::First);
@@ -202,8 +218,14 @@ impl FrontEnd {
 
     /// The cycle in which an instruction is delivered.
     #[inline]
-    pub fn deliver(&mut self, instruction: &CoreInstruction, counters: &mut CoreCounters) -> u64 {
+    pub fn deliver(
+        &mut self,
+        instruction: &CoreInstruction,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> u64 {
         let slots = u32::from(instruction.slots);
+        self.find(slots, shared, counters);
         let bytes = u32::from(instruction.bytes);
         let decoding = self.decoding;
         let units = if decoding { slots.min(1) } else { slots };
@@ -270,7 +292,6 @@ mod tests {
     use crate::core::examples;
     use crate::core::levels::Levels;
     use crate::core::translation::SecondTlb;
-    use crate::hierarchy::PhysAddr;
     use crate::line::Mode;
 
     struct Fetching {
@@ -301,7 +322,6 @@ mod tests {
                 page: LineId::new(Mode::Kernel, 0).unwrap(),
                 physical: PhysAddr(u64::from(number) * 64),
                 instructions: count,
-                slots: count,
             };
             self.front.run(&run, &mut self.shared, &mut self.counters);
             let instruction = CoreInstruction {
@@ -313,7 +333,7 @@ mod tests {
                 recorded: 0,
             };
             let deliver = |_| {
-                let cycle = self.front.deliver(&instruction, &mut self.counters);
+                let cycle = self.front.deliver(&instruction, &mut self.shared, &mut self.counters);
                 self.front.dispatched(cycle + 1);
                 cycle
             };
@@ -367,8 +387,8 @@ mod tests {
         assert_eq!(fetching.line(0, 4), [999; 4]);
         // One more slot needs a third entry, which is not there. Its line is in the L1I.
         fetching.front.restart(2000);
-        assert_eq!(fetching.line(0, 5), [2002, 2002, 2003, 2003, 2004]);
+        assert_eq!(fetching.line(0, 5), [1999, 1999, 1999, 1999, 2002]);
         let counters = &fetching.counters;
-        assert_eq!((counters.uop_cache_slots, counters.decoded_slots), (4, 9));
+        assert_eq!((counters.uop_cache_slots, counters.decoded_slots), (8, 5));
     }
 }

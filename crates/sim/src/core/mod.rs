@@ -24,7 +24,7 @@ mod accesses;
 mod branch_unit;
 mod counters;
 mod data_side;
-mod description;
+pub(crate) mod description;
 mod direction;
 #[cfg(test)]
 mod examples;
@@ -37,6 +37,7 @@ mod ports;
 mod prefetch;
 mod ring;
 mod scheduler;
+mod serialising;
 mod slots;
 mod stores;
 mod tagged;
@@ -50,13 +51,12 @@ mod window;
 pub use counters::CoreCounters;
 pub use description::{
     CoreDescription, CoreError, CoreMemoryDescription, FixedData, FrontEndDescription,
-    PredictionDescription, SchedulerDescription, TaggedTable, TargetLevel, UNPIPELINED_UNITS,
-    UopCacheDescription, WindowDescription,
+    PredictionDescription, SchedulerDescription, TaggedTable, TargetLevel, UopCacheDescription,
+    WindowDescription,
 };
+pub use serialising::Serialising;
 pub use slots::{GraduationSlots, Slots};
-pub use uop::{
-    CoreAccess, CoreBlock, CoreInstruction, FetchRun, Serialising, Uop, UopKind, UopRegister,
-};
+pub use uop::{CoreBlock, CoreInstruction, DataAccess, FetchRun, Uop, UopKind, UopRegister};
 
 use crate::branch_counters::PredictionFailure;
 use crate::branches::{Branch, CodeAddr};
@@ -102,10 +102,10 @@ impl Core {
     /// # Errors
     /// The numbers of the machine contradict each other.
     pub fn new(machine: &MachineModel) -> Result<Option<Core>, CoreError> {
+        machine.check_core()?;
         let (Some(core), Some(memory)) = (&machine.core, &machine.memory) else {
             return Ok(None);
         };
-        core.check(machine)?;
         let itlb = machine.itlb.map(|itlb| itlb.geometry());
         Ok(Some(Core {
             front: FrontEnd::new(&core.front_end, machine.l1i, itlb),
@@ -127,7 +127,7 @@ impl Core {
 
     /// Runs a block. `uops`: the table that its instructions name. `accesses`: what the block loads
     /// and stores, by instruction in program order; `None`: the stream has no data accesses.
-    pub fn run(&mut self, block: &CoreBlock<'_>, uops: &[Uop], accesses: Option<&[CoreAccess]>) {
+    pub fn run(&mut self, block: &CoreBlock<'_>, uops: &[Uop], accesses: Option<&[DataAccess]>) {
         if let Some(arrives) = block.arrives {
             self.arrives(arrives, block.mode);
         }
@@ -217,7 +217,8 @@ impl Core {
         fixed_data: bool,
     ) -> (u64, u64) {
         let mode = self.mode;
-        let delivered = self.front.deliver(instruction, self.counters.get_mut(mode));
+        let counters = self.counters.get_mut(mode);
+        let delivered = self.front.deliver(instruction, &mut self.shared, counters);
         self.counters.get_mut(mode).instructions += 1;
         let first = instruction.first_uop as usize;
         let mut uops = uops.get(first..first + usize::from(instruction.uops)).unwrap_or(&[]);

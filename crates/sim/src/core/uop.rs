@@ -4,6 +4,7 @@
 //! The maker of a stream turns each instruction into uops once. The core reads nothing else: it
 //! knows no instruction set.
 
+use super::serialising::Serialising;
 use crate::branches::{Branch, CodeAddr};
 use crate::hierarchy::PhysAddr;
 use crate::line::{LineId, Mode};
@@ -34,81 +35,6 @@ impl UopRegister {
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0 as usize & (REGISTERS - 1)
-    }
-}
-
-/// The instructions that let nothing overtake them. A machine says what each costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Serialising {
-    /// A system call.
-    SystemCall,
-    /// The return from a system call.
-    SystemReturn,
-    /// The return from an interrupt.
-    InterruptReturn,
-    /// The entry of an interrupt or exception. It is no instruction.
-    Interrupt,
-    /// The exchange of the base address of the kernel's per-CPU data.
-    SwapBase,
-    /// Interrupts off.
-    InterruptsOff,
-    /// Interrupts on.
-    InterruptsOn,
-    /// A page leaves the TLB.
-    InvalidatePage,
-    /// A model-specific register is written.
-    WriteModelRegister,
-    /// A model-specific register is read.
-    ReadModelRegister,
-    /// The address space changes.
-    WriteAddressSpace,
-    /// The processor describes itself.
-    Identify,
-    /// A fence for all earlier instructions.
-    Fence,
-    /// The hint of a waiting loop.
-    Pause,
-    /// An access to a device's port.
-    PortAccess,
-    /// Any other instruction of this kind.
-    Other,
-}
-
-impl Serialising {
-    /// Each class, in the order of the numbers of [`Serialising::index`].
-    pub const ALL: [Serialising; 16] = [
-        Serialising::SystemCall,
-        Serialising::SystemReturn,
-        Serialising::InterruptReturn,
-        Serialising::Interrupt,
-        Serialising::SwapBase,
-        Serialising::InterruptsOff,
-        Serialising::InterruptsOn,
-        Serialising::InvalidatePage,
-        Serialising::WriteModelRegister,
-        Serialising::ReadModelRegister,
-        Serialising::WriteAddressSpace,
-        Serialising::Identify,
-        Serialising::Fence,
-        Serialising::Pause,
-        Serialising::PortAccess,
-        Serialising::Other,
-    ];
-
-    /// The place of the class in [`Serialising::ALL`].
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Whether control goes elsewhere, so that the front end cannot run ahead.
-    pub(crate) fn transfers_control(self) -> bool {
-        matches!(
-            self,
-            Serialising::SystemCall
-                | Serialising::SystemReturn
-                | Serialising::InterruptReturn
-                | Serialising::Interrupt
-        )
     }
 }
 
@@ -199,8 +125,6 @@ pub struct FetchRun {
     pub physical: PhysAddr,
     /// The number of instructions. A line that only holds the first bytes of one has none.
     pub instructions: u16,
-    /// The number of slots that they take.
-    pub slots: u16,
 }
 
 /// A piece of code that runs from its start to its end.
@@ -210,7 +134,7 @@ pub struct CoreBlock<'a> {
     pub mode: Mode,
     /// Where control arrives, as branches name it; `None`: no instruction runs.
     pub arrives: Option<CodeAddr>,
-    /// Whether the block follows its predecessor without a branch.
+    /// The lines of the code, in order. Behind each branch a new run begins.
     pub runs: &'a [FetchRun],
     /// The instructions, in order.
     pub instructions: &'a [CoreInstruction],
@@ -221,7 +145,7 @@ pub struct CoreBlock<'a> {
 
 /// A load or store of an instruction that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoreAccess {
+pub struct DataAccess {
     /// The physical address.
     pub physical: PhysAddr,
     /// The page.
@@ -237,13 +161,6 @@ pub struct CoreAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn classes_have_the_numbers_of_their_places() {
-        for (index, class) in Serialising::ALL.into_iter().enumerate() {
-            assert_eq!(class.index(), index);
-        }
-    }
 
     #[test]
     fn registers_have_their_range() {

@@ -18,8 +18,9 @@ use super::description::WindowDescription;
 use super::ports::Ports;
 use super::ring::Ring;
 use super::scheduler::Scheduler;
+use super::serialising::Serialising;
 use super::slots::SlotMeter;
-use super::uop::{CoreAccess, REGISTERS, Serialising, Uop, UopKind};
+use super::uop::{DataAccess, REGISTERS, Uop, UopKind};
 use super::when::When;
 
 /// What a uop needs beside the window.
@@ -163,7 +164,7 @@ impl Window {
     pub fn execute(
         &mut self,
         uop: &Uop,
-        access: Option<&CoreAccess>,
+        access: Option<&DataAccess>,
         around: &mut Surroundings<'_>,
     ) -> u64 {
         let mut slot = self.open.take().unwrap_or_default();
@@ -293,7 +294,7 @@ impl Window {
 }
 
 #[inline]
-fn load(access: Option<&CoreAccess>, now: u64, around: &mut Surroundings<'_>) -> DataReady {
+fn load(access: Option<&DataAccess>, now: u64, around: &mut Surroundings<'_>) -> DataReady {
     match access {
         Some(access) => around.data.load(access, around.site, now, around.shared, around.counters),
         None => around.data.load_unknown(around.fixed_data, now, around.counters),

@@ -162,7 +162,6 @@ impl Program {
                 page: LineId::new(Mode::Kernel, 0).unwrap(),
                 physical: PhysAddr(1 << 30 | u64::from(number) * 64),
                 instructions: own.len() as u16,
-                slots: own.len() as u16,
             });
             instructions.extend(own);
         }
@@ -177,7 +176,7 @@ impl Program {
                 for uop in &self.uops[first..first + usize::from(instruction.uops)] {
                     if matches!(uop.kind, UopKind::Load | UopKind::StoreAddress) {
                         let addr = addresses.next().unwrap();
-                        accesses.push(CoreAccess {
+                        accesses.push(DataAccess {
                             physical: PhysAddr(addr),
                             page: LineId::new(Mode::Kernel, (addr >> 12) as u32).unwrap(),
                             instruction: instruction.recorded,
