@@ -15,9 +15,12 @@ pub(crate) struct OwnAccesses<'a> {
 
 impl<'a> OwnAccesses<'a> {
     /// Cuts the accesses of `instruction` off `accesses`, and those of earlier instructions, which
-    /// did not run.
+    /// did not run. An instruction that was not recorded (`u16::MAX`) has none.
     #[inline]
     pub fn cut(accesses: &mut &'a [DataAccess], instruction: u16) -> OwnAccesses<'a> {
+        if accesses.is_empty() || instruction == u16::MAX {
+            return OwnAccesses::NONE;
+        }
         let from = accesses.iter().take_while(|access| access.instruction < instruction).count();
         let rest = &accesses[from..];
         let own = rest.iter().take_while(|access| access.instruction == instruction).count();
@@ -84,6 +87,8 @@ mod tests {
             access(3, 5, false),
         ];
         let mut rest = &all[..];
+        assert!(OwnAccesses::cut(&mut rest, u16::MAX).all.is_empty());
+        assert_eq!(rest.len(), all.len());
         let mut own = OwnAccesses::cut(&mut rest, 2);
         let addr = |access: Option<&DataAccess>| access.map(|access| access.physical.0);
         assert_eq!(addr(own.take(true)), Some(128));

@@ -137,10 +137,7 @@ impl Core {
         for run in block.runs {
             self.front.run(run, &mut self.shared, self.counters.get_mut(block.mode));
             for instruction in instructions.by_ref().take(run.instructions.into()) {
-                let own = match rest {
-                    [] => OwnAccesses::NONE,
-                    _ => OwnAccesses::cut(&mut rest, instruction.recorded),
-                };
+                let own = OwnAccesses::cut(&mut rest, instruction.recorded);
                 let (delivered, complete) =
                     self.instruction(instruction, uops, own, accesses.is_none());
                 let branch = usize::from(instruction.branch).checked_sub(1);
