@@ -22,6 +22,9 @@ use trace::{
     TranslationId, events,
 };
 
+/// What the project sets itself for an out-of-order core.
+const CORE_SPEED: u32 = 15;
+
 fn main() -> Result<()> {
     // One thread: the numbers are for one core.
     rayon::ThreadPoolBuilder::new().num_threads(1).build()?.install(bench)
@@ -71,6 +74,14 @@ fn bench() -> Result<()> {
             fastest(|| replay::replay(RecordingReader::new(&recording[..])?, &layouts, machines))?,
         );
     }
+    for name in ["golden-cove", "zen4", "gracemont"] {
+        let machine = [machine::find(name)?];
+        let layouts = [ReplayLayout::original()];
+        let reader = || RecordingReader::new(&recording[..]);
+        let name = format!("one layout, out-of-order core of {name}");
+        print(&name, fastest(|| replay::replay(reader()?, &layouts, &machine))?);
+    }
+    println!("The goal for a core, with caches and data accesses: {CORE_SPEED} M instructions/s.");
     if let [_, vmlinux, layouts @ ..] = &given[..] {
         many(&recording, &read_layouts(vmlinux, layouts)?, &all)?;
     }

@@ -107,7 +107,7 @@ impl FragmentBranches {
 }
 
 /// The part of an address that identifies the place of code.
-fn place(addr: RunAddr) -> CodeAddr {
+pub(crate) fn place(addr: RunAddr) -> CodeAddr {
     CodeAddr(if addr.is_kernel() { addr.0 } else { addr.0 & 0xfff })
 }
 

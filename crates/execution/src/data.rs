@@ -5,6 +5,7 @@
 //! layout, so a recording is turned into them once. This module never looks at code.
 
 use crate::code::TranslatedCode;
+pub use sim::core::DataAccess;
 use sim::{LineId, MachineModel, Mode, PhysAddr, Requester};
 use std::collections::HashMap;
 use trace::{
@@ -45,25 +46,13 @@ impl Execution {
     };
 }
 
-/// A load or store within one page that can change the content of a cache or TLB. Two kinds cannot,
-/// and are left out: an access to a device, and an access to the line that was accessed just
-/// before. That line is there, and is the most recently used of its set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataAccess {
-    /// The physical address.
-    pub physical: PhysAddr,
-    /// The number of the page, in the numbering of [`DataFlow`].
-    pub page: LineId,
-    /// The index of the instruction in its translation.
-    pub instruction: u16,
-    /// The number of bytes. An access across two pages counts its bytes in this page.
-    pub size: u8,
-}
-
-impl DataAccess {
-    const NONE: DataAccess =
-        DataAccess { physical: PhysAddr(0), page: LineId::physical(0), instruction: 0, size: 1 };
-}
+const NO_ACCESS: DataAccess = DataAccess {
+    physical: PhysAddr(0),
+    page: LineId::physical(0),
+    instruction: 0,
+    size: 1,
+    is_store: false,
+};
 
 /// The accesses of a stream, and how many of them were followed.
 pub struct AccessStream<'a> {
@@ -98,6 +87,11 @@ const FILTER: usize = 1024;
 const NO_PAGE: u64 = u64::MAX;
 
 /// Follows the recorded accesses of a stream.
+///
+/// It gives loads and stores within one page. An access to a device is left out. Caches and TLBs do
+/// not change by an access to the line that was accessed just before, because that line is there,
+/// and is the most recently used of its set. Such an access is left out, too, unless a machine has
+/// an out-of-order core.
 pub struct DataFlow {
     /// The executions that [`DataFlow::forget`] has not dropped.
     pub executions: Vec<Execution>,
@@ -120,6 +114,8 @@ pub struct DataFlow {
     /// log2 of the sets of the largest TLB. This number of low bits of a page number equals those
     /// of the page's address.
     set_bits: u32,
+    /// Accesses to the line of the access before are kept.
+    keeps_all: bool,
     /// The virtual address of the kernel's image minus its physical address.
     image: Option<u64>,
 }
@@ -128,7 +124,10 @@ impl DataFlow {
     /// A flow for these machines.
     pub fn new(machines: &[MachineModel]) -> DataFlow {
         let memories = || machines.iter().filter_map(|machine| machine.memory.as_ref());
-        let sets = memories().filter_map(|memory| Some(memory.dtlb?.sets())).max().unwrap_or(1);
+        let cores = || machines.iter().filter_map(|machine| machine.core.as_ref());
+        let first = memories().filter_map(|memory| Some(memory.dtlb?.sets()));
+        let second = cores().map(|core| core.memory.second_tlb.sets());
+        let sets = first.chain(second).max().unwrap_or(1);
         let line = memories().map(|memory| memory.l1d.line).min().unwrap_or(16);
         DataFlow {
             line_bits: line.trailing_zeros(),
@@ -147,6 +146,7 @@ impl DataFlow {
             numbers: HashMap::new(),
             numbered: Vec::new(),
             set_bits: sets.trailing_zeros(),
+            keeps_all: cores().next().is_some(),
             image: None,
         }
     }
@@ -192,7 +192,7 @@ impl DataFlow {
             let before = self.made;
             // An access across two pages becomes two.
             if self.buffer.len() < before + 2 * sites.len() {
-                self.buffer.resize(2 * (before + 2 * sites.len()), DataAccess::NONE);
+                self.buffer.resize(2 * (before + 2 * sites.len()), NO_ACCESS);
             }
             let mut stores = 0;
             for (at, (site, addr)) in (first..).zip(sites.iter().zip(addresses)) {
@@ -268,9 +268,10 @@ impl DataFlow {
             page: place.page,
             instruction: site.instruction(),
             size: size as u8,
+            is_store: site.is_store(),
         };
         let again = (first == self.last.0) & (last == self.last.0) & (place.page == self.last.1);
-        self.made += usize::from(!(again | place.device));
+        self.made += usize::from(!(again & !self.keeps_all | place.device));
         if !place.device {
             self.last = (last, place.page);
         }

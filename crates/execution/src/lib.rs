@@ -38,6 +38,7 @@
 
 pub mod branches;
 pub mod code;
+pub mod core_code;
 pub mod data;
 pub mod division;
 pub mod flow;

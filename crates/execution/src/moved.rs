@@ -25,6 +25,17 @@ pub struct Fetch {
     pub origin: RunAddr,
 }
 
+/// An instruction that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovedInstruction {
+    /// Its address.
+    pub at: RunAddr,
+    /// The number of bytes.
+    pub bytes: u8,
+    /// Its index in the translation; `None` for an appended jump.
+    pub recorded: Option<u16>,
+}
+
 /// One run of a fragment under a placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovedFragment {
@@ -32,6 +43,8 @@ pub struct MovedFragment {
     pub fetches: Vec<Fetch>,
     /// The number of instructions.
     pub instructions: u64,
+    /// The instructions, in order.
+    pub instructions_at: Vec<MovedInstruction>,
     /// The taken branches.
     pub taken: TakenBranches,
     /// The executed branches, in order. A return or an indirect branch can only be the last. It has
@@ -70,7 +83,8 @@ pub fn run(code: &TranslatedCode, fragment: &Fragment, placement: &Placement) ->
     let mut addr = code.addr;
     for (index, &length) in code.lengths[..instructions].iter().enumerate() {
         let ends = index + 1 == all;
-        walk.instruction(addr, length, if ends { code.last } else { LastInstruction::Plain });
+        let last = if ends { code.last } else { LastInstruction::Plain };
+        walk.instruction(addr, length, last, index as u16);
         addr = behind(addr, u64::from(length));
         if index + 1 < instructions {
             walk.leave(code, addr, FragmentExit::Next, false);
@@ -93,12 +107,12 @@ struct MovedWalk<'a> {
 
 impl<'a> MovedWalk<'a> {
     /// Fetches one old instruction.
-    fn instruction(&mut self, addr: RunAddr, length: u8, last: LastInstruction) {
+    fn instruction(&mut self, addr: RunAddr, length: u8, last: LastInstruction, index: u16) {
         self.at = self.placement.block_at(LinkAddr(addr.0));
         let length = u64::from(length);
         let Some(block) = self.at else {
             self.fetch(addr, length, addr);
-            self.moved.instructions += 1;
+            self.runs(addr, length, Some(index));
             return;
         };
         let offset = addr.0 - block.old.0;
@@ -117,8 +131,9 @@ impl<'a> MovedWalk<'a> {
             new_length = length;
         }
         if new_length > 0 {
-            self.fetch(behind(RunAddr(block.new.0), offset), new_length, addr);
-            self.moved.instructions += 1;
+            let at = behind(RunAddr(block.new.0), offset);
+            self.fetch(at, new_length, addr);
+            self.runs(at, new_length, Some(index));
         }
     }
 
@@ -201,7 +216,7 @@ impl<'a> MovedWalk<'a> {
     ) -> RunAddr {
         let start = behind(RunAddr(block.new.0), u64::from(block.new_size));
         self.fetch(start, block.appended.into(), RunAddr(old_end.0.wrapping_sub(1)));
-        self.moved.instructions += 1;
+        self.runs(start, block.appended.into(), None);
         let end = behind(start, block.appended.into());
         self.execute(BranchKind::Jump, start, end, Some(self.new_addr(goes_to)), true);
         start
@@ -259,6 +274,12 @@ impl<'a> MovedWalk<'a> {
             Some(block) => behind(RunAddr(block.new.0), old.0 - block.old.0),
             None => old,
         }
+    }
+
+    /// An instruction runs.
+    fn runs(&mut self, at: RunAddr, bytes: u64, recorded: Option<u16>) {
+        self.moved.instructions += 1;
+        self.moved.instructions_at.push(MovedInstruction { at, bytes: bytes as u8, recorded });
     }
 
     /// Fetches bytes. Bytes that follow the last fetch in both the old and the new code join it.

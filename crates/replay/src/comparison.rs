@@ -99,6 +99,16 @@ const METRICS: &[(&str, fn(&ResultCounters) -> Option<f64>)] = &[
         c.branches.map(|branches| branches.kernel.per_thousand)
     }),
     ("kernel misfetches", |c| c.branches.map(|branches| branches.kernel.misfetches as f64)),
+    ("cycles, out-of-order core", |c| c.core.as_ref().map(|core| core.cycles as f64)),
+    ("kernel cycles, out-of-order core", |c| {
+        c.core.as_ref().map(|core| core.mode_cycles(&core.counters.kernel))
+    }),
+    ("kernel cycles lost to the front end", |c| {
+        c.core.as_ref().map(|core| core.front_end_cycles(&core.counters.kernel))
+    }),
+    ("kernel resteers (no target buffer had the branch)", |c| {
+        c.core.as_ref().map(|core| core.counters.kernel.branches.misfetches as f64)
+    }),
 ];
 
 /// Groups rows of the same workload, machine and seed, in the order of their first row in `rows`.

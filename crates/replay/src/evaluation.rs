@@ -415,6 +415,7 @@ impl<'a> Evaluator<'a> {
             l1i_line: l1i.line,
             itlb: None,
             memory: None,
+            core: None,
             ..self.machine.clone()
         })
     }

@@ -41,6 +41,7 @@ pub fn row(layout: &str, kind: ResultKind, misses: u64, functions: &[(&str, u64)
             breaks: 0,
             memory: None,
             branches: None,
+            core: None,
         },
         bound: None,
         functions: functions

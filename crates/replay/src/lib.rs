@@ -45,6 +45,7 @@
 pub mod application;
 pub mod bound;
 pub mod comparison;
+mod core_run;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
@@ -58,6 +59,8 @@ mod tests;
 
 use crate::application::Spaces;
 use anyhow::{Context, Result, ensure};
+pub use core_run::CoreCounts;
+use core_run::UopCodes;
 use execution::data::{AccessStream, DataFlow, PIECE_WORDS};
 use execution::division::SetDivision;
 use execution::flow::{ExecutionFlow, FragmentId, Interruptions};
@@ -201,8 +204,14 @@ pub fn replay_trials<R: Read>(
     cut: &mut PartFilter,
 ) -> Result<Replayed> {
     trials.iter().try_for_each(ReplayTrial::check)?;
+    let has_core = |trial: &ReplayTrial<'_>| trial.machines.iter().any(|it| it.core.is_some());
+    if trials.iter().any(has_core) {
+        reader.header().one_cpu().context("an out-of-order core is simulated")?;
+    }
     let mut flow = ExecutionFlow::default();
-    let mut simulations: Vec<Simulation<'_>> = trials.iter().map(Simulation::new).collect();
+    let mut codes = UopCodes::new(trials)?;
+    let mut simulations: Vec<Simulation<'_>> =
+        trials.iter().map(Simulation::new).collect::<Result<_>>()?;
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);
     if trials.iter().any(|trial| trial.machines != machines || trial.application.is_some()) {
         reader = reader.without_data();
@@ -214,12 +223,14 @@ pub fn replay_trials<R: Read>(
             cut: &mut *cut,
             flow: &mut flow,
             data: &mut data,
+            codes: &mut codes,
             simulations: &mut simulations,
             patterns: reader.accesses().map(|(_, patterns)| patterns),
         };
         match chunk {
             Chunk::Translations(defined) => {
                 run.cut.define(&defined);
+                run.codes.define(&defined);
                 defined.iter().try_for_each(|translation| run.flow.define(translation))?;
                 run.simulations
                     .iter_mut()
@@ -254,6 +265,7 @@ struct ReplayRun<'a, 'p> {
     cut: &'a mut PartFilter,
     flow: &'a mut ExecutionFlow,
     data: &'a mut DataFlow,
+    codes: &'a mut UopCodes,
     simulations: &'a mut [Simulation<'p>],
     /// The access patterns of a recording with data accesses.
     patterns: Option<&'a AccessPatterns>,
@@ -300,18 +312,20 @@ impl ReplayRun<'_, '_> {
             fragments_run.clear();
         }
         self.flow.finish(&mut fragments_run);
+        self.simulations.iter_mut().for_each(Simulation::finish);
         Ok(())
     }
 
     fn simulate(&mut self, cpu: CpuId, fragments_run: &[FragmentId]) -> Result<()> {
-        let ReplayRun { flow, data, simulations, patterns, .. } = self;
+        let ReplayRun { flow, data, codes, simulations, patterns, .. } = self;
         for simulation in simulations.iter_mut() {
-            simulation.learn(flow, patterns.map(|patterns| (&mut **data, patterns)))?;
+            simulation.learn(flow, codes, patterns.map(|patterns| (&mut **data, patterns)))?;
         }
         let accesses = patterns.map(|_| &**data);
-        simulations
-            .par_iter_mut()
-            .for_each(|simulation| simulation.run(cpu, fragments_run, accesses));
+        let codes = &**codes;
+        let run =
+            |simulation: &mut Simulation<'_>| simulation.run(cpu, fragments_run, codes, accesses);
+        simulations.par_iter_mut().for_each(run);
         if patterns.is_some() {
             data.forget(simulations.first().map_or(0, |first| first.executions(fragments_run)));
         }

@@ -6,6 +6,7 @@ pub use execution::branches::Predictions;
 use image::BuildId;
 use image::sealed;
 use serde::{Deserialize, Serialize};
+use sim::core::CoreCounters;
 use sim::{MissCounts, PerMode, TakenBranches};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -242,6 +243,35 @@ pub struct ResultCounters {
     /// `None` when prediction was not simulated, or the machine describes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branches: Option<PerMode<Predictions>>,
+    /// `None` when the machine describes no out-of-order core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreResult>,
+}
+
+/// What an out-of-order core counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreResult {
+    /// The slots of a cycle: dispatch, and graduation.
+    pub widths: [u32; 2],
+    /// Cycles from the first instruction to the last.
+    pub cycles: u64,
+    /// The counters of each mode.
+    pub counters: PerMode<CoreCounters>,
+    /// Executions of instructions that the table of uops does not know, by mnemonic.
+    pub unknown: BTreeMap<String, u64>,
+}
+
+impl CoreResult {
+    /// The cycles of a mode: its slots, divided by the width.
+    pub fn mode_cycles(&self, counters: &CoreCounters) -> f64 {
+        counters.slots.total() as f64 / f64::from(self.widths[0].max(1))
+    }
+
+    /// The cycles that a mode lost to the front end: latency and bandwidth.
+    pub fn front_end_cycles(&self, counters: &CoreCounters) -> f64 {
+        let slots = counters.slots.front_end_latency + counters.slots.front_end_bandwidth;
+        slots as f64 / f64::from(self.widths[0].max(1))
+    }
 }
 
 impl ResultCounters {

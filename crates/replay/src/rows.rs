@@ -1,8 +1,8 @@
 //! Turns the counts of a replay into result rows.
 
 use crate::results::{
-    FunctionDataMisses, FunctionMisses, MemoryCounters, ORIGINAL, Predictions, ResultCounters,
-    ResultKind, ResultRow,
+    CoreResult, FunctionDataMisses, FunctionMisses, MemoryCounters, ORIGINAL, Predictions,
+    ResultCounters, ResultKind, ResultRow,
 };
 use crate::simulation::DataMissCounts;
 use crate::{ReplayLayout, Replayed};
@@ -67,6 +67,14 @@ pub fn rows(
                     unresolved_branches: replayed.interruptions.unresolved,
                     breaks: amounts.breaks,
                     branches,
+                    core: machine.core.as_ref().zip(machine_counts.core.as_ref()).map(
+                        |(core, counts)| CoreResult {
+                            widths: [core.window.dispatch, core.window.retire],
+                            cycles: counts.cycles,
+                            counters: counts.counters,
+                            unknown: counts.unknown.clone(),
+                        },
+                    ),
                     memory: machine_counts.memory.and_then(|counters| {
                         Some(PerMode {
                             kernel: MemoryCounters::new(machine, &counters.kernel)?,

@@ -6,6 +6,7 @@
 
 use crate::ReplayTrial;
 use crate::application::Spaces;
+use crate::core_run::{CoreCounts, CoreRun, UopCodes};
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
@@ -103,15 +104,15 @@ pub enum SimulationScope {
 }
 
 /// What a CPU has for itself.
-struct Core {
+struct CpuCaches {
     l1i: InstructionCache,
     itlb: Option<Tlb>,
     predicting: Option<PredictorRun>,
 }
 
-impl Core {
-    fn new(machine: &MachineModel, scope: SimulationScope) -> Core {
-        Core {
+impl CpuCaches {
+    fn new(machine: &MachineModel, scope: SimulationScope) -> CpuCaches {
+        CpuCaches {
             l1i: InstructionCache::new(machine.l1i),
             itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry())),
             predicting: match scope {
@@ -129,7 +130,7 @@ struct MachineSimulation<'a> {
     machine: &'a MachineModel,
     scope: SimulationScope,
     /// By CPU: at least one.
-    cores: Vec<Core>,
+    cpus: Vec<CpuCaches>,
     /// Replaces the caches of the one core when the recording has data accesses and the machine has
     /// data caches.
     hierarchy: Option<Hierarchy>,
@@ -140,6 +141,8 @@ struct MachineSimulation<'a> {
     pages: Option<usize>,
     /// The number of misses of each entry of `FetchedUnits::lines`.
     misses: Vec<u64>,
+    /// The out-of-order core, if the machine describes one. It follows one CPU.
+    core: Option<CoreRun>,
 }
 
 /// Data misses of one instruction or function.
@@ -150,13 +153,13 @@ pub struct DataMissCounts {
 }
 
 impl MachineSimulation<'_> {
-    fn core(&mut self, cpu: CpuId) -> &mut Core {
+    fn cpu(&mut self, cpu: CpuId) -> &mut CpuCaches {
         let at = usize::from(cpu.0);
-        let new = || Core::new(self.machine, self.scope);
-        if self.cores.len() <= at {
-            self.cores.resize_with(at + 1, new);
+        let new = || CpuCaches::new(self.machine, self.scope);
+        if self.cpus.len() <= at {
+            self.cpus.resize_with(at + 1, new);
         }
-        &mut self.cores[at]
+        &mut self.cpus[at]
     }
 
     fn run_with_data(
@@ -200,7 +203,7 @@ impl MachineSimulation<'_> {
     fn run(&mut self, cpu: CpuId, fragments_run: &[FragmentId], fetched: &[FetchedUnits]) {
         let (lines, pages) = (&fetched[self.lines], self.pages);
         let mut misses = std::mem::take(&mut self.misses);
-        let Core { l1i, itlb, .. } = self.core(cpu);
+        let CpuCaches { l1i, itlb, .. } = self.cpu(cpu);
         for &fragment in fragments_run {
             let at = lines.of(fragment);
             for (&line, misses) in lines.lines[at.clone()].iter().zip(&mut misses[at]) {
@@ -281,6 +284,8 @@ pub struct ReplayMachineCounts {
     /// Counters of branch prediction; `None` when it was not simulated, or the machine describes
     /// none.
     pub branches: Option<PerMode<BranchCounters>>,
+    /// `None` when the machine describes no out-of-order core.
+    pub core: Option<CoreCounts>,
 }
 
 /// One layout during a replay.
@@ -298,7 +303,9 @@ pub struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    pub fn new(trials: &ReplayTrial<'a>) -> Simulation<'a> {
+    /// # Errors
+    /// The numbers of a machine's core contradict each other.
+    pub fn new(trials: &ReplayTrial<'a>) -> Result<Simulation<'a>> {
         let ReplayTrial { machines, scope, .. } = *trials;
         let mut sets = BTreeMap::new();
         for (unit, number) in machines.iter().flat_map(units) {
@@ -306,29 +313,33 @@ impl<'a> Simulation<'a> {
             *largest = number.max(*largest);
         }
         let index_of = |unit| sets.keys().position(|&known| known == unit);
-        let running = machines.iter().map(|machine| MachineSimulation {
-            machine,
-            scope,
-            cores: vec![Core::new(machine, scope)],
-            hierarchy: Hierarchy::new(machine),
-            data_misses: HashMap::new(),
-            lines: index_of(lines_of(machine)).unwrap_or_default(),
-            pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
-            misses: Vec::new(),
-        });
-        Simulation {
+        let mut running = Vec::new();
+        for machine in machines {
+            running.push(MachineSimulation {
+                machine,
+                scope,
+                cpus: vec![CpuCaches::new(machine, scope)],
+                hierarchy: Hierarchy::new(machine),
+                data_misses: HashMap::new(),
+                lines: index_of(lines_of(machine)).unwrap_or_default(),
+                pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
+                misses: Vec::new(),
+                core: CoreRun::new(machine)?,
+            });
+        }
+        Ok(Simulation {
             placement: &trials.layout.placement,
             application: trials.application,
             codes: HashMap::new(),
             fragments: Vec::new(),
             pages: BTreeSet::new(),
             branches: FragmentBranches::default(),
-            running: running.collect(),
+            running,
             fetched: sets
                 .iter()
                 .map(|(&unit, &sets)| FetchedUnits::new(unit, sets, trials.division))
                 .collect(),
-        }
+        })
     }
 
     /// Adds translation blocks, before their first fragment.
@@ -345,9 +356,10 @@ impl<'a> Simulation<'a> {
     pub fn learn(
         &mut self,
         flow: &ExecutionFlow,
+        codes: &UopCodes,
         mut data: Option<(&mut DataFlow, &AccessPatterns)>,
     ) -> Result<()> {
-        let predicts = self.running.iter().any(|running| running.cores[0].predicting.is_some());
+        let predicts = self.running.iter().any(|running| running.cpus[0].predicting.is_some());
         for fragment in &flow.fragments[self.fragments.len()..] {
             let code = self.codes.get(&fragment.translation);
             let code = code.unwrap_or(&flow.codes[fragment.translation.0 as usize]);
@@ -356,6 +368,9 @@ impl<'a> Simulation<'a> {
             let mut lies =
                 |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
             self.fetched.iter_mut().try_for_each(|fetched| fetched.push(&moved, &mut lies))?;
+            for core in self.running.iter_mut().filter_map(|running| running.core.as_mut()) {
+                core.learn(fragment, &moved, code.mode(), codes, &mut lies)?;
+            }
             if predicts {
                 self.branches.push(&moved);
             }
@@ -381,17 +396,34 @@ impl<'a> Simulation<'a> {
 
     /// Runs fragments that were added before on a CPU of every machine. `data`: the accesses of
     /// their executions.
-    pub fn run(&mut self, cpu: CpuId, fragments_run: &[FragmentId], data: Option<&DataFlow>) {
+    pub fn run(
+        &mut self,
+        cpu: CpuId,
+        fragments_run: &[FragmentId],
+        codes: &UopCodes,
+        data: Option<&DataFlow>,
+    ) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
             match data {
                 None => running.run(cpu, fragments_run, fetched),
                 Some(data) => running.run_with_data(fragments_run, fetched, fragments, data),
             }
-            if let Some(predicting) = &mut running.core(cpu).predicting {
+            if let Some(predicting) = &mut running.cpu(cpu).predicting {
                 predicting.run(fragments_run, branches);
             }
+            if let Some(core) = &mut running.core {
+                core.run(fragments_run, codes, data);
+            }
         });
+    }
+
+    /// Ends the recording.
+    pub fn finish(&mut self) {
+        self.running
+            .iter_mut()
+            .filter_map(|running| running.core.as_mut())
+            .for_each(CoreRun::finish);
     }
 
     /// How many of these fragments are executions of translation blocks.
@@ -451,6 +483,7 @@ impl<'a> Simulation<'a> {
                     memory,
                     data_misses_at: data_misses_at(&running.data_misses, flow),
                     branches: running.branches(),
+                    core: running.core.as_ref().map(|core| core.counts(&flow.counts)),
                 }
             })
             .collect()
@@ -461,22 +494,22 @@ impl<'a> Simulation<'a> {
 impl MachineSimulation<'_> {
     fn l1i_misses(&self) -> PerMode<sim::MissCounts> {
         let mut sum = PerMode::default();
-        self.cores.iter().for_each(|core| sum += core.l1i.misses());
+        self.cpus.iter().for_each(|cpu| sum += cpu.l1i.misses());
         sum
     }
 
     fn itlb_misses(&self) -> Option<PerMode<u64>> {
         let mut sum = PerMode::default();
-        for core in &self.cores {
-            sum += core.itlb.as_ref()?.misses();
+        for cpu in &self.cpus {
+            sum += cpu.itlb.as_ref()?.misses();
         }
         Some(sum)
     }
 
     fn branches(&self) -> Option<PerMode<BranchCounters>> {
         let mut sum = PerMode::default();
-        for core in &self.cores {
-            sum += core.predicting.as_ref()?.counters;
+        for cpu in &self.cpus {
+            sum += cpu.predicting.as_ref()?.counters;
         }
         Some(sum)
     }

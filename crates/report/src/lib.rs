@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+mod core_time;
 pub mod cross_validation;
 pub mod difference;
 pub mod dump;
@@ -27,3 +28,4 @@ pub mod profile;
 pub mod services;
 pub mod sizes;
 pub mod text;
+mod text_table;

@@ -1,5 +1,7 @@
 //! Result rows as tables for a terminal.
 
+use crate::core_time;
+pub use crate::text_table::TextTable;
 use replay::comparison::Comparison;
 use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
 use sim::{MissCounts, PerMode, TakenBranches};
@@ -33,6 +35,9 @@ pub fn rows(rows: &[ResultRow]) -> String {
         if on.iter().any(|row| row.counters.branches.is_some()) {
             let _ = write!(text, "\n{machine}: mispredictions\n{}", branches(&on));
         }
+        let cores: Vec<_> =
+            on.iter().filter_map(|row| Some((name(row), row.counters.core.as_ref()?))).collect();
+        text += &core_time::text(machine, &cores);
     }
     let any: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == first.machine).collect();
     let _ = write!(
@@ -328,48 +333,4 @@ pub(super) fn in_order<'a, T>(
         }
     }
     found
-}
-
-/// A text table. The first column is left-aligned, the others right-aligned; each is as wide as its
-/// widest cell.
-pub struct TextTable {
-    rows: Vec<Vec<String>>,
-}
-
-impl TextTable {
-    /// A table with these column titles.
-    pub fn new(titles: &[&str]) -> TextTable {
-        TextTable { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
-    }
-
-    /// Appends a row.
-    pub fn push(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// The table's text, a line for each row.
-    pub fn to_text(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-        };
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-        let mut text = String::new();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                match column {
-                    0 => line = format!("  {cell:<width$}"),
-                    _ => line += &format!("  {cell:>width$}"),
-                }
-            }
-            text += line.trim_end();
-            text.push('\n');
-        }
-        text
-    }
 }

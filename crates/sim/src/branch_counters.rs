@@ -20,7 +20,7 @@ pub enum PredictionFailure {
 }
 
 /// Branches that were executed, and failed predictions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BranchCounters {
     /// Conditional branches.
     pub conditional: u64,

@@ -10,6 +10,7 @@
 //! | instructions and data | [`Hierarchy`] |
 //! | many caches at once | [`Sweep`] |
 //! | branches | [`BranchPredictor`] |
+//! | cycles of an out-of-order core | [`core`] |
 //!
 //! ```
 //! # use kernlane_sim as sim;
@@ -35,6 +36,7 @@ mod access;
 mod branch_counters;
 mod branches;
 mod cache;
+pub mod core;
 mod direction;
 mod geometry;
 mod hierarchy;

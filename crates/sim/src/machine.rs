@@ -1,5 +1,6 @@
 //! A machine: the checked numbers that the simulator needs.
 
+use crate::core::description::{CoreDescription, CoreError};
 use crate::geometry::{CacheGeometry, GeometryError, Replacement};
 use crate::prediction::BranchPrediction;
 use crate::time::{Latencies, SimpleModel};
@@ -23,6 +24,22 @@ pub struct MachineModel {
     /// The branch prediction. `None`: the machine's source describes none, or the machine predicts
     /// no branches.
     pub branch: Option<BranchPrediction>,
+    /// The out-of-order core. `None`: the machine's source describes none.
+    pub core: Option<CoreDescription>,
+}
+
+impl MachineModel {
+    /// Whether the machine's core can be built, if it has one.
+    ///
+    /// # Errors
+    /// The rule that a number of the core breaks, or the table that the core needs.
+    pub fn check_core(&self) -> Result<(), CoreError> {
+        let Some(core) = &self.core else { return Ok(()) };
+        let memory = self.memory.as_ref().ok_or(CoreError::Missing("l1d"))?;
+        self.itlb.as_ref().ok_or(CoreError::Missing("itlb"))?;
+        memory.dtlb.as_ref().ok_or(CoreError::Missing("dtlb"))?;
+        core.check(&memory.latencies)
+    }
 }
 
 /// A cache together with the bytes in its lines.

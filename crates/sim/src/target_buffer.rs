@@ -26,6 +26,13 @@ impl TargetBuffer {
         TargetBuffer { set_mask: sets as u64 - 1, ways, entries: vec![None; sets * ways] }
     }
 
+    /// Whether the buffer has the branch at `at`. The order of its entries does not change.
+    pub fn holds(&self, at: CodeAddr) -> bool {
+        let first = (at.0 & self.set_mask) as usize * self.ways;
+        let set = &self.entries[first..first + self.ways];
+        set.iter().any(|entry| entry.is_some_and(|entry| entry.at == at))
+    }
+
     /// Learns that the branch at `at` goes to `target`. Returns the target that the buffer had
     /// before.
     pub fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
@@ -66,6 +73,8 @@ mod tests {
                 held.map(CodeAddr),
                 "step {step}"
             );
+            assert!(buffer.holds(CodeAddr(at)), "step {step}");
         }
+        assert!(!buffer.holds(CodeAddr(2)));
     }
 }

@@ -36,6 +36,7 @@ fn machine(
             .unwrap(),
         ),
         branch: None,
+        core: None,
     }
 }
 

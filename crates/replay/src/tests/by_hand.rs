@@ -32,6 +32,7 @@ pub fn machine() -> MachineModel {
         ),
         memory: None,
         branch: None,
+        core: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }

@@ -30,6 +30,7 @@ fn machine() -> MachineModel {
             .unwrap(),
         ),
         branch: None,
+        core: None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod branches;
 mod by_hand;
+mod core;
 mod data;
 mod divided;
 pub mod guest;

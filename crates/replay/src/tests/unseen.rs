@@ -14,6 +14,7 @@ fn machine() -> MachineModel {
         itlb: None,
         memory: None,
         branch: None,
+        core: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }

@@ -1,0 +1,327 @@
+//! The tables of an out-of-order core in a machine file: `[core]` and those below it.
+
+use super::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use sim::core::{
+    CoreDescription, CoreMemoryDescription, FixedData, FrontEndDescription, PredictionDescription,
+    SchedulerDescription, Serialising, TaggedTable, TargetLevel, UopCacheDescription,
+    WindowDescription,
+};
+use sim::{CacheGeometry, Replacement};
+use toml::Spanned;
+use uops::UopTable;
+
+type SourcedNumbers = Spanned<Sourced<Vec<u64>>>;
+
+/// Widths and queues in slots and entries.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CoreText {
+    uops: Spanned<Sourced<String>>,
+    dispatch: SourcedInteger,
+    retire: SourcedInteger,
+    reorder_buffer: SourcedInteger,
+    loads: SourcedInteger,
+    stores: SourcedInteger,
+    scheduler: Vec<Spanned<SchedulerText>>,
+    fetch: FetchText,
+    prediction: PredictionText,
+    btb: Vec<Spanned<BtbText>>,
+    memory: MemoryText,
+    fixed_data: FixedDataText,
+    serialising: SerialisingText,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SchedulerText {
+    entries: SourcedInteger,
+    ports: Spanned<Sourced<Vec<String>>>,
+}
+
+/// Depths in cycles.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FetchText {
+    targets: SourcedInteger,
+    depth: SourcedInteger,
+    decode_stages: SourcedInteger,
+    decoders: SourcedInteger,
+    bytes: SourcedInteger,
+    queue: SourcedInteger,
+    l1i_misses: SourcedInteger,
+    uop_cache_entries: Option<SourcedInteger>,
+    uop_cache_ways: Option<SourcedInteger>,
+    uop_cache_slots: Option<SourcedInteger>,
+    uop_cache_width: Option<SourcedInteger>,
+}
+
+/// Histories in taken branches, penalties in cycles.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PredictionText {
+    base_entries: SourcedInteger,
+    direction_entries: SourcedInteger,
+    direction_history: SourcedNumbers,
+    indirect_entries: SourcedInteger,
+    indirect_history: SourcedNumbers,
+    return_stack: SourcedInteger,
+    mispredict_penalty: SourcedInteger,
+    resteer_penalty: SourcedInteger,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BtbText {
+    entries: SourcedInteger,
+    ways: SourcedInteger,
+    bubble: SourcedInteger,
+}
+
+/// Latencies in cycles.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemoryText {
+    l1d_latency: SourcedInteger,
+    forward_latency: SourcedInteger,
+    atomic_latency: SourcedInteger,
+    l1d_misses: SourcedInteger,
+    l2_misses: SourcedInteger,
+    second_tlb_entries: SourcedInteger,
+    second_tlb_ways: SourcedInteger,
+    second_tlb_latency: SourcedInteger,
+    page_walk: SourcedInteger,
+    page_walkers: SourcedInteger,
+    next_line: Spanned<Sourced<bool>>,
+    stride_entries: SourcedInteger,
+    streams: SourcedInteger,
+    stream_distance: SourcedInteger,
+}
+
+/// Shares of all loads.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FixedDataText {
+    l2: SourcedFraction,
+    l3: SourcedFraction,
+    memory: SourcedFraction,
+}
+
+/// Costs in cycles.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SerialisingText {
+    system_call: SourcedInteger,
+    system_return: SourcedInteger,
+    interrupt_return: SourcedInteger,
+    interrupt: SourcedInteger,
+    swap_base: SourcedInteger,
+    interrupts_off: SourcedInteger,
+    interrupts_on: SourcedInteger,
+    invalidate_page: SourcedInteger,
+    write_model_register: SourcedInteger,
+    read_model_register: SourcedInteger,
+    write_address_space: SourcedInteger,
+    identify: SourcedInteger,
+    fence: SourcedInteger,
+    pause: SourcedInteger,
+    port_access: SourcedInteger,
+    other: SourcedInteger,
+}
+
+impl SerialisingText {
+    fn of(&self, class: Serialising) -> &SourcedInteger {
+        match class {
+            Serialising::SystemCall => &self.system_call,
+            Serialising::SystemReturn => &self.system_return,
+            Serialising::InterruptReturn => &self.interrupt_return,
+            Serialising::Interrupt => &self.interrupt,
+            Serialising::SwapBase => &self.swap_base,
+            Serialising::InterruptsOff => &self.interrupts_off,
+            Serialising::InterruptsOn => &self.interrupts_on,
+            Serialising::InvalidatePage => &self.invalidate_page,
+            Serialising::WriteModelRegister => &self.write_model_register,
+            Serialising::ReadModelRegister => &self.read_model_register,
+            Serialising::WriteAddressSpace => &self.write_address_space,
+            Serialising::Identify => &self.identify,
+            Serialising::Fence => &self.fence,
+            Serialising::Pause => &self.pause,
+            Serialising::PortAccess => &self.port_access,
+            Serialising::Other => &self.other,
+        }
+    }
+}
+
+impl MachineFileReader<'_> {
+    /// The core. Its numbers can contradict each other.
+    pub(super) fn core(&self, spanned: &Spanned<CoreText>) -> Result<CoreDescription> {
+        let core = spanned.get_ref();
+        let name = self.sourced(&core.uops)?;
+        let table = UopTable::find(name).with_context(|| self.at(&core.uops))?;
+        let mut serialising = [0; Serialising::ALL.len()];
+        for class in Serialising::ALL {
+            serialising[class.index()] = self.small(core.serialising.of(class))?;
+        }
+        Ok(CoreDescription {
+            uop_table: name.clone(),
+            window: WindowDescription {
+                dispatch: self.small(&core.dispatch)?,
+                retire: self.small(&core.retire)?,
+                reorder_buffer: self.small(&core.reorder_buffer)?,
+                loads: self.small(&core.loads)?,
+                stores: self.small(&core.stores)?,
+                schedulers: self.schedulers(core, &table)?,
+            },
+            front_end: self.front_end(&core.fetch)?,
+            prediction: self.prediction(core)?,
+            memory: self.core_memory(&core.memory)?,
+            fixed_data: self.fixed_data(&core.fixed_data)?,
+            serialising,
+        })
+    }
+
+    fn schedulers(&self, core: &CoreText, table: &UopTable) -> Result<Vec<SchedulerDescription>> {
+        let (mut schedulers, mut all) = (Vec::new(), 0);
+        for spanned in &core.scheduler {
+            let scheduler = spanned.get_ref();
+            let names = self.sourced(&scheduler.ports)?;
+            let Ok(ports) = table.port_set(names.iter().map(String::as_str)) else {
+                bail!(
+                    "{}: the table of uops has the ports {}",
+                    self.at(&scheduler.ports),
+                    table.ports().join(", ")
+                );
+            };
+            if all & ports != 0 {
+                bail!("{}: a port has two schedulers", self.at(&scheduler.ports));
+            }
+            all |= ports;
+            schedulers
+                .push(SchedulerDescription { entries: self.small(&scheduler.entries)?, ports });
+        }
+        let without: Vec<&str> = (0..)
+            .zip(table.ports())
+            .filter(|(port, _)| all >> port & 1 == 0)
+            .map(|(_, name)| name.as_str())
+            .collect();
+        match (core.scheduler.first(), &without[..]) {
+            (_, []) => Ok(schedulers),
+            (Some(first), _) => {
+                bail!("{}: no scheduler has {}", self.at(first), without.join(", "))
+            }
+            (None, _) => bail!("{}: [core] has no [[core.scheduler]]", self.at(&core.uops)),
+        }
+    }
+
+    fn front_end(&self, fetch: &FetchText) -> Result<FrontEndDescription> {
+        let cache = (
+            &fetch.uop_cache_entries,
+            &fetch.uop_cache_ways,
+            &fetch.uop_cache_slots,
+            &fetch.uop_cache_width,
+        );
+        let uop_cache = match cache {
+            (None, None, None, None) => None,
+            (Some(entries), Some(ways), Some(slots), Some(width)) => Some(UopCacheDescription {
+                geometry: self.entries("the uop cache", entries, ways)?,
+                slots: self.small(slots)?,
+                width: self.small(width)?,
+            }),
+            _ => bail!(
+                "{}: [core.fetch] must give uop_cache_entries, uop_cache_ways, uop_cache_slots and uop_cache_width, or none of them",
+                self.at(&fetch.targets)
+            ),
+        };
+        Ok(FrontEndDescription {
+            fetch_targets: self.small(&fetch.targets)?,
+            depth: self.small(&fetch.depth)?,
+            decode_stages: self.small(&fetch.decode_stages)?,
+            decoders: self.small(&fetch.decoders)?,
+            fetch_bytes: self.small(&fetch.bytes)?,
+            queue: self.small(&fetch.queue)?,
+            uop_cache,
+            l1i_misses: self.small(&fetch.l1i_misses)?,
+        })
+    }
+
+    fn prediction(&self, core: &CoreText) -> Result<PredictionDescription> {
+        let prediction = &core.prediction;
+        let tables = |entries: &SourcedInteger, histories: &SourcedNumbers| {
+            let entries = self.small(entries)?;
+            let histories = self.sourced(histories)?.iter();
+            let table = |&history: &u64| TaggedTable {
+                entries,
+                history: u32::try_from(history).unwrap_or(u32::MAX),
+            };
+            anyhow::Ok(histories.map(table).collect())
+        };
+        let mut targets = Vec::new();
+        for spanned in &core.btb {
+            let level = spanned.get_ref();
+            targets.push(TargetLevel {
+                geometry: self.entries("[[core.btb]]", &level.entries, &level.ways)?,
+                bubble: self.small(&level.bubble)?,
+            });
+        }
+        Ok(PredictionDescription {
+            base_entries: self.small(&prediction.base_entries)?,
+            direction: tables(&prediction.direction_entries, &prediction.direction_history)?,
+            indirect: tables(&prediction.indirect_entries, &prediction.indirect_history)?,
+            targets,
+            return_stack: self.small(&prediction.return_stack)?,
+            mispredict_penalty: self.small(&prediction.mispredict_penalty)?,
+            resteer_penalty: self.small(&prediction.resteer_penalty)?,
+        })
+    }
+
+    fn core_memory(&self, memory: &MemoryText) -> Result<CoreMemoryDescription> {
+        let (entries, ways) = (&memory.second_tlb_entries, &memory.second_tlb_ways);
+        Ok(CoreMemoryDescription {
+            l1d_latency: self.small(&memory.l1d_latency)?,
+            forward_latency: self.small(&memory.forward_latency)?,
+            atomic_latency: self.small(&memory.atomic_latency)?,
+            l1d_misses: self.small(&memory.l1d_misses)?,
+            l2_misses: self.small(&memory.l2_misses)?,
+            second_tlb: self.entries("the second-level TLB", entries, ways)?,
+            second_tlb_latency: self.small(&memory.second_tlb_latency)?,
+            page_walk: self.small(&memory.page_walk)?,
+            page_walkers: self.small(&memory.page_walkers)?,
+            next_line: *self.sourced(&memory.next_line)?,
+            stride_entries: self.small(&memory.stride_entries)?,
+            streams: self.small(&memory.streams)?,
+            stream_distance: self.small(&memory.stream_distance)?,
+        })
+    }
+
+    fn fixed_data(&self, fixed: &FixedDataText) -> Result<FixedData> {
+        let of_a_million = |share: &SourcedFraction| {
+            let value = *self.sourced(share)?;
+            if !(0.0..=1.0).contains(&value) {
+                bail!("{}: a share must lie between 0 and 1, not {value}", self.at(share));
+            }
+            Ok((value * 1e6).round() as u32)
+        };
+        Ok(FixedData {
+            l2: of_a_million(&fixed.l2)?,
+            l3: of_a_million(&fixed.l3)?,
+            memory: of_a_million(&fixed.memory)?,
+        })
+    }
+
+    /// A table of `entries` in `ways`, with LRU replacement.
+    fn entries(
+        &self,
+        what: &str,
+        entries: &SourcedInteger,
+        ways: &SourcedInteger,
+    ) -> Result<CacheGeometry> {
+        CacheGeometry::tlb(*self.sourced(entries)?, *self.sourced(ways)?, Replacement::Lru)
+            .with_context(|| format!("{}: {what} cannot be built", self.at(entries)))
+    }
+
+    /// A number that fits 32 bits. Larger ones are outside of every range.
+    fn small(&self, number: &SourcedInteger) -> Result<u32> {
+        Ok(u32::try_from(*self.sourced(number)?).unwrap_or(u32::MAX))
+    }
+}

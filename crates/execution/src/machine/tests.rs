@@ -1,0 +1,286 @@
+//! Shipped machines, and files that are none.
+
+use super::*;
+
+fn text_of(name: &str) -> &'static str {
+    SHIPPED.iter().find(|(shipped, _)| *shipped == name).unwrap().1
+}
+
+#[test]
+fn shipped_machines_are_found_by_their_name() {
+    for (name, _) in SHIPPED {
+        assert_eq!(find(name).unwrap().name, *name);
+    }
+    let server = find("server-32k").unwrap();
+    assert_eq!((server.l1i.sets(), server.l1i.ways(), server.l1i_line), (64, 8, 64));
+    assert_eq!(find("torrellas-8k").unwrap().itlb, None);
+    let memory = find("simos-1994").unwrap().memory.unwrap();
+    assert_eq!((memory.l1d.line, memory.l2.unwrap().geometry.ways(), memory.l3), (16, 1, None));
+    assert_eq!((memory.latencies.l2(), memory.latencies.memory()), (10.0, 100.0));
+}
+
+#[test]
+fn every_file_in_machines_is_shipped() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines");
+    let mut found: Vec<String> = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let mut shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+    found.sort();
+    shipped.sort();
+    assert_eq!(found, shipped);
+}
+
+#[test]
+fn unknown_names_list_the_known_ones() {
+    let message = format!("{:#}", find("server").unwrap_err());
+    assert!(message.contains("server-32k, server-48k, simos-1994"), "{message}");
+    let message = format!("{:#}", find("no/such.toml").unwrap_err());
+    assert!(message.starts_with("no/such.toml: cannot read this machine"), "{message}");
+}
+
+#[test]
+fn impossible_machines_name_rule_and_line() {
+    let text = text_of("server-32k");
+    let cases = [
+        (
+            "value = 32768",
+            "value = 30000",
+            "m.toml:7: [l1i] cannot be built: the size, 30000 bytes",
+        ),
+        (
+            "value = 32768",
+            "value = 49152",
+            "m.toml:7: [l1i] cannot be built: the number of sets must be a power of two, because address bits choose the set; not 96",
+        ),
+        ("value = 4096", "value = 4000", "m.toml:13: [itlb] cannot be built: the size of a page"),
+        (
+            "value = 0.05",
+            "value = 1.05",
+            "m.toml:20: [time] is impossible: a share must lie between 0 and 1, not 1.05",
+        ),
+        ("\"assumed\"", "\" \"", "m.toml:11: every number needs a source"),
+        ("\"lru\"", "\"random\"", "m.toml: not a machine: TOML parse error at line 11"),
+        ("ways =", "way =", "m.toml: not a machine: TOML parse error at line 9"),
+        (
+            ", source = \"AMD 57647, L1 ITLB\"",
+            "",
+            "m.toml: not a machine: TOML parse error at line 14",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        let damaged = text.replacen(from, to, 1);
+        assert_ne!(text, damaged);
+        let message = format!("{:#}", parse(&damaged, "m.toml").unwrap_err());
+        assert!(message.starts_with(expected), "{message}\nexpected: {expected}");
+    }
+}
+
+#[test]
+fn what_lies_behind_the_l1i_is_whole_or_absent() {
+    let text = text_of("server-32k");
+    let without = |section: &str| {
+        let start = text.find(&format!("\n[{section}]\n")).unwrap() + 1;
+        let end = text[start + 1..].find("\n[").map_or(text.len(), |at| start + 1 + at + 1);
+        let text = format!("{}{}", &text[..start], &text[end..]);
+        format!(
+            "{:#}",
+            parse(&text, "m.toml")
+                .map(|_| ())
+                .err()
+                .map_or(String::new(), |error| format!("{error:#}"))
+        )
+    };
+    for section in ["l1d", "latencies"] {
+        let message = without(section);
+        assert!(
+            message.ends_with("[l1d] or [latencies] is missing; this needs both"),
+            "{section}: {message}"
+        );
+    }
+    for section in ["l2", "l3"] {
+        let message = without(section);
+        assert!(message.ends_with(&format!("and there is no [{section}]")), "{section}: {message}");
+    }
+    assert_eq!(without("dtlb"), "");
+    let whole = text_of("torrellas-8k");
+    assert!(parse(whole, "m.toml").unwrap().memory.is_some_and(|memory| memory.l2.is_none()));
+    let none = &whole[..whole.find("[l1d]").unwrap()];
+    assert_eq!(parse(none, "m.toml").unwrap().memory, None);
+}
+
+#[test]
+fn impossible_predictors_name_rule_and_line() {
+    let text = text_of("server-32k");
+    let line = |start: &str| 1 + text[..text.find(start).unwrap()].matches('\n').count();
+    let (table, predictor) = (line("\n[branch]") + 1, line("\npredictor =") + 1);
+    let cases = [
+        (
+            "predictor = { value = \"gshare\"",
+            "predictor = { value = \"bimodal\"",
+            predictor,
+            "[branch] does not fit its predictor",
+        ),
+        (
+            "predictor = { value = \"gshare\"",
+            "predictor = { value = \"static\"",
+            predictor,
+            "[branch] does not fit its predictor",
+        ),
+        (
+            "history = { value = 12",
+            "history = { value = 15",
+            table,
+            "[branch] cannot be built: the history must have from 1 to 14 bits",
+        ),
+        (
+            "entries = { value = 16384",
+            "entries = { value = 16000",
+            table,
+            "[branch] cannot be built: the entries of a table of counters",
+        ),
+        (
+            "btb_ways = { value = 7",
+            "btb_ways = { value = 6",
+            table,
+            "[branch] cannot be built: the target buffer: the entries, 7168",
+        ),
+        ("btb_ways", "#", table, "[branch] must give btb_entries, btb_ways and btb_holds, or none"),
+        (
+            "return_stack = { value = 32",
+            "return_stack = { value = 320000",
+            table,
+            "[branch] cannot be built: a return stack",
+        ),
+        (
+            "\npenalty = { value = 13",
+            "\npenalty = { value = -1",
+            table,
+            "[branch] cannot be built: a wrong prediction must cost",
+        ),
+        (
+            "predictor = { value = \"gshare\"",
+            "predictor = { value = \"oracle\"",
+            0,
+            "not a machine: TOML parse error",
+        ),
+    ];
+    for (from, to, line, rule) in cases {
+        let damaged = text.replacen(from, to, 1);
+        assert_ne!(text, damaged, "{from}");
+        let at = if line == 0 { "m.toml".to_owned() } else { format!("m.toml:{line}") };
+        let message = format!("{:#}", parse(&damaged, "m.toml").unwrap_err());
+        assert!(message.starts_with(&format!("{at}: {rule}")), "{message}\nexpected: {at}: {rule}");
+    }
+    let none = &text[..text.find("[branch]").unwrap()];
+    assert_eq!(parse(none, "m.toml").unwrap().branch, None);
+}
+
+#[test]
+fn shipped_predictors_equal_their_files() {
+    let branch = |name| find(name).unwrap().branch;
+    assert_eq!([branch("torrellas-8k"), branch("simos-1994")], [None, None]);
+    let sparc = branch("ultrasparc-16k").unwrap();
+    assert_eq!(sparc.direction(), DirectionPrediction::Bimodal { entries: 2048 });
+    assert_eq!((sparc.return_stack(), sparc.penalty()), (4, Some(4.0)));
+    assert_eq!(branch("simos-1996").unwrap().penalty(), None);
+    assert_eq!(
+        branch("small-core").unwrap().targets().map(|targets| targets.holds()),
+        Some(HeldBranches::Indirect)
+    );
+}
+
+#[test]
+fn damaged_files_are_errors_or_machines_never_panics() {
+    let text = text_of("ultrasparc-16k").as_bytes();
+    let mut state = 0x0123_4567_89AB_CDEF_u64;
+    for _ in 0..2000 {
+        let mut bytes = text.to_vec();
+        for _ in 0..3 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (state >> 33) as usize % bytes.len();
+            match state >> 20 & 3 {
+                0 => bytes[at] = (state >> 24) as u8,
+                1 => drop(bytes.remove(at)),
+                2 => bytes.truncate(at.max(1)),
+                _ => bytes.insert(at, b"0123456789\"={}\n"[at % 15]),
+            }
+        }
+        let _ = parse(&String::from_utf8_lossy(&bytes), "damaged");
+    }
+}
+
+#[test]
+fn machines_of_today_have_a_core() {
+    let core = |name| find(name).unwrap().core;
+    assert_eq!(core("server-32k"), None);
+    let golden = core("golden-cove").unwrap();
+    assert_eq!((golden.window.reorder_buffer, golden.window.schedulers.len()), (512, 3));
+    let zen = core("zen4").unwrap();
+    assert_eq!((zen.prediction.mispredict_penalty, zen.window.dispatch), (13, 6));
+    assert_eq!(zen.fixed_data.l2, 30_000);
+    assert_eq!(core("gracemont").unwrap().front_end.uop_cache, None);
+    for name in ["golden-cove", "zen4", "gracemont"] {
+        assert!(sim::core::Core::new(&find(name).unwrap()).unwrap().is_some());
+    }
+}
+
+#[test]
+fn impossible_cores_name_rule_and_line() {
+    let text = text_of("zen4");
+    let line = |start: &str| 1 + text[..text.find(start).unwrap()].matches('\n').count();
+    let core = line("\n[core]") + 1;
+    let cases = [
+        (
+            "retire = { value = 8",
+            "retire = { value = 4",
+            core,
+            "[core] cannot be built: the retirement of 4",
+        ),
+        (
+            "\nloads = { value = 88",
+            "\nloads = { value = 888",
+            core,
+            "[core] cannot be built: the reorder buffer of 320",
+        ),
+        (
+            "depth = { value = 9",
+            "depth = { value = 12",
+            core,
+            "[core] cannot be built: mispredict_penalty, 13",
+        ),
+        ("[6, 16, 40", "[16, 6, 40", core, "[core] cannot be built: the histories of direction"),
+        (
+            "l2 = { value = 14,",
+            "l2 = { value = 14.5,",
+            core,
+            "[core] cannot be built: the latency l2",
+        ),
+        ("\"znver4\"", "\"z80\"", core + 1, "no table of uops is called z80"),
+        ("\"Zn4BRU1\", ", "", line("[[core.scheduler]]"), "no scheduler has Zn4BRU1"),
+        ("\"Zn4FP0\", ", "\"Zn4FP9\", ", line("\"Zn4FP0\""), "the table of uops has the ports"),
+        (
+            "uop_cache_ways",
+            "#",
+            line("\ntargets =") + 1,
+            "[core.fetch] must give uop_cache_entries",
+        ),
+        (
+            "memory = { value = 0.002",
+            "memory = { value = 2.0",
+            line("memory = { value = 0.002"),
+            "a share must lie",
+        ),
+    ];
+    for (from, to, line, rule) in cases {
+        let damaged = text.replacen(from, to, 1);
+        assert_ne!(text, damaged, "{from}");
+        let message = format!("{:#}", parse(&damaged, "m.toml").map(|_| ()).unwrap_err());
+        let expected = format!("m.toml:{line}: {rule}");
+        assert!(message.starts_with(&expected), "{message}\nexpected: {expected}");
+    }
+    let whole = parse(text, "m.toml").unwrap();
+    let without = &text[..text.find("[core]").unwrap()];
+    assert_eq!(parse(without, "m.toml").unwrap(), MachineModel { core: None, ..whole });
+}

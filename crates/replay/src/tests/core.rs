@@ -1,0 +1,54 @@
+//! Out-of-order cores under layouts: what is predicted for a layout is what a recording of it
+//! takes, to the last slot.
+
+use crate::tests::guest::{record, replayed};
+use crate::tests::program::{Program, XorShift};
+use crate::tests::random::{addresses, execute, surroundings};
+use crate::{CoreCounts, Replayed};
+use image::place::Placement;
+use sim::MachineModel;
+
+fn machines() -> Vec<MachineModel> {
+    ["zen4", "gracemont"].map(|name| execution::machine::find(name).unwrap()).into()
+}
+
+fn cores(replayed: &Replayed, layout: usize) -> Vec<CoreCounts> {
+    let machines = &replayed.layouts[layout].machines;
+    machines.iter().map(|machine| machine.core.clone().unwrap()).collect()
+}
+
+#[test]
+fn predicted_cycles_are_recorded_cycles() {
+    let mut random = XorShift(0x0f1e_2d3c_4b5a_6978);
+    let (mut changed, mut wrong) = (0, 0);
+    for case in 0..10 {
+        let program = Program::random(&mut random);
+        let steps = execute(&program, &mut random, 40, 0);
+        let mut old = program.original();
+        surroundings(&mut old.memory, old.starts[0]);
+        let (mut new, placement) = program.moved(&mut random);
+        surroundings(&mut new.memory, new.starts[0]);
+        let old_recording = record(&old.memory, &addresses(&program, &old, &steps), 64);
+        let new_recording = record(&new.memory, &addresses(&program, &new, &steps), 3);
+        let in_threads = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| replayed(&old_recording, placement.clone(), &machines()))
+        };
+        let old_replayed = in_threads(1);
+        assert_eq!(old_replayed.layouts, in_threads(2).layouts, "case {case}");
+        let new_replayed = replayed(&new_recording, Placement::default(), &machines());
+        let (predicted, recorded) = (cores(&old_replayed, 1), cores(&new_replayed, 0));
+        assert_eq!(predicted, recorded, "case {case}");
+        for counts in &predicted {
+            let mut sum = counts.counters.kernel;
+            sum += counts.counters.user;
+            // Six slots a cycle on Zen 4, five on Gracemont.
+            assert!([5, 6].contains(&(sum.slots.total() / counts.cycles)));
+            assert_eq!(sum.slots.total() % counts.cycles, 0);
+            wrong += sum.branches.mispredictions();
+        }
+        changed += usize::from(predicted != cores(&old_replayed, 0));
+    }
+    assert!(changed > 4, "layouts change the cycles: only {changed} did");
+    assert!(wrong > 200, "only {wrong} mispredictions");
+}

@@ -1,0 +1,192 @@
+//! All predictors of a core together: where does control go behind each branch, and when does the
+//! front end know?
+//!
+//! * Branch target buffers in levels tell that there is a branch. The first level that has the
+//!   branch decides how many cycles the prediction takes. Only taken branches come in.
+//! * A direct branch that no level has is found when it is decoded: a *resteer*.
+//! * Conditional branches are predicted by [`PathDirection`]. A conditional branch that no level
+//!   has is taken for no branch; it is not taken, or it is found when it is decoded or executed.
+//! * Returns are predicted by the return stack, indirect branches by [`PathTargets`]. An indirect
+//!   branch that no level has is a misprediction.
+
+use super::description::PredictionDescription;
+use super::direction::PathDirection;
+use super::history::PathHistory;
+use super::indirect::PathTargets;
+use crate::branch_counters::PredictionFailure;
+use crate::branches::{Branch, BranchKind, CodeAddr};
+use crate::return_stack::ReturnStack;
+use crate::target_buffer::TargetBuffer;
+
+/// How the front end passed a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BranchOutcome {
+    /// It went the right way, after this many cycles without a new fetch target.
+    Followed { bubble: u32 },
+    /// The decoder found a direct branch or a return that no target buffer had.
+    Resteered,
+    /// Execution found that the front end had gone the wrong way.
+    Mispredicted(PredictionFailure),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BranchUnit {
+    /// The levels, each with its cycles.
+    levels: Vec<(TargetBuffer, u32)>,
+    direction: PathDirection,
+    targets: PathTargets,
+    returns: ReturnStack,
+    history: PathHistory,
+}
+
+impl BranchUnit {
+    pub fn new(description: &PredictionDescription) -> BranchUnit {
+        let levels = description.targets.iter();
+        BranchUnit {
+            levels: levels.map(|level| (TargetBuffer::new(level.geometry), level.bubble)).collect(),
+            direction: PathDirection::new(description.base_entries, &description.direction),
+            targets: PathTargets::new(&description.indirect),
+            returns: ReturnStack::new(description.return_stack),
+            history: PathHistory::new(),
+        }
+    }
+
+    /// Passes a branch whose target is known, and learns.
+    pub fn branch(&mut self, branch: &Branch) -> BranchOutcome {
+        match branch.target {
+            Some(target) if branch.taken => self.taken(branch, target),
+            _ => self.not_taken(branch),
+        }
+    }
+
+    fn not_taken(&mut self, branch: &Branch) -> BranchOutcome {
+        let known = self.levels.last().is_some_and(|(level, _)| level.holds(branch.at));
+        if known
+            && branch.kind == BranchKind::Conditional
+            && self.direction.predicts(branch.at, false)
+        {
+            return BranchOutcome::Mispredicted(PredictionFailure::Direction);
+        }
+        BranchOutcome::Followed { bubble: 0 }
+    }
+
+    fn taken(&mut self, branch: &Branch, target: CodeAddr) -> BranchOutcome {
+        let mut held = None;
+        for (level, bubble) in &mut self.levels {
+            let found = level.taken(branch.at, target);
+            held = held.or_else(|| found.map(|target| (target, *bubble)));
+        }
+        let found = match held {
+            Some((_, bubble)) => BranchOutcome::Followed { bubble },
+            None => BranchOutcome::Resteered,
+        };
+        let unless_wrong = |wrong: bool, failure| match wrong {
+            true => BranchOutcome::Mispredicted(failure),
+            false => found,
+        };
+        let outcome = match branch.kind {
+            BranchKind::Conditional => {
+                let wrong = !self.direction.predicts(branch.at, true);
+                unless_wrong(wrong, PredictionFailure::Direction)
+            }
+            BranchKind::Jump => found,
+            BranchKind::Call => {
+                self.returns.push(branch.end);
+                found
+            }
+            BranchKind::Return => {
+                unless_wrong(self.returns.pop() != Some(target), PredictionFailure::Return)
+            }
+            BranchKind::IndirectJump | BranchKind::IndirectCall => {
+                if branch.kind == BranchKind::IndirectCall {
+                    self.returns.push(branch.end);
+                }
+                let wrong = match held {
+                    Some((last, _)) => self.targets.predicts(branch.at, last, target) != target,
+                    None => true,
+                };
+                unless_wrong(wrong, PredictionFailure::Target)
+            }
+        };
+        let footprint = PathHistory::footprint(branch.at, target);
+        self.direction.push(&self.history, footprint);
+        self.targets.push(&self.history, footprint);
+        self.history.push(footprint);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::description::TargetLevel;
+    use crate::geometry::{CacheGeometry, Replacement};
+    use BranchOutcome::{Followed, Mispredicted, Resteered};
+
+    fn unit() -> BranchUnit {
+        let level = |entries, bubble| TargetLevel {
+            geometry: CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap(),
+            bubble,
+        };
+        BranchUnit::new(&PredictionDescription {
+            base_entries: 64,
+            direction: Vec::new(),
+            indirect: Vec::new(),
+            targets: vec![level(1, 0), level(4, 2)],
+            return_stack: 2,
+            mispredict_penalty: 10,
+            resteer_penalty: 5,
+        })
+    }
+
+    fn branch(kind: BranchKind, at: u64, target: u64, taken: bool) -> Branch {
+        Branch {
+            kind,
+            at: CodeAddr(at),
+            end: CodeAddr(at + 2),
+            target: Some(CodeAddr(target)),
+            taken,
+        }
+    }
+
+    #[test]
+    fn each_level_has_its_cycles() {
+        let mut unit = unit();
+        let mut jump = |at| unit.branch(&branch(BranchKind::Jump, at, 100, true));
+        assert_eq!([10, 10, 20].map(&mut jump), [Resteered, Followed { bubble: 0 }, Resteered]);
+        // 20 took the only entry of the first level.
+        assert_eq!([10, 10].map(&mut jump), [Followed { bubble: 2 }, Followed { bubble: 0 }]);
+        // Five jumps do not fit into four entries.
+        assert_eq!([30, 40, 50, 20].map(&mut jump), [Resteered; 4]);
+    }
+
+    #[test]
+    fn conditional_branches_come_in_when_they_are_taken() {
+        let mut unit = unit();
+        let mut jcc = |taken| unit.branch(&branch(BranchKind::Conditional, 8, 100, taken));
+        let wrong = Mispredicted(PredictionFailure::Direction);
+        // The counter begins at weakly not taken, so the second taken branch is predicted.
+        assert_eq!(
+            [false, true, true, false, true].map(&mut jcc),
+            [Followed { bubble: 0 }, wrong, Followed { bubble: 0 }, wrong, Followed { bubble: 0 }]
+        );
+    }
+
+    #[test]
+    fn returns_and_indirect_branches() {
+        let mut unit = unit();
+        let steps = [
+            (BranchKind::Call, 10, 50, Resteered),
+            (BranchKind::Return, 60, 12, Resteered),
+            (BranchKind::Call, 10, 50, Followed { bubble: 2 }),
+            (BranchKind::Return, 60, 12, Followed { bubble: 2 }),
+            (BranchKind::Return, 60, 99, Mispredicted(PredictionFailure::Return)),
+            (BranchKind::IndirectJump, 70, 80, Mispredicted(PredictionFailure::Target)),
+            (BranchKind::IndirectJump, 70, 80, Followed { bubble: 0 }),
+            (BranchKind::IndirectJump, 70, 81, Mispredicted(PredictionFailure::Target)),
+        ];
+        for (kind, at, target, outcome) in steps {
+            assert_eq!(unit.branch(&branch(kind, at, target, true)), outcome, "{kind:?} {target}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The data side: L1D, its outstanding misses and prefetchers, the TLB of data, and the store
+//! queue.
+//!
+//! Input: loads and stores with the cycle in which their address is known. Output: the cycle in
+//! which their data can be used. A stream without data accesses gives no addresses; its loads
+//! behave as [`FixedData`] says.
+
+use super::counters::CoreCounters;
+use super::description::{CoreDescription, FixedData};
+use super::in_flight::InFlight;
+use super::levels::{Levels, Source};
+use super::prefetch::Strides;
+use super::stores::{StoredData, Stores};
+use super::translation::{FirstTlb, SecondTlb, Translated};
+use super::uop::DataAccess;
+use crate::access::CacheAccess;
+use crate::cache::Cache;
+use crate::hierarchy::PhysAddr;
+use crate::line::LineId;
+use crate::machine::MemoryDescription;
+
+/// What code and data share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedMemory {
+    pub levels: Levels,
+    pub tlb: SecondTlb,
+}
+
+/// The data of a load, or the line of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataReady {
+    pub cycle: u64,
+    /// The L1D lacked it.
+    pub missed: bool,
+}
+
+/// Spreads the loads of a stream without data accesses over the levels.
+#[derive(Clone, Debug)]
+struct FixedLoads {
+    latencies: [u64; 3],
+    /// Loads in a million.
+    shares: [u32; 3],
+    /// A load of a kind is due at a million.
+    due: [u32; 3],
+}
+
+impl FixedLoads {
+    fn new(fixed: &FixedData, memory: &MemoryDescription) -> FixedLoads {
+        let latencies = &memory.latencies;
+        FixedLoads {
+            latencies: [latencies.memory, latencies.l3, latencies.l2].map(|cycles| cycles as u64),
+            shares: [fixed.memory, fixed.l3, fixed.l2],
+            due: [0; 3],
+        }
+    }
+
+    /// The latency and the source of the next load, unless it hits the L1D.
+    #[inline]
+    fn next(&mut self) -> Option<(u64, Source)> {
+        for (due, share) in self.due.iter_mut().zip(self.shares) {
+            *due += share;
+        }
+        let kind = self.due.iter().position(|&due| due >= 1_000_000)?;
+        self.due[kind] -= 1_000_000;
+        Some((self.latencies[kind], [Source::Memory, Source::L3, Source::L2][kind]))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct DataSide {
+    l1d: Cache,
+    line_log2: u32,
+    coming: InFlight,
+    latency: u64,
+    forward: u64,
+    tlb: Option<FirstTlb>,
+    strides: Strides,
+    next_line: bool,
+    fixed: FixedLoads,
+    pub stores: Stores,
+}
+
+impl DataSide {
+    pub fn new(core: &CoreDescription, memory: &MemoryDescription) -> DataSide {
+        DataSide {
+            l1d: Cache::new(memory.l1d.geometry),
+            line_log2: memory.l1d.line.trailing_zeros(),
+            coming: InFlight::new(core.memory.l1d_misses),
+            latency: core.memory.l1d_latency.into(),
+            forward: core.memory.forward_latency.into(),
+            tlb: memory.dtlb.map(|geometry| FirstTlb::new(geometry, false)),
+            strides: Strides::new(core.memory.stride_entries),
+            next_line: core.memory.next_line,
+            fixed: FixedLoads::new(&core.fixed_data, memory),
+            stores: Stores::new(core.window.stores),
+        }
+    }
+
+    /// A load whose address the stream does not give. `fixed`: the stream has no data accesses.
+    /// Otherwise the load was to a device or had no effect, and takes as long as a hit.
+    pub fn load_unknown(
+        &mut self,
+        fixed: bool,
+        now: u64,
+        counters: &mut CoreCounters,
+    ) -> DataReady {
+        counters.loads += 1;
+        let missed = if fixed { self.fixed.next() } else { None };
+        let Some((latency, source)) = missed else {
+            return DataReady { cycle: now + self.latency, missed: false };
+        };
+        count_source(source, counters);
+        let cycle = self.coming.free(now) + latency;
+        self.coming.begin(LineId::NONE, cycle);
+        DataReady { cycle, missed: true }
+    }
+
+    /// A load by the instruction `site`, whose address is known in `now`.
+    pub fn load(
+        &mut self,
+        access: &DataAccess,
+        site: u32,
+        now: u64,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> DataReady {
+        counters.loads += 1;
+        let (mut start, walked) = self.translate(access.page, now, shared, counters);
+        match self.stores.load(access.physical.0, access.size, start) {
+            StoredData::Absent => {}
+            StoredData::Forwarded(data) => {
+                counters.forwarded += 1;
+                return DataReady { cycle: start.max(data) + self.forward, missed: false };
+            }
+            StoredData::Blocked(written) => start = start.max(written),
+        }
+        let mut ready = self.lines(access, start, shared, counters);
+        ready.missed |= walked;
+        if let Some(ahead) = self.strides.access(site, access.physical.0) {
+            self.prefetch(PhysAddr(ahead), start, shared, counters);
+        }
+        ready
+    }
+
+    /// The address of a store is known in `now`: its line is requested. The cycle in which it is
+    /// there.
+    pub fn store_line(
+        &mut self,
+        access: &DataAccess,
+        now: u64,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> u64 {
+        let (start, _) = self.translate(access.page, now, shared, counters);
+        self.lines(access, start, shared, counters).cycle
+    }
+
+    /// The cycle in which the page is known, and whether a walk was needed.
+    #[inline]
+    fn translate(
+        &mut self,
+        page: LineId,
+        now: u64,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> (u64, bool) {
+        let Some(tlb) = &mut self.tlb else { return (now, false) };
+        let (known, how) = tlb.translate(page, now, &mut shared.tlb);
+        counters.dtlb_misses += u64::from(how != Translated::First);
+        counters.dtlb_walks += u64::from(how == Translated::Walked);
+        (known, how == Translated::Walked)
+    }
+
+    /// All lines of an access.
+    #[inline]
+    fn lines(
+        &mut self,
+        access: &DataAccess,
+        start: u64,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> DataReady {
+        let end = access.physical.0.saturating_add(u64::from(access.size.max(1)) - 1);
+        let (first, last) = (access.physical.0 >> self.line_log2, end >> self.line_log2);
+        let mut ready = self.line(first, start, shared, counters);
+        if last != first {
+            let other = self.line(last, start, shared, counters);
+            ready.cycle = ready.cycle.max(other.cycle);
+            ready.missed |= other.missed;
+        }
+        ready
+    }
+
+    #[inline]
+    fn line(
+        &mut self,
+        number: u64,
+        start: u64,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> DataReady {
+        let line = LineId::physical(number);
+        if self.l1d.access(line) == CacheAccess::Hit {
+            let (hit, there) = (start + self.latency, self.coming.there(line, start));
+            return DataReady { cycle: hit.max(there), missed: there > hit };
+        }
+        let addr = PhysAddr(number << self.line_log2);
+        let asks = self.coming.free(start);
+        let (arrives, source) = shared.levels.request(addr, asks);
+        self.coming.begin(line, arrives);
+        count_source(source, counters);
+        shared.levels.train(addr, asks);
+        if self.next_line {
+            let next = PhysAddr((number + 1) << self.line_log2);
+            if next.0 >> 12 == addr.0 >> 12 {
+                self.prefetch(next, asks, shared, counters);
+            }
+        }
+        DataReady { cycle: arrives, missed: true }
+    }
+
+    /// Brings a line into the L1D if a register is free.
+    fn prefetch(
+        &mut self,
+        addr: PhysAddr,
+        now: u64,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) {
+        let line = LineId::physical(addr.0 >> self.line_log2);
+        if self.coming.free(now) > now || self.l1d.access(line) == CacheAccess::Hit {
+            return;
+        }
+        let (arrives, _) = shared.levels.request(addr, now);
+        self.coming.begin(line, arrives);
+        counters.l1d_prefetches += 1;
+    }
+}
+
+fn count_source(source: Source, counters: &mut CoreCounters) {
+    counters.l1d_misses += 1;
+    counters.l2_data_misses += u64::from(source >= Source::L3);
+    counters.l3_data_misses += u64::from(source == Source::Memory);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::examples;
+    use crate::line::Mode;
+
+    fn sides(core: &CoreDescription) -> (DataSide, SharedMemory) {
+        let memory = examples::machine().memory.unwrap();
+        (
+            DataSide::new(core, &memory),
+            SharedMemory {
+                levels: Levels::new(&memory, &core.memory),
+                tlb: SecondTlb::new(&core.memory),
+            },
+        )
+    }
+
+    fn at(addr: u64) -> DataAccess {
+        DataAccess {
+            physical: PhysAddr(addr),
+            page: LineId::new(Mode::Kernel, (addr >> 12) as u32).unwrap(),
+            instruction: 0,
+            size: 8,
+            is_store: false,
+        }
+    }
+
+    /// Latencies of the example: L1D 5, L2 15, memory 100; TLB 7, walk 20; two misses at once.
+    #[test]
+    fn each_level_has_its_latency() {
+        let (mut side, mut shared) = sides(&examples::core());
+        let mut counters = CoreCounters::default();
+        let mut load = |addr, now| {
+            let ready = side.load(&at(addr), 1, now, &mut shared, &mut counters);
+            (ready.cycle - now, ready.missed)
+        };
+        // The walk takes 27, then memory 100.
+        assert_eq!(load(0, 0), (127, true));
+        // The line is on its way.
+        assert_eq!(load(8, 20), (107, true));
+        assert_eq!(load(8, 200), (5, false));
+        assert_eq!(load(64, 300), (100, true));
+        // Two misses are on their way until 400 and 402. The third waits for the first.
+        assert_eq!(load(128, 302), (100, true));
+        assert_eq!(load(192, 304), (400 - 304 + 100, true));
+        assert_eq!((counters.loads, counters.l1d_misses, counters.dtlb_walks), (6, 4, 1));
+    }
+
+    /// The L1D of the example has two sets of two ways, its L2 has room for all.
+    #[test]
+    fn what_left_the_l1d_is_in_the_l2() {
+        let (mut side, mut shared) = sides(&examples::core());
+        let mut counters = CoreCounters::default();
+        for (step, addr) in [0, 128, 256].into_iter().enumerate() {
+            side.load(&at(addr), 1, 1000 * step as u64, &mut shared, &mut counters);
+        }
+        let ready = side.load(&at(0), 1, 9000, &mut shared, &mut counters);
+        assert_eq!((ready.cycle, ready.missed), (9015, true));
+        assert_eq!((counters.l1d_misses, counters.l2_data_misses), (4, 3));
+    }
+
+    #[test]
+    fn loads_take_the_data_of_stores() {
+        let (mut side, mut shared) = sides(&examples::core());
+        let mut counters = CoreCounters::default();
+        side.load(&at(0), 1, 0, &mut shared, &mut counters);
+        side.stores.store(Some((0, 8)), 205, 220, 0);
+        let ready = side.load(&at(0), 1, 202, &mut shared, &mut counters);
+        // Forwarding takes 4 cycles.
+        assert_eq!((ready.cycle, counters.forwarded), (209, 1));
+    }
+
+    /// One load in 4 from the L2, one in 8 from memory: in 8 loads, two and one.
+    #[test]
+    fn fixed_loads_come_at_equal_distances() {
+        let fixed = FixedData { l2: 250_000, l3: 0, memory: 125_000 };
+        let (mut side, _) = sides(&CoreDescription { fixed_data: fixed, ..examples::core() });
+        let mut counters = CoreCounters::default();
+        let latencies: Vec<u64> = (0..10)
+            .map(|load| {
+                let now = load * 1000;
+                side.load_unknown(true, now, &mut counters).cycle - now
+            })
+            .collect();
+        assert_eq!(latencies, [5, 5, 5, 15, 5, 5, 5, 100, 15, 5]);
+        assert_eq!(side.load_unknown(false, 0, &mut counters).cycle, 5);
+    }
+
+    #[test]
+    fn the_next_line_comes_with_a_miss() {
+        let mut core = examples::core();
+        core.memory.next_line = true;
+        let (mut side, mut shared) = sides(&core);
+        let mut counters = CoreCounters::default();
+        side.load(&at(0), 1, 0, &mut shared, &mut counters);
+        let ready = side.load(&at(64), 1, 500, &mut shared, &mut counters);
+        assert_eq!((ready.cycle, ready.missed, counters.l1d_prefetches), (505, false, 1));
+    }
+}

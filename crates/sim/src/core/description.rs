@@ -1,0 +1,353 @@
+//! The numbers of a core, checked once. Numbers that contradict each other give an error that names
+//! the rule.
+//!
+//! All latencies are whole cycles. Those of the L2, the L3 and memory are the machine's
+//! [`Latencies`], from the load to its use.
+
+use super::direction;
+use super::history;
+use super::indirect;
+use super::serialising::Serialising;
+use crate::geometry::CacheGeometry;
+use crate::time::Latencies;
+use thiserror::Error;
+
+pub use super::tagged::TaggedTable;
+
+/// An out-of-order core. [`crate::MachineModel::check_core`] says whether it can be built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CoreDescription {
+    /// The table that turns instructions into uops. This crate does not know it.
+    pub uop_table: String,
+    /// Widths and queues of the back end.
+    pub window: WindowDescription,
+    /// The front end.
+    pub front_end: FrontEndDescription,
+    /// Branch prediction.
+    pub prediction: PredictionDescription,
+    /// Caches and TLBs, where [`crate::MemoryDescription`] does not say enough.
+    pub memory: CoreMemoryDescription,
+    /// How loads behave in a stream without data accesses.
+    pub fixed_data: FixedData,
+    /// The cycles of each serialising class, by [`Serialising::index`].
+    pub serialising: [u32; Serialising::ALL.len()],
+}
+
+/// Widths and queues of the back end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowDescription {
+    /// The slots that are dispatched in a cycle.
+    pub dispatch: u32,
+    /// The slots that retire in a cycle.
+    pub retire: u32,
+    /// The slots of the reorder buffer.
+    pub reorder_buffer: u32,
+    /// The entries of the load queue.
+    pub loads: u32,
+    /// The entries of the store queue.
+    pub stores: u32,
+    /// The schedulers. A uop goes to the first one with a port for it.
+    pub schedulers: Vec<SchedulerDescription>,
+}
+
+/// A scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerDescription {
+    /// The uops that can wait.
+    pub entries: u32,
+    /// Its ports, one bit each.
+    pub ports: u16,
+}
+
+/// The front end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontEndDescription {
+    /// The fetch targets that the predictor can be ahead of the fetch.
+    pub fetch_targets: u32,
+    /// Cycles from the prediction of a fetch target to the dispatch of its first uop, by way of
+    /// the uop cache.
+    pub depth: u32,
+    /// Cycles that the decoders add to `depth`.
+    pub decode_stages: u32,
+    /// The instructions decoded in a cycle.
+    pub decoders: u32,
+    /// The bytes decoded in a cycle.
+    pub fetch_bytes: u32,
+    /// The slots that wait between decoding and dispatch.
+    pub queue: u32,
+    /// The uop cache, if there is one.
+    pub uop_cache: Option<UopCacheDescription>,
+    /// The lines that the L1I waits for at once.
+    pub l1i_misses: u32,
+}
+
+/// A uop cache. An entry holds slots of one line of the L1I.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UopCacheDescription {
+    /// Entries and ways.
+    pub geometry: CacheGeometry,
+    /// The slots in an entry.
+    pub slots: u32,
+    /// The slots delivered in a cycle.
+    pub width: u32,
+}
+
+/// Branch prediction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PredictionDescription {
+    /// The counters of the base predictor: a power of two.
+    pub base_entries: u32,
+    /// The tagged tables for directions, from the shortest history to the longest.
+    pub direction: Vec<TaggedTable>,
+    /// The tagged tables for the targets of indirect branches, in the same order.
+    pub indirect: Vec<TaggedTable>,
+    /// The branch target buffers, the fastest first. Each holds what the ones before hold.
+    pub targets: Vec<TargetLevel>,
+    /// The entries of the return stack.
+    pub return_stack: u32,
+    /// Cycles from the dispatch of a mispredicted branch, whose operands are ready, to the dispatch
+    /// of the first uop of the right path, by way of the uop cache.
+    pub mispredict_penalty: u32,
+    /// Cycles without a uop when the decoder finds a branch that no target buffer had.
+    pub resteer_penalty: u32,
+}
+
+/// A level of branch target buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetLevel {
+    /// Entries and ways. Replacement is LRU.
+    pub geometry: CacheGeometry,
+    /// The cycles without a new fetch target when this level finds the branch.
+    pub bubble: u32,
+}
+
+/// Caches and TLBs of a core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreMemoryDescription {
+    /// Cycles from a load that hits the L1D to its use.
+    pub l1d_latency: u32,
+    /// Cycles from a load to its use when an earlier store has the data.
+    pub forward_latency: u32,
+    /// Cycles from the operands of an atomic read-modify-write to its result, the load not counted.
+    pub atomic_latency: u32,
+    /// The lines that the L1D waits for at once.
+    pub l1d_misses: u32,
+    /// The lines that the L2 waits for at once.
+    pub l2_misses: u32,
+    /// The second-level TLB, of code and data.
+    pub second_tlb: CacheGeometry,
+    /// Cycles that a miss of a first-level TLB adds.
+    pub second_tlb_latency: u32,
+    /// Cycles that a page walk adds.
+    pub page_walk: u32,
+    /// The page walks at once.
+    pub page_walkers: u32,
+    /// Whether a miss of the L1D prefetches the next line into it.
+    pub next_line: bool,
+    /// The instructions whose strides the L1D's prefetcher knows: a power of two; 0: no prefetcher.
+    pub stride_entries: u32,
+    /// The pages whose streams the L2's prefetcher knows; 0: no prefetcher.
+    pub streams: u32,
+    /// The lines that the L2's prefetcher is ahead.
+    pub stream_distance: u32,
+}
+
+/// The behaviour of loads in a stream without data accesses: of a million loads, the ones that find
+/// their line in the L2, in the L3, and in memory. All others hit the L1D. The loads of each kind
+/// come at equal distances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedData {
+    /// Loads that hit the L2.
+    pub l2: u32,
+    /// Loads that hit the L3.
+    pub l3: u32,
+    /// Loads from memory.
+    pub memory: u32,
+}
+
+#[derive(Clone, Debug, Error, PartialEq)]
+#[allow(missing_docs, reason = "the messages describe the variants")]
+pub enum CoreError {
+    #[error("{name} must lie between {from} and {to}, not {value}")]
+    Range { name: &'static str, value: u32, from: u32, to: u32 },
+    #[error("{name} must be a power of two, not {value}")]
+    PowerOfTwo { name: &'static str, value: u32 },
+    #[error("the retirement of {retire} slots a cycle is narrower than the dispatch of {dispatch}")]
+    NarrowRetirement { retire: u32, dispatch: u32 },
+    #[error("the reorder buffer of {buffer} slots is smaller than the {queue} entries of {name}")]
+    SmallReorderBuffer { buffer: u32, queue: u32, name: &'static str },
+    #[error("at least one scheduler is needed")]
+    NoScheduler,
+    #[error(
+        "mispredict_penalty, {penalty} cycles, must be at least 2 more than depth, {depth} cycles: the branch takes 2 cycles before the front end starts again"
+    )]
+    ShortPenalty { penalty: u32, depth: u32 },
+    #[error("the histories of {name} must grow from table to table, and {later} follows {earlier}")]
+    Histories { name: &'static str, earlier: u32, later: u32 },
+    #[error("at least one branch target buffer is needed")]
+    NoTargetBuffer,
+    #[error(
+        "a branch target buffer of {later} entries follows one of {earlier}, which is not smaller"
+    )]
+    TargetLevels { earlier: u32, later: u32 },
+    #[error("the shares of fixed_data add up to more than 1")]
+    FixedData,
+    #[error("a core needs [{0}]")]
+    Missing(&'static str),
+    #[error("the latency {name} must be a whole number of cycles for a core, not {value}")]
+    Fraction { name: &'static str, value: f64 },
+    #[error(
+        "l1d_latency, {l1d} cycles, must be below the latency of the next level, {next} cycles"
+    )]
+    L1dLatency { l1d: u32, next: u32 },
+}
+
+impl CoreDescription {
+    /// Whether a core with these numbers can be built into a machine with these latencies.
+    ///
+    /// # Errors
+    /// The rule that a number breaks.
+    pub(crate) fn check(&self, latencies: &Latencies) -> Result<(), CoreError> {
+        self.check_window()?;
+        self.check_front_end()?;
+        self.check_prediction()?;
+        self.check_memory()?;
+        for (name, value) in
+            [("l2", latencies.l2), ("l3", latencies.l3), ("memory", latencies.memory)]
+        {
+            if value.fract() != 0.0 {
+                return Err(CoreError::Fraction { name, value });
+            }
+        }
+        let (l1d, next) = (self.memory.l1d_latency, latencies.l2 as u32);
+        match l1d >= next {
+            true => Err(CoreError::L1dLatency { l1d, next }),
+            false => Ok(()),
+        }
+    }
+
+    fn check_window(&self) -> Result<(), CoreError> {
+        let window = &self.window;
+        range("dispatch", window.dispatch, 1, 32)?;
+        range("retire", window.retire, 1, 64)?;
+        range("reorder_buffer", window.reorder_buffer, window.dispatch, 1 << 13)?;
+        if window.retire < window.dispatch {
+            let (retire, dispatch) = (window.retire, window.dispatch);
+            return Err(CoreError::NarrowRetirement { retire, dispatch });
+        }
+        for (name, queue) in [("loads", window.loads), ("stores", window.stores)] {
+            range(name, queue, 1, 1 << 13)?;
+            if queue > window.reorder_buffer {
+                let buffer = window.reorder_buffer;
+                return Err(CoreError::SmallReorderBuffer { buffer, queue, name });
+            }
+        }
+        if window.schedulers.is_empty() {
+            return Err(CoreError::NoScheduler);
+        }
+        range("the number of schedulers", window.schedulers.len() as u32, 1, 16)?;
+        let entries = window.schedulers.iter().map(|scheduler| scheduler.entries);
+        entries
+            .clone()
+            .try_for_each(|entries| range("the entries of a scheduler", entries, 1, 4096))
+    }
+
+    fn check_front_end(&self) -> Result<(), CoreError> {
+        let front = &self.front_end;
+        range("fetch_targets", front.fetch_targets, 1, 4096)?;
+        range("depth", front.depth, 2, 100)?;
+        range("decode_stages", front.decode_stages, 0, 100)?;
+        range("decoders", front.decoders, 1, 32)?;
+        range("fetch_bytes", front.fetch_bytes, 15, 256)?;
+        range("queue", front.queue, self.window.dispatch, 4096)?;
+        range("l1i_misses", front.l1i_misses, 1, 256)?;
+        if let Some(cache) = &front.uop_cache {
+            range("the slots of an entry of the uop cache", cache.slots, 1, 64)?;
+            range("the width of the uop cache", cache.width, 1, 64)?;
+        }
+        Ok(())
+    }
+
+    fn check_prediction(&self) -> Result<(), CoreError> {
+        let prediction = &self.prediction;
+        table("base_entries", prediction.base_entries)?;
+        histories("direction", &prediction.direction, direction::TABLES)?;
+        histories("indirect", &prediction.indirect, indirect::TABLES)?;
+        let entries = |level: &TargetLevel| level.geometry.sets() * level.geometry.ways();
+        if prediction.targets.is_empty() {
+            return Err(CoreError::NoTargetBuffer);
+        }
+        range("the number of branch target buffers", prediction.targets.len() as u32, 1, 4)?;
+        for pair in prediction.targets.windows(2) {
+            let (earlier, later) = (entries(&pair[0]), entries(&pair[1]));
+            if earlier >= later {
+                return Err(CoreError::TargetLevels { earlier, later });
+            }
+        }
+        for level in &prediction.targets {
+            range("the bubble of a branch target buffer", level.bubble, 0, 100)?;
+        }
+        range("return_stack", prediction.return_stack, 1, 4096)?;
+        range("mispredict_penalty", prediction.mispredict_penalty, 1, 1000)?;
+        range("resteer_penalty", prediction.resteer_penalty, 1, 1000)?;
+        let (penalty, depth) = (prediction.mispredict_penalty, self.front_end.depth);
+        match penalty < depth + 2 {
+            true => Err(CoreError::ShortPenalty { penalty, depth }),
+            false => Ok(()),
+        }
+    }
+
+    fn check_memory(&self) -> Result<(), CoreError> {
+        let memory = &self.memory;
+        range("l1d_latency", memory.l1d_latency, 1, 1000)?;
+        range("forward_latency", memory.forward_latency, 1, 1000)?;
+        range("atomic_latency", memory.atomic_latency, 1, 1000)?;
+        range("l1d_misses", memory.l1d_misses, 1, 256)?;
+        range("l2_misses", memory.l2_misses, 1, 256)?;
+        range("second_tlb_latency", memory.second_tlb_latency, 0, 10_000)?;
+        range("page_walk", memory.page_walk, 0, 10_000)?;
+        range("page_walkers", memory.page_walkers, 1, 64)?;
+        if memory.stride_entries > 0 {
+            table("stride_entries", memory.stride_entries)?;
+        }
+        range("streams", memory.streams, 0, 256)?;
+        range("stream_distance", memory.stream_distance, 0, 63)?;
+        let FixedData { l2, l3, memory } = self.fixed_data;
+        if u64::from(l2) + u64::from(l3) + u64::from(memory) > 1_000_000 {
+            return Err(CoreError::FixedData);
+        }
+        self.serialising.iter().try_for_each(|&cycles| {
+            range("the cost of a serialising instruction", cycles, 1, 100_000)
+        })
+    }
+}
+
+fn range(name: &'static str, value: u32, from: u32, to: u32) -> Result<(), CoreError> {
+    match (from..=to).contains(&value) {
+        true => Ok(()),
+        false => Err(CoreError::Range { name, value, from, to }),
+    }
+}
+
+fn table(name: &'static str, value: u32) -> Result<(), CoreError> {
+    range(name, value, 1, 1 << 20)?;
+    match value.is_power_of_two() {
+        true => Ok(()),
+        false => Err(CoreError::PowerOfTwo { name, value }),
+    }
+}
+
+fn histories(name: &'static str, tables: &[TaggedTable], most: usize) -> Result<(), CoreError> {
+    range(name, tables.len() as u32, 0, most as u32)?;
+    for one in tables {
+        table(name, one.entries)?;
+        range(name, one.history, 1, history::LONGEST)?;
+    }
+    for pair in tables.windows(2) {
+        let (earlier, later) = (pair[0].history, pair[1].history);
+        if earlier >= later {
+            return Err(CoreError::Histories { name, earlier, later });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! A small core for tests, whose cycles can be counted by hand.
+
+use super::description::*;
+use super::serialising::Serialising;
+use crate::geometry::{CacheGeometry, Replacement::Lru};
+use crate::machine::{CacheDescription, ItlbDescription, MachineModel, MemoryDescription};
+use crate::time::{Latencies, SimpleModel};
+
+/// L1I and L1D of two sets of two ways, an L2 of 64 KB; L2 15, memory 100 cycles. TLBs of 4 pages.
+pub(crate) fn machine() -> MachineModel {
+    let cache = |size, ways| CacheDescription::new(size, ways, 64, Lru).unwrap();
+    let tlb = CacheGeometry::tlb(4, 4, Lru).unwrap();
+    MachineModel {
+        name: "example".to_owned(),
+        l1i: cache(256, 2).geometry,
+        l1i_line: 64,
+        itlb: Some(ItlbDescription::new(tlb, 2 << 20, 4096).unwrap()),
+        time: SimpleModel::new(0.0, 0.0, 0.0).unwrap(),
+        memory: Some(
+            MemoryDescription::new(
+                cache(256, 2),
+                Some(cache(65536, 4)),
+                None,
+                Some(tlb),
+                Latencies::new(15.0, 100.0, 100.0, 0.0).unwrap(),
+            )
+            .unwrap(),
+        ),
+        branch: None,
+        core: Some(core()),
+    }
+}
+
+/// Two slots a cycle, a window of 16, and no prefetcher of data. Ports 0 and 1 compute, 2 loads, 3
+/// stores.
+pub(crate) fn core() -> CoreDescription {
+    let level = |entries, bubble| TargetLevel {
+        geometry: CacheGeometry::tlb(entries, entries, Lru).unwrap(),
+        bubble,
+    };
+    CoreDescription {
+        uop_table: "example".to_owned(),
+        window: WindowDescription {
+            dispatch: 2,
+            retire: 2,
+            reorder_buffer: 16,
+            loads: 8,
+            stores: 8,
+            schedulers: vec![SchedulerDescription { entries: 8, ports: 0b1111 }],
+        },
+        front_end: FrontEndDescription {
+            fetch_targets: 4,
+            depth: 6,
+            decode_stages: 3,
+            decoders: 2,
+            fetch_bytes: 16,
+            queue: 8,
+            uop_cache: None,
+            l1i_misses: 2,
+        },
+        prediction: PredictionDescription {
+            base_entries: 64,
+            direction: Vec::new(),
+            indirect: Vec::new(),
+            targets: vec![level(4, 0), level(16, 2)],
+            return_stack: 4,
+            mispredict_penalty: 12,
+            resteer_penalty: 7,
+        },
+        memory: memory(),
+        fixed_data: FixedData::default(),
+        serialising: [50; Serialising::ALL.len()],
+    }
+}
+
+pub(crate) fn memory() -> CoreMemoryDescription {
+    CoreMemoryDescription {
+        l1d_latency: 5,
+        forward_latency: 4,
+        atomic_latency: 18,
+        l1d_misses: 2,
+        l2_misses: 4,
+        second_tlb: CacheGeometry::tlb(16, 16, Lru).unwrap(),
+        second_tlb_latency: 7,
+        page_walk: 20,
+        page_walkers: 1,
+        next_line: false,
+        stride_entries: 0,
+        streams: 0,
+        stream_distance: 0,
+    }
+}

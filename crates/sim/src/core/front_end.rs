@@ -1,0 +1,394 @@
+//! A decoupled front end: the branch predictor runs ahead of the fetch.
+//!
+//! Input: lines in the order of the program, and what the branches between them cost. Output: the
+//! cycle in which each instruction is delivered to the dispatch.
+//!
+//! ```text
+//! predictor: a fetch target a cycle → queue of fetch targets → uop cache, or L1I and decoders
+//!            └─ requests the line (fetch-directed prefetch)     → queue of slots → dispatch
+//! ```
+//!
+//! A fetch target is code within one line, up to a taken branch. Its line is requested in the cycle
+//! in which the target is predicted. So a miss costs nothing when the predictor is far enough
+//! ahead. How far it can be ahead, both queues limit. Each taken branch begins a new cycle of
+//! delivery; lines that follow one another do not.
+//!
+//! Code of which the uop cache has all entries is delivered from there, and its line is not
+//! requested. Other code comes in. An entry holds slots of one line in the order in which they
+//! first ran; entries of code that is entered elsewhere in the line are shared with it.
+
+use super::counters::CoreCounters;
+use super::data_side::SharedMemory;
+use super::description::FrontEndDescription;
+use super::in_flight::InFlight;
+use super::levels::Source;
+use super::ring::Ring;
+use super::translation::{FirstTlb, Translated};
+use super::uop::{CoreInstruction, FetchRun};
+use crate::access::CacheAccess;
+use crate::cache::Cache;
+use crate::geometry::CacheGeometry;
+use crate::hierarchy::PhysAddr;
+use crate::line::LineId;
+
+/// The bits of a line's index that name it in the uop cache. Those above number its entries.
+const LINE_BITS: u32 = 26;
+
+#[derive(Clone, Debug)]
+struct UopCache {
+    cache: Cache,
+    slots: u32,
+    width: u32,
+}
+
+impl UopCache {
+    /// Whether the entries of a line are there. They are from now on.
+    fn has(&mut self, line: LineId, entries: std::ops::Range<u32>) -> bool {
+        let mut has = true;
+        for entry in entries {
+            let index = line.index() & ((1 << LINE_BITS) - 1) | (entry & 15) << LINE_BITS;
+            let entry = LineId::new(line.mode(), index.min(LineId::MAX_INDEX)).unwrap_or(line);
+            has &= self.cache.access(entry) == CacheAccess::Hit;
+        }
+        has
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct FrontEnd {
+    depth: u64,
+    decode_stages: u64,
+    decoders: u32,
+    fetch_bytes: u32,
+    uop_cache: Option<UopCache>,
+    l1i: Cache,
+    coming: InFlight,
+    tlb: Option<FirstTlb>,
+    /// The cycle in which the present target was predicted.
+    pub predicted: u64,
+    /// No target is predicted before this cycle.
+    restart: u64,
+    /// The cycles in which the fetch took the targets of the queue.
+    targets: Ring<u64>,
+    /// The cycles in which the slots of the queue were dispatched.
+    queue: Ring<u64>,
+    /// Where the code of the present target lies.
+    at: FetchRun,
+    /// The line of the present target, and the slots and entries of it so far.
+    line: LineId,
+    slots: u32,
+    entries: u32,
+    decoding: bool,
+    /// Nothing of the target was delivered yet.
+    fresh: bool,
+    /// Whether the next code follows without a taken branch.
+    sequential: bool,
+    /// Whether the next delivery begins a new cycle.
+    new_cycle: bool,
+    /// The cycle of delivery, and what is left of it.
+    cycle: u64,
+    left: u32,
+    left_bytes: u32,
+    /// Whether what is delivered had to wait for a line that the L1I lacked.
+    pub waited_for_line: bool,
+}
+
+impl FrontEnd {
+    pub fn new(
+        front: &FrontEndDescription,
+        l1i: CacheGeometry,
+        itlb: Option<CacheGeometry>,
+    ) -> FrontEnd {
+        FrontEnd {
+            depth: front.depth.into(),
+            decode_stages: front.decode_stages.into(),
+            decoders: front.decoders,
+            fetch_bytes: front.fetch_bytes,
+            uop_cache: front.uop_cache.as_ref().map(|cache| UopCache {
+                cache: Cache::new(cache.geometry),
+                slots: cache.slots,
+                width: cache.width,
+            }),
+            l1i: Cache::new(l1i),
+            coming: InFlight::new(front.l1i_misses),
+            tlb: itlb.map(|geometry| FirstTlb::new(geometry, true)),
+            predicted: 0,
+            restart: 0,
+            targets: Ring::new(front.fetch_targets, 0),
+            queue: Ring::new(front.queue, 0),
+            at: FetchRun {
+                line: LineId::NONE,
+                page: LineId::NONE,
+                physical: PhysAddr(0),
+                instructions: 0,
+            },
+            line: LineId::NONE,
+            slots: 0,
+            entries: 0,
+            decoding: true,
+            fresh: true,
+            sequential: false,
+            new_cycle: false,
+            cycle: 0,
+            left: 0,
+            left_bytes: 0,
+            waited_for_line: false,
+        }
+    }
+
+    /// Goes on with `run`.
+    #[inline]
+    pub fn run(&mut self, run: &FetchRun, shared: &mut SharedMemory, counters: &mut CoreCounters) {
+        self.at = *run;
+        self.waited_for_line = false;
+        if self.sequential && run.line == self.line {
+            return;
+        }
+        self.predicted = (self.predicted + 1).max(self.restart).max(self.targets.oldest());
+        self.line = run.line;
+        (self.slots, self.entries, self.fresh) = (0, 0, true);
+        if self.uop_cache.is_none() {
+            self.supply(true, shared, counters);
+        }
+    }
+
+    /// Begins to deliver from the uop cache or, when it `asks` for the line, from the decoders.
+    fn supply(&mut self, asks: bool, shared: &mut SharedMemory, counters: &mut CoreCounters) {
+        let mut ready = self.predicted + self.depth - 1;
+        let mut fetched = self.predicted;
+        if asks {
+            let line = self.request(shared, counters);
+            if line > ready && line + self.decode_stages > self.cycle {
+                counters.l1i_late += 1;
+                self.waited_for_line = true;
+            }
+            ready = ready.max(line) + self.decode_stages;
+            fetched = fetched.max(line);
+        }
+        if self.new_cycle || ready > self.cycle {
+            self.begin_cycle(ready.max(self.cycle + u64::from(self.new_cycle)));
+        }
+        if self.fresh {
+            // The fetch took the target when the line was there, and so late that the stages behind
+            // it were not in the way.
+            let stages = self.depth - 1 + if self.decoding { self.decode_stages } else { 0 };
+            self.targets.push(fetched.max(self.cycle.saturating_sub(stages)));
+        }
+        (self.sequential, self.new_cycle, self.fresh) = (true, false, false);
+    }
+
+    /// Decides where an instruction of `slots` comes from, when it needs another entry of the uop
+    /// cache than the one before.
+    #[inline]
+    fn find(&mut self, slots: u32, shared: &mut SharedMemory, counters: &mut CoreCounters) {
+        let Some(cache) = &mut self.uop_cache else { return };
+        self.slots += slots;
+        let entries = self.slots.div_ceil(cache.slots).max(1);
+        if entries == self.entries && !self.fresh {
+            return;
+        }
+        let was_decoding = self.decoding && !self.fresh;
+        self.decoding = !cache.has(self.line, self.entries..entries);
+        self.entries = entries;
+        if self.fresh || self.decoding && !was_decoding {
+            self.supply(self.decoding, shared, counters);
+        }
+    }
+
+    /// Requests the line of the target in the cycle in which the target was predicted. The cycle in
+    /// which the line is there.
+    fn request(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) -> u64 {
+        let (mut asks, run) = (self.predicted, self.at);
+        if let Some(tlb) = &mut self.tlb {
+            let (known, how) = tlb.translate(run.page, asks, &mut shared.tlb);
+            counters.itlb_misses += u64::from(how != Translated::First);
+            counters.itlb_walks += u64::from(how == Translated::Walked);
+            asks = known;
+        }
+        counters.l1i_requests += 1;
+        if self.l1i.access(run.line) == CacheAccess::Hit {
+            return self.coming.there(run.line, asks);
+        }
+        let (arrives, source) = shared.levels.request(run.physical, self.coming.free(asks));
+        self.coming.begin(run.line, arrives);
+        counters.l1i_misses += 1;
+        counters.l2_instruction_misses += u64::from(source > Source::L2);
+        arrives
+    }
+
+    /// The cycle in which an instruction is delivered.
+    #[inline]
+    pub fn deliver(
+        &mut self,
+        instruction: &CoreInstruction,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> u64 {
+        let slots = u32::from(instruction.slots);
+        self.find(slots, shared, counters);
+        let bytes = u32::from(instruction.bytes);
+        let decoding = self.decoding;
+        let units = if decoding { slots.min(1) } else { slots };
+        if units > self.left || decoding && bytes > self.left_bytes {
+            self.begin_cycle(self.cycle + 1);
+        }
+        let room = self.queue.oldest();
+        if room > self.cycle {
+            self.begin_cycle(room);
+        }
+        let delivered = self.cycle;
+        // An instruction of more slots than fit into a cycle takes the next cycles, too.
+        let mut more = slots.saturating_sub(self.width());
+        while more > 0 {
+            self.begin_cycle(self.cycle + 1);
+            more = more.saturating_sub(self.width());
+        }
+        self.left = self.left.saturating_sub(units);
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        *match decoding {
+            true => &mut counters.decoded_slots,
+            false => &mut counters.uop_cache_slots,
+        } += u64::from(slots);
+        delivered
+    }
+
+    /// A slot was dispatched in `cycle`.
+    #[inline]
+    pub fn dispatched(&mut self, cycle: u64) {
+        self.queue.push(cycle);
+    }
+
+    /// A branch was taken, and the predictor knew it after `bubble` cycles.
+    #[inline]
+    pub fn taken(&mut self, bubble: u32) {
+        (self.sequential, self.new_cycle) = (false, true);
+        self.predicted += u64::from(bubble);
+    }
+
+    /// What comes next is predicted again, so that it can be dispatched in `dispatch` at the
+    /// earliest.
+    pub fn restart(&mut self, dispatch: u64) {
+        (self.sequential, self.new_cycle) = (false, true);
+        self.restart = self.restart.max(dispatch.saturating_sub(self.depth));
+    }
+
+    fn begin_cycle(&mut self, cycle: u64) {
+        (self.cycle, self.left, self.left_bytes) = (cycle, self.width(), self.fetch_bytes);
+    }
+
+    /// The instructions decoded, or the slots delivered by the uop cache, in a cycle.
+    #[inline]
+    fn width(&self) -> u32 {
+        match &self.uop_cache {
+            Some(cache) if !self.decoding => cache.width,
+            _ => self.decoders,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::examples;
+    use crate::core::levels::Levels;
+    use crate::core::translation::SecondTlb;
+    use crate::line::Mode;
+
+    struct Fetching {
+        front: FrontEnd,
+        shared: SharedMemory,
+        counters: CoreCounters,
+    }
+
+    impl Fetching {
+        fn new() -> Fetching {
+            let (core, machine) = (examples::core(), examples::machine());
+            let memory = machine.memory.unwrap();
+            Fetching {
+                front: FrontEnd::new(&core.front_end, machine.l1i, None),
+                shared: SharedMemory {
+                    levels: Levels::new(&memory, &core.memory),
+                    tlb: SecondTlb::new(&core.memory),
+                },
+                counters: CoreCounters::default(),
+            }
+        }
+
+        /// Fetches a line of `count` instructions of 4 bytes. The cycle of each. They are
+        /// dispatched one cycle later.
+        fn line(&mut self, number: u32, count: u16) -> Vec<u64> {
+            let run = FetchRun {
+                line: LineId::new(Mode::Kernel, number).unwrap(),
+                page: LineId::new(Mode::Kernel, 0).unwrap(),
+                physical: PhysAddr(u64::from(number) * 64),
+                instructions: count,
+            };
+            self.front.run(&run, &mut self.shared, &mut self.counters);
+            let instruction = CoreInstruction {
+                first_uop: 0,
+                uops: 1,
+                slots: 1,
+                bytes: 4,
+                branch: 0,
+                recorded: 0,
+            };
+            let deliver = |_| {
+                let cycle = self.front.deliver(&instruction, &mut self.shared, &mut self.counters);
+                self.front.dispatched(cycle + 1);
+                cycle
+            };
+            (0..count).map(deliver).collect()
+        }
+    }
+
+    /// The example: depth 6, decoding 3 more, 2 decoders of 16 bytes, L2 15, memory 100, 4 fetch
+    /// targets, 2 misses of the L1I at once, no uop cache.
+    #[test]
+    fn lines_are_requested_ahead() {
+        let mut fetching = Fetching::new();
+        // Predicted in 1, there in 101, decoded in 104.
+        assert_eq!(fetching.line(0, 4), [104, 104, 105, 105]);
+        // Predicted in 2, so there in 102.
+        assert_eq!(fetching.line(1, 2), [106, 106]);
+        // The third miss waits for a register until 101.
+        assert_eq!(fetching.line(2, 2), [204, 204]);
+        assert_eq!(fetching.counters.l1i_late, 2);
+        // In the cache: they follow at full speed.
+        assert_eq!(fetching.line(0, 4), [205, 205, 206, 206]);
+        assert_eq!(fetching.counters.l1i_misses, 3);
+    }
+
+    #[test]
+    fn a_taken_branch_begins_a_cycle() {
+        let mut fetching = Fetching::new();
+        for line in 0..3 {
+            fetching.line(line, 1);
+        }
+        let first = fetching.line(0, 1)[0];
+        assert_eq!(fetching.line(1, 1), [first + 1]);
+        fetching.front.taken(0);
+        assert_eq!(fetching.line(2, 1), [first + 2]);
+        // A restart for a dispatch in 1000: delivered, and decoded, 3 cycles late.
+        fetching.front.restart(1000);
+        assert_eq!(fetching.line(0, 1), [999 + 3]);
+    }
+
+    #[test]
+    fn what_ran_before_comes_from_the_uop_cache() {
+        let mut fetching = Fetching::new();
+        fetching.front.uop_cache = Some(UopCache {
+            cache: Cache::new(CacheGeometry::tlb(4, 4, crate::geometry::Replacement::Lru).unwrap()),
+            slots: 2,
+            width: 4,
+        });
+        // Four slots are two entries.
+        fetching.line(0, 4);
+        fetching.front.restart(1000);
+        assert_eq!(fetching.line(0, 4), [999; 4]);
+        // One more slot needs a third entry, which is not there. Its line is in the L1I.
+        fetching.front.restart(2000);
+        assert_eq!(fetching.line(0, 5), [1999, 1999, 1999, 1999, 2002]);
+        let counters = &fetching.counters;
+        assert_eq!((counters.uop_cache_slots, counters.decoded_slots), (8, 5));
+    }
+}

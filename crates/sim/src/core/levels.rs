@@ -1,0 +1,130 @@
+//! The levels behind the L1s: when does a line come that an L1 lacks?
+//!
+//! Input: lines of physical memory and the cycles in which an L1 asks for them. Output: the cycle
+//! of arrival, and the level that had the line. Latencies are counted from the load to its use. A
+//! level keeps what passes through it, as in [`crate::Hierarchy`].
+
+use super::description::CoreMemoryDescription;
+use super::in_flight::InFlight;
+use super::prefetch::Streams;
+use crate::access::CacheAccess;
+use crate::cache::Cache;
+use crate::hierarchy::PhysAddr;
+use crate::line::LineId;
+use crate::machine::{CacheDescription, MemoryDescription};
+
+/// The level that has a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    L2,
+    L3,
+    Memory,
+}
+
+/// A level that holds lines of physical memory.
+#[derive(Clone, Debug)]
+struct Level {
+    cache: Cache,
+    line_log2: u32,
+    latency: u64,
+}
+
+impl Level {
+    fn new(cache: &CacheDescription, latency: f64) -> Level {
+        Level {
+            cache: Cache::new(cache.geometry),
+            line_log2: cache.line.trailing_zeros(),
+            latency: latency as u64,
+        }
+    }
+
+    #[inline]
+    fn line(&self, addr: PhysAddr) -> LineId {
+        LineId::physical(addr.0 >> self.line_log2)
+    }
+
+    /// Whether the level has the line. It has it from now on.
+    #[inline]
+    fn has(&mut self, line: LineId) -> bool {
+        self.cache.access(line) == CacheAccess::Hit
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Levels {
+    l2: Option<Level>,
+    /// The lines on their way into the L2.
+    coming: InFlight,
+    l3: Option<Level>,
+    memory_latency: u64,
+    streams: Streams,
+    /// Lines that the L2's prefetcher requested.
+    pub prefetches: u64,
+}
+
+impl Levels {
+    pub fn new(memory: &MemoryDescription, core: &CoreMemoryDescription) -> Levels {
+        let latencies = &memory.latencies;
+        let line = memory.l2.as_ref().map_or(64, |l2| l2.line);
+        Levels {
+            l2: memory.l2.as_ref().map(|l2| Level::new(l2, latencies.l2)),
+            coming: InFlight::new(core.l2_misses),
+            l3: memory.l3.as_ref().map(|l3| Level::new(l3, latencies.l3)),
+            memory_latency: latencies.memory as u64,
+            streams: Streams::new(core.streams, line.trailing_zeros(), core.stream_distance),
+            prefetches: 0,
+        }
+    }
+
+    /// An L1 asks in `now` for the line at `addr`. When it comes, and from where.
+    pub fn request(&mut self, addr: PhysAddr, now: u64) -> (u64, Source) {
+        let Some(l2) = &mut self.l2 else {
+            let (latency, source) = self.behind(addr);
+            return (now + latency, source);
+        };
+        let (line, latency) = (l2.line(addr), l2.latency);
+        if l2.has(line) {
+            let there = self.coming.there(line, now);
+            return ((now + latency).max(there), Source::L2);
+        }
+        let (behind, source) = self.behind(addr);
+        let arrives = self.coming.free(now) + behind;
+        self.coming.begin(line, arrives);
+        (arrives, source)
+    }
+
+    /// A load or store lacked the line at `addr` in the L1D in `now`: prefetches into the L2 if the
+    /// line belongs to a stream.
+    pub fn train(&mut self, addr: PhysAddr, now: u64) {
+        let Some(log2) = self.l2.as_ref().map(|l2| l2.line_log2) else { return };
+        for line in self.streams.missed(addr.0 >> log2).into_iter().flatten() {
+            self.prefetch(PhysAddr(line << log2), now);
+        }
+    }
+
+    /// Brings a line into the L2 if a register is free in `now`.
+    fn prefetch(&mut self, addr: PhysAddr, now: u64) {
+        let Some(l2) = &mut self.l2 else { return };
+        let line = l2.line(addr);
+        if self.coming.free(now) > now || l2.has(line) {
+            return;
+        }
+        let (behind, _) = self.behind(addr);
+        self.coming.begin(line, now + behind);
+        self.prefetches += 1;
+    }
+
+    /// The latency of the first level behind the L2 that has the line.
+    fn behind(&mut self, addr: PhysAddr) -> (u64, Source) {
+        match &mut self.l3 {
+            Some(l3) => {
+                let line = l3.line(addr);
+                match l3.has(line) {
+                    true => (l3.latency, Source::L3),
+                    false => (self.memory_latency, Source::Memory),
+                }
+            }
+            None => (self.memory_latency, Source::Memory),
+        }
+    }
+}

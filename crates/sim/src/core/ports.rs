@@ -1,0 +1,89 @@
+//! Execution ports: in each cycle, each port begins one uop.
+//!
+//! Input: uops in program order, with the cycle from which their operands are there. Output: the
+//! cycle in which each begins. A later uop may take an earlier cycle, as in a processor that
+//! executes out of order. The order in time is not walked: a calendar of coming cycles holds the
+//! busy ports of each.
+//!
+//! Of the free ports a uop takes the one with the highest number. Tables number the ports that only
+//! execute common uops last, so that they keep free what few ports can do.
+
+/// The cycles in the calendar. Uops of one window begin at most so far apart, except in long chains
+/// of misses; a uop further ahead finds its ports free.
+const CALENDAR: usize = 1 << 13;
+
+/// The number of units that are not pipelined.
+pub(crate) const UNITS: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Ports {
+    /// For a cycle modulo [`CALENDAR`]: the cycle, and in the low 16 bits its busy ports.
+    calendar: Box<[u64; CALENDAR]>,
+    /// The cycle from which each unit is free.
+    units: [u64; UNITS],
+}
+
+impl Ports {
+    pub fn new() -> Ports {
+        Ports { calendar: Box::new([0; CALENDAR]), units: [0; UNITS] }
+    }
+
+    /// Begins a uop on one of `ports` (at least one) in the first possible cycle from `earliest`
+    /// on. Returns the cycle.
+    #[inline]
+    pub fn begin(&mut self, ports: u16, earliest: u64) -> u64 {
+        let mut cycle = earliest;
+        loop {
+            let entry = &mut self.calendar[cycle as usize % CALENDAR];
+            let busy = match (*entry >> 16).cmp(&cycle) {
+                std::cmp::Ordering::Less => 0,
+                std::cmp::Ordering::Equal => *entry as u16,
+                std::cmp::Ordering::Greater => return cycle,
+            };
+            let free = ports & !busy;
+            if free != 0 {
+                let port = 15 - free.leading_zeros();
+                *entry = cycle << 16 | u64::from(busy | 1 << port);
+                return cycle;
+            }
+            cycle += 1;
+        }
+    }
+
+    /// As [`Ports::begin`], for a uop that also keeps `unit` for `cycles`.
+    #[inline]
+    pub fn begin_on_unit(&mut self, ports: u16, earliest: u64, unit: u8, cycles: u8) -> u64 {
+        let unit = unit as usize % UNITS;
+        let cycle = self.begin(ports, earliest.max(self.units[unit]));
+        self.units[unit] = cycle + u64::from(cycles);
+        cycle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_begins_one_uop_a_cycle() {
+        let mut ports = Ports::new();
+        // Two ports: three uops need two cycles.
+        assert_eq!([0; 3].map(|_| ports.begin(0b11, 5)), [5, 5, 6]);
+        // Port 1 took 5 and 6, port 0 took 5.
+        assert_eq!(ports.begin(0b10, 5), 7);
+        assert_eq!(ports.begin(0b01, 5), 6);
+        // A later uop takes an earlier cycle.
+        assert_eq!(ports.begin(0b01, 3), 3);
+        // Another turn of the calendar knows nothing of this one.
+        assert_eq!(ports.begin(0b11, 5 + CALENDAR as u64), 5 + CALENDAR as u64);
+    }
+
+    #[test]
+    fn a_unit_is_kept() {
+        let mut ports = Ports::new();
+        let starts = [0; 3].map(|_| ports.begin_on_unit(0b1, 0, 2, 6));
+        assert_eq!(starts, [0, 6, 12]);
+        // The port itself is free in between.
+        assert_eq!(ports.begin(0b1, 0), 1);
+    }
+}

@@ -1,0 +1,46 @@
+//! The last values of a stream: what a queue of so many entries remembers.
+
+#[derive(Clone, Debug)]
+pub(crate) struct Ring<T> {
+    values: Vec<T>,
+    next: usize,
+}
+
+impl<T: Copy> Ring<T> {
+    /// `entries` must be at least 1. Before the first push, all values are `first`.
+    pub fn new(entries: u32, first: T) -> Ring<T> {
+        Ring { values: vec![first; entries as usize], next: 0 }
+    }
+
+    /// The value that was pushed as many pushes ago as there are entries. The next push replaces
+    /// it.
+    #[inline]
+    pub fn oldest(&self) -> T {
+        self.values[self.next]
+    }
+
+    #[inline]
+    pub fn push(&mut self, value: T) {
+        self.values[self.next] = value;
+        self.next += 1;
+        if self.next == self.values.len() {
+            self.next = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_entries() {
+        let mut ring = Ring::new(3, 0);
+        let mut push = |value| {
+            let oldest = ring.oldest();
+            ring.push(value);
+            oldest
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(&mut push), [0, 0, 0, 1, 2]);
+    }
+}

@@ -1,0 +1,121 @@
+//! TLBs: the first level of code or of data, and what lies behind both.
+
+use super::description::CoreMemoryDescription;
+use super::in_flight::InFlight;
+use crate::access::CacheAccess;
+use crate::cache::Cache;
+use crate::geometry::CacheGeometry;
+use crate::line::LineId;
+
+/// The second-level TLB and the page walkers.
+#[derive(Clone, Debug)]
+pub(crate) struct SecondTlb {
+    cache: Cache,
+    latency: u64,
+    walk: u64,
+    walkers: InFlight,
+}
+
+/// The pages of code and of data are numbered apart. This bit of their numbers keeps them apart in
+/// the common TLB.
+const OF_CODE: u32 = 1 << 30;
+
+impl SecondTlb {
+    pub fn new(core: &CoreMemoryDescription) -> SecondTlb {
+        SecondTlb {
+            cache: Cache::new(core.second_tlb),
+            latency: core.second_tlb_latency.into(),
+            walk: core.page_walk.into(),
+            walkers: InFlight::new(core.page_walkers),
+        }
+    }
+
+    /// The cycle in which the translation of `page` is known, and whether a walk was needed.
+    fn translate(&mut self, page: LineId, of_code: bool, now: u64) -> (u64, bool) {
+        let index = page.index() & !OF_CODE | if of_code { OF_CODE } else { 0 };
+        let page = LineId::new(page.mode(), index.min(LineId::MAX_INDEX)).unwrap_or(page);
+        let now = now + self.latency;
+        if self.cache.access(page) == CacheAccess::Hit {
+            return (self.walkers.there(page, now), false);
+        }
+        let ends = self.walkers.free(now) + self.walk;
+        self.walkers.begin(page, ends);
+        (ends, true)
+    }
+}
+
+/// A first-level TLB.
+#[derive(Clone, Debug)]
+pub(crate) struct FirstTlb {
+    cache: Cache,
+    /// The page used last, and the cycle in which its translation is known.
+    last: (LineId, u64),
+    of_code: bool,
+}
+
+/// How a translation was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Translated {
+    First,
+    Second,
+    Walked,
+}
+
+impl FirstTlb {
+    pub fn new(geometry: CacheGeometry, of_code: bool) -> FirstTlb {
+        FirstTlb { cache: Cache::new(geometry), last: (LineId::NONE, 0), of_code }
+    }
+
+    /// The cycle in which the translation of `page` is known.
+    #[inline]
+    pub fn translate(
+        &mut self,
+        page: LineId,
+        now: u64,
+        second: &mut SecondTlb,
+    ) -> (u64, Translated) {
+        // The page used last is the most recent of its set.
+        if page == self.last.0 {
+            return (now.max(self.last.1), Translated::First);
+        }
+        if self.cache.access(page) == CacheAccess::Hit {
+            self.last = (page, 0);
+            return (now, Translated::First);
+        }
+        let (known, walked) = second.translate(page, self.of_code, now);
+        self.last = (page, known);
+        (known, if walked { Translated::Walked } else { Translated::Second })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Replacement;
+    use crate::line::Mode;
+
+    #[test]
+    fn two_levels_and_a_walk() {
+        let tlb = |entries| CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap();
+        let mut second = SecondTlb::new(&CoreMemoryDescription {
+            second_tlb: tlb(4),
+            second_tlb_latency: 7,
+            page_walk: 30,
+            page_walkers: 1,
+            ..crate::core::examples::memory()
+        });
+        let (mut code, mut data) = (FirstTlb::new(tlb(1), true), FirstTlb::new(tlb(1), false));
+        let page = |number| LineId::new(Mode::Kernel, number).unwrap();
+        let mut ask =
+            |tlb: &mut FirstTlb, number, now| tlb.translate(page(number), now, &mut second);
+        assert_eq!(ask(&mut code, 1, 0), (37, Translated::Walked));
+        // The walk is still under way, then over.
+        assert_eq!(ask(&mut code, 1, 30), (37, Translated::First));
+        assert_eq!(ask(&mut code, 1, 50), (50, Translated::First));
+        // The page of data with the same number is another page. Its walk waits for no other.
+        assert_eq!(ask(&mut data, 1, 50), (87, Translated::Walked));
+        // The only walker is busy until 87.
+        assert_eq!(ask(&mut code, 2, 60), (117, Translated::Walked));
+        assert_eq!(ask(&mut code, 1, 200), (207, Translated::Second));
+    }
+}

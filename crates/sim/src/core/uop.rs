@@ -1,0 +1,171 @@
+//! What a core executes: uops, the instructions that they belong to, and where the instructions
+//! lie.
+//!
+//! The maker of a stream turns each instruction into uops once. The core reads nothing else: it
+//! knows no instruction set.
+
+use super::serialising::Serialising;
+use crate::branches::{Branch, CodeAddr};
+use crate::hierarchy::PhysAddr;
+use crate::line::{LineId, Mode};
+
+/// A register that carries a value from one uop to another. The maker of the stream gives each
+/// architectural register, the flags, and the values within an instruction a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UopRegister(u8);
+
+/// The number of registers, the two below included.
+pub(crate) const REGISTERS: usize = 128;
+
+impl UopRegister {
+    /// As an operand: there is none. It is always ready.
+    pub const NONE: UopRegister = UopRegister(0);
+    /// As a result: there is none. Nothing reads it.
+    pub const DISCARD: UopRegister = UopRegister(REGISTERS as u8 - 1);
+
+    /// The register with this number, from 1 to 126.
+    pub const fn new(number: u8) -> Option<UopRegister> {
+        if number == 0 || number as usize >= REGISTERS - 1 {
+            return None;
+        }
+        Some(UopRegister(number))
+    }
+
+    /// An index into an array of [`REGISTERS`].
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize & (REGISTERS - 1)
+    }
+}
+
+/// What a uop does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UopKind {
+    /// Computes; branches are of this kind, too.
+    Compute,
+    /// Reads memory. Its operands are those of the address.
+    Load,
+    /// Computes the address of a store.
+    StoreAddress,
+    /// Reads the data of the store whose address the uop before it computed.
+    StoreData,
+    /// Done when it is renamed: no port executes it (a no-op, a register set to zero).
+    Eliminated,
+    /// Waits for all earlier uops, and lets no later one begin.
+    Serialising(Serialising),
+}
+
+/// A micro-operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uop {
+    /// What it does.
+    pub kind: UopKind,
+    /// The ports that can execute it, one bit each. 0: it needs none.
+    pub ports: u16,
+    /// Cycles from its operands to its results. Unused for loads: memory says.
+    pub latency: u16,
+    /// The operands.
+    pub reads: [UopRegister; 3],
+    /// The results.
+    pub writes: [UopRegister; 3],
+    /// A unit that is not pipelined (a divider): its number from 0 to 7, and the cycles for which
+    /// the uop keeps it; 0 cycles: none.
+    pub unit: u8,
+    /// See `unit`.
+    pub unit_cycles: u8,
+    /// Whether it begins a slot of the dispatch. A uop that is fused with the one before does not.
+    pub begins_slot: bool,
+}
+
+impl Uop {
+    /// A uop of one slot and one cycle that reads and writes nothing.
+    pub const fn new(kind: UopKind, ports: u16) -> Uop {
+        Uop {
+            kind,
+            ports,
+            latency: 1,
+            reads: [UopRegister::NONE; 3],
+            writes: [UopRegister::DISCARD; 3],
+            unit: 0,
+            unit_cycles: 0,
+            begins_slot: true,
+        }
+    }
+}
+
+/// An instruction under a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreInstruction {
+    /// The index of its first uop in the stream's table of uops. It also identifies the
+    /// instruction for prefetchers.
+    pub first_uop: u32,
+    /// The number of uops.
+    pub uops: u8,
+    /// The number of slots that they take. An instruction fused with the one before takes 0.
+    pub slots: u8,
+    /// The number of bytes.
+    pub bytes: u8,
+    /// Which of the block's branches it is, counted from 1; 0: none.
+    pub branch: u8,
+    /// Its index in the code that was recorded, by which accesses name it. An instruction that was
+    /// not recorded (a layout's jump) has none: `u16::MAX`.
+    pub recorded: u16,
+}
+
+/// Instructions of one line that follow one another. An instruction belongs to the line with its
+/// last byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchRun {
+    /// The line.
+    pub line: LineId,
+    /// The line's page.
+    pub page: LineId,
+    /// The line's physical address. A stream without data accesses gives any address that no other
+    /// line has.
+    pub physical: PhysAddr,
+    /// The number of instructions. A line that only holds the first bytes of one has none.
+    pub instructions: u16,
+}
+
+/// A piece of code that runs from its start to its end.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreBlock<'a> {
+    /// The mode of the code.
+    pub mode: Mode,
+    /// Where control arrives, as branches name it; `None`: no instruction runs.
+    pub arrives: Option<CodeAddr>,
+    /// The lines of the code, in order. Behind each branch a new run begins.
+    pub runs: &'a [FetchRun],
+    /// The instructions, in order.
+    pub instructions: &'a [CoreInstruction],
+    /// The branches that the instructions name. Only the last one can lack its target: it goes to
+    /// where the next block begins.
+    pub branches: &'a [Branch],
+}
+
+/// A load or store of an instruction that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataAccess {
+    /// The physical address.
+    pub physical: PhysAddr,
+    /// The page.
+    pub page: LineId,
+    /// The instruction, by [`CoreInstruction::recorded`].
+    pub instruction: u16,
+    /// The number of bytes.
+    pub size: u8,
+    /// Whether it is a store.
+    pub is_store: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_have_their_range() {
+        assert_eq!([0, 127, 255].map(UopRegister::new), [None; 3]);
+        assert_eq!(UopRegister::new(126).map(UopRegister::index), Some(126));
+        assert!(size_of::<Uop>() <= 16);
+    }
+}

@@ -1,0 +1,302 @@
+//! The back end: dispatch, schedulers, ports, and retirement.
+//!
+//! Input: slots in program order, with the cycle in which the front end delivered each. Output: the
+//! cycles in which they are dispatched, executed and retired. No cycle is simulated: each slot
+//! finds its cycles from those of earlier slots.
+//!
+//! * A slot is dispatched when the front end has delivered it and all queues have room: the reorder
+//!   buffer, the scheduler, and the load or store queue.
+//! * A uop begins when its operands are there and one of its ports is free.
+//! * Slots retire in program order.
+//!
+//! What determined a cycle is known at the same time. So each slot of each cycle is counted as used,
+//! or as lost to one cause (`slots.rs`).
+
+use super::counters::CoreCounters;
+use super::data_side::{DataReady, DataSide, SharedMemory};
+use super::description::WindowDescription;
+use super::ports::Ports;
+use super::ring::Ring;
+use super::scheduler::Scheduler;
+use super::serialising::Serialising;
+use super::slots::SlotMeter;
+use super::uop::{DataAccess, REGISTERS, Uop, UopKind};
+use super::when::When;
+
+/// What a uop needs beside the window.
+pub(crate) struct Surroundings<'a> {
+    pub data: &'a mut DataSide,
+    pub shared: &'a mut SharedMemory,
+    pub counters: &'a mut CoreCounters,
+    pub costs: &'a [u32; Serialising::ALL.len()],
+    /// Identifies the instruction for prefetchers.
+    pub site: u32,
+    /// The stream has no data accesses.
+    pub fixed_data: bool,
+}
+
+/// The slot that was dispatched last. Its uops are still to come.
+#[derive(Clone, Copy, Debug, Default)]
+struct OpenSlot {
+    dispatched: u64,
+    /// When all its uops are complete.
+    complete: When,
+    /// A load of the slot missed the L1D.
+    missed: bool,
+    waited_for_line: bool,
+    loads: u32,
+    store: Option<OpenStore>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct OpenStore {
+    at: Option<(u64, u8)>,
+    /// The cycle in which its line is there.
+    line: u64,
+    /// The cycle in which its data are known.
+    data: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    dispatch: SlotMeter,
+    retire: SlotMeter,
+    reorder_buffer: Ring<When>,
+    loads: Ring<When>,
+    schedulers: Vec<Scheduler>,
+    /// For the lowest port of a uop: its scheduler.
+    scheduler_of: [u8; 16],
+    ports: Ports,
+    registers: [When; REGISTERS],
+    /// No slot is dispatched before.
+    barrier: When,
+    /// Until this cycle the front end goes a wrong way.
+    pub resolved: u64,
+    last_retired: When,
+    open: Option<OpenSlot>,
+}
+
+impl Window {
+    pub fn new(window: &WindowDescription) -> Window {
+        let mut scheduler_of = [0; 16];
+        for (port, of) in scheduler_of.iter_mut().enumerate() {
+            let found = window.schedulers.iter().position(|it| it.ports >> port & 1 != 0);
+            *of = found.unwrap_or(0) as u8;
+        }
+        Window {
+            dispatch: SlotMeter::new(window.dispatch),
+            retire: SlotMeter::new(window.retire),
+            reorder_buffer: Ring::new(window.reorder_buffer, When::START),
+            loads: Ring::new(window.loads, When::START),
+            schedulers: window.schedulers.iter().map(|it| Scheduler::new(it.entries)).collect(),
+            scheduler_of,
+            ports: Ports::new(),
+            registers: [When::START; REGISTERS],
+            barrier: When::START,
+            resolved: 0,
+            last_retired: When::START,
+            open: None,
+        }
+    }
+
+    /// Dispatches the next slot, whose uops are `uops`. The front end delivered it in `delivered`.
+    /// Returns the cycle.
+    #[inline]
+    pub fn dispatch(
+        &mut self,
+        uops: &[Uop],
+        delivered: u64,
+        waited_for_line: bool,
+        around: &mut Surroundings<'_>,
+    ) -> u64 {
+        self.close(around);
+        let mut room = self.reorder_buffer.oldest().max(self.barrier);
+        for uop in uops {
+            if uop.ports != 0 {
+                room = room.max(self.schedulers[self.scheduler(uop)].free());
+            }
+            match uop.kind {
+                UopKind::Load => room = room.max(self.loads.oldest()),
+                UopKind::StoreAddress => {
+                    room = room.max(When::new(around.data.stores.free(), true));
+                }
+                UopKind::Serialising(_) => room = room.max(self.last_retired),
+                UopKind::Compute | UopKind::StoreData | UopKind::Eliminated => {}
+            }
+        }
+        self.lose_until(room, delivered + 1, around.counters);
+        let cycle = self.dispatch.cycle();
+        self.dispatch.use_one();
+        around.counters.slots.retiring += 1;
+        self.open = Some(OpenSlot {
+            dispatched: cycle,
+            complete: When::new(cycle + 1, false),
+            waited_for_line,
+            ..OpenSlot::default()
+        });
+        cycle
+    }
+
+    /// Counts the slots that are lost until the back end has `room` and the front end has
+    /// `delivered`.
+    #[inline]
+    fn lose_until(&mut self, room: When, delivered: u64, counters: &mut CoreCounters) {
+        let slots = &mut counters.slots;
+        let (lost, _) = self.dispatch.skip_to(room.cycle());
+        *if room.of_memory() { &mut slots.memory } else { &mut slots.core } += lost;
+        if delivered > self.dispatch.cycle() {
+            let (lost, _) = self.dispatch.skip_to(self.resolved.min(delivered));
+            slots.bad_speculation += lost;
+            let (lost, whole) = self.dispatch.skip_to(delivered);
+            slots.front_end_latency += whole;
+            slots.front_end_bandwidth += lost - whole;
+        }
+    }
+
+    #[inline]
+    fn scheduler(&self, uop: &Uop) -> usize {
+        self.scheduler_of[uop.ports.trailing_zeros() as usize & 15].into()
+    }
+
+    /// Executes a uop of the slot that was dispatched last. `access`: what a load or store
+    /// accesses, if known. Returns the cycle in which it is complete.
+    #[inline]
+    pub fn execute(
+        &mut self,
+        uop: &Uop,
+        access: Option<&DataAccess>,
+        around: &mut Surroundings<'_>,
+    ) -> u64 {
+        let mut slot = self.open.take().unwrap_or_default();
+        around.counters.uops += 1;
+        let operands = uop
+            .reads
+            .iter()
+            .fold(When::START, |last, register| last.max(self.registers[register.index()]));
+        let begins = self.begin(uop, operands, slot.dispatched + 1);
+        let complete = match uop.kind {
+            UopKind::Compute => begins.after(uop.latency.into()),
+            // Renaming alone gives it its value.
+            UopKind::Eliminated => operands.delayed_to(slot.dispatched),
+            UopKind::Load => {
+                let ready = load(access, begins.cycle(), around);
+                slot.loads += 1;
+                slot.missed |= ready.missed;
+                When::new(ready.cycle, ready.missed || begins.of_memory())
+            }
+            UopKind::StoreAddress => {
+                around.counters.stores += 1;
+                let known = begins.cycle() + 1;
+                let line = access.map_or(known, |access| {
+                    around.data.store_line(access, known, around.shared, around.counters)
+                });
+                let at = access.map(|access| (access.physical.0, access.size));
+                slot.store = Some(OpenStore { at, line, data: known });
+                When::new(known, begins.of_memory())
+            }
+            UopKind::StoreData => {
+                if let Some(store) = &mut slot.store {
+                    store.data = store.data.max(begins.cycle() + 1);
+                }
+                begins.after(1)
+            }
+            UopKind::Serialising(class) => {
+                around.counters.serialising += 1;
+                let ends = slot.dispatched + u64::from(around.costs[class.index()]);
+                self.barrier = self.barrier.max(When::new(ends, false));
+                When::new(ends, false)
+            }
+        };
+        for register in uop.writes {
+            self.registers[register.index()] = complete;
+        }
+        slot.complete = slot.complete.max(complete);
+        self.open = Some(slot);
+        complete.cycle()
+    }
+
+    /// When a uop begins on one of its ports.
+    #[inline]
+    fn begin(&mut self, uop: &Uop, operands: When, earliest: u64) -> When {
+        let begins = operands.delayed_to(earliest);
+        if uop.ports == 0 {
+            return begins;
+        }
+        let cycle = match uop.unit_cycles {
+            0 => self.ports.begin(uop.ports, begins.cycle()),
+            cycles => self.ports.begin_on_unit(uop.ports, begins.cycle(), uop.unit, cycles),
+        };
+        let begins = begins.delayed_to(cycle);
+        let scheduler = self.scheduler(uop);
+        self.schedulers[scheduler].enter(begins);
+        begins
+    }
+
+    /// Lets nothing be dispatched until all that was dispatched has retired, and `cycles` more.
+    /// Returns the cycle from which slots can be dispatched.
+    pub fn drain(&mut self, cycles: u32, around: &mut Surroundings<'_>) -> u64 {
+        self.close(around);
+        let ends = self.last_retired.cycle().max(self.dispatch.cycle()) + u64::from(cycles);
+        self.barrier = self.barrier.max(When::new(ends, false));
+        ends
+    }
+
+    /// Retires the slot that was dispatched last.
+    #[inline]
+    fn close(&mut self, around: &mut Surroundings<'_>) {
+        let Some(slot) = self.open.take() else { return };
+        let lost = &mut around.counters.graduation;
+        let complete = slot.complete.cycle();
+        if complete > self.retire.cycle() {
+            if slot.waited_for_line {
+                lost.instruction += self.retire.skip_to(slot.dispatched).0;
+            }
+            let (waits, _) = self.retire.skip_to(complete);
+            *if slot.missed { &mut lost.data } else { &mut lost.pipeline } += waits;
+            self.last_retired = slot.complete;
+        } else {
+            // It was ready when its predecessors were.
+            self.last_retired = When::new(self.retire.cycle(), self.last_retired.of_memory());
+        }
+        lost.busy += 1;
+        self.retire.use_one();
+        self.reorder_buffer.push(self.last_retired);
+        for _ in 0..slot.loads {
+            self.loads.push(self.last_retired);
+        }
+        if let Some(store) = slot.store {
+            let retired = self.last_retired.cycle();
+            around.data.stores.store(store.at, store.data, retired, store.line);
+        }
+    }
+
+    /// Ends the run: everything retires. Returns the cycles from the start.
+    pub fn finish(&mut self, around: &mut Surroundings<'_>) -> u64 {
+        self.close(around);
+        let end = self.retire.skip_to_end(self.dispatch.cycle());
+        let when = When::new(end.0, self.last_retired.of_memory());
+        around.counters.graduation.pipeline += end.1;
+        let (lost, _) = self.dispatch.skip_to(end.0);
+        let slots = &mut around.counters.slots;
+        *if when.of_memory() { &mut slots.memory } else { &mut slots.core } += lost;
+        end.0
+    }
+
+    /// The cycle in which the slot that was dispatched last is complete.
+    pub fn complete(&self) -> u64 {
+        self.open.as_ref().map_or(self.dispatch.cycle(), |slot| slot.complete.cycle())
+    }
+
+    /// The cycle of the dispatch.
+    pub fn cycle(&self) -> u64 {
+        self.dispatch.cycle()
+    }
+}
+
+#[inline]
+fn load(access: Option<&DataAccess>, now: u64, around: &mut Surroundings<'_>) -> DataReady {
+    match access {
+        Some(access) => around.data.load(access, around.site, now, around.shared, around.counters),
+        None => around.data.load_unknown(around.fixed_data, now, around.counters),
+    }
+}

@@ -1,0 +1,476 @@
+//! Makes the tables of uops in `tables/` of LLVM's scheduling models.
+//!
+//! `cargo run -p kernlane-uops --example make_tables -- LLVM-BIN-DIRECTORY`, such as
+//! `/usr/lib/llvm-22/bin`. Takes one instruction of each form that the decoder knows, lets
+//! llvm-objdump name it, and llvm-mca print the resources that it uses. Instructions that only
+//! AVX-512 processors have are left out: QEMU's own code generator runs none.
+
+use anyhow::{Context, Result, bail};
+use iced_x86::{Code, Decoder, DecoderOptions, OpKind};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+/// A processor, and how its model names what the tables need.
+struct Model {
+    cpu: &'static str,
+    title: &'static str,
+    source: &'static str,
+    /// The ports, the first bit first. Ports that only execute common uops come last, because a
+    /// core prefers them.
+    ports: &'static [&'static str],
+    load: &'static [&'static str],
+    store_address: &'static [&'static str],
+    store_data: &'static [&'static str],
+    branch: &'static [&'static str],
+    fusion: &'static str,
+    /// Resources that are no ports of computing uops.
+    ignored: &'static [&'static str],
+    /// Cycles of a load in the model.
+    load_latency: u32,
+    /// A load and the uop that uses it, or both parts of a store, count as one slot. The model
+    /// counts them as two.
+    fuses_memory: bool,
+}
+
+const MODELS: [Model; 2] = [
+    Model {
+        cpu: "sapphirerapids",
+        title: "Golden Cove (Sapphire Rapids)",
+        source: "llvm/lib/Target/X86/X86SchedSapphireRapids.td",
+        ports: &[
+            "SPRPort02",
+            "SPRPort03",
+            "SPRPort10",
+            "SPRPort07",
+            "SPRPort08",
+            "SPRPort04",
+            "SPRPort09",
+            "SPRPort01",
+            "SPRPort05",
+            "SPRPort00",
+            "SPRPort06",
+            "SPRPort11",
+        ],
+        load: &["SPRPort02", "SPRPort03", "SPRPort10"],
+        store_address: &["SPRPort07", "SPRPort08"],
+        store_data: &["SPRPort04", "SPRPort09"],
+        branch: &["SPRPort00", "SPRPort06"],
+        fusion: "intel",
+        ignored: &["SPRPortAny", "SPRPortInvalid"],
+        load_latency: 5,
+        fuses_memory: true,
+    },
+    Model {
+        cpu: "znver4",
+        title: "Zen 4",
+        source: "llvm/lib/Target/X86/X86ScheduleZnver4.td",
+        ports: &[
+            "Zn4AGU0", "Zn4AGU1", "Zn4AGU2", "Zn4FP1", "Zn4FP0", "Zn4FP2", "Zn4FP3", "Zn4BRU1",
+            "Zn4ALU1", "Zn4ALU0", "Zn4ALU2", "Zn4ALU3",
+        ],
+        load: &["Zn4AGU0", "Zn4AGU1", "Zn4AGU2"],
+        store_address: &["Zn4AGU0", "Zn4AGU1", "Zn4AGU2"],
+        store_data: &[],
+        branch: &["Zn4ALU0", "Zn4BRU1"],
+        fusion: "amd",
+        ignored: &["Zn4LSU", "Zn4Load", "Zn4Store", "Zn4FP45", "Zn4FPOpMask4", "Zn4FPSt", "Zn4Int"],
+        load_latency: 4,
+        fuses_memory: false,
+    },
+];
+
+/// An instruction of a form: its code, and whether it names memory.
+type Form = (Code, bool);
+
+fn main() -> Result<()> {
+    let bin = std::env::args().nth(1).context("give the directory of LLVM's programs")?;
+    let bin = Path::new(&bin);
+    let directory = tempfile::tempdir()?;
+    let forms = forms();
+    let texts = names(bin, directory.path(), &forms)?;
+    let version = Command::new(bin.join("llvm-mca")).arg("--version").output()?.stdout;
+    let version = String::from_utf8_lossy(&version);
+    let version = version.lines().find_map(|line| line.split("version ").nth(1)).unwrap_or("?");
+    for model in &MODELS {
+        let table = table(bin, directory.path(), model, &texts, version)?;
+        let file = format!("{}/tables/{}.txt", env!("CARGO_MANIFEST_DIR"), model.cpu);
+        std::fs::write(&file, table)?;
+        println!("{file}");
+    }
+    Ok(())
+}
+
+/// The bytes of one instruction of each form.
+fn forms() -> BTreeMap<(String, bool), Vec<u8>> {
+    let mut found: HashMap<Form, Vec<u8>> = HashMap::new();
+    let mut offer = |prefix: &[u8]| {
+        // Register forms with different registers, and forms with [rbx].
+        for reg in 0..8_u8 {
+            for modrm in [0xc0 | reg << 3 | (reg + 1) & 7, reg << 3 | 3] {
+                let mut bytes = prefix.to_vec();
+                bytes.push(modrm);
+                bytes.extend([0x11; 8]);
+                let mut decoder = Decoder::with_ip(64, &bytes, 0, DecoderOptions::NONE);
+                let instruction = decoder.decode();
+                if instruction.is_invalid() {
+                    continue;
+                }
+                let memory = (0..instruction.op_count())
+                    .any(|operand| instruction.op_kind(operand) == OpKind::Memory);
+                bytes.truncate(instruction.len());
+                found.entry((instruction.code(), memory)).or_insert(bytes);
+            }
+        }
+    };
+    let mandatory: [&[u8]; 4] = [&[], &[0x66], &[0xf3], &[0xf2]];
+    for opcode in 0..=255_u8 {
+        for prefix in mandatory {
+            for rex in [&[][..], &[0x48]] {
+                for map in [&[][..], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]] {
+                    // Prefixes, other encodings, and escapes are no opcodes.
+                    let escape = match map.len() {
+                        0 => matches!(opcode, 0x0f | 0x62 | 0x8f | 0xc4 | 0xc5 | 0x26 | 0x2e | 0x36
+                            | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3),
+                        1 => matches!(opcode, 0x0f | 0x38 | 0x3a),
+                        _ => false,
+                    };
+                    if !escape {
+                        offer(&[prefix, rex, map, &[opcode]].concat());
+                    }
+                }
+            }
+        }
+        for map in 1..=3_u8 {
+            for pp in 0..4_u8 {
+                for (long, wide) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    // The second source is register 5.
+                    offer(&[0xc4, 0xe0 | map, wide << 7 | !5 << 3 & 0x78 | long << 2 | pp, opcode]);
+                    offer(&[0xc4, 0xe0 | map, wide << 7 | 0x78 | long << 2 | pp, opcode]);
+                }
+            }
+        }
+    }
+    // `Pop_r64` with the operand in modrm is the only instruction of 0x8f that is left out.
+    let named = |((code, memory), bytes)| ((format!("{code:?}"), memory), bytes);
+    found.into_iter().map(named).collect()
+}
+
+/// The text of each form as LLVM prints it.
+fn names(
+    bin: &Path,
+    directory: &Path,
+    forms: &BTreeMap<(String, bool), Vec<u8>>,
+) -> Result<BTreeMap<(String, bool), String>> {
+    // Each instruction has 16 bytes of its own, so that one wrong length does no harm.
+    let mut source = String::new();
+    for bytes in forms.values() {
+        let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte}")).collect();
+        writeln!(source, ".p2align 4, 0xcc\n.byte {}", bytes.join(","))?;
+    }
+    let (assembly, object) = (directory.join("forms.s"), directory.join("forms.o"));
+    std::fs::write(&assembly, source)?;
+    let mut assemble = Command::new(bin.join("llvm-mc"));
+    assemble.args(["-triple=x86_64", "-filetype=obj", "-o"]).arg(&object).arg(&assembly);
+    if !assemble.status()?.success() {
+        bail!("llvm-mc failed");
+    }
+    let mut dump = Command::new(bin.join("llvm-objdump"));
+    dump.args(["-d", "--no-show-raw-insn", "--no-leading-headers"]).arg(&object);
+    let text = String::from_utf8(dump.output()?.stdout)?;
+    let mut at = HashMap::new();
+    for line in text.lines() {
+        let Some((addr, text)) = line.split_once(':') else { continue };
+        let Ok(addr) = u64::from_str_radix(addr.trim(), 16) else { continue };
+        at.insert(addr, normal(text));
+    }
+    let place = |index: usize| 16 * index as u64;
+    let named = forms.iter().enumerate().filter_map(|(index, (form, bytes))| {
+        let text = at.get(&place(index))?;
+        // LLVM must know it, and see the same length.
+        let whole = bytes.len() == 16
+            || at.get(&(place(index) + bytes.len() as u64)).is_some_and(|next| next == "int3")
+            || index + 1 == forms.len();
+        (whole && !text.is_empty()).then(|| (form.clone(), text.clone()))
+    });
+    Ok(named.collect())
+}
+
+/// One space between words, decimal numbers, no symbols and comments: what both programs print.
+fn normal(text: &str) -> String {
+    // What llvm-objdump does not know, it calls `<unknown>`.
+    let text = text.split(['<', '#']).next().unwrap_or("");
+    let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    for word in &mut words {
+        let parts: Vec<String> = word
+            .split_inclusive([',', '(', '$', '-', '*'])
+            .map(|part| {
+                let (number, end) = match part.find([',', '(', '$', '-', '*']) {
+                    Some(at) => part.split_at(at),
+                    None => (part, ""),
+                };
+                match number.strip_prefix("0x").map(|hex| u64::from_str_radix(hex, 16)) {
+                    Some(Ok(value)) => format!("{value}{end}"),
+                    _ => part.to_owned(),
+                }
+            })
+            .collect();
+        *word = parts.concat();
+    }
+    words.join(" ")
+}
+
+/// What llvm-mca says of an instruction.
+#[derive(Clone, Debug)]
+struct Scheduling {
+    uops: u32,
+    latency: u32,
+    loads: bool,
+    stores: bool,
+    /// Resource and cycles.
+    resources: Vec<(String, u32)>,
+}
+
+fn table(
+    bin: &Path,
+    directory: &Path,
+    model: &Model,
+    texts: &BTreeMap<(String, bool), String>,
+    version: &str,
+) -> Result<String> {
+    let (units, scheduling) = schedule(bin, directory, model, texts)?;
+    let mut groups: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for ((code, memory), text) in texts {
+        let Some(entry) = scheduling.get(text) else { continue };
+        let registers = texts.get(&(code.clone(), false)).and_then(|text| scheduling.get(text));
+        if let Some(line) = entry_text(model, &units, entry, *memory, registers) {
+            let form = if *memory { "m" } else { "r" };
+            groups.entry(line).or_default().insert(format!("{code}/{form}"));
+        }
+    }
+    let mask = |names: &[&str]| port_mask(model, names.iter().copied());
+    let mut text = format!(
+        "# Uops of x86 instructions on {}, of {} in LLVM {version}\n\
+         # (Apache License v2.0 with LLVM Exceptions), printed by llvm-mca -mcpu={}.\n\
+         # Made by: cargo run -p kernlane-uops --example make_tables -- LLVM-BIN-DIRECTORY\n\
+         # An entry: slots, latency, ports of each computing uop (hex; *N: kept for N cycles), and\n\
+         # the instructions: name in iced-x86, r for registers, m for memory.\n\
+         uops 1\nname {}\nports {}\nload {:x}\nstore-address {:x}\nstore-data {:x}\nbranch {:x}\n\
+         fusion {}\n",
+        model.title,
+        model.source,
+        model.cpu,
+        model.cpu,
+        model.ports.join(" "),
+        mask(model.load),
+        mask(model.store_address),
+        mask(model.store_data),
+        mask(model.branch),
+        model.fusion
+    );
+    for (entry, forms) in groups {
+        let mut line = format!("{entry}:");
+        for form in forms {
+            if line.len() + 1 + form.len() > 100 {
+                writeln!(text, "{line}")?;
+                line = " ".to_owned();
+            }
+            line.push(' ');
+            line.push_str(&form);
+        }
+        writeln!(text, "{line}")?;
+    }
+    writeln!(text, "end")?;
+    Ok(text)
+}
+
+type Units = HashMap<String, Vec<String>>;
+
+/// The units of each resource, and the scheduling of each text.
+fn schedule(
+    bin: &Path,
+    directory: &Path,
+    model: &Model,
+    texts: &BTreeMap<(String, bool), String>,
+) -> Result<(Units, HashMap<String, Scheduling>)> {
+    let distinct: Vec<&String> = texts.values().collect::<BTreeSet<_>>().into_iter().collect();
+    let (mut units, mut scheduling) = (Units::new(), HashMap::new());
+    // llvm-mca fails on all of its input when it does not read an instruction, and crashes when it
+    // skips one that the processor lacks. It names most of them: they are left out. What fails
+    // without a name is cut in halves, down to single instructions.
+    let mut parts = vec![distinct];
+    while let Some(part) = parts.pop() {
+        let source = directory.join("part.s");
+        let lines: String = part.iter().map(|text| format!("{text}\n")).collect();
+        std::fs::write(&source, lines)?;
+        let mut mca = Command::new(bin.join("llvm-mca"));
+        mca.args(["-mtriple=x86_64", "-instruction-tables=full", "-resource-pressure=false"])
+            .arg("-skip-unsupported-instructions=any")
+            .arg(format!("-mcpu={}", model.cpu))
+            .arg(&source);
+        let output = mca.output()?;
+        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        let named = named(&messages, &part);
+        if output.status.success() && named.is_empty() {
+            read(&String::from_utf8(output.stdout)?, &mut units, &mut scheduling);
+        } else if !named.is_empty() {
+            parts.push(part.into_iter().filter(|text| !named.contains(*text)).collect());
+        } else if let [alone] = part[..] {
+            println!("{}: left out: {alone}", model.cpu);
+        } else {
+            let (first, second) = part.split_at(part.len() / 2);
+            parts.extend([first.to_vec(), second.to_vec()]);
+        }
+    }
+    Ok((units, scheduling))
+}
+
+/// The instructions that llvm-mca's messages name.
+fn named(messages: &str, part: &[&String]) -> BTreeSet<String> {
+    let unread = |line: &str| {
+        let (_, rest) = line.split_once("part.s:")?;
+        let number: usize = rest.split_once(':')?.0.parse().ok()?;
+        part.get(number.checked_sub(1)?).map(|text| text.to_string())
+    };
+    let lacking = |line: &str| Some(normal(line.strip_prefix("note: instruction:")?));
+    let of_part: BTreeSet<&&String> = part.iter().collect();
+    let lines = messages.lines();
+    let all = lines.filter_map(|line| unread(line).or_else(|| lacking(line)));
+    all.filter(|text| of_part.contains(&text)).collect()
+}
+
+/// Reads what llvm-mca printed.
+fn read(text: &str, units: &mut Units, scheduling: &mut HashMap<String, Scheduling>) {
+    let mut in_table = false;
+    for line in text.lines() {
+        if let Some((_, resource)) = line.split_once(" - ").filter(|_| line.starts_with('[')) {
+            let (name, rest) = resource.trim().split_once(':').unwrap_or((resource.trim(), ""));
+            let of: Vec<String> = rest
+                .split([' ', ','])
+                .skip(1)
+                .filter(|unit| !unit.is_empty())
+                .map(str::to_owned)
+                .collect();
+            let own = vec![name.to_owned()];
+            units.entry(name.to_owned()).or_insert(if of.is_empty() { own } else { of });
+        } else if line.starts_with("[1]") && line.contains("Instructions:") {
+            in_table = true;
+        } else if in_table && let Some((text, entry)) = row(line) {
+            scheduling.insert(text, entry);
+        }
+    }
+}
+
+/// A row: uops, latency, throughput, flags, bypass, resources, opcode, and the instruction.
+fn row(line: &str) -> Option<(String, Scheduling)> {
+    let (numbers, rest) = line.split_at_checked(24)?;
+    let mut numbers = numbers.split_whitespace();
+    let uops = numbers.next()?.parse().ok()?;
+    let latency = numbers.next()?.parse().ok()?;
+    let mut words = rest.split_whitespace().peekable();
+    while words.next_if(|word| matches!(*word, "*" | "U")).is_some() {}
+    // Columns tell loads from stores.
+    let star =
+        |from: usize| line.as_bytes().get(from..from + 6).is_some_and(|it| it.contains(&b'*'));
+    words.next()?.parse::<u32>().ok()?;
+    let resources = words.next()?;
+    words.next()?;
+    let text = words.collect::<Vec<_>>().join(" ");
+    let mut parsed = Vec::new();
+    let mut depth = 0;
+    let split = resources.split(|at: char| {
+        depth += i32::from(at == '[') - i32::from(at == ']');
+        at == ',' && depth == 0
+    });
+    for resource in split {
+        let (name, cycles) = match resource.split_once('[') {
+            Some((name, cycles)) => {
+                let last = cycles.trim_end_matches(']').rsplit(',').next()?;
+                (name, last.parse().ok()?)
+            }
+            None => (resource, 1),
+        };
+        parsed.push((name.to_owned(), cycles));
+    }
+    let entry = Scheduling { uops, latency, loads: star(21), stores: star(28), resources: parsed };
+    Some((normal(&text), entry))
+}
+
+fn port_mask<'a>(model: &Model, names: impl Iterator<Item = &'a str>) -> u16 {
+    names.fold(0, |mask, name| {
+        let port = model.ports.iter().position(|port| *port == name);
+        mask | port.map_or(0, |port| 1 << port)
+    })
+}
+
+/// Slots, latency and computing uops. `None`: the model has nothing to say.
+fn entry_text(
+    model: &Model,
+    units: &Units,
+    entry: &Scheduling,
+    memory: bool,
+    registers: Option<&Scheduling>,
+) -> Option<String> {
+    // What is microcoded has a placeholder.
+    if entry.uops > 40 {
+        return None;
+    }
+    let mask_of = |name: &str| {
+        let units = units.get(name).map_or(&[][..], |units| units);
+        port_mask(model, units.iter().map(String::as_str))
+    };
+    let ignored = |name: &str| model.ignored.contains(&name);
+    let mut groups: BTreeMap<u16, u32> = BTreeMap::new();
+    for (name, cycles) in entry.resources.iter().filter(|(name, _)| !ignored(name)) {
+        let mask = mask_of(name);
+        if mask != 0 {
+            let most = groups.entry(mask).or_insert(0);
+            *most = (*most).max(*cycles);
+        }
+    }
+    // A group's cycles include those of the groups within it.
+    let all: Vec<(u16, u32)> = groups.into_iter().collect();
+    let mut order = all.clone();
+    order.sort_by_key(|(mask, _)| mask.count_ones());
+    let mut own: Vec<(u16, u32)> = Vec::new();
+    for (mask, cycles) in order {
+        let within: u32 =
+            own.iter().filter(|(other, _)| other & mask == *other).map(|(_, cycles)| cycles).sum();
+        own.push((mask, cycles.saturating_sub(within)));
+    }
+    // Loads and stores have uops of their own, which the decoder's facts tell.
+    let load = port_mask(model, model.load.iter().copied());
+    let address = port_mask(model, model.store_address.iter().copied());
+    let data = port_mask(model, model.store_data.iter().copied());
+    let of_memory = |mask: u16| mask & !(load | address | data) == 0;
+    own.retain(|(mask, cycles)| *cycles > 0 && !of_memory(*mask));
+    own.sort_unstable();
+    let total: u32 = own.iter().map(|(_, cycles)| cycles).sum();
+    let kept = total > entry.uops;
+    let mut uops = Vec::new();
+    for (mask, cycles) in &own {
+        // A group is kept for its cycles by all its ports together.
+        let each = cycles.div_ceil(mask.count_ones());
+        match kept {
+            true if each > 1 => uops.push(format!("{mask:x}*{each}")),
+            true => uops.push(format!("{mask:x}")),
+            false => uops.extend((0..*cycles).map(|_| format!("{mask:x}"))),
+        }
+    }
+    let latency = match (memory, registers) {
+        (true, Some(registers)) => registers.latency,
+        (true, None) => entry.latency.saturating_sub(model.load_latency),
+        (false, _) => entry.latency,
+    };
+    let mut slots = entry.uops;
+    if model.fuses_memory {
+        // Some instructions load and store without saying so: returns and calls.
+        let uses = |ports: u16| entry.resources.iter().any(|(name, _)| mask_of(name) == ports);
+        let (loads, stores) = (entry.loads || uses(load), entry.stores || uses(data));
+        slots -= u32::from(loads && !uops.is_empty()).min(slots.saturating_sub(1));
+        slots -= u32::from(stores).min(slots.saturating_sub(1));
+    }
+    let uops = if uops.is_empty() { "-".to_owned() } else { uops.join(",") };
+    Some(format!("{} {} {uops}", slots.max(1), latency.max(1)))
+}

@@ -1,0 +1,122 @@
+//! The instructions that a core treats as serialising, and those that it removes at renaming.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use sim::core::Serialising;
+
+/// The serialising class of an instruction, if it is one.
+pub(crate) fn serialising(instruction: &Instruction) -> Option<Serialising> {
+    Some(match instruction.mnemonic() {
+        Mnemonic::Syscall
+        | Mnemonic::Sysenter
+        | Mnemonic::Int
+        | Mnemonic::Int1
+        | Mnemonic::Int3
+        | Mnemonic::Into => Serialising::SystemCall,
+        Mnemonic::Sysret | Mnemonic::Sysretq | Mnemonic::Sysexit | Mnemonic::Sysexitq => {
+            Serialising::SystemReturn
+        }
+        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Uiret => {
+            Serialising::InterruptReturn
+        }
+        Mnemonic::Swapgs => Serialising::SwapBase,
+        Mnemonic::Cli => Serialising::InterruptsOff,
+        Mnemonic::Sti => Serialising::InterruptsOn,
+        Mnemonic::Invlpg | Mnemonic::Invpcid => Serialising::InvalidatePage,
+        Mnemonic::Wrmsr | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => {
+            Serialising::WriteModelRegister
+        }
+        Mnemonic::Rdmsr | Mnemonic::Rdpmc => Serialising::ReadModelRegister,
+        Mnemonic::Mov if writes(instruction, Register::is_cr) => match instruction.op0_register() {
+            Register::CR3 => Serialising::WriteAddressSpace,
+            _ => Serialising::Other,
+        },
+        Mnemonic::Mov if writes(instruction, Register::is_dr) => Serialising::Other,
+        Mnemonic::Cpuid => Serialising::Identify,
+        Mnemonic::Mfence | Mnemonic::Lfence | Mnemonic::Serialize => Serialising::Fence,
+        Mnemonic::Pause => Serialising::Pause,
+        Mnemonic::In
+        | Mnemonic::Out
+        | Mnemonic::Insb
+        | Mnemonic::Insw
+        | Mnemonic::Insd
+        | Mnemonic::Outsb
+        | Mnemonic::Outsw
+        | Mnemonic::Outsd => Serialising::PortAccess,
+        Mnemonic::Hlt
+        | Mnemonic::Wbinvd
+        | Mnemonic::Invd
+        | Mnemonic::Lgdt
+        | Mnemonic::Lidt
+        | Mnemonic::Lldt
+        | Mnemonic::Ltr
+        | Mnemonic::Clts
+        | Mnemonic::Lmsw
+        | Mnemonic::Xsetbv
+        | Mnemonic::Verw
+        | Mnemonic::Monitor
+        | Mnemonic::Mwait => Serialising::Other,
+        _ => return None,
+    })
+}
+
+fn writes(instruction: &Instruction, is: fn(Register) -> bool) -> bool {
+    instruction.op0_kind() == OpKind::Register && is(instruction.op0_register())
+}
+
+/// Whether the instruction does nothing that a port would execute: no-ops and hints.
+pub(crate) fn is_no_op(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Nop
+            | Mnemonic::Fnop
+            | Mnemonic::Endbr64
+            | Mnemonic::Endbr32
+            | Mnemonic::Reservednop
+            | Mnemonic::Vzeroupper
+    )
+}
+
+/// Whether the instruction sets a register to zero, whatever it held.
+pub(crate) fn is_zeroing(instruction: &Instruction) -> bool {
+    let register = |operand| instruction.op_register(operand);
+    let all_registers =
+        (0..instruction.op_count()).all(|operand| instruction.op_kind(operand) == OpKind::Register);
+    if !all_registers {
+        return false;
+    }
+    match instruction.mnemonic() {
+        Mnemonic::Xor | Mnemonic::Sub => {
+            register(0) == register(1) && (register(0).is_gpr32() || register(0).is_gpr64())
+        }
+        Mnemonic::Pxor | Mnemonic::Xorps | Mnemonic::Xorpd => register(0) == register(1),
+        Mnemonic::Vpxor | Mnemonic::Vxorps | Mnemonic::Vxorpd => register(1) == register(2),
+        _ => false,
+    }
+}
+
+/// Whether renaming alone moves the register.
+pub(crate) fn is_eliminated_move(instruction: &Instruction) -> bool {
+    let register = |operand| instruction.op_register(operand);
+    let registers = instruction.op_count() == 2
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op1_kind() == OpKind::Register;
+    if !registers {
+        return false;
+    }
+    match instruction.mnemonic() {
+        Mnemonic::Mov => {
+            let (to, from) = (register(0), register(1));
+            to.is_gpr32() && from.is_gpr32() || to.is_gpr64() && from.is_gpr64()
+        }
+        Mnemonic::Movaps
+        | Mnemonic::Movups
+        | Mnemonic::Movapd
+        | Mnemonic::Movdqa
+        | Mnemonic::Movdqu
+        | Mnemonic::Vmovaps
+        | Mnemonic::Vmovups
+        | Mnemonic::Vmovdqa
+        | Mnemonic::Vmovdqu => true,
+        _ => false,
+    }
+}

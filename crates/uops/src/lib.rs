@@ -1,0 +1,32 @@
+//! Turns x86-64 instructions into the uops that a simulated core executes.
+//!
+//! Input: the bytes of instructions that follow one another, and a table of uops of a processor.
+//! Output: [`sim::core::Uop`]s. What is read and written, and what loads and stores, the decoder
+//! says; ports, latencies and slots are the table's. The tables in `tables/` are made of LLVM's
+//! scheduling models; each says how. An instruction that a table lacks gets a stated default, and is
+//! named.
+//!
+//! ```
+//! use kernlane_uops::UopTable;
+//!
+//! let table = UopTable::find("znver4")?;
+//! // add rax, [rbx]; cmp rax, rcx; jne
+//! let code: [&[u8]; 3] = [&[0x48, 0x03, 0x03], &[0x48, 0x39, 0xc8], &[0x75, 0x00]];
+//! let mut uops = Vec::new();
+//! let made = table.translate(0x1000, &code, 18, &mut uops);
+//! // The load and the addition are one slot. The comparison and the jump are one uop.
+//! assert_eq!(made.iter().map(|it| (it.uops, it.slots)).collect::<Vec<_>>(), [(2, 1), (1, 1), (0, 0)]);
+//! # Ok::<(), kernlane_uops::TableError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod class;
+mod fusion;
+mod registers;
+mod table;
+mod translate;
+
+pub use table::{TableError, UopTable};
+pub use translate::TranslatedInstruction;

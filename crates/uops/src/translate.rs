@@ -1,0 +1,479 @@
+//! Turns instructions that follow one another into uops.
+//!
+//! An instruction becomes its loads, then its computing uops, then its stores. The value of a load
+//! goes to the first computing uop and all others; the last one has the results. Uops of moves that
+//! only load or store have no computing uop. The stack pointer's changes by pushes, pops, calls and
+//! returns cost nothing and delay nothing, as the processors' stack engines have it.
+
+use crate::class;
+use crate::fusion::Fusion;
+use crate::registers;
+use crate::table::{ComputingUop, Entry, UopTable};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    Register, UsedMemory,
+};
+use sim::core::{Uop, UopKind, UopRegister};
+
+/// What an instruction became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TranslatedInstruction {
+    /// The index of its first uop among those of the call's `into`.
+    pub first_uop: u32,
+    /// The number of uops; 0 for a jump that is one uop with the comparison before.
+    pub uops: u8,
+    /// The number of slots.
+    pub slots: u8,
+    /// The table has no entry: the default holds. The name of the instruction's mnemonic.
+    pub unknown: Option<Mnemonic>,
+}
+
+/// The flags that arithmetic sets, among iced-x86's bits of flags: OF, SF, ZF, AF, CF, PF.
+const ARITHMETIC: u32 = 0x3f;
+
+/// The most uops of an instruction.
+const MOST_UOPS: usize = 64;
+
+impl UopTable {
+    /// Turns the instructions at `addr`, each given by its bytes, into uops, and appends these.
+    /// `atomic_latency`: cycles of an atomic read-modify-write. Bytes that are no instruction become
+    /// one uop without effect.
+    pub fn translate(
+        &self,
+        addr: u64,
+        code: &[&[u8]],
+        atomic_latency: u16,
+        into: &mut Vec<Uop>,
+    ) -> Vec<TranslatedInstruction> {
+        let mut at = addr;
+        let decoded: Vec<Instruction> = code
+            .iter()
+            .map(|bytes| {
+                let decoded = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode();
+                at = at.wrapping_add(bytes.len() as u64);
+                decoded
+            })
+            .collect();
+        let mut info = InstructionInfoFactory::new();
+        let mut made = Vec::with_capacity(decoded.len());
+        let mut fused = false;
+        for (index, instruction) in decoded.iter().enumerate() {
+            let first_uop = into.len() as u32;
+            if std::mem::take(&mut fused) {
+                made.push(TranslatedInstruction { first_uop, uops: 0, slots: 0, unknown: None });
+                continue;
+            }
+            let mut translation = Translation {
+                table: self,
+                instruction,
+                facts: Facts::new(instruction, &mut info),
+                atomic_latency,
+                uops: Vec::new(),
+            };
+            let unknown = translation.run();
+            let next = decoded.get(index + 1);
+            if next.is_some_and(|next| self.fusion.fuses(instruction, next)) {
+                fused = translation.fuse();
+            }
+            let uops = translation.uops;
+            let slots = uops.iter().filter(|uop| uop.begins_slot).count() as u8;
+            made.push(TranslatedInstruction {
+                first_uop,
+                uops: uops.len() as u8,
+                slots,
+                unknown: unknown.then(|| instruction.mnemonic()),
+            });
+            into.extend(uops);
+        }
+        made
+    }
+}
+
+/// What an instruction reads and writes.
+#[derive(Debug, Default)]
+struct Facts {
+    /// The registers of addresses.
+    address: Vec<UopRegister>,
+    reads: Vec<UopRegister>,
+    writes: Vec<UopRegister>,
+    loads: usize,
+    stores: usize,
+}
+
+impl Facts {
+    fn new(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Facts {
+        let mut facts = Facts::default();
+        let info = factory.info(instruction);
+        for memory in info.used_memory() {
+            facts.memory(memory);
+        }
+        let by_stack = instruction.is_stack_instruction()
+            || matches!(
+                instruction.flow_control(),
+                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Return
+            );
+        for used in info.used_registers() {
+            let Some(register) = registers::of(used.register()) else { continue };
+            let stack_pointer = used.register().full_register() == Register::RSP;
+            if stack_pointer && by_stack {
+                continue;
+            }
+            let (reads, writes) = accesses(used.access());
+            // A register of an address is a value, too, if the instruction names it as an operand.
+            let only_address =
+                facts.address.contains(&register) && !names(instruction, used.register());
+            // A small part of a register keeps the rest, which is an operand then.
+            let merges = writes && is_part(used.register());
+            if (reads && !only_address || merges) && !facts.reads.contains(&register) {
+                facts.reads.push(register);
+            }
+            if writes && !facts.writes.contains(&register) {
+                facts.writes.push(register);
+            }
+        }
+        if instruction.rflags_read() & ARITHMETIC != 0 {
+            facts.reads.push(registers::flags());
+        }
+        if instruction.rflags_modified() & ARITHMETIC != 0 {
+            facts.writes.insert(facts.writes.len().min(1), registers::flags());
+        }
+        facts
+    }
+
+    fn memory(&mut self, memory: &UsedMemory) {
+        let (reads, writes) = accesses(memory.access());
+        self.loads += usize::from(reads);
+        self.stores += usize::from(writes);
+        if reads || writes {
+            let registers = [memory.base(), memory.index()].into_iter().filter_map(registers::of);
+            for register in registers {
+                if !self.address.contains(&register) {
+                    self.address.push(register);
+                }
+            }
+        }
+    }
+}
+
+fn accesses(access: OpAccess) -> (bool, bool) {
+    match access {
+        OpAccess::None | OpAccess::NoMemAccess => (false, false),
+        OpAccess::Read | OpAccess::CondRead => (true, false),
+        OpAccess::Write => (false, true),
+        OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
+    }
+}
+
+/// Whether an operand of the instruction is this register.
+fn names(instruction: &Instruction, register: Register) -> bool {
+    (0..instruction.op_count()).any(|operand| {
+        let named = instruction.op_register(operand);
+        named != Register::None && named.full_register() == register.full_register()
+    })
+}
+
+/// Whether a write of the register keeps other parts of it.
+fn is_part(register: Register) -> bool {
+    register.is_gpr8() || register.is_gpr16()
+}
+
+struct Translation<'a> {
+    table: &'a UopTable,
+    instruction: &'a Instruction,
+    facts: Facts,
+    atomic_latency: u16,
+    uops: Vec<Uop>,
+}
+
+impl Translation<'_> {
+    /// Makes the uops. True: the table has no entry.
+    fn run(&mut self) -> bool {
+        let instruction = self.instruction;
+        if let Some(class) = class::serialising(instruction) {
+            let mut uop = Uop::new(UopKind::Serialising(class), 0);
+            uop.reads = operands(self.facts.reads.iter());
+            uop.writes = results(self.facts.writes.iter());
+            self.uops.push(uop);
+            return false;
+        }
+        if instruction.is_invalid() || class::is_no_op(instruction) {
+            self.uops.push(Uop::new(UopKind::Eliminated, 0));
+            return false;
+        }
+        let (zeroing, moved) =
+            (class::is_zeroing(instruction), class::is_eliminated_move(instruction));
+        if zeroing || moved {
+            let mut uop = Uop::new(UopKind::Eliminated, 0);
+            uop.writes = results(self.facts.writes.iter());
+            if moved {
+                uop.reads = operands(self.facts.reads.iter());
+            }
+            self.uops.push(uop);
+            return false;
+        }
+        let memory = (0..instruction.op_count())
+            .any(|operand| instruction.op_kind(operand) == iced_x86::OpKind::Memory);
+        let table = self.table;
+        // An address is computed where an addition is: LLVM's model of Golden Cove has one port for
+        // it, the processor has five.
+        if instruction.mnemonic() == Mnemonic::Lea {
+            self.make(&table.default);
+            return false;
+        }
+        let entry = table.entry(instruction.code(), memory);
+        // LLVM's model of Golden Cove has no uop for direct jumps.
+        if entry.is_none() && instruction.flow_control() == FlowControl::UnconditionalBranch {
+            let ports = table.branch;
+            let computing = vec![ComputingUop { ports, kept: 0 }];
+            self.make(&Entry { slots: 1, latency: 1, computing });
+            return false;
+        }
+        self.make(entry.unwrap_or(&table.default));
+        entry.is_none()
+    }
+
+    fn make(&mut self, entry: &Entry) {
+        let facts = std::mem::take(&mut self.facts);
+        let branches = self.instruction.flow_control() != FlowControl::Next;
+        let mut computing = entry.computing.clone();
+        // A call's model says only what it stores.
+        let adds_branch = branches && computing.is_empty();
+        if adds_branch {
+            computing.push(ComputingUop { ports: self.table.branch, kept: 0 });
+        }
+        // A load that keeps a part of its register is merged with it. And what neither loads nor
+        // stores computes, even where the model names no port.
+        let merges = facts.loads > 0 && !facts.reads.is_empty();
+        if computing.is_empty() && facts.stores == 0 && (facts.loads == 0 || merges) {
+            computing.extend(self.table.default.computing.first());
+        }
+        let loaded: Vec<UopRegister> = (0..facts.loads.min(8)).map(registers::loaded).collect();
+        for value in &loaded {
+            let mut uop = Uop::new(UopKind::Load, self.table.load);
+            uop.reads = operands(facts.address.iter());
+            uop.writes = match computing.is_empty() {
+                true => results(facts.writes.iter().chain([value])),
+                false => results([value].into_iter()),
+            };
+            self.uops.push(uop);
+        }
+        // What comes first is kept: loaded values, then registers.
+        let values: Vec<&UopRegister> = loaded.iter().chain(&facts.reads).collect();
+        let result = registers::result();
+        let atomic = facts.loads > 0
+            && facts.stores > 0
+            && (self.instruction.has_lock_prefix()
+                || self.instruction.mnemonic() == Mnemonic::Xchg);
+        let last = computing.len().saturating_sub(1);
+        for (place, ComputingUop { ports, kept }) in computing.iter().enumerate() {
+            let mut uop = Uop::new(UopKind::Compute, *ports);
+            uop.reads = operands(values.iter().copied());
+            // A unit has the number of its first port.
+            (uop.unit, uop.unit_cycles) = (ports.trailing_zeros() as u8 & 7, *kept);
+            if place == last {
+                uop.latency = if atomic { self.atomic_latency } else { entry.latency };
+                uop.writes = match facts.stores {
+                    0 => results(facts.writes.iter()),
+                    _ => results([&result].into_iter().chain(&facts.writes)),
+                };
+            }
+            self.uops.push(uop);
+        }
+        let stored = if computing.is_empty() || branches { values } else { vec![&result] };
+        for _ in 0..facts.stores.min(8) {
+            let mut address = Uop::new(UopKind::StoreAddress, self.table.store_address);
+            address.reads = operands(facts.address.iter());
+            let mut data = Uop::new(UopKind::StoreData, self.table.store_data);
+            data.reads = operands(stored.iter().copied());
+            self.uops.extend([address, data]);
+        }
+        self.uops.truncate(MOST_UOPS);
+        let beside = adds_branch && self.table.fusion == Fusion::Intel;
+        self.begin_slots(usize::from(entry.slots) + usize::from(beside));
+    }
+
+    /// Says which uops begin a slot, so that there are `slots`. Stores stand for themselves first,
+    /// then the computing uops behind the first, then the first one. Further slots, which the model
+    /// does not explain, do nothing.
+    fn begin_slots(&mut self, slots: usize) {
+        self.uops.iter_mut().for_each(|uop| uop.begins_slot = false);
+        let computing =
+            self.uops.iter().position(|uop| uop.kind == UopKind::Compute).unwrap_or(usize::MAX);
+        let order = |place: usize, uop: &Uop| match uop.kind {
+            _ if place == 0 => 0,
+            UopKind::StoreAddress => 1,
+            UopKind::Load => 2,
+            UopKind::Compute if place != computing => 3,
+            UopKind::Compute => 4,
+            _ => 5,
+        };
+        let mut places: Vec<usize> = (0..self.uops.len()).collect();
+        places.sort_by_key(|&place| order(place, &self.uops[place]));
+        for &place in places.iter().take(slots) {
+            self.uops[place].begins_slot = true;
+        }
+        let missing = slots.saturating_sub(self.uops.len()).min(MOST_UOPS - self.uops.len());
+        self.uops.extend((0..missing).map(|_| Uop::new(UopKind::Eliminated, 0)));
+    }
+
+    /// The last computing uop also jumps. False: there is none.
+    fn fuse(&mut self) -> bool {
+        let last = self.uops.iter_mut().rfind(|uop| uop.kind == UopKind::Compute);
+        let Some(last) = last else { return false };
+        last.ports = self.table.branch;
+        true
+    }
+}
+
+fn operands<'a>(all: impl Iterator<Item = &'a UopRegister>) -> [UopRegister; 3] {
+    filled(all, UopRegister::NONE)
+}
+
+fn results<'a>(all: impl Iterator<Item = &'a UopRegister>) -> [UopRegister; 3] {
+    filled(all, UopRegister::DISCARD)
+}
+
+/// The first three; `none` where there are fewer.
+fn filled<'a>(all: impl Iterator<Item = &'a UopRegister>, none: UopRegister) -> [UopRegister; 3] {
+    let mut three = [none; 3];
+    three.iter_mut().zip(all).for_each(|(place, register)| *place = *register);
+    three
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> UopTable {
+        UopTable::find("sapphirerapids").unwrap()
+    }
+
+    /// The uops of one instruction.
+    fn uops_of(table: &UopTable, bytes: &[u8]) -> Vec<Uop> {
+        let mut uops = Vec::new();
+        table.translate(0x1000, &[bytes], 18, &mut uops);
+        uops
+    }
+
+    fn kinds(uops: &[Uop]) -> Vec<(UopKind, bool)> {
+        uops.iter().map(|uop| (uop.kind, uop.begins_slot)).collect()
+    }
+
+    fn register(register: Register) -> UopRegister {
+        registers::of(register).unwrap()
+    }
+
+    #[test]
+    fn loads_computations_and_stores() {
+        use UopKind::{Compute, Eliminated, Load, StoreAddress, StoreData};
+        let table = table();
+        let cases: [(&[u8], &[(UopKind, bool)]); 12] = [
+            (&[0x48, 0x01, 0xc8], &[(Compute, true)]), // add rax, rcx
+            (&[0x48, 0x03, 0x03], &[(Load, true), (Compute, false)]), // add rax, [rbx]
+            (
+                &[0x48, 0x01, 0x03], // add [rbx], rax
+                &[(Load, true), (Compute, false), (StoreAddress, true), (StoreData, false)],
+            ),
+            (&[0x48, 0x89, 0x03], &[(StoreAddress, true), (StoreData, false)]), // mov [rbx], rax
+            (&[0x48, 0x8b, 0x03], &[(Load, true)]),                             // mov rax, [rbx]
+            (&[0x50], &[(StoreAddress, true), (StoreData, false)]),             // push rax
+            (&[0x58], &[(Load, true)]),                                         // pop rax
+            (&[0xc3], &[(Load, true), (Compute, false)]),                       // ret
+            (&[0x90], &[(Eliminated, true)]),                                   // nop
+            (&[0x31, 0xc0], &[(Eliminated, true)]),                             // xor eax, eax
+            (&[0x48, 0x89, 0xc8], &[(Eliminated, true)]),                       // mov rax, rcx
+            (&[0x06], &[(Eliminated, true)]),                                   // no instruction
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(kinds(&uops_of(&table, bytes)), expected, "{bytes:02x?}");
+        }
+        let call = uops_of(&table, &[0xe8, 0, 0, 0, 0]);
+        let count = |kind| call.iter().filter(|uop| uop.kind == kind).count();
+        assert_eq!([count(Compute), count(StoreAddress), count(StoreData)], [1; 3]);
+    }
+
+    #[test]
+    fn operands_and_results() {
+        let table = table();
+        let (rax, rcx, rbx) =
+            (register(Register::RAX), register(Register::RCX), register(Register::RBX));
+        let add = uops_of(&table, &[0x48, 0x01, 0xc8]);
+        let sorted = |mut all: [UopRegister; 3]| {
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(sorted(add[0].reads), sorted([rax, rcx, UopRegister::NONE]));
+        assert_eq!(sorted(add[0].writes), sorted([rax, registers::flags(), UopRegister::DISCARD]));
+        assert_eq!(add[0].latency, 1);
+        // The load's address is rbx; the addition waits for the loaded value and rax.
+        let add = uops_of(&table, &[0x48, 0x03, 0x03]);
+        assert_eq!(add[0].reads[0], rbx);
+        assert_eq!(add[0].writes[0], registers::loaded(0));
+        assert_eq!(sorted(add[1].reads), sorted([registers::loaded(0), rax, UopRegister::NONE]));
+        // A load keeps what it does not write of a register: mov al, [rbx].
+        let part = uops_of(&table, &[0x8a, 0x03]);
+        assert!(part.iter().any(|uop| uop.reads.contains(&rax)), "{part:?}");
+        // The store of `add [rbx], rax` stores the sum.
+        let store = uops_of(&table, &[0x48, 0x01, 0x03]);
+        assert_eq!(store[3].reads[0], registers::result());
+        assert!(store[1].writes.contains(&registers::result()));
+        // pop changes the stack pointer for nothing.
+        let pop = uops_of(&table, &[0x58]);
+        assert_eq!(pop[0].writes[0], rax);
+        assert!(!pop[0].writes.contains(&register(Register::RSP)));
+        // A multiplication takes three cycles on one port.
+        let multiply = uops_of(&table, &[0x48, 0x0f, 0xaf, 0xc1]);
+        assert_eq!((multiply[0].latency, multiply[0].ports.count_ones()), (3, 1));
+        // An atomic addition takes what the machine says.
+        let atomic = uops_of(&table, &[0xf0, 0x48, 0x01, 0x03]);
+        let slowest = atomic.iter().map(|uop| uop.latency).max();
+        assert_eq!(slowest, Some(18));
+    }
+
+    #[test]
+    fn serialising_instructions_have_their_class() {
+        use sim::core::Serialising;
+        let table = table();
+        let cases: [(&[u8], Serialising); 9] = [
+            (&[0x0f, 0x05], Serialising::SystemCall),
+            (&[0x48, 0x0f, 0x07], Serialising::SystemReturn),
+            (&[0x48, 0xcf], Serialising::InterruptReturn),
+            (&[0x0f, 0x01, 0xf8], Serialising::SwapBase),
+            (&[0xfa], Serialising::InterruptsOff),
+            (&[0xfb], Serialising::InterruptsOn),
+            (&[0x0f, 0x22, 0xd8], Serialising::WriteAddressSpace),
+            (&[0x0f, 0x22, 0xe0], Serialising::Other),
+            (&[0x0f, 0xa2], Serialising::Identify),
+        ];
+        for (bytes, class) in cases {
+            assert_eq!(uops_of(&table, bytes)[0].kind, UopKind::Serialising(class), "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_comparison_and_its_jump_are_one_uop() {
+        let table = table();
+        let code: [&[u8]; 3] = [&[0x48, 0x39, 0xc8], &[0x74, 0x00], &[0x74, 0x00]];
+        let mut uops = Vec::new();
+        let made = table.translate(0, &code, 18, &mut uops);
+        assert_eq!(made.iter().map(|it| it.slots).collect::<Vec<_>>(), [1, 0, 1]);
+        assert_eq!(uops[0].ports, table.branch);
+        assert_eq!(uops[0].reads.iter().filter(|it| **it != UopRegister::NONE).count(), 2);
+    }
+
+    /// Whatever the bytes: no panic, at least one slot unless it is fused, and few uops.
+    #[test]
+    fn any_bytes_are_translated() {
+        let table = table();
+        let mut state = 3_u64;
+        let mut uops = Vec::new();
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let bytes = state.to_le_bytes();
+            uops.clear();
+            let made = table.translate(0, &[&bytes[1..], &bytes], 18, &mut uops);
+            assert!(made[0].slots > 0 && usize::from(made[0].uops) <= MOST_UOPS);
+            assert_eq!(made[0].uops + made[1].uops, uops.len() as u8);
+        }
+    }
+}
