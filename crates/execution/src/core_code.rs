@@ -217,7 +217,7 @@ impl CoreBlocks {
     /// A physical address that no other line has.
     fn stand_in(&self, line: LineId) -> PhysAddr {
         let mode = if line.mode() == Mode::User { 1 << 36 } else { 0 };
-        PhysAddr(u64::from(line.index()) * self.line_bytes | mode)
+        PhysAddr((u64::from(line.index()) * self.line_bytes) | mode)
     }
 
     /// The block of a fragment, whether an interruption follows, and whether no instruction of its

@@ -28,7 +28,7 @@ fn bad_input_is_named_and_nothing_is_made() {
         (
             &["nothing", "--kernel", "tree"],
             "there is no workload \"nothing\": give compile, database, engineering, files, net, \
-             shell, web or the path",
+             shell, web, bench:NAME or the path",
         ),
         (&["none.toml", "--kernel", "tree"], "reading the workload none.toml: No such file"),
         (&["mine.toml", "--kernel", "tree"], "line 2"),

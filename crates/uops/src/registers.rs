@@ -59,8 +59,7 @@ mod tests {
         assert_eq!(of(Register::XMM3), of(Register::YMM3));
         assert_ne!(of(Register::RAX), of(Register::RCX));
         assert_eq!([Register::RIP, Register::FS].map(of), [None; 2]);
-        let mut all: Vec<Option<UopRegister>> =
-            Register::values().map(|register| of(register)).collect();
+        let mut all: Vec<Option<UopRegister>> = Register::values().map(of).collect();
         all.sort_unstable();
         all.dedup();
         assert!(!all.contains(&Some(flags())) && !all.contains(&Some(loaded(0))));

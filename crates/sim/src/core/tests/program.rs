@@ -160,7 +160,7 @@ impl Program {
             runs.push(FetchRun {
                 line: LineId::new(Mode::Kernel, number).unwrap(),
                 page: LineId::new(Mode::Kernel, 0).unwrap(),
-                physical: PhysAddr(1 << 30 | u64::from(number) * 64),
+                physical: PhysAddr((1 << 30) | (u64::from(number) * 64)),
                 instructions: own.len() as u16,
             });
             instructions.extend(own);
