@@ -1,10 +1,11 @@
 //! What recording costs, and asking the recording for services: CPU time and memory beside the same
 //! run without the plugin, bytes on disk.
 //!
-//! `cargo bench -p kernlane --bench recording -- TREE [cpus=N] [WORKLOAD…]`. TREE is a kernel's build
-//! tree; one CPU unless N; all shipped workloads unless some are named. Every figure is a ratio of two runs of one guest
-//! with the same flags: the shortest of `RUNS` each, in turns, so that other work on the machine
-//! troubles both alike. CPU time is user and system time of all of QEMU's threads.
+//! `cargo bench -p kernlane --bench recording -- TREE [cpus=N] [WORKLOAD…]`. TREE is a kernel's
+//! build tree; one CPU unless N; all shipped workloads unless some are named. Every figure is a
+//! ratio of two runs of one guest with the same flags: the shortest of `RUNS` each, in turns, so
+//! that other work on the machine troubles both alike. CPU time is user and system time of all of
+//! QEMU's threads.
 
 mod processor_time;
 

@@ -1,5 +1,5 @@
-//! Benchmarks of the suite as workloads: in the guest, the suite's static program runs one benchmark
-//! a fixed number of times, and executes the marks itself, right before and right behind.
+//! Benchmarks of the suite as workloads: in the guest, the suite's static program runs one
+//! benchmark a fixed number of times, and executes the marks itself, right before and right behind.
 //!
 //! Input: the name of a benchmark, and the bytes of `kernlane-bench`. Output: a workload. This
 //! module knows no benchmark.

@@ -104,8 +104,8 @@ impl Program {
         }
     }
 
-    /// Waits for the program, however long it takes, even if the user interrupts meanwhile: for what
-    /// must not be left half done.
+    /// Waits for the program, however long it takes, even if the user interrupts meanwhile: for
+    /// what must not be left half done.
     ///
     /// # Errors
     /// The status cannot be read.

@@ -1,10 +1,10 @@
 //! Which CPU executes.
 //!
 //! With several vCPUs on one thread, QEMU gives callbacks the number of the vCPU that made a
-//! translation, not of the one that executes it (docs/explanation/recording.md). So the CPU is known
-//! by its registers: the kernel keeps the base of a CPU's own variables in `gs_base`, and in user
-//! mode in `k_gs_base`. Input: these registers, and the kernel's table `__per_cpu_offset` of the
-//! bases. Output: the number of the CPU, as the kernel counts.
+//! translation, not of the one that executes it (docs/explanation/recording.md). So the CPU is
+//! known by its registers: the kernel keeps the base of a CPU's own variables in `gs_base`, and in
+//! user mode in `k_gs_base`. Input: these registers, and the kernel's table `__per_cpu_offset` of
+//! the bases. Output: the number of the CPU, as the kernel counts.
 
 use crate::qemu::{ByteArray, Register, read_memory};
 use trace::{CpuCount, CpuId};

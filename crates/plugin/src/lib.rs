@@ -111,7 +111,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// Whether the plugin can run in this QEMU, with so many vCPUs.
+/// Whether the plugin can run in this QEMU, whose guest must have `cpus` vCPUs.
 fn check_qemu(info: &sys::qemu_info_t, cpus: c_int) -> Result<(), String> {
     // SAFETY: `target_name` is a string of QEMU that is valid as long as `info`.
     let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();

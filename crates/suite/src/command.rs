@@ -82,8 +82,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 
-    /// Run the public suites that are installed: perf bench, hackbench, stress-ng, sockperf, iperf3,
-    /// netperf, fio, sysbench, wrk
+    /// Run the public suites that are installed: perf bench, hackbench, stress-ng, sockperf,
+    /// iperf3, netperf, fio, sysbench, wrk
     #[arg(long, conflicts_with_all = ["quick", "cpu", "compare", "generations"])]
     pub public: bool,
 
@@ -119,7 +119,7 @@ pub struct BenchArgs {
     #[arg(long, hide = true, value_name = "NAME")]
     pub worker: Option<String>,
 
-    /// With --worker: run so many operations between marks, for a recorder (internal)
+    /// With --worker: run N operations between marks, for a recorder (internal)
     #[arg(long, hide = true, value_name = "N", requires = "worker")]
     pub operations: Option<u64>,
 }

@@ -16,8 +16,8 @@ pub const START: [u8; 8] = [0x0f, 0x1f, 0x84, 0x00, 0x01, 0x00, 0x4c, 0x4b];
 /// `nopl 0x4b4c0002(%rax,%rax,1)`: counting has ended.
 pub const END: [u8; 8] = [0x0f, 0x1f, 0x84, 0x00, 0x02, 0x00, 0x4c, 0x4b];
 
-/// How many operations are counted, if nobody says: so many that a start alone does not matter, and
-/// so few that a recording takes seconds.
+/// The number of operations that are counted by default. It is large enough that the start of the
+/// program does not matter, and small enough that a recording takes seconds.
 pub fn operations(benchmark: &Benchmark) -> u64 {
     let name = benchmark.name;
     let long = ["process/", "fault/", "user/", "tree/walk", "tree/list", "signal/other"];

@@ -42,8 +42,8 @@ pub enum StreamEvent {
         /// The number of instructions reached: at least 1, fewer than all.
         instructions: u32,
     },
-    /// The task that executes what follows on this CPU. The event comes before the translation in which the
-    /// switch happened.
+    /// The task that executes what follows on this CPU. The event comes before the translation in
+    /// which the switch happened.
     Task(TaskId),
     /// The workload executed a marker. The event comes before the translation with the marker.
     Marker(u32),

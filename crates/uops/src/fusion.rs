@@ -33,7 +33,8 @@ impl Fusion {
         let memory = operands.contains(&OpKind::Memory);
         let constant = first.op_count() == 2 && first.op1_kind() != OpKind::Register && !memory
             || first.op_count() == 2 && memory && is_immediate(first.op1_kind());
-        // A constant beside an operand in memory keeps a pair apart, and so does a result in memory.
+        // A constant beside an operand in memory keeps a pair apart, and so does a result in
+        // memory.
         let apart = memory && constant;
         let compares = matches!(first.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
         if apart || !compares && first.op0_kind() == OpKind::Memory {

@@ -3,8 +3,8 @@
 //! Input: the bytes of instructions that follow one another, and a table of uops of a processor.
 //! Output: [`sim::core::Uop`]s. What is read and written, and what loads and stores, the decoder
 //! says; ports, latencies and slots are the table's. The tables in `tables/` are made of LLVM's
-//! scheduling models; each says how. An instruction that a table lacks gets a stated default, and is
-//! named.
+//! scheduling models; each says how. An instruction that a table lacks gets a stated default, and
+//! is named.
 //!
 //! ```
 //! use kernlane_uops::UopTable;

@@ -1,6 +1,7 @@
 //! The numbers of x86 registers in a simulated core.
 //!
-//! A register counts with all its parts: `al` and `rax` have one number. All flags are one register.
+//! A register counts with all its parts: `al` and `rax` have one number. All flags are one
+//! register.
 
 use iced_x86::Register;
 use sim::core::UopRegister;

@@ -36,8 +36,8 @@ const MOST_UOPS: usize = 64;
 
 impl UopTable {
     /// Turns the instructions at `addr`, each given by its bytes, into uops, and appends these.
-    /// `atomic_latency`: cycles of an atomic read-modify-write. Bytes that are no instruction become
-    /// one uop without effect.
+    /// `atomic_latency`: cycles of an atomic read-modify-write. Bytes that are no instruction
+    /// become one uop without effect.
     pub fn translate(
         &self,
         addr: u64,

@@ -1,4 +1,5 @@
-//! The tables of Speer 1994, section 3, beside the benchmarks of the suite that stand for their rows.
+//! The tables of Speer 1994, section 3, beside the benchmarks of the suite that stand for their
+//! rows.
 
 use suite::benchmark::{Benchmark, Source};
 use suite::list;

@@ -18,9 +18,9 @@ use trace::CpuCount;
 /// Record every instruction that a kernel and a workload execute, in order
 ///
 /// Runs the kernel and the workload under QEMU's emulation, on one CPU or on several. The guest's
-/// clock counts executed instructions, so repeating a recording gives the same bytes. The guest is made from
-/// Debian packages; nothing is installed on this machine. The workload says where counting starts
-/// and ends.
+/// clock counts executed instructions, so repeating a recording gives the same bytes. The guest is
+/// made from Debian packages; nothing is installed on this machine. The workload says where
+/// counting starts and ends.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane record net --kernel ~/linux -o net.rec\n  kernlane record bench:call/getpid --kernel ~/linux -o getpid.rec"

@@ -1,4 +1,5 @@
-//! The workload that a command's argument names: a shipped one, a file, or a benchmark of the suite.
+//! The workload that a command's argument names: a shipped one, a file, or a benchmark of the
+//! suite.
 
 use anyhow::{Context, Result};
 use guest::{Workload, benchmark};

@@ -4,9 +4,9 @@
 //! 16 bits, a hash of where the branch is and where it goes, into the lowest ones (Yavarzadeh et
 //! al., "Half&Half: Demystifying Intel's Directional Branch Predictors", IEEE S&P 2023). A table of
 //! a predictor looks at the bits of the last `branches` taken branches. It needs them as an index
-//! and as tags of few bits. A [`Folded`] keeps such a number up to date: the path is cut into pieces
-//! of that many bits, which are xored. A shift of the path rotates the number, and the bits that
-//! leave the path are taken back (Seznec and Michaud, JILP 8, 2006).
+//! and as tags of few bits. A [`Folded`] keeps such a number up to date: the path is cut into
+//! pieces of that many bits, which are xored. A shift of the path rotates the number, and the bits
+//! that leave the path are taken back (Seznec and Michaud, JILP 8, 2006).
 
 use crate::branches::CodeAddr;
 

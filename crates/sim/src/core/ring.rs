@@ -1,4 +1,4 @@
-//! The last values of a stream: what a queue of so many entries remembers.
+//! The last values of a stream: what a queue with a fixed number of entries remembers.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Ring<T> {

@@ -9,8 +9,8 @@
 //! * A uop begins when its operands are there and one of its ports is free.
 //! * Slots retire in program order.
 //!
-//! What determined a cycle is known at the same time. So each slot of each cycle is counted as used,
-//! or as lost to one cause (`slots.rs`).
+//! What determined a cycle is known at the same time. So each slot of each cycle is counted as
+//! used, or as lost to one cause (`slots.rs`).
 
 use super::counters::CoreCounters;
 use super::data_side::{DataReady, DataSide, SharedMemory};

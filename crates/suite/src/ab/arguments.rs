@@ -37,7 +37,7 @@ pub struct AbArgs {
         value_parser = clap::value_parser!(u16).range(2..=1000))]
     pub boots: u16,
 
-    /// With --kernels: let each boot settle for so many seconds
+    /// With --kernels: wait SECONDS after each boot before measuring
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, allow_negative_numbers = true)]
     pub settle: f64,
 

@@ -49,8 +49,8 @@ pub fn kernel(boot: &str, is_file: bool) -> Result<Kernel> {
     Ok(Kernel { boot, identity: None, release })
 }
 
-/// The release in a bzImage's header (Documentation/arch/x86/boot.rst: `HdrS` at 0x202, the place of
-/// the version less 0x200 at 0x20e).
+/// The release in a bzImage's header (Documentation/arch/x86/boot.rst: `HdrS` at 0x202, the place
+/// of the version less 0x200 at 0x20e).
 fn release(image: &[u8]) -> Option<String> {
     (image.get(0x202..0x206)? == b"HdrS").then_some(())?;
     let at = u16::from_le_bytes(image.get(0x20e..0x210)?.try_into().ok()?);

@@ -1,8 +1,8 @@
 //! What survives a reboot: which kernels are compared, what was measured, and which kernel must run
 //! next.
 //!
-//! A file in the directory of the run. It says every boot what to do; a boot that does not fit it is
-//! an error.
+//! A file in the directory of the run. It says every boot what to do; a boot that does not fit it
+//! is an error.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
