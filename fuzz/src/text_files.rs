@@ -7,7 +7,7 @@ use image::BuildId;
 use image::address::LinkAddr;
 use image::map::PlacementMap;
 use image::order::{Layout, Run};
-use image::place::{Ending, PlacedBlock, Placement};
+use image::place::{CallPadding, Ending, PlacedBlock, Placement};
 use layout::graph::{EdgeKind, SeedClass};
 use profile::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use replay::results::ResultFile;
@@ -111,6 +111,7 @@ pub fn layout_seeds() -> Vec<Vec<u8>> {
         seed: 7,
         profile: "none".to_owned(),
         hot: 1,
+        call_padding: CallPadding::Dropped,
         runs: vec![run(0xffff_ffff_8100_0010, 0x40, "f"), run(0xffff_ffff_8100_0000, 0x10, "g h")],
     };
     vec![whole.to_text().into(), Layout::original(build_id()).to_text().into()]
@@ -130,7 +131,10 @@ pub fn map_seeds() -> Vec<Vec<u8>> {
         block(0xffff_ffff_8100_0010, 0xffff_ffff_8100_0000, 0, Ending::JumpDropped),
         block(0xffff_ffff_8100_0020, 0xffff_ffff_8100_0010, 0, Ending::Same),
     ];
-    let whole = PlacementMap { build_id: build_id(), placement: Placement { blocks } };
+    let whole = PlacementMap {
+        build_id: build_id(),
+        placement: Placement { call_padding: CallPadding::Dropped, blocks },
+    };
     vec![whole.to_text().into()]
 }
 

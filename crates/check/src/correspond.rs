@@ -9,7 +9,7 @@ use super::address_words::AddressWords;
 use super::kernel::{KernelFile, KernelSection, KernelSymbol, START_KERNEL_MAP};
 use super::realign;
 use super::verdict::Findings;
-use image::place::{PlacedBlock, Placement};
+use image::place::{CallPadding, PlacedBlock, Placement};
 use std::collections::HashMap;
 
 /// A run of bytes outside the map that moved by one distance.
@@ -68,6 +68,9 @@ pub struct Correspondence<'k, 'd> {
     covered: Vec<(u64, u64)>,
     /// Where the padding of a function is shorter in the new kernel: old → new address.
     shortened: HashMap<u64, u64>,
+    /// Where the padding of a function was dropped: its old address → the new address of the
+    /// function's entry.
+    dropped: HashMap<u64, u64>,
 }
 
 impl<'k, 'd> Correspondence<'k, 'd> {
@@ -83,7 +86,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             map.blocks.iter().map(|b| (b.new.0, u64::from(b.new_size) + u64::from(b.appended))),
         );
         let covered = intervals(map.blocks.iter().map(|b| (b.old.0, u64::from(b.old_size))));
-        let mut anchors = SectionAnchors::new(old, new, &map.blocks, &covered, &placed_new);
+        let mut anchors = SectionAnchors::new(old, new, map, &covered, &placed_new);
         if let Some((at, new_at)) = data.behind_kallsyms
             && let Some(section) = old.section_index(at)
         {
@@ -93,6 +96,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         if !anchors.shortened.is_empty() {
             findings.prove("call padding cut to what is patched", anchors.shortened.len() as u64);
         }
+        prove_dropped(old, new, &anchors.dropped, &placed_new, findings);
         let mut regions = Vec::new();
         for (index, section) in old.sections.iter().enumerate() {
             let Some(twin) = twin_of(old, new, index) else {
@@ -119,7 +123,13 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             pairs: Vec::new(),
             covered,
             shortened: anchors.shortened,
+            dropped: anchors.dropped,
         }
+    }
+
+    /// Whether `name` names padding at `old` that the new kernel no longer has.
+    pub(crate) fn is_dropped_padding(&self, name: &str, old: u64) -> bool {
+        name.starts_with(PADDING_PREFIX) && self.dropped.contains_key(&old)
     }
 
     /// The pair whose old instruction contains `old`.
@@ -278,45 +288,84 @@ pub fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
 }
 
 /// The prefix that the kernel's build gives to the padding in front of a function.
-const PADDING_PREFIX: &str = "__pfx_";
+pub(crate) const PADDING_PREFIX: &str = "__pfx_";
+
+/// The byte of which this padding consists.
+const NO_OP: u8 = 0x90;
 
 /// The padding of one function: its old and its new address.
 struct FunctionPadding {
     old: u64,
     new: u64,
-    shortened: bool,
+    change: PaddingChange,
+}
+
+/// What a relink did to the padding of a function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PaddingChange {
+    Kept,
+    /// Only the bytes that the kernel patches are left.
+    Shortened,
+    /// Nothing is left, and the name is gone.
+    Dropped,
 }
 
 /// Pairs the padding in front of functions, which goes where its function goes. It may become
-/// shorter if the rest is all that the kernel patches, and the removed bytes were no-ops.
+/// shorter if the rest is all that the kernel patches, and the removed bytes were no-ops. It may
+/// vanish with its name if the map says so.
 fn paddings(
     name: &str,
     section: usize,
     old: &KernelFile,
     new: &KernelFile,
     patched: Option<u64>,
-    blocks: &[PlacedBlock],
+    map: &Placement,
 ) -> Vec<FunctionPadding> {
+    let blocks = &map.blocks;
+    let no_ops =
+        |addr, size| old.bytes(addr, size).is_some_and(|bytes| bytes.iter().all(|&b| b == NO_OP));
     let of_section = old.named(name).filter(|s| s.section == Some(section));
     let found = of_section.filter_map(|s| {
         let end = s.addr.0.checked_add(s.size)?;
         let function = blocks[blocks.binary_search_by_key(&end, |b| b.old.0).ok()?].new.0;
-        let as_before =
-            FunctionPadding { old: s.addr.0, new: function.wrapping_sub(s.size), shortened: false };
+        let padding = |new, change| FunctionPadding { old: s.addr.0, new, change };
+        let as_before = padding(function.wrapping_sub(s.size), PaddingChange::Kept);
+        let stands_before = |t: &KernelSymbol| t.addr.0.checked_add(t.size) == Some(function);
+        if map.call_padding == CallPadding::Dropped
+            && !new.named(name).any(stands_before)
+            && no_ops(s.addr.0, s.size)
+        {
+            return Some(padding(function, PaddingChange::Dropped));
+        }
         let suffices =
             |t: &&KernelSymbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
-        let in_front = |t: &&KernelSymbol| t.addr.0.checked_add(t.size) == Some(function);
-        let Some(twin) = new.named(name).filter(suffices).find(in_front) else {
-            return Some(as_before);
-        };
-        let gone = old.bytes(s.addr.0, s.size - twin.size);
-        Some(if gone.is_some_and(|bytes| bytes.iter().all(|&b| b == 0x90)) {
-            FunctionPadding { old: s.addr.0, new: twin.addr.0, shortened: true }
-        } else {
-            as_before
-        })
+        let twin = new.named(name).filter(suffices).find(|t| stands_before(t));
+        let twin = twin.filter(|twin| no_ops(s.addr.0, s.size - twin.size));
+        Some(twin.map_or(as_before, |twin| padding(twin.addr.0, PaddingChange::Shortened)))
     });
     found.collect()
+}
+
+/// A kernel that boots with `retbleed=stuff` would take no-ops in front of an entry for padding,
+/// and write its template over them. So where padding was dropped, code of other functions must not
+/// consist of no-ops there.
+fn prove_dropped(
+    old: &KernelFile,
+    new: &KernelFile,
+    dropped: &HashMap<u64, u64>,
+    placed: &[(u64, u64)],
+    findings: &mut Findings,
+) {
+    let patched = patched_padding(old).unwrap_or(0);
+    for (&at, &entry) in dropped {
+        let from = entry.wrapping_sub(patched);
+        let like_padding = patched > 0
+            && new.bytes(from, patched).is_none_or(|bytes| bytes.iter().all(|&b| b == NO_OP))
+            && (from..entry).any(|byte| contains(placed, byte));
+        findings.expect(!like_padding, "call padding dropped", at, entry, || {
+            "the code in front of the entry looks like call padding".to_owned()
+        });
+    }
 }
 
 /// The number of bytes in front of an entry that a kernel with call-depth tracking patches: the
@@ -342,6 +391,8 @@ struct SectionAnchors {
     by_section: HashMap<usize, Vec<SymbolAnchor>>,
     /// The paddings of functions that became shorter and are not anchors: old → new address.
     shortened: HashMap<u64, u64>,
+    /// The old addresses of the paddings that were dropped, and the new addresses of the entries.
+    dropped: HashMap<u64, u64>,
 }
 
 impl SectionAnchors {
@@ -350,12 +401,12 @@ impl SectionAnchors {
     fn new(
         old: &KernelFile,
         new: &KernelFile,
-        blocks: &[PlacedBlock],
+        map: &Placement,
         covered: &[(u64, u64)],
         placed: &[(u64, u64)],
     ) -> Self {
         let mut by_section: HashMap<usize, Vec<SymbolAnchor>> = HashMap::new();
-        let mut shortened = HashMap::new();
+        let (mut shortened, mut dropped) = (HashMap::new(), HashMap::new());
         let patched = patched_padding(old);
         let mut done: HashMap<(&str, usize), ()> = HashMap::new();
         for symbol in &old.symbols {
@@ -364,15 +415,19 @@ impl SectionAnchors {
                 continue;
             }
             if symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0 {
-                for padding in paddings(symbol.name, section, old, new, patched, blocks) {
-                    if padding.shortened {
-                        shortened.insert(padding.old, padding.new);
-                    } else {
-                        by_section.entry(section).or_default().push(SymbolAnchor {
-                            old: padding.old,
-                            new: padding.new,
-                            size: symbol.size,
-                        });
+                for padding in paddings(symbol.name, section, old, new, patched, map) {
+                    let FunctionPadding { old, new, change } = padding;
+                    match change {
+                        PaddingChange::Kept => {
+                            let anchor = SymbolAnchor { old, new, size: symbol.size };
+                            by_section.entry(section).or_default().push(anchor);
+                        }
+                        PaddingChange::Shortened => {
+                            shortened.insert(old, new);
+                        }
+                        PaddingChange::Dropped => {
+                            dropped.insert(old, new);
+                        }
                     }
                 }
                 continue;
@@ -398,7 +453,7 @@ impl SectionAnchors {
                 by_section.entry(section).or_default().extend(pairs);
             }
         }
-        SectionAnchors { by_section, shortened }
+        SectionAnchors { by_section, shortened, dropped }
     }
 
     /// The anchors of one section, ascending, one for each address. If several symbols share an

@@ -40,6 +40,9 @@ fn symbols<'k, 'd>(
 ) -> Vec<&'k KernelSymbol<'d>> {
     let mut used: HashSet<*const KernelSymbol> = HashSet::with_capacity(c.old.symbols.len());
     for symbol in c.old.symbols.iter().filter(|s| s.section.is_some()) {
+        if c.is_dropped_padding(symbol.name, symbol.addr.0) {
+            continue;
+        }
         let fits = |t: &&KernelSymbol| {
             t.section.is_some()
                 && t.function == symbol.function
@@ -120,7 +123,10 @@ fn functions_of_blocks(c: &Correspondence, units: &[CodeUnit], findings: &mut Fi
     // the name of a neighbour.
     let named = |u: &&CodeUnit| {
         let mut nearest = c.old.nearest(u.old).into_iter().flatten();
-        c.in_map(u.old) && nearest.any(|s| s.size == 0 || u.old < s.addr.0.saturating_add(s.size))
+        // A block that was only a jump, and lost it, has no address of its own.
+        c.in_map(u.old)
+            && u.new_size > 0
+            && nearest.any(|s| s.size == 0 || u.old < s.addr.0.saturating_add(s.size))
     };
     let wrong: Vec<(u64, u64, String)> = units
         .par_iter()
@@ -155,6 +161,10 @@ fn kallsyms(c: &Correspondence, old: &Kallsyms, new: &Kallsyms, findings: &mut F
         by_name.entry(&entry.name).or_default().push(entry);
     }
     for entry in &old.entries {
+        let name = str::from_utf8(entry.name.get(1..).unwrap_or(&[]));
+        if name.is_ok_and(|name| c.is_dropped_padding(name, entry.addr)) {
+            continue;
+        }
         let absolute = entry.name.first().is_some_and(|t| matches!(t, b'a' | b'A'));
         let twins = by_name.get_mut(entry.name.as_slice());
         let at = twins.as_ref().and_then(|list| {

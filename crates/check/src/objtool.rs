@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use image::object::elf::{Elf, SectionId};
 use image::object::orc::{OrcSections, OrcState, state_at};
 use image::object::{functions, instructions};
+use image::place::CallPadding;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -146,7 +147,7 @@ fn compare_states(
     let mut count = 0;
     let mut differing = Vec::new();
     let word = |state: OrcState| state.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    for f in functions::from_symbols(ours, text) {
+    for f in functions::from_symbols(ours, text, CallPadding::Kept) {
         for i in instructions::decode(
             &bytes[f.at as usize..f.end as usize],
             f.at,

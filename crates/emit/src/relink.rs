@@ -173,7 +173,11 @@ impl<'a> RewrittenTree<'a> {
             linked.build_id.0
         );
         let name = || tree.file("vmlinux.o").display().to_string();
-        let mut hints = ObjectHints { noreturn: noreturns(tree), cuts: Vec::new() };
+        let mut hints = ObjectHints {
+            noreturn: noreturns(tree),
+            call_padding: layout.call_padding,
+            ..ObjectHints::default()
+        };
         let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
         let base = linked.text_base(&object).with_context(name)?;
         layout.ensure_within(&linked.code())?;
@@ -201,7 +205,7 @@ pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placemen
     let RewrittenTree { object, linked, base, rewritten, .. } =
         RewrittenTree::new(tree, &RelinkWork::Order(layout.clone()), &originals)?;
     let RewriteSummary { text_before, text_after, .. } = rewritten.summary;
-    let mut blocks = rewritten.placement.blocks;
+    let Placement { call_padding, mut blocks } = rewritten.placement;
     for id in object.elf.ids() {
         let section = object.elf.section(id);
         if id == object.text || !section.is_code() {
@@ -216,7 +220,7 @@ pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placemen
         blocks.push(whole_section(&object, id, from, to)?);
     }
     blocks.sort_by_key(|b| b.old);
-    Ok(Placement { blocks })
+    Ok(Placement { call_padding, blocks })
 }
 
 /// Rewrites the tree's object as `layout` says and links it. An existing result that was made from
@@ -391,7 +395,7 @@ fn with_other_sections(
     base: LinkAddr,
 ) -> Result<Placement> {
     let shift = new.text_shift(object, &placement, base)?;
-    let mut blocks = placement.blocks;
+    let Placement { call_padding, mut blocks } = placement;
     blocks.iter_mut().for_each(|b| b.new = LinkAddr(b.new.0.wrapping_add(shift)));
     for id in object.elf.ids() {
         let section = object.elf.section(id);
@@ -403,7 +407,7 @@ fn with_other_sections(
         }
     }
     blocks.sort_by_key(|b| b.old);
-    Ok(Placement { blocks })
+    Ok(Placement { call_padding, blocks })
 }
 
 /// A code section that moved as a whole.

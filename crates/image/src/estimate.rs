@@ -7,7 +7,7 @@
 
 use crate::address::LinkAddr;
 use crate::order::Layout;
-use crate::place::{self, MovableBlock, MovableExit, PlacedBlock, Placement};
+use crate::place::{self, CallPadding, MovableBlock, MovableExit, PlacedBlock, Placement};
 use crate::runs::LayoutRuns;
 use crate::{BlockEnd, Image, ImageFunction};
 use anyhow::{Result, ensure};
@@ -27,7 +27,11 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
         image.build_id.0
     );
     layout.ensure_within(&code_of(image))?;
-    let mut movables = movables(image);
+    let padding = match layout.call_padding {
+        CallPadding::Kept => image.entry_padding,
+        CallPadding::Dropped => 0,
+    };
+    let mut movables = movables(image, padding);
     let Some(first) = movables.first() else {
         return Ok(Placement::default());
     };
@@ -44,6 +48,7 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
     let behind = unmoved_behind(image, old_end, places.end);
     placement.blocks.extend(behind);
     placement.blocks.sort_by_key(|block| block.old);
+    placement.call_padding = layout.call_padding;
     Ok(placement)
 }
 
@@ -60,8 +65,9 @@ fn code_of(image: &Image) -> Vec<Range<u64>> {
     sections.into_iter().map(|(_, code)| code).collect()
 }
 
-/// The blocks of functions that may move; glued ones are one.
-fn movables(image: &Image) -> Vec<MovableBlock> {
+/// The blocks of functions that may move; glued ones are one. `padding` bytes in front of an entry
+/// move with it.
+fn movables(image: &Image, padding: u32) -> Vec<MovableBlock> {
     let functions: Vec<&ImageFunction> = image
         .functions
         .iter()
@@ -105,8 +111,8 @@ fn movables(image: &Image) -> Vec<MovableBlock> {
             None => 0,
         };
         let entry = &mut movables[index];
-        if entry.align > 1 && room >= u64::from(image.entry_padding) {
-            entry.lead = image.entry_padding;
+        if entry.align > 1 && room >= u64::from(padding) {
+            entry.lead = padding;
         }
         let gap = room.saturating_sub(entry.lead.into());
         if let Some(before) = index.checked_sub(1) {
@@ -219,6 +225,7 @@ mod tests {
         Image {
             build_id: BuildId("0a".to_owned()),
             entry_padding: 16,
+            call_padding: CallPadding::Kept,
             entry_alignment: 16,
             functions: vec![function("f", 0, 40, 0..4), function("g", 64, 8, 4..5)],
             blocks,

@@ -1,6 +1,7 @@
 //! Small images for the tests of code that reads images.
 
 use crate::address::LinkAddr;
+use crate::place::CallPadding;
 use crate::{Block, BlockEnd, BuildId, Image, ImageFunction};
 use std::ops::Range;
 
@@ -25,6 +26,7 @@ pub fn caller_and_callee(base: LinkAddr) -> Image {
     Image {
         build_id: BuildId("5f3c".into()),
         entry_padding: 0,
+        call_padding: CallPadding::Kept,
         entry_alignment: 16,
         functions: vec![function("f", 0, 11, 0..3), function("g", 0x20, 2, 3..4)],
         blocks: vec![
@@ -60,6 +62,7 @@ pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
     Image {
         build_id: BuildId("00".into()),
         entry_padding: 0,
+        call_padding: CallPadding::Kept,
         entry_alignment: 1,
         functions: match apart {
             true => all.map(|block| function(block..block + 1)).collect(),

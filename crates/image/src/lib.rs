@@ -34,6 +34,7 @@ mod symbols;
 pub mod vmlinux;
 
 use crate::address::LinkAddr;
+use crate::place::CallPadding;
 use std::ops::Range;
 
 /// The build id of a kernel: the GNU build-id note as lower-case hex.
@@ -113,6 +114,8 @@ pub struct Image {
     /// Bytes of padding in front of each function's entry that the kernel patches, or may patch, at
     /// run time; 0 if there are none.
     pub entry_padding: u32,
+    /// What becomes of this padding where a function moves. If it is dropped, `entry_padding` is 0.
+    pub call_padding: CallPadding,
     /// The alignment, in bytes, that the compiler gave the entries of functions.
     pub entry_alignment: u32,
     /// The functions, ascending by address.
@@ -122,6 +125,12 @@ pub struct Image {
 }
 
 impl Image {
+    /// Plans to drop the call padding of functions that move.
+    pub fn drop_call_padding(&mut self) {
+        self.entry_padding = 0;
+        self.call_padding = CallPadding::Dropped;
+    }
+
     /// The block that holds `addr`.
     pub fn block_at(&self, addr: LinkAddr) -> Option<BlockIndex> {
         let after = self.blocks.partition_point(|block| block.addr <= addr);

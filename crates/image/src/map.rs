@@ -7,7 +7,7 @@
 
 use crate::BuildId;
 use crate::address::LinkAddr;
-use crate::place::{Ending, PlacedBlock, Placement};
+use crate::place::{CallPadding, Ending, PlacedBlock, Placement};
 use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -79,7 +79,8 @@ impl PlacementMap {
 
     /// The file's text.
     pub fn to_text(&self) -> String {
-        let mut text = format!("kernel {}\n", self.build_id.0);
+        let mut text =
+            format!("kernel {}\n{}", self.build_id.0, self.placement.call_padding.line());
         for b in &self.placement.blocks {
             let ending = match b.ending {
                 Ending::Same => "same",
@@ -118,9 +119,11 @@ impl PlacementMap {
     /// The first broken rule, with its line.
     pub fn from_text(text: &str) -> Result<PlacementMap, MapError> {
         // The first line is read already.
-        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines()).peekable();
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
         let build_id = BuildId(kernel.ok_or(MapError::Kernel)?.to_owned());
+        let dropped = lines.next_if(|&(_, line)| line == CallPadding::DROPPED);
+        let call_padding = dropped.map_or(CallPadding::Kept, |_| CallPadding::Dropped);
         let mut blocks: Vec<PlacedBlock> = Vec::new();
         while let Some((number, line)) = lines.next() {
             if let Some(said) = line.strip_prefix("end ") {
@@ -131,7 +134,10 @@ impl PlacementMap {
                 if said != blocks.len() {
                     return Err(MapError::Count { said, found: blocks.len() });
                 }
-                return Ok(PlacementMap { build_id, placement: Placement { blocks } });
+                return Ok(PlacementMap {
+                    build_id,
+                    placement: Placement { call_padding, blocks },
+                });
             }
             let block = parse_block(line).ok_or(MapError::Block(number))?;
             let fits =
@@ -192,7 +198,10 @@ mod tests {
             block(0xffff_ffff_8100_0040, 2, 0xffff_ffff_8120_0100, 0, 5, Ending::JumpDropped),
             block(0xffff_ffff_8100_0050, 0x10, 0xffff_ffff_8110_0000, 0x10, 2, Ending::Same),
         ];
-        PlacementMap { build_id: BuildId("5f3c".to_owned()), placement: Placement { blocks } }
+        PlacementMap {
+            build_id: BuildId("5f3c".to_owned()),
+            placement: Placement { blocks, ..Placement::default() },
+        }
     }
 
     #[test]

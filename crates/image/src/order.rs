@@ -6,6 +6,7 @@
 
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::place::CallPadding;
 use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -35,6 +36,8 @@ pub struct Layout {
     pub profile: String,
     /// How many of `runs`, counted from the front, were executed in that profile.
     pub hot: usize,
+    /// What becomes of the call padding of functions that move.
+    pub call_padding: CallPadding,
     /// The runs in their new order.
     pub runs: Vec<Run>,
 }
@@ -110,6 +113,7 @@ impl Layout {
             seed: 0,
             profile: "none".into(),
             hot: 0,
+            call_padding: CallPadding::Kept,
             runs: Vec::new(),
         }
     }
@@ -117,8 +121,13 @@ impl Layout {
     /// The file's text.
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "kernel {}\nalgorithm {}\nseed {}\nprofile {}\nhot {}\n",
-            self.build_id.0, self.algorithm, self.seed, self.profile, self.hot
+            "kernel {}\nalgorithm {}\nseed {}\nprofile {}\nhot {}\n{}",
+            self.build_id.0,
+            self.algorithm,
+            self.seed,
+            self.profile,
+            self.hot,
+            self.call_padding.line()
         );
         for run in &self.runs {
             let _ = writeln!(text, "{} {:x} {}", run.start, run.size, run.name);
@@ -151,7 +160,7 @@ impl Layout {
     /// The first broken rule, with its line or address.
     pub fn from_text(text: &str) -> Result<Self, LayoutError> {
         // The first line is read already.
-        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines()).peekable();
         let mut number = 1;
         let mut field = |key: &'static str| {
             number += 1;
@@ -168,6 +177,8 @@ impl Layout {
         let profile = field("profile")?.1.to_owned();
         let (line, hot) = field("hot")?;
         let hot = hot.parse().map_err(|_| LayoutError::Field(line, "hot"))?;
+        let dropped = lines.next_if(|&(_, line)| line == CallPadding::DROPPED);
+        let call_padding = dropped.map_or(CallPadding::Kept, |_| CallPadding::Dropped);
 
         let mut runs = Vec::new();
         while let Some((number, line)) = lines.next() {
@@ -176,7 +187,7 @@ impl Layout {
                 if let Some((number, _)) = lines.next() {
                     return Err(LayoutError::BehindEnd(number));
                 }
-                let layout = Self { build_id, algorithm, seed, profile, hot, runs };
+                let layout = Self { build_id, algorithm, seed, profile, hot, call_padding, runs };
                 return layout.checked(said);
             }
             runs.push(parse_run(number, line)?);
@@ -229,6 +240,7 @@ mod tests {
             seed: 7,
             profile: "none".into(),
             hot: 1,
+            call_padding: CallPadding::Kept,
             runs: vec![
                 run(0xffff_ffff_8100_0110, 0x20, "vfs_read"),
                 run(0xffff_ffff_8100_0010, 0x40, "tcp_v4_rcv"),
@@ -239,6 +251,8 @@ mod tests {
     #[test]
     fn reading_returns_what_was_written() {
         let layout = example();
+        assert_eq!(Layout::from_text(&layout.to_text()), Ok(layout.clone()));
+        let layout = Layout { call_padding: CallPadding::Dropped, ..layout };
         assert_eq!(Layout::from_text(&layout.to_text()), Ok(layout));
     }
 

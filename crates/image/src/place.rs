@@ -62,8 +62,36 @@ impl PlacedBlock {
 /// instruction. Within one entry an instruction keeps its distance from the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
+    /// What became of the call padding of functions that moved.
+    pub call_padding: CallPadding,
     /// The placed blocks, ascending by old address.
     pub blocks: Vec<PlacedBlock>,
+}
+
+/// What becomes of the no-ops in front of a function that moves.
+///
+/// A kernel with call-depth tracking copies a template into them when it boots with
+/// `retbleed=stuff` (arch/x86/kernel/callthunks.c).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CallPadding {
+    /// As many no-ops stay as the template has bytes.
+    #[default]
+    Kept,
+    /// None stay. `retbleed=stuff` warns at boot, and does not count calls of these functions.
+    Dropped,
+}
+
+impl CallPadding {
+    /// The line of a layout or a map that says that the padding is dropped.
+    pub(crate) const DROPPED: &str = "call-padding dropped";
+
+    /// The line of a layout or a map, with its end. No line says that the padding is kept.
+    pub(crate) fn line(self) -> &'static str {
+        match self {
+            CallPadding::Kept => "",
+            CallPadding::Dropped => concat!("call-padding dropped", "\n"),
+        }
+    }
 }
 
 impl Placement {
@@ -293,7 +321,7 @@ pub fn placement(
             }
         }
     }
-    Placement { blocks: found }
+    Placement { blocks: found, ..Placement::default() }
 }
 
 struct Placer<'a> {

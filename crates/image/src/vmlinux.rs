@@ -4,6 +4,7 @@
 use crate::address::LinkAddr;
 use crate::blocks::{self, Landmarks};
 use crate::mapping::map_file;
+use crate::place::CallPadding;
 use crate::symbols::{self, FunctionExtent};
 use crate::{BuildId, Image, ImageFunction};
 use anyhow::{Context, Result, bail};
@@ -130,6 +131,7 @@ fn assemble(
     let mut image = Image {
         build_id,
         entry_padding,
+        call_padding: CallPadding::Kept,
         entry_alignment: alignment(&extents),
         functions: Vec::with_capacity(extents.len()),
         blocks: Vec::with_capacity(cut.iter().map(Vec::len).sum()),

@@ -139,6 +139,7 @@ impl LayoutInput {
             seed,
             profile: profile.to_owned(),
             hot: 0,
+            call_padding: image.call_padding,
             runs: Vec::new(),
         };
         let (hot_blocks, cold_blocks) = order.0.split_at(hot.min(order.0.len()));

@@ -7,6 +7,7 @@ use crate::{ReplayTrial, replay_trials};
 use execution::machine;
 use execution::part::PartFilter;
 use image::address::LinkAddr;
+use image::place::CallPadding;
 use image::{Block, BlockEnd, BuildId, Image, ImageFunction};
 use profile::collect::{ExtraCounts, collect};
 use trace::RecordingReader;
@@ -35,6 +36,7 @@ fn image() -> Image {
     Image {
         build_id: BuildId("0a".into()),
         entry_padding: 0,
+        call_padding: CallPadding::Kept,
         entry_alignment: 1,
         functions: (0..count).map(function).collect(),
         blocks: (0..count).map(block).collect(),

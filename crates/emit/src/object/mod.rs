@@ -131,7 +131,8 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Result<Rewr
         text_before: object.elf.section(object.text).size,
         text_after: u64::from(size),
     };
-    let placement = place::placement(&movables, &growing, &places);
+    let mut placement = place::placement(&movables, &growing, &places);
+    placement.call_padding = object.call_padding;
     Ok(Rewritten { bytes, placement, summary, debug })
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use image::object::KernelObject;
 use image::object::elf::{ElfSymbol, SymbolId};
 use image::object::functions::TextFunction;
-use image::place::BlockPlaces;
+use image::place::{BlockPlaces, CallPadding};
 use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT, SymbolOther, SymbolSection};
 use std::collections::{HashMap, HashSet};
 
@@ -21,15 +21,26 @@ pub struct RewrittenSymbols {
     pub strings: Vec<u8>,
     /// The number of the first symbol that is not local.
     pub first_global: u32,
-    /// How many symbols were added in front of the first global one.
-    added: u32,
+    /// The new number of each old symbol. A symbol that is left out has the number of the next one;
+    /// nothing refers to it.
+    numbers: Vec<u32>,
     pub functions_split: usize,
 }
 
 impl RewrittenSymbols {
     /// The new number of an old symbol.
     pub fn number(&self, old: SymbolId) -> SymbolId {
-        if old.0 < self.first_global - self.added { old } else { SymbolId(old.0 + self.added) }
+        SymbolId(self.numbers[old.0 as usize])
+    }
+
+    /// Appends the old symbols that come next, without those that are left out.
+    fn append(&mut self, symbols: Vec<ElfSymbol>, left_out: &[bool]) {
+        for (symbol, &out) in symbols.into_iter().zip(left_out) {
+            self.numbers.push(self.table.len() as u32);
+            if !out {
+                self.table.push(symbol);
+            }
+        }
     }
 }
 
@@ -64,7 +75,8 @@ pub fn rewrite(
             *symbol
         });
     }
-    let old_first_global = elf.section(elf.symtab).info as usize;
+    let left_out = names_of_dropped_padding(object, &table);
+    let old_first_global = (elf.section(elf.symtab).info as usize).min(table.len());
     let mut strings = elf.bytes(elf.strtab).to_vec();
     let names = part_names(object, &parts, plan.names);
     for (function, name) in
@@ -96,17 +108,42 @@ pub fn rewrite(
             size: room.size,
         });
     }
-    let count = added.len() as u32;
-    let at = old_first_global.min(table.len());
-    table.splice(at..at, added);
     let split: HashSet<usize> = parts.iter().filter(|p| !p.entry).map(|p| p.function).collect();
-    Ok(RewrittenSymbols {
-        table,
+    let mut rewritten = RewrittenSymbols {
+        table: Vec::with_capacity(table.len() + added.len()),
         strings,
-        first_global: at as u32 + count,
-        added: count,
+        first_global: 0,
+        numbers: Vec::with_capacity(table.len()),
         functions_split: split.len(),
-    })
+    };
+    let globals = table.split_off(old_first_global);
+    let (local_out, global_out) = left_out.split_at(old_first_global);
+    rewritten.append(table, local_out);
+    rewritten.table.append(&mut added);
+    rewritten.first_global = rewritten.table.len() as u32;
+    rewritten.append(globals, global_out);
+    Ok(rewritten)
+}
+
+/// Which symbols name padding that was dropped: they would be second names of the functions'
+/// entries, and kallsyms could show them instead of the functions' names.
+fn names_of_dropped_padding(object: &KernelObject<'_>, table: &[ElfSymbol]) -> Vec<bool> {
+    let mut left_out = vec![false; table.len()];
+    if object.call_padding == CallPadding::Kept {
+        return left_out;
+    }
+    for ((old, new), out) in object.elf.symbols.iter().zip(table).zip(&mut left_out) {
+        let names_padding = old.section() == Some(object.text)
+            && old.size > 0
+            && u32::try_from(old.value).is_ok_and(|at| padded(object, at, old.size).is_some());
+        *out = names_padding && new.size == 0;
+    }
+    for relocation in object.relocations.iter().flatten() {
+        if let Some(out) = left_out.get_mut(relocation.symbol.0 as usize) {
+            *out = false;
+        }
+    }
+    left_out
 }
 
 /// The stretches of the new order that belong to one function. A function's entry always begins a

@@ -5,6 +5,7 @@
 //! an instruction means.
 
 use super::elf::{Elf, SectionId, SymbolId};
+use crate::place::CallPadding;
 use object::elf::{STT_FUNC, STT_NOTYPE};
 
 /// Why a stretch of code is moved only as a whole, without changes to its order.
@@ -72,7 +73,11 @@ pub struct TextFunction {
 ///
 /// A symbol without a size that lies inside a function makes that function
 /// `WholeReason::InnerLabel`. Outside of all functions it begins a nameless stretch.
-pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<TextFunction> {
+pub fn from_symbols(
+    elf: &Elf<'_>,
+    code: SectionId,
+    call_padding: CallPadding,
+) -> Vec<TextFunction> {
     let bytes = elf.bytes(code);
     let symbols = elf.symbols.iter().enumerate().filter(|(_, s)| {
         let fits = s.value.saturating_add(s.size) <= bytes.len() as u64;
@@ -87,7 +92,11 @@ pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<TextFunction> {
     });
     let mut functions = from_named(symbols, bytes);
     if let Some(patched) = patched_padding(elf) {
-        spare_leads(&mut functions, bytes, patched);
+        let kept = match call_padding {
+            CallPadding::Kept => patched,
+            CallPadding::Dropped => 0,
+        };
+        spare_leads(&mut functions, bytes, kept);
     }
     functions
 }
@@ -172,14 +181,14 @@ fn patched_padding(elf: &Elf<'_>) -> Option<u32> {
     u32::try_from(length).ok()
 }
 
-/// Limits the lead of each function to the bytes that the kernel patches. Padding that does not
-/// consist of no-ops alone (a kCFI hash) stays complete.
-fn spare_leads(functions: &mut [TextFunction], bytes: &[u8], patched: u32) {
-    for f in functions.iter_mut().filter(|f| f.lead > patched) {
+/// Limits the lead of each function to the `kept` bytes in front of its entry. Padding that does
+/// not consist of no-ops alone (a kCFI hash) stays complete.
+fn spare_leads(functions: &mut [TextFunction], bytes: &[u8], kept: u32) {
+    for f in functions.iter_mut().filter(|f| f.lead > kept) {
         let lead = &bytes[(f.at - f.lead) as usize..f.at as usize];
         if lead.iter().all(|&b| b == NO_OP) {
-            f.spare = f.lead - patched;
-            f.lead = patched;
+            f.spare = f.lead - kept;
+            f.lead = kept;
         }
     }
 }

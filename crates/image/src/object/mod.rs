@@ -16,6 +16,7 @@ pub mod pieces;
 pub mod tables;
 mod whole;
 
+use crate::place::CallPadding;
 use anyhow::{Context, Result, bail, ensure};
 use elf::{Elf, ElfRelocation, SectionId};
 use functions::{TextFunction, WholeReason};
@@ -44,6 +45,8 @@ pub struct KernelObject<'a> {
     pub pieces: Vec<Piece>,
     /// Places whose bytes depend on their target, ascending.
     pub sites: Vec<CodeSite>,
+    /// What becomes of the call padding of functions that move.
+    pub call_padding: CallPadding,
 }
 
 /// The limit for sections like `.text.unlikely`, of which a kernel has few. If there are more, the
@@ -57,6 +60,8 @@ pub struct ObjectHints {
     pub noreturn: HashSet<String>,
     /// Offsets in `.text`, ascending, at which a layout wants to cut.
     pub cuts: Vec<u32>,
+    /// What becomes of the call padding of functions that move.
+    pub call_padding: CallPadding,
 }
 
 impl<'a> KernelObject<'a> {
@@ -80,7 +85,7 @@ impl<'a> KernelObject<'a> {
              functions have their own sections (LTO, dead code elimination)"
         );
         let relocations = read_relocations(&elf)?;
-        let mut functions = functions::from_symbols(&elf, text);
+        let mut functions = functions::from_symbols(&elf, text, hints.call_padding);
         ensure!(
             !functions.is_empty(),
             ".text has no functions: the object was stripped of its symbols"
@@ -119,6 +124,7 @@ impl<'a> KernelObject<'a> {
             functions,
             pieces,
             sites,
+            call_padding: hints.call_padding,
         })
     }
 

@@ -84,7 +84,7 @@ fn of_counts(
 ) -> Result<(Profile, CountQuality)> {
     let originals = Originals::read(tree)?;
     let name = || tree.file("vmlinux.o").display().to_string();
-    let hints = ObjectHints { noreturn: noreturns(tree), cuts: Vec::new() };
+    let hints = ObjectHints { noreturn: noreturns(tree), ..ObjectHints::default() };
     let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
     let linked = LinkAddresses::read(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;

@@ -37,6 +37,9 @@ pub struct LayoutArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
+    #[command(flatten)]
+    pub padding: CallPaddingArgs,
+
     /// Where to write the layout
     #[arg(long, short, value_name = "FILE.kll")]
     pub output: PathBuf,
@@ -44,6 +47,24 @@ pub struct LayoutArgs {
     /// Print the scores as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Whether functions that move keep the no-ops in front of their entries.
+#[derive(Args)]
+pub struct CallPaddingArgs {
+    /// Leave out the call padding of functions that move, for a kernel that never boots with
+    /// retbleed=stuff
+    #[arg(long)]
+    pub drop_call_padding: bool,
+}
+
+impl CallPaddingArgs {
+    /// Notes the wish in an image that was just read.
+    pub fn apply(&self, image: &mut Image) {
+        if self.drop_call_padding {
+            image.drop_call_padding();
+        }
+    }
 }
 
 /// Reads the name of an algorithm; help, man pages and completions list the names.
@@ -106,7 +127,8 @@ impl<'a> Ground<'a> {
 }
 
 pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
-    let image = args.input.image()?;
+    let mut image = args.input.image()?;
+    args.padding.apply(&mut image);
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;

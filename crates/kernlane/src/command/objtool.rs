@@ -48,7 +48,7 @@ pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
     let originals = Originals::read(&tree)?;
     let linked = LinkAddresses::read(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;
-    let hints = ObjectHints { noreturn: noreturns(&tree), cuts: Vec::new() };
+    let hints = ObjectHints { noreturn: noreturns(&tree), ..ObjectHints::default() };
     let object = KernelObject::read(&originals.object, &hints)
         .with_context(|| tree.file("vmlinux.o").display().to_string())?;
     let base = linked.text_base(&object)?;

@@ -1,6 +1,6 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
 
-use crate::command::layout::{Ground, algorithms, extra_counts};
+use crate::command::layout::{CallPaddingArgs, Ground, algorithms, extra_counts};
 use crate::command::replay::{replay_rows, simulation_scope, warn};
 use crate::command::{record, workload};
 use ::layout::Algorithm;
@@ -59,6 +59,9 @@ pub struct OptimizeArgs {
     #[arg(long, short, value_name = "NAME|FILE.toml", default_values_t = ["server-32k".to_owned(), "ultrasparc-16k".to_owned(), "torrellas-8k".to_owned()])]
     pub machine: Vec<String>,
 
+    #[command(flatten)]
+    pub padding: CallPaddingArgs,
+
     /// Where all randomness of the guest comes from
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
@@ -98,13 +101,10 @@ fn along(
     machines: Vec<MachineModel>,
     scope: SimulationScope,
 ) -> Result<ExitCode> {
-    let road = Road {
-        args,
-        scope,
-        tree: BuildTree::open(&args.tree, &args.make)?,
-        machines,
-        image: vmlinux::read(&args.tree.join("vmlinux"))?,
-    };
+    let mut image = vmlinux::read(&args.tree.join("vmlinux"))?;
+    args.padding.apply(&mut image);
+    let tree = BuildTree::open(&args.tree, &args.make)?;
+    let road = Road { args, scope, tree, machines, image };
 
     let original = road.record("original", &args.tree, None)?;
     let kernels = road.relinked(&original)?;

@@ -59,8 +59,10 @@ fn replayed(
 ) -> [LayoutCounts; 2] {
     let machines = [machine::find("torrellas-8k").unwrap()];
     let original = ReplayLayout::original();
-    let moved =
-        ReplayLayout { placement: Placement { blocks: placed }, ..ReplayLayout::original() };
+    let moved = ReplayLayout {
+        placement: Placement { blocks: placed, ..Placement::default() },
+        ..ReplayLayout::original()
+    };
     let trials = [
         ReplayTrial::new(&original, &machines, SimulationScope::Caches),
         ReplayTrial {

@@ -152,7 +152,8 @@ fn blocks_placed_where_they_were_change_nothing() {
     let recording = record(&memory(), &loops(3), 64);
     let sizes = [(0x00, 10), (0x0a, 10), (0x14, 8), (0x1c, 13), (0x29, 10)];
     let blocks = sizes.map(|(old, size)| placed(old, size, old, size, 0, Ending::Same)).into();
-    let layouts = replayed(&recording, Placement { blocks }, &[machine()]).layouts;
+    let layouts =
+        replayed(&recording, Placement { blocks, ..Placement::default() }, &[machine()]).layouts;
     assert_eq!(layouts[0], layouts[1]);
 }
 

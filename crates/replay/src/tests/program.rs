@@ -277,7 +277,7 @@ impl Program {
             appended: if new.appended[block].is_some() { 5 } else { 0 },
             ending: new.endings[block],
         });
-        Placement { blocks: blocks.collect() }
+        Placement { blocks: blocks.collect(), ..Placement::default() }
     }
 }
 
