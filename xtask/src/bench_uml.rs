@@ -50,7 +50,7 @@ struct MeasuredKernel {
 const ROUNDS: usize = 15;
 
 /// Runs every kernel with every load in each round. `words` are the number of rounds and `--json`.
-pub fn bench(words: &[&str]) -> Result<()> {
+pub(crate) fn bench(words: &[&str]) -> Result<()> {
     let (as_json, rounds) = match *words {
         [] => (false, ROUNDS),
         ["--json"] => (true, ROUNDS),

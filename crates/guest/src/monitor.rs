@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// The longest line that is accepted. An answer or event has a few hundred bytes.
 const LONGEST_LINE: usize = 1 << 20;
 
-pub struct Monitor {
+pub(crate) struct Monitor {
     stream: UnixStream,
     received: Vec<u8>,
     /// Events that arrived during a wait for an answer.
@@ -26,7 +26,7 @@ pub struct Monitor {
 
 impl Monitor {
     /// `stream` is connected to QEMU's `-mon chardev=…,mode=control`.
-    pub fn new(stream: UnixStream) -> Result<Monitor> {
+    pub(crate) fn new(stream: UnixStream) -> Result<Monitor> {
         let limited = stream.set_read_timeout(Some(PATIENCE));
         limited.context("setting a time limit for QEMU's monitor")?;
         Ok(Monitor { stream, received: Vec::new(), events: Vec::new(), greeted: false })
@@ -36,7 +36,7 @@ impl Monitor {
     ///
     /// # Errors
     /// QEMU refuses the command or has ended, or the user interrupts.
-    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+    pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         if !self.greeted {
             self.greeted = true;
             self.answer("qmp_capabilities", json!({}))?;

@@ -31,14 +31,14 @@ pub enum Need {
 }
 
 /// To boot a guest.
-pub const GUEST: &[Need] =
+pub(crate) const GUEST: &[Need] =
     &[Need::Qemu, Need::Apt, Need::Program("dpkg-deb", "dpkg", ""), Need::Cache];
 
 /// To record what a guest does.
-pub const PLUGIN: &[Need] = &[Need::Plugin];
+pub(crate) const PLUGIN: &[Need] = &[Need::Plugin];
 
 /// To relink a kernel with its tree's own build. The tree's compiler is not tried here.
-pub const RELINK: &[Need] = &[
+pub(crate) const RELINK: &[Need] = &[
     Need::Program("make", "make", ""),
     Need::Program("gcc", "gcc", ""),
     Need::Program("ld", "binutils", ""),
@@ -48,22 +48,22 @@ pub const RELINK: &[Need] = &[
     Need::Program("bash", "bash", ""),
 ];
 
-pub const OBJTOOL: &[Need] = &[Need::Program("objcopy", "binutils", "")];
+pub(crate) const OBJTOOL: &[Need] = &[Need::Program("objcopy", "binutils", "")];
 
 /// Some formats are made with LLVM's tools.
-pub const EXPORT: &[Need] = &[
+pub(crate) const EXPORT: &[Need] = &[
     Need::Program("llvm-symbolizer-22", "llvm-22", "--format llvm-samples"),
     Need::Program("llvm-readobj-22", "llvm-22", "--format propeller-cc and propeller-ld"),
 ];
 
 /// Sample profiles are read with LLVM's tools.
-pub const IMPORT: &[Need] = &[
+pub(crate) const IMPORT: &[Need] = &[
     Need::Program("llvm-symbolizer-22", "llvm-22", "sample profiles"),
     Need::Program("llvm-profdata-22", "llvm-22", "binary sample profiles"),
 ];
 
 /// To change the running kernel.
-pub const LIVE: &[Need] = &[Need::KernelMemory, Need::Sampling, Need::Module];
+pub(crate) const LIVE: &[Need] = &[Need::KernelMemory, Need::Sampling, Need::Module];
 
 impl Need {
     /// The name in the output.

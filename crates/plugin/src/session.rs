@@ -78,7 +78,7 @@ struct ActiveRecording {
 }
 
 /// Opens the output and begins to wait.
-pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
+pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
     let Arguments { out, mut header, tasks, per_cpu_offset, on_error, verify, clock, data, values } =
         arguments;
     let file =

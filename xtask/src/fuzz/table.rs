@@ -9,11 +9,11 @@ use std::process::Command;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/fuzz.txt");
 
-pub fn write(engine: &Engine) -> Result<()> {
+pub(super) fn write(engine: &Engine) -> Result<()> {
     host::output::write(Path::new(FILE), text(engine)?.as_bytes())
 }
 
-pub fn text(engine: &Engine) -> Result<String> {
+pub(super) fn text(engine: &Engine) -> Result<String> {
     let mut rows = Vec::new();
     for target in &targets::ALL {
         let path = engine.state(target);

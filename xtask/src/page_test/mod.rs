@@ -29,7 +29,7 @@ const SECTIONS: [&str; 8] = [
     "Functions",
 ];
 
-pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
+pub(crate) fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let kernlane = crate::kernlane()?;
     let [page, again, evil] =

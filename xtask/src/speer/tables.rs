@@ -11,7 +11,7 @@ use std::fmt::Write;
 ///
 /// # Errors
 /// A benchmark or a kernel is missing in `costs`.
-pub fn markdown(costs: &[OperationCost]) -> Result<String> {
+pub(super) fn markdown(costs: &[OperationCost]) -> Result<String> {
     let mut text = String::new();
     for algorithm in ALGORITHMS {
         kernels(&mut text, costs, algorithm)?;

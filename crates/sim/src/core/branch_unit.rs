@@ -40,7 +40,7 @@ pub(crate) struct BranchUnit {
 }
 
 impl BranchUnit {
-    pub fn new(description: &PredictionDescription) -> BranchUnit {
+    pub(super) fn new(description: &PredictionDescription) -> BranchUnit {
         let levels = description.targets.iter();
         BranchUnit {
             levels: levels.map(|level| (TargetBuffer::new(level.geometry), level.bubble)).collect(),
@@ -52,7 +52,7 @@ impl BranchUnit {
     }
 
     /// Passes a branch whose target is known, and learns.
-    pub fn branch(&mut self, branch: &Branch) -> BranchOutcome {
+    pub(super) fn branch(&mut self, branch: &Branch) -> BranchOutcome {
         match branch.target {
             Some(target) if branch.taken => self.taken(branch, target),
             _ => self.not_taken(branch),

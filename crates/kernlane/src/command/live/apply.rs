@@ -72,7 +72,7 @@ pub struct ApplyArgs {
     pub keep_module: Option<PathBuf>,
 }
 
-pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &ApplyArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         apply(args, kernel, running)
     })

@@ -116,7 +116,7 @@ struct Gain {
     after: Option<f64>,
 }
 
-pub fn run(args: &AutoArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &AutoArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         let device = Device::open()?;
         super::undo::refuse_installed()?;

@@ -84,7 +84,7 @@ impl RootArgs {
 }
 
 /// Functions by their names, each of which can be replaced.
-pub fn named(
+pub(super) fn named(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
     names: &[String],
