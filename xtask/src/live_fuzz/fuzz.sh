@@ -1,5 +1,6 @@
 #!/bin/sh
-# Groups of several kinds are captured, and then everything asks the module for everything at once. Prints the requests by kind and result.
+# Groups of several kinds are captured, and then everything asks the module for everything at once.
+# Prints the requests by kind and result.
 . /kl/prelude.sh
 [ -d /sys/kernel/debug/tracing ] || mount -t debugfs debugfs /sys/kernel/debug
 # The host may be busy.
@@ -11,10 +12,12 @@ number=0
 
 # The module that is loaded again keeps its name, so that the next group gets another.
 keep() { # COMMAND…
-    fuzz capture /tmp/groups kernlane live "$@" --vmlinux /kl/vmlinux >/tmp/out 2>&1 || failed "captured: $*" "$(tail -n 3 /tmp/out)"
+    fuzz capture /tmp/groups kernlane live "$@" --vmlinux /kl/vmlinux >/tmp/out 2>&1 ||
+        failed "captured: $*" "$(tail -n 3 /tmp/out)"
     grep ' functions, ' /tmp/out
     name=$(sed -n 's/^\(kernlane_[0-9]*\): .*/\1/p' /tmp/out)
-    # What only counts has gone by itself. Without a name, undo would remove the modules of all groups.
+    # What only counts has gone by itself. Without a name, undo would remove the modules of all
+    # groups.
     [ -z "$name" ] || await $K undo "$name" || failed "undone: $*" "$($K status)"
     insmod /tmp/groups/$number.ko || failed "the module of $*" "not loaded again"
     number=$((number + 1))

@@ -1,10 +1,13 @@
 #!/bin/sh
-# What installing and undoing some 25 functions with some 500 calls costs. With one CPU a nanosecond of this guest's time is an instruction; with two, the
-# interrupts that CPUs send each other are counted.
+# What installing and undoing some 25 functions with some 500 calls costs. With one CPU a nanosecond
+# of this guest's time is an instruction; with two, the interrupts that CPUs send each other are
+# counted.
 . /kl/prelude.sh
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
-GROUP=dput,mntput,getname_flags,inode_permission,rw_verify_area,folio_mark_accessed,do_sys_openat2,generic_permission,filename_lookup,do_filp_open
-GROUP=$GROUP,path_openat,filemap_get_entry,vfs_open,step_into,path_lookupat,alloc_empty_file,vfs_read,vfs_write,walk_component,lookup_fast,do_dentry_open
+GROUP=dput,mntput,getname_flags,inode_permission,rw_verify_area,folio_mark_accessed,do_sys_openat2
+GROUP=$GROUP,generic_permission,filename_lookup,do_filp_open
+GROUP=$GROUP,path_openat,filemap_get_entry,vfs_open,step_into,path_lookupat,alloc_empty_file
+GROUP=$GROUP,vfs_read,vfs_write,walk_component,lookup_fast,do_dentry_open
 GROUP=$(existing $GROUP,path_init,ksys_read,ksys_write,shmem_file_read_iter)
 CYCLES=10
 echo "tasks: $(ls -d /proc/[0-9]*/task/* | wc -l)"
@@ -23,16 +26,19 @@ with() { # WORDS FROM COMMAND…
     shift 2
     threads >/tmp/threads
     before=$(interrupts)
-    /kl/late $from /kl/kernlane live apply $V --function "$GROUP" --algorithm random --seed 1 --skip-unfit "$@" >/tmp/out 2>/tmp/errors ||
+    /kl/late $from /kl/kernlane live apply $V --function "$GROUP" --algorithm random --seed 1 \
+        --skip-unfit "$@" >/tmp/out 2>/tmp/errors ||
         failed "applied" "$(tail -n 3 /tmp/errors)"
     echo "interrupts before: $before"
     echo "interrupts after:  $(interrupts)"
     threads | awk 'NR == FNR { ran[$1] = $2; next } $2 - ran[$1] > 100000 { printf "thread %s ran for %d ns\n", $1, $2 - ran[$1] }' /tmp/threads -
-    grep 'functions, \|cycles\|undone\|processor time\|loading\|patching\|undoing\|woken\|ran for' /tmp/out
+    grep 'functions, \|cycles\|undone\|processor time\|loading\|patching\|undoing\|woken\|ran for' \
+        /tmp/out
 }
 with "prepared only" 0 --dry-run
 # Preparing takes as long once more; what comes later is installing and undoing.
-with "installed and undone $CYCLES times" "$(awk '/^ran for/ { printf "%.0f", 1.05 * $3 }' /tmp/out)" --cycles $CYCLES
+with "installed and undone $CYCLES times" \
+    "$(awk '/^ran for/ { printf "%.0f", 1.05 * $3 }' /tmp/out)" --cycles $CYCLES
 # What installing stands on: the kernel goes through all places that it can trace.
 echo "-- the kernel's own tracer, for one function, switched on and off $CYCLES times"
 mkdir -p $T
