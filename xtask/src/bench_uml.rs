@@ -35,7 +35,8 @@ const BOLT: [&str; 4] =
     ["-reorder-blocks=ext-tsp", "-reorder-functions=cdsort", "-split-functions", "-split-all-cold"];
 /// The flags with which arch/um/Makefile links. In addition they keep the relocations, which BOLT
 /// needs.
-const LINK_WITH_RELOCATIONS: &str = "CFLAGS_vmlinux=-static -no-pie -m64 -Wl,--wrap,malloc -Wl,--wrap,free -Wl,--wrap,calloc \
+const LINK_WITH_RELOCATIONS: &str = "CFLAGS_vmlinux=-static -no-pie -m64 -Wl,--wrap,malloc \
+                                     -Wl,--wrap,free -Wl,--wrap,calloc \
     -Wl,-m -Wl,elf_x86_64 -Wl,-z -Wl,noexecstack -Wl,--no-warn-rwx-segments -Wl,--emit-relocs";
 
 /// A kernel to measure.

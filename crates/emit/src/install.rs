@@ -109,7 +109,8 @@ impl OriginalLink {
             false => sealed::open(RELINKED_KIND, &text)
                 .with_context(|| {
                     format!(
-                        "{}: says which kernel was put into the tree. If vmlinux is as make left it, \
+                        "{}: says which kernel was put into the tree. If vmlinux is as \
+                         make left it, \
                          remove {}; if not, run make",
                         path.display(),
                         self.home().display()

@@ -83,12 +83,13 @@ fn program(base: u64, instructions: &[u8]) -> Vec<u8> {
     elf.extend(0u64.to_le_bytes()); //            e_shoff: no sections
     elf.extend(0u32.to_le_bytes()); //            e_flags
     for half in [64u16, 56, 1, 0, 0, 0] {
-        elf.extend(half.to_le_bytes()); //        e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
+        // e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
+        elf.extend(half.to_le_bytes());
     }
     elf.extend(1u32.to_le_bytes()); //            p_type: load
     elf.extend(5u32.to_le_bytes()); //            p_flags: read, execute
     for word in [0, base, base, size, size, 0x1000] {
-        elf.extend(word.to_le_bytes()); //        p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
+        elf.extend(word.to_le_bytes()); // p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
     }
     elf.extend(code);
     elf

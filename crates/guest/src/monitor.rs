@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn answers_are_distinguished_from_events() {
-        let said = b"{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"STOP\"}\n{\"return\": {\"status\": \"paused\"}}\n";
+        let said = b"{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"STOP\"}\n\
+                     {\"return\": {\"status\": \"paused\"}}\n";
         let (mut monitor, _qemu) = with_qemu(said);
         assert_eq!(monitor.execute("query-status", json!({})).unwrap()["status"], "paused");
         assert!(monitor.has_happened("STOP").unwrap());
@@ -131,7 +132,8 @@ mod tests {
 
     #[test]
     fn a_refusal_a_closed_monitor_and_nonsense_are_errors() {
-        let refused = b"{\"return\": {}}\n{\"error\": {\"class\": \"GenericError\", \"desc\": \"no room\"}}\n";
+        let refused = b"{\"return\": {}}\n{\"error\": {\"class\": \"GenericError\", \
+                        \"desc\": \"no room\"}}\n";
         let error = |said: &[u8]| {
             let (mut monitor, qemu) = with_qemu(said);
             qemu.shutdown(std::net::Shutdown::Write).unwrap();

@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn uris_are_read_with_epochs() {
-        let text = "'http://x/zlib1g_1.2.13.dfsg-1_amd64.deb' zlib1g_1%3a1.2.13.dfsg-1_amd64.deb 86684 MD5Sum:ec42\n\
+        let text = "'http://x/zlib1g_1.2.13.dfsg-1_amd64.deb' zlib1g_1%3a1.2.13.dfsg-1_amd64.deb \
+                    86684 MD5Sum:ec42\n\
                     'http://x/d.deb' dash_0.5.12-2_amd64.deb 91848 \n";
         let packages = parse_uris(text).unwrap();
         assert_eq!(packages[0].version, "1:1.2.13.dfsg-1");

@@ -98,7 +98,8 @@ impl Qemu {
     }
 }
 
-pub(crate) const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then `apt-get install -t \
+pub(crate) const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then \
+    `apt-get install -t \
     bookworm-backports qemu-system-x86`";
 
 /// The arguments that decide what the guest sees: the command line without files, in the form that

@@ -74,7 +74,10 @@ impl RootFs {
         let file = |text: &str| FileNode::File { permissions: 0o644, data: text.as_bytes().into() };
         root.nodes.insert(
             "etc/passwd".into(),
-            file("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
+            file(
+                "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\n\
+                  nobody:x:65534:65534:nobody:/:/bin/sh\n",
+            ),
         );
         root.nodes.insert(
             "etc/group".into(),

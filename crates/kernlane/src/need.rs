@@ -81,7 +81,7 @@ impl Need {
     }
 
     /// The part of a command's work that has the need. `None`: all of the work.
-    pub fn only_for(self) -> Option<&'static str> {
+    pub(crate) fn only_for(self) -> Option<&'static str> {
         match self {
             Need::Sampling => Some("watch and auto without --root"),
             Need::Program(_, _, what) => Some(what).filter(|what| !what.is_empty()),

@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 pub(crate) fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
     let Some((_, first)) = cores.first() else { return String::new() };
     let mut text = format!(
-        "\n{machine}: out-of-order core, where the slots go (top-down; data, instr., pipe: SimOS)\n{}",
+        "\n{machine}: out-of-order core, where the slots go (top-down; data, instr., pipe: SimOS)\
+         \n{}",
         time(cores)
     );
     let _ =

@@ -22,7 +22,7 @@ impl Requester {
     /// The evictor of a line that was never evicted.
     pub(crate) const NOBODY: Requester = Requester(0);
     /// The number of user processes that can be told apart.
-    pub const PROCESSES: u32 = u16::MAX as u32 - 1;
+    pub(crate) const PROCESSES: u32 = u16::MAX as u32 - 1;
 
     /// The user process with this number. Numbers from [`Requester::PROCESSES`] on share a
     /// requester with a smaller number.

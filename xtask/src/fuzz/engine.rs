@@ -196,7 +196,8 @@ Done 2000 runs in 3 second(s)
 
     #[test]
     fn inputs_that_reach_nothing_new_are_not_kept() {
-        let control = "3\n3\na\nb\nc\nSTARTED 0 1\nFT 0 7 9\nCOV 0 7\nSTARTED 1 2\nFT 1\nCOV 1\nSTARTED 2 3\nFT 2 8\nCOV 2\n";
+        let control = "3\n3\na\nb\nc\nSTARTED 0 1\nFT 0 7 9\nCOV 0 7\nSTARTED 1 2\nFT 1\nCOV 1\n\
+                       STARTED 2 3\nFT 2 8\nCOV 2\n";
         assert_eq!(reaching(control), [0, 2]);
     }
 }

@@ -23,8 +23,10 @@ pub(super) fn text(engine: &Engine) -> Result<String> {
     let version = said(Command::new("rustc").arg("--version"))?;
     let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]))?;
     Ok(format!(
-        "cargo xtask fuzz\nCommit {commit}; {version}; {}, libFuzzer without sanitizers, with overflow\n\
-         checks and debug assertions. Seconds by the clock, other work runs beside. A target fails when\n\
+        "cargo xtask fuzz\nCommit {commit}; {version}; {}, libFuzzer without sanitizers, with \
+         overflow\n\
+         checks and debug assertions. Seconds by the clock, other work runs beside. A target \
+         fails when\n\
          it panics, takes more than 1 s of processor time or more than 256 MB of memory.\n\n{}",
         engine.version,
         table(&rows)

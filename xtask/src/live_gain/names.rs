@@ -125,9 +125,12 @@ mod tests {
     use super::*;
     use image::address::LinkAddr;
 
-    const OUTPUT: &str = "noise\n-- report\n{\"roots\": [{\"function\": \"f\"}], \"functions\": []}\n-- status\n\
-        [{\"functions\": [{\"entry\": 18446744071578845200, \"copy\": 18446744072635809840}]}]\n-- modules\n\
-        ffffffffc0000020 t f.kernlane.1\t[kernlane_1]\nffffffffc0000030 t f.kernlane\t[kernlane_1]\n-- auto\nx\n-- end\n";
+    const OUTPUT: &str = "noise\n-- report\n{\"roots\": [{\"function\": \"f\"}], \
+        \"functions\": []}\n-- status\n\
+        [{\"functions\": [{\"entry\": 18446744071578845200, \"copy\": 18446744072635809840}]}]\n\
+        -- modules\n\
+        ffffffffc0000020 t f.kernlane.1\t[kernlane_1]\n\
+        ffffffffc0000030 t f.kernlane\t[kernlane_1]\n-- auto\nx\n-- end\n";
     const MAP: &str = "ffffffff81000000 T _stext\nffffffff81000010 T f\nffffffff81000020 T g\n\
         ffffffff81000030 T h\n";
 

@@ -50,8 +50,11 @@ impl Browser {
         let mut arguments: Vec<String> =
             ARGUMENTS.iter().map(|argument| (*argument).to_owned()).collect();
         arguments.push(format!("--user-data-dir={}", profile.display()));
-        let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": arguments},
-            "goog:loggingPrefs": {"browser": "ALL"}}}});
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
         let made = browser.ask("POST", "/session", Some(&wanted))?;
         browser.session = format!("/session/{}", made["sessionId"].as_str().context("no session")?);
         Ok(browser)

@@ -93,7 +93,7 @@ pub fn from_symbols(elf: &Elf<'_>, code: SectionId) -> Vec<TextFunction> {
 }
 
 /// A symbol of code, with offsets in its section.
-pub struct FunctionSymbol<'a> {
+pub(crate) struct FunctionSymbol<'a> {
     /// Its number.
     pub id: SymbolId,
     /// Its name.

@@ -367,7 +367,7 @@ mod tests {
     ///           ┌────────────40─────────────┐
     ///           │    ┌────150────┐          │
     ///           ▼    ▼           │          │
-    ///     0 ──▶ 1 ─▶ 2 ──200──▶  3 ──50──▶  4 ──10──▶ 5     the inner loop runs 4 times, the outer 5
+    ///     0 ──▶ 1 ─▶ 2 ──200──▶  3 ──50──▶  4 ──10──▶ 5     inner loop: 4 times, outer: 5
     /// ```
     #[test]
     fn loops_in_loops_are_scaled_by_both() {

@@ -73,7 +73,7 @@ impl OptimizationLevel {
     }
 
     /// Whether user code is laid out, too. Section 5.5 compares its setups with OptA.
-    pub fn lays_out_the_application(self) -> bool {
+    pub(crate) fn lays_out_the_application(self) -> bool {
         match self {
             OptimizationLevel::OptA
             | OptimizationLevel::Separate
@@ -136,7 +136,7 @@ impl CacheShape {
 
     /// Whether half of the cache has room for an area and sequences, and an eighth is a whole
     /// number of sets.
-    pub fn divisible(self) -> bool {
+    pub(crate) fn divisible(self) -> bool {
         self.bytes >= 4 << 10 && self.sets() >= 8
     }
 

@@ -216,8 +216,10 @@ fn a_placement_that_is_wrong_is_noticed() {
         replayed(&recording, placement, &[machine()]).layouts.remove(1).amounts.breaks
     };
     assert_eq!(breaks(|_| ()), 0);
-    assert_eq!(breaks(|block| block.appended = 0), 10); // C no longer reaches D; calls return anywhere
-    assert_eq!(breaks(|block| block.ending = Ending::Same), 20); // A and B fall through to what is not there
+    // C no longer reaches D; calls return anywhere.
+    assert_eq!(breaks(|block| block.appended = 0), 10);
+    // Nothing follows A and B, but they fall through.
+    assert_eq!(breaks(|block| block.ending = Ending::Same), 20);
     // B (10), C (10), D (20) and E (20) end in nothing that could be inverted.
     assert_eq!(breaks(|block| block.ending = Ending::Inverted), 60);
 }

@@ -47,7 +47,10 @@ pub(super) fn execute(
             let end = program.blocks[block].end;
             // Without fuel, control no longer branches backward.
             fuel = usize::saturating_sub(fuel, 1);
-            let taken = matches!(end, BlockEnd::Branch(target) if random.chance(50) && (fuel > 0 || target > block));
+            let taken = match end {
+                BlockEnd::Branch(target) => random.chance(50) && (fuel > 0 || target > block),
+                _ => false,
+            };
             steps.push(ProgramStep::End(block, taken));
             block = match end {
                 BlockEnd::Jump(target) => target,

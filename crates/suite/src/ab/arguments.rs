@@ -10,8 +10,12 @@ use std::path::PathBuf;
 pub struct AbArgs {
     /// Measure two states of this machine in turns, and compare them: a change that --on and --off
     /// switch, or two --kernels. Results and state go to this directory
-    #[arg(long, value_name = "DIR", group = "comparison", conflicts_with_all = ["list", "generations", "public",
-        "output"])]
+    #[arg(
+        long,
+        value_name = "DIR",
+        group = "comparison",
+        conflicts_with_all = ["list", "generations", "public", "output"]
+    )]
     pub ab: Option<PathBuf>,
 
     /// With --ab: the command that switches the change on, for example `kernlane live apply …`

@@ -203,7 +203,7 @@ pub fn stop(directory: &Path) -> Result<()> {
 ///
 /// # Errors
 /// `/proc` is not mounted.
-pub fn boot_id() -> Result<String> {
+pub(crate) fn boot_id() -> Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let id = std::fs::read_to_string(path).with_context(|| path.to_owned())?;
     Ok(id.trim().to_owned())
@@ -213,13 +213,14 @@ pub fn boot_id() -> Result<String> {
 ///
 /// # Errors
 /// It is not so.
-pub fn may_reboot(state: &State) -> Result<()> {
+pub(crate) fn may_reboot(state: &State) -> Result<()> {
     // SAFETY: the call has no arguments and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     ensure!(is_root, "--ab --kernels reboots the machine: run it as root");
     if state.unit && !Path::new("/run/systemd/system").is_dir() {
         bail!(
-            "systemd does not run here: give --no-unit, and start the same command with --resume at \
+            "systemd does not run here: give --no-unit, and start the same command with --resume \
+             at \
              each boot"
         );
     }

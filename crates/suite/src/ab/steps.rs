@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The unit that resumes after a reboot.
-pub const UNIT: &str = "kernlane-bench-ab.service";
+pub(crate) const UNIT: &str = "kernlane-bench-ab.service";
 const UNITS: &str = "/etc/systemd/system";
 
 /// One step.
@@ -225,7 +225,8 @@ mod tests {
         let mut state = state(1);
         state.program = vec!["/bin/true".into(), "bench".into()];
         let text = unit(&state, Path::new("/var/lib/a \"b\" %n $x")).unwrap();
-        let line = "ExecStart=\"/bin/true\" \"bench\" \"--ab\" \"/var/lib/a \\\"b\\\" %%n $$x\" \"--resume\"\n";
+        let line = "ExecStart=\"/bin/true\" \"bench\" \"--ab\" \"/var/lib/a \\\"b\\\" %%n $$x\" \
+                    \"--resume\"\n";
         assert!(text.contains(line), "{text}");
         assert!(unit(&state, Path::new("a\nb")).is_err());
         let directory = tempfile::tempdir().unwrap();

@@ -28,7 +28,7 @@ pub struct Public {
     pub figure: fn(&str) -> Option<f64>,
 }
 
-pub const LIST: &[Public] = &[
+pub(crate) const LIST: &[Public] = &[
     Public {
         name: "perf-bench/syscall",
         stresses: "getppid by perf bench",
@@ -251,7 +251,7 @@ impl Public {
     }
 
     /// The server's program, if it is another one.
-    pub fn other_program(&self) -> Option<&'static str> {
+    pub(crate) fn other_program(&self) -> Option<&'static str> {
         match self.server {
             Server::Program([program, ..]) if *program != self.program() => Some(program),
             _ => None,

@@ -23,9 +23,8 @@ use std::process::ExitCode;
 /// --threshold percent as often as the --root. Their hot blocks come to lie together, the cold ones
 /// behind. Calls among them go from copy to copy. Everything is checked before anything is written.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  kernlane live apply --function vfs_read,vfs_write --algorithm original"
-)]
+#[command(after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  \
+                  kernlane live apply --function vfs_read,vfs_write --algorithm original")]
 pub struct ApplyArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
