@@ -3,8 +3,9 @@
 # needs root only if a package is missing.
 set -eu
 
-packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync busybox-static file
-  binutils patch clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12 qemu-system-x86 qemu-utils strace
+packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync
+  busybox-static file binutils patch clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12
+  qemu-system-x86 qemu-utils strace
   valgrind chromium chromium-driver"
 
 # Three kernel trees (in the cache), Kernlane itself in three builds, and recordings: less room ends
@@ -14,9 +15,14 @@ for place in . "${KERNLANE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}"; do
     mkdir -p "$place"
     free_gb=$(df -P -k "$place" | awk 'NR == 2 { print int($4 / 1048576) }')
     [ "$free_gb" -ge 3 ] ||
-        { echo "setup: $free_gb GB free on the disk of $place; everything together takes up to $needed_gb GB" >&2; exit 1; }
+        {
+            echo "setup: $free_gb GB free on the disk of $place;" \
+                "everything together takes up to $needed_gb GB" >&2
+            exit 1
+        }
     [ "$free_gb" -ge "$needed_gb" ] ||
-        echo "setup: only $free_gb GB free on the disk of $place; a first run takes up to $needed_gb GB" >&2
+        echo "setup: only $free_gb GB free on the disk of $place;" \
+            "a first run takes up to $needed_gb GB" >&2
 done
 
 version_at_least() { # have want

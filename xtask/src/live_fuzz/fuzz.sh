@@ -28,7 +28,8 @@ group() { # FUNCTIONS SEED
 group vfs_read,vfs_write 1
 # The same function, and its callers.
 group vfs_read,ksys_read,ksys_write,rw_verify_area 2
-group cmdline_proc_show,pipe_read,pipe_write,anon_pipe_read,anon_pipe_write,unix_stream_sendmsg,unix_stream_read_generic 3
+PIPES=pipe_read,pipe_write,anon_pipe_read,anon_pipe_write
+group cmdline_proc_show,$PIPES,unix_stream_sendmsg,unix_stream_read_generic 3
 keep count vfs_open --time 0.1
 [ "$(cat /kl/fuzz-groups)" = few ] || group $FUNCTIONS 4
 exec fuzz run /tmp/groups "$(cat /kl/fuzz-seed)" "$(cat /kl/fuzz-seconds)"

@@ -3,8 +3,8 @@
 CPU=/sys/devices/system/cpu/cpu1
 processor() { echo $1 >$CPU/online && [ "$(cat $CPU/online)" = $1 ]; }
 if [ -d $CPU ]; then
-    # The deadline server of 6.12 warns when a processor goes, whoever is installed
-    # (task_non_contending() in kernel/sched/deadline.c): without it.
+    # The deadline server of 6.12 warns when a processor goes offline, also without replaced
+    # functions (task_non_contending() in kernel/sched/deadline.c). So the test switches it off.
     for server in /sys/kernel/debug/sched/fair_server/cpu*; do
         echo 0 >$server/runtime || failed "without a deadline server" "$server"
     done

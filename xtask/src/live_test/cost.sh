@@ -19,7 +19,10 @@ threads() {
     done 2>/dev/null | awk '{ sum[$1] += $2 } END { for (name in sum) print name, sum[name] }'
 }
 # Of each CPU: rescheduled, called, told of changed page tables.
-interrupts() { awk '$1 ~ /^(RES|CAL|TLB):/ { for (n = 2; n < 2 + cpus; n++) printf "%s%s ", $1, $n }' cpus="$(nproc)" /proc/interrupts; }
+interrupts() {
+    awk '$1 ~ /^(RES|CAL|TLB):/ { for (n = 2; n < 2 + cpus; n++) printf "%s%s ", $1, $n }' \
+        cpus="$(nproc)" /proc/interrupts
+}
 with() { # WORDS FROM COMMAND…
     echo "-- $1"
     from=$2
@@ -31,7 +34,10 @@ with() { # WORDS FROM COMMAND…
         failed "applied" "$(tail -n 3 /tmp/errors)"
     echo "interrupts before: $before"
     echo "interrupts after:  $(interrupts)"
-    threads | awk 'NR == FNR { ran[$1] = $2; next } $2 - ran[$1] > 100000 { printf "thread %s ran for %d ns\n", $1, $2 - ran[$1] }' /tmp/threads -
+    threads | awk '
+        NR == FNR { ran[$1] = $2; next }
+        $2 - ran[$1] > 100000 { printf "thread %s ran for %d ns\n", $1, $2 - ran[$1] }
+        ' /tmp/threads -
     grep 'functions, \|cycles\|undone\|processor time\|loading\|patching\|undoing\|woken\|ran for' \
         /tmp/out
 }
@@ -45,7 +51,11 @@ mkdir -p $T
 mount -t tracefs tracefs $T 2>/dev/null
 echo dput >$T/set_ftrace_filter || failed "the kernel's tracer" "$?"
 export T CYCLES
-/kl/late 0 /bin/sh -ec 'n=0; while [ $n -lt $CYCLES ]; do echo function >$T/current_tracer; echo nop >$T/current_tracer; n=$((n + 1)); done' ||
+/kl/late 0 /bin/sh -ec '
+    n=0
+    while [ $n -lt $CYCLES ]; do
+        echo function >$T/current_tracer; echo nop >$T/current_tracer; n=$((n + 1))
+    done' ||
     failed "the kernel's tracer" "$?"
 rmmod kernlane && passed "the module can go" || failed "the module can go" "$(lsmod)"
 exit 0

@@ -6,7 +6,8 @@ rm -f /tmp/enough
     echo "FAILED: the load while blocks are counted"; done) &
 loading=$!
 dmesg -c >/dev/null
-ROOTS=$(existing net_rx_action,handle_mm_fault,sock_write_iter,ksys_read,kernel_clone,__x64_sys_exit_group)
+ROOTS=net_rx_action,handle_mm_fault,sock_write_iter,ksys_read,kernel_clone,__x64_sys_exit_group
+ROOTS=$(existing $ROOTS)
 $K watch $V --root $ROOTS --time 1 --depth 2 -o /tmp/many.klp >/tmp/out 2>&1 ||
     failed "many roots are counted, three levels deep" "$(tail -n 3 /tmp/out)"
 tail -n 1 /tmp/out
@@ -34,7 +35,9 @@ refused "watch names what a killed auto left" "installed already: $left\..*kernl
 refused "count, too" "installed already: $left\..*kernlane live undo" $K count vfs_read $V --time 1
 refused "auto, too" "installed already: $left\..*kernlane live undo" $K auto $V --root vfs_read \
     --time 1
-refused "apply, too" "vfs_read cannot be replaced: .*installed are $left, and .kernlane live undo." $K apply $V --function vfs_read
+refused "apply, too" \
+    "vfs_read cannot be replaced: .*installed are $left, and .kernlane live undo." \
+    $K apply $V --function vfs_read
 # What it counts is read with care.
 [ "$(requests counters $left 1 0 0)" = "0 0" ] && passed "its first counter is read" ||
     failed "its first counter is read" "$(requests counters $left 1 0 0)"

@@ -16,7 +16,10 @@ memory() {
     echo 3 >/proc/sys/vm/drop_caches
     sleep 1
     kept=$(awk '/^ *count:/ { pages += $2 } END { print 4 * pages }' /proc/zoneinfo)
-    awk -v kept="$kept" '/^MemFree:/ { $2 += kept } /^(MemFree|Slab|VmallocUsed|Percpu):/ { printf "%s %s ", $1, $2 } END { print "" }' /proc/meminfo
+    awk -v kept="$kept" '
+        /^MemFree:/ { $2 += kept }
+        /^(MemFree|Slab|VmallocUsed|Percpu):/ { printf "%s %s ", $1, $2 }
+        END { print "" }' /proc/meminfo
 }
 
 # Loads that find a wrong checksum say so. They take all of the processors that the cycles leave,
@@ -65,9 +68,10 @@ endure() { # CYCLES PROCESSES CYCLES-PER-PART
     after=$(memory)
     echo "kilobytes before: $before"
     echo "kilobytes after:  $after"
-    # A module that were kept each time, or a page of one, would show.
+    # A module or a page that was kept each time would show.
     echo "$before $after" |
-        awk '{ exit !($2 - $10 < 4096 && $12 - $4 < 4096 && $14 - $6 < 1024 && $16 - $8 < 1024) }' &&
+        awk '{ exit !($2 - $10 < 4096 && $12 - $4 < 4096 && $14 - $6 < 1024 &&
+            $16 - $8 < 1024) }' &&
         passed "memory is back to what it was" ||
         failed "memory is back to what it was" "$before; $after"
     [ "$(cut -d ' ' -f 1 /proc/modules)" = "$modules" ] && passed "no module is left" ||

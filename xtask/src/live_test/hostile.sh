@@ -8,8 +8,8 @@ insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
 # The kernel's text, from the symbols around it.
 symbol() { awk -v name="$1" '$3 == name && $2 ~ /[tTdDbB]/ { print $1; exit }' /proc/kallsyms; }
 text() { requests text "$(symbol _stext)" "$(symbol _etext)"; }
-# A static key may flip once when something is used for the first time: what is compared is what
-# stands when everything has been.
+# A static key may flip when something is used for the first time. So the text is compared
+# after everything has been used once.
 check_text() { # NAME
     after=$(text)
     [ "$after" = "$before" ] && passed "$1: the text is what it was" ||
@@ -101,7 +101,7 @@ check "installed without it" apply vfs_read 3
 check "undone" undo
 check_text "kprobes before installing"
 
-# A kprobe at a call that goes to the copy would call what is gone.
+# A kprobe at a call to the copy would later call a copy that is gone.
 check "installed" apply vfs_read,vfs_write 4
 probe "$(site vfs_read ksys_read)"
 refused "undo below a kprobe at a call" "a kprobe is registered at ksys_read+0x" $K undo
@@ -123,7 +123,7 @@ echo vfs_read >$T/set_ftrace_filter && echo function >$T/current_tracer
 check "the traced function's calls go to its entry" await traced
 echo >$T/trace
 reads 300
-# Who reads what is traced would be traced.
+# Otherwise the reader of the trace would be traced, too.
 echo 0 >$T/tracing_on
 seen=$(grep -c vfs_read $T/trace)
 echo 1 >$T/tracing_on
@@ -289,7 +289,9 @@ asked "a group that is not there" $ENOENT 0 undo $copies
 # What the kernel writes itself is not written: a static key behind the tracer's site, a static
 # call. What is behind the site of each of these begins with a static key on some kernel.
 found=0
-for name in $(existing __check_object_size,__mod_memcg_state,arch_enable_hybrid_capacity_scale,psi_cgroup_alloc,security_tun_dev_create,security_uring_sqpoll,swap_cgroup_swapoff,swap_cgroup_swapon,vmpressure | tr , ' '); do
+KEYS=__check_object_size,__mod_memcg_state,arch_enable_hybrid_capacity_scale,psi_cgroup_alloc
+KEYS=$KEYS,security_tun_dev_create,security_uring_sqpoll,swap_cgroup_swapoff,swap_cgroup_swapon
+for name in $(existing $KEYS,vmpressure | tr , ' '); do
     start=$(symbol $name)
     for offset in 5 9; do
         bytes=$(requests packed "$start" $offset)

@@ -135,8 +135,9 @@ wait $sleeper 2>/dev/null
 check "and is done when it has gone" undo
 
 # A module that comes, uses copies, and goes.
+FOLIO=shmem_get_folio_gfp
 check "functions that a module calls" apply \
-    vfs_read,vfs_write,vfs_iter_read,vfs_iter_write,shmem_file_read_iter,filemap_read,shmem_get_folio_gfp 16
+    "vfs_read,vfs_write,vfs_iter_read,vfs_iter_write,shmem_file_read_iter,filemap_read,$FOLIO" 16
 check "a module comes" insmod /kernlane/modules/loop.ko
 mknod /tmp/loop b 7 0 2>/dev/null
 check "a file behind it" losetup /tmp/loop /tmp/data

@@ -25,7 +25,8 @@ existing() { # FUNCTIONS
     echo "$1" | tr , '\n' | awk '
         NR == FNR { wanted[$1]; next }
         $2 ~ /^[tT]$/ && $3 in wanted { seen[$3]++ }
-        END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }' - /proc/kallsyms
+        END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }
+        ' - /proc/kallsyms
 }
 FUNCTIONS=$(existing $FUNCTIONS)
 

@@ -48,7 +48,9 @@ mark() { echo "kernlane-mark $1" > /dev/kmsg; }
 # The functions on the stack of the first task of that name in the log of sysrq-t.
 task_functions() {
     log_since "$1" | sed -e 's/^\[ *[0-9.]*\]\(\[[^]]*\]\)* //' |
-        awk -v task="task:$2 " 'index($0, "task:") == 1 { on = !seen && index($0, task) == 1; if (on) seen = 1 } on' |
+        awk -v task="task:$2 " '
+            index($0, "task:") == 1 { on = !seen && index($0, task) == 1; if (on) seen = 1 }
+            on' |
         grep -v ' ? ' | functions
 }
 
@@ -117,7 +119,8 @@ test_sysrq() {
     echo l > /proc/sysrq-trigger
     sleep 1
     log_since cpus | functions |
-        grep -x -E 'sysrq_handle_showallcpus|__handle_sysrq|write_sysrq_trigger|vfs_write|ksys_write|do_syscall_64' | sort -u
+        grep -x -e sysrq_handle_showallcpus -e __handle_sysrq -e write_sysrq_trigger \
+            -e vfs_write -e ksys_write -e do_syscall_64 | sort -u
     log_since tasks | grep -c -i 'unreliable\|bad frame\|ORC unwinder' && return 1
     kill $sleeping
 } 2> /dev/null
@@ -155,8 +158,9 @@ test_function_graph() {
 
 # At the entries of hot functions, and on every instruction of the first bytes of some.
 test_kprobes() {
-    hot="vfs_read vfs_write ksys_read do_sys_openat2 tcp_sendmsg tcp_recvmsg tcp_v4_rcv ip_rcv __alloc_skb do_exit wake_up_new_task \
-        vfs_statx link_path_walk pipe_write pipe_read shmem_get_folio_gfp handle_mm_fault filemap_map_pages do_syscall_64"
+    hot="vfs_read vfs_write ksys_read do_sys_openat2 tcp_sendmsg tcp_recvmsg tcp_v4_rcv ip_rcv \
+        __alloc_skb do_exit wake_up_new_task vfs_statx link_path_walk pipe_write pipe_read \
+        shmem_get_folio_gfp handle_mm_fault filemap_map_pages do_syscall_64"
     for name in $hot; do echo "p:entry/$name $name" >> $tracing/kprobe_events &&
         echo "probed $name"; done
     probed=0
@@ -267,7 +271,8 @@ test_livepatch() {
 
 # Up to here nothing was provoked, but that sysrq printed traces.
 test_no_complaints() {
-    dmesg | grep -E 'WARNING: CPU|BUG: |Oops|general protection|stack segment|soft lockup|detected stall|ORC unwinder|unreliable' && return 1
+    dmesg | grep -e 'WARNING: CPU' -e 'BUG: ' -e Oops -e 'general protection' -e 'stack segment' \
+        -e 'soft lockup' -e 'detected stall' -e 'ORC unwinder' -e unreliable && return 1
     mark=$(dmesg | grep -n 'kernlane-mark tasks' | head -1 | cut -d: -f1)
     dmesg | head -n ${mark:-100000} | grep -E 'Call Trace|RIP:' && return 1
     return 0
@@ -281,7 +286,9 @@ test_provoked() {
         (echo $what > /sys/kernel/debug/provoke-crash/DIRECT) 2> /dev/null
         sleep 1
         log_since $what |
-            sed -n -e 's/.*\(WARNING: CPU\): [0-9]* PID: [0-9]* at \([^ ]*\) \([^+]*\)+.*/\1 at \2 \3/p' -e 's/.*\(BUG: kernel NULL[^,]*\).*/\1/p' \
+            sed -n \
+                -e 's/.*\(WARNING: CPU\): [0-9]* PID: [0-9]* at \([^ ]*\) \([^+]*\)+.*/\1 at \2 \3/p' \
+                -e 's/.*\(BUG: kernel NULL[^,]*\).*/\1/p' \
             -e 's/.*RIP: 0010:\([A-Za-z_0-9]*\)+.*/in \1/p'
         log_since $what | sed -e 's/^\[ *[0-9.]*\]\(\[[^]]*\]\)* //' |
             sed -n '/Call Trace/,/<\/TASK>/p' | grep -v ' ? ' | functions
