@@ -155,7 +155,7 @@ impl BenchSetup<'_> {
     /// The kernel that BOLT makes from the kernel with relocations and from the same profile.
     fn bolted(&self, profile: &Path) -> Result<PathBuf> {
         let linked = self.in_order("with-relocations", &["--make", LINK_WITH_RELOCATIONS])?;
-        // The linker adds a name of its own.
+        // The linker adds its own name.
         let (before, after) = (
             fs::read_to_string(self.tree.join("System.map"))?,
             fs::read_to_string(linked.join("System.map"))?,

@@ -1,4 +1,4 @@
-//! What commands need from the machine besides their input, and how each need is tried.
+//! What commands need from the machine in addition to their input, and how each need is tried.
 //!
 //! Takes a need; gives what was found, or what is missing and how to get it. Every need is tried,
 //! not looked up. To add a need: write a variant of `Need`, its name and its attempt, and add it to

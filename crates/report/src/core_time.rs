@@ -25,7 +25,7 @@ pub(crate) fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
         let _ = writeln!(
             text,
-            "note: taken for one uop, because the table of uops lacks them: {}{more}",
+            "note: counted as one uop, because the table of uops lacks them: {}{more}",
             named.join(", ")
         );
     }

@@ -38,7 +38,7 @@ macro_rules! policies {
                 }
             }
 
-            /// Whether the policy works with so many ways.
+            /// Whether the policy works with this number of ways.
             pub(crate) fn allows(self, ways: u64) -> bool {
                 match self {
                     $(Replacement::$variant => <$policy as Policy>::allows(ways),)*

@@ -214,7 +214,7 @@ impl Worker {
         }))
     }
 
-    /// Whether the worker says something or ends within so many ms.
+    /// Whether the worker prints something or ends within this number of ms.
     fn answers_within(&self, patience: i32) -> bool {
         let mut ready =
             libc::pollfd { fd: self.out.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };

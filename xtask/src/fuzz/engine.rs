@@ -121,7 +121,7 @@ impl Session {
         host::output::write(&self.path, &serde_json::to_vec_pretty(&self.state)?)
     }
 
-    /// Gives the target at most so many inputs.
+    /// The largest number of inputs for the target.
     ///
     /// # Errors
     /// The target failed on one, or the fuzzer could not be run.

@@ -114,7 +114,7 @@ pub(crate) fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<
         return judge(&trial, &guest.run(&trial)?);
     }
     proof::proof(&std::fs::read(&guest.vmlinux)?)?;
-    // Several CPUs of a guest are emulated in turns, on one of this machine's.
+    // A guest's CPUs are emulated round-robin, on one CPU of this machine.
     for pair in MACHINES.chunks(2) {
         let run = |n: usize| pair.get(n).map(|tried| (tried, guest.run(tried)));
         let (first, second) = side_by_side(|| run(0), || run(1));
@@ -135,7 +135,7 @@ fn cloud() -> Result<PathBuf> {
     debian::kernel(Flavour::Cloud)
 }
 
-/// Installs and undoes a large group so many times under load.
+/// Installs and undoes a large group this number of times under load.
 pub(crate) fn cycles(count: u32) -> Result<()> {
     let mut guest = Guest::new(&cloud()?)?;
     guest.contents.file("/kl/cycles", 0o644, count.to_string());

@@ -238,7 +238,7 @@ pub(crate) fn replay_recording(
     replay_trials(recording, &trials, kernel, part)
 }
 
-/// As [`replay_recording`], each layout on machines of its own.
+/// As [`replay_recording`], each layout on its own machines.
 ///
 /// # Errors
 /// As [`replay_rows`].

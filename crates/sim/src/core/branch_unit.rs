@@ -5,7 +5,7 @@
 //!   branch decides how many cycles the prediction takes. Only taken branches come in.
 //! * A direct branch that no level has is found when it is decoded: a *resteer*.
 //! * Conditional branches are predicted by [`PathDirection`]. A conditional branch that no level
-//!   has is taken for no branch; it is not taken, or it is found when it is decoded or executed.
+//!   has is treated as no branch; it is not taken, or it is found when it is decoded or executed.
 //! * Returns are predicted by the return stack, indirect branches by [`PathTargets`]. An indirect
 //!   branch that no level has is a misprediction.
 

@@ -4,7 +4,7 @@
 //! Stores are written to the L1D in program order, one in a cycle, when they have retired and their
 //! line is there. Until then a load of the same bytes takes them from the queue. A load that needs
 //! bytes of the store and others waits until the store is written. No load overtakes a store of the
-//! same bytes: the processor's prediction of such pairs is taken for perfect.
+//! same bytes: the processor's prediction of such pairs is assumed perfect.
 
 use super::ring::Ring;
 

@@ -1,5 +1,5 @@
-//! Two kernels that are booted in turns: begins, resumes after each reboot, and ends on the kernel
-//! that ran first.
+//! Two kernels that are booted alternately: begins, resumes after each reboot, and ends on the
+//! kernel that ran first.
 
 use super::merged::merged;
 use super::state::{Kernel, Measurement, RunningKernel, State};
@@ -160,7 +160,7 @@ impl Boot<'_> {
             let which = state.wanted();
             state.runs(which, running)?;
             if !state.is_measured() {
-                // Each boot has an order of its own.
+                // Each boot has its own order.
                 let boot = state.measured.len() as u64;
                 let seed = state.measurement.seed.wrapping_add(boot);
                 let results = measure(&Measurement { seed, ..state.measurement.clone() })?;

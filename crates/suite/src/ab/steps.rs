@@ -152,7 +152,7 @@ fn unit(state: &State, directory: &Path) -> Result<String> {
     let words: Vec<String> = words.iter().map(unit_word).collect::<Result<_>>()?;
     Ok(format!(
         "[Unit]
-Description=kernlane bench --ab: measures two kernels in turns
+Description=kernlane bench --ab: measures two kernels alternately
 After=multi-user.target
 
 [Service]

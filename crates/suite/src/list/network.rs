@@ -50,13 +50,13 @@ pub(super) const LIST: &[Benchmark] = &[
     ),
     answers(
         "tcp/request-response-4",
-        "one byte and its answer on each of 4 connections, each with a process of its own",
+        "one byte and its answer on each of 4 connections, each with its own process",
         by_tcp,
         4,
     ),
     answers(
         "tcp/request-response-16",
-        "one byte and its answer on each of 16 connections, each with a process of its own",
+        "one byte and its answer on each of 16 connections, each with its own process",
         by_tcp,
         16,
     ),
@@ -68,7 +68,7 @@ pub(super) const LIST: &[Benchmark] = &[
     ),
     answers(
         "udp/request-response-16",
-        "one byte and its answer on each of 16 sockets, each with a process of its own",
+        "one byte and its answer on each of 16 sockets, each with its own process",
         by_udp,
         16,
     ),

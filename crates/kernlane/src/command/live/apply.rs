@@ -58,11 +58,11 @@ pub struct ApplyArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Install, undo, and so on, so many times, as a trial; in the end nothing is installed
+    /// Install and undo this number of times, as a trial; at the end nothing is installed
     #[arg(long, value_name = "N", conflicts_with = "dry_run")]
     pub cycles: Option<u32>,
 
-    /// Leave out what cannot be replaced, with a word, instead of refusing
+    /// Leave out functions that cannot be replaced, with a warning, instead of refusing
     #[arg(long)]
     pub skip_unfit: bool,
 

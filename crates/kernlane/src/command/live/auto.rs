@@ -234,7 +234,7 @@ impl<'k, 'd> Auto<'k, 'd> {
             print_gain(&report.roots)?;
             report.write(args)
         });
-        // Interrupted, say: what is installed is not left behind unsaid.
+        // An error or an interrupt: the message names what stays installed.
         if let Err(error) = reported {
             take_back(device, &prepared)?;
             return Err(error);

@@ -32,7 +32,7 @@ pub(super) fn ask() -> Result<()> {
     Ok(())
 }
 
-/// That of this machine, or else what is assumed, with a word.
+/// The cache of this machine. If the machine does not say it: the assumed cache, with a warning.
 pub(super) fn geometry() -> Result<InstructionCacheGeometry> {
     let told = InstructionCacheGeometry::of_this_machine()?;
     if told.is_none() {

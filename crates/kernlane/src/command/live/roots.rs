@@ -29,7 +29,7 @@ pub struct RootArgs {
 }
 
 impl RootArgs {
-    /// The roots, by their numbers; what sampling found is told.
+    /// The roots, by their numbers. Prints what sampling found.
     ///
     /// # Errors
     /// A function that was named cannot be replaced; sampling found none.
