@@ -8,7 +8,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The kernel keeps no such statistics.
-pub fn processor_time() -> Result<Duration> {
+pub(crate) fn processor_time() -> Result<Duration> {
     let path = "/proc/thread-self/schedstat";
     let text = std::fs::read_to_string(path)?;
     let nanoseconds = text.split_ascii_whitespace().next().and_then(|first| first.parse().ok());

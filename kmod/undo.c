@@ -162,7 +162,9 @@ static int undo_all(const char *livepatch)
 		int err = undo_once(group, &bad_address);
 
 		if (err && err != -EAGAIN) {
-			pr_warn("the livepatch %s is refused: at %pS another tool (a kprobe, say) keeps %s from being undone; remove it, and load the livepatch again\n",
+			pr_warn("the livepatch %s is refused: at %pS another tool (a kprobe, say) "
+				"keeps %s from being undone; remove it, and load the livepatch "
+				"again\n",
 				livepatch, (void *)bad_address, group->name);
 			worst = err;
 		} else {
@@ -211,7 +213,9 @@ static int let_livepatch_in(const struct module *module)
 		mutex_lock(&kernlane_groups_mutex);
 	}
 	if (err == -EAGAIN)
-		pr_warn("the livepatch %s is refused: every byte is restored, but a task may be in a copy; load the livepatch again when `kernlane live status` shows no group\n",
+		pr_warn("the livepatch %s is refused: every byte is restored, but a task may "
+			"be in a copy; load the livepatch again when `kernlane live status` "
+			"shows no group\n",
 			module->name);
 	if (err)
 		forget_livepatch(module);
@@ -232,7 +236,8 @@ static bool groups_are_left(const struct module *module)
 		    !undo_once(group, &bad_address))
 			continue;
 		if (bad_address)
-			pr_warn_ratelimited("rmmod -f waits: at %pS another tool (a kprobe, say) keeps %s from being undone\n",
+			pr_warn_ratelimited("rmmod -f waits: at %pS another tool (a kprobe, say) "
+					    "keeps %s from being undone\n",
 					    (void *)bad_address, group->name);
 		left = true;
 	}

@@ -1,18 +1,28 @@
 #!/bin/sh
-# Installs what building and testing Kernlane needs on Debian 12. Leaves installed packages alone; needs root only if a package is missing.
+# Installs what building and testing Kernlane needs on Debian 12. Leaves installed packages alone;
+# needs root only if a package is missing.
 set -eu
 
-packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync busybox-static file
-  binutils patch clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12 qemu-system-x86 qemu-utils strace
+packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync
+  busybox-static file binutils patch clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12
+  qemu-system-x86 qemu-utils strace
   valgrind chromium chromium-driver"
 
-# Three kernel trees (in the cache), Kernlane itself in three builds, and recordings: less room ends in the middle of a build, an hour later.
+# Three kernel trees (in the cache), Kernlane itself in three builds, and recordings: less room ends
+# in the middle of a build, an hour later.
 needed_gb=18
 for place in . "${KERNLANE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}"; do
     mkdir -p "$place"
     free_gb=$(df -P -k "$place" | awk 'NR == 2 { print int($4 / 1048576) }')
-    [ "$free_gb" -ge 3 ] || { echo "setup: $free_gb GB free on the disk of $place; everything together takes up to $needed_gb GB" >&2; exit 1; }
-    [ "$free_gb" -ge "$needed_gb" ] || echo "setup: only $free_gb GB free on the disk of $place; a first run takes up to $needed_gb GB" >&2
+    [ "$free_gb" -ge 3 ] ||
+        {
+            echo "setup: $free_gb GB free on the disk of $place;" \
+                "everything together takes up to $needed_gb GB" >&2
+            exit 1
+        }
+    [ "$free_gb" -ge "$needed_gb" ] ||
+        echo "setup: only $free_gb GB free on the disk of $place;" \
+            "a first run takes up to $needed_gb GB" >&2
 done
 
 version_at_least() { # have want
@@ -21,12 +31,15 @@ version_at_least() { # have want
 
 missing=""
 for package in $packages; do
-    dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+    dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' ||
+        missing="$missing $package"
 done
-qemu=$(dpkg-query -W -f '${Version}\n' qemu-system-x86 2>/dev/null | sed 's/^[0-9]*://; s/[+~-].*//' || true)
+qemu=$(dpkg-query -W -f '${Version}\n' qemu-system-x86 2>/dev/null |
+    sed 's/^[0-9]*://; s/[+~-].*//' || true)
 version_at_least "${qemu:-0}" 10.0 || missing="$missing qemu-system-x86"
 
-# Debian 12's own cargo is too old; its package cargo-web is new enough. An installed cargo (rustup's) is kept.
+# Debian 12's own cargo is too old; its package cargo-web is new enough. An installed cargo
+# (rustup's) is kept.
 command -v cargo >/dev/null 2>&1 || {
     missing="$missing cargo-web"
     packages="$packages rustc-web cargo-web"
@@ -42,18 +55,24 @@ if [ -n "$missing" ]; then
     echo "installing:$missing"
     [ "$(id -u)" = 0 ] || { echo "setup: not root; run as root: xtask/setup.sh" >&2; exit 1; }
     export DEBIAN_FRONTEND=noninteractive
-    # QEMU 10 is in backports. The entry is derived from the machine's own, so that whatever mirror it uses is used here too.
-    if [ ! -e /etc/apt/sources.list.d/kernlane-backports.sources ] && ! apt-cache policy | grep -q 'a=stable-backports\|n=bookworm-backports'; then
+    # QEMU 10 is in backports. The entry is derived from the machine's own, so that whatever mirror
+    # it uses is used here too.
+    if [ ! -e /etc/apt/sources.list.d/kernlane-backports.sources ] && ! apt-cache policy |
+        grep -q 'a=stable-backports\|n=bookworm-backports'; then
         if [ -e /etc/apt/sources.list.d/debian.sources ]; then
-            awk 'BEGIN { RS = ""; ORS = "\n\n" } /bookworm-updates/' /etc/apt/sources.list.d/debian.sources |
-                sed 's/^Suites:.*/Suites: bookworm-backports/' >/etc/apt/sources.list.d/kernlane-backports.sources
+            awk 'BEGIN { RS = ""; ORS = "\n\n" } /bookworm-updates/' \
+                /etc/apt/sources.list.d/debian.sources |
+                sed 's/^Suites:.*/Suites: bookworm-backports/' \
+                >/etc/apt/sources.list.d/kernlane-backports.sources
         else
-            sed -n 's/ bookworm-updates / bookworm-backports /p' /etc/apt/sources.list | grep '^deb ' \
+            sed -n 's/ bookworm-updates / bookworm-backports /p' /etc/apt/sources.list |
+                grep '^deb ' \
                 >/etc/apt/sources.list.d/kernlane-backports.list
         fi
     fi
     apt-get update -q
     # shellcheck disable=SC2086 # words on purpose
-    apt-get install -y -q --no-install-recommends $(echo $packages | sed 's/qemu-system-x86\|qemu-utils//g')
+    apt-get install -y -q --no-install-recommends \
+        $(echo $packages | sed 's/qemu-system-x86\|qemu-utils//g')
     apt-get install -y -q --no-install-recommends -t bookworm-backports qemu-system-x86 qemu-utils
 fi

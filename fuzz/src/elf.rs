@@ -42,7 +42,7 @@ pub fn build_id_note() -> Vec<u8> {
     [&words[..], b"GNU\0", &[0x5f; 20]].concat()
 }
 
-/// Where in the file the first of so many sections has its bytes; the others follow without gaps.
+/// Where in the file the bytes of the first section lie; the others follow without gaps.
 pub fn offset_of_sections(count: usize) -> usize {
     HEADER + SEGMENT * count
 }

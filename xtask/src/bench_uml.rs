@@ -35,7 +35,8 @@ const BOLT: [&str; 4] =
     ["-reorder-blocks=ext-tsp", "-reorder-functions=cdsort", "-split-functions", "-split-all-cold"];
 /// The flags with which arch/um/Makefile links. In addition they keep the relocations, which BOLT
 /// needs.
-const LINK_WITH_RELOCATIONS: &str = "CFLAGS_vmlinux=-static -no-pie -m64 -Wl,--wrap,malloc -Wl,--wrap,free -Wl,--wrap,calloc \
+const LINK_WITH_RELOCATIONS: &str = "CFLAGS_vmlinux=-static -no-pie -m64 -Wl,--wrap,malloc \
+                                     -Wl,--wrap,free -Wl,--wrap,calloc \
     -Wl,-m -Wl,elf_x86_64 -Wl,-z -Wl,noexecstack -Wl,--no-warn-rwx-segments -Wl,--emit-relocs";
 
 /// A kernel to measure.
@@ -50,7 +51,7 @@ struct MeasuredKernel {
 const ROUNDS: usize = 15;
 
 /// Runs every kernel with every load in each round. `words` are the number of rounds and `--json`.
-pub fn bench(words: &[&str]) -> Result<()> {
+pub(crate) fn bench(words: &[&str]) -> Result<()> {
     let (as_json, rounds) = match *words {
         [] => (false, ROUNDS),
         ["--json"] => (true, ROUNDS),
@@ -154,7 +155,7 @@ impl BenchSetup<'_> {
     /// The kernel that BOLT makes from the kernel with relocations and from the same profile.
     fn bolted(&self, profile: &Path) -> Result<PathBuf> {
         let linked = self.in_order("with-relocations", &["--make", LINK_WITH_RELOCATIONS])?;
-        // The linker adds a name of its own.
+        // The linker adds its own name.
         let (before, after) = (
             fs::read_to_string(self.tree.join("System.map"))?,
             fs::read_to_string(linked.join("System.map"))?,

@@ -16,7 +16,7 @@ use std::process::Command;
 /// The pages in their order: later pages use files of earlier ones.
 const FIRST_HOUR: [&str; 4] = ["install", "demo", "recording", "page"];
 
-pub fn book_test(demo: &Path, tree: &Path) -> Result<()> {
+pub(crate) fn book_test(demo: &Path, tree: &Path) -> Result<()> {
     build()?;
     run_first_hour(demo, tree)
 }

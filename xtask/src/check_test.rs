@@ -6,7 +6,7 @@ use check::{KernelBuild, check, mutation};
 use image::place::Placement;
 use std::path::Path;
 
-pub fn check_test(tree: &Path) -> Result<()> {
+pub(crate) fn check_test(tree: &Path) -> Result<()> {
     let build = KernelBuild::read(tree)?;
     let good = build.kernel()?;
     let findings = check(&good, &good, &Placement::default())?;

@@ -5,7 +5,7 @@ use crate::run;
 use anyhow::Result;
 use std::process::Command;
 
-pub fn demo() -> Result<()> {
+pub(crate) fn demo() -> Result<()> {
     let kernlane = crate::kernlane()?;
     let tree = kernel::tree(Compiler::Gcc)?;
     run(Command::new(kernlane).args(["optimize", "net", "-o", "target/demo", "--tree"]).arg(tree))

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// a database. Other tests record the others.
 const REPEATED: [&str; 4] = ["database", "files", "net", "web"];
 
-pub fn guest_test(kernel: &Path) -> Result<()> {
+pub(crate) fn guest_test(kernel: &Path) -> Result<()> {
     let tool = GuestTests {
         kernlane: crate::kernlane()?,
         kernel: kernel.into(),

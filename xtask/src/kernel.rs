@@ -41,7 +41,7 @@ const EXPECTED_FUZZ_LINES: u64 = 1_150;
 
 /// The compiler of a demo kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compiler {
+pub(crate) enum Compiler {
     Gcc,
     Clang,
     /// gcc, for User Mode Linux.
@@ -125,7 +125,7 @@ impl Compiler {
 }
 
 /// The cache directory: `$KERNLANE_CACHE`, or `$XDG_CACHE_HOME/kernlane`, or `~/.cache/kernlane`.
-pub fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("KERNLANE_CACHE")
@@ -135,7 +135,7 @@ pub fn cache() -> Result<PathBuf> {
 }
 
 /// The built tree of the demo kernel. Builds it if there is no current one.
-pub fn tree(compiler: Compiler) -> Result<PathBuf> {
+pub(crate) fn tree(compiler: Compiler) -> Result<PathBuf> {
     let trees = cache()?.join("trees");
     let tree = trees.join(compiler.name());
     let stamp = stamp(compiler)?;
@@ -154,7 +154,7 @@ pub fn tree(compiler: Compiler) -> Result<PathBuf> {
 
 /// The demo kernel with a patch: a copy of its tree, in which only the patched files are built
 /// again.
-pub fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
+pub(crate) fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
     let original = tree(compiler)?;
     let trees = cache()?.join("trees");
     let tree = trees.join(format!("{}-{name}", compiler.name()));

@@ -5,9 +5,9 @@ use guest::Boot;
 use std::time::Duration;
 
 /// Long enough for emulation on a busy machine.
-pub const TIME_LIMIT: Duration = Duration::from_secs(1800);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
-pub struct Machine {
+pub(crate) struct Machine {
     pub name: &'static str,
     pub cpus: u32,
     cpu_model: &'static str,
@@ -15,7 +15,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub const fn new(
+    pub(crate) const fn new(
         name: &'static str,
         cpus: u32,
         cpu_model: &'static str,
@@ -26,7 +26,7 @@ impl Machine {
 
     /// Sets the machine, with KASLR. `words` come in front of the machine's own words on the
     /// command line.
-    pub fn describe(&self, boot: &mut Boot, words: &[&str]) {
+    pub(crate) fn describe(&self, boot: &mut Boot, words: &[&str]) {
         boot.kaslr = true;
         boot.cpus = self.cpus;
         boot.cpu_model = self.cpu_model.into();
@@ -43,7 +43,7 @@ impl Machine {
 const NO_MICROCODE: &str = "Speculative Return Stack Overflow: WARNING: See";
 
 /// Whether a correct kernel never writes this line to its log.
-pub fn is_complaint(line: &str) -> bool {
+pub(crate) fn is_complaint(line: &str) -> bool {
     let words = [
         "WARNING:",
         "BUG:",
@@ -57,7 +57,7 @@ pub fn is_complaint(line: &str) -> bool {
 }
 
 /// Runs two guests at a time. Each keeps one CPU of this machine busy.
-pub fn side_by_side<T: Send>(
+pub(crate) fn side_by_side<T: Send>(
     first: impl FnOnce() -> T + Send,
     second: impl FnOnce() -> T,
 ) -> (T, T) {

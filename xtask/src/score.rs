@@ -5,14 +5,14 @@ use std::fmt::Display;
 
 /// How many tests passed and failed.
 #[derive(Default)]
-pub struct TestScore {
+pub(crate) struct TestScore {
     passed: usize,
     failed: usize,
 }
 
 impl TestScore {
     /// Counts one test and prints its result.
-    pub fn count<E: Display>(&mut self, name: &str, result: Result<(), E>) {
+    pub(crate) fn count<E: Display>(&mut self, name: &str, result: Result<(), E>) {
         match result {
             Ok(()) => {
                 self.passed += 1;
@@ -26,7 +26,7 @@ impl TestScore {
     }
 
     /// Prints the numbers. Fails with `complaint` if a test failed.
-    pub fn finish(&self, complaint: &str) -> Result<()> {
+    pub(crate) fn finish(&self, complaint: &str) -> Result<()> {
         println!("{} passed, {} failed", self.passed, self.failed);
         if self.failed > 0 {
             bail!("{complaint}");

@@ -15,14 +15,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Runs every test. Prints how long each part took, even if a test fails.
-pub fn test() -> Result<()> {
+pub(crate) fn test() -> Result<()> {
     let outcome = quick().and_then(|()| with_kernels());
     print_durations();
     outcome
 }
 
 /// Runs the tests that need neither a kernel nor a virtual machine.
-pub fn quick() -> Result<()> {
+pub(crate) fn quick() -> Result<()> {
     step("format, lints, units");
     run(Command::new("cargo").args(["fmt", "--all", "--check"]))?;
     run(Command::new("cargo").args([

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 /// The rounds of each load. They take less than a second.
 const ROUNDS: u64 = 50;
 
-pub fn uml_test() -> Result<()> {
+pub(crate) fn uml_test() -> Result<()> {
     let kernlane = crate::kernlane()?;
     let tree = kernel::tree(Compiler::GccUserMode)?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;

@@ -37,14 +37,14 @@ impl AddressWord {
 }
 
 /// The words of the old kernel's data that are addresses.
-pub struct AddressWords {
+pub(crate) struct AddressWords {
     words: Vec<(u64, AddressWord)>,
     absolute_known: bool,
     relative_known: bool,
 }
 
 impl AddressWords {
-    pub fn new(relocs: Option<&Relocs>, pc_relative: Option<&[(u64, u8)]>) -> Self {
+    pub(crate) fn new(relocs: Option<&Relocs>, pc_relative: Option<&[(u64, u8)]>) -> Self {
         let mut words = Vec::new();
         if let Some(relocs) = relocs {
             words.extend(relocs.abs64.iter().map(|&place| (place, AddressWord::Absolute64)));

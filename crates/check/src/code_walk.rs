@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 /// How an instruction refers to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReferenceKind {
+pub(crate) enum ReferenceKind {
     /// A direct jump or call.
     Branch,
     /// A RIP-relative operand.
@@ -20,7 +20,7 @@ pub enum ReferenceKind {
 
 /// A reference of one instruction: its own address and the target, in each kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct InstructionReference {
+pub(crate) struct InstructionReference {
     pub refers: ReferenceKind,
     pub at_old: u64,
     pub at_new: u64,
@@ -30,7 +30,7 @@ pub struct InstructionReference {
 
 /// Where control continues behind a unit.
 #[derive(Clone, Copy, Debug)]
-pub struct FallThrough {
+pub(crate) struct FallThrough {
     /// The address of the last instruction.
     pub at_old: u64,
     pub at_new: u64,
@@ -42,7 +42,7 @@ pub struct FallThrough {
 
 /// No-ops that control does not reach.
 #[derive(Clone, Copy, Debug)]
-pub struct DeadEnd {
+pub(crate) struct DeadEnd {
     /// The address of the first no-op.
     pub from: u64,
     /// The callee of the call in front of them. They are unreachable if it never returns.
@@ -51,7 +51,7 @@ pub struct DeadEnd {
 
 /// What the walk found in one unit, or in all units.
 #[derive(Default)]
-pub struct CodeWalk {
+pub(crate) struct CodeWalk {
     /// The instructions, paired.
     pub pairs: Vec<InstructionPair>,
     /// What the instructions refer to.
@@ -70,7 +70,7 @@ pub struct CodeWalk {
 }
 
 /// What the walk must know about the side tables of the old kernel.
-pub struct OldKernelFacts<'a> {
+pub(crate) struct OldKernelFacts<'a> {
     /// The words that are addresses, if the build keeps its relocations.
     pub relocs: Option<&'a Relocs>,
     /// Static-key sites.
@@ -87,7 +87,13 @@ pub struct OldKernelFacts<'a> {
 }
 
 impl CodeWalk {
-    pub fn differ(&mut self, kind: &'static str, old: u64, new: u64, what: impl Into<String>) {
+    pub(crate) fn differ(
+        &mut self,
+        kind: &'static str,
+        old: u64,
+        new: u64,
+        what: impl Into<String>,
+    ) {
         self.findings.differ(kind, Some(old), Some(new), what);
     }
 }

@@ -9,7 +9,7 @@ use super::correspond::{InstructionPair, no_op_length};
 use iced_x86::{ConditionCode, Instruction, OpKind};
 
 /// One instruction with its bytes and the offsets of its constants.
-pub struct DecodedCode<'d> {
+pub(crate) struct DecodedCode<'d> {
     pub instruction: Instruction,
     pub bytes: &'d [u8],
     pub constants: iced_x86::ConstantOffsets,
@@ -17,7 +17,7 @@ pub struct DecodedCode<'d> {
 
 /// Compares one instruction, and adds the pair and the references. Returns false if the rest of the
 /// unit cannot be paired.
-pub fn compare(
+pub(crate) fn compare(
     left: &DecodedCode,
     right: &DecodedCode,
     inverted: bool,

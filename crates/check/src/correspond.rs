@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 /// A run of bytes outside the map that moved by one distance.
 #[derive(Clone, Copy, Debug)]
-pub struct ShiftedRegion {
+pub(crate) struct ShiftedRegion {
     pub old: u64,
     pub old_end: u64,
     pub new: u64,
@@ -23,7 +23,7 @@ pub struct ShiftedRegion {
 }
 
 /// Facts about data that are known before the data is compared.
-pub struct DataFacts<'f> {
+pub(crate) struct DataFacts<'f> {
     /// The addresses (old, new) behind the kallsyms tables. The tables grow with the names of moved
     /// parts, and no symbol follows them.
     pub behind_kallsyms: Option<(u64, u64)>,
@@ -36,7 +36,7 @@ pub struct DataFacts<'f> {
 
 /// One instruction in both kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InstructionPair {
+pub(crate) struct InstructionPair {
     pub old: u64,
     pub new: u64,
     pub old_len: u8,
@@ -45,7 +45,7 @@ pub struct InstructionPair {
 
 /// How well a new address corresponds to an old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Landing {
+pub(crate) enum Landing {
     /// The same byte of the same thing.
     Exact,
     /// The end of a thing where another thing begins, or a symbol of the linker's script.
@@ -58,7 +58,7 @@ pub enum Landing {
 }
 
 /// The map from old to new addresses.
-pub struct Correspondence<'k, 'd> {
+pub(crate) struct Correspondence<'k, 'd> {
     pub old: &'k KernelFile<'d>,
     pub new: &'k KernelFile<'d>,
     pub regions: Vec<ShiftedRegion>,
@@ -75,7 +75,7 @@ pub struct Correspondence<'k, 'd> {
 
 impl<'k, 'd> Correspondence<'k, 'd> {
     /// Divides everything outside the map into regions.
-    pub fn new(
+    pub(crate) fn new(
         old: &'k KernelFile<'d>,
         new: &'k KernelFile<'d>,
         map: &Placement,
@@ -139,7 +139,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     }
 
     /// The new address of the thing at `old`, if exactly one thing is there.
-    pub fn image(&self, old: u64) -> Option<u64> {
+    pub(crate) fn image(&self, old: u64) -> Option<u64> {
         if let Some(pair) = self.pair_at(old) {
             let within = old - pair.old;
             return (within == 0 || pair.old_len == pair.new_len)
@@ -267,7 +267,7 @@ pub(crate) fn twin_of<'k, 'd>(
 }
 
 /// The ranges (start, size) as merged, ascending intervals (start, end).
-pub fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+pub(crate) fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> =
         ranges.filter(|r| r.1 > 0).map(|(a, n)| (a, a.saturating_add(n))).collect();
     all.sort_unstable();
@@ -282,7 +282,7 @@ pub fn intervals(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 /// Whether an interval holds `addr`.
-pub fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
+pub(crate) fn contains(intervals: &[(u64, u64)], addr: u64) -> bool {
     let after = intervals.partition_point(|i| i.0 <= addr);
     after > 0 && addr < intervals[after - 1].1
 }
@@ -623,7 +623,7 @@ fn realigned(
 }
 
 /// Whether `bytes` consist of int3 and no-ops, which linkers and assemblers put between things.
-pub fn is_padding(bytes: &[u8]) -> bool {
+pub(crate) fn is_padding(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some(&first) = rest.first() {
         let len = if first == 0xcc { 1 } else { no_op_length(rest) };

@@ -14,7 +14,11 @@ use super::verdict::Findings;
 use rayon::prelude::*;
 
 /// Compares all data regions, except the stretches `elsewhere`, which other stages compare.
-pub fn check(c: &Correspondence, places: &AddressWords, elsewhere: &[(u64, u64)]) -> Findings {
+pub(crate) fn check(
+    c: &Correspondence,
+    places: &AddressWords,
+    elsewhere: &[(u64, u64)],
+) -> Findings {
     let mut stretches: Vec<(u64, u64, u64, u64)> = Vec::new();
     let mut findings = Findings::default();
     for region in c.regions.iter().filter(|r| !r.executable) {
@@ -180,7 +184,7 @@ fn first_difference(a: &[u8], b: &[u8]) -> Option<usize> {
 
 /// Checks that KASLR shifts the same words: the new addresses of the old places must be the new
 /// places.
-pub fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Findings {
+pub(crate) fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Findings {
     let mut findings = Findings::default();
     let lists =
         [(&old.abs64, &new.abs64), (&old.abs32, &new.abs32), (&old.inverse32, &new.inverse32)];

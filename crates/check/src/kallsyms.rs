@@ -8,20 +8,20 @@ use anyhow::{Context, Result, bail};
 
 /// One symbol. `name` begins with the type letter.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KallsymsEntry {
+pub(crate) struct KallsymsEntry {
     pub addr: u64,
     pub name: Vec<u8>,
 }
 
 /// The table.
-pub struct Kallsyms {
+pub(crate) struct Kallsyms {
     pub entries: Vec<KallsymsEntry>,
     /// The first address of the tables, and the address behind them.
     pub stretch: (u64, u64),
 }
 
 /// Reads the tables; `None` if the kernel has none.
-pub fn read(kernel: &KernelFile) -> Result<Option<Kallsyms>> {
+pub(crate) fn read(kernel: &KernelFile) -> Result<Option<Kallsyms>> {
     let (Some(first), Some(count_at)) =
         (kernel.symbol("kallsyms_num_syms"), kernel.symbol("kallsyms_num_syms"))
     else {

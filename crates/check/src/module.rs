@@ -3,7 +3,7 @@
 //! Input: the vmlinux, the module's bytes, and for each copied block the claim where its copy lies
 //! in the module's `.text`. Output: the number of counters, or the first difference.
 //!
-//! The checker reads the module with a reader of its own, resolves every reference, and walks both
+//! The checker reads the module with its own reader, resolves every reference, and walks both
 //! codes instruction by instruction. These rules must hold:
 //!
 //! * Instructions are equal, except for the length of branches.

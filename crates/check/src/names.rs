@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 /// Compares all names.
-pub fn check(
+pub(crate) fn check(
     c: &Correspondence,
     units: &[CodeUnit],
     old: Option<&Kallsyms>,

@@ -11,20 +11,20 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Functions that never return.
-pub struct NeverReturns(HashSet<u64>);
+pub(crate) struct NeverReturns(HashSet<u64>);
 
 /// A function in which the search visits more instructions than this counts as returning.
 const LONGEST: usize = 100_000;
 
 impl NeverReturns {
-    pub fn contains(&self, function: u64) -> bool {
+    pub(crate) fn contains(&self, function: u64) -> bool {
         self.0.contains(&function)
     }
 
     /// Decides for the functions `candidates` and for everything that they call. The result is the
     /// least fixpoint of this rule: a function returns if some path from its entry reaches a
     /// return. The path continues behind a call only if the callee returns.
-    pub fn derive(
+    pub(crate) fn derive(
         candidates: impl Iterator<Item = u64>,
         kernel: &KernelFile,
         known: &OldKernelFacts,

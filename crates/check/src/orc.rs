@@ -56,7 +56,7 @@ impl UnwindTable {
 }
 
 /// Compares the state at all instruction pairs and appended jumps.
-pub fn check(correspondence: &Correspondence, walk: &CodeWalk) -> Findings {
+pub(crate) fn check(correspondence: &Correspondence, walk: &CodeWalk) -> Findings {
     let mut findings = Findings::default();
     let read = |kernel, findings: &mut Findings| match UnwindTable::read(kernel) {
         Ok(table) => table,

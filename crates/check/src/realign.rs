@@ -24,14 +24,14 @@ const SIGNIFICANT: usize = 8;
 
 /// A stretch of data with its address.
 #[derive(Clone, Copy)]
-pub struct DataStretch<'d> {
+pub(crate) struct DataStretch<'d> {
     pub addr: u64,
     pub bytes: &'d [u8],
 }
 
 impl<'d> DataStretch<'d> {
     /// The bytes of the kernel's file from `start` to `end`, which must lie in one section.
-    pub fn of(kernel: &KernelFile<'d>, start: u64, end: u64) -> Option<Self> {
+    pub(crate) fn of(kernel: &KernelFile<'d>, start: u64, end: u64) -> Option<Self> {
         let bytes = kernel.bytes(start, end.checked_sub(start)?)?;
         Some(DataStretch { addr: start, bytes })
     }
@@ -41,7 +41,7 @@ impl<'d> DataStretch<'d> {
 /// that of the data in front of it. For an address of the old and of the new kernel, `in_address`
 /// returns which byte of an address word lies there; such words have other values in the new
 /// kernel. The list ends at data that is not equal at any distance.
-pub fn changes(
+pub(crate) fn changes(
     old: DataStretch,
     new: DataStretch,
     in_address: [&dyn Fn(u64) -> Option<u64>; 2],

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 /// Checks all references, successors and stops of the walk.
-pub fn resolve(
+pub(crate) fn resolve(
     walk: &CodeWalk,
     correspondence: &Correspondence,
     units: &[CodeUnit],

@@ -232,18 +232,18 @@ fn plain(bytes: &[u8]) -> u128 {
 }
 
 /// The stretches of the old kernel that this stage compares, ascending.
-pub fn stretches(kernel: &KernelFile) -> Vec<(u64, u64)> {
+pub(crate) fn stretches(kernel: &KernelFile) -> Vec<(u64, u64)> {
     let found = TABLES.iter().filter_map(|table| table.find(kernel));
     super::correspond::intervals(found.map(|f| (f.addr, f.bytes.len() as u64)))
 }
 
 /// The static-key sites of a kernel, each with the target of its jump.
-pub fn static_keys(kernel: &KernelFile) -> HashMap<u64, u64> {
+pub(crate) fn static_keys(kernel: &KernelFile) -> HashMap<u64, u64> {
     entries_of("__jump_table", kernel).iter().map(|e| (e.values[0].0, e.values[1].0)).collect()
 }
 
 /// The `ud2` of every WARN: the bug-table entries with `BUGFLAG_WARNING`.
-pub fn warnings(kernel: &KernelFile) -> impl Iterator<Item = u64> {
+pub(crate) fn warnings(kernel: &KernelFile) -> impl Iterator<Item = u64> {
     const BUGFLAG_WARNING: u128 = 1;
     entries_of("__bug_table", kernel)
         .into_iter()
@@ -279,7 +279,7 @@ fn entries_of(name: &str, kernel: &KernelFile) -> Vec<TableEntry> {
 }
 
 /// Compares every table.
-pub fn check(correspondence: &Correspondence) -> Findings {
+pub(crate) fn check(correspondence: &Correspondence) -> Findings {
     let mut findings = Findings::default();
     for table in TABLES {
         match (table.find(correspondence.old), table.find(correspondence.new)) {

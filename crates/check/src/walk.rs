@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 /// A stretch of code to compare: a block of the map, or a region outside it.
 #[derive(Clone, Copy, Debug)]
-pub struct CodeUnit {
+pub(crate) struct CodeUnit {
     /// The old address.
     pub old: u64,
     /// Bytes in the old kernel.
@@ -43,7 +43,7 @@ impl CodeUnit {
 
 /// The units, ascending by old address: the blocks of the map, and the code outside it without
 /// trailing int3.
-pub fn units(
+pub(crate) fn units(
     map: &Placement,
     correspondence: &Correspondence,
     findings: &mut Findings,
@@ -90,7 +90,7 @@ pub fn units(
 }
 
 /// Walks all units. The pairs are ascending by old address.
-pub fn walk(
+pub(crate) fn walk(
     units: &[CodeUnit],
     old: &KernelFile,
     new: &KernelFile,

@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 pub(crate) const BOOTABLE: [&str; 4] =
     ["vmlinux", "System.map", "arch/x86/boot/bzImage", "arch/x86/boot/compressed/vmlinux.relocs"];
 /// The results of linking a kernel that is a program (User Mode Linux).
-pub const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
+pub(crate) const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
 /// The last but one link, which keeps its relocations. `check` uses it to find the words that are
 /// addresses. Some kernels do not have it.
 const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
 /// The paths of the results of one kind of kernel.
-pub type ResultFiles = &'static [&'static str];
+pub(crate) type ResultFiles = &'static [&'static str];
 /// The name of the map beside the results.
-pub const MAP: &str = "vmlinux.klm";
+pub(crate) const MAP: &str = "vmlinux.klm";
 /// The directory in a tree that holds Kernlane's files.
 const HOME: &str = ".kernlane";
 const ORIGINAL: &str = "original";
@@ -59,20 +59,20 @@ fn move_file(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// The original link of a tree, which is kept while a relinked kernel is in its place.
-pub struct OriginalLink {
+pub(crate) struct OriginalLink {
     tree: PathBuf,
     results: ResultFiles,
 }
 
 impl OriginalLink {
     /// The original link of the tree at `tree`, whose results are `results`.
-    pub fn of(tree: &Path, results: ResultFiles) -> OriginalLink {
+    pub(crate) fn of(tree: &Path, results: ResultFiles) -> OriginalLink {
         let tree = tree.to_owned();
         OriginalLink { tree, results }
     }
 
     /// The directory in the tree that holds Kernlane's files.
-    pub fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.tree.join(HOME)
     }
 
@@ -87,7 +87,7 @@ impl OriginalLink {
     ///
     /// # Errors
     /// As [`OriginalLink::is_relinked`].
-    pub fn original_of(&self, name: &str, build_id: &BuildId) -> Result<PathBuf> {
+    pub(crate) fn original_of(&self, name: &str, build_id: &BuildId) -> Result<PathBuf> {
         let root = if self.is_relinked(build_id)? { self.original() } else { self.tree.clone() };
         Ok(root.join(name))
     }
@@ -96,7 +96,7 @@ impl OriginalLink {
     ///
     /// # Errors
     /// The file that says so is damaged: then the kept original must not be replaced.
-    pub fn is_relinked(&self, build_id: &BuildId) -> Result<bool> {
+    pub(crate) fn is_relinked(&self, build_id: &BuildId) -> Result<bool> {
         let path = self.home().join(RELINKED);
         if !path.exists() || !self.original().is_dir() {
             return Ok(false);
@@ -109,7 +109,8 @@ impl OriginalLink {
             false => sealed::open(RELINKED_KIND, &text)
                 .with_context(|| {
                     format!(
-                        "{}: says which kernel was put into the tree. If vmlinux is as make left it, \
+                        "{}: says which kernel was put into the tree. If vmlinux is as \
+                         make left it, \
                          remove {}; if not, run make",
                         path.display(),
                         self.home().display()
@@ -125,7 +126,7 @@ impl OriginalLink {
     ///
     /// `present` is the build id of the vmlinux that is in the tree now; `new` is the build id of
     /// the new one.
-    pub fn install(
+    pub(crate) fn install(
         &self,
         scratch: &Path,
         present: &BuildId,
@@ -166,7 +167,7 @@ impl OriginalLink {
     ///
     /// Returns whether files were put back. A tree that was built again since has its own link
     /// already.
-    pub fn restore(&self, present: Option<&BuildId>) -> Result<bool> {
+    pub(crate) fn restore(&self, present: Option<&BuildId>) -> Result<bool> {
         ensure!(
             self.original().is_dir(),
             "{}: there is nothing to restore, because no relinked kernel was installed",
@@ -200,7 +201,7 @@ impl OriginalLink {
 }
 
 /// Removes a file, if there is one.
-pub fn remove_file(path: &Path) -> Result<()> {
+pub(crate) fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             bail!("{}: cannot be removed: {error}", path.display())

@@ -122,7 +122,7 @@ impl ExportSubject<'_> {
 }
 
 /// The code of an image, for access to single instructions.
-pub struct ImageCode {
+pub(crate) struct ImageCode {
     /// The address and the bytes of each section, ascending.
     sections: Vec<(u64, Vec<u8>)>,
 }
@@ -132,7 +132,7 @@ impl ImageCode {
     ///
     /// # Errors
     /// The file cannot be read, or is not ELF.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let named = || path.display().to_string();
         let bytes = std::fs::read(path).with_context(named)?;
         let elf = object::File::parse(&*bytes).with_context(named)?;
@@ -149,7 +149,7 @@ impl ImageCode {
     ///
     /// # Errors
     /// The file has no code there.
-    pub fn instructions(&self, block: &Block) -> Result<Vec<LinkAddr>> {
+    pub(crate) fn instructions(&self, block: &Block) -> Result<Vec<LinkAddr>> {
         let after = self.sections.partition_point(|(addr, _)| *addr <= block.addr.0);
         let section = after.checked_sub(1).map(|at| &self.sections[at]);
         let bytes = section.and_then(|(addr, bytes)| {
@@ -168,7 +168,7 @@ impl ImageCode {
     ///
     /// # Errors
     /// The file has no code there.
-    pub fn last_instruction(&self, block: &Block) -> Result<LinkAddr> {
+    pub(crate) fn last_instruction(&self, block: &Block) -> Result<LinkAddr> {
         Ok(self.instructions(block)?.last().copied().unwrap_or(block.addr))
     }
 }

@@ -133,7 +133,7 @@ pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<Sour
 
 impl SourceFrame {
     /// The position in the profile. LLVM keeps 16 bits of an offset.
-    pub fn place(&self) -> LineOffset {
+    pub(crate) fn place(&self) -> LineOffset {
         (self.line.wrapping_sub(self.start_line) & 0xffff, base_discriminator(self.discriminator))
     }
 }

@@ -363,7 +363,7 @@ pub fn chains(
 }
 
 /// Writes the table of invocations when they end, and collects the tasks.
-pub struct InvocationTable<'a, W: Write + Send> {
+pub(crate) struct InvocationTable<'a, W: Write + Send> {
     table: TableWriter<W>,
     tasks: Vec<Vec<TableCell>>,
     conditions: &'a [(&'a str, String)],
@@ -375,7 +375,7 @@ impl<'a, W: Write + Send> InvocationTable<'a, W> {
     ///
     /// # Errors
     /// `out` cannot be written.
-    pub fn new(out: W, conditions: &'a [(&'a str, String)]) -> Result<Self> {
+    pub(crate) fn new(out: W, conditions: &'a [(&'a str, String)]) -> Result<Self> {
         Ok(Self {
             table: TableWriter::new(out, &INVOCATIONS, conditions)?,
             tasks: Vec::new(),
@@ -388,7 +388,7 @@ impl<'a, W: Write + Send> InvocationTable<'a, W> {
     ///
     /// # Errors
     /// An invocation could not be written.
-    pub fn finish(self) -> Result<Vec<u8>> {
+    pub(crate) fn finish(self) -> Result<Vec<u8>> {
         self.error.map_or(Ok(()), Err)?;
         self.table.finish()?;
         table(&TASKS, self.conditions, self.tasks.into_iter())

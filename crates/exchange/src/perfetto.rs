@@ -27,7 +27,7 @@ const FIRST_TASK: usize = 10;
 const LEVELS: [&str; 3] = ["L1I misses", "L1D misses", "L2 misses"];
 
 /// Writes the events as they come.
-pub struct TraceEvents<W> {
+pub(crate) struct TraceEvents<W> {
     out: W,
     /// Only events that touch this time are written.
     window: Range<u64>,
@@ -46,7 +46,11 @@ impl<W: Write> TraceEvents<W> {
     ///
     /// # Errors
     /// `out` cannot be written.
-    pub fn new(mut out: W, conditions: &[(&str, String)], window: Range<u64>) -> Result<Self> {
+    pub(crate) fn new(
+        mut out: W,
+        conditions: &[(&str, String)],
+        window: Range<u64>,
+    ) -> Result<Self> {
         let mut about = serde_json::Map::new();
         about.insert("producer".to_owned(), concat!("kernlane ", env!("CARGO_PKG_VERSION")).into());
         about.insert(
@@ -86,7 +90,7 @@ impl<W: Write> TraceEvents<W> {
     ///
     /// # Errors
     /// An event could not be written.
-    pub fn finish(mut self) -> Result<u64> {
+    pub(crate) fn finish(mut self) -> Result<u64> {
         self.count();
         let ended = writeln!(self.out, "\n]}}");
         self.error.map_or(ended, Err).context("the events cannot be written")?;

@@ -285,7 +285,7 @@ fn read_text(path: &Path) -> Result<String> {
 }
 
 /// The end of a text, for an error message.
-pub fn last_lines(text: &str, lines: usize) -> String {
+pub(crate) fn last_lines(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.trim_end().lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }

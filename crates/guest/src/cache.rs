@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
-pub fn directory() -> Result<PathBuf> {
+pub(crate) fn directory() -> Result<PathBuf> {
     let variable =
         |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("KERNLANE_CACHE")

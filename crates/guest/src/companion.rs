@@ -8,7 +8,7 @@ use std::path::PathBuf;
 ///
 /// # Errors
 /// There is no such file.
-pub fn find(name: &str, variable: &str, remedy: &str) -> Result<PathBuf> {
+pub(crate) fn find(name: &str, variable: &str, remedy: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);
         return path

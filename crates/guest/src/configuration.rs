@@ -17,7 +17,7 @@ pub struct Boot {
     pub command_line: Vec<String>,
     /// The guest's memory in MB.
     pub memory_mb: u32,
-    /// The number of CPUs. QEMU runs several CPUs in turns on one host thread.
+    /// The number of CPUs. QEMU runs several CPUs round-robin on one host thread.
     pub cpus: u32,
     /// The value of QEMU's option `-cpu`.
     pub cpu_model: String,

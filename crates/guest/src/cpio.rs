@@ -15,7 +15,7 @@ const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
-pub struct CpioWriter<W: Write> {
+pub(crate) struct CpioWriter<W: Write> {
     out: W,
     entries: u32,
     /// The number of bytes written. Names and data are padded to multiples of four, counted from
@@ -24,25 +24,25 @@ pub struct CpioWriter<W: Write> {
 }
 
 impl<W: Write> CpioWriter<W> {
-    pub fn new(out: W) -> Self {
+    pub(crate) fn new(out: W) -> Self {
         CpioWriter { out, entries: 0, position: 0 }
     }
 
     /// `path` has no leading slash. `permissions` are the lower twelve mode bits.
-    pub fn directory(&mut self, path: &str, permissions: u32) -> io::Result<()> {
+    pub(crate) fn directory(&mut self, path: &str, permissions: u32) -> io::Result<()> {
         self.entry(path, S_IFDIR | permissions & 0o7777, 2, &[])
     }
 
-    pub fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> io::Result<()> {
+    pub(crate) fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> io::Result<()> {
         self.entry(path, S_IFREG | permissions & 0o7777, 1, data)
     }
 
-    pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
+    pub(crate) fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
         self.entry(path, S_IFLNK | 0o777, 1, target.as_bytes())
     }
 
     /// Writes the end marker and returns the output. Without the marker the archive is incomplete.
-    pub fn finish(mut self) -> io::Result<W> {
+    pub(crate) fn finish(mut self) -> io::Result<W> {
         self.header("TRAILER!!!", 0, 0, 1, 0)?;
         self.out.flush()?;
         Ok(self.out)

@@ -8,7 +8,7 @@ use host::scratch;
 use std::path::{Path, PathBuf};
 
 /// A directory that is being made, and its final place.
-pub struct OutputDirectory {
+pub(crate) struct OutputDirectory {
     /// It is removed with its contents when the command ends.
     holder: tempfile::TempDir,
     /// The directory for the files.
@@ -23,7 +23,7 @@ impl OutputDirectory {
     ///
     /// # Errors
     /// `output` exists and may not be replaced, or nothing can be created beside it.
-    pub fn reserve(
+    pub(crate) fn reserve(
         output: &Path,
         force: bool,
         files: &'static [&'static str],
@@ -54,7 +54,7 @@ impl OutputDirectory {
     }
 
     /// Gives the directory its final name, when all its files are on the disk.
-    pub fn publish(&self) -> Result<()> {
+    pub(crate) fn publish(&self) -> Result<()> {
         for file in self.files {
             let path = self.work.join(file);
             std::fs::File::open(&path)

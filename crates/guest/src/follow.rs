@@ -16,14 +16,14 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(50);
 
-pub struct Follower {
+pub(crate) struct Follower {
     shared: Arc<FollowerState>,
     reader: Option<JoinHandle<Result<Followed>>>,
 }
 
 /// A recording that was read to its end.
 #[derive(Debug)]
-pub struct Followed {
+pub(crate) struct Followed {
     pub totals: trace::RecordingTotals,
     /// How long the recording lasts by the guest's clock.
     pub guest_time: Duration,
@@ -39,13 +39,13 @@ struct FollowerState {
 }
 
 impl Follower {
-    pub fn start(path: PathBuf) -> Follower {
+    pub(crate) fn start(path: PathBuf) -> Follower {
         let shared = Arc::new(FollowerState::default());
         let theirs = Arc::clone(&shared);
         Follower { shared, reader: Some(std::thread::spawn(move || follow(&path, &theirs))) }
     }
 
-    pub fn instructions(&self) -> u64 {
+    pub(crate) fn instructions(&self) -> u64 {
         self.shared.instructions.load(Ordering::Relaxed)
     }
 
@@ -53,7 +53,7 @@ impl Follower {
     ///
     /// # Errors
     /// The recording has no proper end, or breaks a rule of the format.
-    pub fn finish(mut self) -> Result<Followed> {
+    pub(crate) fn finish(mut self) -> Result<Followed> {
         self.shared.ended.store(true, Ordering::Release);
         let reader = self.reader.take().context("finished twice")?;
         reader

@@ -15,7 +15,7 @@ const PAGE_SIZE: u64 = 64;
 
 /// The facts in the plugin's argument `frames=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelFrameFacts {
+pub(crate) struct KernelFrameFacts {
     /// The variable `vmemmap_base`: the address of the array of `struct page`.
     pub array: LinkAddr,
     /// The variable `max_pfn`: the number of elements of that array.
@@ -26,7 +26,7 @@ pub struct KernelFrameFacts {
 
 /// Facts about the kernel's types: offsets in bytes, and numbers of an enum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FrameTypes {
+pub(crate) struct FrameTypes {
     compound_head: u64,
     mapping: u64,
     page_type: u64,
@@ -39,7 +39,7 @@ pub struct FrameTypes {
 }
 
 impl KernelFrameFacts {
-    pub fn argument(&self) -> String {
+    pub(crate) fn argument(&self) -> String {
         let types = &self.types;
         let numbers = [
             self.array.0,

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 /// The values of C expressions, by the names under which they were asked.
 #[derive(Debug)]
-pub struct Answers(BTreeMap<String, String>);
+pub(crate) struct Answers(BTreeMap<String, String>);
 
 impl Answers {
     /// Asks the compiler of `tree` for constant expressions, each under a name. `mm/slab.h`,
@@ -63,7 +63,7 @@ impl Answers {
     ///
     /// # Errors
     /// The compiler gave none, or no number.
-    pub fn number(&self, name: &str) -> Result<u64> {
+    pub(crate) fn number(&self, name: &str) -> Result<u64> {
         let value =
             self.0.get(name).with_context(|| format!("the compiler gives no value of {name}"))?;
         value.parse().with_context(|| format!("{name} is {value:?}"))

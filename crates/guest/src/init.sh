@@ -1,7 +1,9 @@
 #!/usr/bin/busybox sh
-# The guest's first process: prepares the system, runs /kernlane/main, says on the kernel's log how that ended, stops the machine.
-# The console is the first serial line; what /kernlane/main prints goes to the second.
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/kernlane/bin HOME=/root LC_ALL=C PWD=/
+# The guest's first process: prepares the system, runs /kernlane/main, says on the kernel's log how
+# that ended, stops the machine. The console is the first serial line; what /kernlane/main prints
+# goes to the second.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/kernlane/bin HOME=/root \
+    LC_ALL=C PWD=/
 /usr/bin/busybox mkdir -p /kernlane/bin
 /usr/bin/busybox --install -s /kernlane/bin
 mount -t proc proc /proc

@@ -8,7 +8,7 @@ use crate::configuration::Boot;
 use anyhow::{Result, bail};
 
 /// Returns an error unless the guest did its work.
-pub fn judge(boot: &Boot, outcome: &GuestOutcome) -> Result<()> {
+pub(crate) fn judge(boot: &Boot, outcome: &GuestOutcome) -> Result<()> {
     match outcome.end {
         GuestEnd::Exited(0) | GuestEnd::Saved => Ok(()),
         GuestEnd::Exited(status) => {
@@ -61,7 +61,7 @@ fn failed_in(console: &str) -> Option<&str> {
 }
 
 /// The message, with the last lines of everything that the guest and QEMU printed.
-pub fn explain(message: &str, outcome: &GuestOutcome) -> String {
+pub(crate) fn explain(message: &str, outcome: &GuestOutcome) -> String {
     let mut text = message.to_string();
     for (name, lines) in [
         ("kernel's console", &outcome.console),

@@ -244,7 +244,8 @@ impl GuestKernel {
         let found = values.iter().find(|(name, _)| *name == "__per_cpu_offset");
         found.map(|&(_, place)| place).with_context(|| {
             format!(
-                "{} has no variable __per_cpu_offset: the kernel runs on one CPU (CONFIG_SMP is off)",
+                "{} has no variable __per_cpu_offset: the kernel runs on one CPU (CONFIG_SMP is \
+                 off)",
                 self.vmlinux.display()
             )
         })

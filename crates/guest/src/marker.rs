@@ -10,7 +10,7 @@
 pub(crate) const MARK_BASE: u32 = 0x4b4c_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub(crate) enum Mark {
     /// Counting starts with the next instruction.
     Start = 1,
     /// Counting has ended.
@@ -20,10 +20,10 @@ pub enum Mark {
 }
 
 impl Mark {
-    pub const ALL: [Mark; 3] = [Mark::Start, Mark::GuestEnd, Mark::Failed];
+    pub(crate) const ALL: [Mark; 3] = [Mark::Start, Mark::GuestEnd, Mark::Failed];
 
     /// The program's path in the guest.
-    pub fn program(self) -> &'static str {
+    pub(crate) fn program(self) -> &'static str {
         match self {
             Mark::Start => "kernlane/mark-start",
             Mark::GuestEnd => "kernlane/mark-end",
@@ -31,19 +31,19 @@ impl Mark {
         }
     }
 
-    pub const fn instruction(self) -> [u8; 8] {
+    pub(crate) const fn instruction(self) -> [u8; 8] {
         let [a, b, c, d] = (MARK_BASE | self as u32).to_le_bytes();
         [0x0f, 0x1f, 0x84, 0x00, a, b, c, d]
     }
 
     /// A program that executes the mark and exits.
-    pub fn elf(self) -> Vec<u8> {
+    pub(crate) fn elf(self) -> Vec<u8> {
         program(0x40_0000, &self.instruction())
     }
 
     /// The program of a guest whose workload executes the marks of start and end itself: there it
     /// does nothing.
-    pub fn elf_of_guest(self, marks_itself: bool) -> Vec<u8> {
+    pub(crate) fn elf_of_guest(self, marks_itself: bool) -> Vec<u8> {
         match self {
             Mark::Start | Mark::GuestEnd if marks_itself => program(0x40_0000, &[]),
             _ => self.elf(),
@@ -58,7 +58,7 @@ pub(crate) const PAUSE: &str = "kernlane/pause";
 /// The address of that instruction. No other program of a guest has code there.
 pub(crate) const PAUSE_ADDRESS: u64 = 0x4b4c_0000 + HEADERS;
 
-pub fn pause() -> Vec<u8> {
+pub(crate) fn pause() -> Vec<u8> {
     program(PAUSE_ADDRESS - HEADERS, &[])
 }
 
@@ -83,12 +83,13 @@ fn program(base: u64, instructions: &[u8]) -> Vec<u8> {
     elf.extend(0u64.to_le_bytes()); //            e_shoff: no sections
     elf.extend(0u32.to_le_bytes()); //            e_flags
     for half in [64u16, 56, 1, 0, 0, 0] {
-        elf.extend(half.to_le_bytes()); //        e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
+        // e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
+        elf.extend(half.to_le_bytes());
     }
     elf.extend(1u32.to_le_bytes()); //            p_type: load
     elf.extend(5u32.to_le_bytes()); //            p_flags: read, execute
     for word in [0, base, base, size, size, 0x1000] {
-        elf.extend(word.to_le_bytes()); //        p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
+        elf.extend(word.to_le_bytes()); // p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
     }
     elf.extend(code);
     elf

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// The longest line that is accepted. An answer or event has a few hundred bytes.
 const LONGEST_LINE: usize = 1 << 20;
 
-pub struct Monitor {
+pub(crate) struct Monitor {
     stream: UnixStream,
     received: Vec<u8>,
     /// Events that arrived during a wait for an answer.
@@ -26,7 +26,7 @@ pub struct Monitor {
 
 impl Monitor {
     /// `stream` is connected to QEMU's `-mon chardev=…,mode=control`.
-    pub fn new(stream: UnixStream) -> Result<Monitor> {
+    pub(crate) fn new(stream: UnixStream) -> Result<Monitor> {
         let limited = stream.set_read_timeout(Some(PATIENCE));
         limited.context("setting a time limit for QEMU's monitor")?;
         Ok(Monitor { stream, received: Vec::new(), events: Vec::new(), greeted: false })
@@ -36,7 +36,7 @@ impl Monitor {
     ///
     /// # Errors
     /// QEMU refuses the command or has ended, or the user interrupts.
-    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+    pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         if !self.greeted {
             self.greeted = true;
             self.answer("qmp_capabilities", json!({}))?;
@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn answers_are_distinguished_from_events() {
-        let said = b"{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"STOP\"}\n{\"return\": {\"status\": \"paused\"}}\n";
+        let said = b"{\"QMP\": {}}\n{\"return\": {}}\n{\"event\": \"STOP\"}\n\
+                     {\"return\": {\"status\": \"paused\"}}\n";
         let (mut monitor, _qemu) = with_qemu(said);
         assert_eq!(monitor.execute("query-status", json!({})).unwrap()["status"], "paused");
         assert!(monitor.has_happened("STOP").unwrap());
@@ -131,7 +132,8 @@ mod tests {
 
     #[test]
     fn a_refusal_a_closed_monitor_and_nonsense_are_errors() {
-        let refused = b"{\"return\": {}}\n{\"error\": {\"class\": \"GenericError\", \"desc\": \"no room\"}}\n";
+        let refused = b"{\"return\": {}}\n{\"error\": {\"class\": \"GenericError\", \
+                        \"desc\": \"no room\"}}\n";
         let error = |said: &[u8]| {
             let (mut monitor, qemu) = with_qemu(said);
             qemu.shutdown(std::net::Shutdown::Write).unwrap();

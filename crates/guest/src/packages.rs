@@ -22,7 +22,7 @@ pub struct Package {
 
 /// Resolves `names` and their dependencies, without recommended packages, sorted by name. This
 /// needs apt's lists, but no network.
-pub fn resolve(names: &[String]) -> Result<Vec<Package>> {
+pub(crate) fn resolve(names: &[String]) -> Result<Vec<Package>> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -58,7 +58,7 @@ pub fn resolve(names: &[String]) -> Result<Vec<Package>> {
 
 /// Downloads the packages that are not in `cache`, and returns all files in the order of
 /// `packages`. apt verifies what it downloads.
-pub fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(cache).with_context(|| format!("making {}", cache.display()))?;
     let path = |package: &Package| cache.join(&package.file);
     let is_there =
@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn uris_are_read_with_epochs() {
-        let text = "'http://x/zlib1g_1.2.13.dfsg-1_amd64.deb' zlib1g_1%3a1.2.13.dfsg-1_amd64.deb 86684 MD5Sum:ec42\n\
+        let text = "'http://x/zlib1g_1.2.13.dfsg-1_amd64.deb' zlib1g_1%3a1.2.13.dfsg-1_amd64.deb \
+                    86684 MD5Sum:ec42\n\
                     'http://x/d.deb' dash_0.5.12-2_amd64.deb 91848 \n";
         let packages = parse_uris(text).unwrap();
         assert_eq!(packages[0].version, "1:1.2.13.dfsg-1");

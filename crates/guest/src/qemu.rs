@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The oldest version that is accepted. Conditional callbacks came with 9.1, and reading the
 /// guest's memory from a plugin came with 9.2. 10.0 is the oldest version that was tested.
-pub const OLDEST: QemuVersion = QemuVersion { major: 10, minor: 0, patch: 0 };
+pub(crate) const OLDEST: QemuVersion = QemuVersion { major: 10, minor: 0, patch: 0 };
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
@@ -98,12 +98,13 @@ impl Qemu {
     }
 }
 
-pub(crate) const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then `apt-get install -t \
+pub(crate) const HOW_TO_GET: &str = "On Debian 12: enable bookworm-backports, then \
+    `apt-get install -t \
     bookworm-backports qemu-system-x86`";
 
 /// The arguments that decide what the guest sees: the command line without files, in the form that
 /// a recording contains.
-pub fn arguments(boot: &Boot) -> Result<Vec<String>> {
+pub(crate) fn arguments(boot: &Boot) -> Result<Vec<String>> {
     ensure!(boot.cpus >= 1, "a guest needs a CPU");
     ensure!(boot.cpus == 1 || boot.state.is_none(), "a guest with a checkpoint has one CPU");
     let mut arguments: Vec<String> = Vec::new();

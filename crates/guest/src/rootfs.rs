@@ -21,7 +21,7 @@ enum FileNode {
 /// A tree of files. Paths have no leading slash and no `.` or `..`. Every parent of a path is a
 /// directory in the tree.
 #[derive(Default)]
-pub struct RootFs {
+pub(crate) struct RootFs {
     nodes: BTreeMap<String, FileNode>,
 }
 
@@ -32,7 +32,7 @@ impl RootFs {
     /// Debian's skeleton. It has a merged `/usr`: the links exist before packages are unpacked, so
     /// that their `/bin/x` becomes `/usr/bin/x`. It also has the mount points, and the accounts
     /// root, nobody and www-data, which installing base-files and base-passwd would create.
-    pub fn debian() -> Self {
+    pub(crate) fn debian() -> Self {
         let mut root = RootFs::default();
         let directories = [
             "dev",
@@ -74,7 +74,10 @@ impl RootFs {
         let file = |text: &str| FileNode::File { permissions: 0o644, data: text.as_bytes().into() };
         root.nodes.insert(
             "etc/passwd".into(),
-            file("root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
+            file(
+                "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\n\
+                  nobody:x:65534:65534:nobody:/:/bin/sh\n",
+            ),
         );
         root.nodes.insert(
             "etc/group".into(),
@@ -86,23 +89,27 @@ impl RootFs {
     }
 
     /// Adds or replaces a regular file and creates missing parents. `path` may begin with a slash.
-    pub fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> Result<()> {
+    pub(crate) fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> Result<()> {
         self.insert(path, FileNode::File { permissions, data: data.into() })
     }
 
-    pub fn symlink(&mut self, path: &str, target: &str) -> Result<()> {
+    pub(crate) fn symlink(&mut self, path: &str, target: &str) -> Result<()> {
         self.insert(path, FileNode::Symlink { target: target.into() })
     }
 
     /// Whether a file, directory or link exists. Links among the parents are followed, but not the
     /// last component.
-    pub fn contains(&self, path: &str) -> bool {
+    pub(crate) fn contains(&self, path: &str) -> bool {
         self.resolve_parent(path).is_ok_and(|path| self.nodes.contains_key(&path))
     }
 
     /// Unpacks a tar stream, which `dpkg-deb --fsys-tarfile` prints, without the paths for which
     /// `leave_out` returns true.
-    pub fn unpack(&mut self, tar: impl Read, leave_out: impl Fn(&str) -> bool) -> Result<()> {
+    pub(crate) fn unpack(
+        &mut self,
+        tar: impl Read,
+        leave_out: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         let mut archive = tar::Archive::new(tar);
         for entry in archive.entries().context("reading the package's tar stream")? {
             let mut entry = entry.context("reading the package's tar stream")?;
@@ -134,7 +141,7 @@ impl RootFs {
 
     /// Writes the whole tree as an archive, with parents before children, in byte order of the
     /// paths.
-    pub fn write(&self, out: impl Write) -> Result<()> {
+    pub(crate) fn write(&self, out: impl Write) -> Result<()> {
         let mut cpio = cpio::CpioWriter::new(out);
         for (path, node) in &self.nodes {
             match node {

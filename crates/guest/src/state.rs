@@ -31,7 +31,7 @@ pub enum GuestState {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Saves or restores the state of a running guest.
-pub struct StateKeeper {
+pub(crate) struct StateKeeper {
     state: GuestState,
     monitor: Monitor,
     debugger: UnixStream,
@@ -52,7 +52,7 @@ enum KeeperProgress {
 impl StateKeeper {
     /// Adds to the command line what QEMU needs. Returns the sockets that QEMU inherits. Sockets
     /// without a path cannot have a path that is too long, and no other process can find them.
-    pub fn prepare(
+    pub(crate) fn prepare(
         state: GuestState,
         command: &mut Command,
     ) -> Result<(StateKeeper, [OwnedFd; 2])> {
@@ -86,7 +86,7 @@ impl StateKeeper {
     /// # Errors
     /// The file cannot be written or read, or contains no such state, or the kernel panicked before
     /// the guest stopped itself.
-    pub fn step(&mut self, phase: &str) -> Result<bool> {
+    pub(crate) fn step(&mut self, phase: &str) -> Result<bool> {
         match (self.state.clone(), self.progress) {
             (_, KeeperProgress::Done) => return Ok(false),
             (GuestState::RestoredFrom(path), _) => {

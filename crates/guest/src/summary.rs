@@ -8,12 +8,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// 2: with a checksum.
-pub const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 2;
 /// The oldest format that is still read. It has no checksum.
 const OLDEST: u32 = 1;
 
 /// Checkpoints of the oldest format have no number.
-pub fn oldest() -> u32 {
+pub(crate) fn oldest() -> u32 {
     OLDEST
 }
 
@@ -26,7 +26,7 @@ struct Seal {
 }
 
 /// The file's text.
-pub fn to_json(summary: &impl Serialize) -> Result<String> {
+pub(crate) fn to_json(summary: &impl Serialize) -> Result<String> {
     Ok(sealed::json(&serde_json::to_string_pretty(summary)?))
 }
 
@@ -34,7 +34,7 @@ pub fn to_json(summary: &impl Serialize) -> Result<String> {
 ///
 /// # Errors
 /// It is no such JSON, of another format, or damaged.
-pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+pub(crate) fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
     let seal: Seal = serde_json::from_str(text).context("it is no JSON of Kernlane")?;
     ensure!(
         (OLDEST..=FORMAT).contains(&seal.format),

@@ -18,7 +18,8 @@ pub const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped
 /// The help text of a command's argument that names a workload.
 pub fn argument_help() -> String {
     format!(
-        "A shipped workload ({}), bench:NAME for a benchmark of `kernlane bench --list`, or the path of a .toml file",
+        "A shipped workload ({}), bench:NAME for a benchmark of `kernlane bench --list`, or the \
+         path of a .toml file",
         names()
     )
 }

@@ -8,10 +8,12 @@ fail() {
     exit "$2"
 }
 
-# Late boot work (module requests, the crypto manager's self-tests) must be over. The guest's clock jumps while it is idle.
+# Late boot work (module requests, the crypto manager's self-tests) must be over. The guest's clock
+# jumps while it is idle.
 say "phase settle"
 sleep 5
-while grep -q -x -E 'cryptomgr_test|modprobe|\(udev-worker\)' /proc/[0-9]*/comm 2>/dev/null; do sleep 1; done
+while grep -q -x -E 'cryptomgr_test|modprobe|\(udev-worker\)' /proc/[0-9]*/comm 2>/dev/null; do
+    sleep 1; done
 sleep 5
 
 say "phase set-up"

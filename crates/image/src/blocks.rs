@@ -22,7 +22,7 @@ pub(super) struct Landmarks {
 }
 
 impl Landmarks {
-    pub fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.starts.sort_unstable();
         self.sites.sort_unstable();
         self.opaque.sort_unstable_by_key(|range| (range.start, range.end));

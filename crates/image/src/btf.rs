@@ -164,7 +164,8 @@ fn trailing(kind: u32, count: usize) -> Result<usize> {
         STRUCT | UNION => count * MEMBER_SIZE,
         ENUM | 13 => count * ENUMERATOR_SIZE, // and FUNC_PROTO
         15 | 19 => count * 12,                // DATASEC, ENUM64
-        2 | 7..=12 | 16 | 18 => 0, // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        2 | 7..=12 | 16 | 18 => 0,
         _ => bail!("BTF has a type of kind {kind}, which Kernlane does not know"),
     })
 }

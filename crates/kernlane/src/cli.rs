@@ -66,7 +66,8 @@ macro_rules! commands {
             $($(#[$attribute])* $name($arguments),)*
         }
 
-        /// What each command needs of the machine besides its input, in the order of the commands.
+        /// What each command needs of the machine in addition to its input, in the order of the
+        /// commands.
         pub(crate) const NEEDS: &[&[&[Need]]] = &[$($needs),*];
     };
 }

@@ -1,4 +1,4 @@
-//! What commands need from the machine besides their input, and how each need is tried.
+//! What commands need from the machine in addition to their input, and how each need is tried.
 //!
 //! Takes a need; gives what was found, or what is missing and how to get it. Every need is tried,
 //! not looked up. To add a need: write a variant of `Need`, its name and its attempt, and add it to
@@ -31,14 +31,14 @@ pub enum Need {
 }
 
 /// To boot a guest.
-pub const GUEST: &[Need] =
+pub(crate) const GUEST: &[Need] =
     &[Need::Qemu, Need::Apt, Need::Program("dpkg-deb", "dpkg", ""), Need::Cache];
 
 /// To record what a guest does.
-pub const PLUGIN: &[Need] = &[Need::Plugin];
+pub(crate) const PLUGIN: &[Need] = &[Need::Plugin];
 
 /// To relink a kernel with its tree's own build. The tree's compiler is not tried here.
-pub const RELINK: &[Need] = &[
+pub(crate) const RELINK: &[Need] = &[
     Need::Program("make", "make", ""),
     Need::Program("gcc", "gcc", ""),
     Need::Program("ld", "binutils", ""),
@@ -48,22 +48,22 @@ pub const RELINK: &[Need] = &[
     Need::Program("bash", "bash", ""),
 ];
 
-pub const OBJTOOL: &[Need] = &[Need::Program("objcopy", "binutils", "")];
+pub(crate) const OBJTOOL: &[Need] = &[Need::Program("objcopy", "binutils", "")];
 
 /// Some formats are made with LLVM's tools.
-pub const EXPORT: &[Need] = &[
+pub(crate) const EXPORT: &[Need] = &[
     Need::Program("llvm-symbolizer-22", "llvm-22", "--format llvm-samples"),
     Need::Program("llvm-readobj-22", "llvm-22", "--format propeller-cc and propeller-ld"),
 ];
 
 /// Sample profiles are read with LLVM's tools.
-pub const IMPORT: &[Need] = &[
+pub(crate) const IMPORT: &[Need] = &[
     Need::Program("llvm-symbolizer-22", "llvm-22", "sample profiles"),
     Need::Program("llvm-profdata-22", "llvm-22", "binary sample profiles"),
 ];
 
 /// To change the running kernel.
-pub const LIVE: &[Need] = &[Need::KernelMemory, Need::Sampling, Need::Module];
+pub(crate) const LIVE: &[Need] = &[Need::KernelMemory, Need::Sampling, Need::Module];
 
 impl Need {
     /// The name in the output.
@@ -81,7 +81,7 @@ impl Need {
     }
 
     /// The part of a command's work that has the need. `None`: all of the work.
-    pub fn only_for(self) -> Option<&'static str> {
+    pub(crate) fn only_for(self) -> Option<&'static str> {
         match self {
             Need::Sampling => Some("watch and auto without --root"),
             Need::Program(_, _, what) => Some(what).filter(|what| !what.is_empty()),

@@ -134,7 +134,10 @@ impl fmt::Display for Algorithm {
 
 /// The error for a name that no algorithm has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no layout algorithm `{0}`; there are {names}", names = Algorithm::ALL.map(Algorithm::name).join(", "))]
+#[error(
+    "there is no layout algorithm `{0}`; there are {names}",
+    names = Algorithm::ALL.map(Algorithm::name).join(", ")
+)]
 pub struct UnknownAlgorithm(pub String);
 
 impl FromStr for Algorithm {

@@ -16,7 +16,7 @@ use crate::validate::{InputError, at_least, validate};
 
 /// LLVM's `BalancedPartitioningConfig`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BalancedPartitioningParameters {
+pub(crate) struct BalancedPartitioningParameters {
     /// The largest number of times that a part is halved.
     pub split_depth: u32,
     /// The largest number of rounds of exchanges in each halving.
@@ -43,7 +43,7 @@ impl Default for BalancedPartitioningParameters {
 ///
 /// # Errors
 /// The graph or a parameter breaks a rule.
-pub fn balanced_partitioning(
+pub(crate) fn balanced_partitioning(
     graph: &Graph,
     parameters: &BalancedPartitioningParameters,
 ) -> Result<Ordered, InputError> {

@@ -53,7 +53,7 @@ impl CdSortParameters {
 ///
 /// # Errors
 /// The graph or a parameter breaks a rule.
-pub fn ext_tsp_cdsort(
+pub(crate) fn ext_tsp_cdsort(
     graph: &Graph,
     blocks: &ExtTspParameters,
     functions: &CdSortParameters,

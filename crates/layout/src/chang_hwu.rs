@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// The parameters of Chang and Hwu's layout.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ChangHwuParameters {
+pub(crate) struct ChangHwuParameters {
     /// A trace grows along an arc only when the arc has at least this share of the executions that
     /// leave its source and of those that enter its target (MIN_PROB).
     pub min_probability: f64,
@@ -31,7 +31,10 @@ impl Default for ChangHwuParameters {
 ///
 /// # Errors
 /// The graph or a parameter breaks a rule.
-pub fn chang_hwu(graph: &Graph, parameters: &ChangHwuParameters) -> Result<Ordered, InputError> {
+pub(crate) fn chang_hwu(
+    graph: &Graph,
+    parameters: &ChangHwuParameters,
+) -> Result<Ordered, InputError> {
     validate(graph)?;
     at_least("min_probability", parameters.min_probability, 0.0)?;
     let hot = HotCode::new(graph);

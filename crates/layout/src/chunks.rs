@@ -5,7 +5,7 @@
 //! layout both use this module, so they agree on the chunks.
 
 /// The bytes of a chunk (Gloy and Smith 1999, section 4.3: "256 bytes").
-pub const CHUNK_BYTES: u64 = 256;
+pub(crate) const CHUNK_BYTES: u64 = 256;
 
 /// For each block of a function, the number of the first block in its chunk. A block belongs to the
 /// chunk in which it starts. Offsets count from the end of the entry block. So padding before the

@@ -22,7 +22,10 @@ pub(crate) struct Closest {
 
 impl Closest {
     /// `weights` are the weights between two different nodes: each pair once, the lower node first.
-    pub fn new(nodes: usize, weights: impl IntoIterator<Item = ((usize, usize), u128)>) -> Closest {
+    pub(crate) fn new(
+        nodes: usize,
+        weights: impl IntoIterator<Item = ((usize, usize), u128)>,
+    ) -> Closest {
         let mut neighbours = vec![BTreeMap::new(); nodes];
         let mut heap = BinaryHeap::new();
         for ((a, b), weight) in weights {
@@ -35,7 +38,7 @@ impl Closest {
 
     /// The two closest groups, the one with the lowest node first. The number of a group is that of
     /// one of its nodes.
-    pub fn pair(&mut self) -> Option<(usize, usize)> {
+    pub(crate) fn pair(&mut self) -> Option<(usize, usize)> {
         while let Some((weight, Reverse((a, b)))) = self.heap.pop() {
             let (a, b) = (self.kept_in[a], self.kept_in[b]);
             if self.neighbours[a].get(&b) == Some(&weight) {
@@ -47,7 +50,7 @@ impl Closest {
 
     /// Joins two groups, and returns the number of the new one: that of the group with more
     /// neighbours. So the neighbours of a large group are never copied again.
-    pub fn join(&mut self, a: usize, b: usize) -> usize {
+    pub(crate) fn join(&mut self, a: usize, b: usize) -> usize {
         let (kept, gone) =
             if self.neighbours[a].len() >= self.neighbours[b].len() { (a, b) } else { (b, a) };
         self.kept_in[gone] = kept;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 /// The parameters of Codestitcher.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CodestitcherParameters {
+pub(crate) struct CodestitcherParameters {
     /// The distances in bytes within which control transfers are brought, from the nearest level to
     /// the farthest.
     pub distances: Vec<u64>,
@@ -35,7 +35,7 @@ impl Default for CodestitcherParameters {
 ///
 /// # Errors
 /// The graph or a parameter breaks a rule.
-pub fn codestitcher(
+pub(crate) fn codestitcher(
     graph: &Graph,
     parameters: &CodestitcherParameters,
 ) -> Result<Ordered, InputError> {

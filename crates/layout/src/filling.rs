@@ -17,7 +17,7 @@ pub(crate) struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    pub fn new(hot: &'a HotCode<'a>) -> Filling<'a> {
+    pub(crate) fn new(hot: &'a HotCode<'a>) -> Filling<'a> {
         Filling {
             hot,
             order: Vec::new(),
@@ -27,18 +27,18 @@ impl<'a> Filling<'a> {
     }
 
     /// The start and the end of a piece if it came next.
-    pub fn range(&self, piece: PieceId) -> (u64, u64) {
+    pub(crate) fn range(&self, piece: PieceId) -> (u64, u64) {
         self.hot.range_from(piece, self.address)
     }
 
-    pub fn put(&mut self, piece: PieceId) {
+    pub(crate) fn put(&mut self, piece: PieceId) {
         self.address = self.range(piece).1;
         self.order.push(piece);
     }
 
     /// Places cold pieces in the original order, until `end` is reached or none is left. A piece
     /// that would reach more than `beyond` bytes past `end` is skipped and stays in the cold part.
-    pub fn fill(&mut self, end: u64, beyond: u64) {
+    pub(crate) fn fill(&mut self, end: u64, beyond: u64) {
         while self.address < end {
             let (hot, address, limit) = (self.hot, self.address, end.saturating_add(beyond));
             match self.seldom.find(|&piece| hot.range_from(piece, address).1 <= limit) {

@@ -31,25 +31,25 @@ pub(crate) struct GlobalGraph<'g> {
 }
 
 impl<'g> GlobalGraph<'g> {
-    pub fn new(graph: &'g Graph) -> GlobalGraph<'g> {
+    pub(crate) fn new(graph: &'g Graph) -> GlobalGraph<'g> {
         let hot = HotCode::new(graph);
         let pieces = hot.pieces.all().filter(|&p| hot.is_hot(p)).collect();
         GlobalGraph { hot, pieces }
     }
 
     /// The node of a hot piece.
-    pub fn node(&self, piece: PieceId) -> u32 {
+    pub(crate) fn node(&self, piece: PieceId) -> u32 {
         self.pieces.partition_point(|&p| p < piece) as u32
     }
 
     /// The pieces of two blocks, if the pieces differ and both are hot.
-    pub fn different_pieces(&self, a: BlockId, b: BlockId) -> Option<(PieceId, PieceId)> {
+    pub(crate) fn different_pieces(&self, a: BlockId, b: BlockId) -> Option<(PieceId, PieceId)> {
         let (a, b) = (self.hot.pieces.of_block(a), self.hot.pieces.of_block(b));
         (a != b && self.hot.is_hot(a) && self.hot.is_hot(b)).then_some((a, b))
     }
 
     /// The edges, calls and returns between hot pieces.
-    pub fn transfers(&self) -> Vec<ScoredJump> {
+    pub(crate) fn transfers(&self) -> Vec<ScoredJump> {
         let hot = &self.hot;
         let alignment =
             |piece: PieceId| hot.graph.alignments[hot.pieces.blocks(piece).start as usize];
@@ -80,7 +80,11 @@ impl<'g> GlobalGraph<'g> {
     }
 
     /// The order that merging along `jumps` gives.
-    pub fn arrange(&self, jumps: &[ScoredJump], parameters: &ExtTspParameters) -> Vec<PieceId> {
+    pub(crate) fn arrange(
+        &self,
+        jumps: &[ScoredJump],
+        parameters: &ExtTspParameters,
+    ) -> Vec<PieceId> {
         let node =
             |&p: &PieceId| ChainNode { size: self.hot.sizes[p.index()], count: self.hot.count(p) };
         let nodes: Vec<ChainNode> = self.pieces.iter().map(node).collect();

@@ -41,7 +41,7 @@ pub(crate) struct PieceTransfer {
 }
 
 impl<'g> HotCode<'g> {
-    pub fn new(graph: &'g Graph) -> Self {
+    pub(crate) fn new(graph: &'g Graph) -> Self {
         let pieces = Pieces::new(graph);
         let mut offsets = vec![0; graph.len()];
         let mut sizes = Vec::with_capacity(pieces.len());
@@ -64,20 +64,20 @@ impl<'g> HotCode<'g> {
         HotCode { graph, pieces, sizes, functions, counts, function_of, offsets }
     }
 
-    pub fn count(&self, piece: PieceId) -> u64 {
+    pub(crate) fn count(&self, piece: PieceId) -> u64 {
         self.counts[piece.index()]
     }
 
-    pub fn is_hot(&self, piece: PieceId) -> bool {
+    pub(crate) fn is_hot(&self, piece: PieceId) -> bool {
         self.count(piece) > 0
     }
 
-    pub fn function_of(&self, piece: PieceId) -> FunctionId {
+    pub(crate) fn function_of(&self, piece: PieceId) -> FunctionId {
         self.function_of[piece.index()]
     }
 
     /// The start and the end of a piece that is placed behind `address`, with alignments.
-    pub fn range_from(&self, piece: PieceId, address: u64) -> (u64, u64) {
+    pub(crate) fn range_from(&self, piece: PieceId, address: u64) -> (u64, u64) {
         let blocks = self.pieces.blocks(piece);
         let aligned = |address: u64, block: u32| {
             address.next_multiple_of(u64::from(self.graph.alignments[block as usize]))
@@ -93,7 +93,7 @@ impl<'g> HotCode<'g> {
 
     /// The largest number of bytes that a piece needs at any address, including the loss to
     /// alignment.
-    pub fn most_bytes(&self, piece: PieceId) -> u64 {
+    pub(crate) fn most_bytes(&self, piece: PieceId) -> u64 {
         let padding = self
             .pieces
             .blocks(piece)
@@ -104,18 +104,18 @@ impl<'g> HotCode<'g> {
 
     /// Whether a transfer goes from the end of a piece to the start of another. Side by side, the
     /// two need no jump.
-    pub fn adjoining(&self, flow: &PieceTransfer) -> bool {
+    pub(crate) fn adjoining(&self, flow: &PieceTransfer) -> bool {
         flow.from_end == self.sizes[flow.from.index()] && flow.to_start == 0
     }
 
     /// The position of a hot piece among the hot pieces of its function.
-    pub fn local(&self, piece: PieceId) -> usize {
+    pub(crate) fn local(&self, piece: PieceId) -> usize {
         self.functions[self.function_of(piece).index()].partition_point(|&p| p < piece)
     }
 
     /// Whether the function's entry starts a piece of its own and is hot. Then it is the first of
     /// the function's pieces.
-    pub fn entry_is_hot(&self, function: FunctionId) -> bool {
+    pub(crate) fn entry_is_hot(&self, function: FunctionId) -> bool {
         let entry = self.graph.functions[function.index()].start;
         self.functions[function.index()]
             .first()
@@ -123,12 +123,12 @@ impl<'g> HotCode<'g> {
     }
 
     /// The fetched bytes for each byte of hot code in some functions.
-    pub fn density(&self, functions: &[FunctionId]) -> f64 {
+    pub(crate) fn density(&self, functions: &[FunctionId]) -> f64 {
         self.work(functions) / self.bytes(functions).max(1) as f64
     }
 
     /// The bytes of the hot pieces in some functions.
-    pub fn bytes(&self, functions: &[FunctionId]) -> u64 {
+    pub(crate) fn bytes(&self, functions: &[FunctionId]) -> u64 {
         functions
             .iter()
             .flat_map(|f| &self.functions[f.index()])
@@ -137,7 +137,7 @@ impl<'g> HotCode<'g> {
     }
 
     /// The bytes fetched in some functions: the sum over their blocks of size times count.
-    pub fn work(&self, functions: &[FunctionId]) -> f64 {
+    pub(crate) fn work(&self, functions: &[FunctionId]) -> f64 {
         let blocks = functions
             .iter()
             .flat_map(|f| &self.functions[f.index()])
@@ -148,17 +148,17 @@ impl<'g> HotCode<'g> {
     }
 
     /// The bytes from the start of a block's piece to the block.
-    pub fn start_in_piece(&self, block: BlockId) -> u64 {
+    pub(crate) fn start_in_piece(&self, block: BlockId) -> u64 {
         self.offsets[block.index()]
     }
 
     /// The bytes from the start of a block's piece to the block's end.
-    pub fn end_in_piece(&self, block: BlockId) -> u64 {
+    pub(crate) fn end_in_piece(&self, block: BlockId) -> u64 {
         self.offsets[block.index()] + u64::from(self.graph.sizes[block.index()])
     }
 
     /// The transfers within each function.
-    pub fn edge_transfers_by_function(&self) -> Vec<Vec<PieceTransfer>> {
+    pub(crate) fn edge_transfers_by_function(&self) -> Vec<Vec<PieceTransfer>> {
         let mut by_function = vec![Vec::new(); self.functions.len()];
         for flow in self.edge_transfers() {
             let function = self.function_of(flow.from);
@@ -171,7 +171,7 @@ impl<'g> HotCode<'g> {
 
     /// The edges between different hot pieces, in the order of the graph's edges, without edges
     /// that were never taken.
-    pub fn edge_transfers(&self) -> Vec<PieceTransfer> {
+    pub(crate) fn edge_transfers(&self) -> Vec<PieceTransfer> {
         let forks = forks(self.graph);
         let executed = self.graph.edges.iter().filter(|e| e.count > 0);
         executed
@@ -190,7 +190,7 @@ impl<'g> HotCode<'g> {
 
     /// The calls and then the edges between different hot pieces. None of them may become a
     /// fall-through.
-    pub fn transfers(&self) -> impl Iterator<Item = PieceTransfer> {
+    pub(crate) fn transfers(&self) -> impl Iterator<Item = PieceTransfer> {
         let calls = self.graph.calls.iter().map(|c| (c.from, c.to, c.count));
         let jumps = self.graph.edges.iter().map(|e| (e.from, e.to, e.count));
         calls.chain(jumps).filter(|&(_, _, count)| count > 0).filter_map(|(from, to, count)| {
@@ -210,7 +210,7 @@ impl<'g> HotCode<'g> {
 
     /// How often each function entered another, by calls and by jumps, for hot code. Ascending by
     /// caller, then callee.
-    pub fn arcs(&self) -> BTreeMap<(FunctionId, FunctionId), u128> {
+    pub(crate) fn arcs(&self) -> BTreeMap<(FunctionId, FunctionId), u128> {
         let mut arcs = BTreeMap::new();
         for transfer in self.transfers() {
             let (caller, callee) = (self.function_of(transfer.from), self.function_of(transfer.to));
@@ -222,13 +222,13 @@ impl<'g> HotCode<'g> {
     }
 
     /// The count of a function's entry block.
-    pub fn entries(&self, function: FunctionId) -> u64 {
+    pub(crate) fn entries(&self, function: FunctionId) -> u64 {
         self.graph.counts[self.graph.functions[function.index()].start as usize]
     }
 
     /// Every function that ran. First the functions at which the kernel is entered, by entries,
     /// then the others, by executions.
-    pub fn roots(&self) -> Vec<FunctionId> {
+    pub(crate) fn roots(&self) -> Vec<FunctionId> {
         let mut entered: BTreeMap<FunctionId, u128> = BTreeMap::new();
         for seed in &self.graph.seeds {
             let piece = self.pieces.of_block(seed.block);
@@ -251,7 +251,7 @@ impl<'g> HotCode<'g> {
 
     /// The whole order: `hot`, which must have every hot piece exactly once, and then the cold
     /// pieces in their original order.
-    pub fn finish(&self, mut hot: Vec<PieceId>) -> Ordered {
+    pub(crate) fn finish(&self, mut hot: Vec<PieceId>) -> Ordered {
         let arranged = hot.len();
         let mut placed = vec![false; self.pieces.len()];
         hot.iter().for_each(|p| placed[p.index()] = true);

@@ -35,7 +35,7 @@ pub(crate) enum JumpKind {
 
 impl ScoredJump {
     /// The score of the jump over `distance` bytes.
-    pub fn score(&self, distance: i64, parameters: &ExtTspParameters) -> f64 {
+    pub(crate) fn score(&self, distance: i64, parameters: &ExtTspParameters) -> f64 {
         let count = self.count as f64;
         match self.kind {
             JumpKind::Control { may_fall, conditional } => {
@@ -52,11 +52,11 @@ impl ScoredJump {
     }
 
     /// The largest possible score of the jump.
-    pub fn most(&self, parameters: &ExtTspParameters) -> f64 {
+    pub(crate) fn most(&self, parameters: &ExtTspParameters) -> f64 {
         self.score(0, parameters).max(self.score(1, parameters)).max(self.score(-1, parameters))
     }
 
-    pub fn may_fall(&self) -> bool {
+    pub(crate) fn may_fall(&self) -> bool {
         matches!(self.kind, JumpKind::Control { may_fall: true, .. })
     }
 }

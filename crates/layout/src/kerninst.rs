@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// The parameters of KernInst's layout.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KernInstParameters {
+pub(crate) struct KernInstParameters {
     /// The root functions, in the order of their groups. When empty: the functions at which the
     /// kernel is entered, by entries.
     pub roots: Vec<FunctionId>,
@@ -34,7 +34,10 @@ impl Default for KernInstParameters {
 ///
 /// # Errors
 /// The graph or a parameter breaks a rule.
-pub fn kerninst(graph: &Graph, parameters: &KernInstParameters) -> Result<Ordered, InputError> {
+pub(crate) fn kerninst(
+    graph: &Graph,
+    parameters: &KernInstParameters,
+) -> Result<Ordered, InputError> {
     validate(graph)?;
     at_least("hot_share", parameters.hot_share, 0.0)?;
     let functions = graph.functions.len();

@@ -38,7 +38,7 @@ pub(crate) struct Packing {
 
 impl Packing {
     /// `segments` has nodes of the graph, each in exactly one segment.
-    pub fn new(global: &GlobalGraph, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
+    pub(crate) fn new(global: &GlobalGraph, segments: Vec<Vec<u32>>, line_bytes: u64) -> Packing {
         let hot = &global.hot;
         let words =
             hot.graph.block_epochs.iter().map(|of_block| of_block.epochs.len()).max().unwrap_or(0);
@@ -70,7 +70,7 @@ impl Packing {
     }
 
     /// The nodes of a segment.
-    pub fn segment(&self, segment: u32) -> &[u32] {
+    pub(crate) fn segment(&self, segment: u32) -> &[u32] {
         &self.segments[segment as usize]
     }
 
@@ -81,7 +81,7 @@ impl Packing {
     /// Joins segments to paths. It always joins the end and the beginning that save the most waste
     /// (greedy matching, as for a travelling salesman). Each end is compared only with its
     /// likeliest beginnings. The paths whose bytes are needed most often come first.
-    pub fn paths(&self, candidates: usize) -> Vec<u32> {
+    pub(crate) fn paths(&self, candidates: usize) -> Vec<u32> {
         let count = self.segments.len();
         let mut joins = self.joins(candidates);
         joins.sort_unstable_by_key(|&(saved, from, to)| (std::cmp::Reverse(saved), from, to));
@@ -205,7 +205,7 @@ impl Packing {
 
     /// Tries `moves` moves for each segment: to another place, or an exchange with another segment.
     /// Moves that reduce the waste stay.
-    pub fn improve(&self, order: &mut [u32], moves: u64, seed: u64) {
+    pub(crate) fn improve(&self, order: &mut [u32], moves: u64, seed: u64) {
         let count = order.len() as u64;
         let mut random = SplitMix64::new(seed);
         for _ in 0..moves.saturating_mul(count) {

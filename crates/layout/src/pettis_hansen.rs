@@ -14,14 +14,17 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 /// The parameters of Pettis and Hansen's layout. The paper has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PettisHansenParameters {}
+pub(crate) struct PettisHansenParameters {}
 
 /// Orders the blocks of each function in chains, then the functions by their calls. Cold code
 /// ("fluff") follows in its original order.
 ///
 /// # Errors
 /// The graph breaks a rule.
-pub fn pettis_hansen(graph: &Graph, _: &PettisHansenParameters) -> Result<Ordered, InputError> {
+pub(crate) fn pettis_hansen(
+    graph: &Graph,
+    _: &PettisHansenParameters,
+) -> Result<Ordered, InputError> {
     validate(graph)?;
     let hot = HotCode::new(graph);
     let flows = hot.edge_transfers_by_function();

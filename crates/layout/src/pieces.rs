@@ -16,7 +16,7 @@ use std::ops::Range;
 pub(crate) struct PieceId(pub u32);
 
 impl PieceId {
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -30,7 +30,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    pub fn new(graph: &Graph) -> Self {
+    pub(crate) fn new(graph: &Graph) -> Self {
         let mut starts = Vec::new();
         let mut of_block = Vec::with_capacity(graph.len());
         for (block, &glued) in graph.glued.iter().enumerate() {
@@ -43,32 +43,32 @@ impl Pieces {
         Pieces { starts, of_block }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
-    pub fn all(&self) -> impl DoubleEndedIterator<Item = PieceId> + use<> {
+    pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = PieceId> + use<> {
         (0..self.len() as u32).map(PieceId)
     }
 
-    pub fn blocks(&self, piece: PieceId) -> Range<u32> {
+    pub(crate) fn blocks(&self, piece: PieceId) -> Range<u32> {
         self.starts[piece.index()]..self.starts[piece.index() + 1]
     }
 
-    pub fn of_block(&self, block: BlockId) -> PieceId {
+    pub(crate) fn of_block(&self, block: BlockId) -> PieceId {
         self.of_block[block.index()]
     }
 
     /// The pieces that start in each function, in the original order. A function whose entry is
     /// glued to the function before has only the pieces that start in itself.
-    pub fn by_function(&self, graph: &Graph) -> Vec<Range<u32>> {
+    pub(crate) fn by_function(&self, graph: &Graph) -> Vec<Range<u32>> {
         let first_from =
             |block: u32| self.starts[..self.len()].partition_point(|&start| start < block) as u32;
         graph.functions.iter().map(|f| first_from(f.start)..first_from(f.end)).collect()
     }
 
     /// The order of blocks for an order of pieces. The first `hot` pieces are arranged.
-    pub fn expand(&self, pieces: &[PieceId], hot: usize) -> Ordered {
+    pub(crate) fn expand(&self, pieces: &[PieceId], hot: usize) -> Ordered {
         let blocks = |pieces: &[PieceId]| {
             pieces.iter().flat_map(|&p| self.blocks(p)).map(BlockId).collect::<Vec<_>>()
         };

@@ -11,7 +11,7 @@ use crate::validate::{InputError, validate};
 
 /// The unit that is moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Grain {
+pub(crate) enum Grain {
     /// Single blocks, regardless of their functions.
     #[default]
     Blocks,
@@ -21,14 +21,14 @@ pub enum Grain {
 
 /// The parameters of [`reverse`].
 #[derive(Clone, Debug, Default)]
-pub struct ReverseParameters {
+pub(crate) struct ReverseParameters {
     /// The unit that is moved.
     pub grain: Grain,
 }
 
 /// The parameters of [`random`].
 #[derive(Clone, Debug, Default)]
-pub struct RandomParameters {
+pub(crate) struct RandomParameters {
     /// The unit that is moved.
     pub grain: Grain,
     /// The seed. Each gives one order, the same in every release.
@@ -39,7 +39,7 @@ pub struct RandomParameters {
 ///
 /// # Errors
 /// The graph breaks a rule.
-pub fn original(graph: &Graph) -> Result<Ordered, InputError> {
+pub(crate) fn original(graph: &Graph) -> Result<Ordered, InputError> {
     validate(graph)?;
     let pieces = Pieces::new(graph);
     Ok(arranged(&pieces, pieces.all().collect()))
@@ -49,7 +49,10 @@ pub fn original(graph: &Graph) -> Result<Ordered, InputError> {
 ///
 /// # Errors
 /// The graph breaks a rule.
-pub fn reverse(graph: &Graph, parameters: &ReverseParameters) -> Result<Ordered, InputError> {
+pub(crate) fn reverse(
+    graph: &Graph,
+    parameters: &ReverseParameters,
+) -> Result<Ordered, InputError> {
     validate(graph)?;
     let pieces = Pieces::new(graph);
     let mut groups = groups(graph, &pieces, parameters.grain);
@@ -61,7 +64,7 @@ pub fn reverse(graph: &Graph, parameters: &ReverseParameters) -> Result<Ordered,
 ///
 /// # Errors
 /// The graph breaks a rule.
-pub fn random(graph: &Graph, parameters: &RandomParameters) -> Result<Ordered, InputError> {
+pub(crate) fn random(graph: &Graph, parameters: &RandomParameters) -> Result<Ordered, InputError> {
     validate(graph)?;
     let pieces = Pieces::new(graph);
     let mut groups = groups(graph, &pieces, parameters.grain);

@@ -8,9 +8,9 @@
 use crate::graph::{BlockId, Edge, EdgeKind, Graph, Order};
 
 /// The bytes of a cache line, for `Score::lines`.
-pub const LINE: u64 = 64;
+pub(crate) const LINE: u64 = 64;
 /// The bytes of a page, for `Score::pages`.
-pub const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// The score of an order. The counts are sums over edges, so they may exceed 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -77,7 +77,7 @@ fn two_arcs_outweigh_one_when_chains_may_be_cut() {
 /// ```text
 ///               ┌─────990─────┐
 ///               ▼             │
-///     0 ──10──▶ 2 ──990──▶ 1 ─┘      compilers rotate loops: test 2 at the bottom, body 1 at the top
+///     0 ──10──▶ 2 ──990──▶ 1 ─┘      compilers rotate loops: body 1 first, test 2 last
 ///               └──10──▶ 3
 /// ```
 #[test]

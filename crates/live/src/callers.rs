@@ -23,7 +23,7 @@ const SIZE: usize = 5;
 
 /// The callers of some functions.
 #[derive(Debug, Default)]
-pub struct Callers {
+pub(crate) struct Callers {
     /// Their calls and jumps.
     pub callers: Vec<Caller>,
     /// Functions whose five bytes behind the tracer's site some other function jumps into.
@@ -32,7 +32,7 @@ pub struct Callers {
 
 /// Searches `live`, the bytes of the whole `.text` in memory. `functions`: the offset of each entry
 /// in `.text`, and bytes from there to the jump.
-pub fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) -> Callers {
+pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) -> Callers {
     let mut targets: HashMap<u32, (usize, u32)> = HashMap::new();
     for (index, &(entry, patch_at)) in functions.iter().enumerate() {
         targets.insert(entry, (index, 0));

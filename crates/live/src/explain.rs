@@ -13,13 +13,13 @@ use image::object::functions::TextFunction;
 
 /// A place in memory that nothing explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unexplained(pub LinkAddr);
+pub(crate) struct Unexplained(pub LinkAddr);
 
 /// Compares one function; gives the bytes to copy.
 ///
 /// # Errors
 /// The first instruction whose bytes in memory nothing explains.
-pub fn explain(
+pub(crate) fn explain(
     kernel: &LinkedKernel<'_>,
     function: &TextFunction,
     live: &[u8],

@@ -7,7 +7,7 @@ use trace::{CpuCount, RecordingHeader};
 
 /// What to do when the recording cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnError {
+pub(crate) enum OnError {
     /// End QEMU, as SIGTERM would.
     Stop,
     /// Let the guest continue.
@@ -15,11 +15,11 @@ pub enum OnError {
 }
 
 /// The largest number of functions that wake tasks.
-pub const MOST_WAKES: usize = 8;
+pub(crate) const MOST_WAKES: usize = 8;
 
 /// Where the kernel keeps its tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskPlaces {
+pub(crate) struct TaskPlaces {
     /// The address of `__switch_to`.
     pub switch_to: u64,
     /// The address of `__set_task_comm`.
@@ -34,7 +34,7 @@ pub struct TaskPlaces {
 
 /// The plugin's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     pub out: PathBuf,
     pub header: RecordingHeader,
     pub tasks: Option<TaskPlaces>,
@@ -52,7 +52,7 @@ pub struct Arguments {
 
 /// What a recording with data accesses needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataArguments {
+pub(crate) struct DataArguments {
     /// The address of the kernel's `page_offset_base`.
     pub page_offset_base: Option<u64>,
     /// Where the kernel keeps the uses of page frames, when they are recorded, too.
@@ -62,7 +62,7 @@ pub struct DataArguments {
 /// Where the kernel keeps the uses of page frames. The argument `frames=` has these numbers in this
 /// order, with + between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StructPageFacts {
+pub(crate) struct StructPageFacts {
     /// The address of the variable that holds the start of the array of `struct page`.
     pub array: u64,
     /// The address of the variable that holds the number of frames.
@@ -120,7 +120,7 @@ impl StructPageFacts {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ArgumentError {
+pub(crate) enum ArgumentError {
     #[error("{0:?} is not KEY=VALUE")]
     NotAPair(String),
     #[error("there is no argument {0:?}")]
@@ -136,7 +136,9 @@ pub enum ArgumentError {
 }
 
 impl Arguments {
-    pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, ArgumentError> {
+    pub(crate) fn parse<'a>(
+        arguments: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, ArgumentError> {
         let mut given = Vec::new();
         let mut header = RecordingHeader::default();
         let (mut out, mut switch_to, mut set_comm, mut comm, mut pid) =

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 /// Follows the readings of the clock.
 #[derive(Default)]
-pub struct ClockReader {
+pub(crate) struct ClockReader {
     /// The addresses behind the kernel's translations that end with a reading.
     behind: HashSet<u64>,
     /// The registers with the upper and the lower half of a reading. They are looked up at the
@@ -21,18 +21,18 @@ pub struct ClockReader {
 
 impl ClockReader {
     /// Notes that a translation that ends with a reading stands right before the address `behind`.
-    pub fn read_before(&mut self, behind: u64) {
+    pub(crate) fn read_before(&mut self, behind: u64) {
         self.behind.insert(behind);
     }
 
     /// Whether the code at `addr` can follow a reading.
-    pub fn is_behind(&self, addr: u64) -> bool {
+    pub(crate) fn is_behind(&self, addr: u64) -> bool {
         self.behind.contains(&addr)
     }
 
     /// The ticks since the last reading; 0 for the first. Must be called at the first instruction
     /// behind a reading, in a callback that reads registers.
-    pub fn ticks(&mut self) -> Option<u64> {
+    pub(crate) fn ticks(&mut self) -> Option<u64> {
         let find = || Some([Register::find(c"rdx")?, Register::find(c"rax")?]);
         self.halves = self.halves.or_else(find);
         let [upper, lower] = self.halves?;

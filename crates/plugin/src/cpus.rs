@@ -11,10 +11,10 @@ use trace::{CpuCount, CpuId};
 
 /// The base address of a CPU's own variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CpuBase(pub u64);
+pub(crate) struct CpuBase(pub u64);
 
 /// Tells which CPU executes, while recording.
-pub struct CpuWatch {
+pub(crate) struct CpuWatch {
     /// The base of each CPU, by number.
     bases: Vec<CpuBase>,
     registers: BaseRegisters,
@@ -26,7 +26,7 @@ pub struct CpuWatch {
 
 /// What an execution says of its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExecutingCpu {
+pub(crate) enum ExecutingCpu {
     /// The CPU that executed before.
     Same,
     /// Another CPU, which has executed before.
@@ -40,7 +40,7 @@ pub enum ExecutingCpu {
 impl CpuWatch {
     /// Reads the bases of the CPUs. Must be called in a callback. `None`: the table at
     /// `per_cpu_offset` cannot be read, or two CPUs have the same base.
-    pub fn new(cpus: CpuCount, per_cpu_offset: u64) -> Option<CpuWatch> {
+    pub(crate) fn new(cpus: CpuCount, per_cpu_offset: u64) -> Option<CpuWatch> {
         let bases: Vec<CpuBase> = cpus
             .cpus()
             .map(|cpu| {
@@ -61,7 +61,7 @@ impl CpuWatch {
     /// The CPU that executes now, in the kernel or not. Must be called in a callback that reads
     /// registers.
     #[inline]
-    pub fn execution(&mut self, in_kernel: bool) -> ExecutingCpu {
+    pub(crate) fn execution(&mut self, in_kernel: bool) -> ExecutingCpu {
         let expected = self.current.map(|cpu| self.bases[usize::from(cpu.0)]);
         let first = self.registers.likely(in_kernel);
         if expected.is_some() && first == expected {
@@ -93,7 +93,7 @@ impl CpuWatch {
     }
 
     /// The base of the CPU that executes.
-    pub fn base(&self) -> Option<CpuBase> {
+    pub(crate) fn base(&self) -> Option<CpuBase> {
         self.current.map(|cpu| self.bases[usize::from(cpu.0)])
     }
 }
@@ -101,7 +101,7 @@ impl CpuWatch {
 /// The registers with the base of the executing CPU. They are looked up at the first use: there are
 /// no registers before a vCPU runs.
 #[derive(Default)]
-pub struct BaseRegisters {
+pub(crate) struct BaseRegisters {
     found: Option<[Register; 2]>,
     buffer: ByteArray,
 }
@@ -109,7 +109,7 @@ pub struct BaseRegisters {
 impl BaseRegisters {
     /// The value of `gs_base` for code of the kernel, or of `k_gs_base` for that of users.
     #[inline]
-    pub fn likely(&mut self, in_kernel: bool) -> Option<CpuBase> {
+    pub(crate) fn likely(&mut self, in_kernel: bool) -> Option<CpuBase> {
         if self.found.is_none() {
             self.found = Register::find(c"gs_base")
                 .and_then(|active| Some([active, Register::find(c"k_gs_base")?]));

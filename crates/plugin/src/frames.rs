@@ -18,7 +18,7 @@ const MOST_FRAMES: u64 = 1 << 28;
 
 type StructPage = [u8; PAGE];
 
-pub struct FrameUses {
+pub(crate) struct FrameUses {
     facts: StructPageFacts,
     /// The address and the size of the array in bytes.
     base: u64,
@@ -38,7 +38,7 @@ struct SlabCaches {
 
 impl FrameUses {
     /// Finds the array. `None`: the guest's memory cannot be read there.
-    pub fn find(facts: StructPageFacts) -> Option<FrameUses> {
+    pub(crate) fn find(facts: StructPageFacts) -> Option<FrameUses> {
         let variable = |addr| Some(u64::from_le_bytes(read_memory(addr)?));
         let found = variable(facts.array)
             .zip(variable(facts.count))
@@ -58,7 +58,7 @@ impl FrameUses {
     }
 
     /// The uses of all frames now, as runs of frames with the same use.
-    pub fn all(&mut self) -> Vec<FrameUseChange> {
+    pub(crate) fn all(&mut self) -> Vec<FrameUseChange> {
         const AT_ONCE: usize = 4096 / PAGE;
         let mut runs: Vec<FrameUseChange> = Vec::new();
         for first in (0..self.recorded.len()).step_by(AT_ONCE) {
@@ -82,13 +82,13 @@ impl FrameUses {
 
     /// Whether a store to this address can change the use of a frame.
     #[inline]
-    pub fn covers(&self, addr: u64) -> bool {
+    pub(crate) fn covers(&self, addr: u64) -> bool {
         addr.wrapping_sub(self.base) < self.bytes
     }
 
     /// The change of use after a store to this address, which must be covered.
     #[cold]
-    pub fn stored(&mut self, addr: u64) -> Option<FrameUseChange> {
+    pub(crate) fn stored(&mut self, addr: u64) -> Option<FrameUseChange> {
         let frame = (addr - self.base) / PAGE as u64;
         let words = read_memory(self.base + frame * PAGE as u64)?;
         let used = self.caches.frame_use(&self.facts, self.base, &words);
@@ -101,7 +101,7 @@ impl FrameUses {
     }
 
     /// The names of slab caches that are new since the last call, in the order of their numbers.
-    pub fn new_names(&mut self) -> Vec<String> {
+    pub(crate) fn new_names(&mut self) -> Vec<String> {
         std::mem::take(&mut self.caches.new_names)
     }
 }

@@ -5,12 +5,12 @@
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
 /// The markers with a meaning. All other numbers are events.
-pub const MARKER_BEGIN: u16 = 1;
-pub const MARKER_END: u16 = 2;
-pub const MARKER_FAILED: u16 = 3;
+pub(crate) const MARKER_BEGIN: u16 = 1;
+pub(crate) const MARKER_END: u16 = 2;
+pub(crate) const MARKER_FAILED: u16 = 3;
 
 /// The marker's number, if these bytes are the marker `nopl 0x4b4cNNNN(%rax,%rax,1)`.
-pub fn marker(code: &[u8]) -> Option<u16> {
+pub(crate) fn marker(code: &[u8]) -> Option<u16> {
     match *code {
         [0x0f, 0x1f, 0x84, 0x00, low, high, 0x4c, 0x4b] => Some(u16::from_le_bytes([low, high])),
         _ => None,
@@ -19,7 +19,7 @@ pub fn marker(code: &[u8]) -> Option<u16> {
 
 /// The properties of an instruction that is no marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InstructionTraits {
+pub(crate) struct InstructionTraits {
     /// The instruction can raise an exception, or make QEMU leave the translation before the next
     /// instruction.
     pub may_leave: bool,
@@ -33,7 +33,7 @@ pub struct InstructionTraits {
 }
 
 /// Decodes one instruction in 64-bit mode.
-pub fn traits(code: &[u8]) -> InstructionTraits {
+pub(crate) fn traits(code: &[u8]) -> InstructionTraits {
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
     let repeats = instruction.is_string_instruction()
         && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
@@ -168,7 +168,7 @@ fn cannot_leave(instruction: &Instruction) -> bool {
 /// A store of a number before an instruction. With these stores, the progress shows where a
 /// translation was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgressStore {
+pub(crate) struct ProgressStore {
     /// The index of the instruction behind the store.
     pub before: usize,
     /// 0: from here on, every instruction is reached. Otherwise: the number of instructions reached
@@ -183,7 +183,7 @@ pub struct ProgressStore {
 /// last instruction. An instruction that can leave stores its number, counted from 1, before it
 /// begins. The instruction behind the last of these stores 0. The last instruction of the
 /// translation needs no store: when it has begun, all are reached.
-pub fn progress_stores(may_leave: &[bool]) -> Vec<ProgressStore> {
+pub(crate) fn progress_stores(may_leave: &[bool]) -> Vec<ProgressStore> {
     let inner = &may_leave[..may_leave.len().saturating_sub(1)];
     let leaving = inner.iter().enumerate().filter(|&(_, &leaves)| leaves).map(|(i, _)| i);
     let mut stores: Vec<_> =

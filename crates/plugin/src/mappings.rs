@@ -17,7 +17,7 @@ const NONE: u64 = u64::MAX;
 /// it).
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-pub struct PageMappings {
+pub(crate) struct PageMappings {
     /// Pages whose mapping was recorded, by their low bits.
     filter: Box<[u64; FILTER]>,
     recorded: HashMap<u64, Mapping>,
@@ -29,7 +29,7 @@ pub struct PageMappings {
 }
 
 impl PageMappings {
-    pub fn new(page_offset_base: Option<u64>) -> PageMappings {
+    pub(crate) fn new(page_offset_base: Option<u64>) -> PageMappings {
         PageMappings {
             filter: Box::new([NONE; FILTER]),
             recorded: HashMap::new(),
@@ -42,13 +42,13 @@ impl PageMappings {
     /// Whether the mapping of this page was recorded and is still valid. False is also possible
     /// when it was.
     #[inline]
-    pub fn is_recorded(&self, page: u64) -> bool {
+    pub(crate) fn is_recorded(&self, page: u64) -> bool {
         self.filter[page as usize % FILTER] == page
     }
 
     /// The mapping of a page that was just accessed, if it is new.
     #[cold]
-    pub fn learn(&mut self, page: u64, info: AccessInfo) -> Option<Mapping> {
+    pub(crate) fn learn(&mut self, page: u64, info: AccessInfo) -> Option<Mapping> {
         self.filter[page as usize % FILTER] = page;
         let physical = qemu::physical(info, page << 12)?;
         let frame = physical.addr >> 12;
@@ -68,14 +68,14 @@ impl PageMappings {
     }
 
     /// The guest is about to drop mappings.
-    pub fn drop_all(&mut self) {
+    pub(crate) fn drop_all(&mut self) {
         self.filter.fill(NONE);
         self.code.clear();
     }
 
     /// The physical addresses of `size` bytes of code: of the first byte, and of the first byte in
     /// a second page.
-    pub fn of_code(&mut self, addr: u64, size: u64) -> [Option<u64>; 2] {
+    pub(crate) fn of_code(&mut self, addr: u64, size: u64) -> [Option<u64>; 2] {
         let last = addr.wrapping_add(size.saturating_sub(1)) & !0xfff;
         let first = self.code_page(addr & !0xfff).map(|frame| frame | addr & 0xfff);
         let second = if last == addr & !0xfff { None } else { self.code_page(last) };

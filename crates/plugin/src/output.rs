@@ -24,7 +24,7 @@ enum WriterMessage {
 }
 
 /// The recorder's end of the queue.
-pub struct RecordingOutput {
+pub(crate) struct RecordingOutput {
     to_thread: SyncSender<WriterMessage>,
     /// Empty batches, to be filled again.
     emptied: Receiver<Batch>,
@@ -34,7 +34,7 @@ pub struct RecordingOutput {
 impl RecordingOutput {
     /// Begins a recording in `file`. `data`: the recording has data accesses. The thread calls
     /// `failed` once when writing fails.
-    pub fn begin(
+    pub(crate) fn begin(
         file: File,
         header: RecordingHeader,
         data: bool,
@@ -55,7 +55,7 @@ impl RecordingOutput {
 
     /// Waits until everything is written. `clean`: with the clean end; otherwise the recording is
     /// cut off.
-    pub fn finish(self, clean: bool) -> Result<Option<RecordingTotals>, WriteError> {
+    pub(crate) fn finish(self, clean: bool) -> Result<Option<RecordingTotals>, WriteError> {
         if clean {
             // A thread that has failed receives nothing. Its error is the result below.
             let _ = self.to_thread.send(WriterMessage::End);

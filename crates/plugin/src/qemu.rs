@@ -7,10 +7,10 @@ use qemu_plugin_sys as sys;
 use std::ffi::{CStr, c_uint, c_void};
 use trace::RunAddr;
 
-pub use sys::qemu_plugin_id_t as PluginId;
+pub(crate) use sys::qemu_plugin_id_t as PluginId;
 
 /// A callback at an execution. `data` is the value given at its registration.
-pub type Callback = unsafe extern "C" fn(vcpu: c_uint, data: *mut c_void);
+pub(crate) type Callback = unsafe extern "C" fn(vcpu: c_uint, data: *mut c_void);
 
 // QEMU's glib. The symbols are in QEMU's process.
 unsafe extern "C" {
@@ -21,23 +21,23 @@ unsafe extern "C" {
 }
 
 /// A callback at a data access.
-pub type AccessCallback =
+pub(crate) type AccessCallback =
     unsafe extern "C" fn(vcpu: c_uint, info: AccessInfo, addr: u64, data: *mut c_void);
 
 /// QEMU's handle of a data access, valid during its callback.
-pub type AccessInfo = sys::qemu_plugin_meminfo_t;
+pub(crate) type AccessInfo = sys::qemu_plugin_meminfo_t;
 
 /// QEMU's handle of a translation, valid during its callback.
 #[derive(Clone, Copy)]
-pub struct TranslationHandle(pub *mut sys::qemu_plugin_tb);
+pub(crate) struct TranslationHandle(pub *mut sys::qemu_plugin_tb);
 
 /// QEMU's handle of an instruction in a translation.
 #[derive(Clone, Copy)]
-pub struct InstructionHandle(*mut sys::qemu_plugin_insn);
+pub(crate) struct InstructionHandle(*mut sys::qemu_plugin_insn);
 
 /// Whether a callback reads registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum CallbackReads {
+pub(crate) enum CallbackReads {
     Nothing,
     Registers,
 }
@@ -52,13 +52,13 @@ impl CallbackReads {
 }
 
 impl TranslationHandle {
-    pub fn addr(self) -> RunAddr {
+    pub(crate) fn addr(self) -> RunAddr {
         // SAFETY: the handle is valid during the callback that received it, and no one keeps it
         // longer.
         RunAddr(unsafe { sys::qemu_plugin_tb_vaddr(self.0) })
     }
 
-    pub fn instructions(self) -> impl Iterator<Item = InstructionHandle> {
+    pub(crate) fn instructions(self) -> impl Iterator<Item = InstructionHandle> {
         // SAFETY: the handle is valid during the callback that received it, and no one keeps it
         // longer.
         let count = unsafe { sys::qemu_plugin_tb_n_insns(self.0) };
@@ -67,7 +67,7 @@ impl TranslationHandle {
             .map(move |i| InstructionHandle(unsafe { sys::qemu_plugin_tb_get_insn(self.0, i) }))
     }
 
-    pub fn at_execution(self, callback: Callback, reads: CallbackReads, data: usize) {
+    pub(crate) fn at_execution(self, callback: Callback, reads: CallbackReads, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         unsafe {
             sys::qemu_plugin_register_vcpu_tb_exec_cb(
@@ -81,14 +81,14 @@ impl TranslationHandle {
 }
 
 impl InstructionHandle {
-    pub fn addr(self) -> RunAddr {
+    pub(crate) fn addr(self) -> RunAddr {
         // SAFETY: the handle is valid during the callback that received it, and no one keeps it
         // longer.
         RunAddr(unsafe { sys::qemu_plugin_insn_vaddr(self.0) })
     }
 
     /// Appends the bytes of the instruction, and returns their number.
-    pub fn append_code(self, code: &mut Vec<u8>) -> u8 {
+    pub(crate) fn append_code(self, code: &mut Vec<u8>) -> u8 {
         let mut bytes = [0_u8; 16];
         // SAFETY: as for `addr`; QEMU writes at most `bytes.len()` bytes to `bytes`.
         let size =
@@ -98,7 +98,7 @@ impl InstructionHandle {
         size as u8
     }
 
-    pub fn at_execution(self, callback: Callback, reads: CallbackReads, data: usize) {
+    pub(crate) fn at_execution(self, callback: Callback, reads: CallbackReads, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         unsafe {
             sys::qemu_plugin_register_vcpu_insn_exec_cb(
@@ -111,18 +111,18 @@ impl InstructionHandle {
     }
 
     /// Stores a value below 2^15.
-    pub fn store_at_execution(self, cell: &StoreCell, value: u16) {
+    pub(crate) fn store_at_execution(self, cell: &StoreCell, value: u16) {
         let StoreCell { cell, several_cpus } = cell;
         let value = StoreCell::stored(value, *several_cpus);
         self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_STORE_U64, cell, value);
     }
 
-    pub fn add_at_execution(self, cell: &ScoreboardCell, value: u64) {
+    pub(crate) fn add_at_execution(self, cell: &ScoreboardCell, value: u64) {
         self.inline(sys::qemu_plugin_op::QEMU_PLUGIN_INLINE_ADD_U64, cell, value);
     }
 
     /// Calls `load` after each successful load of the instruction, and `store` after each store.
-    pub fn at_access(self, load: AccessCallback, store: AccessCallback, data: usize) {
+    pub(crate) fn at_access(self, load: AccessCallback, store: AccessCallback, data: usize) {
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         let register = |callback, kind| unsafe {
             let flags = sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
@@ -162,14 +162,14 @@ impl InstructionHandle {
 /// the guest with them. A size of one byte changes nothing. Then the number, eight bytes long, may
 /// stand at any of the first eight bytes. Its lowest bit is 1, so that it can be found there. QEMU
 /// makes room for 16 elements.
-pub struct StoreCell {
+pub(crate) struct StoreCell {
     cell: ScoreboardCell,
     several_cpus: bool,
 }
 
 impl StoreCell {
     /// A new cell with the value 0, as [`ScoreboardCell::new`].
-    pub fn new(several_cpus: bool) -> StoreCell {
+    pub(crate) fn new(several_cpus: bool) -> StoreCell {
         let bytes = if several_cpus { 1 } else { size_of::<u64>() };
         StoreCell { cell: ScoreboardCell::with_elements(bytes), several_cpus }
     }
@@ -192,7 +192,7 @@ impl StoreCell {
 
     /// The number stored last.
     #[inline]
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         if self.several_cpus {
             return StoreCell::find(self.cell.get_bytes());
         }
@@ -200,7 +200,7 @@ impl StoreCell {
     }
 
     /// Sets the value to 0.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.several_cpus {
             return self.cell.clear_bytes();
         }
@@ -209,7 +209,7 @@ impl StoreCell {
 }
 
 /// A number that translated code writes without a callback. It belongs to vCPU 0, the only one.
-pub struct ScoreboardCell {
+pub(crate) struct ScoreboardCell {
     scoreboard: *mut sys::qemu_plugin_scoreboard,
     place: *mut u64,
 }
@@ -217,7 +217,7 @@ pub struct ScoreboardCell {
 impl ScoreboardCell {
     /// A new cell with the value 0. The vCPU must exist. The cell is never freed: translated code
     /// may refer to it as long as QEMU runs.
-    pub fn new() -> ScoreboardCell {
+    pub(crate) fn new() -> ScoreboardCell {
         ScoreboardCell::with_elements(size_of::<u64>())
     }
 
@@ -237,14 +237,14 @@ impl ScoreboardCell {
     }
 
     #[inline]
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         // The read is volatile, because translated code writes the cell and the compiler does not
         // know it. SAFETY: `place` is a `u64` of a scoreboard that is never freed, and only the
         // thread of the one vCPU uses it.
         unsafe { self.place.read_volatile() }
     }
 
-    pub fn set(&self, value: u64) {
+    pub(crate) fn set(&self, value: u64) {
         // SAFETY: as in `get`.
         unsafe { self.place.write_volatile(value) }
     }
@@ -263,7 +263,7 @@ impl ScoreboardCell {
 }
 
 /// glib's growing array of bytes.
-pub struct ByteArray(*mut sys::GByteArray);
+pub(crate) struct ByteArray(*mut sys::GByteArray);
 
 impl Default for ByteArray {
     fn default() -> Self {
@@ -302,11 +302,11 @@ impl Drop for ByteArray {
 
 /// A register of the vCPU, by QEMU's handle.
 #[derive(Clone, Copy)]
-pub struct Register(*mut sys::qemu_plugin_register);
+pub(crate) struct Register(*mut sys::qemu_plugin_register);
 
 impl Register {
     /// The register with this name in gdb.
-    pub fn find(name: &CStr) -> Option<Register> {
+    pub(crate) fn find(name: &CStr) -> Option<Register> {
         // SAFETY: QEMU gives an array of `qemu_plugin_reg_descriptor` that the caller frees. QEMU
         // keeps the strings of the names.
         unsafe {
@@ -323,13 +323,13 @@ impl Register {
 
     /// The value of the register. Must be called in a callback registered with
     /// `CallbackReads::Registers`.
-    pub fn value(self) -> Option<u64> {
+    pub(crate) fn value(self) -> Option<u64> {
         self.value_by(&mut ByteArray::new())
     }
 
     /// The same, by a buffer that is used again and again.
     #[inline]
-    pub fn value_by(self, bytes: &mut ByteArray) -> Option<u64> {
+    pub(crate) fn value_by(self, bytes: &mut ByteArray) -> Option<u64> {
         bytes.clear();
         // SAFETY: the handle came from QEMU and stays valid. QEMU grows the array as it needs.
         unsafe { sys::qemu_plugin_read_register(self.0, bytes.0) };
@@ -338,7 +338,7 @@ impl Register {
 }
 
 /// Reads N bytes at an address of the guest, in the address space that the vCPU uses now.
-pub fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
+pub(crate) fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
     let bytes = ByteArray::new();
     // SAFETY: QEMU checks the address, and grows the array to N bytes.
     match unsafe { sys::qemu_plugin_read_memory_vaddr(addr, bytes.0, N) } {
@@ -349,19 +349,19 @@ pub fn read_memory<const N: usize>(addr: u64) -> Option<[u8; N]> {
 
 /// log2 of the bytes of an access.
 #[inline]
-pub fn size_log2(info: AccessInfo) -> u8 {
+pub(crate) fn size_log2(info: AccessInfo) -> u8 {
     // SAFETY: `info` is a number that QEMU gave to the current callback.
     unsafe { sys::qemu_plugin_mem_size_shift(info) as u8 }
 }
 
 /// A physical address, and whether it belongs to a device.
-pub struct PhysicalPlace {
+pub(crate) struct PhysicalPlace {
     pub addr: u64,
     pub is_device: bool,
 }
 
 /// The physical address of an access.
-pub fn physical(info: AccessInfo, addr: u64) -> Option<PhysicalPlace> {
+pub(crate) fn physical(info: AccessInfo, addr: u64) -> Option<PhysicalPlace> {
     // SAFETY: `info` belongs to the current callback. The handle is valid until the next call, and
     // is used at once.
     unsafe {
@@ -374,7 +374,7 @@ pub fn physical(info: AccessInfo, addr: u64) -> Option<PhysicalPlace> {
 }
 
 /// Calls `callback` for every translation that QEMU makes from now on.
-pub fn at_translation(
+pub(crate) fn at_translation(
     id: PluginId,
     callback: unsafe extern "C" fn(PluginId, *mut sys::qemu_plugin_tb),
 ) {
@@ -383,13 +383,13 @@ pub fn at_translation(
 }
 
 /// Calls `callback` when QEMU ends.
-pub fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut c_void)) {
+pub(crate) fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut c_void)) {
     // SAFETY: as in `at_translation`.
     unsafe { sys::qemu_plugin_register_atexit_cb(id, Some(callback), std::ptr::null_mut()) }
 }
 
 /// Drops all callbacks and all translations when the current translation ends, then calls `then`.
-pub fn reset(id: PluginId, then: unsafe extern "C" fn(PluginId)) {
+pub(crate) fn reset(id: PluginId, then: unsafe extern "C" fn(PluginId)) {
     // SAFETY: as in `at_translation`.
     unsafe { sys::qemu_plugin_reset(id, Some(then)) }
 }

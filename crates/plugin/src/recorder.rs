@@ -12,7 +12,7 @@ use trace::{
 
 /// The number of words in a batch, without the few words of its last translation: 256 kB. The
 /// nearer caches hold a batch on its way from the thread that fills it to the one that empties it.
-pub const BATCH: usize = 1 << 16;
+pub(crate) const BATCH: usize = 1 << 16;
 /// The space behind `BATCH` for the words of the last translation: its being left, its markers and
 /// a task switch.
 const SLACK: usize = 1024;
@@ -21,7 +21,7 @@ const FIRST_EVENT: u32 = 1 << 31;
 
 /// Definitions, and the events that came with them.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub(crate) struct Batch {
     pub tasks: Vec<Task>,
     pub translations: Vec<Translation>,
     pub words: Vec<u32>,
@@ -31,7 +31,7 @@ pub struct Batch {
 
 impl Batch {
     /// Empties the batch and keeps its memory.
-    pub fn cleared(mut self) -> Batch {
+    pub(crate) fn cleared(mut self) -> Batch {
         self.tasks.clear();
         self.translations.clear();
         self.words.clear();
@@ -41,7 +41,7 @@ impl Batch {
 }
 
 /// Takes batches.
-pub trait BatchSink {
+pub(crate) trait BatchSink {
     /// Takes a batch and returns an empty one to fill next. `None`: the sink takes no more batches.
     fn send(&mut self, batch: Batch) -> Option<Batch>;
 }
@@ -56,7 +56,7 @@ struct DefinedTranslation {
 }
 
 /// Makes one recording.
-pub struct Recorder<S: BatchSink> {
+pub(crate) struct Recorder<S: BatchSink> {
     /// The last word is always the translation that is being executed. It is missing before the
     /// first.
     words: Vec<u32>,
@@ -74,10 +74,10 @@ pub struct Recorder<S: BatchSink> {
 }
 
 /// The physical addresses of code; see [`trace::AccessPattern::physical`].
-pub type CodeLocation = [Option<u64>; 2];
+pub(crate) type CodeLocation = [Option<u64>; 2];
 
 impl<S: BatchSink> Recorder<S> {
-    pub fn new(sink: S) -> Self {
+    pub(crate) fn new(sink: S) -> Self {
         Recorder {
             words: Vec::with_capacity(BATCH + SLACK),
             sink: Some(sink),
@@ -93,7 +93,7 @@ impl<S: BatchSink> Recorder<S> {
 
     /// The number of a translation. A new one is defined. `repeats`: its last instruction is a
     /// repeated string instruction.
-    pub fn define(
+    pub(crate) fn define(
         &mut self,
         addr: RunAddr,
         lengths: &[u8],
@@ -125,7 +125,7 @@ impl<S: BatchSink> Recorder<S> {
     }
 
     /// Notes that the last instruction of a translation reads the processor's clock.
-    pub fn reads_clock(&mut self, id: TranslationId) {
+    pub(crate) fn reads_clock(&mut self, id: TranslationId) {
         if let Some(known) = self.defined.get_mut(id.0 as usize) {
             known.reads_clock = true;
         }
@@ -133,7 +133,7 @@ impl<S: BatchSink> Recorder<S> {
 
     /// Whether the execution before the current one ran to its end and ended with a reading of the
     /// clock.
-    pub fn is_behind_reading(&self) -> bool {
+    pub(crate) fn is_behind_reading(&self) -> bool {
         let (before, of_left) = match self.words[..] {
             [.., first, before, _] => (before, StreamEvent::is_left(first)),
             [before, _] => (before, false),
@@ -144,7 +144,7 @@ impl<S: BatchSink> Recorder<S> {
 
     /// Records that the clock advanced by `ticks` up to the reading at the end of the last
     /// execution.
-    pub fn clock(&mut self, ticks: u64) {
+    pub(crate) fn clock(&mut self, ticks: u64) {
         let mut left = ticks;
         loop {
             let part = left.min(StreamEvent::MOST_TICKS.into());
@@ -158,7 +158,7 @@ impl<S: BatchSink> Recorder<S> {
 
     /// A translation is entered, and the one before ran to its end.
     #[inline]
-    pub fn executed(&mut self, id: TranslationId) {
+    pub(crate) fn executed(&mut self, id: TranslationId) {
         if self.words.len() >= BATCH {
             self.flush();
         }
@@ -167,27 +167,31 @@ impl<S: BatchSink> Recorder<S> {
 
     /// The same as `executed` when data accesses are recorded.
     #[inline]
-    pub fn executed_with_data(&mut self, id: TranslationId) {
+    pub(crate) fn executed_with_data(&mut self, id: TranslationId) {
         self.executed(id);
         self.accesses.starts.push(self.accesses.addresses.len() as u32);
     }
 
     /// The current translation accessed memory.
     #[inline]
-    pub fn access(&mut self, site: AccessSite, addr: u64) {
+    pub(crate) fn access(&mut self, site: AccessSite, addr: u64) {
         self.accesses.sites.push(site);
         self.accesses.addresses.push(addr);
     }
 
     /// A mapping that holds from the next access on.
-    pub fn mapping(&mut self, mapping: Mapping) {
+    pub(crate) fn mapping(&mut self, mapping: Mapping) {
         self.accesses.mappings.push((self.accesses.addresses.len() as u32, mapping));
     }
 
     /// Changes of the use of frames. They hold from the current translation on. `new_caches` are
     /// the names of new slab caches.
     #[cold]
-    pub fn frame_use_changes(&mut self, changes: &[FrameUseChange], new_caches: Vec<String>) {
+    pub(crate) fn frame_use_changes(
+        &mut self,
+        changes: &[FrameUseChange],
+        new_caches: Vec<String>,
+    ) {
         let execution = self.accesses.starts.len().saturating_sub(1) as u32;
         self.accesses.uses.extend(changes.iter().map(|&change| (execution, change)));
         self.accesses.slab_caches.extend(new_caches);
@@ -195,7 +199,7 @@ impl<S: BatchSink> Recorder<S> {
 
     /// The same as `executed` for a translation that is a single repeated string instruction. When
     /// it is entered again, it only continues.
-    pub fn executed_repeat(&mut self, id: TranslationId) {
+    pub(crate) fn executed_repeat(&mut self, id: TranslationId) {
         match self.continues(id) {
             true => self.folded += 1,
             false => self.executed(id),
@@ -204,7 +208,7 @@ impl<S: BatchSink> Recorder<S> {
 
     /// The same as `executed_repeat` when data accesses are recorded. The accesses of an execution
     /// that only continues belong to the execution before.
-    pub fn executed_repeat_with_data(&mut self, id: TranslationId) {
+    pub(crate) fn executed_repeat_with_data(&mut self, id: TranslationId) {
         match self.continues(id) {
             true => self.folded += 1,
             false => self.executed_with_data(id),
@@ -219,13 +223,13 @@ impl<S: BatchSink> Recorder<S> {
 
     /// The CPU that executes from the next translation on.
     #[cold]
-    pub fn cpu(&mut self, cpu: CpuId) {
+    pub(crate) fn cpu(&mut self, cpu: CpuId) {
         StreamEvent::Cpu(cpu).append_to(&mut self.words);
     }
 
     /// The translation entered last was left: only its first `progress` instructions were reached.
     #[cold]
-    pub fn left(&mut self, progress: u64) {
+    pub(crate) fn left(&mut self, progress: u64) {
         let Some(id) = self.words.pop_if(|&mut word| word < FIRST_EVENT) else {
             return;
         };
@@ -234,13 +238,13 @@ impl<S: BatchSink> Recorder<S> {
     }
 
     /// In the current translation, the kernel switches to this task or renames it.
-    pub fn switch(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
+    pub(crate) fn switch(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
         let id = self.task(pointer, pid, comm);
         self.before_current(StreamEvent::Task(id));
     }
 
     /// In the current translation, the kernel makes this task able to run.
-    pub fn woken(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
+    pub(crate) fn woken(&mut self, pointer: TaskPointer, pid: Option<u32>, comm: [u8; 16]) {
         let id = self.task(pointer, pid, comm);
         self.before_current(StreamEvent::Woken(id));
     }
@@ -256,7 +260,7 @@ impl<S: BatchSink> Recorder<S> {
     }
 
     /// In the current translation, the workload executes a marker.
-    pub fn marker(&mut self, number: u16) {
+    pub(crate) fn marker(&mut self, number: u16) {
         self.before_current(StreamEvent::Marker(number.into()));
     }
 
@@ -267,7 +271,7 @@ impl<S: BatchSink> Recorder<S> {
     }
 
     /// Recording ends in the current translation, of which `reached` instructions were reached.
-    pub fn end_within(&mut self, reached: u16) {
+    pub(crate) fn end_within(&mut self, reached: u16) {
         let current = self.words.last().and_then(|&last| self.defined.get(last as usize));
         if current.is_some_and(|current| reached < current.instructions) {
             self.left(reached.into());
@@ -276,7 +280,7 @@ impl<S: BatchSink> Recorder<S> {
 
     /// Sends the last batch and ends recording. Returns the sink, unless it refused a batch before,
     /// and the number of folded executions.
-    pub fn finish(&mut self) -> (Option<S>, u64) {
+    pub(crate) fn finish(&mut self) -> (Option<S>, u64) {
         self.flush();
         (self.sink.take(), self.folded)
     }

@@ -78,9 +78,9 @@ struct ActiveRecording {
 }
 
 /// Opens the output and begins to wait.
-pub fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
-    let Arguments { out, mut header, tasks, per_cpu_offset, on_error, verify, clock, data, values } =
-        arguments;
+pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
+    let Arguments { out, mut header, tasks, per_cpu_offset, on_error, .. } = arguments;
+    let Arguments { verify, clock, data, values, .. } = arguments;
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));

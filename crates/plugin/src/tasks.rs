@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use trace::{RunAddr, TaskPointer};
 
 /// A task: pointer, pid and comm.
-pub type TaskIdentity = (TaskPointer, Option<u32>, [u8; 16]);
+pub(crate) type TaskIdentity = (TaskPointer, Option<u32>, [u8; 16]);
 
 /// A function of the kernel whose function shows a change of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskFunction {
+pub(crate) enum TaskFunction {
     /// `__switch_to(prev, next)`
     SwitchTo,
     /// `__set_task_comm(task, name, exec)`
@@ -24,7 +24,7 @@ pub enum TaskFunction {
 
 /// A change of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskChange {
+pub(crate) enum TaskChange {
     /// This task runs from now on, with this name.
     Switched(TaskIdentity),
     /// This task is able to run.
@@ -33,7 +33,7 @@ pub enum TaskChange {
 
 impl TaskFunction {
     /// The function for `function as usize`, the value that a callback receives.
-    pub fn from_data(data: usize) -> TaskFunction {
+    pub(crate) fn from_data(data: usize) -> TaskFunction {
         match data {
             data if data == TaskFunction::SetComm as usize => TaskFunction::SetComm,
             data if data == TaskFunction::Wake as usize => TaskFunction::Wake,
@@ -44,7 +44,7 @@ impl TaskFunction {
 
 impl TaskPlaces {
     /// The function that begins at this instruction, if a task can change there.
-    pub fn function_at(&self, addr: RunAddr) -> Option<TaskFunction> {
+    pub(crate) fn function_at(&self, addr: RunAddr) -> Option<TaskFunction> {
         if addr.0 == self.switch_to {
             return Some(TaskFunction::SwitchTo);
         }
@@ -56,7 +56,7 @@ impl TaskPlaces {
 }
 
 /// Follows the guest's task switches, before a recording and during it.
-pub struct TaskWatch {
+pub(crate) struct TaskWatch {
     pub places: TaskPlaces,
     /// The registers of a function's first two arguments (System V ABI, section 3.2.3). They are
     /// looked up at the first use: there are no registers before the vCPU runs.
@@ -67,13 +67,17 @@ pub struct TaskWatch {
 }
 
 impl TaskWatch {
-    pub fn new(places: TaskPlaces) -> TaskWatch {
+    pub(crate) fn new(places: TaskPlaces) -> TaskWatch {
         TaskWatch { places, arguments: None, current: HashMap::new(), warned: false }
     }
 
     /// Reads the change at the entry of a function, on the CPU with this base: `None` when there is
     /// only one. Must be called in a callback that reads registers.
-    pub fn at(&mut self, function: TaskFunction, cpu: Option<CpuBase>) -> Option<TaskChange> {
+    pub(crate) fn at(
+        &mut self,
+        function: TaskFunction,
+        cpu: Option<CpuBase>,
+    ) -> Option<TaskChange> {
         let [first, second] = self.arguments()?;
         match function {
             TaskFunction::SwitchTo => {
@@ -91,7 +95,7 @@ impl TaskWatch {
     }
 
     /// The running task of the CPU with this base.
-    pub fn current(&mut self, cpu: Option<CpuBase>) -> Option<TaskIdentity> {
+    pub(crate) fn current(&mut self, cpu: Option<CpuBase>) -> Option<TaskIdentity> {
         self.identify(*self.current.get(&cpu)?)
     }
 

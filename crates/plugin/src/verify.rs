@@ -13,13 +13,13 @@ use trace::{RecordingTotals, RunAddr};
 const LISTED: u64 = 20;
 
 /// The checked properties of a translation. Never freed: translated code refers to it.
-pub struct CheckedTranslation {
+pub(crate) struct CheckedTranslation {
     pub addr: RunAddr,
     pub instructions: u64,
 }
 
 /// The check of a recording.
-pub struct Verifier {
+pub(crate) struct Verifier {
     counts: InstructionCounts,
     rip: Option<Register>,
     /// The execution before, which is compared next.
@@ -57,7 +57,7 @@ impl InstructionCounts {
 }
 
 impl Verifier {
-    pub fn new(several_cpus: bool) -> Verifier {
+    pub(crate) fn new(several_cpus: bool) -> Verifier {
         let counts = match several_cpus {
             false => InstructionCounts::Inline {
                 kernel: ScoreboardCell::new(),
@@ -77,7 +77,7 @@ impl Verifier {
     }
 
     /// Lets translated code count the instruction. False: [`Verifier::count`] must be called.
-    pub fn counts_inline(&self, instruction: InstructionHandle) -> bool {
+    pub(crate) fn counts_inline(&self, instruction: InstructionHandle) -> bool {
         let InstructionCounts::Inline { kernel, user } = &self.counts else { return false };
         let cell = if instruction.addr().is_kernel() { kernel } else { user };
         instruction.add_at_execution(cell, 1);
@@ -85,7 +85,7 @@ impl Verifier {
     }
 
     /// Counts an instruction that begins.
-    pub fn count(&mut self, in_kernel: bool) {
+    pub(crate) fn count(&mut self, in_kernel: bool) {
         if let InstructionCounts::Called { kernel, user } = &mut self.counts {
             *if in_kernel { kernel } else { user } += 1;
         }
@@ -93,7 +93,7 @@ impl Verifier {
 
     /// A translation is entered. `progress` is the recorder's progress of the one before. Must be
     /// called in a callback that reads registers.
-    pub fn entered(&mut self, checked: &'static CheckedTranslation, progress: u64) {
+    pub(crate) fn entered(&mut self, checked: &'static CheckedTranslation, progress: u64) {
         let counted = self.counts.kernel() + self.counts.user();
         if let Some(before) = self.before {
             let recorded = if progress == 0 { before.instructions } else { progress };
@@ -125,7 +125,7 @@ impl Verifier {
 
     /// Prints the results. `folded` is the number of counted instructions that only continued a
     /// string instruction.
-    pub fn report(&self, totals: Option<&RecordingTotals>, folded: u64) {
+    pub(crate) fn report(&self, totals: Option<&RecordingTotals>, folded: u64) {
         let (kernel, user) = (self.counts.kernel(), self.counts.user());
         let total = kernel + user;
         say(&format!(

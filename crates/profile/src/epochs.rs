@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// fourth, and so on.
 const MOST: usize = 1024;
 
-pub struct WorkingSetEpochs {
+pub(crate) struct WorkingSetEpochs {
     cache_bytes: u64,
     /// Bytes fetched in the epoch so far.
     fetched: u64,
@@ -30,7 +30,7 @@ pub struct WorkingSetEpochs {
 }
 
 impl WorkingSetEpochs {
-    pub fn new(cache_bytes: u64) -> WorkingSetEpochs {
+    pub(crate) fn new(cache_bytes: u64) -> WorkingSetEpochs {
         WorkingSetEpochs {
             cache_bytes,
             fetched: 0,
@@ -44,7 +44,7 @@ impl WorkingSetEpochs {
 
     /// A unit ran, and the cache fetched `fetched` bytes for it (0 for a hit).
     #[inline]
-    pub fn ran(&mut self, unit: CacheUnit, fetched: u64) {
+    pub(crate) fn ran(&mut self, unit: CacheUnit, fetched: u64) {
         let unit_index = unit as usize;
         if self.last.len() <= unit_index {
             self.last.resize(unit_index + 1, 0);
@@ -79,7 +79,7 @@ impl WorkingSetEpochs {
     }
 
     /// The kept epochs in which each block ran, including the epoch that has not ended.
-    pub fn block_epochs(&self, units: &CacheUnits, image: &Image) -> BlockEpochsTable {
+    pub(crate) fn block_epochs(&self, units: &CacheUnits, image: &Image) -> BlockEpochsTable {
         let words = (self.kept.len() + 1).div_ceil(64);
         let mut blocks: BTreeMap<LinkAddr, Vec<u64>> = BTreeMap::new();
         for (epoch, ran) in self.kept.iter().chain([&self.current_units]).enumerate() {

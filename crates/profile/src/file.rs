@@ -227,7 +227,7 @@ fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Result<T, ProfileError> {
 pub(super) mod tests {
     use super::*;
 
-    pub fn example() -> Profile {
+    pub(crate) fn example() -> Profile {
         Profile {
             build_id: BuildId("5f3c".into()),
             merge: ProfileMerge::Sum,

@@ -20,7 +20,7 @@ pub(crate) const CACHE_BYTES: u64 = 32 * 1024;
 const LINE: u64 = 64;
 
 /// Counts joint misses while the execution is followed.
-pub struct JointMisses {
+pub(crate) struct JointMisses {
     cache: IdealCache,
     units: CacheUnits,
     /// The block that missed last.
@@ -31,7 +31,7 @@ pub struct JointMisses {
 
 impl JointMisses {
     /// `padding`: bytes in front of each function's entry.
-    pub fn new(cache_bytes: u64, padding: u64) -> JointMisses {
+    pub(crate) fn new(cache_bytes: u64, padding: u64) -> JointMisses {
         JointMisses {
             cache: IdealCache::new(cache_bytes),
             units: CacheUnits::new(LINE, padding),
@@ -42,7 +42,7 @@ impl JointMisses {
     }
 
     /// Adds the next translation block: its start, and the lengths of its instructions.
-    pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
+    pub(crate) fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
         let known = self.units.count();
         self.units.define(image, start, lengths);
         (known..self.units.count())
@@ -51,7 +51,7 @@ impl JointMisses {
 
     /// The first `reached` instructions of a translation block ran.
     #[inline]
-    pub fn ran(&mut self, translation: u32, reached: u32) {
+    pub(crate) fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
             let hit = self.cache.fetch(unit);
             self.epochs.ran(unit, if hit { 0 } else { self.units.bytes(unit) });
@@ -65,12 +65,12 @@ impl JointMisses {
     }
 
     /// The working-set epochs in which each block ran.
-    pub fn block_epochs(&self, image: &Image) -> BlockEpochsTable {
+    pub(crate) fn block_epochs(&self, image: &Image) -> BlockEpochsTable {
         self.epochs.block_epochs(&self.units, image)
     }
 
     /// The pairs, the lower address first.
-    pub fn counts(&self, image: &Image) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
+    pub(crate) fn counts(&self, image: &Image) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
         self.units.by_address(image, &self.counts)
     }
 }

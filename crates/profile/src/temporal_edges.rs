@@ -19,14 +19,14 @@ pub(crate) const RECENT_BYTES: u64 = 2 * 8 * 1024;
 const LINE: u64 = 64;
 
 /// Counts temporal-relationship edges while the execution is followed.
-pub struct TemporalEdges {
+pub(crate) struct TemporalEdges {
     recent: IdealCache,
     units: CacheUnits,
     counts: HashMap<(CacheUnit, CacheUnit), u64>,
 }
 
 impl TemporalEdges {
-    pub fn new(recent_bytes: u64, image: &Image) -> TemporalEdges {
+    pub(crate) fn new(recent_bytes: u64, image: &Image) -> TemporalEdges {
         TemporalEdges {
             recent: IdealCache::new(recent_bytes),
             units: CacheUnits::of_chunks(LINE, image),
@@ -35,7 +35,7 @@ impl TemporalEdges {
     }
 
     /// Adds the next translation block: its start, and the lengths of its instructions.
-    pub fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
+    pub(crate) fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
         let known = self.units.count();
         self.units.define(image, start, lengths);
         (known..self.units.count())
@@ -44,7 +44,7 @@ impl TemporalEdges {
 
     /// The first `reached` instructions of a translation block ran.
     #[inline]
-    pub fn ran(&mut self, translation: u32, reached: u32) {
+    pub(crate) fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
             if self.units.block(unit).is_some() {
                 let between =
@@ -58,7 +58,7 @@ impl TemporalEdges {
     }
 
     /// The pairs; a chunk is named by its first block, and the lower address stands first.
-    pub fn counts(&self, image: &Image) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
+    pub(crate) fn counts(&self, image: &Image) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
         self.units.by_address(image, &self.counts)
     }
 }

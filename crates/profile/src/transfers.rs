@@ -29,14 +29,14 @@ struct IndirectDestination {
 
 impl IndirectTransfers {
     /// Learns the next translation block.
-    pub fn define(&mut self, code: &TranslatedCode) {
+    pub(crate) fn define(&mut self, code: &TranslatedCode) {
         self.leads_anywhere.push(code.addr.is_kernel() && leads_anywhere(code));
         self.destinations.push(Vec::new());
     }
 
     /// A fragment ran, behind the one of the last call.
     #[inline]
-    pub fn ran(&mut self, fragment: &Fragment) {
+    pub(crate) fn ran(&mut self, fragment: &Fragment) {
         let translation = fragment.translation.0;
         if let Some(from) = self.departed.take() {
             self.count(from, translation);
@@ -68,19 +68,19 @@ pub(super) struct KernelBlocks<'a> {
 }
 
 impl<'a> KernelBlocks<'a> {
-    pub fn new(image: &'a Image) -> KernelBlocks<'a> {
+    pub(crate) fn new(image: &'a Image) -> KernelBlocks<'a> {
         KernelBlocks { image, translated: Vec::new() }
     }
 
     /// Learns the next translation block.
-    pub fn define(&mut self, code: &TranslatedCode) {
+    pub(crate) fn define(&mut self, code: &TranslatedCode) {
         let kernel = code.addr.is_kernel();
         self.translated.push(kernel.then(|| TranslatedBlocks::new(self.image, code)));
     }
 
     /// The blocks of a translation block; `None` for user code.
     #[inline]
-    pub fn of(&self, translation: usize) -> Option<&TranslatedBlocks> {
+    pub(crate) fn of(&self, translation: usize) -> Option<&TranslatedBlocks> {
         self.translated[translation].as_ref()
     }
 

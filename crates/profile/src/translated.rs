@@ -38,7 +38,7 @@ pub(super) enum BlockTransfer {
 }
 
 impl TranslatedBlocks {
-    pub fn new(image: &Image, code: &TranslatedCode) -> Self {
+    pub(crate) fn new(image: &Image, code: &TranslatedCode) -> Self {
         let (start, end) = (code.addr.0, code.end().0);
         let mut blocks = Vec::new();
         let mut addr = start;
@@ -70,7 +70,7 @@ impl TranslatedBlocks {
 
     /// The edge or call of an exit of `code`, the code of these blocks. `None` where the exit leads
     /// to no block, or where the code alone does not say where it leads.
-    pub fn transfer(
+    pub(crate) fn transfer(
         &self,
         code: &TranslatedCode,
         exit: FragmentExit,

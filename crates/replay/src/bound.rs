@@ -74,7 +74,8 @@ pub fn bound<R: Read>(
                 }
                 ensure!(
                     fetches.len() <= MOST_FETCHES,
-                    "more than {MOST_FETCHES} blocks ran, too many for a lower bound: take a part of the recording, with --until"
+                    "more than {MOST_FETCHES} blocks ran, too many for a lower bound: take a part \
+                     of the recording, with --until"
                 );
             }
             Chunk::Tasks(_) | Chunk::End(_) => {}

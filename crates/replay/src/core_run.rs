@@ -27,7 +27,7 @@ pub struct CoreCounts {
 
 /// The recorded code in uops, once for each table of uops.
 #[derive(Default)]
-pub struct UopCodes {
+pub(crate) struct UopCodes {
     codes: Vec<(String, u32, UopCode)>,
 }
 
@@ -36,7 +36,7 @@ impl UopCodes {
     ///
     /// # Errors
     /// A machine names a table of uops that does not exist.
-    pub fn new(trials: &[ReplayTrial<'_>]) -> Result<UopCodes> {
+    pub(crate) fn new(trials: &[ReplayTrial<'_>]) -> Result<UopCodes> {
         let mut codes = UopCodes::default();
         let machines = trials.iter().flat_map(|trial| trial.machines);
         for core in machines.filter_map(|machine| machine.core.as_ref()) {
@@ -49,7 +49,7 @@ impl UopCodes {
     }
 
     /// Learns translations. They come in the order of their ids.
-    pub fn define(&mut self, translations: &[Translation]) {
+    pub(crate) fn define(&mut self, translations: &[Translation]) {
         for (_, _, code) in &mut self.codes {
             translations.iter().for_each(|translation| code.define(translation));
         }
@@ -68,7 +68,7 @@ impl UopCodes {
 }
 
 /// A core during a replay.
-pub struct CoreRun {
+pub(crate) struct CoreRun {
     core: Core,
     blocks: CoreBlocks,
     cycles: u64,
@@ -79,7 +79,7 @@ impl CoreRun {
     ///
     /// # Errors
     /// The numbers of the core contradict each other.
-    pub fn new(machine: &MachineModel) -> Result<Option<CoreRun>> {
+    pub(crate) fn new(machine: &MachineModel) -> Result<Option<CoreRun>> {
         let core = Core::new(machine).with_context(|| machine.name.clone())?;
         let run = core.zip(CoreBlocks::new(machine));
         Ok(run.map(|(core, blocks)| CoreRun { core, blocks, cycles: 0 }))
@@ -89,7 +89,7 @@ impl CoreRun {
     ///
     /// # Errors
     /// There is more code than a simulation can number.
-    pub fn learn(
+    pub(crate) fn learn(
         &mut self,
         fragment: &Fragment,
         moved: &MovedFragment,
@@ -102,7 +102,12 @@ impl CoreRun {
     }
 
     /// Runs fragments that were added before. `data`: the accesses of their executions.
-    pub fn run(&mut self, fragments_run: &[FragmentId], codes: &UopCodes, data: Option<&DataFlow>) {
+    pub(crate) fn run(
+        &mut self,
+        fragments_run: &[FragmentId],
+        codes: &UopCodes,
+        data: Option<&DataFlow>,
+    ) {
         let Some(code) = codes.of(&self.core) else { return };
         let mut executions = data.map_or(&[][..], |data| &data.executions).iter();
         let mut accesses = data.map(DataFlow::accesses);
@@ -126,12 +131,12 @@ impl CoreRun {
     }
 
     /// Ends the recording.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.cycles = self.core.finish();
     }
 
     /// What was counted. `counts`: how often each fragment ran.
-    pub fn counts(&self, counts: &[u64]) -> CoreCounts {
+    pub(crate) fn counts(&self, counts: &[u64]) -> CoreCounts {
         CoreCounts {
             cycles: self.cycles,
             counters: self.core.counters(),

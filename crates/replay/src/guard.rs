@@ -42,7 +42,8 @@ fn loss(row: &ResultRow, original: &ResultRow) -> Option<String> {
         .collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "{} loses against the original on {} ({}): {}. Was it made from a profile of other work?",
+            "{} loses against the original on {} ({}): {}. Was it made from a profile of other \
+             work?",
             row.layout,
             row.workload,
             row.machine,

@@ -7,8 +7,8 @@
 //! changes a layout, never looks at ELF.
 //!
 //! ```text
-//! trace → flow: fragments ─┬→ moved: fetches of layout A → numbering → simulation on machines 1, 2, …
-//!                          └→ moved: fetches of layout B → …
+//! trace → flow: fragments ─┬→ moved: fetches of layout A → numbering → simulation on each machine
+//!                          └→ moved: fetches of layout B → numbering → simulation on each machine
 //! ```
 //!
 //! Replays a recording of one no-op of the kernel, which misses once:
@@ -140,7 +140,7 @@ pub fn replay<R: Read>(
 ///
 /// # Errors
 /// As [`replay`].
-pub fn replay_part<R: Read>(
+pub(crate) fn replay_part<R: Read>(
     reader: RecordingReader<R>,
     layouts: &[ReplayLayout],
     machines: &[MachineModel],

@@ -268,7 +268,7 @@ impl CoreResult {
     }
 
     /// The cycles that a mode lost to the front end: latency and bandwidth.
-    pub fn front_end_cycles(&self, counters: &CoreCounters) -> f64 {
+    pub(crate) fn front_end_cycles(&self, counters: &CoreCounters) -> f64 {
         let slots = counters.slots.front_end_latency + counters.slots.front_end_bandwidth;
         slots as f64 / f64::from(self.widths[0].max(1))
     }

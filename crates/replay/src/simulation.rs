@@ -289,7 +289,7 @@ pub struct ReplayMachineCounts {
 }
 
 /// One layout during a replay.
-pub struct Simulation<'a> {
+pub(crate) struct Simulation<'a> {
     placement: &'a Placement,
     application: Option<&'a Spaces>,
     /// User code at the addresses that the placement uses; empty unless user code moves.
@@ -305,7 +305,7 @@ pub struct Simulation<'a> {
 impl<'a> Simulation<'a> {
     /// # Errors
     /// The numbers of a machine's core contradict each other.
-    pub fn new(trials: &ReplayTrial<'a>) -> Result<Simulation<'a>> {
+    pub(crate) fn new(trials: &ReplayTrial<'a>) -> Result<Simulation<'a>> {
         let ReplayTrial { machines, scope, .. } = *trials;
         let mut sets = BTreeMap::new();
         for (unit, number) in machines.iter().flat_map(units) {
@@ -343,7 +343,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Adds translation blocks, before their first fragment.
-    pub fn define(&mut self, translations: &[Translation]) -> Result<()> {
+    pub(crate) fn define(&mut self, translations: &[Translation]) -> Result<()> {
         let Some(spaces) = self.application else { return Ok(()) };
         for translation in translations.iter().filter(|translation| !translation.is_kernel()) {
             self.codes.insert(translation.id, spaces.code(translation)?);
@@ -353,7 +353,7 @@ impl<'a> Simulation<'a> {
 
     /// Adds the fragments that were first seen since the last call and, for a recording with data
     /// accesses, their physical addresses.
-    pub fn learn(
+    pub(crate) fn learn(
         &mut self,
         flow: &ExecutionFlow,
         codes: &UopCodes,
@@ -396,7 +396,7 @@ impl<'a> Simulation<'a> {
 
     /// Runs fragments that were added before on a CPU of every machine. `data`: the accesses of
     /// their executions.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         cpu: CpuId,
         fragments_run: &[FragmentId],
@@ -419,7 +419,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Ends the recording.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.running
             .iter_mut()
             .filter_map(|running| running.core.as_mut())
@@ -427,12 +427,12 @@ impl<'a> Simulation<'a> {
     }
 
     /// How many of these fragments are executions of translation blocks.
-    pub fn executions(&self, fragments_run: &[FragmentId]) -> usize {
+    pub(crate) fn executions(&self, fragments_run: &[FragmentId]) -> usize {
         fragments_run.iter().filter(|fragment| !self.fragments[fragment.0 as usize].late).count()
     }
 
     /// The amounts of the whole recording. `counts`: how often each fragment ran.
-    pub fn amounts(&self, counts: &[u64]) -> LayoutAmounts {
+    pub(crate) fn amounts(&self, counts: &[u64]) -> LayoutAmounts {
         let mut amounts = LayoutAmounts::default();
         for (fragment, &times) in self.fragments.iter().zip(counts) {
             *amounts.instructions.get_mut(fragment.mode) += fragment.instructions * times;
@@ -448,7 +448,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// One for each machine, in their order.
-    pub fn machine_counts(&self, flow: &ExecutionFlow) -> Vec<ReplayMachineCounts> {
+    pub(crate) fn machine_counts(&self, flow: &ExecutionFlow) -> Vec<ReplayMachineCounts> {
         self.running
             .iter()
             .map(|running| {

@@ -7,10 +7,11 @@ use std::fmt::Write as _;
 
 /// Two tables of a machine's core, for layouts by name: where the slots go, and what the structures
 /// counted. Empty without a core.
-pub fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
+pub(crate) fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
     let Some((_, first)) = cores.first() else { return String::new() };
     let mut text = format!(
-        "\n{machine}: out-of-order core, where the slots go (top-down; data, instr., pipe: SimOS)\n{}",
+        "\n{machine}: out-of-order core, where the slots go (top-down; data, instr., pipe: SimOS)\
+         \n{}",
         time(cores)
     );
     let _ =
@@ -24,7 +25,7 @@ pub fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
         let _ = writeln!(
             text,
-            "note: taken for one uop, because the table of uops lacks them: {}{more}",
+            "note: counted as one uop, because the table of uops lacks them: {}{more}",
             named.join(", ")
         );
     }

@@ -82,7 +82,13 @@ impl<W: Write> DumpPrinter<'_, W> {
         if self.form == DumpForm::Json {
             let conditions: Vec<_> =
                 conditions.iter().map(|(key, value)| json!([key, value])).collect();
-            let mut header = json!({"format": format, "build_id": build_id, "workload": workload, "seed": seed, "conditions": conditions});
+            let mut header = json!({
+                "format": format,
+                "build_id": build_id,
+                "workload": workload,
+                "seed": seed,
+                "conditions": conditions,
+            });
             if *cpus != CpuCount::ONE {
                 header["cpus"] = cpus.get().into();
             }
@@ -128,7 +134,8 @@ impl<W: Write> DumpPrinter<'_, W> {
         let pid = task.pid.map_or("?".to_owned(), |pid| pid.to_string());
         match self.form {
             DumpForm::Json => {
-                let task = json!({"id": id, "pointer": format!("{pointer:016x}"), "pid": task.pid, "comm": name});
+                let pointer = format!("{pointer:016x}");
+                let task = json!({"id": id, "pointer": pointer, "pid": task.pid, "comm": name});
                 writeln!(self.out, "{}", json!({ "task": task }))?;
             }
             DumpForm::Text => writeln!(
@@ -246,7 +253,8 @@ impl<W: Write> DumpPrinter<'_, W> {
             (if site.is_store() { "store" } else { "load" }, site.instruction(), site.size());
         match self.form {
             DumpForm::Json => {
-                let access = json!({"instruction": instruction, "addr": format!("{addr:016x}"), "size": size});
+                let addr = format!("{addr:016x}");
+                let access = json!({"instruction": instruction, "addr": addr, "size": size});
                 writeln!(self.out, "{}", json!({ what: access }))
             }
             DumpForm::Text => writeln!(self.out, "{what:<11} {instruction:>8} {addr:016x} {size}"),
@@ -258,7 +266,8 @@ impl<W: Write> DumpPrinter<'_, W> {
             (mapping.page << 12, mapping.frame << 12, page_kind(mapping.kind));
         match self.form {
             DumpForm::Json => {
-                let mapping = json!({"page": format!("{page:016x}"), "physical": format!("{frame:012x}"), "kind": kind});
+                let (page, physical) = (format!("{page:016x}"), format!("{frame:012x}"));
+                let mapping = json!({"page": page, "physical": physical, "kind": kind});
                 writeln!(self.out, "{}", json!({ "mapping": mapping }))
             }
             DumpForm::Text => {
@@ -326,12 +335,19 @@ impl<W: Write> DumpPrinter<'_, W> {
         let hash = format!("{hash:016x}");
         if self.form == DumpForm::Json {
             let mut totals = json!({
-                "kernel_instructions": kernel_instructions, "user_instructions": user_instructions, "executions": executions,
+                "kernel_instructions": kernel_instructions,
+                "user_instructions": user_instructions,
+                "executions": executions,
                 "left": left, "translations": translations, "tasks": tasks, "hash": hash,
             });
             if let Some(data) = data {
                 let checksum = format!("{:08x}", data.checksum);
-                totals["data"] = json!({"loads": data.loads, "stores": data.stores, "mappings": data.mappings, "checksum": checksum});
+                totals["data"] = json!({
+                    "loads": data.loads,
+                    "stores": data.stores,
+                    "mappings": data.mappings,
+                    "checksum": checksum,
+                });
             }
             let damage = damage.map(ToString::to_string);
             return writeln!(

@@ -280,29 +280,28 @@ mod tests {
         memory.l1i.cold = 4;
         let branches =
             BranchCounters { wrong_directions: 6, wrong_returns: 2, ..BranchCounters::default() };
-        let mut ledger = Ledger::default();
-        let service = ledger.service(ServiceKind::SystemCall, "read");
-        let counts = |memory, branches| ServiceMachineCounts { l1i_misses: 4, memory, branches };
-        let invocation = Invocation {
-            instructions: 1000,
-            machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
-            times: InvocationTimes {
-                latency: 2_001_000,
-                ran: 1000,
-                blocked: 2_000_000,
-                waiting: 0,
-            },
-        };
-        ledger.add(service, &invocation);
-        service_table(ledger, Some(1_999_000), &machines)
+        let counts = [(Some(memory), Some(branches)), (None, None)];
+        let times =
+            InvocationTimes { latency: 2_001_000, ran: 1000, blocked: 2_000_000, waiting: 0 };
+        table_of_read(&machines, &counts, times, Some(1_999_000))
     }
 
-    /// The table of a recording of 1000 instructions.
-    fn service_table(
-        ledger: Ledger,
+    /// The table of a recording of one read of 1000 instructions, with 4 misses on each machine.
+    fn table_of_read(
+        machines: &[MachineModel],
+        counts: &[(Option<MachineCounters>, Option<BranchCounters>)],
+        times: InvocationTimes,
         halted: Option<u64>,
-        machines: &[sim::MachineModel],
     ) -> ServiceTable {
+        let counts = counts.iter().map(|&(memory, branches)| ServiceMachineCounts {
+            l1i_misses: 4,
+            memory,
+            branches,
+        });
+        let mut ledger = Ledger::default();
+        let service = ledger.service(ServiceKind::SystemCall, "read");
+        let invocation = Invocation { instructions: 1000, machines: counts.collect(), times };
+        ledger.add(service, &invocation);
         let attributed = Attributed {
             ledger,
             counters: Vec::new(),
@@ -325,16 +324,8 @@ mod tests {
         let penalty = memory.latencies.memory();
         let mut counters = MachineCounters { instructions: 1000, ..MachineCounters::default() };
         (counters.l1i.cold, counters.l1d.cold) = (4, 6);
-        let mut ledger = Ledger::default();
-        let service = ledger.service(ServiceKind::SystemCall, "read");
-        let counts = ServiceMachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
-        let invocation = Invocation {
-            instructions: 1000,
-            machines: vec![counts],
-            times: InvocationTimes::default(),
-        };
-        ledger.add(service, &invocation);
-        let services = service_table(ledger, None, &[machine]);
+        let counts = [(Some(counters), None)];
+        let services = table_of_read(&[machine], &counts, InvocationTimes::default(), None);
         let on = services.rows[0].machines[0];
         assert_eq!(
             (on.l1i_stall, on.l1d_stall, on.l2_stall),

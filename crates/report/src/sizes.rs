@@ -4,8 +4,10 @@ use crate::text::TextTable;
 use attribution::sizes::{Holds, Sizes};
 use std::fmt::Write as _;
 
-const PAPER: &str = "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 4.7): larger caches and \
-    more ways remove self misses, but hardly any other misses; a unified cache of 4 MB leaves mostly \
+const PAPER: &str = "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 4.7): larger \
+                     caches and \
+    more ways remove self misses, but hardly any other misses; a unified cache of 4 MB leaves \
+    mostly \
     cold misses\n";
 
 /// A table for each kind of cache.

@@ -40,7 +40,7 @@ impl Cache {
 
     /// Whether `line` was used last in its set. Then it is there, and an access changes nothing.
     #[inline]
-    pub fn used_last(&self, line: LineId) -> bool {
+    pub(crate) fn used_last(&self, line: LineId) -> bool {
         self.last[(line.index() & self.set_mask) as usize] == line
     }
 

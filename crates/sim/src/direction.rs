@@ -30,7 +30,7 @@ pub(crate) struct CounterTable {
 }
 
 impl DirectionPredictor {
-    pub fn new(direction: DirectionPrediction) -> DirectionPredictor {
+    pub(crate) fn new(direction: DirectionPrediction) -> DirectionPredictor {
         let table = |entries: u32, bits: u32| {
             DirectionPredictor::Table(CounterTable {
                 counters: vec![WEAKLY_NOT_TAKEN; entries as usize],
@@ -48,7 +48,7 @@ impl DirectionPredictor {
 
     /// The predicted direction of the conditional branch at `at` to `target`. The predictor then
     /// learns from `taken`.
-    pub fn predicts(&mut self, at: CodeAddr, target: CodeAddr, taken: bool) -> bool {
+    pub(crate) fn predicts(&mut self, at: CodeAddr, target: CodeAddr, taken: bool) -> bool {
         match self {
             DirectionPredictor::Static => target <= at,
             DirectionPredictor::Table(table) => table.predicts(at, taken),

@@ -36,7 +36,7 @@ pub enum GeometryError {
 impl CacheGeometry {
     /// The largest number of lines: 64 MB of 64-byte lines, more than any cache that holds
     /// instructions.
-    pub const MAX_LINES: u64 = 1 << 20;
+    pub(crate) const MAX_LINES: u64 = 1 << 20;
 
     /// A cache of `size` bytes in lines of `line` bytes. The number of sets must be a power of two,
     /// the size need not (48 KB in 12 ways).

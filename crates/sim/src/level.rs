@@ -22,7 +22,7 @@ impl Requester {
     /// The evictor of a line that was never evicted.
     pub(crate) const NOBODY: Requester = Requester(0);
     /// The number of user processes that can be told apart.
-    pub const PROCESSES: u32 = u16::MAX as u32 - 1;
+    pub(crate) const PROCESSES: u32 = u16::MAX as u32 - 1;
 
     /// The user process with this number. Numbers from [`Requester::PROCESSES`] on share a
     /// requester with a smaller number.
@@ -138,19 +138,19 @@ impl Evictors {
 
 impl CacheLevel {
     /// An empty level of this geometry.
-    pub fn new(geometry: CacheGeometry) -> CacheLevel {
+    pub(crate) fn new(geometry: CacheGeometry) -> CacheLevel {
         CacheLevel { cache: Cache::new(geometry), evicted_by: PerMode::default() }
     }
 
     /// Whether `line` was used last in its set. Then it is there, and an access changes nothing.
     #[inline]
-    pub fn used_last(&self, line: LineId) -> bool {
+    pub(crate) fn used_last(&self, line: LineId) -> bool {
         self.cache.used_last(line)
     }
 
     /// `requester` uses `line`. Returns the cause of the miss, if the level missed.
     #[inline]
-    pub fn access(&mut self, line: LineId, requester: Requester) -> Option<MissCause> {
+    pub(crate) fn access(&mut self, line: LineId, requester: Requester) -> Option<MissCause> {
         match self.cache.access(line) {
             CacheAccess::Hit => None,
             CacheAccess::Miss { evicted } => Some(self.missed(line, evicted, requester)),

@@ -126,7 +126,8 @@ pub enum MachineError {
     #[error("there is an L3 but no L2")]
     L3WithoutL2,
     #[error(
-        "a latency must lie between 0 and 10000 cycles and be at least that of the level before, not {0}"
+        "a latency must lie between 0 and 10000 cycles and be at least that of the level before, \
+         not {0}"
     )]
     Latency(f64),
     #[error("a share must lie between 0 and 1, not {0}")]
@@ -227,8 +228,9 @@ mod tests {
         assert!(SimpleModel::new(30.0, 0.3, 0.05).is_ok());
         assert_eq!(SimpleModel::new(-1.0, 0.3, 0.05), Err(MachineError::MissPenalty(-1.0)));
         assert_eq!(SimpleModel::new(30.0, 1.5, 0.05), Err(MachineError::Share(1.5)));
-        assert!(
-            matches!(SimpleModel::new(30.0, 0.3, f64::NAN), Err(MachineError::Share(share)) if share.is_nan())
-        );
+        assert!(matches!(
+            SimpleModel::new(30.0, 0.3, f64::NAN),
+            Err(MachineError::Share(share)) if share.is_nan()
+        ));
     }
 }

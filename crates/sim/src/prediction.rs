@@ -62,15 +62,22 @@ pub enum HeldBranches {
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum PredictionError {
-    #[error("the entries of a table of counters must be a power of two of at most {max}, not {0}", max = DirectionPrediction::MAX_ENTRIES)]
+    #[error(
+        "the entries of a table of counters must be a power of two of at most {max}, not {0}",
+        max = DirectionPrediction::MAX_ENTRIES
+    )]
     Entries(u64),
     #[error(
-        "the history must have from 1 to {bits} bits, because {entries} entries have an index of {bits} bits; not {history}"
+        "the history must have from 1 to {bits} bits, because {entries} entries have an index of \
+         {bits} bits; not {history}"
     )]
     History { history: u64, entries: u64, bits: u32 },
     #[error("the target buffer: {0}")]
     TargetBuffer(GeometryError),
-    #[error("a return stack can have at most {max} entries, not {0}", max = BranchPrediction::MAX_RETURN_STACK)]
+    #[error(
+        "a return stack can have at most {max} entries, not {0}",
+        max = BranchPrediction::MAX_RETURN_STACK
+    )]
     ReturnStack(u64),
     #[error("a wrong prediction must cost from 0 to 10000 cycles, not {0}")]
     Penalty(f64),
@@ -78,7 +85,7 @@ pub enum PredictionError {
 
 impl DirectionPrediction {
     /// The largest number of counters in a table.
-    pub const MAX_ENTRIES: u64 = 1 << 24;
+    pub(crate) const MAX_ENTRIES: u64 = 1 << 24;
 
     /// A bimodal predictor.
     ///
@@ -134,7 +141,7 @@ impl TargetBufferDescription {
 
 impl BranchPrediction {
     /// The largest number of entries in a return stack.
-    pub const MAX_RETURN_STACK: u64 = 1 << 12;
+    pub(crate) const MAX_RETURN_STACK: u64 = 1 << 12;
 
     /// Puts the parts together.
     ///

@@ -38,7 +38,7 @@ macro_rules! policies {
                 }
             }
 
-            /// Whether the policy works with so many ways.
+            /// Whether the policy works with this number of ways.
             pub(crate) fn allows(self, ways: u64) -> bool {
                 match self {
                     $(Replacement::$variant => <$policy as Policy>::allows(ways),)*
@@ -53,7 +53,7 @@ macro_rules! policies {
         }
 
         impl State {
-            pub fn new(replacement: Replacement, sets: usize, ways: usize) -> State {
+            pub(crate) fn new(replacement: Replacement, sets: usize, ways: usize) -> State {
                 match replacement {
                     $(Replacement::$variant => {
                         State::$variant(<$policy as Policy>::new(sets, ways))
@@ -62,7 +62,7 @@ macro_rules! policies {
             }
 
             #[inline]
-            pub fn access(
+            pub(crate) fn access(
                 &mut self,
                 lines: &mut [LineId],
                 set: usize,

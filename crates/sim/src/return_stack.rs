@@ -13,16 +13,16 @@ pub(crate) struct ReturnStack {
 
 impl ReturnStack {
     /// `entries` must be at least 1.
-    pub fn new(entries: u32) -> ReturnStack {
+    pub(crate) fn new(entries: u32) -> ReturnStack {
         ReturnStack { entries: vec![None; entries as usize], top: 0 }
     }
 
-    pub fn push(&mut self, behind_call: CodeAddr) {
+    pub(crate) fn push(&mut self, behind_call: CodeAddr) {
         self.top = (self.top + 1) % self.entries.len();
         self.entries[self.top] = Some(behind_call);
     }
 
-    pub fn pop(&mut self) -> Option<CodeAddr> {
+    pub(crate) fn pop(&mut self) -> Option<CodeAddr> {
         let top = self.entries[self.top];
         self.top = self.top.checked_sub(1).unwrap_or(self.entries.len() - 1);
         top

@@ -21,13 +21,13 @@ struct BtbEntry {
 }
 
 impl TargetBuffer {
-    pub fn new(geometry: CacheGeometry) -> TargetBuffer {
+    pub(crate) fn new(geometry: CacheGeometry) -> TargetBuffer {
         let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
         TargetBuffer { set_mask: sets as u64 - 1, ways, entries: vec![None; sets * ways] }
     }
 
     /// Whether the buffer has the branch at `at`. The order of its entries does not change.
-    pub fn holds(&self, at: CodeAddr) -> bool {
+    pub(crate) fn holds(&self, at: CodeAddr) -> bool {
         let first = (at.0 & self.set_mask) as usize * self.ways;
         let set = &self.entries[first..first + self.ways];
         set.iter().any(|entry| entry.is_some_and(|entry| entry.at == at))
@@ -35,7 +35,7 @@ impl TargetBuffer {
 
     /// Learns that the branch at `at` goes to `target`. Returns the target that the buffer had
     /// before.
-    pub fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
+    pub(crate) fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
         let first = (at.0 & self.set_mask) as usize * self.ways;
         let set = &mut self.entries[first..first + self.ways];
         let found = set.iter().position(|entry| entry.is_some_and(|entry| entry.at == at));

@@ -21,12 +21,17 @@ pub(crate) struct WideLru {
 const GUESSES: usize = 1 << 10;
 
 impl WideLru {
-    pub fn new(lines: usize) -> WideLru {
+    pub(crate) fn new(lines: usize) -> WideLru {
         WideLru { used: vec![0; lines], now: 0, guesses: vec![0; GUESSES] }
     }
 
     /// Uses `line` in the ways `set` of `lines`.
-    pub fn access(&mut self, lines: &mut [LineId], set: Range<usize>, line: LineId) -> CacheAccess {
+    pub(crate) fn access(
+        &mut self,
+        lines: &mut [LineId],
+        set: Range<usize>,
+        line: LineId,
+    ) -> CacheAccess {
         self.now += 1;
         let guess = &mut self.guesses[line.index() as usize % GUESSES];
         let at = *guess as usize;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes pycachesim.txt: misses that the public simulator pycachesim counts on random loads, for the test in hierarchy.rs.
+"""Writes pycachesim.txt, for the test in hierarchy.rs: misses that the public simulator pycachesim
+counts on random loads.
 
     pip install pycachesim && python3 pycachesim.py > pycachesim.txt
 """
@@ -39,7 +40,9 @@ def misses(line, sets1, ways1, sets2, ways2, span, seed):
 
 
 print("# line sets1 ways1 sets2 ways2 span seed: misses of L1, of L2 (pycachesim 0.3.1)")
-shapes = itertools.product([16, 64], [(1, 4), (8, 1), (16, 2), (64, 8)], [(16, 8), (128, 1), (256, 16)])
+shapes = itertools.product(
+    [16, 64], [(1, 4), (8, 1), (16, 2), (64, 8)], [(16, 8), (128, 1), (256, 16)]
+)
 for seed, (line, (sets1, ways1), (sets2, ways2)) in enumerate(shapes, 1):
     span = 4 * line * sets2 * ways2
     seed *= 0x9E3779B97F4A7C15

@@ -75,7 +75,7 @@ impl<F: FnMut() -> Done, C: FnMut() -> Done> Work for EachThen<F, C> {
 }
 
 /// What `prepare` gives.
-pub type Prepared = Result<Box<dyn Work>, Failure>;
+pub(crate) type Prepared = Result<Box<dyn Work>, Failure>;
 
 /// Work whose every operation is `operation`.
 pub fn each(operation: impl FnMut() -> Done + 'static) -> Prepared {
@@ -83,7 +83,7 @@ pub fn each(operation: impl FnMut() -> Done + 'static) -> Prepared {
 }
 
 /// As `each`, with a check behind each slice.
-pub fn each_then(
+pub(crate) fn each_then(
     operation: impl FnMut() -> Done + 'static,
     check: impl FnMut() -> Done + 'static,
 ) -> Prepared {

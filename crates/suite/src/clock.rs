@@ -37,7 +37,7 @@ pub struct Counter {
 
 /// One moment by both clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub(crate) struct Moment {
     ticks: u64,
     nanoseconds: u64,
 }
@@ -47,7 +47,7 @@ impl Moment {
     ///
     /// # Errors
     /// The kernel has no monotonic clock.
-    pub fn now() -> Result<Moment, Failure> {
+    pub(crate) fn now() -> Result<Moment, Failure> {
         let mut best = Moment { ticks: 0, nanoseconds: 0 };
         let mut shortest = u64::MAX;
         for _ in 0..10 {
@@ -67,12 +67,12 @@ impl Moment {
     }
 
     /// Nanoseconds since an earlier moment, by the kernel's clock.
-    pub fn nanoseconds_since(self, earlier: Moment) -> u64 {
+    pub(crate) fn nanoseconds_since(self, earlier: Moment) -> u64 {
         self.nanoseconds.saturating_sub(earlier.nanoseconds)
     }
 
     /// Ticks a nanosecond since an earlier moment.
-    pub fn rate_since(self, earlier: Moment) -> f64 {
+    pub(crate) fn rate_since(self, earlier: Moment) -> f64 {
         self.ticks.wrapping_sub(earlier.ticks) as f64
             / self.nanoseconds_since(earlier).max(1) as f64
     }

@@ -1,7 +1,7 @@
 //! `kernlane bench` and `kernlane-bench`: one set of options, one function.
 
 use crate::ab::arguments::{AbArgs, Asked};
-use crate::ab::boots::{self, Ended};
+use crate::ab::boots::{self, Boot, Ended};
 use crate::ab::state::{Measurement, Method, State};
 use crate::ab::steps::Step;
 use crate::ab::switch::Switch;
@@ -274,8 +274,13 @@ fn ab(args: &BenchArgs, directory: &Path, words: &[&str]) -> Result<ExitCode> {
             program: program(words),
         })
     };
-    let running = boots::running()?;
-    match boots::resume(&directory, &boots::boot_id()?, &running, measured, &Step::carry_out)? {
+    let boot = Boot {
+        directory: &directory,
+        id: &boots::boot_id()?,
+        running: &boots::running()?,
+        carry_out: &Step::carry_out,
+    };
+    match boot.resume(measured)? {
         Ended::Reboots => Ok(ExitCode::SUCCESS),
         Ended::Whole => {
             compare(["before.json", "after.json"].map(|name| directory.join(name)), args)

@@ -201,7 +201,7 @@ impl Conditions {
 
 /// What the CPUs have done since boot, in ticks of the kernel's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Usage {
+pub(crate) struct Usage {
     measured: Times,
     others: Times,
     /// Of the suite's own processes that have ended, in seconds.
@@ -217,14 +217,14 @@ struct Times {
 
 impl Usage {
     /// Up to now. `None`: `/proc/stat` cannot be read.
-    pub fn now(cpu: Option<usize>) -> Option<Usage> {
+    pub(crate) fn now(cpu: Option<usize>) -> Option<Usage> {
         let [user, kernel] = crate::sys::children_seconds().ok()?;
         let (measured, others) = times(&read("/proc/stat")?, cpu?)?;
         Some(Usage { measured, others, ours: user + kernel })
     }
 
     /// Shares of the time since an earlier moment.
-    pub fn since(self, earlier: Usage) -> Disturbances {
+    pub(crate) fn since(self, earlier: Usage) -> Disturbances {
         let less = |a: Times, b: Times| Times {
             all: a.all.saturating_sub(b.all),
             idle: a.idle.saturating_sub(b.idle),

@@ -135,12 +135,12 @@ impl Run<'_> {
     }
 
     /// Whether every figure is as narrow as asked for, or cannot be had.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.states.iter().all(|state| state.done(self.settings.precision_percent))
     }
 
     /// What the next round does, for people.
-    pub fn next_round(&self) -> String {
+    pub(crate) fn next_round(&self) -> String {
         let open =
             self.states.iter().filter(|state| !state.done(self.settings.precision_percent)).count();
         format!("round {}: {open} benchmarks", self.rounds + 1)

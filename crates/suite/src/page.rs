@@ -141,7 +141,8 @@ fn rows(page: &mut String, rows: &[Row]) {
         line!(
             page,
             "<tr><td>{}</td><td>{before}</td><td>{after}</td><td>{change:+.2} %</td>\
-             <td>{low:+.2} … {high:+.2} %</td><td>{}</td><td class=\"text {}\">{}{remark}</td></tr>",
+             <td>{low:+.2} … {high:+.2} %</td><td>{}</td>\
+             <td class=\"text {}\">{}{remark}</td></tr>",
             escaped(&row.name),
             scale.row(row),
             class(row.verdict),

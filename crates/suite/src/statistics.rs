@@ -12,7 +12,7 @@
 /// Of the rounds, the share trimmed at each end.
 const TRIMMED: f64 = 0.2;
 /// How sure an interval is.
-pub const CONFIDENCE: f64 = 0.95;
+pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// The middle value; of an even number, the mean of the two in the middle. Sorts the values.
 pub fn median(values: &mut [f64]) -> f64 {
@@ -63,7 +63,7 @@ impl Estimate {
     }
 
     /// Half of the interval's width, as a share of the figure (0.01: 1 %).
-    pub fn half_width(&self) -> f64 {
+    pub(crate) fn half_width(&self) -> f64 {
         quantile(f64::midpoint(1.0, CONFIDENCE), self.freedom) * self.variance.sqrt()
     }
 }
@@ -95,7 +95,7 @@ pub fn compare(before: &Estimate, after: &Estimate) -> Difference {
 
 /// The probabilities of many comparisons, corrected so that one wrong verdict among all of them is
 /// as improbable as one alone was (Holm 1979). In the order of the input.
-pub fn holm(probabilities: &[f64]) -> Vec<f64> {
+pub(crate) fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|a, b| probabilities[*a].total_cmp(&probabilities[*b]));
     let mut corrected = vec![0.0; probabilities.len()];

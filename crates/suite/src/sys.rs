@@ -46,7 +46,7 @@ pub fn is<T: PartialEq + fmt::Debug>(what: &str, got: T, expected: T) -> Done {
 }
 
 /// What fits in a register of a system call.
-pub trait Word {
+pub(crate) trait Word {
     fn word(self) -> usize;
 }
 
@@ -121,7 +121,7 @@ pub fn raw(number: i64, a: [usize; 6]) -> isize {
 
 /// The arguments of a call, and zeros.
 #[inline(always)]
-pub fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
+pub(crate) fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
     let mut all = [0; 6];
     all[..N].copy_from_slice(&arguments);
     all
@@ -162,7 +162,7 @@ macro_rules! open {
 pub(crate) use open;
 
 /// A path for the kernel.
-pub fn c_path(path: &Path) -> CString {
+pub(crate) fn c_path(path: &Path) -> CString {
     use std::os::unix::ffi::OsStrExt;
     CString::new(path.as_os_str().as_bytes()).expect("paths of the suite have no zero byte")
 }
@@ -233,7 +233,11 @@ impl Drop for Map {
 ///
 /// The child may share memory and stack with its parent, since it never touches either.
 #[inline(always)]
-pub fn clone_and(flags: i32, thread_id: *mut u32, then: [usize; 4]) -> Result<usize, Failure> {
+pub(crate) fn clone_and(
+    flags: i32,
+    thread_id: *mut u32,
+    then: [usize; 4],
+) -> Result<usize, Failure> {
     let result: isize;
     // SAFETY: between the call and the child's end, only registers of the child are written; the
     // child makes one system call and ends.
@@ -273,7 +277,7 @@ pub fn exit_code(child: usize) -> Result<i32, Failure> {
 }
 
 /// Seconds of the processor in user and in kernel mode, of all children that have ended.
-pub fn children_seconds() -> Result<[f64; 2], Failure> {
+pub(crate) fn children_seconds() -> Result<[f64; 2], Failure> {
     // SAFETY: a plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     call!(SYS_getrusage, libc::RUSAGE_CHILDREN, &raw mut usage)?;
@@ -283,12 +287,12 @@ pub fn children_seconds() -> Result<[f64; 2], Failure> {
 
 /// Another process that works with the measured one: killed when it is dropped.
 #[derive(Debug)]
-pub struct Peer(usize);
+pub(crate) struct Peer(usize);
 
 impl Peer {
     /// Runs `work` in a child. It must neither print nor take locks. The child ends with its
     /// parent.
-    pub fn start(work: impl FnOnce() -> Done) -> Result<Peer, Failure> {
+    pub(crate) fn start(work: impl FnOnce() -> Done) -> Result<Peer, Failure> {
         // SAFETY: the child uses system calls and memory of its own, and ends without returning.
         match unsafe { libc::fork() } {
             -1 => Err(Failure::Refused {
@@ -307,7 +311,7 @@ impl Peer {
         }
     }
 
-    pub fn id(&self) -> usize {
+    pub(crate) fn id(&self) -> usize {
         self.0
     }
 }
@@ -344,7 +348,7 @@ pub fn write_all(fd: &Fd, mut bytes: &[u8]) -> Done {
 }
 
 /// Reads until `bytes` is full; false: the other end was closed before.
-pub fn read_all(fd: &Fd, bytes: &mut [u8]) -> Result<bool, Failure> {
+pub(crate) fn read_all(fd: &Fd, bytes: &mut [u8]) -> Result<bool, Failure> {
     let mut full = 0;
     while full < bytes.len() {
         match read(fd, &mut bytes[full..])? {

@@ -59,7 +59,11 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel has no monotonic clock.
-    pub fn has_time_for_a_round_as_since(&self, before: Moment, budget: Duration) -> Result<bool> {
+    pub(crate) fn has_time_for_a_round_as_since(
+        &self,
+        before: Moment,
+        budget: Duration,
+    ) -> Result<bool> {
         let now = Moment::now().map_err(failed)?;
         let (all, round) = (now.nanoseconds_since(self.start), now.nanoseconds_since(before));
         Ok(u128::from(all) + u128::from(round) <= budget.as_nanos())

@@ -30,7 +30,7 @@ const PATIENCE: i32 = 60_000;
 /// How long a worker may take to end, in ms.
 const LAST_PATIENCE: i32 = 1000;
 /// The share of a slice's operations that run before it, unmeasured.
-pub const WARM_UP: u64 = 8;
+pub(crate) const WARM_UP: u64 = 8;
 
 /// Why there is no figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub fn attempt(benchmark: &Benchmark, place: &Place) -> Result<Box<dyn Work>, Tr
 ///
 /// # Errors
 /// There is no such benchmark, or nobody listens.
-pub fn serve(name: &str, directory: &Path, cpu: Option<usize>) -> Result<()> {
+pub(crate) fn serve(name: &str, directory: &Path, cpu: Option<usize>) -> Result<()> {
     let benchmark = list::named(name).with_context(|| format!("no benchmark is named {name}"))?;
     if let Some(cpu) = cpu {
         pin(cpu).map_err(|failure| anyhow!("{failure}"))?;
@@ -101,7 +101,7 @@ fn answer(line: &str) -> Result<()> {
 ///
 /// # Errors
 /// There is no such CPU, or the process may not choose.
-pub fn pin(cpu: usize) -> Done {
+pub(crate) fn pin(cpu: usize) -> Done {
     let mut set = [0u64; 128];
     let Some(word) = set.get_mut(cpu / 64) else {
         return Err(Failure::Refused { call: "sched_setaffinity", errno: libc::EINVAL });
@@ -148,7 +148,7 @@ fn slice(work: &mut dyn Work, times: u64) -> Result<u64, Failure> {
 }
 
 /// The measuring process' side of a worker.
-pub struct Worker {
+pub(crate) struct Worker {
     child: interrupt::Program,
     /// Closed to end the worker.
     into: Option<ChildStdin>,
@@ -161,7 +161,7 @@ impl Worker {
     ///
     /// # Errors
     /// The program cannot be started. In the inner result: why the benchmark cannot run.
-    pub fn start(
+    pub(crate) fn start(
         program: &[OsString],
         benchmark: &Benchmark,
         directory: &Path,
@@ -190,7 +190,7 @@ impl Worker {
     ///
     /// # Errors
     /// As of `slice`.
-    pub fn calibrate(&mut self, ticks: u64) -> Result<Result<u64, Trouble>> {
+    pub(crate) fn calibrate(&mut self, ticks: u64) -> Result<Result<u64, Trouble>> {
         self.ask("calibrate", ticks, "times ")
     }
 
@@ -198,7 +198,7 @@ impl Worker {
     ///
     /// # Errors
     /// The user has interrupted. In the inner result: why there is no figure.
-    pub fn slice(&mut self, times: u64) -> Result<Result<u64, Trouble>> {
+    pub(crate) fn slice(&mut self, times: u64) -> Result<Result<u64, Trouble>> {
         self.ask("slice", times, "ticks ")
     }
 
@@ -214,7 +214,7 @@ impl Worker {
         }))
     }
 
-    /// Whether the worker says something or ends within so many ms.
+    /// Whether the worker prints something or ends within this number of ms.
     fn answers_within(&self, patience: i32) -> bool {
         let mut ready =
             libc::pollfd { fd: self.out.get_ref().as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -24,7 +24,11 @@ pub(crate) struct AccessDecoder {
 const SHORT: Violation = Violation::Short { what: "the accesses" };
 
 impl AccessDecoder {
-    pub fn define(&mut self, patterns: &[AccessPattern], tally: &Tally) -> Result<(), Violation> {
+    pub(crate) fn define(
+        &mut self,
+        patterns: &[AccessPattern],
+        tally: &Tally,
+    ) -> Result<(), Violation> {
         for pattern in patterns {
             let id = pattern.translation;
             check_sites(id, &pattern.sites, tally)?;
@@ -36,12 +40,12 @@ impl AccessDecoder {
         Ok(())
     }
 
-    pub fn totals(&self) -> AccessTotals {
+    pub(crate) fn totals(&self) -> AccessTotals {
         self.totals
     }
 
     /// Decodes the accesses of these words. The words must have passed the [`Tally`].
-    pub fn decode(
+    pub(crate) fn decode(
         &mut self,
         payload: &[u8],
         words: &[u32],

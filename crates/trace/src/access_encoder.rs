@@ -29,7 +29,7 @@ pub(crate) struct AccessEncoder {
 
 impl AccessEncoder {
     /// Takes the accesses of the executions in these words.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         words: &[u32],
         observed: &ObservedAccesses,
@@ -145,7 +145,7 @@ impl AccessEncoder {
     }
 
     /// The size of the next payload in bytes, without the sizes of its parts.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.irregular.bytes.len()
             + self.mappings.bytes.len()
             + self.uses.bytes.len()
@@ -153,12 +153,12 @@ impl AccessEncoder {
     }
 
     /// The patterns defined since the last call.
-    pub fn new_patterns(&mut self) -> Vec<AccessPattern> {
+    pub(crate) fn new_patterns(&mut self) -> Vec<AccessPattern> {
         std::mem::take(&mut self.new_patterns)
     }
 
     /// Appends the payload of everything taken since the last call.
-    pub fn payload(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn payload(&mut self, out: &mut Vec<u8>) {
         for part in [&self.irregular.bytes, &self.mappings.bytes, &self.uses.bytes] {
             out.extend((part.len() as u32).to_le_bytes());
         }

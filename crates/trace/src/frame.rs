@@ -85,13 +85,13 @@ pub(crate) struct ChunkFrame {
 
 impl ChunkFrame {
     /// Makes the frame of a packed payload.
-    pub fn of(kind: ChunkKind, packed: &[u8], unpacked: u32) -> ChunkFrame {
+    pub(crate) fn of(kind: ChunkKind, packed: &[u8], unpacked: u32) -> ChunkFrame {
         let mut frame = ChunkFrame { kind, packed: packed.len() as u32, unpacked, checksum: 0 };
         frame.checksum = frame.checksum_with(packed);
         frame
     }
 
-    pub fn to_bytes(self) -> [u8; FRAME_SIZE] {
+    pub(crate) fn to_bytes(self) -> [u8; FRAME_SIZE] {
         let mut bytes = [0; FRAME_SIZE];
         bytes[0..4].copy_from_slice(&self.kind.tag());
         bytes[4..8].copy_from_slice(&self.packed.to_le_bytes());
@@ -101,7 +101,7 @@ impl ChunkFrame {
     }
 
     /// Reads a frame. The error is a tag that no kind of chunk has.
-    pub fn from_bytes(bytes: &[u8; FRAME_SIZE]) -> Result<ChunkFrame, [u8; 4]> {
+    pub(crate) fn from_bytes(bytes: &[u8; FRAME_SIZE]) -> Result<ChunkFrame, [u8; 4]> {
         let word = |i: usize| [bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]];
         Ok(ChunkFrame {
             kind: ChunkKind::from_tag(word(0)).ok_or(word(0))?,
@@ -112,7 +112,7 @@ impl ChunkFrame {
     }
 
     /// The checksum of the frame together with this payload.
-    pub fn checksum_with(&self, packed: &[u8]) -> u32 {
+    pub(crate) fn checksum_with(&self, packed: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.to_bytes()[..12]);
         hasher.update(packed);

@@ -41,7 +41,11 @@ pub(crate) struct FrameUseEncoder {
 
 impl FrameUseEncoder {
     /// Appends the changes of a stream. `before` executions of the payload came earlier.
-    pub fn append(&mut self, observed: &ObservedAccesses, before: u32) -> Result<(), Violation> {
+    pub(crate) fn append(
+        &mut self,
+        observed: &ObservedAccesses,
+        before: u32,
+    ) -> Result<(), Violation> {
         self.names.extend_from_slice(&observed.slab_caches);
         for &(execution, change) in &observed.uses {
             if before + execution < self.execution {
@@ -81,7 +85,7 @@ impl FrameUseEncoder {
     }
 
     /// Begins a new payload.
-    pub fn begin_again(&mut self) {
+    pub(crate) fn begin_again(&mut self) {
         (self.execution, self.frame) = (0, 0);
     }
 }
@@ -211,7 +215,11 @@ mod tests {
             bytes.truncate(bytes.len() - (state >> 58) as usize % bytes.len());
             let mut read = Accesses::default();
             if take_uses(VarintCursor(&bytes), 9, &mut read).is_ok() {
-                let fits = |used| !matches!(used, FrameUse::Slab(cache) if cache as usize >= read.slab_caches.len());
+                let caches = read.slab_caches.len();
+                let fits = |used| match used {
+                    FrameUse::Slab(cache) => (cache as usize) < caches,
+                    _ => true,
+                };
                 assert!(read.uses.iter().all(|(_, change)| fits(change.used)));
             }
         }

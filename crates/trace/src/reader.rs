@@ -28,7 +28,7 @@ pub enum Chunk {
     End(RecordingTotals),
 }
 
-/// Reads one recording. The reader reads whole chunks, so `from` needs no buffer of its own.
+/// Reads one recording. The reader reads whole chunks, so `from` needs no buffer.
 pub struct RecordingReader<R: Read> {
     from: R,
     header: RecordingHeader,

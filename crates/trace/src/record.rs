@@ -89,7 +89,7 @@ impl Translation {
     /// The largest number of instructions: QEMU's TCG_MAX_INSNS.
     pub const MAX_INSTRUCTIONS: usize = 512;
     /// The longest instruction of x86-64 in bytes (Intel SDM volume 2, section 2.3.11).
-    pub const MAX_LENGTH: u8 = 15;
+    pub(crate) const MAX_LENGTH: u8 = 15;
 
     /// The number of instructions.
     pub fn instructions(&self) -> u32 {

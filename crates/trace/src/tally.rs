@@ -26,24 +26,24 @@ pub(crate) struct Tally {
 impl Tally {
     /// `has_clock`: the version of the format has readings of the clock. Every version that is
     /// written today has them.
-    pub fn new(has_clock: bool, cpus: CpuCount) -> Tally {
+    pub(crate) fn new(has_clock: bool, cpus: CpuCount) -> Tally {
         Tally { cpus, without_clock: !has_clock, ..Tally::default() }
     }
 
-    pub fn next_translation(&self) -> u32 {
+    pub(crate) fn next_translation(&self) -> u32 {
         self.translations.len() as u32
     }
 
-    pub fn next_task(&self) -> u32 {
+    pub(crate) fn next_task(&self) -> u32 {
         self.tasks
     }
 
     /// The number of instructions of a translation; `None` when it is not defined.
-    pub fn instructions(&self, id: crate::TranslationId) -> Option<u32> {
+    pub(crate) fn instructions(&self, id: crate::TranslationId) -> Option<u32> {
         self.translations.get(id.0 as usize).map(|entry| u32::from(entry & !KERNEL))
     }
 
-    pub fn define(&mut self, translation: &Translation) -> Result<(), Violation> {
+    pub(crate) fn define(&mut self, translation: &Translation) -> Result<(), Violation> {
         let Translation { id, addr, lengths, code } = translation;
         let (id, expected) = (*id, self.next_translation());
         if expected >= TRANSLATIONS {
@@ -73,7 +73,7 @@ impl Tally {
         Ok(())
     }
 
-    pub fn define_task(&mut self, task: &Task) -> Result<(), Violation> {
+    pub(crate) fn define_task(&mut self, task: &Task) -> Result<(), Violation> {
         let expected = self.tasks;
         if expected >= OPERANDS {
             return Err(Violation::TooMany);
@@ -90,7 +90,7 @@ impl Tally {
     }
 
     /// Checks and counts the words of one chunk. After an error, the totals have no meaning.
-    pub fn stream(&mut self, words: &[u32]) -> Result<(), Violation> {
+    pub(crate) fn stream(&mut self, words: &[u32]) -> Result<(), Violation> {
         let mut rest = words;
         while !rest.is_empty() {
             let plain = self.executed(rest);
@@ -168,7 +168,7 @@ impl Tally {
         }
     }
 
-    pub fn totals(&self) -> RecordingTotals {
+    pub(crate) fn totals(&self) -> RecordingTotals {
         let mut both = SequenceHash::default();
         both.bytes(&self.defined.value().to_le_bytes());
         both.bytes(&self.happened.value().to_le_bytes());
@@ -176,7 +176,7 @@ impl Tally {
     }
 
     /// Compares the totals of a clean end with the counted ones.
-    pub fn check(&self, said: &RecordingTotals) -> Result<(), Violation> {
+    pub(crate) fn check(&self, said: &RecordingTotals) -> Result<(), Violation> {
         let counted = self.totals();
         equal(&named(said), &named(&counted))
     }

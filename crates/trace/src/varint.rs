@@ -26,7 +26,7 @@ pub(crate) struct VarintCursor<'a>(pub &'a [u8]);
 impl VarintCursor<'_> {
     /// The next number. `None`: the bytes end early, or the number has more than 64 bits.
     #[inline]
-    pub fn next(&mut self) -> Option<u64> {
+    pub(crate) fn next(&mut self) -> Option<u64> {
         let (&first, rest) = self.0.split_first()?;
         if first < 0x80 {
             self.0 = rest;
@@ -59,18 +59,18 @@ impl VarintCursor<'_> {
 
     /// The number at a signed step from `from`.
     #[inline]
-    pub fn step(&mut self, from: u64) -> Option<u64> {
+    pub(crate) fn step(&mut self, from: u64) -> Option<u64> {
         let folded = self.next()?;
         Some(from.wrapping_add(folded >> 1 ^ (folded & 1).wrapping_neg()))
     }
 
-    pub fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

@@ -42,7 +42,7 @@ impl<W: Write> RecordingWriter<W> {
     pub const CHUNK: usize = 1 << 20;
     /// The number of words in a chunk of a stream with data accesses. Smaller chunks keep a
     /// reader's addresses in the nearer caches.
-    pub const CHUNK_WITH_DATA: usize = 1 << 18;
+    pub(crate) const CHUNK_WITH_DATA: usize = 1 << 18;
     /// The size in bytes of a chunk's accesses at which the chunk ends before it has this number of
     /// words.
     const DATA_CHUNK: usize = 4 << 20;

@@ -254,7 +254,8 @@ fn table(
         "# Uops of x86 instructions on {}, of {} in LLVM {version}\n\
          # (Apache License v2.0 with LLVM Exceptions), printed by llvm-mca -mcpu={}.\n\
          # Made by: cargo run -p kernlane-uops --example make_tables -- LLVM-BIN-DIRECTORY\n\
-         # An entry: slots, latency, ports of each computing uop (hex; *N: kept for N cycles), and\n\
+         # An entry: slots, latency, ports of each computing uop (hex; *N: kept for N cycles), and\
+         \n\
          # the instructions: name in iced-x86, r for registers, m for memory.\n\
          uops 1\nname {}\nports {}\nload {:x}\nstore-address {:x}\nstore-data {:x}\nbranch {:x}\n\
          fusion {}\n",

@@ -14,7 +14,7 @@ pub(crate) enum Fusion {
 }
 
 impl Fusion {
-    pub fn of_name(name: &str) -> Option<Fusion> {
+    pub(crate) fn of_name(name: &str) -> Option<Fusion> {
         match name {
             "intel" => Some(Fusion::Intel),
             "amd" => Some(Fusion::Amd),
@@ -23,7 +23,7 @@ impl Fusion {
     }
 
     /// Whether `first` and the conditional jump `second` become one uop.
-    pub fn fuses(self, first: &Instruction, second: &Instruction) -> bool {
+    pub(crate) fn fuses(self, first: &Instruction, second: &Instruction) -> bool {
         use ConditionCode as Condition;
         let condition = second.condition_code();
         if condition == Condition::None || !second.is_jcc_short_or_near() {

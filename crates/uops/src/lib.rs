@@ -15,7 +15,8 @@
 //! let mut uops = Vec::new();
 //! let made = table.translate(0x1000, &code, 18, &mut uops);
 //! // The load and the addition are one slot. The comparison and the jump are one uop.
-//! assert_eq!(made.iter().map(|it| (it.uops, it.slots)).collect::<Vec<_>>(), [(2, 1), (1, 1), (0, 0)]);
+//! let counts: Vec<_> = made.iter().map(|it| (it.uops, it.slots)).collect();
+//! assert_eq!(counts, [(2, 1), (1, 1), (0, 0)]);
 //! # Ok::<(), kernlane_uops::TableError>(())
 //! ```
 

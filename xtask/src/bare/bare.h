@@ -1,4 +1,7 @@
-/* What programs without a library share: system calls, and the marks between which a recording counts. */
+/*
+ * For programs without a library: system calls, and the marks between which a
+ * recording counts.
+ */
 #ifndef BARE_H
 #define BARE_H
 
@@ -7,7 +10,9 @@ typedef unsigned char byte;
 
 #define NR_EXIT 60
 
-#define MARK(n) asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00; .long 0x4b4c0000 | %c0" : : "i"(n) : "memory")
+#define MARK(n)                                                            \
+	asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00; .long 0x4b4c0000 | %c0"  \
+		     : : "i"(n) : "memory")
 
 static long call(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -23,6 +28,8 @@ static long call(long number, long a, long b, long c, long d, long e, long f)
 	return result;
 }
 
-#define START(function) asm(".globl _start; _start: mov %rsp, %rdi; and $-16, %rsp; call " #function)
+#define START(function)                                             \
+	asm(".globl _start; _start: mov %rsp, %rdi; and $-16, %rsp; " \
+	    "call " #function)
 
 #endif

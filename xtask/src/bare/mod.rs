@@ -10,7 +10,7 @@ use std::process::Command;
 const HEADER: &str = include_str!("bare.h");
 
 /// Compiles `source`. Errors call the program `name`.
-pub fn compile(name: &str, source: &str) -> Result<Vec<u8>> {
+pub(crate) fn compile(name: &str, source: &str) -> Result<Vec<u8>> {
     let directory = tempfile::Builder::new().prefix("kernlane-bare-").tempdir()?;
     let (file, program) = (directory.path().join("program.c"), directory.path().join("program"));
     std::fs::write(directory.path().join("bare.h"), HEADER)?;

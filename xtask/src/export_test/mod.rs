@@ -24,7 +24,7 @@ const FLAGS: [&str; 6] = [
 const LINK: [&str; 5] =
     ["-nostdlib", "-static", "-fuse-ld=lld", "-Wl,--build-id", "-Wl,--fatal-warnings"];
 
-pub fn export_test() -> Result<()> {
+pub(crate) fn export_test() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let test = ExportTest { directory: directory.path().to_owned(), kernlane: crate::kernlane()? };
     std::fs::write(test.path("work.c"), SOURCE)?;

@@ -17,7 +17,7 @@ fn kept(target: &Target) -> PathBuf {
 }
 
 /// Makes sure that the growing corpus has the seeds and what the project keeps.
-pub fn begin(engine: &Engine, target: &Target) -> Result<()> {
+pub(super) fn begin(engine: &Engine, target: &Target) -> Result<()> {
     let growing = engine.corpus(target);
     fs::create_dir_all(&growing)?;
     for (number, seed) in (target.seeds)().iter().enumerate() {
@@ -50,7 +50,7 @@ fn files(directory: &Path) -> Result<Vec<(PathBuf, u64)>> {
 
 /// Keeps of the growing corpus, in the project, the inputs that reach something that no smaller one
 /// reaches: as many as there is room for, the small ones first. Gives files and bytes.
-pub fn keep(engine: &Engine, target: &Target) -> Result<(usize, u64)> {
+pub(super) fn keep(engine: &Engine, target: &Target) -> Result<(usize, u64)> {
     let (kept, growing) = (kept(target), engine.corpus(target));
     let candidates: Vec<(PathBuf, u64)> =
         files(&growing)?.into_iter().filter(|&(_, size)| size <= FILE).collect();

@@ -16,13 +16,13 @@ const AT_ONCE: u64 = 60;
 const TIMEOUT: u64 = 60;
 
 /// cargo-bolero, and where it works.
-pub struct Engine {
+pub(super) struct Engine {
     directory: PathBuf,
     pub version: String,
 }
 
 impl Engine {
-    pub fn find(directory: &Path) -> Result<Engine> {
+    pub(super) fn find(directory: &Path) -> Result<Engine> {
         let asked = Command::new("cargo").args(["bolero", "--version"]).output()?;
         ensure!(
             asked.status.success(),
@@ -33,16 +33,16 @@ impl Engine {
     }
 
     /// What the fuzzer found of a target until now; it grows.
-    pub fn corpus(&self, target: &Target) -> PathBuf {
+    pub(super) fn corpus(&self, target: &Target) -> PathBuf {
         self.directory.join(target.name).join("corpus")
     }
 
     /// Inputs on which a target failed.
-    pub fn crashes(&self, target: &Target) -> PathBuf {
+    pub(super) fn crashes(&self, target: &Target) -> PathBuf {
         self.directory.join(target.name).join("crashes")
     }
 
-    pub fn state(&self, target: &Target) -> PathBuf {
+    pub(super) fn state(&self, target: &Target) -> PathBuf {
         self.directory.join(target.name).join("state.json")
     }
 
@@ -63,7 +63,7 @@ impl Engine {
     }
 
     /// Which of the files, in this order, reach something that none before reaches.
-    pub fn reaching(&self, target: &Target, files: &[(PathBuf, u64)]) -> Result<Vec<usize>> {
+    pub(super) fn reaching(&self, target: &Target, files: &[(PathBuf, u64)]) -> Result<Vec<usize>> {
         // The file by which libFuzzer's processes speak when it merges corpora (FuzzerMerge.cpp).
         let path = self.state(target).with_file_name("merge");
         let mut control = format!("{0}\n{0}\n", files.len());
@@ -87,7 +87,7 @@ fn reaching(control: &str) -> Vec<usize> {
 
 /// What a target has had.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub(super) struct State {
     pub inputs: u64,
     pub seconds: f64,
     /// Edges of the control flow graph that some input reached.
@@ -98,34 +98,34 @@ pub struct State {
 }
 
 impl State {
-    pub fn read(path: &Path) -> Result<State> {
+    pub(super) fn read(path: &Path) -> Result<State> {
         let text = fs::read(path).with_context(|| path.display().to_string())?;
         serde_json::from_slice(&text).with_context(|| path.display().to_string())
     }
 }
 
 /// A target while it is fuzzed.
-pub struct Session {
+pub(super) struct Session {
     pub state: State,
     path: PathBuf,
 }
 
 impl Session {
-    pub fn open(engine: &Engine, target: &Target) -> Result<Session> {
+    pub(super) fn open(engine: &Engine, target: &Target) -> Result<Session> {
         let path = engine.state(target);
         let state = if path.exists() { State::read(&path)? } else { State::default() };
         Ok(Session { state, path })
     }
 
-    pub fn save(&self) -> Result<()> {
+    pub(super) fn save(&self) -> Result<()> {
         host::output::write(&self.path, &serde_json::to_vec_pretty(&self.state)?)
     }
 
-    /// Gives the target at most so many inputs.
+    /// The largest number of inputs for the target.
     ///
     /// # Errors
     /// The target failed on one, or the fuzzer could not be run.
-    pub fn run(&mut self, engine: &Engine, target: &Target, inputs: u64) -> Result<()> {
+    pub(super) fn run(&mut self, engine: &Engine, target: &Target, inputs: u64) -> Result<()> {
         let crashes = engine.crashes(target);
         let mut command = engine.command(target);
         command.args(["--runs", &inputs.to_string(), "-T", &format!("{AT_ONCE}s")]);
@@ -196,7 +196,8 @@ Done 2000 runs in 3 second(s)
 
     #[test]
     fn inputs_that_reach_nothing_new_are_not_kept() {
-        let control = "3\n3\na\nb\nc\nSTARTED 0 1\nFT 0 7 9\nCOV 0 7\nSTARTED 1 2\nFT 1\nCOV 1\nSTARTED 2 3\nFT 2 8\nCOV 2\n";
+        let control = "3\n3\na\nb\nc\nSTARTED 0 1\nFT 0 7 9\nCOV 0 7\nSTARTED 1 2\nFT 1\nCOV 1\n\
+                       STARTED 2 3\nFT 2 8\nCOV 2\n";
         assert_eq!(reaching(control), [0, 2]);
     }
 }

@@ -38,7 +38,7 @@ impl<'a> FuzzRequest<'a> {
 }
 
 /// Runs the targets one after the other, until each has had its inputs.
-pub fn fuzz(words: &[&str]) -> Result<()> {
+pub(crate) fn fuzz(words: &[&str]) -> Result<()> {
     let request = FuzzRequest::parse(words)?;
     let chosen = choose(&request.targets)?;
     let engine = Engine::find(&directory()?)?;

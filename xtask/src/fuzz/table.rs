@@ -9,11 +9,11 @@ use std::process::Command;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/fuzz.txt");
 
-pub fn write(engine: &Engine) -> Result<()> {
+pub(super) fn write(engine: &Engine) -> Result<()> {
     host::output::write(Path::new(FILE), text(engine)?.as_bytes())
 }
 
-pub fn text(engine: &Engine) -> Result<String> {
+pub(super) fn text(engine: &Engine) -> Result<String> {
     let mut rows = Vec::new();
     for target in &targets::ALL {
         let path = engine.state(target);
@@ -23,8 +23,10 @@ pub fn text(engine: &Engine) -> Result<String> {
     let version = said(Command::new("rustc").arg("--version"))?;
     let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]))?;
     Ok(format!(
-        "cargo xtask fuzz\nCommit {commit}; {version}; {}, libFuzzer without sanitizers, with overflow\n\
-         checks and debug assertions. Seconds by the clock, other work runs beside. A target fails when\n\
+        "cargo xtask fuzz\nCommit {commit}; {version}; {}, libFuzzer without sanitizers, with \
+         overflow\n\
+         checks and debug assertions. Seconds by the clock, other work runs beside. A target \
+         fails when\n\
          it panics, takes more than 1 s of processor time or more than 256 MB of memory.\n\n{}",
         engine.version,
         table(&rows)

@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A call graph whose functions are numbered in the order in which arcs mention them first, because
 /// lld numbers them so.
-pub struct LinkedCallGraph {
+pub(super) struct LinkedCallGraph {
     pub calls: CallGraph,
 }
 
 /// Functions of generated kernels with at least three executed blocks, and equally many functions
 /// with arbitrary jumps.
-pub fn generated_blocks(least: usize) -> Vec<Graph> {
+pub(super) fn generated_blocks(least: usize) -> Vec<Graph> {
     let mut found: Vec<Graph> =
         (0..least as u64 / 2).flat_map(|seed| blocks_of(&tangled(seed))).collect();
     for seed in 0.. {
@@ -75,7 +75,7 @@ fn tangled(seed: u64) -> Graph {
 
 /// Each function with at least three executed blocks, as its own graph of these blocks and the
 /// edges between them.
-pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
+pub(super) fn blocks_of(graph: &Graph) -> Vec<Graph> {
     let mut numbers = vec![None; graph.len()];
     let mut functions: Vec<Graph> = Vec::new();
     for function in &graph.functions {
@@ -114,7 +114,7 @@ pub fn blocks_of(graph: &Graph) -> Vec<Graph> {
     functions
 }
 
-pub fn generated_functions(count: usize) -> Vec<LinkedCallGraph> {
+pub(super) fn generated_functions(count: usize) -> Vec<LinkedCallGraph> {
     let shape = |functions| KernelShape { functions, steps: 4000, seeds: 2, glued: 0 };
     let one = |seed: usize| {
         let graph = kernel(shape(12 + (seed % 80) as u32), seed as u64);
@@ -141,7 +141,7 @@ const LARGEST_PART: usize = 500;
 
 /// For each of the functions with the most calls: everything that it reaches, as its own call
 /// graph, unless that is nearly everything. Also the whole call graph.
-pub fn functions_of(graph: &Graph, count: usize) -> Vec<LinkedCallGraph> {
+pub(super) fn functions_of(graph: &Graph, count: usize) -> Vec<LinkedCallGraph> {
     let function = |block: BlockId| graph.functions.partition_point(|f| f.end <= block.0);
     let mut callees: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     let mut calls: BTreeMap<usize, u64> = BTreeMap::new();

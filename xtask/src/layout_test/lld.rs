@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Compares our C3 with lld's hfsort, and our CDSort with lld's cdsort, on every graph.
-pub fn compare(directory: &Path, what: &str, graphs: &[&LinkedCallGraph]) -> Result<()> {
+pub(super) fn compare(directory: &Path, what: &str, graphs: &[&LinkedCallGraph]) -> Result<()> {
     for (number, functions) in graphs.iter().enumerate() {
         let calls = &functions.calls;
         if calls.is_empty() {

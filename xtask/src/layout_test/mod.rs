@@ -25,7 +25,7 @@ const LLVM: &str = "/usr/lib/llvm-22";
 const GENERATED: usize = 1000;
 const REAL: usize = 100;
 
-pub fn layout_test(tree: &Path, profile: &Path) -> Result<()> {
+pub(crate) fn layout_test(tree: &Path, profile: &Path) -> Result<()> {
     let image = vmlinux::read(&tree.join("vmlinux"))?;
     let text = std::fs::read_to_string(profile).with_context(|| profile.display().to_string())?;
     let kernel = profile::graph::movable(&image, &Profile::from_json(&text)?)?.graph;

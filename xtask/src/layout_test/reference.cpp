@@ -1,7 +1,9 @@
 // LLVM's own layouts of the graphs on standard input, and LLVM's score of them and of ours.
 //
-// A graph:  blocks N M, or functions N M; N lines "size count"; M lines "from to count offset"; N numbers, our order, on one line.
-// An answer, on one line: for blocks, the score of LLVM's order and of ours; for functions, LLVM's order.
+// A graph:  blocks N M, or functions N M; N lines "size count"; M lines "from to count offset";
+// N numbers, our order, on one line.
+// An answer, on one line: for blocks, the score of LLVM's order and of ours; for functions, LLVM's
+// order.
 
 #include "llvm/Transforms/Utils/CodeLayout.h"
 #include <cstdint>
@@ -29,7 +31,8 @@ int main() {
       return 1;
     if (kind == "blocks") {
       std::vector<uint64_t> theirs = computeExtTspLayout(sizes, counts, arcs);
-      std::printf("%.17g %.17g\n", calcExtTspScore(theirs, sizes, arcs), calcExtTspScore(ours, sizes, arcs));
+      std::printf("%.17g %.17g\n", calcExtTspScore(theirs, sizes, arcs),
+                  calcExtTspScore(ours, sizes, arcs));
     } else if (kind == "functions") {
       for (uint64_t function : computeCacheDirectedLayout(sizes, counts, arcs, offsets))
         std::printf("%llu ", static_cast<unsigned long long>(function));

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Groups of several kinds are captured, and then everything asks the module for everything at once. Prints the requests by kind and result.
+# Groups of several kinds are captured, and then everything asks the module for everything at once.
+# Prints the requests by kind and result.
 . /kl/prelude.sh
 [ -d /sys/kernel/debug/tracing ] || mount -t debugfs debugfs /sys/kernel/debug
 # The host may be busy.
@@ -11,10 +12,12 @@ number=0
 
 # The module that is loaded again keeps its name, so that the next group gets another.
 keep() { # COMMAND…
-    fuzz capture /tmp/groups kernlane live "$@" --vmlinux /kl/vmlinux >/tmp/out 2>&1 || failed "captured: $*" "$(tail -n 3 /tmp/out)"
+    fuzz capture /tmp/groups kernlane live "$@" --vmlinux /kl/vmlinux >/tmp/out 2>&1 ||
+        failed "captured: $*" "$(tail -n 3 /tmp/out)"
     grep ' functions, ' /tmp/out
     name=$(sed -n 's/^\(kernlane_[0-9]*\): .*/\1/p' /tmp/out)
-    # What only counts has gone by itself. Without a name, undo would remove the modules of all groups.
+    # What only counts has gone by itself. Without a name, undo would remove the modules of all
+    # groups.
     [ -z "$name" ] || await $K undo "$name" || failed "undone: $*" "$($K status)"
     insmod /tmp/groups/$number.ko || failed "the module of $*" "not loaded again"
     number=$((number + 1))
@@ -25,7 +28,8 @@ group() { # FUNCTIONS SEED
 group vfs_read,vfs_write 1
 # The same function, and its callers.
 group vfs_read,ksys_read,ksys_write,rw_verify_area 2
-group cmdline_proc_show,pipe_read,pipe_write,anon_pipe_read,anon_pipe_write,unix_stream_sendmsg,unix_stream_read_generic 3
+PIPES=pipe_read,pipe_write,anon_pipe_read,anon_pipe_write
+group cmdline_proc_show,$PIPES,unix_stream_sendmsg,unix_stream_read_generic 3
 keep count vfs_open --time 0.1
 [ "$(cat /kl/fuzz-groups)" = few ] || group $FUNCTIONS 4
 exec fuzz run /tmp/groups "$(cat /kl/fuzz-seed)" "$(cat /kl/fuzz-seconds)"

@@ -20,7 +20,7 @@
 
 /* How long a thread may take to end, and all groups to go: an undo waits five seconds at a time. */
 #define PATIENCE_SECONDS 240
-/* Of the seconds, what is used so that everything has been used once. */
+/* The seconds that are spent on using everything once. */
 #define WARM_PART	6
 #define LONGER		20
 

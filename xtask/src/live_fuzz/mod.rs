@@ -67,7 +67,7 @@ struct Options<'a> {
     seed: u64,
 }
 
-pub fn live_fuzz(words: &[&str]) -> Result<()> {
+pub(crate) fn live_fuzz(words: &[&str]) -> Result<()> {
     let options = parse(words)?;
     let guest = Guest::new(&find_kernel(options.kernel)?)?;
     println!("fuzzing the live module on {}, build id {}", options.kernel, guest.kernel.build_id.0);
@@ -75,7 +75,7 @@ pub fn live_fuzz(words: &[&str]) -> Result<()> {
 }
 
 /// A run of about two minutes on Debian's cloud kernel, with the same requests every time.
-pub fn short() -> Result<()> {
+pub(crate) fn short() -> Result<()> {
     fuzz(&Guest::new(&find_kernel("debian")?)?, SHORT_SECONDS, SHORT_SEED, "few")
 }
 

@@ -16,14 +16,14 @@ const RULE: &str = "==================================";
 const MODULE: &str = "[kernlane]";
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Reports<'a> {
+pub(super) struct Reports<'a> {
     /// Lines that begin a report.
     pub complaints: Vec<&'a str>,
     /// Races without the module.
     pub other_races: Vec<&'a str>,
 }
 
-pub fn find(console: &str) -> Reports<'_> {
+pub(super) fn find(console: &str) -> Reports<'_> {
     let mut reports = Reports::default();
     let lines: Vec<&str> = console.lines().collect();
     for (number, line) in lines.iter().enumerate() {

@@ -77,8 +77,8 @@ static void find_text(struct slot *slot)
 
 /*
  * Nobody asks for the group meanwhile: a request with addresses of the old place could be taken for
- * one of the new, and be wrong. No memory is missing: the kernel's loader warns when it has none for
- * static keys (kernel/jump_label.c).
+ * one of the new, and be wrong. No memory is missing: the kernel's loader warns when it has none
+ * for static keys (kernel/jump_label.c).
  */
 long slot_load(struct slot *slot)
 {

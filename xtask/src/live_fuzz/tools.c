@@ -1,4 +1,4 @@
-/* Random numbers, what is said on the host, files, symbols. */
+/* Random numbers, messages to the host, files, symbols. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -19,11 +19,11 @@ use std::path::Path;
 use trace::RecordingReader;
 
 /// One recording, with an element for each machine.
-pub type MachineResults = Vec<OnMachine>;
+pub(super) type MachineResults = Vec<OnMachine>;
 
 /// A benchmark before and after the optimization.
 #[derive(Serialize)]
-pub struct BenchmarkGain {
+pub(super) struct BenchmarkGain {
     pub benchmark: String,
     /// The release of the guest's kernel.
     pub kernel: String,
@@ -37,7 +37,7 @@ pub struct BenchmarkGain {
 
 /// The kernel's part of a recording. Everything except the instructions is simulated.
 #[derive(Serialize)]
-pub struct OnMachine {
+pub(super) struct OnMachine {
     pub machine: String,
     pub instructions: u64,
     pub user_instructions: u64,
@@ -54,7 +54,7 @@ pub struct OnMachine {
 
 /// A function with everything that it calls, without page faults and interrupts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct FunctionInvocations {
+pub(super) struct FunctionInvocations {
     pub function: String,
     pub calls: u64,
     pub instructions: u64,
@@ -63,7 +63,7 @@ pub struct FunctionInvocations {
     pub cycles: f64,
 }
 
-pub fn on(
+pub(super) fn on(
     recording: &Path,
     machine: &str,
     symbols: &KernelSymbols,

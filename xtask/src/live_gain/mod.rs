@@ -21,7 +21,7 @@ use names::GuestReport;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub struct GainBenchmark {
+pub(crate) struct GainBenchmark {
     pub name: &'static str,
     /// What the workload does `operations` times.
     pub operation: &'static str,
@@ -52,7 +52,7 @@ const TELL: &str = include_str!("tell.sh");
 const SIDES: [(&str, &str); 2] = [("before", "--dry-run"), ("after", "")];
 
 /// `names` are the names of benchmarks. Without names, all run.
-pub fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
+pub(crate) fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         ensure!(BENCHMARKS.iter().any(|b| b.name == *name), "there is no benchmark {name}");
     }

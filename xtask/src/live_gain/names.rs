@@ -16,13 +16,13 @@ use std::fmt::Write;
 use std::path::Path;
 
 #[derive(Deserialize)]
-pub struct LiveReport {
+pub(super) struct LiveReport {
     pub roots: Vec<ReportedRoot>,
     pub functions: Vec<Chunks>,
 }
 
 #[derive(Deserialize)]
-pub struct ReportedRoot {
+pub(super) struct ReportedRoot {
     pub function: String,
 }
 
@@ -33,12 +33,12 @@ struct InstalledGroup {
 
 /// A replaced function. Without KASLR the addresses are link addresses.
 #[derive(Clone, Copy, Deserialize)]
-pub struct CopiedFunction {
+pub(super) struct CopiedFunction {
     entry: u64,
     copy: u64,
 }
 
-pub struct GuestReport {
+pub(super) struct GuestReport {
     pub report: LiveReport,
     pub copies: Vec<CopiedFunction>,
     /// Lines of `/proc/kallsyms`.
@@ -46,7 +46,7 @@ pub struct GuestReport {
 }
 
 impl GuestReport {
-    pub fn read(recording: &Path) -> Result<GuestReport> {
+    pub(super) fn read(recording: &Path) -> Result<GuestReport> {
         let path = Recording::at(recording).output();
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("reading {}", path.display()))?;
@@ -73,7 +73,7 @@ impl GuestReport {
 /// This far behind the last symbol of the modules, no code of theirs can lie.
 const BEHIND: u64 = 1 << 20;
 
-pub fn symbols(kernel: &GuestKernel, guest_report: &GuestReport) -> Result<KernelSymbols> {
+pub(super) fn symbols(kernel: &GuestKernel, guest_report: &GuestReport) -> Result<KernelSymbols> {
     let path = kernel.vmlinux.with_file_name(format!("System.map-{}", kernel.release));
     let map =
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -125,9 +125,12 @@ mod tests {
     use super::*;
     use image::address::LinkAddr;
 
-    const OUTPUT: &str = "noise\n-- report\n{\"roots\": [{\"function\": \"f\"}], \"functions\": []}\n-- status\n\
-        [{\"functions\": [{\"entry\": 18446744071578845200, \"copy\": 18446744072635809840}]}]\n-- modules\n\
-        ffffffffc0000020 t f.kernlane.1\t[kernlane_1]\nffffffffc0000030 t f.kernlane\t[kernlane_1]\n-- auto\nx\n-- end\n";
+    const OUTPUT: &str = "noise\n-- report\n{\"roots\": [{\"function\": \"f\"}], \
+        \"functions\": []}\n-- status\n\
+        [{\"functions\": [{\"entry\": 18446744071578845200, \"copy\": 18446744072635809840}]}]\n\
+        -- modules\n\
+        ffffffffc0000020 t f.kernlane.1\t[kernlane_1]\n\
+        ffffffffc0000030 t f.kernlane\t[kernlane_1]\n-- auto\nx\n-- end\n";
     const MAP: &str = "ffffffff81000000 T _stext\nffffffff81000010 T f\nffffffff81000020 T g\n\
         ffffffff81000030 T h\n";
 

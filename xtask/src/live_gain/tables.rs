@@ -4,7 +4,7 @@ use crate::live_gain::measure::{BenchmarkGain, FunctionInvocations, OnMachine};
 use live::chunks;
 use std::fmt::Write;
 
-pub fn tables(gain: &BenchmarkGain) -> String {
+pub(super) fn tables(gain: &BenchmarkGain) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,

@@ -3,11 +3,13 @@
 CPU=/sys/devices/system/cpu/cpu1
 processor() { echo $1 >$CPU/online && [ "$(cat $CPU/online)" = $1 ]; }
 if [ -d $CPU ]; then
-    # The deadline server of 6.12 warns when a processor goes, whoever is installed (task_non_contending() in kernel/sched/deadline.c): without it.
+    # The deadline server of 6.12 warns when a processor goes offline, also without replaced
+    # functions (task_non_contending() in kernel/sched/deadline.c). So the test switches it off.
     for server in /sys/kernel/debug/sched/fair_server/cpu*; do
         echo 0 >$server/runtime || failed "without a deadline server" "$server"
     done
-    apply $FUNCTIONS 22 >/tmp/out 2>&1 || failed "installed before a processor goes" "$(tail -n 3 /tmp/out)"
+    apply $FUNCTIONS 22 >/tmp/out 2>&1 ||
+        failed "installed before a processor goes" "$(tail -n 3 /tmp/out)"
     loads 2
     for round in 1 2; do
         check "a processor goes, round $round" processor 0
@@ -34,7 +36,8 @@ if [ -d $CPU ]; then
     check "and goes" processor 0
     wait $counting
     most=$(grep -v counting /tmp/counted | awk '$2 > most { most = $2 } END { print most + 0 }')
-    [ "$most" -ge 3000 ] && passed "what it has counted is there ($most)" || failed "what it has counted is there" "$most"
+    [ "$most" -ge 3000 ] && passed "what it has counted is there ($most)" ||
+        failed "what it has counted is there" "$most"
     check "both are there again" processor 1
 fi
 
@@ -42,10 +45,12 @@ fi
 sleep_and_wake() {
     clock=/sys/class/rtc/rtc0
     slept=$(cat /sys/power/suspend_stats/success)
-    echo deep >/sys/power/mem_sleep && echo 0 >$clock/wakealarm && echo +15 >$clock/wakealarm && echo mem >/sys/power/state &&
+    echo deep >/sys/power/mem_sleep && echo 0 >$clock/wakealarm && echo +15 >$clock/wakealarm &&
+        echo mem >/sys/power/state &&
         [ "$(cat /sys/power/suspend_stats/success)" = $((slept + 1)) ]
 }
-apply $FUNCTIONS 21 >/tmp/out 2>&1 || failed "installed before the machine sleeps" "$(tail -n 3 /tmp/out)"
+apply $FUNCTIONS 21 >/tmp/out 2>&1 ||
+    failed "installed before the machine sleeps" "$(tail -n 3 /tmp/out)"
 loads 1
 check "the machine sleeps and wakes with functions replaced" sleep_and_wake
 sleep 1

@@ -1,5 +1,6 @@
 #!/bin/sh
-# A large group, installed and undone again and again in ever new orders, while every CPU reads, writes, and receives.
+# A large group, installed and undone again and again in ever new orders, while every CPU reads,
+# writes, and receives.
 . /kl/prelude.sh
 serve
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"

@@ -13,7 +13,7 @@ const PREFIX: &str = "linux-image-";
 
 /// Which of Debian's kernels.
 #[derive(Clone, Copy)]
-pub enum Flavour {
+pub(crate) enum Flavour {
     /// For virtual machines of clouds: fewer drivers.
     Cloud,
     /// For everything else.
@@ -39,7 +39,7 @@ impl Flavour {
 }
 
 /// The boot image, downloaded if it is not there.
-pub fn kernel(flavour: Flavour) -> Result<PathBuf> {
+pub(crate) fn kernel(flavour: Flavour) -> Result<PathBuf> {
     let directory = guest::writable_cache()?.join(flavour.directory());
     if let Some(image) = unpacked(&directory) {
         return Ok(image);
@@ -89,7 +89,7 @@ fn newest(flavour: Flavour) -> Result<String> {
 }
 
 /// The directory to build modules against.
-pub fn headers(release: &str) -> Result<PathBuf> {
+pub(crate) fn headers(release: &str) -> Result<PathBuf> {
     let headers = PathBuf::from(format!("/usr/src/linux-headers-{release}"));
     if !headers.is_dir() {
         let package = format!("linux-headers-{release}");

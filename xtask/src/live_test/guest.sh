@@ -1,5 +1,6 @@
 #!/bin/sh
-# Replaces functions of the running kernel and looks at what the rest of the kernel makes of it. Prints a line a test.
+# Replaces functions of the running kernel and looks at what the rest of the kernel makes of it.
+# Prints a line a test.
 . /kl/prelude.sh
 serve
 
@@ -10,7 +11,8 @@ check "the load itself" load
 refused "no vmlinux" "give --vmlinux" $K analyze
 printf 'text' >/kl/text
 refused "a text file" "not a readable ELF file" $K apply --vmlinux /kl/text --function vfs_read
-cp /kl/vmlinux /tmp/other && printf '\1\2\3\4' | dd of=/tmp/other bs=1 seek="$(cat /kl/build-id-at)" conv=notrunc 2>/dev/null
+cp /kl/vmlinux /tmp/other && printf '\1\2\3\4' |
+    dd of=/tmp/other bs=1 seek="$(cat /kl/build-id-at)" conv=notrunc 2>/dev/null
 refused "another build id" "build id" $K apply --vmlinux /tmp/other --function vfs_read
 rm -f /tmp/other
 refused "an unknown function" "no function no_such_thing" $K apply $V --function no_such_thing
@@ -22,14 +24,16 @@ refused "without root" "root" su nobody -c "/kl/kernlane live apply $V --functio
 
 # Installing and undoing under load.
 for cycle in $(seq 1 "${CYCLES:-3}"); do
-    apply $FUNCTIONS $cycle >/tmp/out 2>&1 || failed "installed, cycle $cycle" "$(tail -n 3 /tmp/out)"
+    apply $FUNCTIONS $cycle >/tmp/out 2>&1 ||
+        failed "installed, cycle $cycle" "$(tail -n 3 /tmp/out)"
     [ $cycle = 1 ] && grep -v '^left out' /tmp/out
     check "load in the copies, cycle $cycle" load
     [ $cycle = 1 ] && $K status >/tmp/out && head -n 1 /tmp/out
     (load >/tmp/out2 2>&1 || echo "FAILED: load during undo, cycle $cycle") &
     $K undo >/tmp/out 2>&1
     wait $!
-    for again in 1 2 3 4 5; do lsmod | grep -q kernlane_ || break; sleep 1; $K undo >/dev/null 2>&1; done
+    for again in 1 2 3 4 5; do lsmod | grep -q kernlane_ ||
+        break; sleep 1; $K undo >/dev/null 2>&1; done
     lsmod | grep -q kernlane_ && failed "undone, cycle $cycle" "$(lsmod | grep kernlane_)"
     check "load after undo, cycle $cycle" load
 done
@@ -69,16 +73,20 @@ echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
 busy=$!
 $K count vfs_read $V --time 4 >/tmp/out 2>&1 || failed "blocks are counted" "$(tail -n 1 /tmp/out)"
 most=$(grep -v counting /tmp/out | awk '$2 > most { most = $2 } END { print most + 0 }')
-[ "$most" -gt 50 ] && passed "blocks are counted (vfs_read ran $most times)" || failed "blocks are counted" "$most"
-$K watch $V --root vfs_read --time 1 --depth 1 -o /tmp/live.klp >/tmp/out 2>&1 && tail -n 1 /tmp/out || failed "watched" "$(tail -n 1 /tmp/out)"
-check "a counted group is laid out and installed" $K apply $V --profile /tmp/live.klp --root vfs_read
+[ "$most" -gt 50 ] && passed "blocks are counted (vfs_read ran $most times)" ||
+    failed "blocks are counted" "$most"
+$K watch $V --root vfs_read --time 1 --depth 1 -o /tmp/live.klp >/tmp/out 2>&1 &&
+    tail -n 1 /tmp/out || failed "watched" "$(tail -n 1 /tmp/out)"
+check "a counted group is laid out and installed" $K apply $V --profile /tmp/live.klp --root \
+    vfs_read
 check "load in the optimized copies" load
 $K undo >/dev/null || { sleep 1; $K undo >/dev/null; }
 
 # Measuring, and everything as one command. The load's dd reads 1 228 800 bytes by 3000.
 reads() { $K time vfs_read $V --time 3 --json | sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p"; }
 entered=$(reads entered)
-[ "$entered" -gt 50 ] && passed "vfs_read is measured ($entered calls)" || failed "vfs_read is measured" "$entered"
+[ "$entered" -gt 50 ] && passed "vfs_read is measured ($entered calls)" ||
+    failed "vfs_read is measured" "$entered"
 apply vfs_read,ksys_read 4 >/dev/null
 entered=$(reads entered)
 [ "$entered" -gt 50 ] && passed "and so is its copy" || failed "and so is its copy" "$entered"
@@ -92,11 +100,15 @@ wait $! 2>/dev/null
 check "measured again after that was killed" $K time vfs_read $V --time 1
 before=$(md5sum </proc/kallsyms)
 $K auto $V --sample 2 --time 0.5 --depth 1 --share 5 --dry-run </dev/null >/tmp/out 2>&1
-grep -q '^jump .* in .*ksys_read' /tmp/out && passed "auto finds ksys_read" || failed "auto finds ksys_read" "$(tail -n 5 /tmp/out)"
-[ "$(md5sum </proc/kallsyms)" = "$before" ] && passed "a dry run leaves nothing" || failed "a dry run leaves nothing" "$(lsmod)"
-$K auto $V --sample 2 --time 0.5 --depth 2 --share 5 </dev/null >/tmp/out 2>&1 || failed "auto" "$(tail -n 3 /tmp/out)"
+grep -q '^jump .* in .*ksys_read' /tmp/out && passed "auto finds ksys_read" ||
+    failed "auto finds ksys_read" "$(tail -n 5 /tmp/out)"
+[ "$(md5sum </proc/kallsyms)" = "$before" ] && passed "a dry run leaves nothing" ||
+    failed "a dry run leaves nothing" "$(lsmod)"
+$K auto $V --sample 2 --time 0.5 --depth 2 --share 5 </dev/null >/tmp/out 2>&1 ||
+    failed "auto" "$(tail -n 3 /tmp/out)"
 grep 'functions on\|lines (\|calls in the kernel\|_read$\|once more in' /tmp/out
-grep -q 'entered by the roots only: [1-9][0-9]* functions of .*, [1-9][0-9]* hot blocks' /tmp/out && passed "auto counts once more in the optimized code" ||
+grep -q 'entered by the roots only: [1-9][0-9]* functions of .*, [1-9][0-9]* hot blocks' \
+    /tmp/out && passed "auto counts once more in the optimized code" ||
     failed "auto counts once more in the optimized code" "$(tail -n 5 /tmp/out)"
 check "auto leaves its group installed" sh -c "$K status | grep -q kernlane_"
 check "load in what auto installed" load

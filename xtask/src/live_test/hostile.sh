@@ -1,5 +1,6 @@
 #!/bin/sh
-# Others get in the way of replaced functions, and requests are malformed: the kernel survives, and its text is what it was. Prints a line a test.
+# Others get in the way of replaced functions, and requests are malformed: the kernel survives, and
+# its text is what it was. Prints a line a test.
 . /kl/prelude.sh
 serve
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
@@ -7,16 +8,22 @@ insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
 # The kernel's text, from the symbols around it.
 symbol() { awk -v name="$1" '$3 == name && $2 ~ /[tTdDbB]/ { print $1; exit }' /proc/kallsyms; }
 text() { requests text "$(symbol _stext)" "$(symbol _etext)"; }
-# A static key may flip once when something is used for the first time: what is compared is what stands when everything has been.
+# A static key may flip when something is used for the first time. So the text is compared
+# after everything has been used once.
 check_text() { # NAME
     after=$(text)
-    [ "$after" = "$before" ] && passed "$1: the text is what it was" || failed "$1: the text is what it was" "$before, then $after"
+    [ "$after" = "$before" ] && passed "$1: the text is what it was" ||
+        failed "$1: the text is what it was" "$before, then $after"
 }
-# What the plan says of a function: where its jump comes to lie, and the first call of it in another.
-$K apply $V --function vfs_read,vfs_write --algorithm original --dry-run --keep-module /tmp/copies.ko >/tmp/plan || failed "a plan" "$(cat /tmp/plan)"
+# What the plan says of a function: where its jump comes to lie, and the first call of it in
+# another.
+$K apply $V --function vfs_read,vfs_write --algorithm original --dry-run --keep-module \
+    /tmp/copies.ko >/tmp/plan || failed "a plan" "$(cat /tmp/plan)"
 jump() { awk -v name="$1" '$1 == "jump" && $4 == name { print $2 }' /tmp/plan; }
 # The calls stand behind the jump of the function that they call.
-site() { awk -v name="$1" -v from="$2" '$1 == "jump" { now = $4 } $1 == "call" && now == name && $4 == from { print $2; exit }' /tmp/plan; }
+site() { awk -v name="$1" -v from="$2" \
+    '$1 == "jump" { now = $4 } $1 == "call" && now == name && $4 == from { print $2; exit }' \
+    /tmp/plan; }
 probe() { # ADDRESS: a kprobe that is not armed.
     echo "p:hostile 0x$1" >$T/kprobe_events || failed "a kprobe at $1" "not taken"
 }
@@ -33,7 +40,8 @@ asked() { # NAME RESULT ADDRESS REQUEST…
     what=$1 wanted="$2 $3"
     shift 3
     said=$(timeout 60 requests "$@" 2>&1)
-    [ "$said" = "$wanted" ] && passed "malformed: $what" || failed "malformed: $what" "$said, not $wanted"
+    [ "$said" = "$wanted" ] && passed "malformed: $what" ||
+        failed "malformed: $what" "$said, not $wanted"
 }
 EPERM=-1 ENOENT=-2 EFAULT=-14 EBUSY=-16 EEXIST=-17 EINVAL=-22
 
@@ -81,7 +89,8 @@ check_text "a kprobe behind the jump"
 umount /sys/kernel/debug
 for place in "$(jump vfs_read)" "$(site vfs_read ksys_read)"; do
     probe "$place"
-    refused "installing where a kprobe is that is not armed" "a kprobe is registered at " $K apply $V --function vfs_read
+    refused "installing where a kprobe is that is not armed" "a kprobe is registered at " $K apply \
+        $V --function vfs_read
     check "no group is there" no_group
     arm
     check "reads with the kprobe armed" load
@@ -92,7 +101,7 @@ check "installed without it" apply vfs_read 3
 check "undone" undo
 check_text "kprobes before installing"
 
-# A kprobe at a call that goes to the copy would call what is gone.
+# A kprobe at a call to the copy would later call a copy that is gone.
 check "installed" apply vfs_read,vfs_write 4
 probe "$(site vfs_read ksys_read)"
 refused "undo below a kprobe at a call" "a kprobe is registered at ksys_read+0x" $K undo
@@ -114,11 +123,12 @@ echo vfs_read >$T/set_ftrace_filter && echo function >$T/current_tracer
 check "the traced function's calls go to its entry" await traced
 echo >$T/trace
 reads 300
-# Who reads what is traced would be traced.
+# Otherwise the reader of the trace would be traced, too.
 echo 0 >$T/tracing_on
 seen=$(grep -c vfs_read $T/trace)
 echo 1 >$T/tracing_on
-[ "$seen" -ge 200 ] && passed "a tracer sees the calls beside a foreign kprobe ($seen)" || failed "a tracer sees the calls beside a foreign kprobe" "$seen events"
+[ "$seen" -ge 200 ] && passed "a tracer sees the calls beside a foreign kprobe ($seen)" ||
+    failed "a tracer sees the calls beside a foreign kprobe" "$seen events"
 remove
 # A call with a kprobe is aimed later.
 probe "$(site vfs_read ksys_read)"
@@ -139,10 +149,13 @@ check_text "a tracer and a kprobe"
 # A livepatch wins, or is not let in.
 check "installed" apply cmdline_proc_show,vfs_read 6
 probe "$(jump vfs_read)"
-insmod /kl/overrule.ko 2>/tmp/out && failed "a livepatch does not come beside a group that stays" "it came" ||
+insmod /kl/overrule.ko 2>/tmp/out &&
+    failed "a livepatch does not come beside a group that stays" "it came" ||
     passed "a livepatch does not come beside a group that stays"
-dmesg | grep -q 'the livepatch overrule is refused: at vfs_read+0x' && passed "the kernel's log says why" || failed "the kernel's log says why" "$(dmesg | tail -n 3)"
-grep -q overruled /proc/cmdline && failed "it changes nothing" "$(cat /proc/cmdline)" || passed "it changes nothing"
+dmesg | grep -q 'the livepatch overrule is refused: at vfs_read+0x' &&
+    passed "the kernel's log says why" || failed "the kernel's log says why" "$(dmesg | tail -n 3)"
+grep -q overruled /proc/cmdline && failed "it changes nothing" "$(cat /proc/cmdline)" ||
+    passed "it changes nothing"
 remove
 check "it comes when the kprobe is gone" insmod /kl/overrule.ko
 check "it wins" grep -q overruled /proc/cmdline
@@ -155,8 +168,10 @@ check "the livepatch goes" leave_livepatch
 # While it is on its way nothing is installed.
 insmod /kl/overrule.ko delay=4000 &
 loading=$!
-await grep -q '^overrule .*Loading' /proc/modules || failed "a slow livepatch is on its way" "$(lsmod)"
-refused "installing while a livepatch comes" "a livepatch is being loaded" $K apply $V --function cmdline_proc_show,vfs_read
+await grep -q '^overrule .*Loading' /proc/modules ||
+    failed "a slow livepatch is on its way" "$(lsmod)"
+refused "installing while a livepatch comes" "a livepatch is being loaded" $K apply $V --function \
+    cmdline_proc_show,vfs_read
 wait $loading
 check "the slow livepatch is there" grep -q overruled /proc/cmdline
 check "it goes" leave_livepatch
@@ -174,8 +189,10 @@ dd of=/dev/null bs=1 count=1 2>/dev/null <>/tmp/fifo &
 sleeper=$!
 await asleep $sleeper
 dmesg -c >/dev/null
-insmod /kl/overrule.ko 2>/tmp/out && failed "a livepatch waits for who is in a copy" "it came" || passed "a livepatch waits for who is in a copy"
-dmesg | grep -q 'a task may be in a copy' && passed "the kernel's log says what to do" || failed "the kernel's log says what to do" "$(dmesg | tail -n 3)"
+insmod /kl/overrule.ko 2>/tmp/out && failed "a livepatch waits for who is in a copy" "it came" ||
+    passed "a livepatch waits for who is in a copy"
+dmesg | grep -q 'a task may be in a copy' && passed "the kernel's log says what to do" ||
+    failed "the kernel's log says what to do" "$(dmesg | tail -n 3)"
 kill $sleeper
 wait $sleeper 2>/dev/null
 check "undone when it has gone" undo
@@ -192,10 +209,12 @@ echo 'p:stops stop_machine' >$T/kprobe_events && echo 1 >$T/events/kprobes/stops
 stops() { awk '$1 == "stops" { print $2 }' $T/kprobe_profile; }
 first=$(stops)
 $K undo >/tmp/out 2>&1
-[ $? = 1 ] && passed "undo ends although 400 tasks sleep in a copy" || failed "undo ends although 400 tasks sleep in a copy" "$(cat /tmp/out)"
+[ $? = 1 ] && passed "undo ends although 400 tasks sleep in a copy" ||
+    failed "undo ends although 400 tasks sleep in a copy" "$(cat /tmp/out)"
 sleep 15
 count=$(($(stops) - first))
-[ $count -le 40 ] && passed "the machine was stopped $count times in 20 seconds" || failed "the machine is stopped seldom" "$count times in 20 seconds"
+[ $count -le 40 ] && passed "the machine was stopped $count times in 20 seconds" ||
+    failed "the machine is stopped seldom" "$count times in 20 seconds"
 echo 0 >$T/events/kprobes/stops/enable && echo >$T/kprobe_events
 killall dd
 wait
@@ -215,47 +234,64 @@ third=$(requests packed "$entry" $at)
 from=$(site vfs_read ksys_read)
 etext=$(symbol _etext)
 minus() { printf %x $((0x$1 - $2)); }
-for place in fffffffffffffffc fffffffffffffffb ffffffffffffffff fffffffffffff000 8000000000000000 0 8 7fffffff0000 ffff800000000000 "$(minus $etext 4)" \
-    "$(symbol __noinstr_text_start)" "$(minus $(symbol __entry_text_start) 4)" "$(minus $base 4)"; do
+for place in fffffffffffffffc fffffffffffffffb ffffffffffffffff fffffffffffff000 8000000000000000 \
+    0 8 7fffffff0000 ffff800000000000 "$(minus $etext 4)" \
+    "$(symbol __noinstr_text_start)" "$(minus $(symbol __entry_text_start) 4)" "$(minus $base 4)";
+    do
     asked "a call at $place" $EPERM $place install $copies 1 1 $entry $copy $third $place 0
 done
 for place in fffffffffffffffc fffffffffffffff2 8000000000000000 0 "$(minus $etext 4)" $base; do
     asked "a function at $place" $EPERM $place install $copies 1 0 $place $copy $third
 done
-asked "a function that is none" $EINVAL "$(minus $entry -1)" install $copies 1 0 "$(minus $entry -1)" $copy $third
+asked "a function that is none" $EINVAL "$(minus $entry -1)" install $copies 1 0 \
+    "$(minus $entry -1)" $copy $third
 for place in 0 ffffffffffffffff fffffffffffffffc 8000000000000000 $entry "$(minus $base 1)"; do
     asked "a copy at $place" $ENOENT 0 install $copies 1 0 $entry $place $third
 done
 low=$entry high=$(symbol vfs_write)
 [ "$((0x$high - 0x$low))" -gt 0 ] || low=$high high=$entry
 for place in 0 ffffffffffffffff fffffffffffffffc 8000000000000000 $entry "$(minus $base 1)"; do
-    asked "a second copy at $place" $EINVAL $high install $copies 2 0 $low $copy "$(requests packed $low $at)" $high $place "$(requests packed $high $at)"
+    asked "a second copy at $place" $EINVAL $high install $copies 2 0 $low $copy \
+        "$(requests packed $low $at)" $high $place "$(requests packed $high $at)"
 done
 [ $at = 9 ] && other=5 || other=9
-asked "a jump on the tracer's site" $EINVAL $entry install $copies 1 0 $entry $copy "$(requests packed "$entry" $other)"
-asked "a jump elsewhere" $EINVAL $entry install $copies 1 0 $entry $copy "$(requests packed "$entry" 200)"
-asked "a reserved byte of a function" $EINVAL $entry install $copies 1 0 $entry $copy "01$(printf %014x 0x$third)"
-asked "other bytes than expected" $EBUSY "$(jump vfs_read | sed 's/^0*//')" install $copies 1 0 $entry $copy "$(printf %x $((0x$third ^ 0x100)))"
-asked "a reserved word of a call" $EINVAL $from install $copies 1 1 $entry $copy $third $from 100000000
+asked "a jump on the tracer's site" $EINVAL $entry install $copies 1 0 $entry $copy \
+    "$(requests packed "$entry" $other)"
+asked "a jump elsewhere" $EINVAL $entry install $copies 1 0 $entry $copy \
+    "$(requests packed "$entry" 200)"
+asked "a reserved byte of a function" $EINVAL $entry install $copies 1 0 $entry $copy \
+    "01$(printf %014x 0x$third)"
+asked "other bytes than expected" $EBUSY "$(jump vfs_read | sed 's/^0*//')" install $copies 1 0 \
+    $entry $copy "$(printf %x $((0x$third ^ 0x100)))"
+asked "a reserved word of a call" $EINVAL $from install $copies 1 1 $entry $copy $third $from \
+    100000000
 for index in 1 ffffffff 80000000; do
-    asked "a call of function $index" $EINVAL $from install $copies 1 1 $entry $copy $third $from $index
+    asked "a call of function $index" $EINVAL $from install $copies 1 1 $entry $copy $third $from \
+        $index
 done
 asked "a call twice" $EINVAL $from install $copies 1 2 $entry $copy $third $from 0 $from 0
-asked "calls that overlap" $EBUSY "$(minus $from 1)" install $copies 1 2 $entry $copy $third "$(minus $from 1)" 0 $from 0
+asked "calls that overlap" $EBUSY "$(minus $from 1)" install $copies 1 2 $entry $copy $third \
+    "$(minus $from 1)" 0 $from 0
 asked "a function twice" $EINVAL $entry install $copies 2 0 $entry $copy $third $entry $copy $third
 asked "no function" $EINVAL 0 install $copies 0 0 $entry $copy $third
-for number in 2001 ffffffff; do asked "$number functions" $EINVAL 0 install $copies $number 0 $entry $copy $third; done
-for number in 40001 ffffffff; do asked "$number calls" $EINVAL 0 install $copies 1 $number $entry $copy $third; done
+for number in 2001 ffffffff; do
+    asked "$number functions" $EINVAL 0 install $copies $number 0 $entry $copy $third; done
+for number in 40001 ffffffff; do
+    asked "$number calls" $EINVAL 0 install $copies 1 $number $entry $copy $third; done
 asked "calls that are not there" $EFAULT 0 install $copies 1 40000 $entry $copy $third
-asked "a name without an end" $EINVAL 0 install kernlane_890123456789012345678901234567890123456789012345678 1 0 $entry $copy $third
-asked "a group without an end" $EINVAL 0 undo kernlane_890123456789012345678901234567890123456789012345678
+asked "a name without an end" $EINVAL 0 install \
+    kernlane_890123456789012345678901234567890123456789012345678 1 0 $entry $copy $third
+asked "a group without an end" $EINVAL 0 undo \
+    kernlane_890123456789012345678901234567890123456789012345678
 asked "no name" $EINVAL 0 install "" 1 0 $entry $copy $third
 asked "Kernlane itself" $ENOENT 0 install kernlane 1 0 $entry $copy $third
 asked "a group that is not there" $ENOENT 0 undo $copies
-# What the kernel writes itself is not written: a static key behind the tracer's site, a static call.
-# What is behind the site of each of these begins with a static key on some kernel.
+# What the kernel writes itself is not written: a static key behind the tracer's site, a static
+# call. What is behind the site of each of these begins with a static key on some kernel.
 found=0
-for name in $(existing __check_object_size,__mod_memcg_state,arch_enable_hybrid_capacity_scale,psi_cgroup_alloc,security_tun_dev_create,security_uring_sqpoll,swap_cgroup_swapoff,swap_cgroup_swapon,vmpressure | tr , ' '); do
+KEYS=__check_object_size,__mod_memcg_state,arch_enable_hybrid_capacity_scale,psi_cgroup_alloc
+KEYS=$KEYS,security_tun_dev_create,security_uring_sqpoll,swap_cgroup_swapoff,swap_cgroup_swapon
+for name in $(existing $KEYS,vmpressure | tr , ' '); do
     start=$(symbol $name)
     for offset in 5 9; do
         bytes=$(requests packed "$start" $offset)
@@ -264,10 +300,13 @@ for name in $(existing __check_object_size,__mod_memcg_state,arch_enable_hybrid_
         found=$((found + 1))
     done
 done
-[ $found -gt 0 ] && passed "$found functions with static keys were tried" || failed "a function with a static key" "none"
+[ $found -gt 0 ] && passed "$found functions with static keys were tried" ||
+    failed "a function with a static key" "none"
 dead=$(symbol native_play_dead)
-asked "where a CPU waits that is off" $EPERM $dead install $copies 1 0 $dead $copy "$(requests packed "$dead" $at)"
-refused "also by name" "a CPU that is switched off waits in it" $K apply $V --function native_play_dead
+asked "where a CPU waits that is off" $EPERM $dead install $copies 1 0 $dead $copy \
+    "$(requests packed "$dead" $at)"
+refused "also by name" "a CPU that is switched off waits in it" $K apply $V --function \
+    native_play_dead
 
 # A module that says that it counts, and has no room for its cookies.
 for nr in 0 1 2048 4097 65537 18446744073709551615; do
@@ -278,7 +317,9 @@ for nr in 0 1 2048 4097 65537 18446744073709551615; do
 done
 insmod /kl/cookies.ko nr=4096
 base=$(sed 's/^0x//' /sys/module/cookies/sections/.text)
-asked "cookies of 4096 counters, of which there are 4096" $EBUSY "$(jump vfs_read | sed 's/^0*//')" install cookies 1 0 $entry $base "$(printf %x $((0x$third ^ 0x100)))"
+asked "cookies of 4096 counters, of which there are 4096" $EBUSY \
+    "$(jump vfs_read | sed 's/^0*//')" install cookies 1 0 $entry $base \
+    "$(printf %x $((0x$third ^ 0x100)))"
 rmmod cookies
 
 # Times of what is not there.
@@ -286,7 +327,8 @@ asked "no function to measure" $EINVAL 0 time 0 1 0 $entry
 asked "513 functions to measure" $EINVAL 0 time 201 1 0 $entry
 asked "no time" $EINVAL 0 time 1 0 0 $entry
 asked "more than an hour" $EINVAL 0 time 1 36ee81 0 $entry
-for place in 0 fffffffffffffffc ffffffffffffffff 8000000000000000 "$(minus $etext 4)" "$(symbol __noinstr_text_start)"; do
+for place in 0 fffffffffffffffc ffffffffffffffff 8000000000000000 "$(minus $etext 4)" \
+    "$(symbol __noinstr_text_start)"; do
     asked "a function to measure at $place" $EINVAL 0 time 1 1 0 $place
 done
 asked "functions to measure that do not ascend" $EINVAL 0 time 2 1 0 $entry $entry
@@ -295,7 +337,8 @@ check "the module answers" timeout 60 $K status
 check "no group is there" no_group
 check_text "malformed requests"
 # The same, well formed; and a second group that claims what the first has.
-$K apply $V --function vfs_read --algorithm original --dry-run --keep-module /tmp/second.ko >/tmp/plan2 || failed "a second plan" "$(cat /tmp/plan2)"
+$K apply $V --function vfs_read --algorithm original --dry-run --keep-module /tmp/second.ko \
+    >/tmp/plan2 || failed "a second plan" "$(cat /tmp/plan2)"
 insmod /tmp/second.ko || failed "a second module" "not loaded"
 second=$(lsmod | sed -n 's/^\(kernlane_[0-9]*\) .*/\1/p' | grep -v "^$copies$")
 base2=$(sed 's/^0x//' /sys/module/$second/sections/.text)
@@ -304,18 +347,21 @@ copy2=$(printf %x $((0x$base2 + 0x$copy2)))
 asked "well formed" 0 0 install $copies 1 1 $entry $copy $third $from 0
 check "reads" load
 asked "installed twice" $EEXIST 0 install $copies 1 1 $entry $copy $third $from 0
-asked "a group in front of another" $EBUSY $entry install $second 1 0 $entry $copy2 "$(requests packed "$entry" $at)"
+asked "a group in front of another" $EBUSY $entry install $second 1 0 $entry $copy2 \
+    "$(requests packed "$entry" $at)"
 check "both go" undo
 check_text "a well formed request"
 
 . /kl/count.sh
 
-# Others register kprobes while a group is being installed: it is refused late, when tasks have been sent to the copies, and sleep there.
+# Others register kprobes while a group is being installed: it is refused late, when tasks have been
+# sent to the copies, and sleep there.
 (while [ ! -e /tmp/calm ]; do probe "$(site vfs_read ksys_read)" && echo >$T/kprobe_events; done) &
 probing=$!
 late=0
 for try in 1 2 3 4 5 6; do
-    for n in 1 2 3 4 5 6 7 8; do (usleep $((n * 60000)); exec dd of=/dev/null bs=1 count=1 2>/dev/null <>/tmp/fifo) & done
+    for n in 1 2 3 4 5 6 7 8; do
+        (usleep $((n * 60000)); exec dd of=/dev/null bs=1 count=1 2>/dev/null <>/tmp/fifo) & done
     apply $reader,vfs_read,ksys_read $try >/tmp/out 2>&1 || late=$((late + 1))
     undo >/dev/null 2>&1
     killall dd 2>/dev/null
@@ -338,13 +384,15 @@ sleeper=$!
 await asleep $sleeper
 rmmod -f $copies &
 await no_group || sleep 1
-gone $copies && failed "rmmod -f of the copies waits for who is in one" "gone" || passed "rmmod -f of the copies waits for who is in one"
+gone $copies && failed "rmmod -f of the copies waits for who is in one" "gone" ||
+    passed "rmmod -f of the copies waits for who is in one"
 check_text "rmmod -f of the copies"
 kill $sleeper
 await gone $copies && passed "then they go" || failed "then they go" "$(lsmod)"
 apply vfs_read,vfs_write 12 >/dev/null || failed "another group for rmmod -f" "not installed"
 rmmod -f kernlane &
-await gone kernlane && passed "rmmod -f of the live module undoes" || failed "rmmod -f of the live module undoes" "$(lsmod)"
+await gone kernlane && passed "rmmod -f of the live module undoes" ||
+failed "rmmod -f of the live module undoes" "$(lsmod)"
 check_text "rmmod -f of the live module"
 check "the load after rmmod -f" load
 rmmod $(copies)
@@ -355,7 +403,8 @@ switch_tracer_off() { echo 0 2>/dev/null >/proc/sys/kernel/ftrace_enabled; }
 $K time vfs_read $V --time 5 >/tmp/out 2>&1 &
 measuring=$!
 await grep -q '^vfs_read ' $T/enabled_functions
-switch_tracer_off && failed "no tracer is switched off while functions are measured" "it was" || passed "no tracer is switched off while functions are measured"
+switch_tracer_off && failed "no tracer is switched off while functions are measured" "it was" ||
+    passed "no tracer is switched off while functions are measured"
 wait $measuring && passed "measured" || failed "measured" "$(cat /tmp/out)"
 check "the tracer is switched off" switch_tracer_off
 refused "measuring without a tracer" "kernel.ftrace_enabled" $K time vfs_read $V --time 1
@@ -368,14 +417,19 @@ check "and another" apply vfs_write 10
 echo 1 >/proc/sys/kernel/modules_disabled
 $K undo kernlane_1 >/tmp/out 2>&1
 status=$?
-[ $status = 0 ] && grep -q 'kernlane_1: every byte is restored: the kernel is original.*until the next boot' /tmp/out &&
-    passed "undone although no module can be removed" || failed "undone although no module can be removed" "status $status: $(cat /tmp/out)"
+[ $status = 0 ] &&
+    grep -q 'kernlane_1: every byte is restored: the kernel is original.*until the next boot' \
+    /tmp/out &&
+    passed "undone although no module can be removed" ||
+    failed "undone although no module can be removed" "status $status: $(cat /tmp/out)"
 $K undo --json >/tmp/out 2>&1
 status=$?
-[ $status = 0 ] && [ "$(grep -c '"module": "until-boot"' /tmp/out)" = 2 ] && [ "$(grep -c '"restored": true' /tmp/out)" = 1 ] &&
+[ $status = 0 ] && [ "$(grep -c '"module": "until-boot"' /tmp/out)" = 2 ] &&
+    [ "$(grep -c '"restored": true' /tmp/out)" = 1 ] &&
     passed "and in JSON" || failed "and in JSON" "status $status: $(cat /tmp/out)"
 check "status says so" sh -c "$K status | grep -q 'they stay until the next boot'"
-refused "nothing more is installed" "the kernel takes no modules until it boots again" $K apply $V --function vfs_read
+refused "nothing more is installed" "the kernel takes no modules until it boots again" $K apply $V \
+    --function vfs_read
 check_text "no modules"
 check "the load at the end" load
 exit 0

@@ -7,7 +7,7 @@
 //! these lines and fails with the first machine on which one did. What must not harm a kernel is
 //! tried on both of Debian's flavours.
 
-pub mod debian;
+pub(crate) mod debian;
 mod module_types;
 mod proof;
 
@@ -101,7 +101,7 @@ const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Without `kernel` both of Debian's own. With `script`, for trials, only that runs, on two CPUs;
 /// it may source the other scripts in `/kl`.
-pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
+pub(crate) fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     let mut guest = Guest::new(&kernel.map_or_else(cloud, |kernel| Ok(kernel.to_owned()))?)?;
     if let Some(path) = script {
         let text =
@@ -114,7 +114,7 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
         return judge(&trial, &guest.run(&trial)?);
     }
     proof::proof(&std::fs::read(&guest.vmlinux)?)?;
-    // Several CPUs of a guest are emulated in turns, on one of this machine's.
+    // A guest's CPUs are emulated round-robin, on one CPU of this machine.
     for pair in MACHINES.chunks(2) {
         let run = |n: usize| pair.get(n).map(|tried| (tried, guest.run(tried)));
         let (first, second) = side_by_side(|| run(0), || run(1));
@@ -135,8 +135,8 @@ fn cloud() -> Result<PathBuf> {
     debian::kernel(Flavour::Cloud)
 }
 
-/// Installs and undoes a large group so many times under load.
-pub fn cycles(count: u32) -> Result<()> {
+/// Installs and undoes a large group this number of times under load.
+pub(crate) fn cycles(count: u32) -> Result<()> {
     let mut guest = Guest::new(&cloud()?)?;
     guest.contents.file("/kl/cycles", 0o644, count.to_string());
     // Each is judged when it has ended: the other may take an hour more.
@@ -146,7 +146,7 @@ pub fn cycles(count: u32) -> Result<()> {
 }
 
 /// What installing and undoing a group takes, counted in the guest.
-pub fn cost() -> Result<()> {
+pub(crate) fn cost() -> Result<()> {
     let guest = Guest::new(&cloud()?)?;
     for tried in &COUNTED {
         let outcome = guest.run_with(tried, |boot| {
@@ -160,7 +160,7 @@ pub fn cost() -> Result<()> {
 }
 
 /// The kernel, and everything that guests need.
-pub struct Guest {
+pub(crate) struct Guest {
     pub kernel: GuestKernel,
     pub contents: GuestContents,
     /// Without debug information.
@@ -170,7 +170,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub fn new(kernel: &Path) -> Result<Guest> {
+    pub(crate) fn new(kernel: &Path) -> Result<Guest> {
         let kernel = GuestKernel::open(kernel, None)?;
         let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
         let tool = make_tool(&kernel, directory.path())?;
@@ -247,7 +247,7 @@ fn judge(tried: &Tried, outcome: &GuestOutcome) -> Result<()> {
 
 /// What a guest needs to replace functions of its kernel, made in `directory`: the name in `/kl`,
 /// the permissions, and where it lies. The vmlinux has no debug information.
-pub fn make_tool(
+pub(crate) fn make_tool(
     kernel: &GuestKernel,
     directory: &Path,
 ) -> Result<[(&'static str, u32, PathBuf); 3]> {
@@ -270,7 +270,7 @@ fn build_id_at(vmlinux: &[u8], id: &str) -> Result<usize> {
     found.context("the vmlinux does not hold its build id")
 }
 
-pub fn last_lines(text: &str, count: usize) -> String {
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }

@@ -19,7 +19,7 @@ MODULE_LICENSE(\"GPL\");
 /// A section is part of the kernel only with an address; nothing else lies at this one.
 const ADDRESS: &str = ".BTF=0x1000";
 
-pub fn describe(tree: &Path, directory: &Path, vmlinux: &Path) -> Result<()> {
+pub(super) fn describe(tree: &Path, directory: &Path, vmlinux: &Path) -> Result<()> {
     let build = directory.join("types");
     fs::create_dir(&build)?;
     fs::write(build.join("Kbuild"), "obj-m := types.o\n")?;

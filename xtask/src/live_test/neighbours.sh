@@ -5,7 +5,8 @@ echo 1 >/proc/sys/kernel/bpf_stats_enabled
 attach() { # entry|exit FUNCTION
     /kl/fentry $1 $2 >/tmp/bpf 2>&1 &
     bpf=$!
-    await grep -q attached /tmp/bpf || { failed "a BPF program at the $1 of $2" "$(cat /tmp/bpf)"; return 1; }
+    await grep -q attached /tmp/bpf ||
+        { failed "a BPF program at the $1 of $2" "$(cat /tmp/bpf)"; return 1; }
 }
 detach() { kill $bpf && wait $bpf 2>/dev/null; }
 hits() { cat /proc/$bpf/fdinfo/* | sed -n 's/^run_cnt:[^0-9]*//p' | head -n 1; }
@@ -17,9 +18,11 @@ hit() { # NAME
     [ $((after - before)) -ge 100 ] && passed "$1" || failed "$1" "run $before, then $after times"
 }
 attach entry vfs_read
-refused "a function with a BPF program" "vfs_read belongs to the BPF trampoline bpf_trampoline_" $K apply $V --function vfs_read
+refused "a function with a BPF program" "vfs_read belongs to the BPF trampoline bpf_trampoline_" \
+    $K apply $V --function vfs_read
 detach
-await sh -c "! grep -q vfs_read $T/enabled_functions" || failed "the BPF program goes" "$(cat $T/enabled_functions)"
+await sh -c "! grep -q vfs_read $T/enabled_functions" ||
+    failed "the BPF program goes" "$(cat $T/enabled_functions)"
 check "and without it" apply vfs_read,ksys_read,vfs_write 11
 for end in entry exit; do
     attach $end vfs_read
@@ -75,7 +78,8 @@ rmdir $T/instances/second
 # Bad pointers: what faults in a copy ends as in the original.
 /kl/bad-pointers >/tmp/pointers
 grep -q 'getdents64 l -14' /tmp/pointers || failed "bad pointers" "$(cat /tmp/pointers)"
-check "functions that access the user's memory" $K apply $V --function filldir64,core_sys_select,do_sys_poll,read_zero --algorithm random --seed 13
+check "functions that access the user's memory" $K apply $V --function \
+    filldir64,core_sys_select,do_sys_poll,read_zero --algorithm random --seed 13
 /kl/bad-pointers >/tmp/pointers2
 check "bad pointers in copies" cmp /tmp/pointers /tmp/pointers2
 check "undone after bad pointers" undo
@@ -97,7 +101,8 @@ esac
 check "whose stack goes on" sh -c "grep 'Call Trace' -A 30 /tmp/warning | grep '^[^?]*provoke_init'"
 check "undone after a warning" undo
 warn
-[ -z "$(place)" ] && passed "the original has warned before" || failed "the original has warned before" "$(place)"
+[ -z "$(place)" ] && passed "the original has warned before" ||
+    failed "the original has warned before" "$(place)"
 dmesg -n 7
 
 # A task asleep in a copy: its stack, and undo has to wait.
@@ -117,7 +122,8 @@ sleeper=$!
 await asleep $sleeper
 functions </proc/$sleeper/stack | sed 's/ \[.*//' >/tmp/stack2
 check "its stack leads through copies" grep -q "^$reader.kernlane" /tmp/stack2
-sed 's/[.]kernlane.*//' /tmp/stack2 | cmp - /tmp/stack >/tmp/out 2>&1 && passed "and is that of the original" ||
+sed 's/[.]kernlane.*//' /tmp/stack2 | cmp - /tmp/stack >/tmp/out 2>&1 &&
+    passed "and is that of the original" ||
     failed "and is that of the original" "$(cat /tmp/stack2)"
 check "/proc/kallsyms names the copies" grep -q "[tT] $reader.kernlane.\[kernlane_" /proc/kallsyms
 $K undo >/tmp/out 2>&1
@@ -129,7 +135,9 @@ wait $sleeper 2>/dev/null
 check "and is done when it has gone" undo
 
 # A module that comes, uses copies, and goes.
-check "functions that a module calls" apply vfs_read,vfs_write,vfs_iter_read,vfs_iter_write,shmem_file_read_iter,filemap_read,shmem_get_folio_gfp 16
+FOLIO=shmem_get_folio_gfp
+check "functions that a module calls" apply \
+    "vfs_read,vfs_write,vfs_iter_read,vfs_iter_write,shmem_file_read_iter,filemap_read,$FOLIO" 16
 check "a module comes" insmod /kernlane/modules/loop.ko
 mknod /tmp/loop b 7 0 2>/dev/null
 check "a file behind it" losetup /tmp/loop /tmp/data
@@ -147,7 +155,8 @@ check "and wins" grep -q overruled /proc/cmdline
 check "over no group" sh -c "! $K status | grep -q 'functions, '"
 P=/sys/kernel/livepatch/overrule
 await grep -q 0 $P/transition || failed "the livepatch is complete" "$(cat $P/transition)"
-refused "a livepatched function" "cmdline_proc_show belongs to .*overrule" $K apply $V --function cmdline_proc_show
+refused "a livepatched function" "cmdline_proc_show belongs to .*overrule" $K apply $V --function \
+    cmdline_proc_show
 echo 0 >$P/enabled
 check "the livepatch goes" await test ! -d $P
 check "and its module" rmmod overrule

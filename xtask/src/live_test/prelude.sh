@@ -1,14 +1,23 @@
-# What the tests in the guest share: functions to replace, a load that checks what it does, and how a test says its result.
+# What the tests in the guest share: functions to replace, a load that checks what it does, and how
+# a test says its result.
 export PATH=$PATH:/kl
 K="kernlane live"
 V="--vmlinux /kl/vmlinux"
-FUNCTIONS=vfs_read,vfs_write,ksys_read,ksys_write,rw_verify_area,do_filp_open,path_openat,link_path_walk,do_dentry_open,vfs_open,filemap_read
-FUNCTIONS=$FUNCTIONS,shmem_file_read_iter,shmem_write_end,do_sys_openat2,alloc_empty_file,fput,dput,mntput,kmem_cache_alloc_noprof,kmem_cache_free
-FUNCTIONS=$FUNCTIONS,handle_mm_fault,do_user_addr_fault,anon_pipe_buf_release,pipe_read,pipe_write,vfs_getattr,vfs_statx,getname_flags,walk_component
-FUNCTIONS=$FUNCTIONS,lookup_fast,step_into,path_lookupat,filename_lookup,generic_permission,inode_permission,copy_page_to_iter,folio_mark_accessed
-FUNCTIONS=$FUNCTIONS,shmem_get_folio_gfp,filemap_get_entry,do_anonymous_page,wp_page_copy,unmap_page_range,zap_present_ptes,vma_alloc_folio_noprof
-FUNCTIONS=$FUNCTIONS,tcp_v4_rcv,tcp_rcv_established,tcp_sendmsg_locked,tcp_recvmsg_locked,tcp_write_xmit,tcp_ack,__tcp_transmit_skb,ip_rcv,ip_local_deliver
-FUNCTIONS=$FUNCTIONS,__ip_queue_xmit,ip_finish_output2,sock_def_readable,sock_recvmsg,unix_stream_sendmsg,kfree_skb_list_reason,skb_release_data,__netif_receive_skb_core
+FUNCTIONS=vfs_read,vfs_write,ksys_read,ksys_write,rw_verify_area,do_filp_open,path_openat
+FUNCTIONS=$FUNCTIONS,link_path_walk,do_dentry_open,vfs_open,filemap_read
+FUNCTIONS=$FUNCTIONS,shmem_file_read_iter,shmem_write_end,do_sys_openat2,alloc_empty_file,fput,dput
+FUNCTIONS=$FUNCTIONS,mntput,kmem_cache_alloc_noprof,kmem_cache_free
+FUNCTIONS=$FUNCTIONS,handle_mm_fault,do_user_addr_fault,anon_pipe_buf_release,pipe_read,pipe_write
+FUNCTIONS=$FUNCTIONS,vfs_getattr,vfs_statx,getname_flags,walk_component
+FUNCTIONS=$FUNCTIONS,lookup_fast,step_into,path_lookupat,filename_lookup,generic_permission
+FUNCTIONS=$FUNCTIONS,inode_permission,copy_page_to_iter,folio_mark_accessed
+FUNCTIONS=$FUNCTIONS,shmem_get_folio_gfp,filemap_get_entry,do_anonymous_page,wp_page_copy
+FUNCTIONS=$FUNCTIONS,unmap_page_range,zap_present_ptes,vma_alloc_folio_noprof
+FUNCTIONS=$FUNCTIONS,tcp_v4_rcv,tcp_rcv_established,tcp_sendmsg_locked,tcp_recvmsg_locked
+FUNCTIONS=$FUNCTIONS,tcp_write_xmit,tcp_ack,__tcp_transmit_skb,ip_rcv,ip_local_deliver
+FUNCTIONS=$FUNCTIONS,__ip_queue_xmit,ip_finish_output2,sock_def_readable,sock_recvmsg
+FUNCTIONS=$FUNCTIONS,unix_stream_sendmsg,kfree_skb_list_reason,skb_release_data
+FUNCTIONS=$FUNCTIONS,__netif_receive_skb_core
 cd /tmp
 
 # Compilers make parts and copies of functions as they please: those that exist, once.
@@ -16,7 +25,8 @@ existing() { # FUNCTIONS
     echo "$1" | tr , '\n' | awk '
         NR == FNR { wanted[$1]; next }
         $2 ~ /^[tT]$/ && $3 in wanted { seen[$3]++ }
-        END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }' - /proc/kallsyms
+        END { for (name in seen) if (seen[name] == 1) { printf "%s%s", comma, name; comma = "," } }
+        ' - /proc/kallsyms
 }
 FUNCTIONS=$(existing $FUNCTIONS)
 

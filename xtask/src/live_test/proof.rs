@@ -31,7 +31,7 @@ const TEXT_AT: usize = 64;
 const FUNCTIONS: [&str; 5] =
     ["vfs_read", "tcp_v4_rcv", "vfs_open", "kmem_cache_alloc_noprof", "do_filp_open"];
 
-pub fn proof(vmlinux: &[u8]) -> Result<()> {
+pub(super) fn proof(vmlinux: &[u8]) -> Result<()> {
     let kernel = LinkedKernel::parse(vmlinux)?;
     let memory = FileMemory(&kernel);
     let found = survey(&kernel, &memory, true, &|_| {})?;

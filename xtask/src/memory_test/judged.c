@@ -1,11 +1,14 @@
 /*
- * Misses instruction and data caches of every size, in a way that depends on no address that differs from run to run. Needs no library.
- * Nothing reads, changes and writes memory in one instruction, and nothing is wider than a register: what counts accesses counts these alike.
+ * Misses instruction and data caches of every size, in a way that depends on no address that
+ * differs from run to run. Needs no library. No instruction reads, changes and writes memory, and
+ * no access is wider than a register: so all simulators count the accesses alike.
  */
 
 typedef unsigned long ulong;
 
-#define MARK(n) asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00; .long 0x4b4c0000 | %c0" : : "i"(n) : "memory")
+#define MARK(n)                                                            \
+	asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00; .long 0x4b4c0000 | %c0"  \
+		     : : "i"(n) : "memory")
 
 #define FUNCTIONS 2048
 #define WORDS (4UL << 17)

@@ -53,7 +53,7 @@ struct CacheCounts {
     ll_data_misses: u64,
 }
 
-pub fn memory_test(tree: &Path) -> Result<()> {
+pub(crate) fn memory_test(tree: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let program = directory.path().join("judged");
     compile(directory.path(), PROGRAM, &program)?;

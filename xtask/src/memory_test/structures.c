@@ -1,5 +1,6 @@
 /*
- * Makes the kernel use data of known kinds between the marks: files by the hundred, a pipe, memory, page tables. Needs no library.
+ * Makes the kernel use data of known kinds between the marks: hundreds of files, a pipe, memory,
+ * page tables. Needs no library.
  */
 #include "bare.h"
 

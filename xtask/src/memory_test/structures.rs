@@ -26,7 +26,7 @@ const MOST_NAMELESS: f64 = 0.03;
 /// The lines of a page in `server-32k`.
 const LINES_OF_PAGE: u64 = 4096 / 64;
 
-pub fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
+pub(super) fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     let program = crate::bare::compile("structures.c", PROGRAM)?;
     let recording = directory.join("structures.rec");
     std::fs::create_dir(&recording)?;

@@ -22,7 +22,7 @@ const ARGUMENTS: [&str; 9] = [
     "--window-size=1250,1000",
 ];
 
-pub struct Browser {
+pub(super) struct Browser {
     driver: Child,
     port: u16,
     session: String,
@@ -30,7 +30,7 @@ pub struct Browser {
 
 impl Browser {
     /// `profile` is an empty directory.
-    pub fn start(profile: &Path) -> Result<Browser> {
+    pub(super) fn start(profile: &Path) -> Result<Browser> {
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -50,8 +50,11 @@ impl Browser {
         let mut arguments: Vec<String> =
             ARGUMENTS.iter().map(|argument| (*argument).to_owned()).collect();
         arguments.push(format!("--user-data-dir={}", profile.display()));
-        let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": {"args": arguments},
-            "goog:loggingPrefs": {"browser": "ALL"}}}});
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
         let made = browser.ask("POST", "/session", Some(&wanted))?;
         browser.session = format!("/session/{}", made["sessionId"].as_str().context("no session")?);
         Ok(browser)
@@ -94,13 +97,13 @@ impl Browser {
         self.ask("POST", &format!("{}{path}", self.session), Some(body))
     }
 
-    pub fn open(&self, file: &Path) -> Result<()> {
+    pub(super) fn open(&self, file: &Path) -> Result<()> {
         self.tell("/url", &json!({"url": format!("file://{}", file.display())}))?;
         Ok(())
     }
 
     /// Runs a script and returns its result.
-    pub fn run(&self, script: &str) -> Result<Value> {
+    pub(super) fn run(&self, script: &str) -> Result<Value> {
         self.tell("/execute/sync", &json!({"script": script, "args": []}))
     }
 
@@ -109,18 +112,18 @@ impl Browser {
         Ok(found[ELEMENT].as_str().context("no element")?.to_owned())
     }
 
-    pub fn click(&self, selector: &str) -> Result<()> {
+    pub(super) fn click(&self, selector: &str) -> Result<()> {
         self.tell(&format!("/element/{}/click", self.find(selector)?), &json!({}))?;
         Ok(())
     }
 
-    pub fn keys(&self, selector: &str, text: &str) -> Result<()> {
+    pub(super) fn keys(&self, selector: &str, text: &str) -> Result<()> {
         self.tell(&format!("/element/{}/value", self.find(selector)?), &json!({"text": text}))?;
         Ok(())
     }
 
     /// The messages of the page's console since the last call.
-    pub fn complaints(&self) -> Result<Vec<Value>> {
+    pub(super) fn complaints(&self) -> Result<Vec<Value>> {
         let log = self.tell("/se/log", &json!({"type": "browser"}))?;
         Ok(log.as_array().context("no log")?.clone())
     }

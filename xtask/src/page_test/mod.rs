@@ -29,7 +29,7 @@ const SECTIONS: [&str; 8] = [
     "Functions",
 ];
 
-pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
+pub(crate) fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let kernlane = crate::kernlane()?;
     let [page, again, evil] =
@@ -174,7 +174,8 @@ import pyarrow.compute as compute, pyarrow.parquet as parquet
 found = {}
 for name in ['services', 'functions', 'chains', 'invocations', 'tasks']:
     table = parquet.read_table(f'{sys.argv[1]}/{name}.parquet')
-    found[name] = {column: compute.sum(table[column]).as_py() for column in ['instructions', 'l1i_misses'] if column in table.column_names}
+    summed = {'instructions', 'l1i_misses'} & set(table.column_names)
+    found[name] = {column: compute.sum(table[column]).as_py() for column in summed}
     found[name]['machine'] = table.schema.metadata[b'machine'].decode()
     if name == 'invocations': used = set(table['task'].to_pylist())
     if name == 'tasks': found['nameless'] = len(used - set(table['task'].to_pylist()))
@@ -218,7 +219,8 @@ fn works(browser: &Browser) -> Result<()> {
     let column = browser.run(&format!(
         "{} section.id = 'services'; section.querySelector('input').id = 'search';
         const titles = [...section.querySelectorAll('th button')];
-        const column = titles.findIndex((title) => title.textContent.startsWith('calls') && !title.textContent.includes('/'));
+        const column = titles.findIndex(({{ textContent: title }}) =>
+            title.startsWith('calls') && !title.includes('/'));
         if (column >= 0) titles[column].id = 'by-calls';
         return column",
         table("Services")
@@ -290,14 +292,18 @@ fn works(browser: &Browser) -> Result<()> {
 /// is (WCAG 2, relative luminance).
 const CONTRASTS: &str = "
 const rgb = (color) => color.match(/[\\d.]+/g).slice(0, 3).map(Number);
-const light = (color) => rgb(color).map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+const light = (color) => rgb(color).map((v) => linear(v / 255))
   .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
 const ground = getComputedStyle(document.body).backgroundColor;
 const panel = getComputedStyle(document.querySelector('.card')).backgroundColor;
-const worst = ['body', 'caption', 'th', 'td', 'nav a', '.card b', '.card span', 'figcaption', 'button', 'summary', 'footer', 'svg .axis'].map((what) => {
+const texts = ['body', 'caption', 'th', 'td', 'nav a', '.card b', '.card span', 'figcaption',
+  'button', 'summary', 'footer', 'svg .axis'];
+const worst = texts.map((what) => {
   const style = getComputedStyle(document.querySelector(what));
   const text = light(what.startsWith('svg') ? style.fill : style.color);
-  const ratios = [ground, panel].map(light).map((back) => (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05));
+  const ratios = [ground, panel].map(light)
+    .map((back) => (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05));
   return [Math.min(...ratios), what];
 }).sort((a, b) => a[0] - b[0])[0];
 return [worst[0], `${worst[1]} on ${ground}`];
@@ -344,7 +350,8 @@ fn data_misses() -> Value {
 
 fn misses_by_data_structure(browser: &Browser) -> Result<()> {
     let shown = browser.run(&format!(
-        "{} return [...section.querySelectorAll('tbody tr')].map((r) => [...r.cells].map((c) => c.textContent).join('|'))
+        "{} return [...section.querySelectorAll('tbody tr')]
+            .map((r) => [...r.cells].map((c) => c.textContent).join('|'))
             .concat([...section.querySelectorAll('.bars .value')].map((v) => v.textContent))",
         table("Misses by data structure")
     ))?;

@@ -1,5 +1,6 @@
 /*
- * Does between the marks what is hard to record exactly, and prints how many instructions that took by the guest's own count.
+ * Does between the marks what is hard to record exactly, and prints how many instructions that
+ * took by the guest's own count.
  * Under -icount shift=0 the time stamp counter counts instructions. Needs no library.
  *
  * counted whole|unended|failed
@@ -53,7 +54,10 @@ static void touch_pages(void)
 		page[i * 4096] += i;
 }
 
-/* The string instruction behind this immediate is to be reached REPEATS times, and raises an exception once. */
+/*
+ * The string instruction behind this immediate is reached REPEATS times, and
+ * raises an exception once.
+ */
 static void repeat(void)
 {
 	byte *to = map(2 * 4096, 3, -1);

@@ -8,14 +8,14 @@ use guest::{self, Boot, GuestClock, GuestContents, GuestOutcome};
 use std::path::Path;
 use trace::{CpuId, StreamEvent};
 
-pub const PROGRAM: &str = include_str!("pinned.c");
+pub(super) const PROGRAM: &str = include_str!("pinned.c");
 /// As in `pinned.c`.
 const ROUNDS: u64 = 200;
 const MARKS: u64 = 5 * ROUNDS;
 const FIRST_MARK: u32 = 16;
 
 /// Records a guest with this number of CPUs, twice, and with the plugin's own audit.
-pub fn each_execution_has_its_cpu(machine: &TestedMachine, cpus: u8) -> Result<()> {
+pub(super) fn each_execution_has_its_cpu(machine: &TestedMachine, cpus: u8) -> Result<()> {
     let paths = ["cpus", "cpus-again", "cpus-verified"].map(|name| machine.out(name));
     for path in &paths[..2] {
         boot(machine, cpus, path, &[])?;

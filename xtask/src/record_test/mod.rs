@@ -27,7 +27,7 @@ const REPEATS: u64 = 50;
 const PATCHED_CALLS: u64 = 30;
 const ALIAS_CALLS: u64 = 40;
 
-pub fn record_test(tree: &Path) -> Result<()> {
+pub(crate) fn record_test(tree: &Path) -> Result<()> {
     let kernel = GuestKernel::open(tree, None)?;
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let machine = TestedMachine {

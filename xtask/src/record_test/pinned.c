@@ -1,6 +1,6 @@
 /*
- * Between the marks, one process on each CPU executes mark 16 + CPU again and again, and does what lets
- * other CPUs take a turn: system calls, page faults, giving up the CPU, waking its neighbour.
+ * Between the marks, one process on each CPU executes mark 16 + CPU again and again, and does what
+ * lets other CPUs take a turn: system calls, page faults, giving up the CPU, waking its neighbour.
  *
  * pinned CPUS
  */

@@ -3,7 +3,8 @@
  *
  * known inner|outer|work
  *
- * inner: the marks stand directly around the work; outer: around the reading of the kernel's counters, too; work: nothing but the work.
+ * inner: the marks stand directly around the work; outer: around the reading of the kernel's
+ * counters, too; work: only the work.
  */
 
 #include "bare.h"
@@ -28,7 +29,9 @@
 #define SLEEPS 10
 #define CALLS 100
 
-static const char *const names[] = { "/proc/stat", "/proc/vmstat", "/proc/interrupts", "/proc/softirqs" };
+static const char *const names[] = {
+	"/proc/stat", "/proc/vmstat", "/proc/interrupts", "/proc/softirqs",
+};
 #define FILES 4
 #define ROOM 65536
 

@@ -2,11 +2,11 @@
 
 /// Speer's compiler lays procedures and blocks out by Pettis and Hansen's algorithms. The other is
 /// the default of `kernlane layout`.
-pub const ALGORITHMS: [&str; 2] = ["pettis-hansen", "ext-tsp-global"];
+pub(super) const ALGORITHMS: [&str; 2] = ["pettis-hansen", "ext-tsp-global"];
 /// The kernel for all four benchmarks together.
-pub const AVERAGE: &str = "average";
+pub(super) const AVERAGE: &str = "average";
 
 /// The name of a layout: of the kernel that it makes.
-pub fn layout_name(kernel: &str, algorithm: &str) -> String {
+pub(super) fn layout_name(kernel: &str, algorithm: &str) -> String {
     format!("{kernel}.{algorithm}")
 }

@@ -23,7 +23,7 @@ use suite::benchmark::Benchmark;
 const MACHINE: &str = "server-32k";
 
 /// Makes the tables in `directory`.
-pub fn speer(directory: &Path) -> Result<()> {
+pub(crate) fn speer(directory: &Path) -> Result<()> {
     let tree = kernel::tree(Compiler::Gcc)?;
     let work = Work {
         kernlane: crate::kernlane()?,

@@ -6,14 +6,14 @@ use suite::list;
 
 /// One of his four benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub(super) struct Group {
     pub name: &'static str,
     source: Source,
     /// What he measured of the whole.
     pub whole: &'static str,
 }
 
-pub const GROUPS: [Group; 4] = [
+pub(super) const GROUPS: [Group; 4] = [
     Group { name: "mckusick", source: Source::McKusick, whole: "4.8 %" },
     Group { name: "osbench", source: Source::Osbench, whole: "0 to 17 %, no figure of the whole" },
     Group { name: "kbx", source: Source::Kbx, whole: "4 % of real and of system time" },
@@ -25,7 +25,7 @@ pub const GROUPS: [Group; 4] = [
 ];
 
 impl Group {
-    pub fn benchmarks(&self) -> Vec<&'static Benchmark> {
+    pub(super) fn benchmarks(&self) -> Vec<&'static Benchmark> {
         list::all().into_iter().filter(|benchmark| benchmark.source == self.source).collect()
     }
 }
@@ -72,7 +72,7 @@ const ROWS: &[(&str, &str, &str)] = &[
 ];
 
 /// His row for a benchmark, and his improvement in percent.
-pub fn row(benchmark: &str) -> Option<(&'static str, &'static str)> {
+pub(super) fn row(benchmark: &str) -> Option<(&'static str, &'static str)> {
     ROWS.iter().find(|(name, ..)| *name == benchmark).map(|(_, row, percent)| (*row, *percent))
 }
 

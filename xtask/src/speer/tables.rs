@@ -11,7 +11,7 @@ use std::fmt::Write;
 ///
 /// # Errors
 /// A benchmark or a kernel is missing in `costs`.
-pub fn markdown(costs: &[OperationCost]) -> Result<String> {
+pub(super) fn markdown(costs: &[OperationCost]) -> Result<String> {
     let mut text = String::new();
     for algorithm in ALGORITHMS {
         kernels(&mut text, costs, algorithm)?;
@@ -93,7 +93,8 @@ fn rows(text: &mut String, costs: &[OperationCost], group: &Group) -> Result<()>
         };
         let _ = writeln!(
             text,
-            "| `{}` | {:.0} | {:.1} → {:.1} | {:.1} → {:.1} | {:.0} → {:.0} | {} | {} | {} | {row} | \
+            "| `{}` | {:.0} | {:.1} → {:.1} | {:.1} → {:.1} | {:.0} → {:.0} | {} | {} | {} | \
+             {row} | \
              {percent} |",
             benchmark.name,
             original.kernel_instructions + original.user_instructions,
@@ -153,7 +154,8 @@ mod tests {
         let row =
             format!("| kbx, {kbx} benchmarks | 0.0 % | 0.0 % | **10.0 %** | 0.0 % | 0.0 % | 4 %");
         assert!(text.contains(&row), "{text}");
-        let row = "| `call/ioctl-terminal` | 700 | 30.0 → 30.0 | 5.0 → 5.0 | 1100 → 1000 | 10.0 % | \
+        let row = "| `call/ioctl-terminal` | 700 | 30.0 → 30.0 | 5.0 → 5.0 | 1100 → 1000 | 10.0 % \
+                   | \
                    0.0 % | 10.0 % | ioctl(0, TCGETA, &termio) | 23 % |";
         assert!(text.contains(row), "{text}");
     }

@@ -1,15 +1,18 @@
 /*
- * What a kernel for User Mode Linux is asked to do: few system calls with much work behind each, since its system calls go through
- * ptrace(2) and would hide the kernel's own code. Runs as init: load WORD ROUNDS [stay], with WORD mmsg, uring, pktgen or all.
+ * The load of a kernel for User Mode Linux: few system calls with much work behind each. Its
+ * system calls go through ptrace(2), which would hide the kernel's own code. Runs as init: load
+ * WORD ROUNDS [stay], with WORD mmsg, uring, pktgen or all.
  *
- * Everything that comes back is compared. Prints "passed: WORD" or "failed: WHAT", and powers off; with "stay" it prints "staying" when all
- * passed, and sleeps until the kernel is ended from outside.
+ * Compares everything that comes back. Prints "passed: WORD" or "failed: WHAT", and powers off.
+ * With "stay" it prints "staying" when all passed, and sleeps until the kernel is ended from
+ * outside.
  */
 #include "bare.h"
 
 enum {
-	NR_READ = 0, NR_WRITE = 1, NR_OPEN = 2, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16, NR_PAUSE = 34, NR_SOCKET = 41, NR_BIND = 49,
-	NR_CONNECT = 42, NR_GETSOCKNAME = 51, NR_SETSOCKOPT = 54, NR_MOUNT = 165, NR_REBOOT = 169, NR_RECVMMSG = 299, NR_SENDMMSG = 307,
+	NR_READ = 0, NR_WRITE = 1, NR_OPEN = 2, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16,
+	NR_PAUSE = 34, NR_SOCKET = 41, NR_BIND = 49, NR_CONNECT = 42, NR_GETSOCKNAME = 51,
+	NR_SETSOCKOPT = 54, NR_MOUNT = 165, NR_REBOOT = 169, NR_RECVMMSG = 299, NR_SENDMMSG = 307,
 	NR_MEMFD_CREATE = 319, NR_IO_URING_SETUP = 425, NR_IO_URING_ENTER = 426
 };
 
@@ -95,7 +98,11 @@ static void aim_messages(void)
 
 static void mmsg(long rounds)
 {
-	static struct { short family, port; unsigned int address; ulong zero; } to = { 2, 0, 0x0100007f, 0 };
+	static struct {
+		short family, port;
+		unsigned int address;
+		ulong zero;
+	} to = { 2, 0, 0x0100007f, 0 };
 	static int room = 8 << 20, size = sizeof(to);
 	long in = call(NR_SOCKET, 2, 2, 0, 0, 0, 0), out = call(NR_SOCKET, 2, 2, 0, 0, 0, 0);
 	ulong sent = 0, received = 0;
@@ -118,7 +125,9 @@ static void mmsg(long rounds)
 		require(call(NR_RECVMMSG, in, (long)messages, BATCH, 0, 0, 0) == BATCH, "recvmmsg");
 		for (int i = 0; i < BATCH; i++, received++) {
 			require(messages[i].length == PAYLOAD, "a datagram's length");
-			require(payloads[i][0] == received && payloads[i][PAYLOAD / 8 - 1] == received, "a datagram's contents");
+			require(payloads[i][0] == received &&
+				payloads[i][PAYLOAD / 8 - 1] == received,
+				"a datagram's contents");
 		}
 	}
 }
@@ -174,8 +183,10 @@ static void uring(long rounds)
 	byte *requests = ring_at(fd, 0), *results = ring_at(fd, 0x8000000);
 	struct submission *submissions = (struct submission *)ring_at(fd, 0x10000000);
 	volatile unsigned int *tail = (void *)(requests + parameters[11]);
-	unsigned int *array = (void *)(requests + parameters[16]), mask = *(unsigned int *)(requests + parameters[12]);
-	volatile unsigned int *head = (void *)(results + parameters[20]), *end = (void *)(results + parameters[21]);
+	unsigned int *array = (void *)(requests + parameters[16]);
+	unsigned int mask = *(unsigned int *)(requests + parameters[12]);
+	volatile unsigned int *head = (void *)(results + parameters[20]);
+	volatile unsigned int *end = (void *)(results + parameters[21]);
 	unsigned int cq_mask = *(unsigned int *)(results + parameters[22]);
 	struct completion *completions = (void *)(results + parameters[25]);
 
@@ -264,7 +275,8 @@ static void pktgen(long rounds)
 	tell(device, "dst 127.0.0.1");
 	tell("/proc/net/pktgen/pgctrl", "start\n");
 	fd = call(NR_OPEN, (long)device, 0, 0, 0, 0, 0);
-	require(fd >= 0 && call(NR_READ, fd, (long)said, sizeof(said) - 1, 0, 0, 0) > 0, "reading pktgen's result");
+	require(fd >= 0 && call(NR_READ, fd, (long)said, sizeof(said) - 1, 0, 0, 0) > 0,
+		"reading pktgen's result");
 	require(contains(said, sentence("pkts-sofar: ", packets)), said);
 	require(contains(said, "errors: 0"), said);
 }

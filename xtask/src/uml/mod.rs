@@ -11,16 +11,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LOAD: &str = include_str!("load.c");
-pub const LOADS: [&str; 3] = ["mmsg", "uring", "pktgen"];
+pub(crate) const LOADS: [&str; 3] = ["mmsg", "uring", "pktgen"];
 /// Datagrams, or packets, in each round of a load, and requests in a round of io_uring: BATCH and
 /// DEPTH in `load.c`.
-pub const DATAGRAMS: u64 = 512;
-pub const REQUESTS: u64 = 256;
+pub(crate) const DATAGRAMS: u64 = 512;
+pub(crate) const REQUESTS: u64 = 256;
 /// Only a kernel that hangs takes this long.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Relinks the tree's kernel with `kernlane relink` and these arguments.
-pub fn relinked(
+pub(crate) fn relinked(
     kernlane: &Path,
     tree: &Path,
     arguments: &[&str],
@@ -33,12 +33,12 @@ pub fn relinked(
 }
 
 /// The root file system of the guests: a directory with the load as its init.
-pub struct UmlGuest {
+pub(crate) struct UmlGuest {
     root: PathBuf,
 }
 
 impl UmlGuest {
-    pub fn new(scratch: &Path) -> Result<UmlGuest> {
+    pub(crate) fn new(scratch: &Path) -> Result<UmlGuest> {
         use std::os::unix::fs::PermissionsExt;
         let root = scratch.join("root");
         fs::create_dir_all(root.join("proc"))?;
@@ -49,7 +49,7 @@ impl UmlGuest {
     }
 
     /// Boots a kernel with these arguments for its load.
-    pub fn boot(&self, kernel: &Path, load: &[&str]) -> Result<UmlProcess> {
+    pub(crate) fn boot(&self, kernel: &Path, load: &[&str]) -> Result<UmlProcess> {
         let console = self.root.with_file_name("console");
         let log = fs::File::create(&console)?;
         let child = Command::new(kernel)
@@ -79,23 +79,23 @@ impl UmlGuest {
 }
 
 /// A running kernel. Dropping this kills it.
-pub struct UmlProcess {
+pub(crate) struct UmlProcess {
     child: Child,
     kernel: PathBuf,
     console: PathBuf,
 }
 
 impl UmlProcess {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn said(&self) -> Result<String> {
+    pub(crate) fn said(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.console)?).replace('\r', ""))
     }
 
     /// Waits until the kernel ends. Returns its console.
-    pub fn ended(mut self) -> Result<String> {
+    pub(crate) fn ended(mut self) -> Result<String> {
         let begun = Instant::now();
         while begun.elapsed() < LIMIT {
             if let Some(status) = self.child.try_wait()? {
@@ -113,7 +113,7 @@ impl UmlProcess {
     }
 
     /// Waits until the load has passed and stays.
-    pub fn stays(&mut self) -> Result<()> {
+    pub(crate) fn stays(&mut self) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < LIMIT {
             if self.said()?.contains("staying\n") {
@@ -141,7 +141,7 @@ impl Drop for UmlProcess {
 }
 
 /// Fails unless each load reports that it passed and nothing warns.
-pub fn judge(said: &str, loads: &[&str], what: &str) -> Result<()> {
+pub(crate) fn judge(said: &str, loads: &[&str], what: &str) -> Result<()> {
     for load in loads {
         ensure!(
             said.contains(&format!("passed: {load}\n")),

@@ -33,7 +33,10 @@ static long call(long number, long a, long b, long c, long d)
 	register long r10 asm("r10") = d;
 	long result;
 
-	asm volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+	asm volatile("syscall"
+		     : "=a"(result)
+		     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+		     : "rcx", "r11", "memory");
 	return result;
 }
 

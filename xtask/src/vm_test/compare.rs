@@ -5,7 +5,7 @@
 
 use guest::{GuestEnd, GuestOutcome};
 
-pub struct Tests<'a> {
+pub(super) struct Tests<'a> {
     pub before: &'a GuestOutcome,
     pub after: &'a GuestOutcome,
 }
@@ -13,7 +13,7 @@ pub struct Tests<'a> {
 impl Tests<'_> {
     /// Compares one test. The error names the kernel that failed: a test that fails under the
     /// original kernel proves nothing.
-    pub fn compare(&self, test: &str) -> Result<(), String> {
+    pub(super) fn compare(&self, test: &str) -> Result<(), String> {
         let before =
             section(self.before, test).map_err(|why| format!("the original kernel: {why}"))?;
         let after = section(self.after, test)?;
@@ -25,7 +25,7 @@ impl Tests<'_> {
     }
 
     /// Checks that both guests ran all tests and stopped by themselves.
-    pub fn ended(&self) -> Result<(), String> {
+    pub(super) fn ended(&self) -> Result<(), String> {
         for (kernel, outcome) in
             [("the original kernel", self.before), ("the new kernel", self.after)]
         {
@@ -78,7 +78,7 @@ fn difference(before: &str, after: &str) -> String {
 }
 
 /// The end of a text for an error message.
-pub fn last_words(text: &str) -> String {
+pub(super) fn last_words(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(8)..].join("\n")
 }

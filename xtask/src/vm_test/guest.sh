@@ -1,12 +1,14 @@
-# What a kernel must still do when its code has been laid out anew. Each test prints what it saw, without addresses and times, so that two
-# kernels can be compared; it fails when a kernel does what no good kernel does.
+# What a kernel must still do when its code has been laid out anew. Each test prints what it saw,
+# without addresses and times, so that two kernels can be compared; it fails when a kernel does what
+# no good kernel does.
 
 tracing=/sys/kernel/tracing
 cd /tmp
 echo 512 > $tracing/buffer_size_kb
 mkfifo /tmp/silence
 
-# Little work that touches files, pipes, processes and TCP, and ends by itself: tracing makes it slow.
+# Little work that touches files, pipes, processes and TCP, and ends by itself: tracing makes it
+# slow.
 work() {
     dd if=/kernlane/data of=/tmp/work bs=4k count=20 2> /dev/null
     cat /tmp/work | md5sum > /dev/null
@@ -32,7 +34,8 @@ transfer() {
 
 # Functions of a stack trace, each by its name: no address, no offset, no suffix of a part.
 functions() {
-    sed -n -e 's/^\[<0>\] *\([A-Za-z_0-9]*\)[.+].*/\1/p' -e 's/^\(\[[^]]*\]\)* *\([A-Za-z_][A-Za-z_0-9]*\)\(\.[^+ ]*\)*+0x.*/\2/p'
+    sed -n -e 's/^\[<0>\] *\([A-Za-z_0-9]*\)[.+].*/\1/p' -e \
+        's/^\(\[[^]]*\]\)* *\([A-Za-z_][A-Za-z_0-9]*\)\(\.[^+ ]*\)*+0x.*/\2/p'
 }
 
 # The first process of that name.
@@ -45,7 +48,9 @@ mark() { echo "kernlane-mark $1" > /dev/kmsg; }
 # The functions on the stack of the first task of that name in the log of sysrq-t.
 task_functions() {
     log_since "$1" | sed -e 's/^\[ *[0-9.]*\]\(\[[^]]*\]\)* //' |
-        awk -v task="task:$2 " 'index($0, "task:") == 1 { on = !seen && index($0, task) == 1; if (on) seen = 1 } on' |
+        awk -v task="task:$2 " '
+            index($0, "task:") == 1 { on = !seen && index($0, task) == 1; if (on) seen = 1 }
+            on' |
         grep -v ' ? ' | functions
 }
 
@@ -113,7 +118,9 @@ test_sysrq() {
     mark cpus
     echo l > /proc/sysrq-trigger
     sleep 1
-    log_since cpus | functions | grep -x -E 'sysrq_handle_showallcpus|__handle_sysrq|write_sysrq_trigger|vfs_write|ksys_write|do_syscall_64' | sort -u
+    log_since cpus | functions |
+        grep -x -e sysrq_handle_showallcpus -e __handle_sysrq -e write_sysrq_trigger \
+            -e vfs_write -e ksys_write -e do_syscall_64 | sort -u
     log_since tasks | grep -c -i 'unreliable\|bad frame\|ORC unwinder' && return 1
     kill $sleeping
 } 2> /dev/null
@@ -151,14 +158,17 @@ test_function_graph() {
 
 # At the entries of hot functions, and on every instruction of the first bytes of some.
 test_kprobes() {
-    hot="vfs_read vfs_write ksys_read do_sys_openat2 tcp_sendmsg tcp_recvmsg tcp_v4_rcv ip_rcv __alloc_skb do_exit wake_up_new_task \
-        vfs_statx link_path_walk pipe_write pipe_read shmem_get_folio_gfp handle_mm_fault filemap_map_pages do_syscall_64"
-    for name in $hot; do echo "p:entry/$name $name" >> $tracing/kprobe_events && echo "probed $name"; done
+    hot="vfs_read vfs_write ksys_read do_sys_openat2 tcp_sendmsg tcp_recvmsg tcp_v4_rcv ip_rcv \
+        __alloc_skb do_exit wake_up_new_task vfs_statx link_path_walk pipe_write pipe_read \
+        shmem_get_folio_gfp handle_mm_fault filemap_map_pages do_syscall_64"
+    for name in $hot; do echo "p:entry/$name $name" >> $tracing/kprobe_events &&
+        echo "probed $name"; done
     probed=0
     for name in vfs_read vfs_write tcp_sendmsg_locked tcp_v4_rcv link_path_walk; do
         offset=1
         while [ $offset -lt 120 ]; do
-            echo "p:inside/${name}_$offset $name+$offset" >> $tracing/kprobe_events && probed=$((probed + 1))
+            echo "p:inside/${name}_$offset $name+$offset" >> $tracing/kprobe_events &&
+                probed=$((probed + 1))
             offset=$((offset + 1))
         done
     done 2> /dev/null
@@ -188,7 +198,8 @@ test_kprobes_on_parts() {
         echo "p:parts/p$wanted $name" >> $tracing/kprobe_events && got=$((got + 1))
     done 2> /dev/null
     if [ $wanted -gt 0 ]; then
-        [ $((got * 2)) -gt $wanted ] || { echo "only $got of $wanted parts can be probed"; return 1; }
+        [ $((got * 2)) -gt $wanted ] ||
+            { echo "only $got of $wanted parts can be probed"; return 1; }
         echo 1 > $tracing/events/parts/enable
         work
         sleep 1
@@ -214,7 +225,8 @@ test_tracepoints() {
         work
         grep -q -v '^#' $tracing/trace && return 1
     done
-    for event in sched/sched_switch raw_syscalls/sys_enter kmem/kmem_cache_alloc net/net_dev_xmit; do
+    for event in sched/sched_switch raw_syscalls/sys_enter kmem/kmem_cache_alloc net/net_dev_xmit;
+        do
         echo 1 > $tracing/events/$event/enable
         work
         echo 0 > $tracing/events/$event/enable
@@ -228,11 +240,14 @@ test_bad_pointers() { /kernlane/bad-pointers; }
 
 test_modules() {
     for module in loop dummy veth; do insmod /kernlane/modules/$module.ko || return 1; done
-    ip link add v0 type veth && ip link set v0 up && ip link show v0 > /dev/null && ip link del v0 && echo "veth works"
-    ip link add d0 type dummy && ip addr add 10.9.9.1/24 dev d0 && ip link set d0 up && ping -c 1 -q 10.9.9.1 > /dev/null && echo "dummy works"
+    ip link add v0 type veth && ip link set v0 up && ip link show v0 > /dev/null &&
+        ip link del v0 && echo "veth works"
+    ip link add d0 type dummy && ip addr add 10.9.9.1/24 dev d0 && ip link set d0 up &&
+        ping -c 1 -q 10.9.9.1 > /dev/null && echo "dummy works"
     ip link del d0
     dd if=/dev/zero of=/tmp/disk bs=1M count=16 2> /dev/null
-    mkdir -p /tmp/mnt && losetup /dev/loop0 /tmp/disk && mke2fs /dev/loop0 > /dev/null && mount -t ext4 /dev/loop0 /tmp/mnt && cp /kernlane/data /tmp/mnt && sync
+    mkdir -p /tmp/mnt && losetup /dev/loop0 /tmp/disk && mke2fs /dev/loop0 > /dev/null &&
+        mount -t ext4 /dev/loop0 /tmp/mnt && cp /kernlane/data /tmp/mnt && sync
     echo 3 > /proc/sys/vm/drop_caches
     md5sum < /tmp/mnt/data
     umount /tmp/mnt && losetup -d /dev/loop0
@@ -256,7 +271,8 @@ test_livepatch() {
 
 # Up to here nothing was provoked, but that sysrq printed traces.
 test_no_complaints() {
-    dmesg | grep -E 'WARNING: CPU|BUG: |Oops|general protection|stack segment|soft lockup|detected stall|ORC unwinder|unreliable' && return 1
+    dmesg | grep -e 'WARNING: CPU' -e 'BUG: ' -e Oops -e 'general protection' -e 'stack segment' \
+        -e 'soft lockup' -e 'detected stall' -e 'ORC unwinder' -e unreliable && return 1
     mark=$(dmesg | grep -n 'kernlane-mark tasks' | head -1 | cut -d: -f1)
     dmesg | head -n ${mark:-100000} | grep -E 'Call Trace|RIP:' && return 1
     return 0
@@ -269,9 +285,13 @@ test_provoked() {
         mark $what
         (echo $what > /sys/kernel/debug/provoke-crash/DIRECT) 2> /dev/null
         sleep 1
-        log_since $what | sed -n -e 's/.*\(WARNING: CPU\): [0-9]* PID: [0-9]* at \([^ ]*\) \([^+]*\)+.*/\1 at \2 \3/p' -e 's/.*\(BUG: kernel NULL[^,]*\).*/\1/p' \
+        log_since $what |
+            sed -n \
+                -e 's/.*\(WARNING: CPU\): [0-9]* PID: [0-9]* at \([^ ]*\) \([^+]*\)+.*/\1 at \2 \3/p' \
+                -e 's/.*\(BUG: kernel NULL[^,]*\).*/\1/p' \
             -e 's/.*RIP: 0010:\([A-Za-z_0-9]*\)+.*/in \1/p'
-        log_since $what | sed -e 's/^\[ *[0-9.]*\]\(\[[^]]*\]\)* //' | sed -n '/Call Trace/,/<\/TASK>/p' | grep -v ' ? ' | functions
+        log_since $what | sed -e 's/^\[ *[0-9.]*\]\(\[[^]]*\]\)* //' |
+            sed -n '/Call Trace/,/<\/TASK>/p' | grep -v ' ? ' | functions
     done
     work
 }

@@ -89,7 +89,7 @@ const WORKLOADS: &str = "workloads";
 const MODULES: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
 
 /// `wanted` are names of machines, or "workloads". Without names, everything runs.
-pub fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
+pub(crate) fn vm_test(old: &Path, new: &Path, wanted: &[&str]) -> Result<()> {
     let (old, new) = (GuestKernel::open(old, None)?, GuestKernel::open(new, None)?);
     let is_wanted = |name: &str| wanted.is_empty() || wanted.contains(&name);
     let exists = |name: &str| name == WORKLOADS || MACHINES.iter().any(|m| m.machine.name == name);

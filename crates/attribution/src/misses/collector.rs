@@ -15,7 +15,7 @@ pub(crate) const USER_MODE: &str = "(user mode)";
 /// Torrellas counts by ranges of 1 KB (1998, figures 1 and 2).
 pub(crate) const RANGE: u64 = 1024;
 
-pub struct MissCollector<'a> {
+pub(super) struct MissCollector<'a> {
     symbols: &'a KernelSymbols,
     memory: DataOwners,
     names: Vec<&'a str>,
@@ -43,7 +43,7 @@ struct TranslationFacts {
 
 /// The counts of one machine.
 #[derive(Default)]
-pub struct MachineMisses {
+pub(super) struct MachineMisses {
     /// By the number of the function.
     pub functions: Vec<MachineCounters>,
     /// L1I misses of the kernel by range.
@@ -73,7 +73,7 @@ impl MachineMisses {
 }
 
 impl<'a> MissCollector<'a> {
-    pub fn new(
+    pub(super) fn new(
         symbols: &'a KernelSymbols,
         memory: DataOwners,
         machines: usize,
@@ -94,7 +94,7 @@ impl<'a> MissCollector<'a> {
     }
 
     /// Names the pending frames, and adds up executed instructions.
-    pub fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         for machine in &mut self.machines {
             let mut frames: Vec<u64> = machine.pending.keys().copied().collect();
             frames.sort_unstable();
@@ -108,11 +108,11 @@ impl<'a> MissCollector<'a> {
         }
     }
 
-    pub fn machine(&self, number: usize) -> &MachineMisses {
+    pub(super) fn machine(&self, number: usize) -> &MachineMisses {
         &self.machines[number]
     }
 
-    pub fn references(&self) -> &BTreeMap<u64, u64> {
+    pub(super) fn references(&self) -> &BTreeMap<u64, u64> {
         &self.references
     }
 
@@ -120,7 +120,7 @@ impl<'a> MissCollector<'a> {
         &self.names
     }
 
-    pub fn structures(&self) -> &[Structure] {
+    pub(super) fn structures(&self) -> &[Structure] {
         self.memory.structures()
     }
 

@@ -63,18 +63,18 @@ impl StructureClass {
 
 /// A data structure: its class and its name, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Structure {
+pub(super) struct Structure {
     pub class: StructureClass,
     pub name: String,
 }
 
 /// The number of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StructureId(pub u32);
+pub(super) struct StructureId(pub u32);
 
 /// The data structure that a miss belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MissOwner {
+pub(super) enum MissOwner {
     Known(StructureId),
     /// Known later: the next use of this frame.
     Pending(u64),
@@ -96,7 +96,7 @@ const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
 const CPU_ENTRY_AREA: Range<u64> = 0xffff_fe00_0000_0000..0xffff_fe80_0000_0000;
 const PAGE: u64 = 4096;
 
-pub struct DataOwners {
+pub(super) struct DataOwners {
     variables: Variables,
     direct_map: Range<u64>,
     vmalloc: Range<u64>,
@@ -114,7 +114,7 @@ pub struct DataOwners {
 
 impl DataOwners {
     /// `header`: the recording's header, which contains the addresses of the kernel's regions.
-    pub fn new(header: &RecordingHeader, variables: Variables) -> DataOwners {
+    pub(super) fn new(header: &RecordingHeader, variables: Variables) -> DataOwners {
         let value = |name: &str| {
             let (_, text) = header
                 .conditions
@@ -144,16 +144,16 @@ impl DataOwners {
     }
 
     /// Why the recording does not contain the use of frames; `None` when it does.
-    pub fn unknown(&self) -> Option<&str> {
+    pub(super) fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
     }
 
-    pub fn structures(&self) -> &[Structure] {
+    pub(super) fn structures(&self) -> &[Structure] {
         &self.structures
     }
 
     /// The caches' names so far.
-    pub fn slab_caches(&mut self, names: &[String]) {
+    pub(super) fn slab_caches(&mut self, names: &[String]) {
         for name in &names[self.slab_caches.len().min(names.len())..] {
             let cache = self.structure(StructureClass::Slab, name);
             self.slab_caches.push(cache);
@@ -162,7 +162,11 @@ impl DataOwners {
 
     /// A frame's use changes. Gives, when misses pend on it, the frame and what it was or is used
     /// for.
-    pub fn change(&mut self, change: &FrameUseChange, mut settled: impl FnMut(u64, StructureId)) {
+    pub(super) fn change(
+        &mut self,
+        change: &FrameUseChange,
+        mut settled: impl FnMut(u64, StructureId),
+    ) {
         let end = change.frame + change.frames;
         let size = usize::try_from(end).unwrap_or(usize::MAX);
         if size > self.frames.len() {
@@ -183,7 +187,7 @@ impl DataOwners {
     }
 
     /// What misses that pend on this frame belong to by now.
-    pub fn settle(&mut self, frame: u64) -> StructureId {
+    pub(super) fn settle(&mut self, frame: u64) -> StructureId {
         let used = self.frames.get(frame as usize).copied().unwrap_or_default();
         let class = match (self.seen(frame), self.marked(used)) {
             (FrameEvidence::Stack, _) => StructureClass::KernelStack,
@@ -208,7 +212,7 @@ impl DataOwners {
     }
 
     /// The data structure of an address in this frame.
-    pub fn owner(&mut self, addr: u64, frame: u64) -> MissOwner {
+    pub(super) fn owner(&mut self, addr: u64, frame: u64) -> MissOwner {
         if addr >> 63 == 0 {
             return MissOwner::Known(self.structure(StructureClass::User, ""));
         }

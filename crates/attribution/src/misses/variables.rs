@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 #[derive(Clone, Debug, Default)]
-pub struct Variables {
+pub(super) struct Variables {
     /// Symbols of the image: (address, bytes, name), ascending.
     image: Vec<(u64, u64, String)>,
     /// Variables of the per-CPU area: (offset, bytes, name), ascending.
@@ -15,7 +15,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    pub fn read(vmlinux: &[u8]) -> Result<Variables> {
+    pub(super) fn read(vmlinux: &[u8]) -> Result<Variables> {
         let elf = object::File::parse(vmlinux).context(
             "not an ELF file that can be read: the names of data need the kernel's vmlinux",
         )?;
@@ -47,7 +47,7 @@ impl Variables {
     }
 
     /// The static symbol that holds an address of the image.
-    pub fn in_image(&self, addr: u64) -> Option<&str> {
+    pub(super) fn in_image(&self, addr: u64) -> Option<&str> {
         containing(&self.image, addr)
     }
 

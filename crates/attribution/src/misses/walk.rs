@@ -17,7 +17,7 @@ use trace::{
 
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug)]
-pub struct DataMiss {
+pub(super) struct DataMiss {
     /// The index of the instruction in its translation block.
     pub instruction: u16,
     /// The address of the access. For an access across a line's end: the address of the part in the
@@ -27,7 +27,7 @@ pub struct DataMiss {
 }
 
 /// Receives every execution and every miss. `machine`: an index into the list of machines.
-pub trait MissObserver {
+pub(super) trait MissObserver {
     fn define(&mut self, translation: &Translation);
     /// A stream begins.
     fn stream(&mut self, accesses: &Accesses);
@@ -66,7 +66,7 @@ impl WalkedMachine {
 ///
 /// # Errors
 /// The recording is damaged or has no data accesses; a machine describes no data cache.
-pub fn walk<R: Read>(
+pub(super) fn walk<R: Read>(
     reader: &mut RecordingReader<R>,
     machines: &[MachineModel],
     observer: &mut impl MissObserver,

@@ -163,7 +163,13 @@ table!(GateText {
     anywhere: bool
 });
 table!(EnterText { kind: ServiceKind, name: String, #[serde(default)] by: Option<NamedBy> });
-table!(NameText { of: ServiceKind, name: String, #[serde(default)] when: Vec<String>, #[serde(default)] body: bool, #[serde(default)] by: Option<NamedBy> });
+table!(NameText {
+    of: ServiceKind,
+    name: String,
+    #[serde(default)] when: Vec<String>,
+    #[serde(default)] body: bool,
+    #[serde(default)] by: Option<NamedBy>
+});
 table!(NamedText { name: String });
 table!(ThreadText {
     #[serde(default)]

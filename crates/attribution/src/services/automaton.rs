@@ -73,7 +73,7 @@ pub struct Attributed {
     pub halted: Option<u64>,
 }
 
-pub struct Automaton<'a, M> {
+pub(super) struct Automaton<'a, M> {
     codes: Codes<'a>,
     binding: &'a Binding,
     ledger: Ledger,
@@ -105,7 +105,11 @@ pub struct Automaton<'a, M> {
 }
 
 impl<'a, M: Meter> Automaton<'a, M> {
-    pub fn new(binding: &'a Binding, symbols: &'a KernelSymbols, meter: M) -> Automaton<'a, M> {
+    pub(super) fn new(
+        binding: &'a Binding,
+        symbols: &'a KernelSymbols,
+        meter: M,
+    ) -> Automaton<'a, M> {
         let mut ledger = Ledger::default();
         let unknown =
             TaskState { name: "(unknown)".to_owned(), unknown: true, ..TaskState::default() };
@@ -136,7 +140,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    pub fn define(&mut self, translations: &[Translation]) -> Result<()> {
+    pub(super) fn define(&mut self, translations: &[Translation]) -> Result<()> {
         for translation in translations {
             self.codes.define(translation, &mut self.ledger)?;
             self.meter.define(translation)?;
@@ -144,7 +148,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         Ok(())
     }
 
-    pub fn define_tasks(&mut self, tasks: &[TaskRecord]) {
+    pub(super) fn define_tasks(&mut self, tasks: &[TaskRecord]) {
         self.meter.define_tasks(tasks);
         for task in tasks {
             let next = self.tasks.len();
@@ -157,7 +161,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     /// As [`Automaton::stream`], with the accesses of the executions.
-    pub fn stream_with_data(
+    pub(super) fn stream_with_data(
         &mut self,
         words: &[u32],
         accesses: &Accesses,
@@ -172,7 +176,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         Ok(())
     }
 
-    pub fn stream(&mut self, words: &[u32]) {
+    pub(super) fn stream(&mut self, words: &[u32]) {
         for event in events(words) {
             match event {
                 StreamEvent::Executed(id) => {
@@ -203,7 +207,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     /// Ends the recording. Open services count up to here.
-    pub fn finish(mut self) -> (Attributed, M) {
+    pub(super) fn finish(mut self) -> (Attributed, M) {
         self.book();
         for at in 0..self.tasks.len() {
             self.close_all(at);

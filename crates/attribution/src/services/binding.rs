@@ -218,7 +218,8 @@ ffffffff81000140 t last
     #[test]
     fn patterns_find_symbols_and_the_earlier_gate_holds() {
         let binding = bound(
-            "[[gate]]\nabout = 'a'\nsymbols = ['asm_exc_two']\nkind = 'page-fault'\nname = 'fault'\n\
+            "[[gate]]\nabout = 'a'\nsymbols = ['asm_exc_two']\nkind = 'page-fault'\n\
+             name = 'fault'\n\
              [[gate]]\nabout = 'b'\nsymbols = ['asm_exc_*']\nkind = 'exception'\nname = '*'\n",
         );
         let gate = |addr| match &binding.events[&LinkAddr(addr)][..] {
@@ -233,9 +234,11 @@ ffffffff81000140 t last
     #[test]
     fn an_annotation_without_a_symbol_says_what_is_blind() {
         let binding = bound(
-            "[[gate]]\nabout = 'calls'\nfirst-of = ['nothing', 'entry', 'last']\nkind = 'system-call'\nname = 'x'\n\
+            "[[gate]]\nabout = 'calls'\nfirst-of = ['nothing', 'entry', 'last']\n\
+             kind = 'system-call'\nname = 'x'\n\
              [[enter]]\nabout = 'signals'\nsymbols = ['do_signal']\nkind = 'signal'\nname = 'x'\n\
-             [[enter]]\nabout = 'rare'\nsymbols = ['do_rare']\nkind = 'signal'\nname = 'x'\noptional = true\n",
+             [[enter]]\nabout = 'rare'\nsymbols = ['do_rare']\nkind = 'signal'\nname = 'x'\n\
+             optional = true\n",
         );
         assert_eq!(binding.events.len(), 1);
         let blind = UnseenAnnotation { about: "signals".into(), symbols: vec!["do_signal".into()] };
@@ -245,18 +248,22 @@ ffffffff81000140 t last
     #[test]
     fn names_and_callers_have_ranges() {
         let binding = bound(
-            "[[gate]]\nabout = 'calls'\nsymbols = ['entry']\nkind = 'interrupt'\nname = 'x'\nanywhere = true\n\
-             [[name]]\nabout = 'names'\nsymbols = ['__x64_sys_*']\nof = 'system-call'\nname = '*'\nbody = true\n\
-             [[name]]\nabout = 'irqs'\nsymbols = ['handler']\nof = 'interrupt'\nname = '*'\nby = 'callee'\n",
+            "[[gate]]\nabout = 'calls'\nsymbols = ['entry']\nkind = 'interrupt'\nname = 'x'\n\
+             anywhere = true\n\
+             [[name]]\nabout = 'names'\nsymbols = ['__x64_sys_*']\nof = 'system-call'\nname = '*'\n\
+             body = true\n\
+             [[name]]\nabout = 'irqs'\nsymbols = ['handler']\nof = 'interrupt'\nname = '*'\n\
+             by = 'callee'\n",
         );
         assert!(matches!(
             in_range(&binding.anywhere, 0xffff_ffff_8100_0010),
             Some(BoundEvent::Gate { .. })
         ));
         assert_eq!(in_range(&binding.anywhere, 0xffff_ffff_8100_0040), None);
-        assert!(
-            matches!(in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050), Some(BoundEvent::Name { name, .. }) if name == "read")
-        );
+        assert!(matches!(
+            in_sorted_range(&binding.bodies, 0xffff_ffff_8100_0050),
+            Some(BoundEvent::Name { name, .. }) if name == "read"
+        ));
         assert!(matches!(
             in_range(&binding.callers, 0xffff_ffff_8100_00a0),
             Some(CalleeMeaning::Name { of: ServiceKind::Interrupt, .. })

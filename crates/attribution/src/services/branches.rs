@@ -15,7 +15,7 @@ use image::place::Placement;
 use sim::MachineModel;
 use trace::{StreamEvent, Translation, TranslationId};
 
-pub struct BranchMeter {
+pub(super) struct BranchMeter {
     machines: Machines,
     flow: ExecutionFlow,
     /// The code stays where it is.
@@ -30,7 +30,7 @@ pub struct BranchMeter {
 }
 
 impl BranchMeter {
-    pub fn new(machines: &[MachineModel]) -> BranchMeter {
+    pub(super) fn new(machines: &[MachineModel]) -> BranchMeter {
         BranchMeter {
             machines: Machines::new(machines),
             flow: ExecutionFlow::default(),

@@ -138,7 +138,7 @@ pub(crate) struct CallStacks<'a> {
 }
 
 impl<'a> CallStacks<'a> {
-    pub fn new(symbols: &'a KernelSymbols, binding: &'a Binding) -> CallStacks<'a> {
+    pub(crate) fn new(symbols: &'a KernelSymbols, binding: &'a Binding) -> CallStacks<'a> {
         CallStacks {
             symbols,
             binding,
@@ -158,7 +158,7 @@ impl<'a> CallStacks<'a> {
         }
     }
 
-    pub fn define(&mut self, translation: &Translation) {
+    pub(crate) fn define(&mut self, translation: &Translation) {
         let start = translation.addr.0;
         let is_thunk = in_range(&self.binding.thunks, start).is_some();
         let symbol = self.symbols.containing(LinkAddr(start));
@@ -175,7 +175,7 @@ impl<'a> CallStacks<'a> {
 
     /// An execution, or its first `reached` instructions. `misses`: the machine's misses before it.
     #[inline]
-    pub fn executed(
+    pub(crate) fn executed(
         &mut self,
         translation: u32,
         reached: Option<u32>,
@@ -240,14 +240,14 @@ impl<'a> CallStacks<'a> {
     }
 
     #[inline]
-    pub fn called(&mut self) {
+    pub(crate) fn called(&mut self) {
         // A thunk calls for the function that went through it: `leaf` still is that function's
         // chain.
         self.tasks[self.current].calls.push(self.leaf);
         (self.is_stale, self.has_called) = (true, true);
     }
 
-    pub fn unwound(&mut self, calls: usize) {
+    pub(crate) fn unwound(&mut self, calls: usize) {
         self.tasks[self.current].calls.truncate(calls);
         // The returning chain may have counts that are not in a log yet.
         match self.cost == CallCost::default() {
@@ -256,7 +256,7 @@ impl<'a> CallStacks<'a> {
         }
     }
 
-    pub fn switched(&mut self, task: usize) {
+    pub(crate) fn switched(&mut self, task: usize) {
         if self.tasks.len() <= task {
             self.tasks.resize_with(task + 1, TaskCalls::default);
         }
@@ -264,7 +264,7 @@ impl<'a> CallStacks<'a> {
         self.turn();
     }
 
-    pub fn opened(&mut self, calls: usize) {
+    pub(crate) fn opened(&mut self, calls: usize) {
         let log = Vec::new();
         let longest = SHORTEST;
         self.tasks[self.current].open.push(OpenCalls { calls, log, longest });
@@ -292,7 +292,7 @@ impl<'a> CallStacks<'a> {
     }
 
     /// The tree of the whole recording. `ledger`: of the same recording.
-    pub fn finish(self, ledger: &Ledger) -> CallTree {
+    pub(crate) fn finish(self, ledger: &Ledger) -> CallTree {
         let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
         for ((service, node), cost) in self.costs {
             of[service.0 as usize].push((node, cost));

@@ -20,16 +20,16 @@ use trace::Translation;
 /// The number of instructions and the flags of a translation block. A translation block with
 /// exactly the flags of the current state needs no attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TranslationWord(pub u32);
+pub(super) struct TranslationWord(pub u32);
 
 impl TranslationWord {
     const INSTRUCTIONS: u32 = 0xffff;
     /// User code.
-    pub const USER: u32 = 1 << 16;
+    pub(super) const USER: u32 = 1 << 16;
     /// Ends with a call.
-    pub const CALL: u32 = 1 << 17;
+    pub(super) const CALL: u32 = 1 << 17;
     /// Ends with a return from a function.
-    pub const RETURN: u32 = 1 << 18;
+    pub(super) const RETURN: u32 = 1 << 18;
     /// Ends with a return from an interruption.
     pub(crate) const INTERRUPT_RETURN: u32 = 1 << 19;
     /// It has notes.
@@ -40,19 +40,19 @@ impl TranslationWord {
     pub(crate) const AWAITED: u32 = 1 << 31;
 
     #[inline]
-    pub fn instructions(self) -> u64 {
+    pub(super) fn instructions(self) -> u64 {
         u64::from(self.0 & TranslationWord::INSTRUCTIONS)
     }
 
     #[inline]
-    pub fn flags(self) -> u32 {
+    pub(super) fn flags(self) -> u32 {
         self.0 & !TranslationWord::INSTRUCTIONS
     }
 }
 
 /// An event with its services numbered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     Gate(ServiceKind, ServiceId),
     Enter(ServiceKind, ServiceId),
     Name { of: ServiceKind, when: Vec<ServiceId>, service: ServiceId },
@@ -63,7 +63,7 @@ pub enum Action {
 
 /// Where a translation block lies, and its notes.
 #[derive(Clone, Debug, Default)]
-pub struct TranslationPlace {
+pub(super) struct TranslationPlace {
     pub start: u64,
     pub end: u64,
     /// The function that begins at the start of the translation block.
@@ -75,7 +75,7 @@ pub struct TranslationPlace {
 
 /// Why a translation block needs attention.
 #[derive(Clone, Debug, Default)]
-pub struct Notes {
+pub(super) struct Notes {
     /// The events at the address of the instruction with this number (from 0).
     pub events: Vec<(u32, Vec<Action>)>,
     pub body: Option<Action>,
@@ -86,10 +86,10 @@ pub struct Notes {
 
 /// A function by its first address; the number of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CalleeId(pub u32);
+pub(super) struct CalleeId(pub u32);
 
 /// All translation blocks so far.
-pub struct Codes<'a> {
+pub(super) struct Codes<'a> {
     binding: &'a Binding,
     symbols: &'a KernelSymbols,
     pub words: Vec<TranslationWord>,
@@ -100,7 +100,7 @@ pub struct Codes<'a> {
 }
 
 impl<'a> Codes<'a> {
-    pub fn new(binding: &'a Binding, symbols: &'a KernelSymbols) -> Codes<'a> {
+    pub(super) fn new(binding: &'a Binding, symbols: &'a KernelSymbols) -> Codes<'a> {
         Codes {
             binding,
             symbols,
@@ -113,7 +113,7 @@ impl<'a> Codes<'a> {
     }
 
     /// The notes of a translation block with the flag `NOTED`.
-    pub fn notes(&self, id: u32) -> Rc<Notes> {
+    pub(super) fn notes(&self, id: u32) -> Rc<Notes> {
         Rc::clone(&self.notes[self.places[id as usize].notes as usize])
     }
 
@@ -126,7 +126,7 @@ impl<'a> Codes<'a> {
     }
 
     /// Adds the next translation block.
-    pub fn define(&mut self, translation: &Translation, ledger: &mut Ledger) -> Result<()> {
+    pub(super) fn define(&mut self, translation: &Translation, ledger: &mut Ledger) -> Result<()> {
         let mut word = translation.instructions();
         if !translation.is_kernel() {
             self.words.push(TranslationWord(word | TranslationWord::USER));

@@ -113,7 +113,8 @@ impl RecordingDifference {
             }
         };
         let (old, new) = (&before.table, &after.table);
-        let functions = |recorded: &ServicesAndFunctions| -> BTreeMap<(Option<ServiceKind>, String), CallAmounts> {
+        type AmountsByFunction = BTreeMap<(Option<ServiceKind>, String), CallAmounts>;
+        let functions = |recorded: &ServicesAndFunctions| -> AmountsByFunction {
             let amount = |totals: &crate::services::functions::FunctionTotals| CallAmounts {
                 calls: totals.calls,
                 instructions: totals.instructions,

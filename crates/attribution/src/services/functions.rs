@@ -25,12 +25,12 @@ pub struct FunctionTotals {
 }
 
 /// The name without what compilers append. Parts of a function have the function's name.
-pub fn function_name(symbol: &CodeSymbol) -> &str {
+pub(crate) fn function_name(symbol: &CodeSymbol) -> &str {
     symbol.name.split('.').next().unwrap_or(&symbol.name)
 }
 
 /// Counts executions of translation blocks, and their misses on the machines.
-pub struct FunctionMeter<'a> {
+pub(crate) struct FunctionMeter<'a> {
     machines: Machines,
     symbols: &'a KernelSymbols,
     numbers: HashMap<&'a str, u32>,
@@ -44,7 +44,7 @@ pub struct FunctionMeter<'a> {
 
 /// The function in which a translation block begins.
 #[derive(Clone, Copy, Debug)]
-pub struct TranslationFunction {
+pub(crate) struct TranslationFunction {
     /// The number of the function's name. `None` for user code, and where the reader leaves out
     /// code that only passes control on.
     pub function: Option<u32>,
@@ -55,7 +55,7 @@ pub struct TranslationFunction {
 
 impl TranslationFunction {
     /// `symbol`: the symbol that holds the translation block's first instruction.
-    pub fn new(
+    pub(crate) fn new(
         translation: &Translation,
         function: Option<u32>,
         symbol: Option<&CodeSymbol>,
@@ -72,7 +72,7 @@ impl TranslationFunction {
 }
 
 impl<'a> FunctionMeter<'a> {
-    pub fn new(symbols: &'a KernelSymbols, machines: Machines) -> FunctionMeter<'a> {
+    pub(crate) fn new(symbols: &'a KernelSymbols, machines: Machines) -> FunctionMeter<'a> {
         FunctionMeter {
             machines,
             symbols,
@@ -85,7 +85,7 @@ impl<'a> FunctionMeter<'a> {
         }
     }
 
-    pub fn totals(&self) -> BTreeMap<String, FunctionTotals> {
+    pub(crate) fn totals(&self) -> BTreeMap<String, FunctionTotals> {
         let mut totals = vec![FunctionTotals::default(); self.names.len()];
         for (translation, part) in self.parts.iter().enumerate() {
             let runs = self.runs[translation];

@@ -10,7 +10,7 @@
 use trace::StreamEvent;
 
 #[derive(Debug, Default)]
-pub struct Halts {
+pub(super) struct Halts {
     /// Halted nanoseconds so far; `None` while the clock has not been read.
     halted: Option<u64>,
     /// The guest's time of the last halt, until the clock is read after it.
@@ -21,36 +21,36 @@ pub struct Halts {
 
 /// A time in which the processor was halted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Halt {
+pub(super) struct Halt {
     /// The guest's time when the halt began.
     pub at: u64,
     pub nanoseconds: u64,
 }
 
 impl Halts {
-    pub fn total(&self) -> Option<u64> {
+    pub(super) fn total(&self) -> Option<u64> {
         self.halted
     }
 
     /// The guest's time after this number of instructions.
     #[inline]
-    pub fn time(&self, instructions: u64) -> u64 {
+    pub(super) fn time(&self, instructions: u64) -> u64 {
         instructions + self.halted.unwrap_or(0)
     }
 
     /// The processor halts.
-    pub fn halt(&mut self, instructions: u64) {
+    pub(super) fn halt(&mut self, instructions: u64) {
         self.at = Some(self.time(instructions));
     }
 
     /// Another task runs before the clock was read. The owner of the halted time is unknown, so the
     /// time is not counted.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.at = None;
     }
 
     /// The clock was read. Returns the halt before it, if any.
-    pub fn read(&mut self, instructions: u64, ticks: u32) -> Option<Halt> {
+    pub(super) fn read(&mut self, instructions: u64, ticks: u32) -> Option<Halt> {
         let executed = instructions - std::mem::replace(&mut self.read_at, instructions);
         let halted = self.halted.get_or_insert(0);
         let nanoseconds = u64::from(ticks).saturating_sub(executed);

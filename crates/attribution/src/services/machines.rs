@@ -22,7 +22,7 @@ use trace::{AccessPatterns, RunAddr, Task, Translation, TranslationId};
 
 /// The caches of the machines: the L1I, and with data accesses all caches and TLBs that a machine
 /// describes.
-pub struct Machines {
+pub(crate) struct Machines {
     running: Vec<RunningMachine>,
     codes: Vec<TranslatedCode>,
     shorts: Vec<ShortCode>,
@@ -189,7 +189,7 @@ struct MissAhead {
 }
 
 impl Machines {
-    pub fn new(machines: &[MachineModel]) -> Machines {
+    pub(crate) fn new(machines: &[MachineModel]) -> Machines {
         let running = machines.iter().map(|machine| RunningMachine {
             numbering: Numbering::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets()),
             line_bytes: machine.l1i_line.into(),
@@ -218,7 +218,7 @@ impl Machines {
 
     /// Runs a translation block, or its first `instructions`.
     #[inline]
-    pub fn run(&mut self, translation: u32, instructions: Option<u32>) {
+    pub(crate) fn run(&mut self, translation: u32, instructions: Option<u32>) {
         if let Some(data) = &mut self.data {
             data.ran += 1;
             if !data.plain {
@@ -454,7 +454,7 @@ impl DataAhead {
 
 impl Machines {
     /// Adds the next translation block.
-    pub fn define(&mut self, translation: &Translation) -> Result<()> {
+    pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
         let mut units = Vec::new();
         for running in &mut self.running {
             units.clear();
@@ -477,7 +477,7 @@ impl Machines {
     }
 
     /// The counts of each machine since the last call.
-    pub fn take(&mut self) -> &[ServiceMachineCounts] {
+    pub(crate) fn take(&mut self) -> &[ServiceMachineCounts] {
         self.count();
         for (taken, running) in self.taken.iter_mut().zip(&mut self.running) {
             let memory = running.hierarchy.as_ref().map(|hierarchy| {
@@ -498,7 +498,7 @@ impl Machines {
     }
 
     /// Adds the next tasks.
-    pub fn define_tasks(&mut self, tasks: &[Task]) {
+    pub(crate) fn define_tasks(&mut self, tasks: &[Task]) {
         match &mut self.data {
             Some(data) => data.flow.define_tasks(tasks),
             None => self.tasks.extend_from_slice(tasks),
@@ -507,7 +507,7 @@ impl Machines {
 
     /// The accesses of the words that are executed next. From the first call on, the machines have
     /// data caches.
-    pub fn accesses(
+    pub(crate) fn accesses(
         &mut self,
         words: &[u32],
         stream: &mut AccessStream<'_>,
@@ -547,7 +547,7 @@ impl Machines {
     }
 
     /// The misses of the first machine since the beginning; 0 without a machine.
-    pub fn misses(&mut self) -> LevelMisses {
+    pub(crate) fn misses(&mut self) -> LevelMisses {
         self.count();
         let Some(running) = self.running.first() else {
             return LevelMisses::default();
@@ -567,7 +567,7 @@ impl Machines {
     }
 
     /// The result of the last call of `take`.
-    pub fn taken(&self) -> &[ServiceMachineCounts] {
+    pub(crate) fn taken(&self) -> &[ServiceMachineCounts] {
         &self.taken
     }
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 use execution::data::AccessStream;
 use trace::{AccessPatterns, Task, Translation};
 
-pub trait Meter {
+pub(super) trait Meter {
     /// Whether it uses data accesses.
     const TAKES_DATA: bool = false;
     /// Adds the next translation block.
@@ -86,7 +86,7 @@ pub trait Meter {
 
 /// Where instructions were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Booked {
+pub(super) enum Booked {
     /// The current task's innermost open service.
     Open(ServiceKind),
     /// This service, which is user mode.
@@ -94,7 +94,7 @@ pub enum Booked {
 }
 
 /// Counts nothing beyond instructions.
-pub struct NoMachine;
+pub(super) struct NoMachine;
 
 impl Meter for NoMachine {
     fn define(&mut self, _: &Translation) -> Result<()> {

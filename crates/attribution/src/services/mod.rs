@@ -75,7 +75,7 @@ pub fn attribute<R: Read>(
 ///
 /// # Errors
 /// As [`attribute`].
-pub fn attribute_with_branches<R: Read>(
+pub(crate) fn attribute_with_branches<R: Read>(
     reader: &mut RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
@@ -89,7 +89,7 @@ pub fn attribute_with_branches<R: Read>(
 ///
 /// # Errors
 /// As [`attribute`].
-pub fn attribute_with_functions<R: Read>(
+pub(crate) fn attribute_with_functions<R: Read>(
     reader: &mut RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
@@ -141,7 +141,7 @@ pub fn attribute_in_time<R: Read, T: SpanTrack>(
 ///
 /// # Errors
 /// As [`attribute`].
-pub fn reuses<R: Read>(
+pub(crate) fn reuses<R: Read>(
     reader: &mut RecordingReader<R>,
     symbols: &KernelSymbols,
     names: &[String],

@@ -17,7 +17,7 @@ use trace::Translation;
 /// The smallest width of a bucket, in cycles or instructions.
 const FINEST: f64 = 1000.0;
 
-pub struct ObservingMeter<'a> {
+pub(super) struct ObservingMeter<'a> {
     machines: Machines,
     /// The first machine: the timeline is in its cycles.
     first: Option<MachineModel>,
@@ -26,7 +26,7 @@ pub struct ObservingMeter<'a> {
 }
 
 impl<'a> ObservingMeter<'a> {
-    pub fn new(
+    pub(super) fn new(
         symbols: &'a KernelSymbols,
         binding: &'a Binding,
         machines: &[MachineModel],
@@ -39,7 +39,7 @@ impl<'a> ObservingMeter<'a> {
         }
     }
 
-    pub fn finish(self, ledger: &Ledger) -> (CallTree, Timeline) {
+    pub(super) fn finish(self, ledger: &Ledger) -> (CallTree, Timeline) {
         (self.calls.finish(ledger), self.timeline.finish())
     }
 }

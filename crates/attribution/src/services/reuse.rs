@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use trace::Translation;
 
 /// The upper ends of the figure's columns, in words.
-pub const WORDS: [u64; 3] = [100, 1000, 10000];
+pub(super) const WORDS: [u64; 3] = [100, 1000, 10000];
 
 /// How often the next call came within each number of words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,7 +30,7 @@ impl Reuses {
     }
 }
 
-pub struct ReuseMeter {
+pub(super) struct ReuseMeter {
     /// First address of each function → its number.
     functions: HashMap<u64, usize>,
     /// By translation block: its bytes, and the function that begins with it. `None` for user code.
@@ -45,7 +45,7 @@ pub struct ReuseMeter {
 
 impl ReuseMeter {
     /// A meter of the functions with these names.
-    pub fn new(symbols: &KernelSymbols, names: &[String]) -> ReuseMeter {
+    pub(super) fn new(symbols: &KernelSymbols, names: &[String]) -> ReuseMeter {
         let number = |name: &str| names.iter().position(|wanted| wanted == name);
         let functions =
             symbols.iter().filter_map(|symbol| Some((symbol.addr.0, number(symbol.base_name()?)?)));
@@ -60,7 +60,7 @@ impl ReuseMeter {
     }
 
     /// The reuses of each function, in the order of the names.
-    pub fn finish(mut self) -> Vec<Reuses> {
+    pub(super) fn finish(mut self) -> Vec<Reuses> {
         self.leave();
         self.reuses
     }

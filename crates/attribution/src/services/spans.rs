@@ -76,7 +76,7 @@ pub(crate) struct SpanMeter<T> {
 }
 
 impl<T: SpanTrack> SpanMeter<T> {
-    pub fn new(machines: &[MachineModel], track: T) -> SpanMeter<T> {
+    pub(crate) fn new(machines: &[MachineModel], track: T) -> SpanMeter<T> {
         let unknown = TaskSpans { name: "(unknown)".to_owned(), ..TaskSpans::default() };
         SpanMeter {
             track,
@@ -92,7 +92,7 @@ impl<T: SpanTrack> SpanMeter<T> {
         }
     }
 
-    pub fn finish(mut self) -> T {
+    pub(crate) fn finish(mut self) -> T {
         self.end_turn();
         for number in 0..self.tasks.len() {
             self.tell(number);

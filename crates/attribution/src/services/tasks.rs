@@ -8,7 +8,7 @@ use crate::services::ledger::{ServiceId, ServiceMachineCounts};
 
 /// What closes an open service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClosedBy {
+pub(super) enum ClosedBy {
     /// The return from an interruption.
     InterruptReturn,
     /// The return of the function: fewer open calls than at its begin.
@@ -19,7 +19,7 @@ pub enum ClosedBy {
 
 /// An open service.
 #[derive(Clone, Debug)]
-pub struct OpenService {
+pub(super) struct OpenService {
     pub service: ServiceId,
     pub kind: ServiceKind,
     pub until: ClosedBy,
@@ -32,7 +32,7 @@ pub struct OpenService {
 
 /// A task's clocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TaskClocks {
+pub(super) struct TaskClocks {
     pub clock: u64,
     /// In instructions.
     pub ran: u64,
@@ -41,7 +41,7 @@ pub struct TaskClocks {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct TaskState {
+pub(super) struct TaskState {
     pub name: String,
     /// The service of its user mode.
     pub user: Option<ServiceId>,

@@ -4,7 +4,7 @@
 //!
 //! * The flags that the code changes are dead there.
 //! * Code may be inserted there.
-//! * Each counter has a number of its own.
+//! * Each counter has its own number.
 //! * The module's data hold the number of counters.
 //!
 //! `push` and `pop` need no proof beyond the unwinder's state: the kernel is compiled without a red

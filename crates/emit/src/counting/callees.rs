@@ -17,7 +17,7 @@ use object::elf::R_X86_64_64;
 
 /// A call or jump through a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThroughRegister {
+pub(crate) struct ThroughRegister {
     /// Offset of the instruction in `.text`.
     pub at: u32,
     /// Offset of the function that it enters.
@@ -34,7 +34,10 @@ type Registers = [Option<u32>; 16];
 const CALL_CLOBBERED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// The calls and jumps whose callee is known, ascending.
-pub fn through_registers(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<ThroughRegister> {
+pub(crate) fn through_registers(
+    object: &KernelObject<'_>,
+    flow: &ObjectFlow,
+) -> Vec<ThroughRegister> {
     let mut scan = Scan { object, factory: InstructionInfoFactory::new(), found: Vec::new() };
     let mut before: Vec<Option<Registers>> =
         flow.flow.open_in.iter().map(|&open| open.then_some([None; 16])).collect();

@@ -9,7 +9,7 @@
 //! it. Class 0 is the world outside the graph. Its sums need not balance.
 
 /// A flow graph. Blocks are numbered from 0.
-pub struct FlowGraph {
+pub(crate) struct FlowGraph {
     /// Block and successor, in any order.
     pub edges: Vec<(u32, u32)>,
     /// Per block: control also enters in other ways than by edges.
@@ -78,7 +78,7 @@ impl FlowGraph {
     /// Fills in the counts that follow from others, one per block. Returns the number of counts
     /// that came out negative. They are set to 0. Control then went a way that the graph does not
     /// have, for example because a task never came back from a call.
-    pub fn fill(&self, counts: &mut [Option<u64>]) -> usize {
+    pub(crate) fn fill(&self, counts: &mut [Option<u64>]) -> usize {
         let classes = self.classes();
         // Per class: the known flow into it less the known flow out of it, and its blocks of
         // unknown count.

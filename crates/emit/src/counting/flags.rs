@@ -162,7 +162,7 @@ mod tests {
 
     /// ```text
     /// 0: cmp edi, esi; je 2 ─┐
-    /// 1: ja 2 ───────────────┤   (needs the flags of block 0, and has no place where they are dead)
+    /// 1: ja 2 ───────────────┤   (needs the flags of block 0 in every place)
     /// 2: ret ◄───────────────┘
     /// ```
     #[test]

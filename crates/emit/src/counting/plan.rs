@@ -14,7 +14,7 @@ use image::object::{KernelObject, flow};
 use layout::graph::EdgeKind;
 
 /// An object's flow graph. Its blocks are the object's pieces.
-pub struct ObjectFlow {
+pub(crate) struct ObjectFlow {
     /// Between pieces.
     pub edges: Vec<(u32, u32, EdgeKind)>,
     /// The same edges, and the pieces that control enters or leaves in other ways.
@@ -26,7 +26,7 @@ pub struct ObjectFlow {
 
 impl ObjectFlow {
     /// The flow graph of an object.
-    pub fn of(object: &KernelObject<'_>) -> ObjectFlow {
+    pub(crate) fn of(object: &KernelObject<'_>) -> ObjectFlow {
         let edges = flow::edges(&object.pieces, &object.sites);
         let leaves_by_edges = flow::leaves_by_edges(&object.pieces, &edges);
         let mut flow = FlowGraph {
@@ -82,7 +82,7 @@ const SAVED_FLAGS: u32 = 1 << 8;
 const NO_PLACE: u32 = 1 << 16;
 
 /// The counters, ascending, each with the number of its piece.
-pub fn plan(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<(BlockCounter, u32)> {
+pub(crate) fn plan(object: &KernelObject<'_>, flow: &ObjectFlow) -> Vec<(BlockCounter, u32)> {
     let places = places(object, flow);
     let loops = loops(object, flow);
     let reluctance = |(place, loops): (&Option<CounterSite>, u32)| match place {

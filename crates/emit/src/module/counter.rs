@@ -52,7 +52,7 @@ pub(crate) fn cookie_addend(counter: usize) -> i64 {
 }
 
 /// The distance in bytes from the cookie's per-CPU memory to a counter, little-endian.
-pub fn displacement(counter: usize) -> [u8; 4] {
+pub(crate) fn displacement(counter: usize) -> [u8; 4] {
     ((counter % COUNTERS_A_COOKIE) as u32 * 8).to_le_bytes()
 }
 

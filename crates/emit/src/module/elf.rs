@@ -12,7 +12,7 @@ use object::{
 };
 
 /// A section to write.
-pub struct ModuleSection {
+pub(super) struct ModuleSection {
     pub name: &'static str,
     pub flags: SectionFlags,
     pub align: u64,
@@ -22,7 +22,7 @@ pub struct ModuleSection {
 
 /// The symbol of a relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelocationBase {
+pub(super) enum RelocationBase {
     /// A section's symbol, by the section's number in the list.
     Section(usize),
     /// The one undefined symbol.
@@ -31,7 +31,7 @@ pub enum RelocationBase {
 
 /// A relocation of a section.
 #[derive(Clone, Copy, Debug)]
-pub struct ModuleRelocation {
+pub(super) struct ModuleRelocation {
     /// The offset of the field in its section.
     pub offset: u64,
     pub kind: RelocationType,
@@ -40,7 +40,7 @@ pub struct ModuleRelocation {
 }
 
 /// A function's symbol.
-pub struct ModuleSymbol {
+pub(super) struct ModuleSymbol {
     pub name: String,
     /// The section's number in the list.
     pub section: usize,
@@ -53,7 +53,7 @@ pub struct ModuleSymbol {
 ///
 /// # Errors
 /// A name contains a zero, or the file would be larger than the format allows.
-pub fn write(
+pub(super) fn write(
     sections: &[ModuleSection],
     symbols: &[ModuleSymbol],
     import: &str,

@@ -36,7 +36,7 @@ pub struct Original<'k, 'd> {
 
 /// What a field of an instruction or a table refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReferenceTarget {
+pub(crate) enum ReferenceTarget {
     /// A place in the kernel's image.
     Kernel(LinkAddr),
     /// The start of a piece of the group.
@@ -47,7 +47,7 @@ pub enum ReferenceTarget {
 
 /// A 32-bit displacement to fill in.
 #[derive(Clone, Copy, Debug)]
-pub struct Fixup {
+pub(crate) struct Fixup {
     /// Offset of the field in the piece's bytes.
     pub at: u32,
     /// Bytes from the field to the end of its instruction.
@@ -57,7 +57,7 @@ pub struct Fixup {
 }
 
 /// A piece as movable code. The branch at its end is taken off: the placer decides about it.
-pub struct Lifted {
+pub(crate) struct Lifted {
     /// The code.
     pub bytes: Vec<u8>,
     /// The fields of the code that depend on addresses.
@@ -78,7 +78,7 @@ pub struct Lifted {
 
 /// How control leaves a lifted piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LiftedExit {
+pub(crate) enum LiftedExit {
     /// It never leaves, or an instruction in the piece's bytes leaves.
     Stop,
     /// It runs on into the next piece.

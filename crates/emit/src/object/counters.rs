@@ -55,14 +55,14 @@ impl BlockCounter {
 }
 
 /// The counters of a piece.
-pub fn within<'c>(counters: &'c [BlockCounter], piece: &Piece) -> &'c [BlockCounter] {
+pub(super) fn within<'c>(counters: &'c [BlockCounter], piece: &Piece) -> &'c [BlockCounter] {
     let from = counters.partition_point(|c| c.at < piece.at);
     let to = counters.partition_point(|c| c.at < piece.end());
     &counters[from..to]
 }
 
 /// The memory of the counts.
-pub struct CountStorage {
+pub(super) struct CountStorage {
     /// The object's `.bss`.
     pub section: SectionId,
     /// The offset of the first count in the section.
@@ -76,7 +76,7 @@ impl CountStorage {
     pub(crate) const ALIGN: u64 = 64;
 
     /// The memory for these counters; `None` if there are none.
-    pub fn of(
+    pub(super) fn of(
         object: &KernelObject<'_>,
         counters: &[BlockCounter],
     ) -> Result<Option<CountStorage>> {
@@ -97,7 +97,7 @@ impl CountStorage {
 
     /// The relocations of `.text` by which the counters reach their counts, with old symbol
     /// numbers.
-    pub fn relocations(
+    pub(super) fn relocations(
         &self,
         object: &KernelObject<'_>,
         translation: &TextTranslation<'_>,

@@ -12,7 +12,7 @@ use image::object::orc::{OrcSections, OrcState, UNDEFINED, state_at};
 use image::place::BlockPlaces;
 
 /// The new `.orc_unwind_ip`, its relocations, and the new `.orc_unwind`.
-pub struct OrcTables {
+pub(super) struct OrcTables {
     pub ip_section: SectionId,
     pub unwind_section: SectionId,
     pub ip: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct OrcTables {
 }
 
 /// Makes the new table; `None` if the kernel has none.
-pub fn rewrite(
+pub(super) fn rewrite(
     object: &KernelObject<'_>,
     places: &BlockPlaces,
     translation: &TextTranslation<'_>,

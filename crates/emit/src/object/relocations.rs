@@ -12,7 +12,7 @@ use image::object::tables::{CodeReference, ReferenceMeaning};
 use rayon::prelude::*;
 
 /// The relocations of every section, by the section's number, with new symbol numbers.
-pub fn rewrite(
+pub(super) fn rewrite(
     object: &KernelObject<'_>,
     translation: &TextTranslation<'_>,
     plan: &RewritePlan<'_>,

@@ -16,7 +16,7 @@ use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT, SymbolOther, SymbolSection};
 use std::collections::{HashMap, HashSet};
 
 /// The table, and the numbers that the rest of the object needs.
-pub struct RewrittenSymbols {
+pub(super) struct RewrittenSymbols {
     pub table: Vec<ElfSymbol>,
     pub strings: Vec<u8>,
     /// The number of the first symbol that is not local.
@@ -29,7 +29,7 @@ pub struct RewrittenSymbols {
 
 impl RewrittenSymbols {
     /// The new number of an old symbol.
-    pub fn number(&self, old: SymbolId) -> SymbolId {
+    pub(super) fn number(&self, old: SymbolId) -> SymbolId {
         SymbolId(self.numbers[old.0 as usize])
     }
 
@@ -53,7 +53,7 @@ struct PlacedFunctionPart {
     cold: bool,
 }
 
-pub fn rewrite(
+pub(super) fn rewrite(
     object: &KernelObject<'_>,
     places: &BlockPlaces,
     translation: &TextTranslation<'_>,

@@ -13,7 +13,7 @@ use image::place::{BlockPlaces, Ending};
 const FILL: u8 = 0xcc;
 
 /// Writes every piece at its new place. The first `head` bytes, in front of the first piece, stay.
-pub fn write(
+pub(super) fn write(
     object: &KernelObject<'_>,
     places: &BlockPlaces,
     translation: &TextTranslation<'_>,

@@ -8,7 +8,7 @@ use image::object::tables::ReferenceMeaning;
 use image::place::{BlockPlaces, GrowthSite};
 
 /// The offsets of everything in the new `.text`.
-pub struct TextTranslation<'a> {
+pub(super) struct TextTranslation<'a> {
     object: &'a KernelObject<'a>,
     /// Per piece: the new offset of its first byte.
     pub new: Vec<u32>,
@@ -24,7 +24,7 @@ pub struct TextTranslation<'a> {
 }
 
 impl<'a> TextTranslation<'a> {
-    pub fn new(
+    pub(super) fn new(
         object: &'a KernelObject<'a>,
         places: &BlockPlaces,
         growing: &[GrowthSite],
@@ -55,14 +55,14 @@ impl<'a> TextTranslation<'a> {
     }
 
     /// Whether the static-key site at this old offset grew.
-    pub fn grew(&self, at: u32) -> bool {
+    pub(super) fn grew(&self, at: u32) -> bool {
         self.grown.binary_search_by_key(&at, |&(at, _)| at).is_ok()
     }
 
     /// The new offset of a byte of piece `index`: a byte of its padding, or of its code up to the
     /// branch at its end. For padding that stayed behind, the result is the beginning of the
     /// padding that moved.
-    pub fn inside(&self, index: usize, at: u32) -> u32 {
+    pub(super) fn inside(&self, index: usize, at: u32) -> u32 {
         let piece = &self.object.pieces[index];
         if at < piece.at {
             let padding = piece.lead + if self.keeps_spare[index] { piece.spare } else { 0 };
@@ -80,7 +80,7 @@ impl<'a> TextTranslation<'a> {
 
     /// The new place of the instruction at `at`, or of a byte inside it. If `at` lies directly
     /// behind code and no code begins there, the result is the end of that code.
-    pub fn start(&self, at: u32) -> Result<u32> {
+    pub(super) fn start(&self, at: u32) -> Result<u32> {
         let index = self.object.piece_at(at).with_context(|| self.lost(at))?;
         let piece = &self.object.pieces[index];
         if at < piece.end() || piece.size == 0 {
@@ -90,7 +90,7 @@ impl<'a> TextTranslation<'a> {
     }
 
     /// The new end of the instruction that ends at `at`.
-    pub fn end(&self, at: u32) -> Result<u32> {
+    pub(super) fn end(&self, at: u32) -> Result<u32> {
         let before = at.checked_sub(1).with_context(|| self.lost(at))?;
         let index = self.object.piece_at(before).with_context(|| self.lost(at))?;
         let piece = &self.object.pieces[index];
@@ -100,7 +100,7 @@ impl<'a> TextTranslation<'a> {
         Ok(self.inside(index, at))
     }
 
-    pub fn translate(&self, at: u32, meaning: ReferenceMeaning) -> Result<u32> {
+    pub(super) fn translate(&self, at: u32, meaning: ReferenceMeaning) -> Result<u32> {
         match meaning {
             ReferenceMeaning::End => self.end(at),
             _ => self.start(at),

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Assembles the file. Removed debugging information leaves empty sections.
-pub fn write(
+pub(super) fn write(
     object: &KernelObject<'_>,
     text: Vec<u8>,
     symbols: &RewrittenSymbols,

@@ -229,7 +229,8 @@ impl MachineFileReader<'_> {
                 width: self.small(width)?,
             }),
             _ => bail!(
-                "{}: [core.fetch] must give uop_cache_entries, uop_cache_ways, uop_cache_slots and uop_cache_width, or none of them",
+                "{}: [core.fetch] must give uop_cache_entries, uop_cache_ways, uop_cache_slots \
+                 and uop_cache_width, or none of them",
                 self.at(&fetch.targets)
             ),
         };

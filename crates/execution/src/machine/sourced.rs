@@ -23,7 +23,7 @@ pub(super) struct MachineFileReader<'a> {
 
 impl MachineFileReader<'_> {
     /// The value. It must have a source.
-    pub fn sourced<'a, T>(&self, spanned: &'a Spanned<Sourced<T>>) -> Result<&'a T> {
+    pub(super) fn sourced<'a, T>(&self, spanned: &'a Spanned<Sourced<T>>) -> Result<&'a T> {
         let sourced = spanned.get_ref();
         if sourced.source.trim().is_empty() {
             bail!(
@@ -35,7 +35,7 @@ impl MachineFileReader<'_> {
     }
 
     /// "file:line" of a value.
-    pub fn at<T>(&self, spanned: &Spanned<T>) -> String {
+    pub(super) fn at<T>(&self, spanned: &Spanned<T>) -> String {
         let before = &self.text.as_bytes()[..spanned.span().start.min(self.text.len())];
         format!("{}:{}", self.file, 1 + before.iter().filter(|&&byte| byte == b'\n').count())
     }

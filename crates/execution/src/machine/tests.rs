@@ -52,7 +52,8 @@ fn impossible_machines_name_rule_and_line() {
         (
             "value = 32768",
             "value = 49152",
-            "m.toml:7: [l1i] cannot be built: the number of sets must be a power of two, because address bits choose the set; not 96",
+            "m.toml:7: [l1i] cannot be built: the number of sets must be a power of two, because \
+             address bits choose the set; not 96",
         ),
         ("value = 4096", "value = 4000", "m.toml:13: [itlb] cannot be built: the size of a page"),
         (

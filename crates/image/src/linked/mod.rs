@@ -79,7 +79,7 @@ struct LoadedSection<'a> {
 
 /// A symbol of `.text`.
 #[derive(Clone, Copy, Debug)]
-pub struct TextSymbol<'a> {
+pub(crate) struct TextSymbol<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its link address.

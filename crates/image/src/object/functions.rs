@@ -102,7 +102,7 @@ pub fn from_symbols(
 }
 
 /// A symbol of code, with offsets in its section.
-pub struct FunctionSymbol<'a> {
+pub(crate) struct FunctionSymbol<'a> {
     /// Its number.
     pub id: SymbolId,
     /// Its name.

@@ -278,7 +278,8 @@ fn from_data(
             TableFormat::Data if r.is_absolute() => ReferenceMeaning::Control,
             _ if starts.binary_search(&target).is_ok() => ReferenceMeaning::Control,
             _ => bail!(
-                "section {name} refers to the inside of code ({}+{target:#x}) and Kernlane does not know this table; \
+                "section {name} refers to the inside of code ({}+{target:#x}) and Kernlane does \
+                 not know this table; \
                  nothing was changed",
                 elf.section(code).name
             ),

@@ -16,10 +16,10 @@ use std::process::ExitCode;
 /// same order. A checkpoint belongs to one kernel, workload, seed and version of QEMU; `record
 /// --from` refuses any other.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane checkpoint database --kernel ~/linux -o database.checkpoint\n  \
-                  kernlane record database --kernel ~/linux --from database.checkpoint -o database.rec"
-)]
+#[command(after_help = "Example:\n  \
+                  kernlane checkpoint database --kernel ~/linux -o database.checkpoint\n  \
+                  kernlane record database --kernel ~/linux --from database.checkpoint \
+                  -o database.rec")]
 pub struct CheckpointArgs {
     #[command(flatten)]
     pub guest: GuestArgs,

@@ -22,10 +22,9 @@ use std::process::ExitCode;
 /// process (User Mode Linux). Derives the counts of all blocks, edges and calls. The profile
 /// belongs to the tree's original kernel; `kernlane layout` takes it.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane counts counting.kernel --tree ~/linux-um --pid 4242 -o net.klp\n  \
-    kernlane layout net.klp --kernel ~/linux-um --algorithm ext-tsp -o net.kll"
-)]
+#[command(after_help = "Example:\n  kernlane counts counting.kernel --tree ~/linux-um --pid 4242 \
+                  -o net.klp\n  \
+    kernlane layout net.klp --kernel ~/linux-um --algorithm ext-tsp -o net.kll")]
 pub struct CountsArgs {
     /// The directory of the counting kernel
     #[arg(value_name = "DIR")]

@@ -30,9 +30,8 @@ use std::process::ExitCode;
 /// edges. Last, tests its second half with a layout made from its first half. Addresses are nearly
 /// those that `kernlane relink` would give.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane cross-validate net.rec files.rec compile.rec --kernel ~/linux --algorithm joint --algorithm ext-tsp"
-)]
+#[command(after_help = "Example:\n  kernlane cross-validate net.rec files.rec compile.rec \
+                  --kernel ~/linux --algorithm joint --algorithm ext-tsp")]
 pub struct CrossValidateArgs {
     /// Recordings (directories) of one kernel, each of another workload
     #[arg(required = true, num_args = 2.., value_name = "RECORDING")]
@@ -51,7 +50,12 @@ pub struct CrossValidateArgs {
     pub machine: Vec<String>,
 
     /// The sampling period: one sample in N executions; may be given several times
-    #[arg(long, value_name = "N", default_values_t = [1_000, 10_000, 100_000], value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_values_t = [1_000, 10_000, 100_000],
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub sample: Vec<u64>,
 
     /// Seed of the sampling, and of random orders

@@ -21,7 +21,8 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --machine server-32k
-  kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --limit 2 || echo slower")]
+  kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --limit 2 \
+  || echo slower")]
 pub struct DiffArgs {
     /// The recording before (a directory)
     pub before: PathBuf,

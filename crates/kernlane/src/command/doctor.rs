@@ -162,8 +162,10 @@ mod tests {
             },
             Diagnosis { command: "dump".into(), ready: true, needs: Vec::new() },
         ];
-        let expected = "record: NOT ready\n  missing  QEMU: there is none\n  has      dpkg-deb: /usr/bin/dpkg-deb\n\
-                        export: ready\n  missing  llvm-readobj-22 (for --format propeller-ld): not in PATH\n\
+        let expected = "record: NOT ready\n  missing  QEMU: there is none\n  has      \
+                        dpkg-deb: /usr/bin/dpkg-deb\n\
+                        export: ready\n  missing  llvm-readobj-22 (for --format propeller-ld): \
+                        not in PATH\n\
                         dump: need nothing but their input\n";
         assert_eq!(text(&diagnoses), expected);
     }

@@ -28,7 +28,8 @@ use std::process::ExitCode;
 /// Addresses are nearly those that `kernlane relink` would give.
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux --machine torrellas-8k"
+    after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux \
+                  --machine torrellas-8k"
 )]
 pub struct EvaluateArgs {
     /// Recordings (directories) of one kernel

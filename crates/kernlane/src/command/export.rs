@@ -30,10 +30,14 @@ use trace::{Chunk, RecordingReader, StreamEvent, events};
 #[command(after_help = "Examples:
   kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
   llvm-bolt-22 ~/linux/vmlinux -p net.preagg -pa -o vmlinux.bolt --reorder-blocks=ext-tsp
-  kernlane export net.rec --kernel ~/linux --machine server-32k --format callgrind -o callgrind.out.net
-  kernlane export net.rec --kernel ~/linux --format folded -o net.folded && inferno-flamegraph net.folded >net.svg
-  kernlane export net.rec --kernel ~/linux --machine server-32k --format perfetto --until 0.1 -o net.json       open in ui.perfetto.dev
-  kernlane export net.rec --kernel ~/linux --format parquet -o net.tables && duckdb -c \"FROM 'net.tables/services.parquet'\"")]
+  kernlane export net.rec --kernel ~/linux --machine server-32k --format callgrind \
+  -o callgrind.out.net
+  kernlane export net.rec --kernel ~/linux --format folded -o net.folded \
+  && inferno-flamegraph net.folded >net.svg
+  kernlane export net.rec --kernel ~/linux --machine server-32k --format perfetto --until 0.1 \
+  -o net.json       open in ui.perfetto.dev
+  kernlane export net.rec --kernel ~/linux --format parquet -o net.tables && \
+  duckdb -c \"FROM 'net.tables/services.parquet'\"")]
 pub struct ExportArgs {
     #[command(flatten)]
     pub input: ProfileInputArgs,

@@ -19,9 +19,8 @@ use std::process::ExitCode;
 /// sample profile needs a kernel with DWARF. The counts are sampled, and do not say where the
 /// kernel was entered; a recording has exact counts and entries.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  perf record -b -a -e cycles:k -- sleep 10\n  kernlane import perf.data --kernel ~/linux -o perf.klp"
-)]
+#[command(after_help = "Example:\n  perf record -b -a -e cycles:k -- sleep 10\n  \
+                  kernlane import perf.data --kernel ~/linux -o perf.klp")]
 pub struct ImportArgs {
     /// A perf.data file, text of `perf script -F brstack`, or LLVM's sample profile
     #[arg(value_name = "FILE")]

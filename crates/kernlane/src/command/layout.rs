@@ -22,9 +22,8 @@ use std::process::ExitCode;
 /// Writes the order to a file that `kernlane relink` and `kernlane replay` take. Prints the score
 /// of the order on the same counts, beside the original's score.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp -o net.kll"
-)]
+#[command(after_help = "Example:\n  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp \
+                  -o net.kll")]
 pub struct LayoutArgs {
     #[command(flatten)]
     pub input: ProfileInputArgs,
@@ -74,7 +73,7 @@ pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
 }
 
 /// What some algorithms need of a profile that not every profile has.
-pub fn extra_counts(algorithms: &[Algorithm]) -> ExtraCounts {
+pub(crate) fn extra_counts(algorithms: &[Algorithm]) -> ExtraCounts {
     match algorithms.iter().any(|algorithm| algorithm.uses_temporal_edges()) {
         true => ExtraCounts::TemporalEdges,
         false => ExtraCounts::None,
@@ -82,29 +81,30 @@ pub fn extra_counts(algorithms: &[Algorithm]) -> ExtraCounts {
 }
 
 /// An image with its counts, ready to be laid out any number of times.
-pub struct Ground<'a> {
+pub(crate) struct Ground<'a> {
     image: &'a Image,
     movable: LayoutInput,
     profile_hash: String,
 }
 
 impl<'a> Ground<'a> {
-    pub fn new(image: &'a Image, profile: &Profile) -> Result<Self> {
+    pub(crate) fn new(image: &'a Image, profile: &Profile) -> Result<Self> {
         let movable = graph::movable(image, profile)?;
         ::layout::validate(&movable.graph).context("the counts do not form a valid graph")?;
         Ok(Self { image, movable, profile_hash: sealed::sha256(profile.to_json().as_bytes()) })
     }
 
-    pub fn graph(&self) -> &Graph {
+    pub(crate) fn graph(&self) -> &Graph {
         &self.movable.graph
     }
 
     /// The layout by `algorithm`, checked, and its score on these counts.
-    pub fn lay_out(&self, algorithm: Algorithm, seed: u64) -> Result<(Layout, Score)> {
+    pub(crate) fn lay_out(&self, algorithm: Algorithm, seed: u64) -> Result<(Layout, Score)> {
         let graph = self.graph();
         if algorithm.uses_temporal_edges() && graph.temporal_edges.is_empty() {
             bail!(
-                "{algorithm} needs temporal-relationship edges, and this profile has none: give the recording, or a profile from `kernlane \
+                "{algorithm} needs temporal-relationship edges, and this profile has none: give \
+                 the recording, or a profile from `kernlane \
                  profile --temporal-edges`"
             );
         }

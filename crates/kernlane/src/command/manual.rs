@@ -19,9 +19,8 @@ pub struct ManArgs {
 
 /// Print the completions for a shell
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane completions bash > ~/.local/share/bash-completion/completions/kernlane"
-)]
+#[command(after_help = "Example:\n  kernlane completions bash > \
+                  ~/.local/share/bash-completion/completions/kernlane")]
 pub struct CompletionsArgs {
     #[arg(value_enum)]
     pub shell: Shell,

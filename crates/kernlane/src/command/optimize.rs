@@ -52,11 +52,22 @@ pub struct OptimizeArgs {
     pub output: PathBuf,
 
     /// A layout algorithm; may be given several times
-    #[arg(long, short, value_name = "ALGORITHM", default_values_t = [Algorithm::default()], value_parser = algorithms())]
+    #[arg(
+        long,
+        short,
+        value_name = "ALGORITHM",
+        default_values_t = [Algorithm::default()],
+        value_parser = algorithms()
+    )]
     pub layout: Vec<Algorithm>,
 
     /// A machine to simulate: a shipped one, or a file; may be given several times
-    #[arg(long, short, value_name = "NAME|FILE.toml", default_values_t = ["server-32k".to_owned(), "ultrasparc-16k".to_owned(), "torrellas-8k".to_owned()])]
+    #[arg(
+        long,
+        short,
+        value_name = "NAME|FILE.toml",
+        default_values_t = ["server-32k", "ultrasparc-16k", "torrellas-8k"].map(str::to_owned)
+    )]
     pub machine: Vec<String>,
 
     #[command(flatten)]
@@ -75,7 +86,12 @@ pub struct OptimizeArgs {
     pub make: Vec<String>,
 
     /// End the guest after this time if it is still running
-    #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 900,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub time_limit: u64,
 
     /// Also predict branches, on machines that say how they do

@@ -40,7 +40,8 @@ pub struct ProfileInputArgs {
 /// kernel ran, and where. --output writes the counts to a file that `kernlane layout` takes.
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  kernlane profile net.rec files.rec --kernel ~/linux --merge average -o both.klp"
+    after_help = "Example:\n  kernlane profile net.rec files.rec --kernel ~/linux --merge average \
+                  -o both.klp"
 )]
 pub struct ProfileArgs {
     #[command(flatten)]

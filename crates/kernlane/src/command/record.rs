@@ -23,7 +23,8 @@ use trace::CpuCount;
 /// counting starts and ends.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  kernlane record net --kernel ~/linux -o net.rec\n  kernlane record bench:call/getpid --kernel ~/linux -o getpid.rec"
+    after_help = "Examples:\n  kernlane record net --kernel ~/linux -o net.rec\n  kernlane record \
+                  bench:call/getpid --kernel ~/linux -o getpid.rec"
 )]
 pub struct RecordArgs {
     #[command(flatten)]
@@ -83,7 +84,12 @@ pub struct GuestArgs {
     pub memory: Option<u32>,
 
     /// End the guest after this time if it is still running
-    #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 900,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub time_limit: u64,
 
     /// Replace an existing result
@@ -134,7 +140,10 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// The recording cannot be made.
-pub fn with_progress(request: &RecordingRequest, from: Option<&Path>) -> Result<FinishedRecording> {
+pub(crate) fn with_progress(
+    request: &RecordingRequest,
+    from: Option<&Path>,
+) -> Result<FinishedRecording> {
     let progress = Progress::new("preparing");
     record::record(request, from, &mut |phase, instructions| show(&progress, phase, instructions))
 }
@@ -167,7 +176,8 @@ fn amounts(totals: &RecordedAmounts, guest_time: Duration, elapsed: Duration) ->
     format!(
         "{:.1} M instructions, {:.1} % of them the kernel's; {:.1} MB, {:.2} bit an instruction\n\
          {:.3} s by the guest's clock; {:.0} s by this machine's, with the guest's boot\n\
-         {} task records: one for each task_struct, pid and name that was seen; a thread has one for each of its names\n",
+         {} task records: one for each task_struct, pid and name that was seen; a thread has one \
+         for each of its names\n",
         instructions / 1e6,
         100.0 * totals.kernel_instructions as f64 / instructions,
         bytes / 1e6,

@@ -35,9 +35,9 @@ use trace::RecordingReader;
 /// zen4, gracemont) add its cycles, and what each slot of them was for. One pass over the recording
 /// serves all layouts and machines.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel ~/linux --layout net.kll --branches"
-)]
+#[command(after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll \
+                  --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel \
+                  ~/linux --layout net.kll --branches")]
 pub struct ReplayArgs {
     /// A recording (directory)
     #[arg(value_name = "RECORDING")]
@@ -110,7 +110,10 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// No machine says how it predicts branches.
-pub fn simulation_scope(branches: bool, machines: &[MachineModel]) -> Result<SimulationScope> {
+pub(crate) fn simulation_scope(
+    branches: bool,
+    machines: &[MachineModel],
+) -> Result<SimulationScope> {
     if !branches {
         return Ok(SimulationScope::Caches);
     }
@@ -155,7 +158,7 @@ pub fn warn(losses: &[String]) {
 /// # Errors
 /// The file cannot be read, is damaged, or names code that `kernel` does not have; or a layout has
 /// no `kernel`.
-pub fn read_layout(
+pub(crate) fn read_layout(
     path: &Path,
     kernel: Option<&Path>,
     image: Option<&Image>,
@@ -193,7 +196,7 @@ pub fn read_layout(
 ///
 /// # Errors
 /// The recording is damaged, or `layouts` or `image` are of another kernel.
-pub fn replay_rows(
+pub(crate) fn replay_rows(
     recording: &Path,
     layouts: &[ReplayLayout],
     machines: &[MachineModel],
@@ -222,7 +225,7 @@ pub fn replay_rows(
 ///
 /// # Errors
 /// As [`replay_rows`]; `kernel`: that of `--kernel`.
-pub fn replay_recording(
+pub(crate) fn replay_recording(
     recording: &Path,
     layouts: &[ReplayLayout],
     machines: &[MachineModel],
@@ -235,7 +238,7 @@ pub fn replay_recording(
     replay_trials(recording, &trials, kernel, part)
 }
 
-/// As [`replay_recording`], each layout on machines of its own.
+/// As [`replay_recording`], each layout on its own machines.
 ///
 /// # Errors
 /// As [`replay_rows`].

@@ -58,7 +58,12 @@ pub struct ReportArgs {
     pub inputs: Vec<PathBuf>,
 
     /// Where to write the page
-    #[arg(long, short, value_name = "FILE.html", conflicts_with_all = ["services", "os_share", "locality", "sizes", "misses"])]
+    #[arg(
+        long,
+        short,
+        value_name = "FILE.html",
+        conflicts_with_all = ["services", "os_share", "locality", "sizes", "misses"]
+    )]
     pub output: Option<PathBuf>,
 
     /// Print the time by service of the system
@@ -84,12 +89,20 @@ pub struct ReportArgs {
     pub sizes: bool,
 
     /// Print misses by function, address and data structure; needs a recording made with --data
-    #[arg(long, requires = "kernel", conflicts_with_all = ["services", "os_share", "locality", "sizes"])]
+    #[arg(
+        long,
+        requires = "kernel",
+        conflicts_with_all = ["services", "os_share", "locality", "sizes"]
+    )]
     pub misses: bool,
 
     /// Print what one operation costs, from results of recordings that say their number of
     /// operations, as `kernlane record bench:NAME` does
-    #[arg(long, conflicts_with_all = ["output", "services", "os_share", "locality", "sizes", "misses", "kernel"])]
+    #[arg(
+        long,
+        conflicts_with_all =
+            ["output", "services", "os_share", "locality", "sizes", "misses", "kernel"]
+    )]
     pub per_operation: bool,
 
     /// The kernel that was recorded: its build tree, its vmlinux, or its System.map

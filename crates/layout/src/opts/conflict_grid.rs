@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! logical cache of L1:  SelfConfFree | L1 | r1 | r2 | r3   L1 calls r1, r2, r3
-//! logical cache of L2:  SelfConfFree | L2  | r4 | gap      L2 calls r2, r4; r2 is in the cache of L1
+//! logical cache of L2:  SelfConfFree | L2  | r4 | gap      L2 calls r2 (placed in L1) and r4
 //! ```
 //!
 //! Input: the sequences. Output: the remaining sequences, and the pieces of each logical cache with

@@ -47,7 +47,7 @@ pub(super) struct LoopForest {
 }
 
 impl LoopForest {
-    pub fn new(graph: &Graph) -> Self {
+    pub(super) fn new(graph: &Graph) -> Self {
         let mut found = LoopForest { loops: Vec::new(), innermost: vec![None; graph.len()] };
         for (function, flow) in function_flows(graph).iter().enumerate() {
             if !flow.edges.is_empty() {
@@ -58,20 +58,20 @@ impl LoopForest {
     }
 
     /// The largest loop around a block with at least `iterations` iterations in each invocation.
-    pub fn outermost(&self, block: BlockId, iterations: f64) -> Option<usize> {
+    pub(super) fn outermost(&self, block: BlockId, iterations: f64) -> Option<usize> {
         let around =
             std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent);
         around.filter(|&l| self.loops[l].iterations >= iterations).last()
     }
 
     /// The factor for the count of a block if each loop around it ran once for each invocation.
-    pub fn block_scale(&self, block: BlockId) -> f64 {
+    pub(super) fn block_scale(&self, block: BlockId) -> f64 {
         self.innermost[block.index()].map_or(1.0, |l| self.loops[l].scale)
     }
 
     /// The same factor for an edge. An edge that leaves a loop is taken once in each invocation
     /// anyway.
-    pub fn edge_scale(&self, from: BlockId, to: BlockId) -> f64 {
+    pub(super) fn edge_scale(&self, from: BlockId, to: BlockId) -> f64 {
         let (mut a, mut b) = (self.innermost[from.index()], self.innermost[to.index()]);
         while a != b {
             let depth = |l: Option<usize>| l.map_or(0, |l| self.loops[l].depth);
@@ -82,7 +82,7 @@ impl LoopForest {
     }
 
     /// The loops that an edge leaves, the smallest first.
-    pub fn left_by(&self, from: BlockId, to: BlockId) -> impl Iterator<Item = usize> {
+    pub(super) fn left_by(&self, from: BlockId, to: BlockId) -> impl Iterator<Item = usize> {
         let around = |block: BlockId| {
             std::iter::successors(self.innermost[block.index()], |&l| self.loops[l].parent)
         };
@@ -367,7 +367,7 @@ mod tests {
     ///           ┌────────────40─────────────┐
     ///           │    ┌────150────┐          │
     ///           ▼    ▼           │          │
-    ///     0 ──▶ 1 ─▶ 2 ──200──▶  3 ──50──▶  4 ──10──▶ 5     the inner loop runs 4 times, the outer 5
+    ///     0 ──▶ 1 ─▶ 2 ──200──▶  3 ──50──▶  4 ──10──▶ 5     inner loop: 4 times, outer: 5
     /// ```
     #[test]
     fn loops_in_loops_are_scaled_by_both() {

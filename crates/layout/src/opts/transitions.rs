@@ -38,7 +38,7 @@ pub(super) struct Transitions {
 }
 
 impl Transitions {
-    pub fn new(hot: &HotCode) -> Self {
+    pub(super) fn new(hot: &HotCode) -> Self {
         let graph = hot.graph;
         let loops = LoopForest::new(graph);
         let once = executions(hot, &loops);
@@ -64,7 +64,7 @@ impl Transitions {
 
     /// The ways out of the loops that end in a piece, the smallest loop first. With one iteration
     /// for each invocation, control goes on there.
-    pub fn behind_loops(&self, piece: PieceId) -> impl Iterator<Item = &TransitionArc> {
+    pub(super) fn behind_loops(&self, piece: PieceId) -> impl Iterator<Item = &TransitionArc> {
         self.loops_ending_in.get(&piece).into_iter().flatten().flat_map(|&l| &self.exits[l])
     }
 }

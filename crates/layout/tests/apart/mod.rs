@@ -4,7 +4,7 @@
 use kernlane_layout::Graph;
 
 /// Six blocks of 32 bytes that nothing joins. The last three of the function ran less often.
-pub fn apart() -> Graph {
+pub(crate) fn apart() -> Graph {
     Graph {
         sizes: vec![32; 6],
         counts: vec![90, 80, 70, 9, 8, 7],
@@ -15,7 +15,7 @@ pub fn apart() -> Graph {
     }
 }
 
-pub fn distance(order: &[u32], a: u32, b: u32) -> usize {
+pub(crate) fn distance(order: &[u32], a: u32, b: u32) -> usize {
     let place = |block: u32| order.iter().position(|&found| found == block).unwrap();
     place(a).abs_diff(place(b))
 }

@@ -16,7 +16,7 @@ const CLASSES: [SeedClass; 4] =
 
 /// A well-formed graph without meaning: edges anywhere, counts of any size that do not balance,
 /// glue anywhere, and from none to a hundred blocks.
-pub fn wild(seed: u64) -> Graph {
+pub(crate) fn wild(seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let blocks = match random.below(8) {
         0 => random.below(4),
@@ -104,7 +104,7 @@ fn wild_transfers(graph: &mut Graph, blocks: u32, scale: u64, random: &mut Split
 
 /// The size of a kernel-like graph.
 #[derive(Clone, Copy)]
-pub struct KernelShape {
+pub(crate) struct KernelShape {
     pub functions: u32,
     /// The number of blocks that all walks together may execute.
     pub steps: u64,
@@ -114,19 +114,20 @@ pub struct KernelShape {
     pub glued: u64,
 }
 
-pub const SMALL: KernelShape = KernelShape { functions: 60, steps: 20_000, seeds: 2, glued: 20 };
+pub(crate) const SMALL: KernelShape =
+    KernelShape { functions: 60, steps: 20_000, seeds: 2, glued: 20 };
 /// The size of a small distribution's kernel: about 390 000 blocks, of which about 20 000 run.
-pub const KERNEL: KernelShape =
+pub(crate) const KERNEL: KernelShape =
     KernelShape { functions: 31_700, steps: 20_000_000, seeds: 40, glued: 20 };
 
 /// The size of a distribution's kernel with all its modules built in: 127 000 functions and 1.5
 /// million blocks, of which 118 000 ran.
-pub const DISTRIBUTION: KernelShape =
+pub(crate) const DISTRIBUTION: KernelShape =
     KernelShape { functions: 127_000, steps: 60_000_000, seeds: 120, glued: 20 };
 
 /// The size of a graph with many edges, larger than any kernel's. All of it is hot.
 #[derive(Clone, Copy)]
-pub struct VastShape {
+pub(crate) struct VastShape {
     pub blocks: u32,
     /// The number of blocks in each function.
     pub function: u32,
@@ -134,7 +135,7 @@ pub struct VastShape {
 
 /// Two edges leave each block: to the next block, and to a mostly near one of its function. Every
 /// fifth block calls. All counts are positive, of every order of magnitude up to half a million.
-pub fn vast(shape: VastShape, seed: u64) -> Graph {
+pub(crate) fn vast(shape: VastShape, seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let mut graph = Graph::default();
     let blocks = shape.blocks;
@@ -198,7 +199,7 @@ enum BlockEnding {
 /// A graph like a kernel's: functions of a few blocks, most of them error handling that never runs,
 /// loops of few iterations, popular small functions, and counts that balance, because they come
 /// from walks that begin at the seeds.
-pub fn kernel(shape: KernelShape, seed: u64) -> Graph {
+pub(crate) fn kernel(shape: KernelShape, seed: u64) -> Graph {
     let mut random = SplitMix64::new(seed);
     let mut graph = Graph::default();
     let mut ends = Vec::new();

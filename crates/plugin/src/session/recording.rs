@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub unsafe extern "C" fn begin(id: PluginId) {
+pub(super) unsafe extern "C" fn begin(id: PluginId) {
     qemu::at_translation(id, on_translation);
     qemu::at_exit(id, on_exit);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
+pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
     guarded(|session| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
         let mut code = Vec::new();

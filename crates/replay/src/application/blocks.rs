@@ -38,7 +38,7 @@ struct RanBlocks {
 }
 
 impl ApplicationBlocks {
-    pub fn new(recorded: &UserCode, spaces: &Spaces) -> Result<ApplicationBlocks> {
+    pub(super) fn new(recorded: &UserCode, spaces: &Spaces) -> Result<ApplicationBlocks> {
         let codes = recorded.translations.iter().map(|translation| spaces.code(translation));
         let codes: Vec<TranslatedCode> = codes.collect::<Result<_>>()?;
         let ran = RanBlocks::new(recorded, &codes);
@@ -61,7 +61,7 @@ impl ApplicationBlocks {
 
     /// The order with hot code reversed and cold code behind it. Runs of hot blocks in which each
     /// block may run into the next keep their inner order; the runs are reversed.
-    pub fn downwards(&self, ordered: &Ordered) -> Vec<u32> {
+    pub(super) fn downwards(&self, ordered: &Ordered) -> Vec<u32> {
         let (hot, cold) = ordered.order.0.split_at(ordered.hot);
         let stretches: Vec<&[BlockId]> = hot.chunk_by(|&a, &b| self.may_run_into(a, b)).collect();
         let downwards = stretches.into_iter().rev().flatten();

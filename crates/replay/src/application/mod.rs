@@ -6,7 +6,8 @@
 //! Never reads a program's file.
 //!
 //! ```text
-//! recordings → recorded: translations, counts → spaces: addresses of their own → blocks: graph → placement
+//! recordings → recorded: translations, counts → spaces: an address space for each program
+//!            → blocks: graph → placement
 //! ```
 
 mod blocks;

@@ -41,7 +41,8 @@ impl Spaces {
         let count = spaces.len();
         ensure!(
             count <= MOST_SPACES,
-            "user code has {count} versions at the same addresses, at most {MOST_SPACES} can be told apart"
+            "user code has {count} versions at the same addresses, at most {MOST_SPACES} can be \
+             told apart"
         );
         let mut by_code = HashMap::new();
         for (space, numbers) in (1_u64..).zip(&spaces) {
@@ -62,7 +63,10 @@ impl Spaces {
         let base = self.by_code.get(&key);
         let base = base.with_context(|| {
             let addr = translation.addr;
-            format!("user code at {addr} was not in the recordings that the application was laid out for: lay it out for this one, too")
+            format!(
+                "user code at {addr} was not in the recordings that the application was laid \
+                     out for: lay it out for this one, too"
+            )
         })?;
         Ok(TranslatedCode::new(translation)?.shifted(*base))
     }

@@ -73,7 +73,7 @@ impl OptimizationLevel {
     }
 
     /// Whether user code is laid out, too. Section 5.5 compares its setups with OptA.
-    pub fn lays_out_the_application(self) -> bool {
+    pub(crate) fn lays_out_the_application(self) -> bool {
         match self {
             OptimizationLevel::OptA
             | OptimizationLevel::Separate
@@ -136,7 +136,7 @@ impl CacheShape {
 
     /// Whether half of the cache has room for an area and sequences, and an eighth is a whole
     /// number of sets.
-    pub fn divisible(self) -> bool {
+    pub(crate) fn divisible(self) -> bool {
         self.bytes >= 4 << 10 && self.sets() >= 8
     }
 
@@ -156,14 +156,14 @@ impl CacheShape {
 /// How to make a layout: its level, its area, and the bytes of the cache that it is made for (0
 /// where the cache makes no difference).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LayoutRecipe {
+pub(super) struct LayoutRecipe {
     pub level: OptimizationLevel,
     pub area: Area,
     pub cache: u64,
 }
 
 impl LayoutRecipe {
-    pub fn new(level: OptimizationLevel, area: Area, shape: CacheShape) -> LayoutRecipe {
+    pub(super) fn new(level: OptimizationLevel, area: Area, shape: CacheShape) -> LayoutRecipe {
         let cache = match level {
             OptimizationLevel::Base | OptimizationLevel::ChangHwu => 0,
             OptimizationLevel::OptS
@@ -178,7 +178,7 @@ impl LayoutRecipe {
 }
 
 /// All layouts and caches of the figures, each pair once.
-pub fn plan(own: CacheShape) -> Vec<(OptimizationLevel, Area, CacheShape)> {
+pub(super) fn plan(own: CacheShape) -> Vec<(OptimizationLevel, Area, CacheShape)> {
     let undivided = OptimizationLevel::CAUSES.into_iter().chain(OptimizationLevel::KERNEL);
     let mut plan: Vec<(OptimizationLevel, Area, CacheShape)> =
         undivided.map(|level| (level, Area::Usual, own)).collect();

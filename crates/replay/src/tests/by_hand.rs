@@ -21,7 +21,7 @@ const K: u64 = 0xffff_ffff_8100_0000;
 const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
 
 /// 32-byte lines in four sets of one way; two pages.
-pub fn machine() -> MachineModel {
+pub(super) fn machine() -> MachineModel {
     MachineModel {
         name: "small".to_owned(),
         l1i: CacheGeometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
@@ -37,7 +37,7 @@ pub fn machine() -> MachineModel {
     }
 }
 
-pub fn memory() -> GuestMemory {
+pub(super) fn memory() -> GuestMemory {
     let mut memory = GuestMemory::default();
     for (block, ending) in [
         (0x00, &[0x74, 0x0a][..]),      // je C
@@ -62,7 +62,7 @@ const LEFT: [u64; 8] = [0x00, 0x08, 0x0a, 0x12, 0x1c, 0x24, 0x100, 0x29];
 /// A C D F E once.
 const RIGHT: [u64; 7] = [0x00, 0x08, 0x14, 0x1c, 0x24, 0x100, 0x29];
 
-pub fn loops(times: usize) -> Vec<u64> {
+pub(super) fn loops(times: usize) -> Vec<u64> {
     let both: Vec<u64> =
         LEFT.iter().chain(&[0x31]).chain(&RIGHT).chain(&[0x31]).map(|offset| K + offset).collect();
     both.repeat(times)
@@ -88,7 +88,7 @@ fn placed(
 
 /// The layout behind 0x200: A is inverted, with a near jump, and C stands behind it. B stands with
 /// D behind it, apart from A and C. E is cut from the call in front of it.
-pub fn moved() -> Placement {
+pub(super) fn moved() -> Placement {
     Placement {
         blocks: vec![
             placed(0x00, 10, 0x200, 14, 0, Ending::Inverted), // jcc B; falls into C
@@ -217,8 +217,10 @@ fn a_placement_that_is_wrong_is_noticed() {
         replayed(&recording, placement, &[machine()]).layouts.remove(1).amounts.breaks
     };
     assert_eq!(breaks(|_| ()), 0);
-    assert_eq!(breaks(|block| block.appended = 0), 10); // C no longer reaches D; calls return anywhere
-    assert_eq!(breaks(|block| block.ending = Ending::Same), 20); // A and B fall through to what is not there
+    // C no longer reaches D; calls return anywhere.
+    assert_eq!(breaks(|block| block.appended = 0), 10);
+    // Nothing follows A and B, but they fall through.
+    assert_eq!(breaks(|block| block.ending = Ending::Same), 20);
     // B (10), C (10), D (20) and E (20) end in nothing that could be inverted.
     assert_eq!(breaks(|block| block.ending = Ending::Inverted), 60);
 }

@@ -99,7 +99,8 @@ fn misses_have_their_cause_and_level_and_mode() {
             (USER_RAN, &[0x1080]), // other: the first process evicted it; evicts 1040
             (USER_RAN, &[0x1040]), // self: this process evicted it; evicts 1000
             (KERNEL_RAN, &[]),
-            (USER_RAN, &[0x103c]), // across two lines: 1000 is of its own, and evicts 1080; 1040 is there
+            // Across two lines: 1000 misses by itself and evicts 1080; 1040 is there.
+            (USER_RAN, &[0x103c]),
         ],
         vec![(0, page(0x1000, 9, PageKind::Small))],
     );

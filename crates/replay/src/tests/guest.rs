@@ -13,11 +13,11 @@ use trace::{
 
 /// The guest's memory: instructions by address.
 #[derive(Clone, Debug, Default)]
-pub struct GuestMemory(pub BTreeMap<u64, Vec<u8>>);
+pub(crate) struct GuestMemory(pub BTreeMap<u64, Vec<u8>>);
 
 impl GuestMemory {
     /// Stores an instruction; returns the address behind it.
-    pub fn put(&mut self, addr: u64, code: &[u8]) -> u64 {
+    pub(crate) fn put(&mut self, addr: u64, code: &[u8]) -> u64 {
         self.0.insert(addr, code.to_vec());
         addr + code.len() as u64
     }
@@ -34,13 +34,13 @@ impl GuestMemory {
 
 /// Writes a recording of an execution: the addresses of the instructions, in order. A translation
 /// block holds at most `limit` instructions.
-pub fn record(memory: &GuestMemory, executed: &[u64], limit: usize) -> Vec<u8> {
+pub(crate) fn record(memory: &GuestMemory, executed: &[u64], limit: usize) -> Vec<u8> {
     record_on_cpus(memory, &[executed], limit, || 0)
 }
 
 /// The same of several CPUs, each with an execution. `next_cpu` says which one is next; one that
 /// has ended is passed over.
-pub fn record_on_cpus(
+pub(crate) fn record_on_cpus(
     memory: &GuestMemory,
     executed: &[&[u64]],
     limit: usize,
@@ -103,7 +103,11 @@ fn translate(
 }
 
 /// Replays a recording in memory over the original and `placement`.
-pub fn replayed(recording: &[u8], placement: Placement, machines: &[MachineModel]) -> Replayed {
+pub(crate) fn replayed(
+    recording: &[u8],
+    placement: Placement,
+    machines: &[MachineModel],
+) -> Replayed {
     let layouts = [
         ReplayLayout::original(),
         ReplayLayout { name: "moved".to_owned(), kernel: None, placement },

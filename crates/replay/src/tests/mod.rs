@@ -6,7 +6,7 @@ mod by_hand;
 mod core;
 mod data;
 mod divided;
-pub mod guest;
+pub(crate) mod guest;
 mod program;
 mod random;
 mod unseen;

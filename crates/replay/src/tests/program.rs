@@ -9,24 +9,24 @@ use image::address::LinkAddr;
 use image::place::{Ending, PlacedBlock, Placement};
 
 /// A small random number generator (xorshift64*) with a seed, so that a failure can be repeated.
-pub struct XorShift(pub u64);
+pub(super) struct XorShift(pub u64);
 
 impl XorShift {
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
     }
 
-    pub fn chance(&mut self, percent: usize) -> bool {
+    pub(super) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 }
 
 /// How a block ends. Blocks and functions are numbers; a function's first block is its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockEnd {
+pub(super) enum BlockEnd {
     FallThrough,
     Branch(usize),
     Jump(usize),
@@ -35,7 +35,7 @@ pub enum BlockEnd {
 }
 
 #[derive(Clone, Debug)]
-pub struct ProgramBlock {
+pub(super) struct ProgramBlock {
     /// Lengths of the instructions before the end.
     pub body: Vec<usize>,
     pub end: BlockEnd,
@@ -43,14 +43,14 @@ pub struct ProgramBlock {
 
 /// Blocks in their original order; `entries[f]` is the first block of function f.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub(super) struct Program {
     pub blocks: Vec<ProgramBlock>,
     pub entries: Vec<usize>,
 }
 
 /// A program as machine code: the addresses of each block and of its instructions, the end last. A
 /// dropped jump has no address.
-pub struct LaidOutProgram {
+pub(super) struct LaidOutProgram {
     pub memory: GuestMemory,
     pub starts: Vec<u64>,
     pub instructions: Vec<Vec<u64>>,
@@ -63,11 +63,11 @@ const NOPS: [&[u8]; 5] =
     [&[0x90], &[0x66, 0x90], &[0x0f, 0x1f, 0], &[0x0f, 0x1f, 0x40, 0], &[0x0f, 0x1f, 0x44, 0, 0]];
 
 /// Where the original and the random layouts lie.
-pub const OLD: u64 = 0xffff_ffff_8100_0000;
-pub const NEW: u64 = 0xffff_ffff_8123_4000;
+pub(super) const OLD: u64 = 0xffff_ffff_8100_0000;
+pub(super) const NEW: u64 = 0xffff_ffff_8123_4000;
 
 impl Program {
-    pub fn random(random: &mut XorShift) -> Program {
+    pub(super) fn random(random: &mut XorShift) -> Program {
         let functions = 2 + random.below(4);
         let (mut blocks, mut entries) = (Vec::new(), Vec::new());
         for function in 0..functions {
@@ -104,7 +104,7 @@ impl Program {
     }
 
     /// The original layout, with short branches where they reach.
-    pub fn original(&self) -> LaidOutProgram {
+    pub(super) fn original(&self) -> LaidOutProgram {
         let order: Vec<usize> = (0..self.blocks.len()).collect();
         let plans: Vec<BlockPlan> =
             order.iter().map(|_| BlockPlan { ending: Ending::Same, append: false }).collect();
@@ -112,7 +112,7 @@ impl Program {
     }
 
     /// A random order with random but correct endings, and its placement.
-    pub fn moved(&self, random: &mut XorShift) -> (LaidOutProgram, Placement) {
+    pub(super) fn moved(&self, random: &mut XorShift) -> (LaidOutProgram, Placement) {
         let mut order: Vec<usize> = (0..self.blocks.len()).collect();
         for _ in 0..random.below(order.len() + 1) {
             let (a, b) = (random.below(order.len()), random.below(order.len()));

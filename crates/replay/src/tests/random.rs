@@ -17,7 +17,7 @@ const USER: u64 = 0x40_1000;
 
 /// One step of the abstract execution, the same in every layout.
 #[derive(Clone, Copy, Debug)]
-pub enum ProgramStep {
+pub(super) enum ProgramStep {
     /// Instruction `1` of block `0`'s body.
     Body(usize, usize),
     /// The end of the block; whether a branch went to its target.
@@ -30,7 +30,7 @@ pub enum ProgramStep {
 
 /// Executes function 0 as a system call of a user loop, `calls` times. `interrupts` is a
 /// percentage.
-pub fn execute(
+pub(super) fn execute(
     program: &Program,
     random: &mut XorShift,
     calls: usize,
@@ -47,7 +47,10 @@ pub fn execute(
             let end = program.blocks[block].end;
             // Without fuel, control no longer branches backward.
             fuel = usize::saturating_sub(fuel, 1);
-            let taken = matches!(end, BlockEnd::Branch(target) if random.chance(50) && (fuel > 0 || target > block));
+            let taken = match end {
+                BlockEnd::Branch(target) => random.chance(50) && (fuel > 0 || target > block),
+                _ => false,
+            };
             steps.push(ProgramStep::End(block, taken));
             block = match end {
                 BlockEnd::Jump(target) => target,
@@ -73,7 +76,11 @@ pub fn execute(
 }
 
 /// The addresses executed in one layout.
-pub fn addresses(program: &Program, laid: &LaidOutProgram, steps: &[ProgramStep]) -> Vec<u64> {
+pub(super) fn addresses(
+    program: &Program,
+    laid: &LaidOutProgram,
+    steps: &[ProgramStep],
+) -> Vec<u64> {
     let mut executed = Vec::new();
     // Jumps behind calls that have not returned yet.
     let mut returns: Vec<Option<u64>> = Vec::new();
@@ -107,7 +114,7 @@ pub fn addresses(program: &Program, laid: &LaidOutProgram, steps: &[ProgramStep]
 }
 
 /// Stores the code that lies at the same address in every layout.
-pub fn surroundings(memory: &mut GuestMemory, entry: u64) {
+pub(super) fn surroundings(memory: &mut GuestMemory, entry: u64) {
     memory.put(HANDLER, &[0x90]);
     memory.put(HANDLER + 1, &[0x48, 0xcf]);
     let distance = entry.wrapping_sub(SYSCALL_ENTRY + 5).to_le_bytes();

@@ -17,7 +17,7 @@ impl<'a> OwnAccesses<'a> {
     /// Cuts the accesses of `instruction` off `accesses`, and those of earlier instructions, which
     /// did not run. An instruction that was not recorded (`u16::MAX`) has none.
     #[inline]
-    pub fn cut(accesses: &mut &'a [DataAccess], instruction: u16) -> OwnAccesses<'a> {
+    pub(super) fn cut(accesses: &mut &'a [DataAccess], instruction: u16) -> OwnAccesses<'a> {
         if accesses.is_empty() || instruction == u16::MAX {
             return OwnAccesses::NONE;
         }
@@ -30,11 +30,11 @@ impl<'a> OwnAccesses<'a> {
     }
 
     /// The instruction has no access.
-    pub const NONE: OwnAccesses<'static> = OwnAccesses { all: &[], next: [0; 2] };
+    pub(super) const NONE: OwnAccesses<'static> = OwnAccesses { all: &[], next: [0; 2] };
 
     /// The access of the instruction's next load or store.
     #[inline]
-    pub fn take(&mut self, is_store: bool) -> Option<&'a DataAccess> {
+    pub(super) fn take(&mut self, is_store: bool) -> Option<&'a DataAccess> {
         let next = &mut self.next[usize::from(is_store)];
         while let Some(access) = self.all.get(*next) {
             *next += 1;
@@ -48,7 +48,7 @@ impl<'a> OwnAccesses<'a> {
     /// As [`OwnAccesses::take`], for an instruction that made more accesses than it has uops: a
     /// repeated string instruction. It moves 64 bytes at once, so an access to the same 64 bytes as
     /// the one before is left out.
-    pub fn take_more(&mut self, is_store: bool) -> Option<&'a DataAccess> {
+    pub(super) fn take_more(&mut self, is_store: bool) -> Option<&'a DataAccess> {
         let line = |access: &DataAccess| access.physical.0 >> MOVED_AT_ONCE;
         let before = self.next[usize::from(is_store)];
         let mut last = self.all[..before].iter().rfind(|access| access.is_store == is_store);

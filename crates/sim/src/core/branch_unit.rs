@@ -5,7 +5,7 @@
 //!   branch decides how many cycles the prediction takes. Only taken branches come in.
 //! * A direct branch that no level has is found when it is decoded: a *resteer*.
 //! * Conditional branches are predicted by [`PathDirection`]. A conditional branch that no level
-//!   has is taken for no branch; it is not taken, or it is found when it is decoded or executed.
+//!   has is treated as no branch; it is not taken, or it is found when it is decoded or executed.
 //! * Returns are predicted by the return stack, indirect branches by [`PathTargets`]. An indirect
 //!   branch that no level has is a misprediction.
 
@@ -40,7 +40,7 @@ pub(crate) struct BranchUnit {
 }
 
 impl BranchUnit {
-    pub fn new(description: &PredictionDescription) -> BranchUnit {
+    pub(super) fn new(description: &PredictionDescription) -> BranchUnit {
         let levels = description.targets.iter();
         BranchUnit {
             levels: levels.map(|level| (TargetBuffer::new(level.geometry), level.bubble)).collect(),
@@ -52,7 +52,7 @@ impl BranchUnit {
     }
 
     /// Passes a branch whose target is known, and learns.
-    pub fn branch(&mut self, branch: &Branch) -> BranchOutcome {
+    pub(super) fn branch(&mut self, branch: &Branch) -> BranchOutcome {
         match branch.target {
             Some(target) if branch.taken => self.taken(branch, target),
             _ => self.not_taken(branch),

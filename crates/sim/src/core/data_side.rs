@@ -81,7 +81,7 @@ pub(crate) struct DataSide {
 }
 
 impl DataSide {
-    pub fn new(core: &CoreDescription, memory: &MemoryDescription) -> DataSide {
+    pub(super) fn new(core: &CoreDescription, memory: &MemoryDescription) -> DataSide {
         DataSide {
             l1d: Cache::new(memory.l1d.geometry),
             line_log2: memory.l1d.line.trailing_zeros(),
@@ -98,7 +98,7 @@ impl DataSide {
 
     /// A load whose address the stream does not give. `fixed`: the stream has no data accesses.
     /// Otherwise the load was to a device or had no effect, and takes as long as a hit.
-    pub fn load_unknown(
+    pub(super) fn load_unknown(
         &mut self,
         fixed: bool,
         now: u64,
@@ -116,7 +116,7 @@ impl DataSide {
     }
 
     /// A load by the instruction `site`, whose address is known in `now`.
-    pub fn load(
+    pub(super) fn load(
         &mut self,
         access: &DataAccess,
         site: u32,
@@ -144,7 +144,7 @@ impl DataSide {
 
     /// The address of a store is known in `now`: its line is requested. The cycle in which it is
     /// there.
-    pub fn store_line(
+    pub(super) fn store_line(
         &mut self,
         access: &DataAccess,
         now: u64,

@@ -179,7 +179,8 @@ pub enum CoreError {
     #[error("at least one scheduler is needed")]
     NoScheduler,
     #[error(
-        "mispredict_penalty, {penalty} cycles, must be at least 2 more than depth, {depth} cycles: the branch takes 2 cycles before the front end starts again"
+        "mispredict_penalty, {penalty} cycles, must be at least 2 more than depth, {depth} \
+         cycles: the branch takes 2 cycles before the front end starts again"
     )]
     ShortPenalty { penalty: u32, depth: u32 },
     #[error("the histories of {name} must grow from table to table, and {later} follows {earlier}")]

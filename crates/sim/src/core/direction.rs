@@ -52,7 +52,7 @@ struct Found {
 
 impl PathDirection {
     /// `base` must be a power of two. There are at most [`TABLES`] tables.
-    pub fn new(base: u32, tables: &[TaggedTable]) -> PathDirection {
+    pub(super) fn new(base: u32, tables: &[TaggedTable]) -> PathDirection {
         let table = |&table: &TaggedTable| Table {
             history: TableHistory::new(table),
             entries: vec![EMPTY; table.entries as usize],
@@ -66,7 +66,7 @@ impl PathDirection {
 
     /// Predicts whether the branch at `at` is taken, and learns that it was `taken`.
     #[inline]
-    pub fn predicts(&mut self, at: CodeAddr, taken: bool) -> bool {
+    pub(super) fn predicts(&mut self, at: CodeAddr, taken: bool) -> bool {
         let found = self.find(at);
         let base = self.base_index(at);
         let of = |table: usize| match table {
@@ -92,7 +92,7 @@ impl PathDirection {
 
     /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
     #[inline]
-    pub fn push(&mut self, history: &PathHistory, footprint: u32) {
+    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
         self.tables.iter_mut().for_each(|table| table.history.push(history, footprint));
     }
 

@@ -94,7 +94,7 @@ pub(crate) struct FrontEnd {
 }
 
 impl FrontEnd {
-    pub fn new(
+    pub(super) fn new(
         front: &FrontEndDescription,
         l1i: CacheGeometry,
         itlb: Option<CacheGeometry>,
@@ -138,7 +138,12 @@ impl FrontEnd {
 
     /// Goes on with `run`.
     #[inline]
-    pub fn run(&mut self, run: &FetchRun, shared: &mut SharedMemory, counters: &mut CoreCounters) {
+    pub(super) fn run(
+        &mut self,
+        run: &FetchRun,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) {
         self.at = *run;
         self.waited_for_line = false;
         if self.sequential && run.line == self.line {
@@ -218,7 +223,7 @@ impl FrontEnd {
 
     /// The cycle in which an instruction is delivered.
     #[inline]
-    pub fn deliver(
+    pub(super) fn deliver(
         &mut self,
         instruction: &CoreInstruction,
         shared: &mut SharedMemory,
@@ -254,20 +259,20 @@ impl FrontEnd {
 
     /// A slot was dispatched in `cycle`.
     #[inline]
-    pub fn dispatched(&mut self, cycle: u64) {
+    pub(super) fn dispatched(&mut self, cycle: u64) {
         self.queue.push(cycle);
     }
 
     /// A branch was taken, and the predictor knew it after `bubble` cycles.
     #[inline]
-    pub fn taken(&mut self, bubble: u32) {
+    pub(super) fn taken(&mut self, bubble: u32) {
         (self.sequential, self.new_cycle) = (false, true);
         self.predicted += u64::from(bubble);
     }
 
     /// What comes next is predicted again, so that it can be dispatched in `dispatch` at the
     /// earliest.
-    pub fn restart(&mut self, dispatch: u64) {
+    pub(super) fn restart(&mut self, dispatch: u64) {
         (self.sequential, self.new_cycle) = (false, true);
         self.restart = self.restart.max(dispatch.saturating_sub(self.depth));
     }

@@ -28,20 +28,20 @@ pub(crate) struct PathHistory {
 }
 
 impl PathHistory {
-    pub fn new() -> PathHistory {
+    pub(super) fn new() -> PathHistory {
         PathHistory { ring: [0; BITS / 64], start: 0 }
     }
 
     /// What a branch taken from `at` to `target` leaves in the path.
     #[inline]
-    pub fn footprint(at: CodeAddr, target: CodeAddr) -> u32 {
+    pub(super) fn footprint(at: CodeAddr, target: CodeAddr) -> u32 {
         let mixed = (at.0 ^ target.0.rotate_left(21)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> (64 - FOOTPRINT)) as u32
     }
 
     /// A branch left `footprint`. Call after [`Folded::push`].
     #[inline]
-    pub fn push(&mut self, footprint: u32) {
+    pub(super) fn push(&mut self, footprint: u32) {
         self.start = (self.start + BITS - SHIFT as usize) % BITS;
         for bit in 0..FOOTPRINT as usize {
             let place = (self.start + bit) % BITS;
@@ -74,14 +74,14 @@ pub(crate) struct Folded {
 
 impl Folded {
     /// The bits of the last `branches` taken branches in `bits` bits, from 1 to 31.
-    pub fn new(branches: u32, bits: u32) -> Folded {
+    pub(super) fn new(branches: u32, bits: u32) -> Folded {
         let length = SHIFT * branches.min(LONGEST);
         Folded { value: 0, bits, length, leaving: length % bits }
     }
 
     /// A branch left `footprint`, which `history` does not have yet.
     #[inline]
-    pub fn push(&mut self, history: &PathHistory, footprint: u32) {
+    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
         let mask = (1 << self.bits) - 1;
         let mut value = self.value;
         for age in [self.length - 1, self.length - 2] {
@@ -100,7 +100,7 @@ impl Folded {
     }
 
     #[inline]
-    pub fn value(&self) -> u32 {
+    pub(super) fn value(&self) -> u32 {
         self.value
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     /// `registers` must be at least 1.
-    pub fn new(registers: u32) -> InFlight {
+    pub(super) fn new(registers: u32) -> InFlight {
         InFlight {
             lines: vec![LineId::NONE; registers as usize],
             arrivals: vec![0; registers as usize],
@@ -25,7 +25,7 @@ impl InFlight {
 
     /// The cycle in which `line` is there, for one who asks in `now`.
     #[inline]
-    pub fn there(&self, line: LineId, now: u64) -> u64 {
+    pub(super) fn there(&self, line: LineId, now: u64) -> u64 {
         if now >= self.last {
             return now;
         }
@@ -35,7 +35,7 @@ impl InFlight {
 
     /// The first cycle from `now` on in which a register is free.
     #[inline]
-    pub fn free(&self, now: u64) -> u64 {
+    pub(super) fn free(&self, now: u64) -> u64 {
         if now >= self.last {
             return now;
         }
@@ -44,7 +44,7 @@ impl InFlight {
 
     /// Takes the register that is free first, until `arrives`.
     #[inline]
-    pub fn begin(&mut self, line: LineId, arrives: u64) {
+    pub(super) fn begin(&mut self, line: LineId, arrives: u64) {
         let first = self.arrivals.iter().enumerate().min_by_key(|&(_, arrival)| arrival);
         let register = first.map_or(0, |(register, _)| register);
         self.lines[register] = line;

@@ -32,7 +32,7 @@ pub(crate) struct PathTargets {
 
 impl PathTargets {
     /// At most [`TABLES`] tables.
-    pub fn new(tables: &[TaggedTable]) -> PathTargets {
+    pub(super) fn new(tables: &[TaggedTable]) -> PathTargets {
         let empty = Entry { target: CodeAddr(0), tag: u16::MAX, confidence: 0, useful: false };
         let table = |&table: &TaggedTable| Table {
             history: TableHistory::new(table),
@@ -42,7 +42,7 @@ impl PathTargets {
     }
 
     /// Predicts the target of the branch at `at`, whose last target was `last`. Learns `target`.
-    pub fn predicts(&mut self, at: CodeAddr, last: CodeAddr, target: CodeAddr) -> CodeAddr {
+    pub(super) fn predicts(&mut self, at: CodeAddr, last: CodeAddr, target: CodeAddr) -> CodeAddr {
         let mut places = [Place::default(); TABLES];
         let mut longest = None;
         let mut shorter = last;
@@ -75,7 +75,7 @@ impl PathTargets {
 
     /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
     #[inline]
-    pub fn push(&mut self, history: &PathHistory, footprint: u32) {
+    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
         self.tables.iter_mut().for_each(|table| table.history.push(history, footprint));
     }
 

@@ -63,7 +63,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    pub fn new(memory: &MemoryDescription, core: &CoreMemoryDescription) -> Levels {
+    pub(super) fn new(memory: &MemoryDescription, core: &CoreMemoryDescription) -> Levels {
         let latencies = &memory.latencies;
         let line = memory.l2.as_ref().map_or(64, |l2| l2.line);
         Levels {
@@ -77,7 +77,7 @@ impl Levels {
     }
 
     /// An L1 asks in `now` for the line at `addr`. When it comes, and from where.
-    pub fn request(&mut self, addr: PhysAddr, now: u64) -> (u64, Source) {
+    pub(super) fn request(&mut self, addr: PhysAddr, now: u64) -> (u64, Source) {
         let Some(l2) = &mut self.l2 else {
             let (latency, source) = self.behind(addr);
             return (now + latency, source);
@@ -95,7 +95,7 @@ impl Levels {
 
     /// A load or store lacked the line at `addr` in the L1D in `now`: prefetches into the L2 if the
     /// line belongs to a stream.
-    pub fn train(&mut self, addr: PhysAddr, now: u64) {
+    pub(super) fn train(&mut self, addr: PhysAddr, now: u64) {
         let Some(log2) = self.l2.as_ref().map(|l2| l2.line_log2) else { return };
         for line in self.streams.missed(addr.0 >> log2).into_iter().flatten() {
             self.prefetch(PhysAddr(line << log2), now);

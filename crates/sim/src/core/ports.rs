@@ -24,14 +24,14 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    pub fn new() -> Ports {
+    pub(super) fn new() -> Ports {
         Ports { calendar: Box::new([0; CALENDAR]), units: [0; UNITS] }
     }
 
     /// Begins a uop on one of `ports` (at least one) in the first possible cycle from `earliest`
     /// on. Returns the cycle.
     #[inline]
-    pub fn begin(&mut self, ports: u16, earliest: u64) -> u64 {
+    pub(super) fn begin(&mut self, ports: u16, earliest: u64) -> u64 {
         let mut cycle = earliest;
         loop {
             let entry = &mut self.calendar[cycle as usize % CALENDAR];
@@ -52,7 +52,7 @@ impl Ports {
 
     /// As [`Ports::begin`], for a uop that also keeps `unit` for `cycles`.
     #[inline]
-    pub fn begin_on_unit(&mut self, ports: u16, earliest: u64, unit: u8, cycles: u8) -> u64 {
+    pub(super) fn begin_on_unit(&mut self, ports: u16, earliest: u64, unit: u8, cycles: u8) -> u64 {
         let unit = unit as usize % UNITS;
         let cycle = self.begin(ports, earliest.max(self.units[unit]));
         self.units[unit] = cycle + u64::from(cycles);

@@ -25,13 +25,13 @@ pub(crate) struct Strides {
 
 impl Strides {
     /// `entries`: a power of two, or 0 for none.
-    pub fn new(entries: u32) -> Strides {
+    pub(super) fn new(entries: u32) -> Strides {
         Strides { table: vec![Stride::default(); entries as usize] }
     }
 
     /// The instruction `site` accesses `addr`. The address to prefetch, if any: two strides ahead.
     #[inline]
-    pub fn access(&mut self, site: u32, addr: u64) -> Option<u64> {
+    pub(super) fn access(&mut self, site: u32, addr: u64) -> Option<u64> {
         let mask = self.table.len().wrapping_sub(1);
         let entry = self.table.get_mut(site as usize & mask)?;
         if entry.site != site {
@@ -75,13 +75,13 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// Follows `pages` pages, in lines of 2^`line_log2` bytes.
-    pub fn new(pages: u32, line_log2: u32, distance: u32) -> Streams {
+    pub(super) fn new(pages: u32, line_log2: u32, distance: u32) -> Streams {
         let none = Stream { page: u64::MAX, last: 0, direction: 0, sure: 0 };
         Streams { pages: vec![none; pages as usize], lines_log2: PAGE - line_log2, distance }
     }
 
     /// A cache lacked `line`, a number of physical memory. The lines to prefetch, if any.
-    pub fn missed(&mut self, line: u64) -> Option<[u64; 2]> {
+    pub(super) fn missed(&mut self, line: u64) -> Option<[u64; 2]> {
         let page = line >> self.lines_log2;
         let Some(found) = self.pages.iter().position(|stream| stream.page == page) else {
             self.pages.pop()?;

@@ -8,19 +8,19 @@ pub(crate) struct Ring<T> {
 
 impl<T: Copy> Ring<T> {
     /// `entries` must be at least 1. Before the first push, all values are `first`.
-    pub fn new(entries: u32, first: T) -> Ring<T> {
+    pub(super) fn new(entries: u32, first: T) -> Ring<T> {
         Ring { values: vec![first; entries as usize], next: 0 }
     }
 
     /// The value that was pushed as many pushes ago as there are entries. The next push replaces
     /// it.
     #[inline]
-    pub fn oldest(&self) -> T {
+    pub(super) fn oldest(&self) -> T {
         self.values[self.next]
     }
 
     #[inline]
-    pub fn push(&mut self, value: T) {
+    pub(super) fn push(&mut self, value: T) {
         self.values[self.next] = value;
         self.next += 1;
         if self.next == self.values.len() {

@@ -14,19 +14,19 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     /// `entries` must be at least 1.
-    pub fn new(entries: u32) -> Scheduler {
+    pub(super) fn new(entries: u32) -> Scheduler {
         Scheduler { free: vec![When::START; entries as usize] }
     }
 
     /// The cycle from which a place is free.
     #[inline]
-    pub fn free(&self) -> When {
+    pub(super) fn free(&self) -> When {
         self.free[0]
     }
 
     /// Takes the place that is free first, until `leaves`.
     #[inline]
-    pub fn enter(&mut self, leaves: When) {
+    pub(super) fn enter(&mut self, leaves: When) {
         let heap = &mut self.free[..];
         let mut at = 0;
         loop {

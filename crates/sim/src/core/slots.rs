@@ -119,20 +119,20 @@ pub(crate) struct SlotMeter {
 
 impl SlotMeter {
     /// At the first slot of cycle 0.
-    pub fn new(width: u32) -> SlotMeter {
+    pub(super) fn new(width: u32) -> SlotMeter {
         SlotMeter { width: width.into(), cycle: 0, passed: 0 }
     }
 
     /// The cycle of the next slot.
     #[inline]
-    pub fn cycle(&self) -> u64 {
+    pub(super) fn cycle(&self) -> u64 {
         self.cycle
     }
 
     /// Passes all slots before `cycle`. Returns their number, and how many of them are in cycles of
     /// which no slot was passed before.
     #[inline]
-    pub fn skip_to(&mut self, cycle: u64) -> (u64, u64) {
+    pub(super) fn skip_to(&mut self, cycle: u64) -> (u64, u64) {
         if cycle <= self.cycle {
             return (0, 0);
         }
@@ -145,7 +145,7 @@ impl SlotMeter {
 
     /// Passes the rest of the present cycle, and all slots before `cycle`. Returns the cycle behind
     /// and the number of slots.
-    pub fn skip_to_end(&mut self, cycle: u64) -> (u64, u64) {
+    pub(super) fn skip_to_end(&mut self, cycle: u64) -> (u64, u64) {
         let end = cycle.max(self.cycle + u64::from(self.passed > 0));
         let (skipped, _) = self.skip_to(end);
         (end, skipped)
@@ -153,7 +153,7 @@ impl SlotMeter {
 
     /// Uses the next slot.
     #[inline]
-    pub fn use_one(&mut self) {
+    pub(super) fn use_one(&mut self) {
         self.passed += 1;
         if self.passed == self.width {
             (self.cycle, self.passed) = (self.cycle + 1, 0);

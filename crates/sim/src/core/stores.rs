@@ -4,7 +4,7 @@
 //! Stores are written to the L1D in program order, one in a cycle, when they have retired and their
 //! line is there. Until then a load of the same bytes takes them from the queue. A load that needs
 //! bytes of the store and others waits until the store is written. No load overtakes a store of the
-//! same bytes: the processor's prediction of such pairs is taken for perfect.
+//! same bytes: the processor's prediction of such pairs is assumed perfect.
 
 use super::ring::Ring;
 
@@ -45,20 +45,26 @@ pub(crate) struct Stores {
 }
 
 impl Stores {
-    pub fn new(entries: u32) -> Stores {
+    pub(super) fn new(entries: u32) -> Stores {
         let none = Piece { number: u64::MAX, bytes: 0, data: 0, written: 0 };
         Stores { pieces: vec![none; PIECES], last: 0, written: Ring::new(entries, 0) }
     }
 
     /// The cycle from which the queue has room for the next store.
     #[inline]
-    pub fn free(&self) -> u64 {
+    pub(super) fn free(&self) -> u64 {
         self.written.oldest()
     }
 
     /// A store that retires in `retires`, and whose line is in the L1D from `line` on. Its `size`
     /// bytes at `addr`, if known, are ready in `data`. Returns the cycle in which it is written.
-    pub fn store(&mut self, at: Option<(u64, u8)>, data: u64, retires: u64, line: u64) -> u64 {
+    pub(super) fn store(
+        &mut self,
+        at: Option<(u64, u8)>,
+        data: u64,
+        retires: u64,
+        line: u64,
+    ) -> u64 {
         let written = (self.last + 1).max(retires + 1).max(line);
         self.last = written;
         self.written.push(written);
@@ -80,7 +86,7 @@ impl Stores {
 
     /// A load of `size` bytes at `addr` that begins in `now`.
     #[inline]
-    pub fn load(&self, addr: u64, size: u8, now: u64) -> StoredData {
+    pub(super) fn load(&self, addr: u64, size: u8, now: u64) -> StoredData {
         if now >= self.last {
             return StoredData::Absent;
         }

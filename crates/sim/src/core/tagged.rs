@@ -34,7 +34,7 @@ pub(crate) struct TableHistory {
 }
 
 impl TableHistory {
-    pub fn new(table: TaggedTable) -> TableHistory {
+    pub(super) fn new(table: TaggedTable) -> TableHistory {
         let index_bits = table.entries.trailing_zeros();
         let folded = |bits: u32| Folded::new(table.history, bits.max(1));
         TableHistory {
@@ -45,13 +45,13 @@ impl TableHistory {
     }
 
     #[inline]
-    pub fn push(&mut self, history: &PathHistory, footprint: u32) {
+    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
         self.index.push(history, footprint);
         self.tags.iter_mut().for_each(|tag| tag.push(history, footprint));
     }
 
     #[inline]
-    pub fn place(&self, at: CodeAddr) -> Place {
+    pub(super) fn place(&self, at: CodeAddr) -> Place {
         // User code is known by its address, too, so all its bits count.
         let at = (at.0 ^ at.0 >> 32) as u32;
         let index = at ^ at >> self.index_bits ^ self.index.value();

@@ -21,7 +21,7 @@ pub(crate) struct SecondTlb {
 const OF_CODE: u32 = 1 << 30;
 
 impl SecondTlb {
-    pub fn new(core: &CoreMemoryDescription) -> SecondTlb {
+    pub(super) fn new(core: &CoreMemoryDescription) -> SecondTlb {
         SecondTlb {
             cache: Cache::new(core.second_tlb),
             latency: core.second_tlb_latency.into(),
@@ -62,13 +62,13 @@ pub(crate) enum Translated {
 }
 
 impl FirstTlb {
-    pub fn new(geometry: CacheGeometry, of_code: bool) -> FirstTlb {
+    pub(super) fn new(geometry: CacheGeometry, of_code: bool) -> FirstTlb {
         FirstTlb { cache: Cache::new(geometry), last: (LineId::NONE, 0), of_code }
     }
 
     /// The cycle in which the translation of `page` is known.
     #[inline]
-    pub fn translate(
+    pub(super) fn translate(
         &mut self,
         page: LineId,
         now: u64,

@@ -11,33 +11,33 @@ pub(crate) struct When(u64);
 
 impl When {
     /// Cycle 0.
-    pub const START: When = When(0);
+    pub(super) const START: When = When(0);
 
     #[inline]
-    pub fn new(cycle: u64, of_memory: bool) -> When {
+    pub(super) fn new(cycle: u64, of_memory: bool) -> When {
         When(cycle << 1 | u64::from(of_memory))
     }
 
     #[inline]
-    pub fn cycle(self) -> u64 {
+    pub(super) fn cycle(self) -> u64 {
         self.0 >> 1
     }
 
     #[inline]
-    pub fn of_memory(self) -> bool {
+    pub(super) fn of_memory(self) -> bool {
         self.0 & 1 != 0
     }
 
     /// The same cause, in `cycle` if the value is not later. A later cycle than the value's own has
     /// another cause than memory.
     #[inline]
-    pub fn delayed_to(self, cycle: u64) -> When {
+    pub(super) fn delayed_to(self, cycle: u64) -> When {
         if cycle > self.cycle() { When::new(cycle, false) } else { self }
     }
 
     /// The same cause, `cycles` later.
     #[inline]
-    pub fn after(self, cycles: u64) -> When {
+    pub(super) fn after(self, cycles: u64) -> When {
         When(self.0 + (cycles << 1))
     }
 }

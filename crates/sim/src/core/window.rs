@@ -77,7 +77,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    pub fn new(window: &WindowDescription) -> Window {
+    pub(super) fn new(window: &WindowDescription) -> Window {
         let mut scheduler_of = [0; 16];
         for (port, of) in scheduler_of.iter_mut().enumerate() {
             let found = window.schedulers.iter().position(|it| it.ports >> port & 1 != 0);
@@ -102,7 +102,7 @@ impl Window {
     /// Dispatches the next slot, whose uops are `uops`. The front end delivered it in `delivered`.
     /// Returns the cycle.
     #[inline]
-    pub fn dispatch(
+    pub(super) fn dispatch(
         &mut self,
         uops: &[Uop],
         delivered: u64,
@@ -161,7 +161,7 @@ impl Window {
     /// Executes a uop of the slot that was dispatched last. `access`: what a load or store
     /// accesses, if known. Returns the cycle in which it is complete.
     #[inline]
-    pub fn execute(
+    pub(super) fn execute(
         &mut self,
         uop: &Uop,
         access: Option<&DataAccess>,
@@ -234,7 +234,7 @@ impl Window {
 
     /// Lets nothing be dispatched until all that was dispatched has retired, and `cycles` more.
     /// Returns the cycle from which slots can be dispatched.
-    pub fn drain(&mut self, cycles: u32, around: &mut Surroundings<'_>) -> u64 {
+    pub(super) fn drain(&mut self, cycles: u32, around: &mut Surroundings<'_>) -> u64 {
         self.close(around);
         let ends = self.last_retired.cycle().max(self.dispatch.cycle()) + u64::from(cycles);
         self.barrier = self.barrier.max(When::new(ends, false));
@@ -271,7 +271,7 @@ impl Window {
     }
 
     /// Ends the run: everything retires. Returns the cycles from the start.
-    pub fn finish(&mut self, around: &mut Surroundings<'_>) -> u64 {
+    pub(super) fn finish(&mut self, around: &mut Surroundings<'_>) -> u64 {
         self.close(around);
         let end = self.retire.skip_to_end(self.dispatch.cycle());
         let when = When::new(end.0, self.last_retired.of_memory());
@@ -283,12 +283,12 @@ impl Window {
     }
 
     /// The cycle in which the slot that was dispatched last is complete.
-    pub fn complete(&self) -> u64 {
+    pub(super) fn complete(&self) -> u64 {
         self.open.as_ref().map_or(self.dispatch.cycle(), |slot| slot.complete.cycle())
     }
 
     /// The cycle of the dispatch.
-    pub fn cycle(&self) -> u64 {
+    pub(super) fn cycle(&self) -> u64 {
         self.dispatch.cycle()
     }
 }

@@ -1,10 +1,10 @@
 //! xorshift64* (Vigna 2016). The script that ran the public simulator (`pycachesim.py`) uses the
 //! same generator.
 
-pub struct XorShift(pub u64);
+pub(crate) struct XorShift(pub u64);
 
 impl XorShift {
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

@@ -5,13 +5,17 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Two states of the machine, measured in turns
+/// Two states of the machine, measured alternately
 #[derive(Args, Debug)]
 pub struct AbArgs {
-    /// Measure two states of this machine in turns, and compare them: a change that --on and --off
-    /// switch, or two --kernels. Results and state go to this directory
-    #[arg(long, value_name = "DIR", group = "comparison", conflicts_with_all = ["list", "generations", "public",
-        "output"])]
+    /// Measure two states of this machine alternately, and compare them: a change that --on and
+    /// --off switch, or two --kernels. Results and state go to this directory
+    #[arg(
+        long,
+        value_name = "DIR",
+        group = "comparison",
+        conflicts_with_all = ["list", "generations", "public", "output"]
+    )]
     pub ab: Option<PathBuf>,
 
     /// With --ab: the command that switches the change on, for example `kernlane live apply …`
@@ -22,8 +26,8 @@ pub struct AbArgs {
     #[arg(long, value_name = "COMMAND", requires_all = ["ab", "on"])]
     pub off: Option<String>,
 
-    /// With --ab: boot two kernels in turns; the first is the running one, on which the run ends.
-    /// Reboots the machine
+    /// With --ab: boot two kernels alternately; the first is the running one, on which the run
+    /// ends. Reboots the machine
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], requires = "ab",
         conflicts_with = "on")]
     pub kernels: Option<Vec<String>>,

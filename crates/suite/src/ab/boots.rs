@@ -1,5 +1,5 @@
-//! Two kernels that are booted in turns: begins, resumes after each reboot, and ends on the kernel
-//! that ran first.
+//! Two kernels that are booted alternately: begins, resumes after each reboot, and ends on the
+//! kernel that ran first.
 
 use super::merged::merged;
 use super::state::{Kernel, Measurement, RunningKernel, State};
@@ -92,7 +92,7 @@ fn said(step: &Step) -> String {
     step.to_string()
 }
 
-/// Begins a run: writes the state, and makes every boot resume. The next step is [`resume`].
+/// Begins a run: writes the state, and makes every boot resume. The next step is [`Boot::resume`].
 ///
 /// # Errors
 /// A run was begun there already; the directory does not survive a reboot; see [`Step::carry_out`].
@@ -120,66 +120,70 @@ pub fn begin(state: &State, directory: &Path) -> Result<()> {
     done
 }
 
-/// Goes on where the last boot ended. `measure` measures the running kernel.
-///
-/// # Errors
-/// The wrong kernel runs, or a step fails. No further boot follows then.
-pub fn resume(
-    directory: &Path,
-    boot_id: &str,
-    running: &RunningKernel,
-    measure: impl FnOnce(&Measurement) -> Result<Results>,
-    carry_out: &dyn Fn(&Step) -> Result<()>,
-) -> Result<Ended> {
-    let mut state = State::read(directory)?;
-    let ended = step(&mut state, directory, boot_id, running, measure, carry_out);
-    if ended.is_err() {
-        for step in steps::end(&state) {
-            if let Err(error) = carry_out(&step) {
-                note!("{error:#}");
-            }
-        }
-    }
-    ended
+/// One boot of a run.
+pub struct Boot<'a> {
+    /// Where the state of the run lies.
+    pub directory: &'a Path,
+    /// This boot, as the kernel names it.
+    pub id: &'a str,
+    pub running: &'a RunningKernel,
+    pub carry_out: &'a dyn Fn(&Step) -> Result<()>,
 }
 
-fn step(
-    state: &mut State,
-    directory: &Path,
-    boot_id: &str,
-    running: &RunningKernel,
-    measure: impl FnOnce(&Measurement) -> Result<Results>,
-    carry_out: &dyn Fn(&Step) -> Result<()>,
-) -> Result<Ended> {
-    // A boot that was measured and not left, because it was interrupted, is left now.
-    let is_new = state.last_boot.as_deref() != Some(boot_id);
-    if is_new {
-        let which = state.wanted();
-        state.runs(which, running)?;
-        if !state.is_measured() {
-            // Each boot has an order of its own.
-            let boot = state.measured.len() as u64;
-            let seed = state.measurement.seed.wrapping_add(boot);
-            let results = measure(&Measurement { seed, ..state.measurement.clone() })?;
-            let path = State::result(directory, state.measured.len());
-            output::write(&path, results.text()?.as_bytes())?;
-            state.measured.push(which);
+impl Boot<'_> {
+    /// Goes on where the last boot ended. `measure` measures the running kernel.
+    ///
+    /// # Errors
+    /// The wrong kernel runs, or a step fails. No further boot follows then.
+    pub fn resume(&self, measure: impl FnOnce(&Measurement) -> Result<Results>) -> Result<Ended> {
+        let mut state = State::read(self.directory)?;
+        let ended = self.step(&mut state, measure);
+        if ended.is_err() {
+            for step in steps::end(&state) {
+                if let Err(error) = (self.carry_out)(&step) {
+                    note!("{error:#}");
+                }
+            }
         }
-        state.last_boot = Some(boot_id.to_owned());
-        state.write(directory)?;
+        ended
     }
-    let first = state.kernels[0].identity.as_ref() == Some(&running.identity);
-    if !state.is_measured() || !first {
-        let next = state.wanted();
-        steps::boot(state, next).iter().try_for_each(carry_out)?;
-        return Ok(Ended::Reboots);
+
+    fn step(
+        &self,
+        state: &mut State,
+        measure: impl FnOnce(&Measurement) -> Result<Results>,
+    ) -> Result<Ended> {
+        let &Boot { directory, id, running, carry_out } = self;
+        // A boot that was measured and not left, because it was interrupted, is left now.
+        let is_new = state.last_boot.as_deref() != Some(id);
+        if is_new {
+            let which = state.wanted();
+            state.runs(which, running)?;
+            if !state.is_measured() {
+                // Each boot has its own order.
+                let boot = state.measured.len() as u64;
+                let seed = state.measurement.seed.wrapping_add(boot);
+                let results = measure(&Measurement { seed, ..state.measurement.clone() })?;
+                let path = State::result(directory, state.measured.len());
+                output::write(&path, results.text()?.as_bytes())?;
+                state.measured.push(which);
+            }
+            state.last_boot = Some(id.to_owned());
+            state.write(directory)?;
+        }
+        let first = state.kernels[0].identity.as_ref() == Some(&running.identity);
+        if !state.is_measured() || !first {
+            let next = state.wanted();
+            steps::boot(state, next).iter().try_for_each(carry_out)?;
+            return Ok(Ended::Reboots);
+        }
+        for (which, name) in ["before.json", "after.json"].iter().enumerate() {
+            let merged = merged(&boots_of(state, directory, which)?)?;
+            output::write(&directory.join(name), merged.text()?.as_bytes())?;
+        }
+        steps::end(state).iter().try_for_each(carry_out)?;
+        Ok(Ended::Whole)
     }
-    for (which, name) in ["before.json", "after.json"].iter().enumerate() {
-        let merged = merged(&boots_of(state, directory, which)?)?;
-        output::write(&directory.join(name), merged.text()?.as_bytes())?;
-    }
-    steps::end(state).iter().try_for_each(carry_out)?;
-    Ok(Ended::Whole)
 }
 
 fn boots_of(state: &State, directory: &Path, which: usize) -> Result<Vec<Results>> {
@@ -203,7 +207,7 @@ pub fn stop(directory: &Path) -> Result<()> {
 ///
 /// # Errors
 /// `/proc` is not mounted.
-pub fn boot_id() -> Result<String> {
+pub(crate) fn boot_id() -> Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let id = std::fs::read_to_string(path).with_context(|| path.to_owned())?;
     Ok(id.trim().to_owned())
@@ -213,14 +217,14 @@ pub fn boot_id() -> Result<String> {
 ///
 /// # Errors
 /// It is not so.
-pub fn may_reboot(state: &State) -> Result<()> {
+pub(crate) fn may_reboot(state: &State) -> Result<()> {
     // SAFETY: the call has no arguments and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     ensure!(is_root, "--ab --kernels reboots the machine: run it as root");
     if state.unit && !Path::new("/run/systemd/system").is_dir() {
         bail!(
-            "systemd does not run here: give --no-unit, and start the same command with --resume at \
-             each boot"
+            "systemd does not run here: give --no-unit, and start the same command with --resume \
+             at each boot"
         );
     }
     Ok(())
@@ -269,7 +273,9 @@ mod tests {
         run.conditions.kernel_build_id = Some(machine.kernel().identity);
         let measure = |_: &Measurement| Ok(run);
         let carry_out = |step: &Step| machine.carry_out(step);
-        resume(directory, &format!("boot {boot}"), &machine.kernel(), measure, &carry_out)
+        let (id, running) = (format!("boot {boot}"), machine.kernel());
+        let boot = Boot { directory, id: &id, running: &running, carry_out: &carry_out };
+        boot.resume(measure)
     }
 
     #[test]

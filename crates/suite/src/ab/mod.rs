@@ -1,5 +1,5 @@
-//! Two states of one machine, measured in turns: a change that can be switched on and off within a
-//! boot, or two kernels that are booted one after the other.
+//! Two states of one machine, measured alternately: a change that can be switched on and off within
+//! a boot, or two kernels that are booted one after the other.
 //!
 //! Takes what to switch or to boot, and a directory; gives there `before.json` and `after.json`, as
 //! two runs would. Whatever happens, the change is off in the end, or the first kernel runs. Never

@@ -117,7 +117,7 @@ impl State {
     }
 
     /// Whether every boot was measured.
-    pub fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         self.measured.len() >= 2 * self.boots
     }
 

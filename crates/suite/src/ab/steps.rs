@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The unit that resumes after a reboot.
-pub const UNIT: &str = "kernlane-bench-ab.service";
+pub(crate) const UNIT: &str = "kernlane-bench-ab.service";
 const UNITS: &str = "/etc/systemd/system";
 
 /// One step.
@@ -152,7 +152,7 @@ fn unit(state: &State, directory: &Path) -> Result<String> {
     let words: Vec<String> = words.iter().map(unit_word).collect::<Result<_>>()?;
     Ok(format!(
         "[Unit]
-Description=kernlane bench --ab: measures two kernels in turns
+Description=kernlane bench --ab: measures two kernels alternately
 After=multi-user.target
 
 [Service]
@@ -225,7 +225,8 @@ mod tests {
         let mut state = state(1);
         state.program = vec!["/bin/true".into(), "bench".into()];
         let text = unit(&state, Path::new("/var/lib/a \"b\" %n $x")).unwrap();
-        let line = "ExecStart=\"/bin/true\" \"bench\" \"--ab\" \"/var/lib/a \\\"b\\\" %%n $$x\" \"--resume\"\n";
+        let line = "ExecStart=\"/bin/true\" \"bench\" \"--ab\" \"/var/lib/a \\\"b\\\" %%n $$x\" \
+                    \"--resume\"\n";
         assert!(text.contains(line), "{text}");
         assert!(unit(&state, Path::new("a\nb")).is_err());
         let directory = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use crate::statistics::compare;
 use serde::Serialize;
 
 /// How many times faster, and the ends of the 95 % interval.
-pub type Speedup = [f64; 3];
+pub(crate) type Speedup = [f64; 3];
 
 /// One of our benchmarks on both machines.
 #[derive(Clone, Debug, PartialEq, Serialize)]

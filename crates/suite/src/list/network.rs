@@ -11,69 +11,65 @@ use std::mem::size_of;
 
 const SEND_RECEIVE: &[i64] = &[SYS_read, SYS_write];
 
+/// A benchmark that sends `bytes` through a connection.
+const fn through_connection(name: &'static str, stresses: &'static str, bytes: usize) -> Benchmark {
+    Benchmark::new(name, stresses, Source::Kbx, SEND_RECEIVE, through_tcp, bytes)
+}
+
+/// A benchmark of one byte and its answer, between `pairs` pairs of processes.
+const fn answers(
+    name: &'static str,
+    stresses: &'static str,
+    prepare: fn(&Place, usize) -> Prepared,
+    pairs: usize,
+) -> Benchmark {
+    Benchmark::new(name, stresses, Source::Netperf, SEND_RECEIVE, prepare, pairs)
+}
+
 pub(super) const LIST: &[Benchmark] = &[
-    Benchmark::new(
+    through_connection(
         "tcp/write-read-20",
         "20 bytes through a connection, within one process",
-        Source::Kbx,
-        SEND_RECEIVE,
-        through_tcp,
         20,
     ),
-    Benchmark::new(
+    through_connection(
         "tcp/write-read-1k",
         "1,024 bytes through a connection, within one process",
-        Source::Kbx,
-        SEND_RECEIVE,
-        through_tcp,
         1 << 10,
     ),
-    Benchmark::new(
+    through_connection(
         "tcp/write-read-8k",
         "8,192 bytes through a connection, within one process",
-        Source::Kbx,
-        SEND_RECEIVE,
-        through_tcp,
         8 << 10,
     ),
-    Benchmark::new(
+    answers(
         "tcp/request-response",
         "one byte and its one-byte answer, 1 pair of processes",
-        Source::Netperf,
-        SEND_RECEIVE,
-        |place, pairs| request_response(place, pairs, SOCK_STREAM),
+        by_tcp,
         1,
     ),
-    Benchmark::new(
+    answers(
         "tcp/request-response-4",
-        "one byte and its answer on each of 4 connections, each with a process of its own",
-        Source::Netperf,
-        SEND_RECEIVE,
-        |place, pairs| request_response(place, pairs, SOCK_STREAM),
+        "one byte and its answer on each of 4 connections, each with its own process",
+        by_tcp,
         4,
     ),
-    Benchmark::new(
+    answers(
         "tcp/request-response-16",
-        "one byte and its answer on each of 16 connections, each with a process of its own",
-        Source::Netperf,
-        SEND_RECEIVE,
-        |place, pairs| request_response(place, pairs, SOCK_STREAM),
+        "one byte and its answer on each of 16 connections, each with its own process",
+        by_tcp,
         16,
     ),
-    Benchmark::new(
+    answers(
         "udp/request-response",
         "one byte and its one-byte answer, 1 pair of processes",
-        Source::Netperf,
-        SEND_RECEIVE,
-        |place, pairs| request_response(place, pairs, SOCK_DGRAM),
+        by_udp,
         1,
     ),
-    Benchmark::new(
+    answers(
         "udp/request-response-16",
-        "one byte and its answer on each of 16 sockets, each with a process of its own",
-        Source::Netperf,
-        SEND_RECEIVE,
-        |place, pairs| request_response(place, pairs, SOCK_DGRAM),
+        "one byte and its answer on each of 16 sockets, each with its own process",
+        by_udp,
         16,
     ),
     Benchmark::new(
@@ -217,6 +213,14 @@ fn connected(kind: i32) -> Result<[Fd; 2], Failure> {
 fn through_tcp(_: &Place, size: usize) -> Prepared {
     let [into, out] = connected(SOCK_STREAM)?;
     through(into, out, size)
+}
+
+fn by_tcp(place: &Place, pairs: usize) -> Prepared {
+    request_response(place, pairs, SOCK_STREAM)
+}
+
+fn by_udp(place: &Place, pairs: usize) -> Prepared {
+    request_response(place, pairs, SOCK_DGRAM)
 }
 
 /// One byte to each of `pairs` processes, then one answer from each.

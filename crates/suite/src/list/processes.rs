@@ -6,6 +6,16 @@ use crate::sys::{Failure, Map, call, clone_and, exit_code, is};
 use libc::*;
 use std::ffi::CString;
 
+/// A benchmark that starts a program with `arguments` arguments.
+const fn exec(
+    name: &'static str,
+    stresses: &'static str,
+    prepare: fn(&Place, usize) -> Prepared,
+    arguments: usize,
+) -> Benchmark {
+    Benchmark::new(name, stresses, Source::Kbx, CLONE_EXEC, prepare, arguments)
+}
+
 pub(super) const LIST: &[Benchmark] = &[
     Benchmark::new(
         "process/fork-exit",
@@ -46,38 +56,10 @@ pub(super) const LIST: &[Benchmark] = &[
         },
         0,
     ),
-    Benchmark::new(
-        "process/fork-exec",
-        "a child by fork that starts a program of one page",
-        Source::Kbx,
-        CLONE_EXEC,
-        |place, arguments| spawn(place, SIGCHLD, arguments),
-        1,
-    ),
-    Benchmark::new(
-        "process/fork-exec-1000",
-        "as process/fork-exec, with 1,000 arguments",
-        Source::Kbx,
-        CLONE_EXEC,
-        |place, arguments| spawn(place, SIGCHLD, arguments),
-        1000,
-    ),
-    Benchmark::new(
-        "process/vfork-exec",
-        "a child by vfork that starts a program of one page",
-        Source::Kbx,
-        CLONE_EXEC,
-        |place, arguments| spawn(place, VFORK, arguments),
-        1,
-    ),
-    Benchmark::new(
-        "process/vfork-exec-1000",
-        "as process/vfork-exec, with 1,000 arguments",
-        Source::Kbx,
-        CLONE_EXEC,
-        |place, arguments| spawn(place, VFORK, arguments),
-        1000,
-    ),
+    exec("process/fork-exec", "a child by fork that starts a program of one page", by_fork, 1),
+    exec("process/fork-exec-1000", "as process/fork-exec, with 1,000 arguments", by_fork, 1000),
+    exec("process/vfork-exec", "a child by vfork that starts a program of one page", by_vfork, 1),
+    exec("process/vfork-exec-1000", "as process/vfork-exec, with 1,000 arguments", by_vfork, 1000),
     Benchmark::new(
         "process/wait-nobody",
         "asking for a child that has ended, where there is none",
@@ -134,6 +116,14 @@ fn until_zero(word: *const u32) -> Result<(), Failure> {
 /// Pointers for execve to `count` arguments; the strings must outlive them.
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+fn by_fork(place: &Place, arguments: usize) -> Prepared {
+    spawn(place, SIGCHLD, arguments)
+}
+
+fn by_vfork(place: &Place, arguments: usize) -> Prepared {
+    spawn(place, VFORK, arguments)
 }
 
 fn spawn(place: &Place, flags: i32, arguments: usize) -> Prepared {

@@ -1,6 +1,6 @@
 //! Switches between processes and threads, by working set, and the futexes that order them.
 
-use crate::benchmark::{Benchmark, Prepared, Source, Work, each};
+use crate::benchmark::{Benchmark, Place, Prepared, Source, Work, each};
 use crate::sys::{Done, Failure, Fd, Map, Peer, call, is, pipe, read, write};
 use libc::*;
 use std::sync::Arc;
@@ -9,45 +9,35 @@ use std::thread::JoinHandle;
 
 const READ_WRITE: &[i64] = &[SYS_read, SYS_write];
 
+/// A benchmark that passes a token round processes, each with a working set of `bytes`.
+const fn token(
+    name: &'static str,
+    stresses: &'static str,
+    prepare: fn(&Place, usize) -> Prepared,
+    bytes: usize,
+) -> Benchmark {
+    Benchmark::new(name, stresses, Source::Lmbench, READ_WRITE, prepare, bytes)
+}
+
 pub(super) const LIST: &[Benchmark] = &[
-    Benchmark::new(
-        "switch/processes-2",
-        "a token round 2 processes that touch nothing else",
-        Source::Lmbench,
-        READ_WRITE,
-        |_, _| ring(2, 0),
-        0,
-    ),
-    Benchmark::new(
+    token("switch/processes-2", "a token round 2 processes that touch nothing else", ring_of_2, 0),
+    token(
         "switch/processes-2-16k",
         "a token round 2 processes, each of which reads 16 KB of its own",
-        Source::Lmbench,
-        READ_WRITE,
-        |_, size| ring(2, size),
+        ring_of_2,
         16 << 10,
     ),
-    Benchmark::new(
+    token(
         "switch/processes-2-256k",
         "a token round 2 processes, each of which reads 256 KB of its own",
-        Source::Lmbench,
-        READ_WRITE,
-        |_, size| ring(2, size),
+        ring_of_2,
         256 << 10,
     ),
-    Benchmark::new(
-        "switch/processes-8",
-        "a token round 8 processes that touch nothing else",
-        Source::Lmbench,
-        READ_WRITE,
-        |_, _| ring(8, 0),
-        0,
-    ),
-    Benchmark::new(
+    token("switch/processes-8", "a token round 8 processes that touch nothing else", ring_of_8, 0),
+    token(
         "switch/processes-8-64k",
         "a token round 8 processes, each of which reads 64 KB of its own",
-        Source::Lmbench,
-        READ_WRITE,
-        |_, size| ring(8, size),
+        ring_of_8,
         64 << 10,
     ),
     Benchmark::new(
@@ -95,6 +85,14 @@ fn wake(word: &AtomicU32) -> Result<usize, Failure> {
 /// Reads a byte of each cache line of 64 bytes, and adds them up.
 fn touch(memory: &[u8]) -> u32 {
     memory.iter().step_by(64).fold(0, |sum, byte| sum.wrapping_add(u32::from(*byte)))
+}
+
+fn ring_of_2(_: &Place, bytes: usize) -> Prepared {
+    ring(2, bytes)
+}
+
+fn ring_of_8(_: &Place, bytes: usize) -> Prepared {
+    ring(8, bytes)
 }
 
 /// `count` processes in a ring of pipes, this one among them; an operation is one round of the

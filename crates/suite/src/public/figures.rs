@@ -31,7 +31,7 @@ pub fn time<const OPERATIONS: u64>(text: &str) -> Option<f64> {
 }
 
 /// The last table of stress-ng: a stressor's bogo operations and its real time.
-pub fn stress(text: &str) -> Option<f64> {
+pub(crate) fn stress(text: &str) -> Option<f64> {
     text.lines().find_map(|line| {
         let words: Vec<&str> = line.split("] ").nth(1)?.split_whitespace().collect();
         let [_, operations, real, user, system, ..] = words[..] else { return None };
@@ -46,7 +46,7 @@ pub fn latency(text: &str) -> Option<f64> {
 }
 
 /// iperf3's JSON: nanoseconds for 1,000,000 bytes that were received.
-pub fn megabyte(text: &str) -> Option<f64> {
+pub(crate) fn megabyte(text: &str) -> Option<f64> {
     let value: Value = serde_json::from_str(text).ok()?;
     of_rate(value["end"]["sum_received"]["bits_per_second"].as_f64()? / 8e6)
 }

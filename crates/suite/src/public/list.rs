@@ -28,7 +28,36 @@ pub struct Public {
     pub figure: fn(&str) -> Option<f64>,
 }
 
-pub const LIST: &[Public] = &[
+/// A benchmark of netperf's; `$test` is its name there.
+macro_rules! netperf {
+    ($name:literal, $stresses:literal, $test:literal) => {
+        Public {
+            name: $name,
+            stresses: $stresses,
+            package: "netperf",
+            version: &["netperf", "-V"],
+            server: Server::Program(&["netserver", "-D", "-L", "127.0.0.1", "-p", "{port}"]),
+            line: &[
+                "netperf",
+                "-H",
+                "127.0.0.1",
+                "-p",
+                "{port}",
+                "-t",
+                $test,
+                "-l",
+                "1",
+                "-P",
+                "0",
+                "-v",
+                "0",
+            ],
+            figure: figures::rate,
+        }
+    };
+}
+
+pub(crate) const LIST: &[Public] = &[
     Public {
         name: "perf-bench/syscall",
         stresses: "getppid by perf bench",
@@ -136,52 +165,8 @@ pub const LIST: &[Public] = &[
         line: &["iperf3", "-c", "127.0.0.1", "-p", "{port}", "-t", "1", "-J"],
         figure: figures::megabyte,
     },
-    Public {
-        name: "netperf/tcp-rr",
-        stresses: "one byte and its one-byte answer by TCP",
-        package: "netperf",
-        version: &["netperf", "-V"],
-        server: Server::Program(&["netserver", "-D", "-L", "127.0.0.1", "-p", "{port}"]),
-        line: &[
-            "netperf",
-            "-H",
-            "127.0.0.1",
-            "-p",
-            "{port}",
-            "-t",
-            "TCP_RR",
-            "-l",
-            "1",
-            "-P",
-            "0",
-            "-v",
-            "0",
-        ],
-        figure: figures::rate,
-    },
-    Public {
-        name: "netperf/udp-rr",
-        stresses: "one byte and its one-byte answer by UDP",
-        package: "netperf",
-        version: &["netperf", "-V"],
-        server: Server::Program(&["netserver", "-D", "-L", "127.0.0.1", "-p", "{port}"]),
-        line: &[
-            "netperf",
-            "-H",
-            "127.0.0.1",
-            "-p",
-            "{port}",
-            "-t",
-            "UDP_RR",
-            "-l",
-            "1",
-            "-P",
-            "0",
-            "-v",
-            "0",
-        ],
-        figure: figures::rate,
-    },
+    netperf!("netperf/tcp-rr", "one byte and its one-byte answer by TCP", "TCP_RR"),
+    netperf!("netperf/udp-rr", "one byte and its one-byte answer by UDP", "UDP_RR"),
     Public {
         name: "fio/random-read",
         stresses: "4 KB at a random place of a cached file of 16 MB",
@@ -251,7 +236,7 @@ impl Public {
     }
 
     /// The server's program, if it is another one.
-    pub fn other_program(&self) -> Option<&'static str> {
+    pub(crate) fn other_program(&self) -> Option<&'static str> {
         match self.server {
             Server::Program([program, ..]) if *program != self.program() => Some(program),
             _ => None,

@@ -24,7 +24,7 @@ pub enum Running {
 ///
 /// # Errors
 /// There is no loopback interface, or no port is free.
-pub fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .context("no port of the loopback interface is free")?;
     Ok(listener.local_addr().context("a socket has no address")?.port())

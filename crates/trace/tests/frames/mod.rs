@@ -6,10 +6,10 @@
 use kernlane_trace::MAGIC;
 
 /// Kind and unpacked payload.
-pub type RawChunk = ([u8; 4], Vec<u8>);
+pub(crate) type RawChunk = ([u8; 4], Vec<u8>);
 
 /// The offsets at which the chunks begin and the file ends.
-pub fn boundaries(bytes: &[u8]) -> Vec<usize> {
+pub(crate) fn boundaries(bytes: &[u8]) -> Vec<usize> {
     let mut all = vec![12];
     while let Some(&at) = all.last().filter(|&&at| at < bytes.len()) {
         let packed = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap());
@@ -18,7 +18,7 @@ pub fn boundaries(bytes: &[u8]) -> Vec<usize> {
     all
 }
 
-pub fn pieces(bytes: &[u8]) -> Vec<RawChunk> {
+pub(crate) fn pieces(bytes: &[u8]) -> Vec<RawChunk> {
     let piece = |pair: &[usize]| {
         let kind = bytes[pair[0]..pair[0] + 4].try_into().unwrap();
         (kind, zstd::bulk::decompress(&bytes[pair[0] + 16..pair[1]], 1 << 20).unwrap())
@@ -26,12 +26,12 @@ pub fn pieces(bytes: &[u8]) -> Vec<RawChunk> {
     boundaries(bytes).windows(2).map(piece).collect()
 }
 
-pub fn framed(kind: &[u8; 4], payload: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(kind: &[u8; 4], payload: &[u8]) -> Vec<u8> {
     let packed = zstd::bulk::compress(payload, 1).unwrap();
     framed_as(kind, &packed, payload.len() as u32)
 }
 
-pub fn framed_as(kind: &[u8; 4], packed: &[u8], unpacked: u32) -> Vec<u8> {
+pub(crate) fn framed_as(kind: &[u8; 4], packed: &[u8], unpacked: u32) -> Vec<u8> {
     let mut chunk =
         [&kind[..], &(packed.len() as u32).to_le_bytes(), &unpacked.to_le_bytes()].concat();
     let checksum = crc32fast::hash(&[&chunk[..], packed].concat());
@@ -41,21 +41,21 @@ pub fn framed_as(kind: &[u8; 4], packed: &[u8], unpacked: u32) -> Vec<u8> {
 }
 
 /// A file of framed chunks.
-pub fn file(version: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn file(version: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
     [&MAGIC[..], &version.to_le_bytes(), &chunks.concat()].concat()
 }
 
 /// A file of pieces, with right checksums.
-pub fn file_of(version: u32, pieces: &[RawChunk]) -> Vec<u8> {
+pub(crate) fn file_of(version: u32, pieces: &[RawChunk]) -> Vec<u8> {
     let chunks: Vec<Vec<u8>> = pieces.iter().map(|(kind, payload)| framed(kind, payload)).collect();
     file(version, &chunks)
 }
 
 /// xorshift64* (Vigna 2016), so that the damage is the same on every run.
-pub struct DamageGenerator(pub u64);
+pub(crate) struct DamageGenerator(pub u64);
 
 impl DamageGenerator {
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -63,7 +63,7 @@ impl DamageGenerator {
     }
 
     /// Cuts a payload, puts a byte into it, or changes a bit.
-    pub fn damage(&mut self, payload: &mut Vec<u8>) {
+    pub(crate) fn damage(&mut self, payload: &mut Vec<u8>) {
         match self.below(4) {
             0 => payload.truncate(self.below(payload.len() + 1)),
             1 => payload.insert(self.below(payload.len() + 1), self.below(256) as u8),

@@ -8,7 +8,7 @@ use kernlane_trace::{
     TaskId, TaskPointer, Translation, TranslationId,
 };
 
-pub fn header() -> RecordingHeader {
+pub(crate) fn header() -> RecordingHeader {
     RecordingHeader {
         build_id: "00aea92ddb40c47d63853847ca25891e6796c7b0".into(),
         workload: "net".into(),
@@ -18,7 +18,7 @@ pub fn header() -> RecordingHeader {
     }
 }
 
-pub fn translation(id: u32, addr: u64, lengths: &[u8]) -> Translation {
+pub(crate) fn translation(id: u32, addr: u64, lengths: &[u8]) -> Translation {
     let bytes: u32 = lengths.iter().map(|&length| u32::from(length)).sum();
     Translation {
         id: TranslationId(id),
@@ -28,20 +28,20 @@ pub fn translation(id: u32, addr: u64, lengths: &[u8]) -> Translation {
     }
 }
 
-pub fn task(id: u32, pointer: u64, pid: Option<u32>, name: &[u8]) -> Task {
+pub(crate) fn task(id: u32, pointer: u64, pid: Option<u32>, name: &[u8]) -> Task {
     let mut comm = [0; 16];
     comm[..name.len()].copy_from_slice(name);
     Task { id: TaskId(id), pointer: TaskPointer(pointer), pid, comm }
 }
 
-pub fn words(events: &[StreamEvent]) -> Vec<u32> {
+pub(crate) fn words(events: &[StreamEvent]) -> Vec<u32> {
     let mut words = Vec::new();
     events.iter().for_each(|event| event.append_to(&mut words));
     words
 }
 
 /// The chunks of the recording without its clean end.
-pub fn chunks() -> Vec<Chunk> {
+pub(crate) fn chunks() -> Vec<Chunk> {
     let executed = |id| StreamEvent::Executed(TranslationId(id));
     vec![
         Chunk::Tasks(vec![task(0, 0xffff_8880_0010_0000, Some(1), b"init")]),
@@ -71,7 +71,7 @@ pub fn chunks() -> Vec<Chunk> {
 }
 
 /// The recording's bytes and totals.
-pub fn bytes() -> (Vec<u8>, RecordingTotals) {
+pub(crate) fn bytes() -> (Vec<u8>, RecordingTotals) {
     let mut writer = RecordingWriter::new(Vec::new(), &header()).unwrap();
     for chunk in chunks() {
         match chunk {
@@ -87,7 +87,7 @@ pub fn bytes() -> (Vec<u8>, RecordingTotals) {
 }
 
 /// A recording of three CPUs: the events of [`several_cpus_events`].
-pub fn several_cpus() -> (Vec<u8>, RecordingTotals) {
+pub(crate) fn several_cpus() -> (Vec<u8>, RecordingTotals) {
     let header = RecordingHeader { cpus: CpuCount::new(3).unwrap(), ..header() };
     let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
     writer.translations(&[translation(0, 0x1000, &[1, 2])]).unwrap();
@@ -96,7 +96,7 @@ pub fn several_cpus() -> (Vec<u8>, RecordingTotals) {
 }
 
 /// What happens in [`several_cpus`].
-pub fn several_cpus_events() -> Vec<StreamEvent> {
+pub(crate) fn several_cpus_events() -> Vec<StreamEvent> {
     vec![
         StreamEvent::Executed(TranslationId(0)),
         StreamEvent::Cpu(CpuId(2)),
@@ -106,7 +106,7 @@ pub fn several_cpus_events() -> Vec<StreamEvent> {
 }
 
 /// The words of a stream, and the accesses of its executions.
-pub type StreamWithData = (Vec<u32>, ObservedAccesses);
+pub(crate) type StreamWithData = (Vec<u32>, ObservedAccesses);
 
 fn observed(executions: &[&[(AccessSite, u64)]]) -> ObservedAccesses {
     let mut observed = ObservedAccesses::default();
@@ -120,7 +120,7 @@ fn observed(executions: &[&[(AccessSite, u64)]]) -> ObservedAccesses {
 
 /// Streams with every kind of execution: regular, with other sites, with repeated accesses,
 /// without accesses, and left midway.
-pub fn data_streams() -> Vec<StreamWithData> {
+pub(crate) fn data_streams() -> Vec<StreamWithData> {
     let (load, store, wide) =
         (AccessSite::new(0, false, 3), AccessSite::new(2, true, 2), AccessSite::new(1, false, 4));
     let stack = 0xff11_0000_0123_4ff8;
@@ -174,7 +174,7 @@ pub fn data_streams() -> Vec<StreamWithData> {
 }
 
 /// The bytes and totals of the recording with data accesses.
-pub fn data_bytes() -> (Vec<u8>, RecordingTotals) {
+pub(crate) fn data_bytes() -> (Vec<u8>, RecordingTotals) {
     let mut writer = RecordingWriter::with_data(Vec::new(), &header()).unwrap();
     for chunk in chunks() {
         match chunk {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Says of itself that its code counts, with so many counters and room for two cookies. */
+/* Claims that its code counts, and names a number of counters and room for two cookies. */
 #include <linux/module.h>
 #include <linux/string.h>
 

@@ -62,7 +62,7 @@ impl Memory for Text {
     }
 }
 
-pub fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
     let text = text(&kernel, args.file_only)?;

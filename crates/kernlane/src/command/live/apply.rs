@@ -23,9 +23,8 @@ use std::process::ExitCode;
 /// --threshold percent as often as the --root. Their hot blocks come to lie together, the cold ones
 /// behind. Calls among them go from copy to copy. Everything is checked before anything is written.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  kernlane live apply --function vfs_read,vfs_write --algorithm original"
-)]
+#[command(after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  \
+                  kernlane live apply --function vfs_read,vfs_write --algorithm original")]
 pub struct ApplyArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
@@ -59,11 +58,11 @@ pub struct ApplyArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Install, undo, and so on, so many times, as a trial; in the end nothing is installed
+    /// Install and undo this number of times, as a trial; at the end nothing is installed
     #[arg(long, value_name = "N", conflicts_with = "dry_run")]
     pub cycles: Option<u32>,
 
-    /// Leave out what cannot be replaced, with a word, instead of refusing
+    /// Leave out functions that cannot be replaced, with a warning, instead of refusing
     #[arg(long)]
     pub skip_unfit: bool,
 
@@ -72,7 +71,7 @@ pub struct ApplyArgs {
     pub keep_module: Option<PathBuf>,
 }
 
-pub fn run(args: &ApplyArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &ApplyArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         apply(args, kernel, running)
     })

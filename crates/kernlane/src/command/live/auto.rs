@@ -116,7 +116,7 @@ struct Gain {
     after: Option<f64>,
 }
 
-pub fn run(args: &AutoArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &AutoArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         let device = Device::open()?;
         super::undo::refuse_installed()?;
@@ -234,7 +234,7 @@ impl<'k, 'd> Auto<'k, 'd> {
             print_gain(&report.roots)?;
             report.write(args)
         });
-        // Interrupted, say: what is installed is not left behind unsaid.
+        // An error or an interrupt: the message names what stays installed.
         if let Err(error) = reported {
             take_back(device, &prepared)?;
             return Err(error);

@@ -20,7 +20,7 @@ const ASKED: Duration = Duration::from_secs(1);
 const ASSUMED: InstructionCacheGeometry = InstructionCacheGeometry { sets: 64, ways: 8, line: 64 };
 
 /// Asks the hardware counters, and says what they answer.
-pub fn ask() -> Result<()> {
+pub(super) fn ask() -> Result<()> {
     let counts = bottleneck::count(ASKED)?;
     outln!("{counts}")?;
     if counts.answer() == bottleneck::Answer::Unknown {
@@ -32,8 +32,8 @@ pub fn ask() -> Result<()> {
     Ok(())
 }
 
-/// That of this machine, or else what is assumed, with a word.
-pub fn geometry() -> Result<InstructionCacheGeometry> {
+/// The cache of this machine. If the machine does not say it: the assumed cache, with a warning.
+pub(super) fn geometry() -> Result<InstructionCacheGeometry> {
     let told = InstructionCacheGeometry::of_this_machine()?;
     if told.is_none() {
         outln!("this machine does not tell its instruction cache; assumed: {ASSUMED}")?;
@@ -42,7 +42,7 @@ pub fn geometry() -> Result<InstructionCacheGeometry> {
 }
 
 /// Draws where the blocks lie in the kernel's own text, which are `hot` of the group.
-pub fn draw_original(
+pub(super) fn draw_original(
     group: &Group<'_, '_>,
     running: &RunningKernel,
     cache: InstructionCacheGeometry,
@@ -61,7 +61,7 @@ pub fn draw_original(
 }
 
 /// As [`draw_original`], of what is hot when it is called `threshold` times as often as the roots.
-pub fn draw_profile(
+pub(super) fn draw_profile(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
     profile: &Profile,

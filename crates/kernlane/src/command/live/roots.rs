@@ -29,7 +29,7 @@ pub struct RootArgs {
 }
 
 impl RootArgs {
-    /// The roots, by their numbers; what sampling found is told.
+    /// The roots, by their numbers. Prints what sampling found.
     ///
     /// # Errors
     /// A function that was named cannot be replaced; sampling found none.
@@ -84,7 +84,7 @@ impl RootArgs {
 }
 
 /// Functions by their names, each of which can be replaced.
-pub fn named(
+pub(super) fn named(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
     names: &[String],

@@ -44,7 +44,7 @@ struct FunctionTimeRow<'a> {
     time: FunctionTime,
 }
 
-pub fn run(args: &TimeArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &TimeArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         print_times(args, kernel, running)
     })

@@ -106,7 +106,7 @@ pub(super) fn take_back(device: Option<&Device>, name: &str) -> Result<TakenBack
     Ok(TakenBack { group: name.to_owned(), restored: undone.is_some(), module })
 }
 
-pub fn status(args: &StatusArgs) -> Result<ExitCode> {
+pub(super) fn status(args: &StatusArgs) -> Result<ExitCode> {
     let groups = device::status()?;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&groups)?)?;
@@ -167,7 +167,7 @@ fn names() -> Result<BTreeMap<u64, String>> {
     Ok(rows.filter(|(_, name)| !name.starts_with("__pfx_")).collect())
 }
 
-pub fn run(args: &UndoArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &UndoArgs) -> Result<ExitCode> {
     let groups = device::status()?;
     if let Some(wanted) = &args.group
         && groups.iter().all(|g| g.module != *wanted)

@@ -67,7 +67,7 @@ pub struct CountArgs {
     pub json: bool,
 }
 
-pub fn watch(args: &WatchArgs) -> Result<ExitCode> {
+pub(super) fn watch(args: &WatchArgs) -> Result<ExitCode> {
     ready_to_count(args.vmlinux.as_deref(), |kernel, running, device| {
         watch_roots(args, kernel, running, device)
     })
@@ -134,7 +134,7 @@ pub(super) fn print_counted(found: &Watched) -> Result<()> {
     )
 }
 
-pub fn count(args: &CountArgs) -> Result<ExitCode> {
+pub(super) fn count(args: &CountArgs) -> Result<ExitCode> {
     ready_to_count(args.vmlinux.as_deref(), |kernel, running, device| {
         count_blocks(args, kernel, running, device)
     })

@@ -14,7 +14,7 @@ fn result(number: u8) -> UopRegister {
 }
 
 /// Computes on port 0 or 1. Register 0: none.
-pub fn alu(latency: u16, reads: u8, writes: u8) -> Uop {
+pub(super) fn alu(latency: u16, reads: u8, writes: u8) -> Uop {
     Uop {
         latency,
         reads: [register(reads), UopRegister::NONE, UopRegister::NONE],
@@ -23,24 +23,24 @@ pub fn alu(latency: u16, reads: u8, writes: u8) -> Uop {
     }
 }
 
-pub fn on_port(ports: u16) -> Uop {
+pub(super) fn on_port(ports: u16) -> Uop {
     Uop::new(UopKind::Compute, ports)
 }
 
-pub fn eliminated() -> Uop {
+pub(super) fn eliminated() -> Uop {
     Uop::new(UopKind::Eliminated, 0)
 }
 
-pub fn serialising(class: Serialising) -> Uop {
+pub(super) fn serialising(class: Serialising) -> Uop {
     Uop::new(UopKind::Serialising(class), 0)
 }
 
-pub fn load(reads: u8, writes: u8) -> Uop {
+pub(super) fn load(reads: u8, writes: u8) -> Uop {
     Uop { kind: UopKind::Load, ports: 0b100, ..alu(1, reads, writes) }
 }
 
 /// A store of a register, in one slot.
-pub fn store(reads: u8) -> [Uop; 2] {
+pub(super) fn store(reads: u8) -> [Uop; 2] {
     let data =
         Uop { kind: UopKind::StoreData, ports: 0b1000, begins_slot: false, ..alu(1, reads, 0) };
     [Uop::new(UopKind::StoreAddress, 0b1000), data]
@@ -50,7 +50,7 @@ type Outcome = dyn Fn(u64) -> (bool, u64);
 type Addresses = dyn Fn(u64) -> Vec<u64>;
 
 #[derive(Clone)]
-pub struct Program {
+pub(super) struct Program {
     uops: Vec<Uop>,
     /// The instructions of each line.
     lines: Vec<Vec<CoreInstruction>>,
@@ -64,7 +64,7 @@ pub struct Program {
 
 impl Program {
     /// Instructions of 4 bytes and one slot, line by line.
-    pub fn lines(lines: &[&[Uop]]) -> Program {
+    pub(super) fn lines(lines: &[&[Uop]]) -> Program {
         let (mut uops, mut all, mut recorded) = (Vec::new(), Vec::new(), 0..);
         for line in lines {
             let mut instructions: Vec<CoreInstruction> = Vec::new();
@@ -87,17 +87,17 @@ impl Program {
         Program { uops, lines: all, first_line: 0, branch: None, jumps: false, accesses: None }
     }
 
-    pub fn bytes(mut self, bytes: u8) -> Program {
+    pub(super) fn bytes(mut self, bytes: u8) -> Program {
         self.lines.iter_mut().flatten().for_each(|instruction| instruction.bytes = bytes);
         self
     }
 
-    pub fn first_line(self, first_line: u32) -> Program {
+    pub(super) fn first_line(self, first_line: u32) -> Program {
         Program { first_line, ..self }
     }
 
     /// The last instruction is a branch. `outcome`: taken, and where to.
-    pub fn branch(
+    pub(super) fn branch(
         self,
         kind: BranchKind,
         outcome: impl Fn(u64) -> (bool, u64) + 'static,
@@ -106,16 +106,16 @@ impl Program {
     }
 
     /// Each line ends in a jump.
-    pub fn jumps(self) -> Program {
+    pub(super) fn jumps(self) -> Program {
         Program { jumps: true, ..self }
     }
 
     /// The addresses that loads and stores access in a round, in order.
-    pub fn accesses(self, addresses: impl Fn(u64) -> Vec<u64> + 'static) -> Program {
+    pub(super) fn accesses(self, addresses: impl Fn(u64) -> Vec<u64> + 'static) -> Program {
         Program { accesses: Some(std::rc::Rc::new(addresses)), ..self }
     }
 
-    pub fn run(&self, core: &mut Core, round: u64) {
+    pub(super) fn run(&self, core: &mut Core, round: u64) {
         if self.jumps {
             for line in 0..self.lines.len() {
                 let target = (line + 1) % self.lines.len();
