@@ -108,6 +108,33 @@ impl Sub for GraduationSlots {
     }
 }
 
+/// The slots of both kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CoreSlots {
+    /// The slots of the dispatch.
+    pub dispatch: Slots,
+    /// The slots of the graduation.
+    pub graduation: GraduationSlots,
+}
+
+impl AddAssign for CoreSlots {
+    fn add_assign(&mut self, other: CoreSlots) {
+        self.dispatch += other.dispatch;
+        self.graduation += other.graduation;
+    }
+}
+
+impl Sub for CoreSlots {
+    type Output = CoreSlots;
+
+    fn sub(self, earlier: CoreSlots) -> CoreSlots {
+        CoreSlots {
+            dispatch: self.dispatch - earlier.dispatch,
+            graduation: self.graduation - earlier.graduation,
+        }
+    }
+}
+
 /// A place in the stream of slots of some width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotMeter {

@@ -46,8 +46,9 @@ impl TableHistory {
 
     #[inline]
     pub fn push(&mut self, history: &PathHistory, footprint: u32) {
-        self.index.push(history, footprint);
-        self.tags.iter_mut().for_each(|tag| tag.push(history, footprint));
+        let leaving = history.leaving(self.index.length());
+        self.index.push(leaving, footprint);
+        self.tags.iter_mut().for_each(|tag| tag.push(leaving, footprint));
     }
 
     #[inline]
