@@ -7,9 +7,9 @@ use crate::ReplayTrial;
 use anyhow::{Context, Result};
 use execution::core_code::{CoreBlocks, UopCode};
 use execution::data::{DataFlow, Execution};
-use execution::flow::{Fragment, FragmentId};
+use execution::flow::{ExecutionFlow, Fragment, FragmentId};
 use execution::moved::MovedFragment;
-use sim::core::{Core, CoreCounters, CoreDescription};
+use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
 use sim::{MachineModel, Mode, PerMode, PhysAddr};
 use std::collections::BTreeMap;
 use trace::{RunAddr, Translation};
@@ -23,6 +23,9 @@ pub struct CoreCounts {
     pub counters: PerMode<CoreCounters>,
     /// Executions of instructions that the table of uops does not know, by mnemonic.
     pub unknown: BTreeMap<String, u64>,
+    /// The slots by the old address of the translation block, ascending. Their sum is that of both
+    /// modes. A lost slot counts for the block that ends the wait, the last ones for the last block.
+    pub slots_at: Vec<(RunAddr, CoreSlots)>,
 }
 
 /// The recorded code in uops, once for each table of uops.
@@ -72,6 +75,10 @@ pub struct CoreRun {
     core: Core,
     blocks: CoreBlocks,
     cycles: u64,
+    /// The slots of each fragment.
+    slots: Vec<CoreSlots>,
+    /// The fragment that ran last.
+    last: Option<FragmentId>,
 }
 
 impl CoreRun {
@@ -82,7 +89,13 @@ impl CoreRun {
     pub fn new(machine: &MachineModel) -> Result<Option<CoreRun>> {
         let core = Core::new(machine).with_context(|| machine.name.clone())?;
         let run = core.zip(CoreBlocks::new(machine));
-        Ok(run.map(|(core, blocks)| CoreRun { core, blocks, cycles: 0 }))
+        Ok(run.map(|(core, blocks)| CoreRun {
+            core,
+            blocks,
+            cycles: 0,
+            slots: Vec::new(),
+            last: None,
+        }))
     }
 
     /// Adds the next fragment. `lies` gives the physical address of its code, if known.
@@ -98,6 +111,7 @@ impl CoreRun {
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
     ) -> Result<()> {
         let code = codes.of(&self.core).context("the code is not in uops")?;
+        self.slots.push(CoreSlots::default());
         self.blocks.push(fragment, moved, mode, code, lies)
     }
 
@@ -118,24 +132,38 @@ impl CoreRun {
                 *accesses = rest;
                 own
             });
+            let before = self.core.slots(block.mode);
             self.core.run(&block, code.uops(), own);
             if interrupted {
                 self.core.interrupted();
             }
+            self.slots[fragment.0 as usize] += self.core.slots(block.mode) - before;
         }
+        self.last = fragments_run.last().copied().or(self.last);
     }
 
     /// Ends the recording.
     pub fn finish(&mut self) {
+        let Some(last) = self.last else { return };
+        let mode = self.blocks.block(last).0.mode;
+        let before = self.core.slots(mode);
         self.cycles = self.core.finish();
+        self.slots[last.0 as usize] += self.core.slots(mode) - before;
     }
 
-    /// What was counted. `counts`: how often each fragment ran.
-    pub fn counts(&self, counts: &[u64]) -> CoreCounts {
+    /// What was counted.
+    pub fn counts(&self, flow: &ExecutionFlow) -> CoreCounts {
+        let mut slots_at = BTreeMap::<RunAddr, CoreSlots>::new();
+        for (fragment, slots) in flow.fragments.iter().zip(&self.slots) {
+            let code = &flow.codes[fragment.translation.0 as usize];
+            *slots_at.entry(code.addr).or_default() += *slots;
+        }
+        slots_at.retain(|_, slots| *slots != CoreSlots::default());
         CoreCounts {
             cycles: self.cycles,
             counters: self.core.counters(),
-            unknown: self.blocks.unknown(counts),
+            unknown: self.blocks.unknown(&flow.counts),
+            slots_at: slots_at.into_iter().collect(),
         }
     }
 }

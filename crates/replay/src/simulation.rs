@@ -483,7 +483,7 @@ impl<'a> Simulation<'a> {
                     memory,
                     data_misses_at: data_misses_at(&running.data_misses, flow),
                     branches: running.branches(),
-                    core: running.core.as_ref().map(|core| core.counts(&flow.counts)),
+                    core: running.core.as_ref().map(|core| core.counts(flow)),
                 }
             })
             .collect()
