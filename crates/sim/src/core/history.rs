@@ -69,8 +69,10 @@ pub(crate) struct Folded {
     mask: u32,
     /// The number of bits of the path.
     length: u32,
-    /// Where a bit that leaves the path is in `value`.
-    leaving: u32,
+    /// What the two bits that leave the path are in `value`, by their number.
+    leaving: [u32; 4],
+    /// A shift of the path turns `value` by as many bits to the left.
+    turn: u32,
     /// The bits of a footprint that lie in the path.
     seen: u32,
 }
@@ -81,17 +83,18 @@ impl Folded {
         let length = SHIFT * branches.min(LONGEST);
         let mask = (1 << bits) - 1;
         let seen = (1 << length.min(FOOTPRINT)) - 1;
-        Folded { value: 0, bits, mask, length, leaving: length % bits, seen }
+        let newer = 1 << (length % bits);
+        let older = 1 << ((length + 1) % bits);
+        let leaving = [0, newer, older, newer ^ older];
+        Folded { value: 0, bits, mask, length, leaving, turn: SHIFT % bits, seen }
     }
 
     /// A branch left `footprint`. `leaving`: the bits that leave the path for it, as
     /// [`PathHistory::leaving`] gives them for [`Folded::length`].
     #[inline]
     pub fn push(&mut self, leaving: u32, footprint: u32) {
-        let turned = |value: u32| (value << 1 | value >> (self.bits - 1)) & self.mask;
-        // One step for each bit: turn, then take the bit that leaves back.
-        let value = turned(self.value) ^ (leaving >> 1) << self.leaving;
-        let mut value = turned(value) ^ (leaving & 1) << self.leaving;
+        let turned = (self.value << self.turn | self.value >> (self.bits - self.turn)) & self.mask;
+        let mut value = turned ^ self.leaving[leaving as usize & 3];
         let mut footprint = footprint & self.seen;
         while footprint != 0 {
             value ^= footprint & self.mask;
