@@ -6,10 +6,10 @@
 
 use crate::ReplayTrial;
 use crate::application::Spaces;
-use crate::core_run::{CoreCounts, CoreRun, UopCodes};
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
+use execution::core_run::{CoreCounts, CoreRun, UopCodes};
 use execution::data::{DataAccess, DataFlow, Execution};
 use execution::division::SetDivision;
 use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};

@@ -1,9 +1,11 @@
 //! Service tables and the operating system's share, for a terminal.
 
+use crate::core_time;
 use crate::text::TextTable;
 use attribution::services::share::OsShare;
 use attribution::services::table::{ServiceRow, ServiceTable};
 use replay::results::Predictions;
+use sim::core::CoreSlots;
 use std::fmt::Write as _;
 
 /// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp):
@@ -85,6 +87,33 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
     text += &amounts(services);
     if services.machines.iter().any(|machine| machine.branches.is_some()) {
         text += &branches(services, most);
+    }
+    text + &slots(services, most)
+}
+
+/// Where the slots of the first `most` services go, of everything, and of the kernel, on each
+/// machine with an out-of-order core.
+fn slots(services: &ServiceTable, most: usize) -> String {
+    let mut text = String::new();
+    for (at, machine) in services.machines.iter().enumerate() {
+        let Some([all, kernel]) = machine.slots else { continue };
+        let _ = write!(
+            text,
+            "\n{}: out-of-order core, simulated with fixed data behaviour; slots, and where they \
+             go (top-down; data, instr., pipe: SimOS)\n\n",
+            machine.name
+        );
+        let mut table = TextTable::new(&core_time::titles("service"));
+        let mut push = |name: String, slots: &CoreSlots| {
+            table.push(core_time::cells(name, slots, all.dispatch.total()));
+        };
+        for row in services.rows.iter().take(most) {
+            let slots = row.machines[at].slots.unwrap_or_default();
+            push(format!("{} {}", row.kind.title(), row.name), &slots);
+        }
+        push("all".to_owned(), &all);
+        push("the kernel".to_owned(), &kernel);
+        text += &table.to_text();
     }
     text
 }
@@ -282,7 +311,12 @@ mod tests {
             BranchCounters { wrong_directions: 6, wrong_returns: 2, ..BranchCounters::default() };
         let mut ledger = Ledger::default();
         let service = ledger.service(ServiceKind::SystemCall, "read");
-        let counts = |memory, branches| ServiceMachineCounts { l1i_misses: 4, memory, branches };
+        let counts = |memory, branches| ServiceMachineCounts {
+            l1i_misses: 4,
+            memory,
+            branches,
+            slots: None,
+        };
         let invocation = Invocation {
             instructions: 1000,
             machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
@@ -327,7 +361,11 @@ mod tests {
         (counters.l1i.cold, counters.l1d.cold) = (4, 6);
         let mut ledger = Ledger::default();
         let service = ledger.service(ServiceKind::SystemCall, "read");
-        let counts = ServiceMachineCounts { l1i_misses: 4, memory: Some(counters), branches: None };
+        let counts = ServiceMachineCounts {
+            l1i_misses: 4,
+            memory: Some(counters),
+            ..ServiceMachineCounts::default()
+        };
         let invocation = Invocation {
             instructions: 1000,
             machines: vec![counts],

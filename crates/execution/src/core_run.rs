@@ -3,12 +3,11 @@
 //! Input: fragments in the order in which they ran, and the accesses of their executions. Output:
 //! cycles and the core's counters.
 
-use crate::ReplayTrial;
+use crate::core_code::{CoreBlocks, UopCode};
+use crate::data::{DataFlow, Execution};
+use crate::flow::{ExecutionFlow, Fragment, FragmentId};
+use crate::moved::MovedFragment;
 use anyhow::{Context, Result};
-use execution::core_code::{CoreBlocks, UopCode};
-use execution::data::{DataFlow, Execution};
-use execution::flow::{ExecutionFlow, Fragment, FragmentId};
-use execution::moved::MovedFragment;
 use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
 use sim::{MachineModel, Mode, PerMode, PhysAddr};
 use std::collections::BTreeMap;
@@ -35,13 +34,12 @@ pub struct UopCodes {
 }
 
 impl UopCodes {
-    /// No code yet, for all machines of these trials.
+    /// No code yet, for all these machines.
     ///
     /// # Errors
     /// A machine names a table of uops that does not exist.
-    pub fn new(trials: &[ReplayTrial<'_>]) -> Result<UopCodes> {
+    pub fn new<'a>(machines: impl Iterator<Item = &'a MachineModel>) -> Result<UopCodes> {
         let mut codes = UopCodes::default();
-        let machines = trials.iter().flat_map(|trial| trial.machines);
         for core in machines.filter_map(|machine| machine.core.as_ref()) {
             if codes.place(core).is_none() {
                 let latency = core.memory.atomic_latency;
@@ -149,6 +147,13 @@ impl CoreRun {
         let before = self.core.slots(mode);
         self.cycles = self.core.finish();
         self.slots[last.0 as usize] += self.core.slots(mode) - before;
+    }
+
+    /// The slots so far, of both modes.
+    pub fn slots(&self) -> CoreSlots {
+        let mut slots = self.core.slots(Mode::Kernel);
+        slots += self.core.slots(Mode::User);
+        slots
     }
 
     /// What was counted.
