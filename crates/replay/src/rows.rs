@@ -192,3 +192,34 @@ fn hot_and_cold(
     }
     (hot, cold)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim::core::Slots;
+
+    /// User code, two functions, and code of the kernel between and behind them.
+    #[test]
+    fn slots_of_functions_keep_their_sum() {
+        let base = 0xffff_ffff_8100_0000;
+        let image = image::examples::caller_and_callee(LinkAddr(base));
+        let slots = |retiring| CoreSlots {
+            dispatch: Slots { retiring, ..Slots::default() },
+            ..CoreSlots::default()
+        };
+        let at = [
+            (RunAddr(0x40_0000), slots(5)),
+            (RunAddr(base), slots(10)),
+            (RunAddr(base + 9), slots(20)),
+            (RunAddr(base + 12), slots(3)),
+            (RunAddr(base + 0x20), slots(40)),
+            (RunAddr(base + 0x100), slots(4)),
+        ];
+        let functions = function_slots(&at, &image);
+        let named: Vec<(&str, u64)> = functions
+            .iter()
+            .map(|function| (function.name.as_str(), function.slots.dispatch.total()))
+            .collect();
+        assert_eq!(named, [("g", 40), ("f", 30), (USER_CODE, 5), (OTHER_CODE, 7)]);
+    }
+}
