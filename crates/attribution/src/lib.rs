@@ -140,8 +140,14 @@ impl Attribution {
     /// The recording cannot be read, is damaged, or is of another kernel.
     pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
         read(recording, "services", |reader| {
-            let attributed =
-                services::attribute(reader, &self.symbols, &self.binding, &self.machines)?;
+            let (symbols, binding) = (&self.symbols, &self.binding);
+            let attributed = match self.machines.iter().any(|machine| machine.core.is_some()) {
+                true => {
+                    let machines = &self.machines;
+                    services::attribute_with_branches(reader, symbols, binding, machines, false)?
+                }
+                false => services::attribute(reader, symbols, binding, &self.machines)?,
+            };
             Ok(self.to_table(reader.header(), &attributed))
         })
     }
@@ -162,6 +168,7 @@ impl Attribution {
                 &self.symbols,
                 &self.binding,
                 &self.machines,
+                true,
             )?;
             Ok(self.to_table(reader.header(), &attributed))
         })

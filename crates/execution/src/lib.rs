@@ -39,6 +39,7 @@
 pub mod branches;
 pub mod code;
 pub mod core_code;
+pub mod core_run;
 pub mod data;
 pub mod division;
 pub mod flow;

@@ -45,7 +45,6 @@
 pub mod application;
 pub mod bound;
 pub mod comparison;
-mod core_run;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
@@ -59,8 +58,8 @@ mod tests;
 
 use crate::application::Spaces;
 use anyhow::{Context, Result, ensure};
-pub use core_run::CoreCounts;
-use core_run::UopCodes;
+pub use execution::core_run::CoreCounts;
+use execution::core_run::UopCodes;
 use execution::data::{AccessStream, DataFlow, PIECE_WORDS};
 use execution::division::SetDivision;
 use execution::flow::{ExecutionFlow, FragmentId, Interruptions};
@@ -209,7 +208,7 @@ pub fn replay_trials<R: Read>(
         reader.header().one_cpu().context("an out-of-order core is simulated")?;
     }
     let mut flow = ExecutionFlow::default();
-    let mut codes = UopCodes::new(trials)?;
+    let mut codes = UopCodes::new(trials.iter().flat_map(|trial| trial.machines))?;
     let mut simulations: Vec<Simulation<'_>> =
         trials.iter().map(Simulation::new).collect::<Result<_>>()?;
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);

@@ -6,7 +6,7 @@ pub use execution::branches::Predictions;
 use image::BuildId;
 use image::sealed;
 use serde::{Deserialize, Serialize};
-use sim::core::CoreCounters;
+use sim::core::{CoreCounters, CoreSlots};
 use sim::{MissCounts, PerMode, TakenBranches};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -259,7 +259,28 @@ pub struct CoreResult {
     pub counters: PerMode<CoreCounters>,
     /// Executions of instructions that the table of uops does not know, by mnemonic.
     pub unknown: BTreeMap<String, u64>,
+    /// The functions with the most slots, and two rows for everything else: the sum is that of both
+    /// modes. Empty when functions were not named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionSlots>,
 }
+
+/// Where the slots of a function go. A lost slot counts for the function that ends the wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionSlots {
+    /// The function's name, [`USER_CODE`] or [`OTHER_CODE`].
+    pub name: String,
+    /// Its slots.
+    #[serde(flatten)]
+    pub slots: CoreSlots,
+}
+
+/// All user code, as a row of [`CoreResult::functions`].
+pub const USER_CODE: &str = "(user code)";
+
+/// All other functions of the kernel, and its code without a name, as a row of
+/// [`CoreResult::functions`].
+pub const OTHER_CODE: &str = "(other kernel code)";
 
 impl CoreResult {
     /// The cycles of a mode: its slots, divided by the width.

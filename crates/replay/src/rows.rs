@@ -1,13 +1,14 @@
 //! Turns the counts of a replay into result rows.
 
 use crate::results::{
-    CoreResult, FunctionDataMisses, FunctionMisses, MemoryCounters, ORIGINAL, Predictions,
-    ResultCounters, ResultKind, ResultRow,
+    CoreResult, FunctionDataMisses, FunctionMisses, FunctionSlots, MemoryCounters, ORIGINAL,
+    OTHER_CODE, Predictions, ResultCounters, ResultKind, ResultRow, USER_CODE,
 };
 use crate::simulation::DataMissCounts;
 use crate::{ReplayLayout, Replayed};
 use image::address::LinkAddr;
 use image::{BuildId, Image, ImageFunction};
+use sim::core::CoreSlots;
 use sim::{MachineModel, PerMode};
 use std::collections::BTreeMap;
 use trace::RunAddr;
@@ -73,6 +74,9 @@ pub fn rows(
                             cycles: counts.cycles,
                             counters: counts.counters,
                             unknown: counts.unknown.clone(),
+                            functions: image
+                                .map(|image| function_slots(&counts.slots_at, image))
+                                .unwrap_or_default(),
                         },
                     ),
                     memory: machine_counts.memory.and_then(|counters| {
@@ -145,6 +149,27 @@ fn top_data_functions(
     top
 }
 
+/// The functions with the most slots, then all other code. Functions with equally many slots are
+/// ordered by name.
+fn function_slots(slots_at: &[(RunAddr, CoreSlots)], image: &Image) -> Vec<FunctionSlots> {
+    let mut by_function: BTreeMap<&str, CoreSlots> = BTreeMap::new();
+    let (mut user, mut other) = (CoreSlots::default(), CoreSlots::default());
+    for &(addr, slots) in slots_at {
+        match function_at(addr, image).map(|index| image.functions[index].name.as_str()) {
+            _ if !addr.is_kernel() => user += slots,
+            Some(name) => *by_function.entry(name).or_default() += slots,
+            None => other += slots,
+        }
+    }
+    let mut top: Vec<(&str, CoreSlots)> = by_function.into_iter().collect();
+    top.sort_by_key(|(name, slots)| (std::cmp::Reverse(slots.dispatch.total()), *name));
+    let rest = top.split_off(FUNCTIONS.min(top.len()));
+    rest.into_iter().for_each(|(_, slots)| other += slots);
+    top.extend([(USER_CODE, user), (OTHER_CODE, other)]);
+    let ran = top.into_iter().filter(|(_, slots)| *slots != CoreSlots::default());
+    ran.map(|(name, slots)| FunctionSlots { name: name.to_owned(), slots }).collect()
+}
+
 /// The index of the function that holds this address.
 fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
     let after = image.functions.partition_point(|function| function.addr <= LinkAddr(addr.0));
@@ -166,4 +191,35 @@ fn hot_and_cold(
         *(if overlaps { &mut hot } else { &mut cold }) += u64::from(block.size);
     }
     (hot, cold)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim::core::Slots;
+
+    /// User code, two functions, and code of the kernel between and behind them.
+    #[test]
+    fn slots_of_functions_keep_their_sum() {
+        let base = 0xffff_ffff_8100_0000;
+        let image = image::examples::caller_and_callee(LinkAddr(base));
+        let slots = |retiring| CoreSlots {
+            dispatch: Slots { retiring, ..Slots::default() },
+            ..CoreSlots::default()
+        };
+        let at = [
+            (RunAddr(0x40_0000), slots(5)),
+            (RunAddr(base), slots(10)),
+            (RunAddr(base + 9), slots(20)),
+            (RunAddr(base + 12), slots(3)),
+            (RunAddr(base + 0x20), slots(40)),
+            (RunAddr(base + 0x100), slots(4)),
+        ];
+        let functions = function_slots(&at, &image);
+        let named: Vec<(&str, u64)> = functions
+            .iter()
+            .map(|function| (function.name.as_str(), function.slots.dispatch.total()))
+            .collect();
+        assert_eq!(named, [("g", 40), ("f", 30), (USER_CODE, 5), (OTHER_CODE, 7)]);
+    }
 }

@@ -6,10 +6,10 @@
 
 use crate::ReplayTrial;
 use crate::application::Spaces;
-use crate::core_run::{CoreCounts, CoreRun, UopCodes};
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
+use execution::core_run::{CoreCounts, CoreRun, UopCodes};
 use execution::data::{DataAccess, DataFlow, Execution};
 use execution::division::SetDivision;
 use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
@@ -483,7 +483,7 @@ impl<'a> Simulation<'a> {
                     memory,
                     data_misses_at: data_misses_at(&running.data_misses, flow),
                     branches: running.branches(),
-                    core: running.core.as_ref().map(|core| core.counts(&flow.counts)),
+                    core: running.core.as_ref().map(|core| core.counts(flow)),
                 }
             })
             .collect()

@@ -2,7 +2,7 @@
 
 use crate::text_table::TextTable;
 use replay::results::CoreResult;
-use sim::core::CoreCounters;
+use sim::core::{CoreCounters, CoreSlots};
 use std::fmt::Write as _;
 
 /// Two tables of a machine's core, for layouts by name: where the slots go, and what the structures
@@ -16,6 +16,7 @@ pub(crate) fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
     );
     let _ =
         write!(text, "\n{machine}: out-of-order core, per 1000 instructions\n{}", events(cores));
+    text += &functions(machine, cores);
     if !first.unknown.is_empty() {
         let mut names: Vec<(&String, &u64)> = first.unknown.iter().collect();
         names.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
@@ -32,47 +33,98 @@ pub(crate) fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
     text
 }
 
+/// The shares of the slots of functions under the first layout and, if there is one, the last.
+fn functions(machine: &str, cores: &[(String, &CoreResult)]) -> String {
+    let mut text = String::new();
+    let more = cores.iter().skip(1).next_back();
+    for (layout, core) in cores.iter().take(1).chain(more) {
+        let all: u64 = core.functions.iter().map(|of| of.slots.dispatch.total()).sum();
+        if all == 0 {
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "\n{machine}: slots of functions, and where they go; layout {layout}; simulated"
+        );
+        let mut table = TextTable::new(&titles("function"));
+        let (named, rest) = core.functions.split_at(FUNCTIONS.min(core.functions.len()));
+        for of in named {
+            table.push(cells(of.name.clone(), &of.slots, all));
+        }
+        let mut others = CoreSlots::default();
+        rest.iter().for_each(|of| others += of.slots);
+        if !rest.is_empty() {
+            table.push(cells("all others".to_owned(), &others, all));
+        }
+        text += &table.to_text();
+    }
+    text
+}
+
+/// The functions in a text.
+const FUNCTIONS: usize = 10;
+
+/// The titles of [`cells`].
+pub(crate) fn titles(first: &str) -> Vec<&str> {
+    let mut titles = vec![first, "slots %"];
+    titles.extend(SHARES);
+    titles
+}
+
+/// The shares of the slots of a function or service: of `all` slots, and by cause.
+pub(crate) fn cells(name: String, slots: &CoreSlots, all: u64) -> Vec<String> {
+    let mut cells = vec![name, percent(slots.dispatch.total(), all)];
+    cells.extend(shares(slots));
+    cells
+}
+
+const SHARES: [&str; 9] = [
+    "retiring %",
+    "bad spec. %",
+    "fe lat. %",
+    "fe bandw. %",
+    "memory %",
+    "core %",
+    "data %",
+    "instr. %",
+    "pipe %",
+];
+
+fn shares(CoreSlots { dispatch, graduation }: &CoreSlots) -> [String; 9] {
+    let (all, graduated) = (dispatch.total(), graduation.total());
+    [
+        percent(dispatch.retiring, all),
+        percent(dispatch.bad_speculation, all),
+        percent(dispatch.front_end_latency, all),
+        percent(dispatch.front_end_bandwidth, all),
+        percent(dispatch.memory, all),
+        percent(dispatch.core, all),
+        percent(graduation.data, graduated),
+        percent(graduation.instruction, graduated),
+        percent(graduation.pipeline, graduated),
+    ]
+}
+
+fn percent(part: u64, all: u64) -> String {
+    format!("{:.1}", 100.0 * part as f64 / all.max(1) as f64)
+}
+
 /// Lines for kernel and user code.
 fn time(cores: &[(String, &CoreResult)]) -> String {
-    let mut table = TextTable::new(&[
-        "layout",
-        "",
-        "Mcycles",
-        "CPI",
-        "retiring %",
-        "bad spec. %",
-        "fe lat. %",
-        "fe bandw. %",
-        "memory %",
-        "core %",
-        "data %",
-        "instr. %",
-        "pipe %",
-    ]);
+    let mut names = vec!["layout", "", "Mcycles", "CPI"];
+    names.extend(SHARES);
+    let mut table = TextTable::new(&names);
     for (layout, core) in cores {
         for (mode, counters) in modes(core) {
             let cycles = core.mode_cycles(counters);
-            let slots = &counters.slots;
-            let share =
-                |part: u64, all: u64| format!("{:.1}", 100.0 * part as f64 / all.max(1) as f64);
             let mut cells = vec![
                 layout.clone(),
                 mode.to_owned(),
                 format!("{:.2}", cycles / 1e6),
                 format!("{:.3}", cycles / counters.instructions.max(1) as f64),
             ];
-            let parts = [
-                slots.retiring,
-                slots.bad_speculation,
-                slots.front_end_latency,
-                slots.front_end_bandwidth,
-                slots.memory,
-                slots.core,
-            ];
-            cells.extend(parts.map(|part| share(part, slots.total())));
-            let graduation = &counters.graduation;
-            let parts = [graduation.data, graduation.instruction, graduation.pipeline];
-            cells.extend(parts.map(|part| share(part, graduation.total())));
+            let CoreCounters { slots, graduation, .. } = *counters;
+            cells.extend(shares(&CoreSlots { dispatch: slots, graduation }));
             table.push(cells);
         }
     }

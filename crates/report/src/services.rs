@@ -1,9 +1,11 @@
 //! Service tables and the operating system's share, for a terminal.
 
+use crate::core_time;
 use crate::text::TextTable;
 use attribution::services::share::OsShare;
 use attribution::services::table::{ServiceRow, ServiceTable};
 use replay::results::Predictions;
+use sim::core::CoreSlots;
 use std::fmt::Write as _;
 
 /// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp):
@@ -85,6 +87,33 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
     text += &amounts(services);
     if services.machines.iter().any(|machine| machine.branches.is_some()) {
         text += &branches(services, most);
+    }
+    text + &slots(services, most)
+}
+
+/// Where the slots of the first `most` services go, of everything, and of the kernel, on each
+/// machine with an out-of-order core.
+fn slots(services: &ServiceTable, most: usize) -> String {
+    let mut text = String::new();
+    for (at, machine) in services.machines.iter().enumerate() {
+        let Some([all, kernel]) = machine.slots else { continue };
+        let _ = write!(
+            text,
+            "\n{}: out-of-order core, simulated with fixed data behaviour; slots, and where they \
+             go (top-down; data, instr., pipe: SimOS)\n\n",
+            machine.name
+        );
+        let mut table = TextTable::new(&core_time::titles("service"));
+        let mut push = |name: String, slots: &CoreSlots| {
+            table.push(core_time::cells(name, slots, all.dispatch.total()));
+        };
+        for row in services.rows.iter().take(most) {
+            let slots = row.machines[at].slots.unwrap_or_default();
+            push(format!("{} {}", row.kind.title(), row.name), &slots);
+        }
+        push("all".to_owned(), &all);
+        push("the kernel".to_owned(), &kernel);
+        text += &table.to_text();
     }
     text
 }
@@ -280,28 +309,34 @@ mod tests {
         memory.l1i.cold = 4;
         let branches =
             BranchCounters { wrong_directions: 6, wrong_returns: 2, ..BranchCounters::default() };
-        let counts = [(Some(memory), Some(branches)), (None, None)];
-        let times =
-            InvocationTimes { latency: 2_001_000, ran: 1000, blocked: 2_000_000, waiting: 0 };
-        table_of_read(&machines, &counts, times, Some(1_999_000))
-    }
-
-    /// The table of a recording of one read of 1000 instructions, with 4 misses on each machine.
-    fn table_of_read(
-        machines: &[MachineModel],
-        counts: &[(Option<MachineCounters>, Option<BranchCounters>)],
-        times: InvocationTimes,
-        halted: Option<u64>,
-    ) -> ServiceTable {
-        let counts = counts.iter().map(|&(memory, branches)| ServiceMachineCounts {
+        let mut ledger = Ledger::default();
+        let service = ledger.service(ServiceKind::SystemCall, "read");
+        let counts = |memory, branches| ServiceMachineCounts {
             l1i_misses: 4,
             memory,
             branches,
-        });
-        let mut ledger = Ledger::default();
-        let service = ledger.service(ServiceKind::SystemCall, "read");
-        let invocation = Invocation { instructions: 1000, machines: counts.collect(), times };
+            slots: None,
+        };
+        let invocation = Invocation {
+            instructions: 1000,
+            machines: vec![counts(Some(memory), Some(branches)), counts(None, None)],
+            times: InvocationTimes {
+                latency: 2_001_000,
+                ran: 1000,
+                blocked: 2_000_000,
+                waiting: 0,
+            },
+        };
         ledger.add(service, &invocation);
+        service_table(ledger, Some(1_999_000), &machines)
+    }
+
+    /// The table of a recording of 1000 instructions.
+    fn service_table(
+        ledger: Ledger,
+        halted: Option<u64>,
+        machines: &[sim::MachineModel],
+    ) -> ServiceTable {
         let attributed = Attributed {
             ledger,
             counters: Vec::new(),
@@ -324,8 +359,20 @@ mod tests {
         let penalty = memory.latencies.memory();
         let mut counters = MachineCounters { instructions: 1000, ..MachineCounters::default() };
         (counters.l1i.cold, counters.l1d.cold) = (4, 6);
-        let counts = [(Some(counters), None)];
-        let services = table_of_read(&[machine], &counts, InvocationTimes::default(), None);
+        let mut ledger = Ledger::default();
+        let service = ledger.service(ServiceKind::SystemCall, "read");
+        let counts = ServiceMachineCounts {
+            l1i_misses: 4,
+            memory: Some(counters),
+            ..ServiceMachineCounts::default()
+        };
+        let invocation = Invocation {
+            instructions: 1000,
+            machines: vec![counts],
+            times: InvocationTimes::default(),
+        };
+        ledger.add(service, &invocation);
+        let services = service_table(ledger, None, &[machine]);
         let on = services.rows[0].machines[0];
         assert_eq!(
             (on.l1i_stall, on.l1d_stall, on.l2_stall),

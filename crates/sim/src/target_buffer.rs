@@ -1,7 +1,8 @@
 //! A branch target buffer: the last target of each taken branch.
 //!
 //! The buffer is set-associative with LRU replacement. The low bits of a branch's address choose
-//! its set. The whole address is its tag.
+//! its set. The whole address is its tag. Addresses and targets lie apart: a search reads addresses
+//! only.
 
 use crate::branches::CodeAddr;
 use crate::geometry::CacheGeometry;
@@ -10,38 +11,49 @@ use crate::geometry::CacheGeometry;
 pub(crate) struct TargetBuffer {
     set_mask: u64,
     ways: usize,
-    /// The entries by set. The ways of a set are sorted by their last use, the most recent first.
-    entries: Vec<Option<BtbEntry>>,
+    /// The branches by set. The ways of a set are sorted by their last use, the most recent first.
+    at: Vec<CodeAddr>,
+    /// Their targets.
+    targets: Vec<CodeAddr>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct BtbEntry {
-    at: CodeAddr,
-    target: CodeAddr,
-}
+/// The address of an empty entry. A branch there would have one byte, and no branch is so short.
+const EMPTY: CodeAddr = CodeAddr(u64::MAX);
 
 impl TargetBuffer {
     pub(crate) fn new(geometry: CacheGeometry) -> TargetBuffer {
         let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
-        TargetBuffer { set_mask: sets as u64 - 1, ways, entries: vec![None; sets * ways] }
+        TargetBuffer {
+            set_mask: sets as u64 - 1,
+            ways,
+            at: vec![EMPTY; sets * ways],
+            targets: vec![EMPTY; sets * ways],
+        }
     }
 
     /// Whether the buffer has the branch at `at`. The order of its entries does not change.
-    pub(crate) fn holds(&self, at: CodeAddr) -> bool {
+    #[inline]
+    pub fn holds(&self, at: CodeAddr) -> bool {
         let first = (at.0 & self.set_mask) as usize * self.ways;
-        let set = &self.entries[first..first + self.ways];
-        set.iter().any(|entry| entry.is_some_and(|entry| entry.at == at))
+        at != EMPTY && self.at[first..first + self.ways].contains(&at)
     }
 
     /// Learns that the branch at `at` goes to `target`. Returns the target that the buffer had
     /// before.
-    pub(crate) fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
+    #[inline]
+    pub fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
         let first = (at.0 & self.set_mask) as usize * self.ways;
-        let set = &mut self.entries[first..first + self.ways];
-        let found = set.iter().position(|entry| entry.is_some_and(|entry| entry.at == at));
-        let held = found.and_then(|way| set[way]).map(|entry| entry.target);
-        set.copy_within(..found.unwrap_or(set.len() - 1), 1);
-        set[0] = Some(BtbEntry { at, target });
+        let set = &mut self.at[first..first + self.ways];
+        let targets = &mut self.targets[first..first + self.ways];
+        if set[0] == at && at != EMPTY {
+            return Some(std::mem::replace(&mut targets[0], target));
+        }
+        let found = set.iter().position(|&held| held == at).filter(|_| at != EMPTY);
+        let held = found.map(|way| targets[way]);
+        let moved = found.unwrap_or(self.ways - 1);
+        set.copy_within(..moved, 1);
+        targets.copy_within(..moved, 1);
+        (set[0], targets[0]) = (at, target);
         held
     }
 }

@@ -94,6 +94,38 @@ pub(crate) fn is_zeroing(instruction: &Instruction) -> bool {
     }
 }
 
+/// Whether the instruction does nothing but load or store its operand in memory.
+pub(crate) fn only_moves(instruction: &Instruction) -> bool {
+    use Mnemonic::{
+        Mov, Movapd, Movaps, Movd, Movdqa, Movdqu, Movq, Movsd, Movss, Movsx, Movsxd, Movupd,
+        Movups, Movzx, Pop, Push, Vmovaps, Vmovd, Vmovdqa, Vmovdqu, Vmovq, Vmovups,
+    };
+    matches!(
+        instruction.mnemonic(),
+        Mov | Movapd
+            | Movaps
+            | Movd
+            | Movdqa
+            | Movdqu
+            | Movq
+            | Movsd
+            | Movss
+            | Movsx
+            | Movsxd
+            | Movupd
+            | Movups
+            | Movzx
+            | Pop
+            | Push
+            | Vmovaps
+            | Vmovd
+            | Vmovdqa
+            | Vmovdqu
+            | Vmovq
+            | Vmovups
+    )
+}
+
 /// Whether renaming alone moves the register.
 pub(crate) fn is_eliminated_move(instruction: &Instruction) -> bool {
     let register = |operand| instruction.op_register(operand);

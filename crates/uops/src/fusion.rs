@@ -11,6 +11,8 @@ use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind};
 pub(crate) enum Fusion {
     Intel,
     Amd,
+    /// No pair becomes one uop.
+    Never,
 }
 
 impl Fusion {
@@ -18,6 +20,7 @@ impl Fusion {
         match name {
             "intel" => Some(Fusion::Intel),
             "amd" => Some(Fusion::Amd),
+            "none" => Some(Fusion::Never),
             _ => None,
         }
     }
@@ -41,6 +44,7 @@ impl Fusion {
             return false;
         }
         match (self, first.mnemonic()) {
+            (Fusion::Never, _) => false,
             (_, Mnemonic::Test) => true,
             (Fusion::Intel, Mnemonic::And) => true,
             (Fusion::Intel, Mnemonic::Cmp | Mnemonic::Add | Mnemonic::Sub) => !matches!(

@@ -202,7 +202,7 @@ impl Translation<'_> {
         }
         let (zeroing, moved) =
             (class::is_zeroing(instruction), class::is_eliminated_move(instruction));
-        if zeroing || moved {
+        if (zeroing || moved) && !self.table.simple {
             let mut uop = Uop::new(UopKind::Eliminated, 0);
             uop.writes = results(self.facts.writes.iter());
             if moved {
@@ -221,6 +221,18 @@ impl Translation<'_> {
             return false;
         }
         let entry = table.entry(instruction.code(), memory);
+        if table.simple && entry.is_none() {
+            if zeroing {
+                self.facts.reads.clear();
+            }
+            // A push and a pop name no operand in memory.
+            let accesses = self.facts.loads + self.facts.stores > 0;
+            match accesses && class::only_moves(instruction) {
+                true => self.make(&Entry { computing: Vec::new(), ..table.default.clone() }),
+                false => self.make(&table.default),
+            }
+            return false;
+        }
         // LLVM's model of Golden Cove has no uop for direct jumps.
         if entry.is_none() && instruction.flow_control() == FlowControl::UnconditionalBranch {
             let ports = table.branch;
@@ -296,6 +308,11 @@ impl Translation<'_> {
     /// then the computing uops behind the first, then the first one. Further slots, which the model
     /// does not explain, do nothing.
     fn begin_slots(&mut self, slots: usize) {
+        if self.table.simple {
+            let begins = |kind| !matches!(kind, UopKind::StoreData);
+            self.uops.iter_mut().for_each(|uop| uop.begins_slot = begins(uop.kind));
+            return;
+        }
         self.uops.iter_mut().for_each(|uop| uop.begins_slot = false);
         let computing =
             self.uops.iter().position(|uop| uop.kind == UopKind::Compute).unwrap_or(usize::MAX);
@@ -428,6 +445,37 @@ mod tests {
         let atomic = uops_of(&table, &[0xf0, 0x48, 0x01, 0x03]);
         let slowest = atomic.iter().map(|uop| uop.latency).max();
         assert_eq!(slowest, Some(18));
+    }
+
+    /// Loads, computations and stores are operations of a simple machine.
+    #[test]
+    fn each_operation_of_a_simple_machine_is_a_slot() {
+        use UopKind::{Compute, Eliminated, Load, StoreAddress, StoreData};
+        let table = UopTable::find("r10000").unwrap();
+        let cases: [(&[u8], &[(UopKind, bool)]); 9] = [
+            (&[0x48, 0x01, 0xc8], &[(Compute, true)]), // add rax, rcx
+            (&[0x48, 0x89, 0xc8], &[(Compute, true)]), // mov rax, rcx
+            (&[0x31, 0xc0], &[(Compute, true)]),       // xor eax, eax
+            (&[0x48, 0x8b, 0x03], &[(Load, true)]),    // mov rax, [rbx]
+            (&[0x48, 0x03, 0x03], &[(Load, true), (Compute, true)]), // add rax, [rbx]
+            (&[0x48, 0x89, 0x03], &[(StoreAddress, true), (StoreData, false)]), // mov [rbx], rax
+            (&[0x50], &[(StoreAddress, true), (StoreData, false)]), // push rax
+            (&[0x0f, 0x1f, 0x00], &[(Eliminated, true)]), // nop
+            (
+                &[0x48, 0x01, 0x03], // add [rbx], rax
+                &[(Load, true), (Compute, true), (StoreAddress, true), (StoreData, false)],
+            ),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(kinds(&uops_of(&table, bytes)), expected, "{bytes:02x?}");
+        }
+        // A register set to zero waits for nothing; a comparison and its jump are two operations.
+        assert_eq!(uops_of(&table, &[0x31, 0xc0])[0].reads, [UopRegister::NONE; 3]);
+        let code: [&[u8]; 2] = [&[0x48, 0x39, 0xc8], &[0x74, 0x00]];
+        let made = table.translate(0, &code, 2, &mut Vec::new());
+        assert_eq!([made[0].slots, made[1].slots], [1, 1]);
+        let multiply = uops_of(&table, &[0x48, 0x0f, 0xaf, 0xc1]);
+        assert_eq!(multiply[0].latency, 10);
     }
 
     #[test]

@@ -207,7 +207,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     /// Ends the recording. Open services count up to here.
-    pub(super) fn finish(mut self) -> (Attributed, M) {
+    pub fn finish(mut self) -> (Attributed, M) {
+        self.meter.finish();
         self.book();
         for at in 0..self.tasks.len() {
             self.close_all(at);

@@ -1,4 +1,5 @@
-//! The branch predictors of simulated machines while services run, beside their caches.
+//! The branch predictors and out-of-order cores of simulated machines while services run, beside
+//! their caches. Cores take the fixed data behaviour of their machine for every recording.
 //!
 //! Takes the executions in their order; gives the counts of each machine since the last call of
 //! `take`. The next execution shows what a branch did. The branch counts for the service that
@@ -9,10 +10,12 @@ use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
+use execution::core_run::{CoreRun, UopCodes};
 use execution::flow::{ExecutionFlow, FragmentId};
 use execution::moved;
 use image::place::Placement;
 use sim::MachineModel;
+use sim::core::CoreSlots;
 use trace::{StreamEvent, Translation, TranslationId};
 
 pub(super) struct BranchMeter {
@@ -23,6 +26,9 @@ pub(super) struct BranchMeter {
     branches: FragmentBranches,
     /// `None` for a machine that describes no branch prediction.
     predicting: Vec<Option<PredictorRun>>,
+    codes: UopCodes,
+    /// `None` for a machine that describes no core. With the slots that were taken.
+    cores: Vec<Option<(CoreRun, CoreSlots)>>,
     fragments: Vec<FragmentId>,
     /// The predictors have seen the current execution.
     already_followed: bool,
@@ -30,20 +36,28 @@ pub(super) struct BranchMeter {
 }
 
 impl BranchMeter {
-    pub(super) fn new(machines: &[MachineModel]) -> BranchMeter {
-        BranchMeter {
+    /// `predicts`: whether branch prediction is counted by itself.
+    pub fn new(machines: &[MachineModel], predicts: bool) -> Result<BranchMeter> {
+        let core = |machine| {
+            let core = CoreRun::new(machine)?;
+            anyhow::Ok(core.map(|core| (core, CoreSlots::default())))
+        };
+        Ok(BranchMeter {
+            codes: UopCodes::new(machines.iter())?,
+            cores: machines.iter().map(core).collect::<Result<_>>()?,
             machines: Machines::new(machines),
             flow: ExecutionFlow::default(),
             placement: Placement::default(),
             branches: FragmentBranches::default(),
             predicting: machines
                 .iter()
-                .map(|machine| machine.branch.as_ref().map(PredictorRun::new))
+                .map(|machine| machine.branch.as_ref().filter(|_| predicts))
+                .map(|prediction| prediction.map(PredictorRun::new))
                 .collect(),
             fragments: Vec::new(),
             already_followed: false,
             taken: Vec::new(),
-        }
+        })
     }
 
     fn follow(&mut self, translation: u32, reached: Option<u32>) {
@@ -58,13 +72,28 @@ impl BranchMeter {
         self.fragments.clear();
         let followed = self.flow.follow(std::iter::once(event), &mut self.fragments);
         followed.expect("the automaton knows every translation that it runs");
-        for fragment in &self.flow.fragments[self.branches.fragments()..] {
-            let code = &self.flow.codes[fragment.translation.0 as usize];
-            self.branches.push(&moved::run(code, fragment, &self.placement));
-        }
+        self.run_cores();
         for predicting in self.predicting.iter_mut().flatten() {
             predicting.run(&self.fragments, &self.branches);
             predicting.arrives(self.flow.codes[translation.0 as usize].addr);
+        }
+    }
+}
+
+impl BranchMeter {
+    /// Learns the fragments that are new, and runs the current ones on the cores.
+    fn run_cores(&mut self) {
+        for fragment in &self.flow.fragments[self.branches.fragments()..] {
+            let code = &self.flow.codes[fragment.translation.0 as usize];
+            let moved = moved::run(code, fragment, &self.placement);
+            self.branches.push(&moved);
+            for (core, _) in self.cores.iter_mut().flatten() {
+                let learned = core.learn(fragment, &moved, code.mode(), &self.codes, &mut |_| None);
+                learned.expect("the predictors have numbered the same code");
+            }
+        }
+        for (core, _) in self.cores.iter_mut().flatten() {
+            core.run(&self.fragments, &self.codes, None);
         }
     }
 }
@@ -74,6 +103,7 @@ impl Meter for BranchMeter {
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
         self.flow.define(translation)?;
+        self.codes.define(std::slice::from_ref(translation));
         self.machines.define(translation)
     }
 
@@ -97,9 +127,20 @@ impl Meter for BranchMeter {
         self.machines.left(translation, instructions);
     }
 
+    fn finish(&mut self) {
+        self.fragments.clear();
+        self.flow.finish(&mut self.fragments);
+        self.run_cores();
+        self.cores.iter_mut().flatten().for_each(|(core, _)| core.finish());
+    }
+
     fn take(&mut self) -> &[ServiceMachineCounts] {
-        let counted = self.machines.take().iter().zip(&mut self.predicting);
-        let with_branches = counted.map(|(counts, predicting)| ServiceMachineCounts {
+        let counted = self.machines.take().iter().zip(&mut self.predicting).zip(&mut self.cores);
+        let with_branches = counted.map(|((counts, predicting), core)| ServiceMachineCounts {
+            slots: core.as_mut().map(|(core, taken)| {
+                let before = std::mem::replace(taken, core.slots());
+                *taken - before
+            }),
             branches: predicting.as_mut().map(|predicting| {
                 let modes = std::mem::take(&mut predicting.counters);
                 let mut both = modes.kernel;

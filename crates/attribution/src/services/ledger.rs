@@ -4,6 +4,7 @@
 
 use crate::services::annotations::ServiceKind;
 use serde::{Deserialize, Serialize};
+use sim::core::CoreSlots;
 use sim::{BranchCounters, MachineCounters};
 use std::collections::HashMap;
 
@@ -53,6 +54,10 @@ pub struct ServiceMachineCounts {
     /// describes none.
     #[serde(skip)]
     pub branches: Option<BranchCounters>,
+    /// The slots of the out-of-order core; `None` when the machine describes none. A lost slot
+    /// counts for the service that ends the wait.
+    #[serde(skip)]
+    pub slots: Option<CoreSlots>,
 }
 
 impl std::ops::AddAssign for ServiceMachineCounts {
@@ -63,6 +68,9 @@ impl std::ops::AddAssign for ServiceMachineCounts {
         }
         if let Some(counters) = other.branches {
             *self.branches.get_or_insert_default() += counters;
+        }
+        if let Some(slots) = other.slots {
+            *self.slots.get_or_insert_default() += slots;
         }
     }
 }

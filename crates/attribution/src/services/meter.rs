@@ -48,6 +48,8 @@ pub(super) trait Meter {
     fn comes(&mut self, _translation: u32, _reached: Option<u32>) {}
     fn executed(&mut self, translation: u32);
     fn left(&mut self, translation: u32, instructions: u32);
+    /// The recording ends. A last [`Meter::take`] follows.
+    fn finish(&mut self) {}
     /// The counts of each machine since the last call.
     fn take(&mut self) -> &[ServiceMachineCounts];
 

@@ -71,7 +71,8 @@ pub fn attribute<R: Read>(
     }
 }
 
-/// As [`attribute`], with branch prediction.
+/// As [`attribute`], with the out-of-order cores of the machines and, when it `predicts`, with
+/// branch prediction.
 ///
 /// # Errors
 /// As [`attribute`].
@@ -80,9 +81,11 @@ pub(crate) fn attribute_with_branches<R: Read>(
     symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
+    predicts: bool,
 ) -> Result<Attributed> {
     check(reader, symbols)?;
-    Ok(follow(reader, Automaton::new(binding, symbols, BranchMeter::new(machines)))?.0)
+    let meter = BranchMeter::new(machines, predicts)?;
+    Ok(follow(reader, Automaton::new(binding, symbols, meter))?.0)
 }
 
 /// As [`attribute`], with the totals of each function.

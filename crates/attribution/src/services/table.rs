@@ -9,6 +9,7 @@ use crate::services::binding::UnseenAnnotation;
 use crate::services::ledger::{Account, Distribution, ServiceMachineCounts};
 use execution::branches::Predictions;
 use serde::{Deserialize, Serialize};
+use sim::core::CoreSlots;
 use sim::{MachineCounters, MachineModel};
 use std::collections::BTreeMap;
 
@@ -104,6 +105,10 @@ pub struct MachineTotals {
     /// simulated, or the machine describes none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branches: Option<[Predictions; 2]>,
+    /// The slots of the whole recording and of the kernel; `None` when the machine describes no
+    /// out-of-order core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<[CoreSlots; 2]>,
 }
 
 /// A service on a machine. With data accesses, cycles follow SimOS' 1994 model (Rosenblum 1995,
@@ -144,6 +149,9 @@ pub struct ServiceOnMachine {
     /// As in [`MachineTotals`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branches: Option<Predictions>,
+    /// As in [`MachineTotals`]. The slots of all services together are those of the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<CoreSlots>,
 }
 
 /// Mean times per call, from begin to end, in nanoseconds of the guest's clock; an instruction
@@ -274,6 +282,7 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) ->
         branches: predictions(machine, instructions, &counts)
             .zip(predictions(machine, of_kernel, &kernel))
             .map(|(all, kernel)| [all, kernel]),
+        slots: counts.slots.map(|all| [all, kernel.slots.unwrap_or_default()]),
     }
 }
 
@@ -338,6 +347,7 @@ fn row(account: &Account, whole: &ShareBases<'_>) -> ServiceRow {
                 .first()
                 .map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
             branches: predictions(machine, totals.instructions, &counts),
+            slots: counts.slots,
         });
     }
     ServiceRow {

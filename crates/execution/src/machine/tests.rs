@@ -222,9 +222,31 @@ fn machines_of_today_have_a_core() {
     assert_eq!((zen.prediction.mispredict_penalty, zen.window.dispatch), (13, 6));
     assert_eq!(zen.fixed_data.l2, 30_000);
     assert_eq!(core("gracemont").unwrap().front_end.uop_cache, None);
-    for name in ["golden-cove", "zen4", "gracemont"] {
+    for name in ["golden-cove", "zen4", "gracemont", "simos-1996", "simos-1998", "pentium4"] {
         assert!(sim::core::Core::new(&find(name).unwrap()).unwrap().is_some());
     }
+}
+
+/// Rosenblum 1995, section 3.3: a window of 64, 4 instructions a cycle, 4 outstanding misses, a
+/// table of 1024 entries. Nellans 2005, section 3: a Pentium 4 of 31 stages, and a 486.
+#[test]
+fn machines_of_the_papers_have_the_papers_numbers() {
+    for (name, l2, memory) in [("simos-1996", 10.0, 60.0), ("simos-1998", 15.0, 125.0)] {
+        let machine = find(name).unwrap();
+        let core = machine.core.clone().unwrap();
+        let window = &core.window;
+        assert_eq!((window.dispatch, window.retire, window.reorder_buffer), (4, 4, 64));
+        assert_eq!((window.loads, window.stores), (32, 32));
+        assert_eq!(core.prediction.base_entries, 1024);
+        assert!(core.prediction.direction.is_empty() && core.front_end.uop_cache.is_none());
+        let misses = [core.front_end.l1i_misses, core.memory.l1d_misses, core.memory.l2_misses];
+        assert_eq!(misses, [4; 3]);
+        let latencies = machine.memory.unwrap().latencies;
+        assert_eq!((latencies.l2(), latencies.memory()), (l2, memory));
+    }
+    let pentium = find("pentium4").unwrap().core.unwrap();
+    assert_eq!((pentium.prediction.mispredict_penalty, pentium.window.dispatch), (31, 3));
+    assert_eq!(find("i486").unwrap().core, None);
 }
 
 #[test]

@@ -32,8 +32,8 @@ use trace::RecordingReader;
 /// iTLB misses, taken branches, fetched and touched bytes, and time by a simple model. Recordings
 /// with data accesses add misses of data caches, second-level caches and TLBs, and time by SimOS'
 /// in-order model. --branches adds mispredictions. Machines with an out-of-order core (golden-cove,
-/// zen4, gracemont) add its cycles, and what each slot of them was for. One pass over the recording
-/// serves all layouts and machines.
+/// zen4, gracemont, simos-1996, simos-1998, pentium4) add its cycles, and what each slot of them was
+/// for. One pass over the recording serves all layouts and machines.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll \
                   --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel \
@@ -48,9 +48,9 @@ pub struct ReplayArgs {
     #[arg(long, short, value_name = "FILE")]
     pub layout: Vec<PathBuf>,
 
-    /// A machine: golden-cove, gracemont, server-32k, server-48k, small-core, simos-1994,
-    /// simos-1996, simos-1998, torrellas-8k, ultrasparc-16k, zen4, or a file; may be given several
-    /// times
+    /// A machine: golden-cove, gracemont, i486, pentium4, server-32k, server-48k, small-core,
+    /// simos-1994, simos-1996, simos-1998, torrellas-8k, ultrasparc-16k, zen4, or a file; may be
+    /// given several times
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
     pub machine: Vec<String>,
 

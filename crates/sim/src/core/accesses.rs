@@ -32,6 +32,12 @@ impl<'a> OwnAccesses<'a> {
     /// The instruction has no access.
     pub(super) const NONE: OwnAccesses<'static> = OwnAccesses { all: &[], next: [0; 2] };
 
+    /// Whether the instruction accesses anything.
+    #[inline]
+    pub fn any(&self) -> bool {
+        !self.all.is_empty()
+    }
+
     /// The access of the instruction's next load or store.
     #[inline]
     pub(super) fn take(&mut self, is_store: bool) -> Option<&'a DataAccess> {

@@ -78,6 +78,8 @@ pub(crate) struct FrontEnd {
     line: LineId,
     slots: u32,
     entries: u32,
+    /// The slots that these entries hold.
+    held: u32,
     decoding: bool,
     /// Nothing of the target was delivered yet.
     fresh: bool,
@@ -125,6 +127,7 @@ impl FrontEnd {
             line: LineId::NONE,
             slots: 0,
             entries: 0,
+            held: 0,
             decoding: true,
             fresh: true,
             sequential: false,
@@ -151,7 +154,7 @@ impl FrontEnd {
         }
         self.predicted = (self.predicted + 1).max(self.restart).max(self.targets.oldest());
         self.line = run.line;
-        (self.slots, self.entries, self.fresh) = (0, 0, true);
+        (self.slots, self.entries, self.held, self.fresh) = (0, 0, 0, true);
         if self.uop_cache.is_none() {
             self.supply(true, shared, counters);
         }
@@ -186,15 +189,20 @@ impl FrontEnd {
     /// cache than the one before.
     #[inline]
     fn find(&mut self, slots: u32, shared: &mut SharedMemory, counters: &mut CoreCounters) {
-        let Some(cache) = &mut self.uop_cache else { return };
         self.slots += slots;
-        let entries = self.slots.div_ceil(cache.slots).max(1);
-        if entries == self.entries && !self.fresh {
+        if self.slots <= self.held && !self.fresh {
             return;
         }
+        self.find_entries(shared, counters);
+    }
+
+    fn find_entries(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) {
+        let Some(cache) = &mut self.uop_cache else { return };
+        let entries = self.slots.div_ceil(cache.slots).max(1);
         let was_decoding = self.decoding && !self.fresh;
         self.decoding = !cache.has(self.line, self.entries..entries);
         self.entries = entries;
+        self.held = entries.saturating_mul(cache.slots);
         if self.fresh || self.decoding && !was_decoding {
             self.supply(self.decoding, shared, counters);
         }

@@ -43,21 +43,20 @@ impl PathHistory {
     #[inline]
     pub(super) fn push(&mut self, footprint: u32) {
         self.start = (self.start + BITS - SHIFT as usize) % BITS;
-        for bit in 0..FOOTPRINT as usize {
-            let place = (self.start + bit) % BITS;
-            let word = &mut self.ring[place / 64 % (BITS / 64)];
-            if bit < SHIFT as usize {
-                *word &= !(1 << (place % 64));
-            }
-            *word ^= u64::from(footprint >> bit & 1) << (place % 64);
-        }
+        let (word, place) = (self.start / 64, self.start % 64);
+        // `start` is even, so both new bits lie in one word.
+        self.ring[word] &= !(((1 << SHIFT) - 1) << place);
+        // Both words that the footprint can reach.
+        let footprint = u128::from(footprint) << place;
+        self.ring[word] ^= footprint as u64;
+        self.ring[(word + 1) % (BITS / 64)] ^= (footprint >> 64) as u64;
     }
 
-    /// A bit, by its age.
+    /// The two oldest bits of the newest `length`, an even number: the older one is bit 1.
     #[inline]
-    fn bit(&self, age: u32) -> u32 {
-        let place = (self.start + age as usize) % BITS;
-        (self.ring[place / 64 % (BITS / 64)] >> (place % 64)) as u32 & 1
+    pub fn leaving(&self, length: u32) -> u32 {
+        let place = (self.start + length as usize - 2) % BITS;
+        (self.ring[place / 64 % (BITS / 64)] >> (place % 64)) as u32 & 3
     }
 }
 
@@ -66,37 +65,48 @@ impl PathHistory {
 pub(crate) struct Folded {
     value: u32,
     bits: u32,
+    /// The lowest `bits` bits.
+    mask: u32,
     /// The number of bits of the path.
     length: u32,
-    /// Where a bit that leaves the path is in `value`.
-    leaving: u32,
+    /// What the two bits that leave the path are in `value`, by their number.
+    leaving: [u32; 4],
+    /// A shift of the path turns `value` by as many bits to the left.
+    turn: u32,
+    /// The bits of a footprint that lie in the path.
+    seen: u32,
 }
 
 impl Folded {
     /// The bits of the last `branches` taken branches in `bits` bits, from 1 to 31.
     pub(super) fn new(branches: u32, bits: u32) -> Folded {
         let length = SHIFT * branches.min(LONGEST);
-        Folded { value: 0, bits, length, leaving: length % bits }
+        let mask = (1 << bits) - 1;
+        let seen = (1 << length.min(FOOTPRINT)) - 1;
+        let newer = 1 << (length % bits);
+        let older = 1 << ((length + 1) % bits);
+        let leaving = [0, newer, older, newer ^ older];
+        Folded { value: 0, bits, mask, length, leaving, turn: SHIFT % bits, seen }
     }
 
-    /// A branch left `footprint`, which `history` does not have yet.
+    /// A branch left `footprint`. `leaving`: the bits that leave the path for it, as
+    /// [`PathHistory::leaving`] gives them for [`Folded::length`].
     #[inline]
-    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
-        let mask = (1 << self.bits) - 1;
-        let mut value = self.value;
-        for age in [self.length - 1, self.length - 2] {
-            value = (value << 1 | value >> (self.bits - 1)) & mask;
-            value ^= history.bit(age) << self.leaving;
-        }
-        let mut footprint = match self.length {
-            0..FOOTPRINT => footprint & ((1 << self.length) - 1),
-            _ => footprint,
-        };
+    pub fn push(&mut self, leaving: u32, footprint: u32) {
+        let turned = (self.value << self.turn | self.value >> (self.bits - self.turn)) & self.mask;
+        let mut value = turned ^ self.leaving[leaving as usize & 3];
+        let mut footprint = footprint & self.seen;
         while footprint != 0 {
-            value ^= footprint & mask;
+            value ^= footprint & self.mask;
             footprint >>= self.bits;
         }
         self.value = value;
+    }
+
+    /// The number of bits of the path.
+    #[inline]
+    pub fn length(&self) -> u32 {
+        self.length
     }
 
     #[inline]
@@ -123,7 +133,9 @@ mod tests {
         for _ in 0..1500 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let footprint = (state >> 48) as u32;
-            folded.iter_mut().for_each(|folded| folded.push(&history, footprint));
+            for folded in &mut folded {
+                folded.push(history.leaving(folded.length()), footprint);
+            }
             history.push(footprint);
             path.extend([0, 0]);
             for (bit, place) in path.iter_mut().rev().take(16).enumerate() {

@@ -55,7 +55,7 @@ pub use description::{
     WindowDescription,
 };
 pub use serialising::Serialising;
-pub use slots::{GraduationSlots, Slots};
+pub use slots::{CoreSlots, GraduationSlots, Slots};
 pub use uop::{CoreBlock, CoreInstruction, DataAccess, FetchRun, Uop, UopKind, UopRegister};
 
 use crate::branch_counters::PredictionFailure;
@@ -132,25 +132,45 @@ impl Core {
             self.arrives(arrives, block.mode);
         }
         self.mode = block.mode;
-        let mut instructions = block.instructions.iter();
+        let mut instructions = block.instructions;
         let mut rest = accesses.unwrap_or(&[]);
         for run in block.runs {
             self.front.run(run, &mut self.shared, self.counters.get_mut(block.mode));
-            for instruction in instructions.by_ref().take(run.instructions.into()) {
-                let own = OwnAccesses::cut(&mut rest, instruction.recorded);
-                let (delivered, complete) =
-                    self.instruction(instruction, uops, own, accesses.is_none());
-                let branch = usize::from(instruction.branch).checked_sub(1);
-                if let Some(branch) = branch.and_then(|branch| block.branches.get(branch)) {
-                    self.executed(OpenBranch {
-                        branch: *branch,
-                        mode: block.mode,
-                        delivered,
-                        complete,
-                    });
+            let of_run = usize::from(run.instructions).min(instructions.len());
+            let (mut now, later) = instructions.split_at(of_run);
+            instructions = later;
+            while let Some((last, delivered, complete)) =
+                self.until_branch(&mut now, uops, &mut rest, accesses.is_none())
+            {
+                if let Some(&branch) = block.branches.get(usize::from(last.branch) - 1) {
+                    let mode = block.mode;
+                    self.executed(OpenBranch { branch, mode, delivered, complete });
                 }
             }
         }
+    }
+
+    /// Runs instructions up to the first branch, and takes them away. The branch, and the cycles in
+    /// which it was delivered and complete.
+    #[inline]
+    fn until_branch<'b>(
+        &mut self,
+        instructions: &mut &'b [CoreInstruction],
+        uops: &[Uop],
+        rest: &mut &[DataAccess],
+        fixed_data: bool,
+    ) -> Option<(&'b CoreInstruction, u64, u64)> {
+        let mode = self.mode;
+        let mut stage = self.stage(fixed_data, mode);
+        while let Some((instruction, later)) = instructions.split_first() {
+            *instructions = later;
+            let own = OwnAccesses::cut(rest, instruction.recorded);
+            let (delivered, complete) = stage.instruction(instruction, uops, own);
+            if instruction.branch != 0 {
+                return Some((instruction, delivered, complete));
+            }
+        }
+        None
     }
 
     /// An exception or interrupt came behind what ran last.
@@ -158,22 +178,30 @@ impl Core {
         self.open = None;
         let cost = self.description.serialising[Serialising::Interrupt.index()];
         let mode = self.mode;
-        let mut around = self.around(0, false, mode);
-        let ends = around.0.drain(cost, &mut around.1);
+        let mut stage = self.stage(false, mode);
+        let ends = stage.window.drain(cost, &mut stage.around);
         self.front.restart(ends);
     }
 
     /// Ends the run: what is in the window retires. Returns the cycles from the start.
     pub fn finish(&mut self) -> u64 {
         let mode = self.mode;
-        let mut around = self.around(0, false, mode);
-        around.0.finish(&mut around.1)
+        let mut stage = self.stage(false, mode);
+        stage.window.finish(&mut stage.around)
     }
 
     /// The counters of each mode. The slots of both modes are those of all cycles, once the run has
     /// ended. Slots lost before an instruction count for its mode.
     pub fn counters(&self) -> PerMode<CoreCounters> {
         self.counters
+    }
+
+    /// The slots of a mode so far. What those of its mode gain while a block runs belongs to this
+    /// block.
+    #[inline]
+    pub fn slots(&self, mode: Mode) -> CoreSlots {
+        let counters = self.counters.get(mode);
+        CoreSlots { dispatch: counters.slots, graduation: counters.graduation }
     }
 
     /// The cycle of the dispatch.
@@ -186,111 +214,22 @@ impl Core {
         &self.description
     }
 
-    /// The window, and what it needs.
-    fn around(
-        &mut self,
-        site: u32,
-        fixed_data: bool,
-        mode: Mode,
-    ) -> (&mut Window, Surroundings<'_>) {
-        let around = Surroundings {
-            data: &mut self.data,
-            shared: &mut self.shared,
-            counters: self.counters.get_mut(mode),
-            costs: &self.description.serialising,
-            site,
-            fixed_data,
-        };
-        (&mut self.window, around)
-    }
-
-    /// Runs an instruction. The cycles in which it was delivered and complete.
+    /// All that instructions pass, for code of `mode`.
     #[inline]
-    fn instruction(
-        &mut self,
-        instruction: &CoreInstruction,
-        uops: &[Uop],
-        mut own: OwnAccesses<'_>,
-        fixed_data: bool,
-    ) -> (u64, u64) {
-        let mode = self.mode;
-        let counters = self.counters.get_mut(mode);
-        let delivered = self.front.deliver(instruction, &mut self.shared, counters);
-        self.counters.get_mut(mode).instructions += 1;
-        let first = instruction.first_uop as usize;
-        let mut uops = uops.get(first..first + usize::from(instruction.uops)).unwrap_or(&[]);
-        let mut complete = 0;
-        let mut restart = None;
-        while !uops.is_empty() {
-            let slot = uops[1..].iter().position(|uop| uop.begins_slot);
-            let (now, later) = uops.split_at(slot.map_or(uops.len(), |more| more + 1));
-            uops = later;
-            self.dispatch(now, delivered, instruction.first_uop, fixed_data);
-            for uop in now {
-                let access = match uop.kind {
-                    UopKind::Load => {
-                        self.last_load = *uop;
-                        own.take(false)
-                    }
-                    UopKind::StoreAddress => {
-                        self.last_store[0] = *uop;
-                        own.take(true)
-                    }
-                    UopKind::StoreData => {
-                        self.last_store[1] = *uop;
-                        None
-                    }
-                    _ => None,
-                };
-                let (window, mut around) = self.around(instruction.first_uop, fixed_data, mode);
-                complete = window.execute(uop, access, &mut around);
-                if let UopKind::Serialising(class) = uop.kind
-                    && class.transfers_control()
-                {
-                    restart = Some(complete);
-                }
-            }
-        }
-        self.more_accesses(&mut own, instruction, delivered);
-        if let Some(ends) = restart {
-            self.front.restart(ends);
-        }
-        if complete == 0 {
-            complete = self.window.complete();
-        }
-        (delivered, complete)
-    }
-
-    #[inline]
-    fn dispatch(&mut self, uops: &[Uop], delivered: u64, site: u32, fixed_data: bool) {
-        let (mode, waited) = (self.mode, self.front.waited_for_line);
-        let (window, mut around) = self.around(site, fixed_data, mode);
-        let cycle = window.dispatch(uops, delivered, waited, &mut around);
-        self.front.dispatched(cycle);
-    }
-
-    /// Runs the accesses of a repeated string instruction that its uops left.
-    fn more_accesses(
-        &mut self,
-        own: &mut OwnAccesses<'_>,
-        instruction: &CoreInstruction,
-        delivered: u64,
-    ) {
-        let independent = |uop: Uop| Uop { begins_slot: true, ..Uop::new(uop.kind, uop.ports) };
-        let mode = self.mode;
-        while let Some(access) = own.take_more(false) {
-            let load = independent(self.last_load);
-            self.dispatch(&[load], delivered, instruction.first_uop, false);
-            let (window, mut around) = self.around(instruction.first_uop, false, mode);
-            window.execute(&load, Some(access), &mut around);
-        }
-        while let Some(access) = own.take_more(true) {
-            let store = self.last_store.map(independent);
-            self.dispatch(&store, delivered, instruction.first_uop, false);
-            for uop in &store {
-                let (window, mut around) = self.around(instruction.first_uop, false, mode);
-                window.execute(uop, Some(access), &mut around);
-            }
+    fn stage(&mut self, fixed_data: bool, mode: Mode) -> Stage<'_> {
+        Stage {
+            front: &mut self.front,
+            window: &mut self.window,
+            around: Surroundings {
+                data: &mut self.data,
+                shared: &mut self.shared,
+                counters: self.counters.get_mut(mode),
+                costs: &self.description.serialising,
+                site: 0,
+                fixed_data,
+            },
+            last_load: &mut self.last_load,
+            last_store: &mut self.last_store,
         }
     }
 
@@ -346,5 +285,105 @@ impl Core {
             }
         };
         counters.branches.count(&open.branch, failure);
+    }
+}
+
+/// What instructions pass on their way from the front end to their retirement.
+struct Stage<'a> {
+    front: &'a mut FrontEnd,
+    window: &'a mut Window,
+    around: Surroundings<'a>,
+    last_load: &'a mut Uop,
+    last_store: &'a mut [Uop; 2],
+}
+
+impl Stage<'_> {
+    /// Runs an instruction. The cycles in which it was delivered and complete.
+    #[inline]
+    fn instruction(
+        &mut self,
+        instruction: &CoreInstruction,
+        uops: &[Uop],
+        mut own: OwnAccesses<'_>,
+    ) -> (u64, u64) {
+        let around = &mut self.around;
+        let delivered = self.front.deliver(instruction, around.shared, around.counters);
+        around.counters.instructions += 1;
+        around.site = instruction.first_uop;
+        let first = instruction.first_uop as usize;
+        let mut uops = uops.get(first..first + usize::from(instruction.uops)).unwrap_or(&[]);
+        let mut complete = 0;
+        let mut restart = None;
+        while !uops.is_empty() {
+            let slot = uops[1..].iter().position(|uop| uop.begins_slot);
+            let (now, later) = uops.split_at(slot.map_or(uops.len(), |more| more + 1));
+            uops = later;
+            self.dispatch(now, delivered);
+            for uop in now {
+                let access = self.access(uop, &mut own);
+                complete = self.window.execute(uop, access, &mut self.around);
+                if let UopKind::Serialising(class) = uop.kind
+                    && class.transfers_control()
+                {
+                    restart = Some(complete);
+                }
+            }
+        }
+        if own.any() {
+            self.more_accesses(&mut own, delivered);
+        }
+        if let Some(ends) = restart {
+            self.front.restart(ends);
+        }
+        if complete == 0 {
+            complete = self.window.complete();
+        }
+        (delivered, complete)
+    }
+
+    /// What a uop accesses.
+    #[inline]
+    fn access<'b>(&mut self, uop: &Uop, own: &mut OwnAccesses<'b>) -> Option<&'b DataAccess> {
+        match uop.kind {
+            UopKind::Load => {
+                *self.last_load = *uop;
+                own.take(false)
+            }
+            UopKind::StoreAddress => {
+                self.last_store[0] = *uop;
+                own.take(true)
+            }
+            UopKind::StoreData => {
+                self.last_store[1] = *uop;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn dispatch(&mut self, uops: &[Uop], delivered: u64) {
+        let waited = self.front.waited_for_line;
+        let cycle = self.window.dispatch(uops, delivered, waited, &mut self.around);
+        self.front.dispatched(cycle);
+    }
+
+    /// Runs the accesses of a repeated string instruction that its uops left.
+    fn more_accesses(&mut self, own: &mut OwnAccesses<'_>, delivered: u64) {
+        let independent = |uop: Uop| Uop { begins_slot: true, ..Uop::new(uop.kind, uop.ports) };
+        let fixed_data = std::mem::replace(&mut self.around.fixed_data, false);
+        while let Some(access) = own.take_more(false) {
+            let load = independent(*self.last_load);
+            self.dispatch(&[load], delivered);
+            self.window.execute(&load, Some(access), &mut self.around);
+        }
+        while let Some(access) = own.take_more(true) {
+            let store = self.last_store.map(independent);
+            self.dispatch(&store, delivered);
+            for uop in &store {
+                self.window.execute(uop, Some(access), &mut self.around);
+            }
+        }
+        self.around.fixed_data = fixed_data;
     }
 }

@@ -39,6 +39,7 @@ impl Slots {
             + self.core
     }
 
+    #[inline]
     fn with(self, other: Slots, join: fn(u64, u64) -> u64) -> Slots {
         Slots {
             retiring: join(self.retiring, other.retiring),
@@ -52,6 +53,7 @@ impl Slots {
 }
 
 impl AddAssign for Slots {
+    #[inline]
     fn add_assign(&mut self, other: Slots) {
         *self = self.with(other, |a, b| a + b);
     }
@@ -60,6 +62,7 @@ impl AddAssign for Slots {
 impl Sub for Slots {
     type Output = Slots;
 
+    #[inline]
     fn sub(self, earlier: Slots) -> Slots {
         self.with(earlier, |a, b| a - b)
     }
@@ -84,6 +87,7 @@ impl GraduationSlots {
         self.busy + self.data + self.instruction + self.pipeline
     }
 
+    #[inline]
     fn with(self, other: GraduationSlots, join: fn(u64, u64) -> u64) -> GraduationSlots {
         GraduationSlots {
             busy: join(self.busy, other.busy),
@@ -95,6 +99,7 @@ impl GraduationSlots {
 }
 
 impl AddAssign for GraduationSlots {
+    #[inline]
     fn add_assign(&mut self, other: GraduationSlots) {
         *self = self.with(other, |a, b| a + b);
     }
@@ -103,8 +108,38 @@ impl AddAssign for GraduationSlots {
 impl Sub for GraduationSlots {
     type Output = GraduationSlots;
 
+    #[inline]
     fn sub(self, earlier: GraduationSlots) -> GraduationSlots {
         self.with(earlier, |a, b| a - b)
+    }
+}
+
+/// The slots of both kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CoreSlots {
+    /// The slots of the dispatch.
+    pub dispatch: Slots,
+    /// The slots of the graduation.
+    pub graduation: GraduationSlots,
+}
+
+impl AddAssign for CoreSlots {
+    #[inline]
+    fn add_assign(&mut self, other: CoreSlots) {
+        self.dispatch += other.dispatch;
+        self.graduation += other.graduation;
+    }
+}
+
+impl Sub for CoreSlots {
+    type Output = CoreSlots;
+
+    #[inline]
+    fn sub(self, earlier: CoreSlots) -> CoreSlots {
+        CoreSlots {
+            dispatch: self.dispatch - earlier.dispatch,
+            graduation: self.graduation - earlier.graduation,
+        }
     }
 }
 

@@ -45,9 +45,10 @@ impl TableHistory {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
-        self.index.push(history, footprint);
-        self.tags.iter_mut().for_each(|tag| tag.push(history, footprint));
+    pub fn push(&mut self, history: &PathHistory, footprint: u32) {
+        let leaving = history.leaving(self.index.length());
+        self.index.push(leaving, footprint);
+        self.tags.iter_mut().for_each(|tag| tag.push(leaving, footprint));
     }
 
     #[inline]

@@ -28,6 +28,18 @@ impl When {
         self.0 & 1 != 0
     }
 
+    /// The number by which values are compared: 2 × cycle, and 1 more if memory determined it.
+    #[inline]
+    pub fn value(self) -> u64 {
+        self.0
+    }
+
+    /// The value with this number.
+    #[inline]
+    pub fn of_value(number: u64) -> When {
+        When(number)
+    }
+
     /// The same cause, in `cycle` if the value is not later. A later cycle than the value's own has
     /// another cause than memory.
     #[inline]

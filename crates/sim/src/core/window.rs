@@ -45,11 +45,14 @@ struct OpenSlot {
     missed: bool,
     waited_for_line: bool,
     loads: u32,
-    store: Option<OpenStore>,
+    /// Whether `store` holds.
+    stores: bool,
+    store: OpenStore,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenStore {
+    /// Address and bytes, if known.
     at: Option<(u64, u8)>,
     /// The cycle in which its line is there.
     line: u64,
@@ -73,7 +76,9 @@ pub(crate) struct Window {
     /// Until this cycle the front end goes a wrong way.
     pub resolved: u64,
     last_retired: When,
-    open: Option<OpenSlot>,
+    /// Whether there is a slot that was dispatched and not retired: `slot`.
+    open: bool,
+    slot: OpenSlot,
 }
 
 impl Window {
@@ -95,7 +100,8 @@ impl Window {
             barrier: When::START,
             resolved: 0,
             last_retired: When::START,
-            open: None,
+            open: false,
+            slot: OpenSlot::default(),
         }
     }
 
@@ -128,12 +134,11 @@ impl Window {
         let cycle = self.dispatch.cycle();
         self.dispatch.use_one();
         around.counters.slots.retiring += 1;
-        self.open = Some(OpenSlot {
-            dispatched: cycle,
-            complete: When::new(cycle + 1, false),
-            waited_for_line,
-            ..OpenSlot::default()
-        });
+        self.open = true;
+        self.slot.dispatched = cycle;
+        self.slot.complete = When::new(cycle + 1, false);
+        self.slot.waited_for_line = waited_for_line;
+        (self.slot.missed, self.slot.loads, self.slot.stores) = (false, 0, false);
         cycle
     }
 
@@ -167,13 +172,13 @@ impl Window {
         access: Option<&DataAccess>,
         around: &mut Surroundings<'_>,
     ) -> u64 {
-        let mut slot = self.open.take().unwrap_or_default();
         around.counters.uops += 1;
         let operands = uop
             .reads
             .iter()
             .fold(When::START, |last, register| last.max(self.registers[register.index()]));
-        let begins = self.begin(uop, operands, slot.dispatched + 1);
+        let begins = self.begin(uop, operands, self.slot.dispatched + 1);
+        let slot = &mut self.slot;
         let complete = match uop.kind {
             UopKind::Compute => begins.after(uop.latency.into()),
             // Renaming alone gives it its value.
@@ -191,13 +196,12 @@ impl Window {
                     around.data.store_line(access, known, around.shared, around.counters)
                 });
                 let at = access.map(|access| (access.physical.0, access.size));
-                slot.store = Some(OpenStore { at, line, data: known });
+                slot.stores = true;
+                slot.store = OpenStore { at, line, data: known };
                 When::new(known, begins.of_memory())
             }
             UopKind::StoreData => {
-                if let Some(store) = &mut slot.store {
-                    store.data = store.data.max(begins.cycle() + 1);
-                }
+                slot.store.data = slot.store.data.max(begins.cycle() + 1);
                 begins.after(1)
             }
             UopKind::Serialising(class) => {
@@ -211,7 +215,6 @@ impl Window {
             self.registers[register.index()] = complete;
         }
         slot.complete = slot.complete.max(complete);
-        self.open = Some(slot);
         complete.cycle()
     }
 
@@ -244,7 +247,10 @@ impl Window {
     /// Retires the slot that was dispatched last.
     #[inline]
     fn close(&mut self, around: &mut Surroundings<'_>) {
-        let Some(slot) = self.open.take() else { return };
+        if !std::mem::take(&mut self.open) {
+            return;
+        }
+        let slot = &self.slot;
         let lost = &mut around.counters.graduation;
         let complete = slot.complete.cycle();
         if complete > self.retire.cycle() {
@@ -264,8 +270,8 @@ impl Window {
         for _ in 0..slot.loads {
             self.loads.push(self.last_retired);
         }
-        if let Some(store) = slot.store {
-            let retired = self.last_retired.cycle();
+        if slot.stores {
+            let (store, retired) = (&slot.store, self.last_retired.cycle());
             around.data.stores.store(store.at, store.data, retired, store.line);
         }
     }
@@ -283,8 +289,8 @@ impl Window {
     }
 
     /// The cycle in which the slot that was dispatched last is complete.
-    pub(super) fn complete(&self) -> u64 {
-        self.open.as_ref().map_or(self.dispatch.cycle(), |slot| slot.complete.cycle())
+    pub fn complete(&self) -> u64 {
+        if self.open { self.slot.complete.cycle() } else { self.dispatch.cycle() }
     }
 
     /// The cycle of the dispatch.

@@ -2,7 +2,8 @@
 
 use crate::services::Attributed;
 use crate::services::examples::{ExampleRun, USER, at, kernel};
-use crate::services::table::ServiceTable;
+use crate::services::table::{ServiceTable, in_kernel};
+use sim::core::CoreSlots;
 use sim::{
     BranchCounters, BranchPrediction, DirectionPrediction, HeldBranches, MachineModel,
     TargetBufferDescription,
@@ -31,12 +32,38 @@ fn books_with_branches(run: &ExampleRun, machines: &[MachineModel]) -> Attribute
     let (symbols, binding) = kernel();
     let bytes = run.recording();
     let reader = &mut RecordingReader::new(&bytes[..]).unwrap();
-    crate::services::attribute_with_branches(reader, &symbols, &binding, machines).unwrap()
+    crate::services::attribute_with_branches(reader, &symbols, &binding, machines, true).unwrap()
 }
 
 fn counters(books: &Attributed, service: &str) -> BranchCounters {
     let account = books.ledger.accounts.iter().find(|account| account.name == service).unwrap();
     account.totals.machines[0].branches.unwrap()
+}
+
+/// Every slot of the core belongs to one service.
+#[test]
+fn slots_of_services_add_up_to_those_of_the_recording() {
+    let machine = execution::machine::find("zen4").unwrap();
+    let machines = [machine.clone(), execution::machine::find("server-32k").unwrap()];
+    let books = books_with_branches(&read_with_a_lost_return(), &machines);
+    let table =
+        ServiceTable::new(&trace::RecordingHeader::default(), &books, Vec::new(), &machines);
+    let [all, kernel] = table.machines[0].slots.unwrap();
+    let (mut sum, mut of_kernel) = (CoreSlots::default(), CoreSlots::default());
+    for row in &table.rows {
+        let slots = row.machines[0].slots.unwrap();
+        sum += slots;
+        if in_kernel(row.kind) {
+            of_kernel += slots;
+        }
+        assert_eq!(row.machines[1].slots, None);
+    }
+    assert_eq!((sum, of_kernel), (all, kernel));
+    assert_eq!(table.machines[1].slots, None);
+    // Six slots a cycle are dispatched, and eight graduate, in the same whole cycles.
+    let cycles = all.dispatch.total() / 6;
+    assert_eq!((all.dispatch.total(), all.graduation.total()), (6 * cycles, 8 * cycles));
+    assert!(kernel.dispatch.retiring > 10 && kernel.dispatch.retiring < all.dispatch.retiring);
 }
 
 const JUMP_RAX: &[u8] = &[0xff, 0xe0];

@@ -3,13 +3,12 @@
 //! Input: fragments in the order in which they ran, and the accesses of their executions. Output:
 //! cycles and the core's counters.
 
-use crate::ReplayTrial;
+use crate::core_code::{CoreBlocks, UopCode};
+use crate::data::{DataFlow, Execution};
+use crate::flow::{ExecutionFlow, Fragment, FragmentId};
+use crate::moved::MovedFragment;
 use anyhow::{Context, Result};
-use execution::core_code::{CoreBlocks, UopCode};
-use execution::data::{DataFlow, Execution};
-use execution::flow::{Fragment, FragmentId};
-use execution::moved::MovedFragment;
-use sim::core::{Core, CoreCounters, CoreDescription};
+use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
 use sim::{MachineModel, Mode, PerMode, PhysAddr};
 use std::collections::BTreeMap;
 use trace::{RunAddr, Translation};
@@ -23,6 +22,9 @@ pub struct CoreCounts {
     pub counters: PerMode<CoreCounters>,
     /// Executions of instructions that the table of uops does not know, by mnemonic.
     pub unknown: BTreeMap<String, u64>,
+    /// The slots by the old address of the translation block, ascending. Their sum is that of both
+    /// modes. A lost slot counts for the block that ends the wait, the last ones for the last block.
+    pub slots_at: Vec<(RunAddr, CoreSlots)>,
 }
 
 /// The recorded code in uops, once for each table of uops.
@@ -32,13 +34,12 @@ pub(crate) struct UopCodes {
 }
 
 impl UopCodes {
-    /// No code yet, for all machines of these trials.
+    /// No code yet, for all these machines.
     ///
     /// # Errors
     /// A machine names a table of uops that does not exist.
-    pub(crate) fn new(trials: &[ReplayTrial<'_>]) -> Result<UopCodes> {
+    pub fn new<'a>(machines: impl Iterator<Item = &'a MachineModel>) -> Result<UopCodes> {
         let mut codes = UopCodes::default();
-        let machines = trials.iter().flat_map(|trial| trial.machines);
         for core in machines.filter_map(|machine| machine.core.as_ref()) {
             if codes.place(core).is_none() {
                 let latency = core.memory.atomic_latency;
@@ -72,6 +73,10 @@ pub(crate) struct CoreRun {
     core: Core,
     blocks: CoreBlocks,
     cycles: u64,
+    /// The slots of each fragment.
+    slots: Vec<CoreSlots>,
+    /// The fragment that ran last.
+    last: Option<FragmentId>,
 }
 
 impl CoreRun {
@@ -79,10 +84,16 @@ impl CoreRun {
     ///
     /// # Errors
     /// The numbers of the core contradict each other.
-    pub(crate) fn new(machine: &MachineModel) -> Result<Option<CoreRun>> {
+    pub fn new(machine: &MachineModel) -> Result<Option<CoreRun>> {
         let core = Core::new(machine).with_context(|| machine.name.clone())?;
         let run = core.zip(CoreBlocks::new(machine));
-        Ok(run.map(|(core, blocks)| CoreRun { core, blocks, cycles: 0 }))
+        Ok(run.map(|(core, blocks)| CoreRun {
+            core,
+            blocks,
+            cycles: 0,
+            slots: Vec::new(),
+            last: None,
+        }))
     }
 
     /// Adds the next fragment. `lies` gives the physical address of its code, if known.
@@ -98,6 +109,7 @@ impl CoreRun {
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
     ) -> Result<()> {
         let code = codes.of(&self.core).context("the code is not in uops")?;
+        self.slots.push(CoreSlots::default());
         self.blocks.push(fragment, moved, mode, code, lies)
     }
 
@@ -123,24 +135,45 @@ impl CoreRun {
                 *accesses = rest;
                 own
             });
+            let before = self.core.slots(block.mode);
             self.core.run(&block, code.uops(), own);
             if interrupted {
                 self.core.interrupted();
             }
+            self.slots[fragment.0 as usize] += self.core.slots(block.mode) - before;
         }
+        self.last = fragments_run.last().copied().or(self.last);
     }
 
     /// Ends the recording.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
+        let Some(last) = self.last else { return };
+        let mode = self.blocks.block(last).0.mode;
+        let before = self.core.slots(mode);
         self.cycles = self.core.finish();
+        self.slots[last.0 as usize] += self.core.slots(mode) - before;
     }
 
-    /// What was counted. `counts`: how often each fragment ran.
-    pub(crate) fn counts(&self, counts: &[u64]) -> CoreCounts {
+    /// The slots so far, of both modes.
+    pub fn slots(&self) -> CoreSlots {
+        let mut slots = self.core.slots(Mode::Kernel);
+        slots += self.core.slots(Mode::User);
+        slots
+    }
+
+    /// What was counted.
+    pub fn counts(&self, flow: &ExecutionFlow) -> CoreCounts {
+        let mut slots_at = BTreeMap::<RunAddr, CoreSlots>::new();
+        for (fragment, slots) in flow.fragments.iter().zip(&self.slots) {
+            let code = &flow.codes[fragment.translation.0 as usize];
+            *slots_at.entry(code.addr).or_default() += *slots;
+        }
+        slots_at.retain(|_, slots| *slots != CoreSlots::default());
         CoreCounts {
             cycles: self.cycles,
             counters: self.core.counters(),
-            unknown: self.blocks.unknown(counts),
+            unknown: self.blocks.unknown(&flow.counts),
+            slots_at: slots_at.into_iter().collect(),
         }
     }
 }
