@@ -192,6 +192,7 @@ impl MachineFileReader<'_> {
             memory: self.memory(file)?,
             branch: file.branch.as_ref().map(|branch| self.branch(branch)).transpose()?,
             core: None,
+            coherence: None,
         };
         if let Some(core) = &file.core {
             machine.core = Some(self.core(core)?);
