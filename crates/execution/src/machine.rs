@@ -6,10 +6,12 @@
 //!
 //! To add one: a file in `machines/`.
 
+mod coherence_table;
 mod core_tables;
 mod sourced;
 
 use anyhow::{Context, Result, bail};
+use coherence_table::CoherenceText;
 use core_tables::CoreText;
 use serde::Deserialize;
 use sim::{
@@ -60,6 +62,7 @@ struct MachineFile {
     latencies: Option<Spanned<LatenciesText>>,
     branch: Option<Spanned<BranchText>>,
     core: Option<Spanned<CoreText>>,
+    coherence: Option<Spanned<CoherenceText>>,
 }
 
 #[derive(Deserialize)]
@@ -198,6 +201,11 @@ impl MachineFileReader<'_> {
             machine.core = Some(self.core(core)?);
             let checked = machine.check_core();
             checked.with_context(|| format!("{}: [core] cannot be built", self.at(core)))?;
+        }
+        if let Some(coherence) = &file.coherence {
+            machine.coherence = Some(self.coherence(coherence)?);
+            let impossible = || format!("{}: [coherence] cannot be built", self.at(coherence));
+            machine.check_coherence().with_context(impossible)?;
         }
         Ok(machine)
     }
