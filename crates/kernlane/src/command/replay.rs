@@ -48,9 +48,9 @@ pub struct ReplayArgs {
     #[arg(long, short, value_name = "FILE")]
     pub layout: Vec<PathBuf>,
 
-    /// A machine: golden-cove, gracemont, server-32k, server-48k, small-core, simos-1994,
-    /// simos-1996, simos-1998, torrellas-8k, ultrasparc-16k, zen4, or a file; may be given several
-    /// times
+    /// A machine: golden-cove, gracemont, server-32k, server-48k, server-8, small-core,
+    /// simos-1994, simos-1994-8, simos-1996, simos-1998, torrellas-8k, ultrasparc-16k, zen4, or a
+    /// file; may be given several times
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
     pub machine: Vec<String>,
 
