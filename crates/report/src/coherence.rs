@@ -38,10 +38,7 @@ pub fn text(machine: &str, results: &[(String, &CoherenceResult)]) -> String {
             }
         }
     }
-    format!(
-        "\n{machine}: misses of each CPU, in the order of the recording\n{}",
-        table.to_text()
-    )
+    format!("\n{machine}: misses of each CPU, in the order of the recording\n{}", table.to_text())
 }
 
 fn of_cpu(counted: &CpuResult) -> Vec<String> {

@@ -303,7 +303,11 @@ fn a_multiprocessor_that_contradicts_itself_names_the_rule() {
         ("cluster = { value = 400", "cluster = { value = 70", "a latency must lie between"),
         ("core = { value = 80", "core = { value = 10001", "a latency must lie between"),
         ("\"mesi\"", "\"moesi\"", "there is no protocol `moesi`; there are mesi, three-states"),
-        ("core = { value = 80, source = \"assumed", "core = { value = 80, source = \" \" }#", "needs"),
+        (
+            "core = { value = 80, source = \"assumed",
+            "core = { value = 80, source = \" \" }#",
+            "needs",
+        ),
         (
             "line = { value = 64, source = \"AMD 57647, L3 cache\" }",
             "line = { value = 128, source = \"assumed\" }",

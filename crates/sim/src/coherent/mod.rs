@@ -35,6 +35,7 @@
 mod counters;
 mod description;
 mod lines;
+mod private;
 mod tags;
 
 use crate::hierarchy::PhysAddr;
@@ -45,6 +46,7 @@ pub use counters::{ClassCounts, CoreCounters, CoreStalls, MissClass, Supplier, S
 pub use description::{CoherenceDescription, CoherenceError, Protocol};
 use lines::{Cores, LineRecord, LineState, LineTable};
 pub use lines::{LineParts, SharedLine, SharingCounts};
+use private::{L1, PrivateCaches, RecentLine};
 use tags::TagArray;
 
 /// A core of a machine, by number.
@@ -86,84 +88,6 @@ pub struct CoherentAccess {
 }
 
 const SERVED_BY_L1: CoherentAccess = CoherentAccess { served: Served::L1, was_true: false };
-
-/// An L1 line that was used last in its set, and the parts whose use changes nothing any more.
-#[derive(Clone, Copy, Debug)]
-struct RecentLine {
-    line: LineId,
-    loads: LineParts,
-    stores: LineParts,
-}
-
-const NOTHING_RECENT: RecentLine =
-    RecentLine { line: LineId::NONE, loads: LineParts(0), stores: LineParts(0) };
-
-/// An L1 with its recent lines, by set.
-#[derive(Clone, Debug)]
-struct L1 {
-    tags: TagArray,
-    recent: Vec<RecentLine>,
-    line_log2: u32,
-}
-
-impl L1 {
-    fn new(geometry: crate::CacheGeometry, line: u32) -> L1 {
-        L1 {
-            tags: TagArray::new(geometry),
-            recent: vec![NOTHING_RECENT; geometry.sets() as usize],
-            line_log2: line.trailing_zeros(),
-        }
-    }
-
-    #[inline]
-    fn line(&self, addr: PhysAddr) -> LineId {
-        LineId::physical(addr.0 >> self.line_log2)
-    }
-
-    /// Whether the access would change nothing.
-    #[inline]
-    fn changes_nothing(&self, line: LineId, parts: LineParts, is_store: bool) -> bool {
-        let recent = &self.recent[self.tags.set_of(line)];
-        let known = if is_store { recent.stores } else { recent.loads };
-        recent.line == line && parts.within(known)
-    }
-
-    /// The L1's lines within a line of the L2.
-    fn lines_within(&self, unit: LineId, unit_log2: u32) -> impl Iterator<Item = LineId> + use<> {
-        let log2 = unit_log2 - self.line_log2;
-        let first = u64::from(unit.index()) << log2;
-        (first..first + (1 << log2)).map(LineId::physical)
-    }
-
-    /// Forgets what is known of the lines within a line of the L2.
-    fn forget(&mut self, unit: LineId, unit_log2: u32) {
-        for line in self.lines_within(unit, unit_log2) {
-            let recent = &mut self.recent[self.tags.set_of(line)];
-            if recent.line == line {
-                *recent = NOTHING_RECENT;
-            }
-        }
-    }
-
-    fn remove(&mut self, unit: LineId, unit_log2: u32) {
-        self.forget(unit, unit_log2);
-        for line in self.lines_within(unit, unit_log2) {
-            self.tags.remove(line);
-        }
-    }
-}
-
-/// What a core has for itself.
-#[derive(Clone, Debug)]
-struct PrivateCaches {
-    l1i: L1,
-    l1d: L1,
-    l2: TagArray,
-    itlb: Option<Tlb>,
-    dtlb: Option<Tlb>,
-    mode: Mode,
-    counters: PerMode<CoreCounters>,
-}
 
 /// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
