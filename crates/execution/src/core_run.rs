@@ -29,7 +29,7 @@ pub struct CoreCounts {
 
 /// The recorded code in uops, once for each table of uops.
 #[derive(Default)]
-pub(crate) struct UopCodes {
+pub struct UopCodes {
     codes: Vec<(String, u32, UopCode)>,
 }
 
@@ -50,7 +50,7 @@ impl UopCodes {
     }
 
     /// Learns translations. They come in the order of their ids.
-    pub(crate) fn define(&mut self, translations: &[Translation]) {
+    pub fn define(&mut self, translations: &[Translation]) {
         for (_, _, code) in &mut self.codes {
             translations.iter().for_each(|translation| code.define(translation));
         }
@@ -69,7 +69,7 @@ impl UopCodes {
 }
 
 /// A core during a replay.
-pub(crate) struct CoreRun {
+pub struct CoreRun {
     core: Core,
     blocks: CoreBlocks,
     cycles: u64,
@@ -100,7 +100,7 @@ impl CoreRun {
     ///
     /// # Errors
     /// There is more code than a simulation can number.
-    pub(crate) fn learn(
+    pub fn learn(
         &mut self,
         fragment: &Fragment,
         moved: &MovedFragment,
@@ -114,7 +114,7 @@ impl CoreRun {
     }
 
     /// Runs fragments that were added before. `data`: the accesses of their executions.
-    pub(crate) fn run(
+    pub fn run(
         &mut self,
         fragments_run: &[FragmentId],
         codes: &UopCodes,

@@ -9,8 +9,8 @@ pub use sim::core::DataAccess;
 use sim::{LineId, MachineModel, Mode, PhysAddr, Requester};
 use std::collections::HashMap;
 use trace::{
-    AccessPatterns, AccessSite, AccessWalk, Accesses, Mapping, PageKind, RunAddr, StreamEvent,
-    Task, TranslationId, events,
+    AccessPatterns, AccessSite, AccessWalk, Accesses, CpuId, Mapping, PageKind, RunAddr,
+    StreamEvent, Task, TranslationId, events,
 };
 
 /// The number of words to follow at once in a recording with data accesses. Their accesses fit the
@@ -32,6 +32,8 @@ pub struct Execution {
     pub process: Requester,
     /// The number of instructions reached when the translation was left midway, otherwise 0.
     pub left: u16,
+    /// The CPU.
+    pub cpu: CpuId,
 }
 
 impl Execution {
@@ -43,6 +45,7 @@ impl Execution {
         accesses: 0,
         process: Requester::KERNEL,
         left: 0,
+        cpu: CpuId(0),
     };
 }
 
@@ -86,6 +89,24 @@ const FILTER: usize = 1024;
 /// No address has this page, because it has more than 52 bits.
 const NO_PAGE: u64 = u64::MAX;
 
+/// What one CPU runs, and where its pages lie.
+struct CpuView {
+    process: Requester,
+    pages: HashMap<u64, PagePlace>,
+    filter: Box<[(u64, PagePlace); FILTER]>,
+}
+
+impl Default for CpuView {
+    fn default() -> CpuView {
+        let nowhere = PagePlace { base: 0, page: LineId::physical(0), device: false };
+        CpuView {
+            process: Requester::process(0),
+            pages: HashMap::new(),
+            filter: Box::new([(NO_PAGE, nowhere); FILTER]),
+        }
+    }
+}
+
 /// Follows the recorded accesses of a stream.
 ///
 /// It gives loads and stores within one page. An access to a device is left out. Caches and TLBs do
@@ -101,9 +122,11 @@ pub struct DataFlow {
     tasks: Vec<Requester>,
     /// The number of each process, by pid. A task without a known pid counts by its address.
     processes: HashMap<u64, u32>,
-    process: Requester,
-    pages: HashMap<u64, PagePlace>,
-    filter: Box<[(u64, PagePlace); FILTER]>,
+    /// The CPU that executes.
+    cpu: CpuId,
+    view: CpuView,
+    /// By CPU: the views of those that do not execute.
+    others: Vec<CpuView>,
     numbers: HashMap<(u64, u64), u32>,
     /// For each page number: the virtual address of the page, and log2 of its bytes.
     numbered: Vec<(u64, u32)>,
@@ -137,16 +160,13 @@ impl DataFlow {
             made: 0,
             tasks: Vec::new(),
             processes: HashMap::new(),
-            process: Requester::process(0),
-            pages: HashMap::new(),
-            filter: Box::new(
-                [(NO_PAGE, PagePlace { base: 0, page: LineId::physical(0), device: false });
-                    FILTER],
-            ),
+            cpu: CpuId(0),
+            view: CpuView::default(),
+            others: Vec::new(),
             numbers: HashMap::new(),
             numbered: Vec::new(),
             set_bits: sets.trailing_zeros(),
-            keeps_all: cores().next().is_some(),
+            keeps_all: machines.iter().any(|it| it.core.is_some() || it.coherence.is_some()),
             image: None,
         }
     }
@@ -179,13 +199,15 @@ impl DataFlow {
                     (translation, instructions as u16)
                 }
                 StreamEvent::Task(id) => {
-                    self.process = self.tasks.get(id.0 as usize).copied().unwrap_or(self.process);
+                    let process = self.tasks.get(id.0 as usize).copied();
+                    self.view.process = process.unwrap_or(self.view.process);
                     continue;
                 }
-                StreamEvent::Marker(_)
-                | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_)
-                | StreamEvent::Cpu(_) => continue,
+                StreamEvent::Cpu(cpu) => {
+                    self.goes_on(cpu);
+                    continue;
+                }
+                StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => continue,
             };
             let (sites, first) = stream.walk.execution(translation, left != 0);
             let addresses = &stream.addresses[first..first + sites.len()];
@@ -208,8 +230,9 @@ impl DataFlow {
                 loads: sites.len() as u32 - stores,
                 stores,
                 accesses: (self.made - before) as u32,
-                process: self.process,
+                process: self.view.process,
                 left,
+                cpu: self.cpu,
             });
         }
     }
@@ -219,6 +242,17 @@ impl DataFlow {
         while !stream.mappings.is_empty() {
             self.next_mapping(&mut stream);
         }
+    }
+
+    /// Another CPU goes on.
+    fn goes_on(&mut self, cpu: CpuId) {
+        let most = usize::from(self.cpu.max(cpu).0);
+        if self.others.len() <= most {
+            self.others.resize_with(most + 1, CpuView::default);
+        }
+        std::mem::swap(&mut self.view, &mut self.others[usize::from(self.cpu.0)]);
+        std::mem::swap(&mut self.view, &mut self.others[usize::from(cpu.0)]);
+        self.cpu = cpu;
     }
 
     #[cold]
@@ -279,7 +313,7 @@ impl DataFlow {
 
     #[inline]
     fn place(&mut self, page: u64) -> PagePlace {
-        match self.filter[page as usize % FILTER] {
+        match self.view.filter[page as usize % FILTER] {
             (known, place) if known == page => place,
             _ => self.find(page),
         }
@@ -287,13 +321,13 @@ impl DataFlow {
 
     #[cold]
     fn find(&mut self, page: u64) -> PagePlace {
-        if !self.pages.contains_key(&page) {
+        if !self.view.pages.contains_key(&page) {
             // QEMU could not give the physical address. Any place that no other page has serves as
             // well.
             self.map(&Mapping { page, frame: page & 0xff_ffff, kind: PageKind::Memory });
         }
-        let place = self.pages[&page];
-        self.filter[page as usize % FILTER] = (page, place);
+        let place = self.view.pages[&page];
+        self.view.filter[page as usize % FILTER] = (page, place);
         place
     }
 
@@ -313,8 +347,8 @@ impl DataFlow {
                 .expect("the index is in range"),
             device: mapping.kind == PageKind::Device,
         };
-        self.pages.insert(mapping.page, place);
-        self.filter[mapping.page as usize % FILTER] = (mapping.page, place);
+        self.view.pages.insert(mapping.page, place);
+        self.view.filter[mapping.page as usize % FILTER] = (mapping.page, place);
     }
 
     /// The virtual address of an access.

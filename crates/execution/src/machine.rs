@@ -6,10 +6,12 @@
 //!
 //! To add one: a file in `machines/`.
 
+mod coherence_table;
 mod core_tables;
 mod sourced;
 
 use anyhow::{Context, Result, bail};
+use coherence_table::CoherenceText;
 use core_tables::CoreText;
 use serde::Deserialize;
 use sim::{
@@ -60,6 +62,7 @@ struct MachineFile {
     latencies: Option<Spanned<LatenciesText>>,
     branch: Option<Spanned<BranchText>>,
     core: Option<Spanned<CoreText>>,
+    coherence: Option<Spanned<CoherenceText>>,
 }
 
 #[derive(Deserialize)]
@@ -192,11 +195,17 @@ impl MachineFileReader<'_> {
             memory: self.memory(file)?,
             branch: file.branch.as_ref().map(|branch| self.branch(branch)).transpose()?,
             core: None,
+            coherence: None,
         };
         if let Some(core) = &file.core {
             machine.core = Some(self.core(core)?);
             let checked = machine.check_core();
             checked.with_context(|| format!("{}: [core] cannot be built", self.at(core)))?;
+        }
+        if let Some(coherence) = &file.coherence {
+            machine.coherence = Some(self.coherence(coherence)?);
+            let impossible = || format!("{}: [coherence] cannot be built", self.at(coherence));
+            machine.check_coherence().with_context(impossible)?;
         }
         Ok(machine)
     }

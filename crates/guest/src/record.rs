@@ -118,7 +118,6 @@ pub fn record(
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<FinishedRecording> {
     if request.cpus != CpuCount::ONE {
-        ensure!(!request.data, "data accesses are recorded on one CPU: leave out --data or --cpus");
         ensure!(from.is_none(), "a checkpoint has one CPU: leave out --from or --cpus");
     }
     let qemu = Qemu::find()?;

@@ -131,8 +131,6 @@ pub(crate) enum ArgumentError {
     Missing(&'static str),
     #[error("{0} is given twice")]
     Twice(String),
-    #[error("data=on: data accesses of several CPUs cannot be recorded")]
-    DataOfSeveralCpus,
 }
 
 impl Arguments {
@@ -222,9 +220,6 @@ impl Arguments {
             (Some(_), None) => return Err(ArgumentError::Missing("comm")),
         };
         let several_cpus = header.cpus != CpuCount::ONE;
-        if several_cpus && data {
-            return Err(ArgumentError::DataOfSeveralCpus);
-        }
         if several_cpus && per_cpu_offset.is_none() {
             return Err(ArgumentError::Missing("per_cpu_offset"));
         }
@@ -327,7 +322,6 @@ mod tests {
         assert_eq!(error(&["out=t", "cpus=2"]), "per_cpu_offset= is missing");
         assert_eq!(error(&["out=t", "cpus=9"]), r#"cpus="9" is not a number from 1 to 8"#);
         assert_eq!(error(&["out=t", "cpus=0"]), r#"cpus="0" is not a number from 1 to 8"#);
-        assert!(error(&["out=t", "cpus=2", "per_cpu_offset=8", "data=on"]).contains("data=on"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! the bases. Output: the number of the CPU, as the kernel counts.
 
 use crate::qemu::{ByteArray, Register, read_memory};
-use trace::{CpuCount, CpuId};
+use trace::{CpuCount, CpuId, RunAddr};
 
 /// The base address of a CPU's own variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +68,16 @@ impl CpuWatch {
             return ExecutingCpu::Same;
         }
         self.changed(first, in_kernel)
+    }
+
+    /// The CPU that runs now, while it makes a translation of code at this address. The translation
+    /// may be executed later. Must be called in a callback that reads registers.
+    pub fn now(&mut self, addr: RunAddr) -> Option<CpuId> {
+        let first = self.registers.likely(addr.is_kernel());
+        self.find(first).or_else(|| {
+            let second = self.registers.likely(!addr.is_kernel());
+            self.find(second)
+        })
     }
 
     #[cold]

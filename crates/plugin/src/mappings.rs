@@ -7,7 +7,7 @@
 
 use crate::qemu::{self, AccessInfo, Register, read_memory};
 use std::collections::HashMap;
-use trace::{Mapping, PageKind};
+use trace::{CpuCount, CpuId, Mapping, PageKind};
 
 /// The number of pages in the filter.
 const FILTER: usize = 1024;
@@ -17,7 +17,33 @@ const NONE: u64 = u64::MAX;
 /// it).
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-pub(crate) struct PageMappings {
+/// The mappings of each CPU: of several, each translates by its own page tables and TLB.
+pub struct CpuMappings {
+    by_cpu: Vec<PageMappings>,
+    current: usize,
+}
+
+impl CpuMappings {
+    pub fn new(cpus: CpuCount, page_offset_base: Option<u64>) -> CpuMappings {
+        let by_cpu = cpus.cpus().map(|_| PageMappings::new(page_offset_base)).collect();
+        CpuMappings { by_cpu, current: 0 }
+    }
+
+    /// The CPU that executes from now on. A CPU that does not exist changes nothing.
+    pub fn executes(&mut self, cpu: CpuId) {
+        if usize::from(cpu.0) < self.by_cpu.len() {
+            self.current = cpu.0.into();
+        }
+    }
+
+    /// The mappings of the CPU that executes.
+    #[inline]
+    pub fn current(&mut self) -> &mut PageMappings {
+        &mut self.by_cpu[self.current]
+    }
+}
+
+pub struct PageMappings {
     /// Pages whose mapping was recorded, by their low bits.
     filter: Box<[u64; FILTER]>,
     recorded: HashMap<u64, Mapping>,
@@ -29,7 +55,7 @@ pub(crate) struct PageMappings {
 }
 
 impl PageMappings {
-    pub(crate) fn new(page_offset_base: Option<u64>) -> PageMappings {
+    fn new(page_offset_base: Option<u64>) -> PageMappings {
         PageMappings {
             filter: Box::new([NONE; FILTER]),
             recorded: HashMap::new(),

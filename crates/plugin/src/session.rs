@@ -13,7 +13,7 @@ use crate::clock::ClockReader;
 use crate::cpus::{BaseRegisters, CpuBase, CpuWatch, ExecutingCpu};
 use crate::frames::FrameUses;
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
-use crate::mappings::PageMappings;
+use crate::mappings::CpuMappings;
 use crate::output::RecordingOutput;
 use crate::qemu::{
     self, AccessInfo, CallbackReads, PluginId, StoreCell, TranslationHandle, read_memory,
@@ -69,7 +69,7 @@ struct ActiveRecording {
     /// `None` when readings of the clock are not recorded.
     clock: Option<ClockReader>,
     /// `None` when data accesses are not recorded.
-    mappings: Option<PageMappings>,
+    mappings: Option<CpuMappings>,
     /// `None` when the uses of frames are not recorded.
     frames: Option<FrameUses>,
     /// Buffers for the callback at translation.

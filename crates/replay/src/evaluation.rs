@@ -424,6 +424,7 @@ impl<'a> Evaluator<'a> {
             itlb: None,
             memory: None,
             core: None,
+            coherence: None,
             ..self.machine.clone()
         })
     }

@@ -42,6 +42,7 @@ pub fn row(layout: &str, kind: ResultKind, misses: u64, functions: &[(&str, u64)
             memory: None,
             branches: None,
             core: None,
+            coherence: None,
         },
         bound: None,
         functions: functions

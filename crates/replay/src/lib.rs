@@ -44,6 +44,7 @@
 
 pub mod application;
 pub mod bound;
+mod coherent_run;
 pub mod comparison;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
@@ -58,6 +59,8 @@ mod tests;
 
 use crate::application::Spaces;
 use anyhow::{Context, Result, ensure};
+use coherent_run::DataTurn;
+pub use coherent_run::{CoherenceCounts, LineSharing, stalls};
 pub use execution::core_run::CoreCounts;
 use execution::core_run::UopCodes;
 use execution::data::{AccessStream, DataFlow, PIECE_WORDS};
@@ -207,10 +210,12 @@ pub fn replay_trials<R: Read>(
     if trials.iter().any(has_core) {
         reader.header().one_cpu().context("an out-of-order core is simulated")?;
     }
+    let cpus = reader.header().cpus;
     let mut flow = ExecutionFlow::default();
+    let mut ahead = vec![0; usize::from(cpus.get())];
     let mut codes = UopCodes::new(trials.iter().flat_map(|trial| trial.machines))?;
     let mut simulations: Vec<Simulation<'_>> =
-        trials.iter().map(Simulation::new).collect::<Result<_>>()?;
+        trials.iter().map(|trial| Simulation::new(trial, cpus)).collect::<Result<_>>()?;
     let machines = trials.first().map_or(&[][..], |trial| trial.machines);
     if trials.iter().any(|trial| trial.machines != machines || trial.application.is_some()) {
         reader = reader.without_data();
@@ -224,6 +229,7 @@ pub fn replay_trials<R: Read>(
             data: &mut data,
             codes: &mut codes,
             simulations: &mut simulations,
+            ahead: &mut ahead,
             patterns: reader.accesses().map(|(_, patterns)| patterns),
         };
         match chunk {
@@ -266,6 +272,8 @@ struct ReplayRun<'a, 'p> {
     data: &'a mut DataFlow,
     codes: &'a mut UopCodes,
     simulations: &'a mut [Simulation<'p>],
+    /// By CPU: the executions of its next fragments whose accesses are behind.
+    ahead: &'a mut [usize],
     /// The access patterns of a recording with data accesses.
     patterns: Option<&'a AccessPatterns>,
 }
@@ -295,7 +303,7 @@ impl ReplayRun<'_, '_> {
             let (cpu, cut) = (self.flow.cpu(), &mut *self.cut);
             let mut kept = events.by_ref().filter(|event| cut.keeps(event));
             let others_turn = self.flow.follow_cpu(&mut kept, &mut fragments_run)?;
-            self.simulate(cpu, &fragments_run)?;
+            self.simulate(cpu, &fragments_run, others_turn)?;
             if !others_turn {
                 return Ok(());
             }
@@ -307,7 +315,7 @@ impl ReplayRun<'_, '_> {
         let mut fragments_run = Vec::new();
         for cpu in self.flow.cpus() {
             self.flow.finish_cpu(cpu, &mut fragments_run);
-            self.simulate(cpu, &fragments_run)?;
+            self.simulate(cpu, &fragments_run, false)?;
             fragments_run.clear();
         }
         self.flow.finish(&mut fragments_run);
@@ -315,18 +323,37 @@ impl ReplayRun<'_, '_> {
         Ok(())
     }
 
-    fn simulate(&mut self, cpu: CpuId, fragments_run: &[FragmentId]) -> Result<()> {
-        let ReplayRun { flow, data, codes, simulations, patterns, .. } = self;
+    /// `ends_turn`: another CPU executes next.
+    fn simulate(
+        &mut self,
+        cpu: CpuId,
+        fragments_run: &[FragmentId],
+        ends_turn: bool,
+    ) -> Result<()> {
+        let ReplayRun { flow, data, codes, simulations, ahead, patterns, .. } = self;
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, codes, patterns.map(|patterns| (&mut **data, patterns)))?;
         }
-        let accesses = patterns.map(|_| &**data);
         let codes = &**codes;
-        let run =
-            |simulation: &mut Simulation<'_>| simulation.run(cpu, fragments_run, codes, accesses);
+        let executions = simulations.first().map_or(0, |first| first.executions(fragments_run));
+        let before = ahead.get(usize::from(cpu.0)).copied().unwrap_or(0);
+        let of_fragments = executions.saturating_sub(before);
+        let rest = match ends_turn {
+            false => 0,
+            true => {
+                let open = data.executions.iter().skip(of_fragments);
+                open.take_while(|execution| execution.cpu == cpu).count()
+            }
+        };
+        let flow = &**flow;
+        let turn = patterns.map(|_| DataTurn { data: &**data, flow, ahead: before, rest });
+        let run = |simulation: &mut Simulation<'_>| simulation.run(cpu, fragments_run, codes, turn);
         simulations.par_iter_mut().for_each(run);
+        if let Some(ahead) = ahead.get_mut(usize::from(cpu.0)) {
+            *ahead = before.saturating_sub(executions) + rest;
+        }
         if patterns.is_some() {
-            data.forget(simulations.first().map_or(0, |first| first.executions(fragments_run)));
+            data.forget((of_fragments + rest).min(data.executions.len()));
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ pub use execution::branches::Predictions;
 use image::BuildId;
 use image::sealed;
 use serde::{Deserialize, Serialize};
+use sim::coherent::CoreCounters as CoreCountersOfCpu;
 use sim::core::{CoreCounters, CoreSlots};
 use sim::{MissCounts, PerMode, TakenBranches};
 use std::collections::BTreeMap;
@@ -246,6 +247,26 @@ pub struct ResultCounters {
     /// `None` when the machine describes no out-of-order core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<CoreResult>,
+    /// `None` when the machine or the recording has one CPU, or there are no data accesses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coherence: Option<CoherenceResult>,
+}
+
+/// What each CPU of a multiprocessor counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoherenceResult {
+    /// By CPU.
+    pub cpus: Vec<PerMode<CpuResult>>,
+}
+
+/// What a CPU counted in one mode.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuResult {
+    /// Its counters.
+    pub counters: CoreCountersOfCpu,
+    /// Cycles for which a core with blocking caches stops: for lines that the L1 lacked and the L2
+    /// had, for lines that the L2 lacked, for upgrades, for TLB misses.
+    pub stalls: [f64; 4],
 }
 
 /// What an out-of-order core counted.

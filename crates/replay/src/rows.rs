@@ -1,13 +1,15 @@
 //! Turns the counts of a replay into result rows.
 
 use crate::results::{
-    CoreResult, FunctionDataMisses, FunctionMisses, FunctionSlots, MemoryCounters, ORIGINAL,
-    OTHER_CODE, Predictions, ResultCounters, ResultKind, ResultRow, USER_CODE,
+    CoherenceResult, CoreResult, CpuResult, FunctionDataMisses, FunctionMisses, FunctionSlots,
+    MemoryCounters, ORIGINAL, OTHER_CODE, Predictions, ResultCounters, ResultKind, ResultRow,
+    USER_CODE,
 };
 use crate::simulation::DataMissCounts;
-use crate::{ReplayLayout, Replayed};
+use crate::{CoherenceCounts, ReplayLayout, Replayed};
 use image::address::LinkAddr;
 use image::{BuildId, Image, ImageFunction};
+use sim::coherent::CoreCounters;
 use sim::core::CoreSlots;
 use sim::{MachineModel, PerMode};
 use std::collections::BTreeMap;
@@ -79,6 +81,7 @@ pub fn rows(
                                 .unwrap_or_default(),
                         },
                     ),
+                    coherence: coherence(machine, machine_counts.coherence.as_ref()),
                     memory: machine_counts.memory.and_then(|counters| {
                         Some(PerMode {
                             kernel: MemoryCounters::new(machine, &counters.kernel)?,
@@ -99,6 +102,18 @@ pub fn rows(
         }
     }
     rows
+}
+
+fn coherence(machine: &MachineModel, counts: Option<&CoherenceCounts>) -> Option<CoherenceResult> {
+    let of_mode = |counters: CoreCounters| {
+        let stalls = crate::stalls(machine, &counters)?;
+        let stalls = [stalls.l2, stalls.beyond, stalls.upgrades, stalls.tlb];
+        Some(CpuResult { counters, stalls })
+    };
+    let of_cpu = |counters: &PerMode<CoreCounters>| {
+        Some(PerMode { kernel: of_mode(counters.kernel)?, user: of_mode(counters.user)? })
+    };
+    Some(CoherenceResult { cpus: counts?.cpus.iter().map(of_cpu).collect::<Option<_>>()? })
 }
 
 /// The functions with the most misses. Functions with equally many misses are ordered by name.

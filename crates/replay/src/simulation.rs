@@ -6,6 +6,7 @@
 
 use crate::ReplayTrial;
 use crate::application::Spaces;
+use crate::coherent_run::{CoherenceCounts, CoherentRun, DataTurn};
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
@@ -22,7 +23,7 @@ use sim::{
     PerMode, PhysAddr, Requester, TakenBranches, Tlb,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use trace::{AccessPatterns, CpuId, RunAddr, Translation, TranslationId};
+use trace::{AccessPatterns, CpuCount, CpuId, RunAddr, Translation, TranslationId};
 
 /// The lines (or pages) that each fragment fetches, in order. A direct repetition of a line is left
 /// out.
@@ -141,6 +142,8 @@ struct MachineSimulation<'a> {
     pages: Option<usize>,
     /// The number of misses of each entry of `FetchedUnits::lines`.
     misses: Vec<u64>,
+    /// The caches of all cores, when the machine has several and the recording several CPUs.
+    coherent: Option<CoherentRun>,
     /// The out-of-order core, if the machine describes one. It follows one CPU.
     core: Option<CoreRun>,
 }
@@ -164,14 +167,27 @@ impl MachineSimulation<'_> {
 
     fn run_with_data(
         &mut self,
+        cpu: CpuId,
         fragments_run: &[FragmentId],
         fetched: &[FetchedUnits],
         fragments: &[FragmentAmounts],
-        data: &DataFlow,
+        turn: DataTurn<'_>,
     ) {
+        if let Some(coherent) = &mut self.coherent {
+            let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
+            coherent.run(
+                cpu,
+                fragments_run,
+                fragments,
+                turn,
+                |fragment| &lines.physical[lines.of(fragment)],
+                |fragment| pages.map_or(&[], |pages| &pages.lines[pages.of(fragment)]),
+            );
+        }
         let MachineSimulation { hierarchy: Some(hierarchy), data_misses, .. } = self else {
-            return self.run(CpuId::default(), fragments_run, fetched);
+            return self.run(cpu, fragments_run, fetched);
         };
+        let data = turn.data;
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
         let mut executions = data.executions.iter();
         let mut accesses = data.accesses();
@@ -245,12 +261,13 @@ fn access_data(
 }
 
 /// The amounts of one run of a fragment, which are the same on every machine.
-struct FragmentAmounts {
+#[derive(Clone, Copy)]
+pub struct FragmentAmounts {
     translation: TranslationId,
     /// No instruction of its translation block runs: it is not an execution.
-    late: bool,
-    mode: Mode,
-    instructions: u64,
+    pub late: bool,
+    pub mode: Mode,
+    pub instructions: u64,
     bytes: u64,
     taken: TakenBranches,
     breaks: u64,
@@ -286,6 +303,8 @@ pub struct ReplayMachineCounts {
     pub branches: Option<PerMode<BranchCounters>>,
     /// `None` when the machine describes no out-of-order core.
     pub core: Option<CoreCounts>,
+    /// `None` when the machine or the recording has one CPU, or there are no data accesses.
+    pub coherence: Option<CoherenceCounts>,
 }
 
 /// One layout during a replay.
@@ -304,8 +323,9 @@ pub(crate) struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     /// # Errors
-    /// The numbers of a machine's core contradict each other.
-    pub(crate) fn new(trials: &ReplayTrial<'a>) -> Result<Simulation<'a>> {
+    /// The numbers of a machine's core contradict each other, or a machine has fewer cores than
+    /// the recording has CPUs.
+    pub(crate) fn new(trials: &ReplayTrial<'a>, recorded: CpuCount) -> Result<Simulation<'a>> {
         let ReplayTrial { machines, scope, .. } = *trials;
         let mut sets = BTreeMap::new();
         for (unit, number) in machines.iter().flat_map(units) {
@@ -319,11 +339,12 @@ impl<'a> Simulation<'a> {
                 machine,
                 scope,
                 cpus: vec![CpuCaches::new(machine, scope)],
-                hierarchy: Hierarchy::new(machine),
+                hierarchy: Hierarchy::new(machine).filter(|_| recorded == CpuCount::ONE),
                 data_misses: HashMap::new(),
                 lines: index_of(lines_of(machine)).unwrap_or_default(),
                 pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
                 misses: Vec::new(),
+                coherent: CoherentRun::new(machine, recorded)?,
                 core: CoreRun::new(machine)?,
             });
         }
@@ -401,19 +422,19 @@ impl<'a> Simulation<'a> {
         cpu: CpuId,
         fragments_run: &[FragmentId],
         codes: &UopCodes,
-        data: Option<&DataFlow>,
+        data: Option<DataTurn<'_>>,
     ) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
             match data {
                 None => running.run(cpu, fragments_run, fetched),
-                Some(data) => running.run_with_data(fragments_run, fetched, fragments, data),
+                Some(turn) => running.run_with_data(cpu, fragments_run, fetched, fragments, turn),
             }
             if let Some(predicting) = &mut running.cpu(cpu).predicting {
                 predicting.run(fragments_run, branches);
             }
             if let Some(core) = &mut running.core {
-                core.run(fragments_run, codes, data);
+                core.run(fragments_run, codes, data.map(|turn| turn.data));
             }
         });
     }
@@ -484,6 +505,9 @@ impl<'a> Simulation<'a> {
                     data_misses_at: data_misses_at(&running.data_misses, flow),
                     branches: running.branches(),
                     core: running.core.as_ref().map(|core| core.counts(flow)),
+                    coherence: (running.coherent.as_ref())
+                        .filter(|_| !lines.physical.is_empty())
+                        .map(CoherentRun::counts),
                 }
             })
             .collect()

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+mod coherence;
 mod core_time;
 pub mod cross_validation;
 pub mod difference;

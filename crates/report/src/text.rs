@@ -1,7 +1,7 @@
 //! Result rows as tables for a terminal.
 
-use crate::core_time;
 pub use crate::text_table::TextTable;
+use crate::{coherence, core_time};
 use replay::comparison::Comparison;
 use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
 use sim::{MissCounts, PerMode, TakenBranches};
@@ -38,6 +38,9 @@ pub fn rows(rows: &[ResultRow]) -> String {
         let cores: Vec<_> =
             on.iter().filter_map(|row| Some((name(row), row.counters.core.as_ref()?))).collect();
         text += &core_time::text(machine, &cores);
+        let several =
+            on.iter().filter_map(|row| Some((name(row), row.counters.coherence.as_ref()?)));
+        text += &coherence::text(machine, &several.collect::<Vec<_>>());
     }
     let any: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == first.machine).collect();
     let _ = write!(

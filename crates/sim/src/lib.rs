@@ -11,6 +11,7 @@
 //! | many caches at once | [`Sweep`] |
 //! | branches | [`BranchPredictor`] |
 //! | cycles of an out-of-order core | [`core`] |
+//! | several cores with coherent caches | [`coherent`] |
 //!
 //! ```
 //! # use kernlane_sim as sim;
@@ -36,6 +37,7 @@ mod access;
 mod branch_counters;
 mod branches;
 mod cache;
+pub mod coherent;
 pub mod core;
 mod direction;
 mod geometry;

@@ -1,5 +1,6 @@
 //! A machine: the checked numbers that the simulator needs.
 
+use crate::coherent::CoherenceDescription;
 use crate::core::description::{CoreDescription, CoreError};
 use crate::geometry::{CacheGeometry, GeometryError, Replacement};
 use crate::prediction::BranchPrediction;
@@ -26,6 +27,8 @@ pub struct MachineModel {
     pub branch: Option<BranchPrediction>,
     /// The out-of-order core. `None`: the machine's source describes none.
     pub core: Option<CoreDescription>,
+    /// The cores and their coherence. `None`: the machine has one core.
+    pub coherence: Option<CoherenceDescription>,
 }
 
 impl MachineModel {

@@ -37,6 +37,7 @@ fn machine(
         ),
         branch: None,
         core: None,
+        coherence: None,
     }
 }
 

@@ -24,8 +24,6 @@ pub enum Violation {
     CpuCount { cpus: u32 },
     #[error("CPU {} executes, but the machine has {cpus}", cpu.0)]
     UnknownCpu { cpu: CpuId, cpus: u8 },
-    #[error("recordings of several CPUs have no data accesses")]
-    DataOfSeveralCpus,
     #[error("task {} is used before it is defined", id.0)]
     UndefinedTask { id: TaskId },
     #[error("task {} is defined when {expected} is next", id.0)]
@@ -74,9 +72,10 @@ pub enum ReadError {
     #[error("not a recording: it does not begin with the magic number")]
     Magic,
     #[error(
-        "format version {found}; this reader knows versions 1, 3, 4, {} and {}",
+        "format version {found}; this reader knows versions 1, 3, 4, {}, {} and {}",
         crate::FORMAT_VERSION,
-        crate::frame::VERSION_OF_SEVERAL_CPUS
+        crate::frame::VERSION_OF_SEVERAL_CPUS,
+        crate::frame::VERSION_OF_SEVERAL_CPUS_WITH_DATA
     )]
     Version { found: u32 },
     #[error("cut off in chunk {chunk} at offset {offset}: the file ends before the clean end")]

@@ -13,13 +13,15 @@ use std::fmt;
 /// The first bytes of every recording. Bit 7 of the first byte is set, and the line ends change
 /// when a program transfers the file as text.
 pub const MAGIC: [u8; 8] = *b"\x89KLT\r\n\x1a\n";
-/// The newest version of the format: a recording with data accesses. The number rises whenever an
+/// The version of a recording of one CPU with data accesses. The number rises whenever an
 /// old reader would misunderstand a new file.
 pub const FORMAT_VERSION: u32 = 6;
 /// The version of a recording without data accesses.
 pub(crate) const VERSION_WITHOUT_DATA: u32 = 4;
 /// Version of a recording of several CPUs, without data accesses.
 pub(crate) const VERSION_OF_SEVERAL_CPUS: u32 = 8;
+/// Version of a recording of several CPUs, with data accesses.
+pub(crate) const VERSION_OF_SEVERAL_CPUS_WITH_DATA: u32 = 10;
 /// The versions without readings of the clock: with data accesses, and without them.
 pub(crate) const VERSIONS_WITHOUT_CLOCK: [u32; 2] = [3, 1];
 /// The size of a frame in bytes. It stands before the chunk's payload.

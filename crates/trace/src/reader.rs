@@ -6,7 +6,8 @@ use crate::access_decoder::AccessDecoder;
 use crate::error::{ReadError, Violation};
 use crate::frame::{
     ChunkFrame, ChunkKind, FORMAT_VERSION, FRAME_SIZE, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT,
-    VERSION_OF_SEVERAL_CPUS, VERSION_WITHOUT_DATA, VERSIONS_WITHOUT_CLOCK,
+    VERSION_OF_SEVERAL_CPUS, VERSION_OF_SEVERAL_CPUS_WITH_DATA, VERSION_WITHOUT_DATA,
+    VERSIONS_WITHOUT_CLOCK,
 };
 use crate::tally::{self, Tally};
 use crate::{RecordingHeader, RecordingTotals, Task, Translation, payload};
@@ -86,7 +87,7 @@ impl<R: Read> RecordingReader<R> {
         let [with_data, without_data] = VERSIONS_WITHOUT_CLOCK;
         let data = match version {
             VERSION_WITHOUT_DATA | VERSION_OF_SEVERAL_CPUS => DataMode::Absent,
-            FORMAT_VERSION => DataMode::Decoded(Box::default()),
+            FORMAT_VERSION | VERSION_OF_SEVERAL_CPUS_WITH_DATA => DataMode::Decoded(Box::default()),
             old if old == without_data => DataMode::Absent,
             old if old == with_data => DataMode::Decoded(Box::default()),
             found => return Err(ReadError::Version { found }),
@@ -106,7 +107,8 @@ impl<R: Read> RecordingReader<R> {
         let at = ChunkPosition { chunk: 0, offset: 12, kind: ChunkKind::Header };
         match reader.read_payload()? {
             Some((ChunkKind::Header, payload)) => {
-                let several_cpus = version == VERSION_OF_SEVERAL_CPUS;
+                let of_several = [VERSION_OF_SEVERAL_CPUS, VERSION_OF_SEVERAL_CPUS_WITH_DATA];
+                let several_cpus = of_several.contains(&version);
                 reader.header =
                     payload::take_header(&payload, several_cpus).map_err(|v| at.wrong(v))?;
                 let has_clock = !VERSIONS_WITHOUT_CLOCK.contains(&version);

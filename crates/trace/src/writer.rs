@@ -5,7 +5,7 @@ use crate::access_encoder::AccessEncoder;
 use crate::error::{Violation, WriteError};
 use crate::frame::{
     ChunkFrame, ChunkKind, FORMAT_VERSION, MAGIC, UNPACKED_LIMIT, VERSION_OF_SEVERAL_CPUS,
-    VERSION_WITHOUT_DATA,
+    VERSION_OF_SEVERAL_CPUS_WITH_DATA, VERSION_WITHOUT_DATA,
 };
 use crate::tally::Tally;
 use crate::{AccessTotals, CpuCount, RecordingHeader, RecordingTotals, Task, Translation, payload};
@@ -63,12 +63,13 @@ impl<W: Write> RecordingWriter<W> {
     /// [`RecordingWriter::stream_with_data`].
     ///
     /// # Errors
-    /// The header is too long or has several CPUs, or writing fails.
+    /// The header is too long, or writing fails.
     pub fn with_data(out: W, header: &RecordingHeader) -> Result<Self, WriteError> {
-        if header.cpus != CpuCount::ONE {
-            return Err(Violation::DataOfSeveralCpus.into());
-        }
-        Self::begin(out, header, FORMAT_VERSION, Some(DataEncoder::default()))
+        let version = match header.cpus {
+            CpuCount::ONE => FORMAT_VERSION,
+            _ => VERSION_OF_SEVERAL_CPUS_WITH_DATA,
+        };
+        Self::begin(out, header, version, Some(DataEncoder::default()))
     }
 
     fn begin(

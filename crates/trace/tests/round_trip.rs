@@ -280,8 +280,18 @@ fn a_cpu_that_the_machine_does_not_have_is_refused() {
         matches!(refused, Err(WriteError::Violation(Violation::UnknownWord { at: 0 }))),
         "{refused:?}"
     );
-    assert!(RecordingWriter::with_data(Vec::new(), &of_cpus(2)).is_err());
     assert!(CpuCount::new(0).is_none() && CpuCount::new(9).is_none());
+}
+
+#[test]
+fn data_accesses_of_several_cpus_have_their_own_version() {
+    for (cpus, version) in [(1, 6), (2, 10), (8, 10)] {
+        let writer = RecordingWriter::with_data(Vec::new(), &of_cpus(cpus)).unwrap();
+        let bytes = writer.end().unwrap().0;
+        let reader = RecordingReader::new(&bytes[..]).unwrap();
+        assert_eq!((reader.header().clone(), reader.version()), (of_cpus(cpus), version));
+        assert!(reader.accesses().is_some());
+    }
 }
 
 #[test]

@@ -4,9 +4,12 @@
 
 use super::{SEED, TestedMachine, WholeRecording, number_before};
 use anyhow::{Context, Result, ensure};
+use execution::data::{AccessStream, DataFlow};
 use guest::{self, Boot, GuestClock, GuestContents, GuestOutcome};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::Path;
-use trace::{CpuId, StreamEvent};
+use trace::{Chunk, CpuId, RecordingReader, StreamEvent};
 
 pub(super) const PROGRAM: &str = include_str!("pinned.c");
 /// As in `pinned.c`.
@@ -82,4 +85,82 @@ fn boot(
     })?;
     ensure!(outcome.end == guest::GuestEnd::Exited(0), "{:?}: {}", outcome.end, outcome.qemu);
     Ok(outcome)
+}
+
+/// Records data accesses, twice. The processes store a byte at the same addresses, and each has its
+/// own pages there.
+pub fn accesses_have_their_cpu(machine: &TestedMachine, cpus: u8) -> Result<()> {
+    let facts = machine.kernel.task_facts()?;
+    let base = facts.page_offset_base.context("the kernel has no page_offset_base")?;
+    let base = format!("{:#x}", base.0);
+    let data = [("data", "on"), ("page_offset_base", base.as_str())];
+    let paths = ["cpus-data", "cpus-data-again"].map(|name| machine.out(name));
+    for path in &paths {
+        boot(machine, cpus, path, &data)?;
+    }
+    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
+    ensure!(read(&paths[0])? == read(&paths[1])?, "two recordings with data differ");
+    let (with, without) =
+        (WholeRecording::read(&paths[0])?, WholeRecording::read(&machine.out("cpus"))?);
+    let counted =
+        |it: &WholeRecording| (it.totals.kernel_instructions, it.totals.user_instructions);
+    ensure!(counted(&with) == counted(&without), "recording data changed the instructions");
+    marks_are_on_their_cpus(&with, cpus)?;
+
+    let stored = stored_bytes(&paths[0], cpus)?;
+    let counts: Vec<usize> = stored.iter().map(Vec::len).collect();
+    ensure!(counts.iter().all(|&count| count as u64 == ROUNDS), "bytes by CPU: {counts:?}");
+    let mut places = BTreeMap::<u64, BTreeSet<u64>>::new();
+    for &(addr, physical) in stored.iter().flatten() {
+        places.entry(addr).or_default().insert(physical);
+    }
+    // In the last round, a process may get a page of one that has ended.
+    places.pop_last();
+    let apart = places.values().filter(|of_addr| of_addr.len() == usize::from(cpus)).count();
+    ensure!(
+        apart as u64 == ROUNDS - 1,
+        "at {apart} of {} addresses, each CPU stores into a page of its own, not at {}",
+        places.len(),
+        ROUNDS - 1
+    );
+    Ok(())
+}
+
+/// By CPU: the virtual and physical addresses of single bytes that user code stores at the beginning
+/// of a page.
+fn stored_bytes(path: &Path, cpus: u8) -> Result<Vec<Vec<(u64, u64)>>> {
+    let mut reader = RecordingReader::new(File::open(path)?)?;
+    let mut flow = DataFlow::new(&[execution::machine::find("server-8")?]);
+    let mut user = BTreeSet::new();
+    let mut stored = vec![Vec::new(); usize::from(cpus)];
+    while let Some(chunk) = reader.next_chunk()? {
+        match chunk {
+            Chunk::Translations(defined) => {
+                user.extend(defined.iter().filter(|it| !it.is_kernel()).map(|it| it.id));
+            }
+            Chunk::Tasks(tasks) => flow.define_tasks(&tasks),
+            Chunk::Stream(words) => {
+                let (accesses, patterns) = reader.accesses().context("no data accesses")?;
+                let mut stream = AccessStream::new(accesses, patterns);
+                flow.follow(&words, &mut stream);
+                flow.finish(stream);
+                let mut rest = flow.accesses();
+                for execution in &flow.executions {
+                    let (own, behind) = rest.split_at(execution.accesses as usize);
+                    rest = behind;
+                    let bytes = own.iter().filter(|access| {
+                        access.is_store && access.size == 1 && access.physical.0 & 0xfff == 0
+                    });
+                    if user.contains(&execution.translation) {
+                        stored[usize::from(execution.cpu.0)].extend(
+                            bytes.map(|access| (flow.virtual_address(access), access.physical.0)),
+                        );
+                    }
+                }
+                flow.forget(flow.executions.len());
+            }
+            Chunk::End(_) => {}
+        }
+    }
+    Ok(stored)
 }

@@ -47,6 +47,10 @@ pub(crate) fn record_test(tree: &Path) -> Result<()> {
             &format!("of {cpus} CPUs, each execution is recorded on its CPU"),
             cpus::each_execution_has_its_cpu(&machine, cpus),
         );
+        score.count(
+            &format!("of {cpus} CPUs, every access to a shared word is recorded on its CPU"),
+            cpus::accesses_have_their_cpu(&machine, cpus),
+        );
     }
     score.count("recording does not change the guest", machine.guest_unchanged());
     score.count("the recording is marked as incomplete if the guest ends early", machine.cut_off());

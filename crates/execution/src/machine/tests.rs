@@ -1,6 +1,7 @@
 //! Shipped machines, and files that are none.
 
 use super::*;
+use sim::coherent::Protocol;
 
 fn text_of(name: &str) -> &'static str {
     SHIPPED.iter().find(|(shipped, _)| *shipped == name).unwrap().1
@@ -35,7 +36,7 @@ fn every_file_in_machines_is_shipped() {
 #[test]
 fn unknown_names_list_the_known_ones() {
     let message = format!("{:#}", find("server").unwrap_err());
-    assert!(message.contains("server-32k, server-48k, simos-1994"), "{message}");
+    assert!(message.contains("server-32k, server-48k, server-8, simos-1994"), "{message}");
     let message = format!("{:#}", find("no/such.toml").unwrap_err());
     assert!(message.starts_with("no/such.toml: cannot read this machine"), "{message}");
 }
@@ -306,4 +307,52 @@ fn impossible_cores_name_rule_and_line() {
     let whole = parse(text, "m.toml").unwrap();
     let without = &text[..text.find("[core]").unwrap()];
     assert_eq!(parse(without, "m.toml").unwrap(), MachineModel { core: None, ..whole });
+}
+
+#[test]
+fn a_multiprocessor_that_contradicts_itself_names_the_rule() {
+    let of_paper = find("simos-1994-8").unwrap().coherence.unwrap();
+    assert_eq!((of_paper.cores(), of_paper.clusters()), (8, 1));
+    assert_eq!(of_paper.protocol(), Protocol::ThreeStates);
+    let of_today = find("server-8").unwrap().coherence.unwrap();
+    assert_eq!((of_today.cores(), of_today.clusters()), (8, 2));
+    let text = text_of("server-8");
+    let cases = [
+        ("cores = { value = 8", "cores = { value = 9", "a multiprocessor has 2 to 8 cores, not 9"),
+        ("cores = { value = 8", "cores = { value = 1", "a multiprocessor has 2 to 8 cores, not 1"),
+        ("clusters = { value = 2", "clusters = { value = 3", "8 cores cannot be divided into 3"),
+        ("clusters = { value = 2", "clusters = { value = 1", "exactly when there are several"),
+        ("clusters = { value = 2", "clusters = { value = 0", "exactly when there are several"),
+        ("cluster = { value = 400", "cluster = { value = 70", "a latency must lie between"),
+        ("core = { value = 80", "core = { value = 10001", "a latency must lie between"),
+        ("\"mesi\"", "\"moesi\"", "there is no protocol `moesi`; there are mesi, three-states"),
+        (
+            "core = { value = 80, source = \"assumed",
+            "core = { value = 80, source = \" \" }#",
+            "needs",
+        ),
+        (
+            "line = { value = 64, source = \"AMD 57647, L3 cache\" }",
+            "line = { value = 128, source = \"assumed\" }",
+            "a line of the L3, 128 bytes, must be as long as the L2's, 64 bytes",
+        ),
+        (
+            "line = { value = 64, source = \"AMD 57647, L1 data cache\" }",
+            "line = { value = 128, source = \"assumed\" }",
+            "a line of the L1D, 128 bytes, must not be longer than the L2's, 64 bytes",
+        ),
+        ("value = \"lru\"", "value = \"tree-plru\"", "need the replacement lru, not tree-plru"),
+    ];
+    for (from, to, expected) in cases {
+        let damaged = text.replacen(from, to, 1);
+        assert_ne!(text, damaged, "{from}");
+        let message = format!("{:#}", parse(&damaged, "m.toml").unwrap_err());
+        assert!(message.contains(expected), "{message}\nexpected: {expected}");
+    }
+    let coherence = &text[text.find("[coherence]").unwrap()..];
+    let message = |text: String| format!("{:#}", parse(&text, "m.toml").unwrap_err());
+    let out_of_order = message(format!("{}\n{coherence}", text_of("zen4")));
+    assert!(out_of_order.contains("an out-of-order core has no coherence"), "{out_of_order}");
+    let without_l2 = message(format!("{}\n{coherence}", text_of("torrellas-8k")));
+    assert!(without_l2.contains("a multiprocessor needs [l2]"), "{without_l2}");
 }

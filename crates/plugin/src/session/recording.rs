@@ -64,8 +64,11 @@ impl ActiveRecording {
             }
         }
         let size = self.code.len() as u64;
-        let physical =
-            self.mappings.as_mut().map(|mappings| mappings.of_code(translation.addr().0, size));
+        let translating = self.cpus.as_mut().and_then(|cpus| cpus.now(translation.addr()));
+        let physical = self.mappings.as_mut().map(|mappings| {
+            translating.into_iter().for_each(|cpu| mappings.executes(cpu));
+            mappings.current().of_code(translation.addr().0, size)
+        });
         let id = self.recorder.define(
             translation.addr(),
             &self.lengths,
@@ -115,6 +118,23 @@ impl ActiveRecording {
         match WITH_DATA {
             true => self.recorder.executed_with_data(id),
             false => self.recorder.executed(id),
+        }
+    }
+
+    /// The same as `executed` with several CPUs.
+    #[inline]
+    fn executed_on_cpu(&mut self, id: TranslationId) {
+        match self.mappings.is_some() {
+            true => self.executed::<true>(id),
+            false => self.executed::<false>(id),
+        }
+    }
+
+    /// Another CPU executes from now on.
+    fn goes_on(&mut self, cpu: CpuId) {
+        self.recorder.cpu(cpu);
+        if let Some(mappings) = &mut self.mappings {
+            mappings.executes(cpu);
         }
     }
 
@@ -191,12 +211,15 @@ unsafe extern "C" fn on_execution_on_cpu(_: c_uint, data: *mut c_void) {
     let Some(cpus) = &mut recording.cpus else { return };
     match cpus.execution(execution.in_kernel) {
         ExecutingCpu::Same if execution.is_repeat && progress == 0 => {
-            recording.recorder.executed_repeat(execution.id)
+            match recording.mappings.is_some() {
+                true => recording.recorder.executed_repeat_with_data(execution.id),
+                false => recording.recorder.executed_repeat(execution.id),
+            }
         }
-        ExecutingCpu::Same => recording.recorder.executed(execution.id),
+        ExecutingCpu::Same => recording.executed_on_cpu(execution.id),
         ExecutingCpu::Other(cpu) => {
-            recording.recorder.cpu(cpu);
-            recording.recorder.executed(execution.id);
+            recording.goes_on(cpu);
+            recording.executed_on_cpu(execution.id);
         }
         ExecutingCpu::First(cpu) => first_on_cpu(cpu, execution.id),
         ExecutingCpu::Unknown => unknown_cpu(),
@@ -207,13 +230,13 @@ unsafe extern "C" fn on_execution_on_cpu(_: c_uint, data: *mut c_void) {
 #[cold]
 fn first_on_cpu(cpu: CpuId, id: TranslationId) {
     guarded_recording(|session, recording| {
-        recording.recorder.cpu(cpu);
+        recording.goes_on(cpu);
         let base = recording.cpus.as_ref().and_then(CpuWatch::base);
         let task = session.tasks.as_mut().and_then(|tasks| tasks.current(base));
         if let Some((pointer, pid, comm)) = task {
             recording.recorder.switch(pointer, pid, comm);
         }
-        recording.recorder.executed(id);
+        recording.executed_on_cpu(id);
     });
 }
 
@@ -250,7 +273,7 @@ fn access(info: AccessInfo, addr: u64, site: AccessSite) {
     let Some(recording) = active_recording() else {
         return;
     };
-    let Some(mappings) = &mut recording.mappings else { return };
+    let Some(mappings) = recording.mappings.as_mut().map(CpuMappings::current) else { return };
     let (first, last) = (addr >> 12, addr.wrapping_add(u64::from(site.size()) - 1) >> 12);
     for page in [first, last] {
         if !mappings.is_recorded(page)
@@ -278,7 +301,7 @@ unsafe extern "C" fn on_clock(_: c_uint, _: *mut c_void) {
 unsafe extern "C" fn on_drop_of_mappings(_: c_uint, _: *mut c_void) {
     guarded_recording(|_, recording| {
         if let Some(mappings) = &mut recording.mappings {
-            mappings.drop_all();
+            mappings.current().drop_all();
         }
     });
 }

@@ -69,7 +69,9 @@ unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
                 recorder,
                 verify: session.verify.then(|| Verifier::new(session.per_cpu_offset.is_some())),
                 clock: session.clock.then(ClockReader::default),
-                mappings: session.data.map(|data| PageMappings::new(data.page_offset_base)),
+                mappings: session
+                    .data
+                    .map(|data| CpuMappings::new(session.header.cpus, data.page_offset_base)),
                 frames,
                 lengths: Vec::new(),
                 code: Vec::new(),

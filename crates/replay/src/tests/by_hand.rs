@@ -33,6 +33,7 @@ pub(super) fn machine() -> MachineModel {
         memory: None,
         branch: None,
         core: None,
+        coherence: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }

@@ -31,6 +31,7 @@ fn machine() -> MachineModel {
         ),
         branch: None,
         core: None,
+        coherence: None,
     }
 }
 

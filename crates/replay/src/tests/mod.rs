@@ -3,6 +3,7 @@
 
 mod branches;
 mod by_hand;
+mod coherent;
 mod core;
 mod data;
 mod divided;

@@ -137,6 +137,7 @@ fn machines() -> Vec<MachineModel> {
         memory: None,
         branch: None,
         core: None,
+        coherence: None,
         time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
     };
     let mut machines = vec![

@@ -15,6 +15,7 @@ fn machine() -> MachineModel {
         memory: None,
         branch: None,
         core: None,
+        coherence: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }
 }

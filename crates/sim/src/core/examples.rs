@@ -28,6 +28,7 @@ pub(crate) fn machine() -> MachineModel {
         ),
         branch: None,
         core: Some(core()),
+        coherence: None,
     }
 }
 
