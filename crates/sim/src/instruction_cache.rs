@@ -41,7 +41,7 @@ impl InstructionCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
     use crate::line::Mode;
 
     fn kernel(index: u32) -> LineId {

@@ -22,6 +22,7 @@ pub(crate) struct PlruTrees {
 }
 
 impl Policy for PlruTrees {
+    const NAME: &str = "tree-plru";
     const WAYS: &str = "a power of two of at most 64";
 
     fn allows(ways: u64) -> bool {

@@ -100,7 +100,8 @@ impl LruStacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::{CacheGeometry, Replacement};
+    use crate::Replacement;
+    use crate::geometry::CacheGeometry;
     use crate::level::CacheLevel;
     use crate::line::Mode;
 

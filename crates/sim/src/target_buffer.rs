@@ -49,7 +49,7 @@ impl TargetBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
 
     /// Two sets of two ways: even addresses, odd addresses.
     #[test]
