@@ -1,4 +1,6 @@
 //! Result rows as tables for a terminal.
+//!
+//! Input: comparisons. Output: text. Counts nothing.
 
 use crate::core_time;
 pub use crate::text_table::TextTable;

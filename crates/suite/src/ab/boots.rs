@@ -1,5 +1,7 @@
-//! Two kernels that are booted in turns: begins, resumes after each reboot, and ends on the kernel
-//! that ran first.
+//! Two kernels that are booted in turns.
+//!
+//! Input: the state of the run. Output: the next boot, or the result. A run begins, resumes after
+//! each reboot, and ends on the kernel that ran first.
 
 use super::merged::merged;
 use super::state::{Kernel, Measurement, RunningKernel, State};
