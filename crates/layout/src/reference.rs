@@ -3,6 +3,8 @@
 //!
 //! Each arranges all blocks (`Ordered::hot` is the number of blocks). Glued blocks stay behind the
 //! block that they follow.
+//!
+//! Input: a graph. Output: its order.
 
 use crate::graph::{Graph, Ordered};
 use crate::pieces::{PieceId, Pieces};

@@ -8,6 +8,8 @@
 //!      ┌──┴──┐   ┌──┴──┐
 //!     way 0  1   2     3
 //! ```
+//!
+//! Input: the lines that are used. Output: hit, or miss with the line that left.
 
 use crate::access::{CacheAccess, occupied};
 use crate::line::LineId;

@@ -2,6 +2,8 @@
 //!
 //! The buffer is set-associative with LRU replacement. The low bits of a branch's address choose
 //! its set. The whole address is its tag.
+//!
+//! Input: branches with their targets, in order. Output: the target that the buffer holds, or none.
 
 use crate::branches::CodeAddr;
 use crate::geometry::CacheGeometry;

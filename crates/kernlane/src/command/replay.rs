@@ -1,4 +1,6 @@
 //! `kernlane replay`: a recording runs again over layouts and machines.
+//!
+//! Input: a recording, layouts and machines. Output: tables or result rows.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
