@@ -39,10 +39,7 @@ pub fn find(name: &str) -> Result<MachineModel> {
         return parse(text, &format!("machines/{shipped}.toml"));
     }
     if !name.contains('/') && !name.ends_with(".toml") {
-        bail!(
-            "no machine is called {name}: choose one of {}, or give the path of a file",
-            names()
-        );
+        bail!("no machine is called {name}: choose one of {}, or give the path of a file", names());
     }
     let text = std::fs::read_to_string(Path::new(name))
         .with_context(|| format!("{name}: cannot read this machine"))?;
