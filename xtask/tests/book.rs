@@ -146,6 +146,8 @@ fn code(text: &str) -> (Vec<String>, Vec<String>) {
     let mut block: Option<String> = None;
     for event in parsed(text) {
         match event {
+            // A picture, not shell.
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(kind))) if &*kind == "mermaid" => {}
             Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_) | CodeBlockKind::Indented)) => {
                 block = Some(String::new())
             }
