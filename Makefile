@@ -1,5 +1,5 @@
 # The two commands of the README, the everyday tests, and the book.
-.PHONY: demo test quick book setup
+.PHONY: demo test quick format book setup
 
 demo: setup
 	cargo xtask demo
@@ -9,6 +9,12 @@ test: setup
 
 quick:
 	cargo xtask test --quick
+
+# Formats every Rust file, those too that the tables of formats, policies and algorithms declare and
+# `cargo fmt` does not see. With CHECK=--check it only says what is not formatted.
+format:
+	git ls-files -z --cached --others --exclude-standard '*.rs' | xargs -0 ls -d 2>/dev/null \
+		| xargs rustfmt --edition 2024 $(CHECK)
 
 book:
 	xtask/book.sh

@@ -1,4 +1,6 @@
 //! What surrounds a target: its limits under a fuzzer, and the short pass under `cargo test`.
+//!
+//! Input: a target. Output: its failure as a panic. Runs no fuzzer itself.
 
 use crate::targets::Target;
 use layout::random::SplitMix64;

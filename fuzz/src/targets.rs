@@ -1,4 +1,6 @@
 //! The list of all targets.
+//!
+//! To add one: a line in [`ALL`], and the name in `fuzz/tests/targets.rs`.
 
 use crate::{
     attribution_files, boot, check_readers, emit_check, exchange_files, image_readers,

@@ -73,8 +73,8 @@ cargo xtask live-test [KERNEL [SCRIPT]]
 cargo xtask live-test --cycles N
                                 install and undo a large group N times under load, on two and on
                                 four CPUs
-cargo xtask live-test --cost    measure what installing and undoing 25 functions with 500 calls
-                                costs, in instructions and interrupts
+cargo xtask live-test --cost    measure what installing and undoing a group of functions costs, in
+                                instructions and interrupts
 cargo xtask live-fuzz [--kernel debian|debian-generic|kasan|kcsan] [--minutes N] [--seed N]
                                 fuzz the live module's interface in a guest, while kprobes, tracers,
                                 livepatches and modules come and go; kasan and kcsan are kernels

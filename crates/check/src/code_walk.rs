@@ -1,6 +1,6 @@
-//! What the walk over the code collects, and what it must know.
+//! The results of the walk over the code, and what the walk must know.
 //!
-//! Data only: `walk` and `compare` fill a [`CodeWalk`], later stages read it.
+//! This module has only data. `walk` and `compare` fill a [`CodeWalk`]; later stages read it.
 
 use super::correspond::InstructionPair;
 use super::relocs::Relocs;

@@ -1,5 +1,8 @@
 //! Turns a placement into code that runs: a rewritten `vmlinux.o` that the kernel's build links, or
-//! a module. `check` may not use this crate.
+//! a module.
+//!
+//! Input: a kernel and an order of its code. Output: bytes, and the map from old to new addresses.
+//! This crate never checks its own work: `check` does, and may not use this crate.
 //!
 //! ```
 //! // What a relink of a bootable kernel produces.

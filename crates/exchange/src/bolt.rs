@@ -5,6 +5,8 @@
 //! B FROM TO COUNT MISPREDICTED      a taken branch or call, by the address of the instruction
 //! F FROM TO COUNT                   straight execution from one instruction to another
 //! ```
+//!
+//! Input: a profile with its image. Output: text. Counts go out as they are.
 
 use super::{ExportSubject, Format, ImageCode, Make};
 use anyhow::Result;

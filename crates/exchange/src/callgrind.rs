@@ -4,6 +4,8 @@
 //! A service appears as a function that calls the first functions of its chains. User mode has no
 //! functions. An arc's inclusive cost is the cost of all chains that contain the arc. Each chain
 //! counts once, even if it contains the arc several times (recursion).
+//!
+//! Input: chains of calls. Output: text. Counts go out as they are.
 
 use crate::folded::{frame, title};
 use crate::{Format, Make};

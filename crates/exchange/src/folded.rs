@@ -1,5 +1,7 @@
 //! Folded stacks for `flamegraph.pl`, inferno, speedscope and the Firefox profiler: one line for
 //! each chain of calls, `frame;frame;… count`.
+//!
+//! Input: chains of calls. Output: text. Counts go out as they are.
 
 use crate::{Format, Make};
 use attribution::services::annotations::ServiceKind;

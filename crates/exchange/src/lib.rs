@@ -1,6 +1,6 @@
 //! Converts profiles to files of other tools, and back. Each format has its own file.
 //!
-//! Input: a profile with its image. Output: the bytes of a file for another tool, or the reverse.
+//! Input: a profile with its image, or a recording. Output: a file for another tool, or the reverse.
 //! This crate measures nothing and changes no count.
 //!
 //! ```
@@ -12,23 +12,15 @@
 //! assert_eq!((branches.total(), branches.straight[&(0x20, 0x30)]), (4, 2));
 //! ```
 //!
-//! To add a format: a file with a function and a [`Format`], a line in [`FORMATS`], and a check
-//! with the tool itself in `xtask/src/export_test`.
+//! To add a format: a file with a function and a [`Format`], its line in the table `formats!` below,
+//! and a check with the tool itself in `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
-pub mod bolt;
 pub mod branches;
-pub mod callgrind;
-pub mod folded;
-pub mod in_time;
-pub mod linker;
-pub mod llvm_samples;
-pub mod parquet;
 pub mod perf;
 mod perfetto;
-pub mod propeller;
 pub mod samples_import;
 #[cfg(test)]
 mod tests;
@@ -72,19 +64,26 @@ pub enum Make {
     Tables,
 }
 
-/// Every format, in the order in which help lists them.
-pub static FORMATS: &[Format] = &[
-    bolt::BOLT,
-    linker::CALL_GRAPH,
-    linker::SYMBOL_ORDER,
-    llvm_samples::LLVM_SAMPLES,
-    propeller::PROPELLER_CC,
-    propeller::PROPELLER_LD,
-    callgrind::CALLGRIND,
-    folded::FOLDED,
-    in_time::PERFETTO,
-    parquet::PARQUET,
-];
+/// Makes the modules of the formats, and [`FORMATS`], of one table: a module, and the formats in it.
+macro_rules! formats {
+    ($($visibility:vis $module:ident: $($format:ident),+;)*) => {
+        $($visibility mod $module;)*
+
+        /// Every format, in the order in which help lists them.
+        pub static FORMATS: &[Format] = &[$($($module::$format,)+)*];
+    };
+}
+
+formats! {
+    bolt: BOLT;
+    linker: CALL_GRAPH, SYMBOL_ORDER;
+    llvm_samples: LLVM_SAMPLES;
+    propeller: PROPELLER_CC, PROPELLER_LD;
+    pub callgrind: CALLGRIND;
+    folded: FOLDED;
+    pub in_time: PERFETTO;
+    pub parquet: PARQUET;
+}
 
 /// What is exported: a profile, the image that ran, and the file that the image is of.
 pub struct ExportSubject<'a> {

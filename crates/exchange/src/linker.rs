@@ -1,4 +1,6 @@
 //! Files for lld: how often functions call each other, and an order of functions.
+//!
+//! Input: a profile with its image, and for the order a layout. Output: text.
 
 use super::{ExportSubject, Format, Make};
 use anyhow::Result;

@@ -10,6 +10,8 @@
 //!
 //! Offsets are lines from the start of the function. A line's count is the count of its most
 //! executed instruction. `llvm-symbolizer` finds the lines in the image's DWARF.
+//!
+//! Input: a profile with its image. Output: text. Without DWARF there is an error.
 
 use super::{ExportSubject, Format, ImageCode, Make, ask_llvm};
 use anyhow::{Context, Result, bail};

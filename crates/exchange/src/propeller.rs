@@ -4,6 +4,8 @@
 //! `llvm-readobj` prints clang's block ids from the image's `.llvm_bb_addr_map` sections. A block
 //! of clang is hot if it contains a hot block of the layout.
 //! `llvm/lib/CodeGen/BasicBlockSectionsProfileReader.cpp` defines the format for clang (version 1).
+//!
+//! Input: a profile, its image and a layout. Output: text for clang, and text for lld.
 
 use super::{ExportSubject, Format, Make, ask_llvm};
 use anyhow::{Context, Result, bail};

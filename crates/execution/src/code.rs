@@ -1,5 +1,8 @@
-//! The properties of a translation that replay needs: the addresses of its instructions, and how
-//! the last one passes control on.
+//! What replay needs to know of a translation block: the addresses of its instructions, and how the
+//! last one passes control on.
+//!
+//! Input: the bytes of a translation block, as recorded. Output: a [`TranslatedCode`]. This module
+//! follows no control.
 
 use anyhow::{Result, bail};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};

@@ -11,6 +11,9 @@
 //! that ends the interruption. Only this shows what a conditional branch had decided. The jump that
 //! a layout puts between the interrupted code and its successor runs at this time (`LateNext`,
 //! `LateTaken`).
+//!
+//! Input: translations and events. Output: fragments, in the order in which they ran. This module
+//! counts nothing.
 
 use crate::code::{LastInstruction, TranslatedCode};
 use anyhow::{Context, Result};

@@ -26,6 +26,12 @@ use toml::Spanned;
 /// The machines that come with Kernlane: name and text of each file in `machines/`.
 const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
+/// The names of the machines that come with Kernlane, for help and messages.
+pub fn names() -> String {
+    let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
 /// The machine called `name`: a shipped one, or a file when `name` looks like a path.
 ///
 /// # Errors
@@ -35,11 +41,7 @@ pub fn find(name: &str) -> Result<MachineModel> {
         return parse(text, &format!("machines/{shipped}.toml"));
     }
     if !name.contains('/') && !name.ends_with(".toml") {
-        let known: Vec<&str> = SHIPPED.iter().map(|(shipped, _)| *shipped).collect();
-        bail!(
-            "no machine is called {name}: choose one of {}, or give the path of a file",
-            known.join(", ")
-        );
+        bail!("no machine is called {name}: choose one of {}, or give the path of a file", names());
     }
     let text = std::fs::read_to_string(Path::new(name))
         .with_context(|| format!("{name}: cannot read this machine"))?;

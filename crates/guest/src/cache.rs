@@ -1,5 +1,7 @@
 //! The directory for files that can be made again: `$KERNLANE_CACHE`, or
 //! `$XDG_CACHE_HOME/kernlane`, or `~/.cache/kernlane`.
+//!
+//! Output: paths. Nothing in the directory is needed for correctness: a lost file is made again.
 
 use anyhow::{Context, Result};
 use std::path::PathBuf;

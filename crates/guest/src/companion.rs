@@ -1,5 +1,7 @@
-//! Finds a file that belongs to Kernlane's program: beside it, in `../lib/kernlane/`, or where a
-//! variable of the environment says.
+//! Finds a file that belongs to Kernlane's program: beside the program, in `../lib/kernlane/`, or
+//! where an environment variable says.
+//!
+//! Output: the path, or an error that names the places where the file can be.
 
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;

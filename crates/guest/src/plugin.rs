@@ -1,5 +1,7 @@
 //! Finds the library that QEMU loads to record, and makes its arguments for recording data
 //! accesses.
+//!
+//! Input: a kernel. Output: a path and text. This module loads nothing.
 
 use crate::companion;
 use crate::kernel::{GuestKernel, TaskFacts};

@@ -1,4 +1,4 @@
-//! Kernlane's dealings with the host: whole files, the files of a recording, scratch directories,
+//! What every command needs of the host: whole files, the files of a recording, scratch directories,
 //! programs, Ctrl-C, standard output, progress on a terminal.
 //!
 //! Input: paths and commands. This crate knows no kernels and no file formats.

@@ -4,6 +4,8 @@
 //! however that ends; it gets its name when it is whole. File systems that know no files without a
 //! name (NFS, FUSE) have it under a hidden name meanwhile. A directory is made under a hidden name.
 //! What a killed process leaves under such names is removed by the next command that writes there.
+//!
+//! Input: a path, and bytes or a function that writes them. Output: the file or directory.
 
 use crate::scratch;
 use anyhow::{Context, Result, ensure};

@@ -1,5 +1,7 @@
-//! Scratch files and directories: removed when the command ends, and by the next command when that
-//! was killed before it could.
+//! Scratch files and directories.
+//!
+//! Input: where to make them. Output: a path that is removed when the command ends. The next
+//! command removes what a killed command left.
 
 use anyhow::{Context, Result};
 use std::path::Path;

@@ -2,6 +2,8 @@
 //!
 //! If an address has several names, this module keeps one. A `__pfx_` symbol names the padding in
 //! front of an entry, not a function.
+//!
+//! Input: an ELF file. Output: functions, ascending by address. This module never looks at code.
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolFlags, SymbolKind};
 

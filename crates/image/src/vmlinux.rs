@@ -1,5 +1,7 @@
 //! Reads a final `vmlinux`: symbols, side tables, blocks. This needs no relocations, because every
 //! reference between code and side tables is relative or already resolved.
+//!
+//! Input: the path of a vmlinux. Output: an [`crate::Image`]. This module never changes the file.
 
 use crate::address::LinkAddr;
 use crate::blocks::{self, Landmarks};

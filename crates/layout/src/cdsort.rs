@@ -11,8 +11,16 @@ use crate::ext_tsp;
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{Graph, Ordered};
 use crate::hot::HotCode;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// ext-TSP for blocks, CDSort for functions, cold code behind.
+pub(crate) const EXT_TSP_CDSORT: AlgorithmRow = AlgorithmRow {
+    name: "ext-tsp-cdsort",
+    uses: Uses::Counts,
+    order: |graph, _| ext_tsp_cdsort(graph, &Default::default(), &Default::default()),
+};
 
 /// LLVM's `CDSortConfig`.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,8 +9,16 @@
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::pieces::PieceId;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::BTreeMap;
+
+/// Chang and Hwu's traces and depth-first order of functions (C-H).
+pub(crate) const CHANG_HWU: AlgorithmRow = AlgorithmRow {
+    name: "chang-hwu",
+    uses: Uses::Counts,
+    order: |graph, _| chang_hwu(graph, &Default::default()),
+};
 
 /// The parameters of Chang and Hwu's layout.
 #[derive(Clone, Debug, PartialEq)]

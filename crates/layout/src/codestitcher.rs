@@ -10,8 +10,16 @@ use crate::hot::{HotCode, PieceTransfer};
 use crate::pettis_hansen::chains;
 use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, validate};
 use std::collections::{BTreeMap, BinaryHeap};
+
+/// Codestitcher's chains across functions, collocated by page and large page.
+pub(crate) const CODESTITCHER: AlgorithmRow = AlgorithmRow {
+    name: "codestitcher",
+    uses: Uses::Counts,
+    order: |graph, _| codestitcher(graph, &Default::default()),
+};
 
 /// The parameters of Codestitcher.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,8 +11,16 @@ use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::jumps::{ChainNode, JumpKind, ScoredJump};
 use crate::pieces::PieceId;
+use crate::row::{AlgorithmRow, Uses};
 use crate::segments::improve;
 use crate::validate::{InputError, validate};
+
+/// ext-TSP for blocks, C3 for functions, cold code behind.
+pub(crate) const EXT_TSP: AlgorithmRow = AlgorithmRow {
+    name: "ext-tsp",
+    uses: Uses::Counts,
+    order: |graph, _| ext_tsp(graph, &Default::default()),
+};
 
 /// Orders the blocks of each function by ext-TSP, then the functions by C3. Cold code follows in
 /// its original order.

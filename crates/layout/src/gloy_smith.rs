@@ -14,8 +14,17 @@ use crate::filling::Filling;
 use crate::graph::{BlockId, FunctionId, Graph, Ordered};
 use crate::hot::HotCode;
 use crate::pieces::PieceId;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// ext-TSP for blocks; functions aligned by Gloy and Smith so that those that alternate do not
+/// conflict.
+pub(crate) const GLOY_SMITH: AlgorithmRow = AlgorithmRow {
+    name: "gloy-smith",
+    uses: Uses::TemporalEdges,
+    order: |graph, _| gloy_smith(graph, &Default::default()),
+};
 
 /// The parameters of Gloy and Smith's placement.
 #[derive(Clone, Debug, PartialEq)]

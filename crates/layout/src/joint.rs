@@ -9,8 +9,16 @@ use crate::global::GlobalGraph;
 use crate::graph::{Graph, Ordered};
 use crate::jumps::{JumpKind, ScoredJump};
 use crate::pieces::PieceId;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::BTreeMap;
+
+/// One ext-TSP over the whole kernel with joint misses: code that misses together in one line.
+pub(crate) const JOINT: AlgorithmRow = AlgorithmRow {
+    name: "joint",
+    uses: Uses::Counts,
+    order: |graph, _| joint(graph, &Default::default()),
+};
 
 /// The parameters of the joint layout. The defaults are measured: `docs/algorithms/joint.md`.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,8 +9,16 @@ use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::pettis_hansen::chained;
 use crate::pieces::PieceId;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::VecDeque;
+
+/// KernInst's groups of functions with hot chunks.
+pub(crate) const KERNINST: AlgorithmRow = AlgorithmRow {
+    name: "kerninst",
+    uses: Uses::Counts,
+    order: |graph, _| kerninst(graph, &Default::default()),
+};
 
 /// The parameters of KernInst's layout.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,9 @@
 //! addresses: the placement does.
 //!
 //! To add an algorithm: a file with
-//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>`, a row in `algorithm.rs`,
-//! and a page in `docs/algorithms/`. The tests in `tests/` then fuzz it with all the others.
+//! `pub fn name(&Graph, &NameParameters) -> Result<Ordered, InputError>` and an `AlgorithmRow`, its
+//! line in the table `algorithms!` below, and a page in `docs/algorithms/`. The tests in `tests/`
+//! then fuzz it with all the others.
 //!
 //! * [`validate()`] checks the rules of a graph, which every algorithm relies on.
 //! * [`check()`] checks an order. It shares no code with the algorithms.
@@ -36,41 +37,50 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+#[macro_use]
 mod algorithm;
-mod balanced_partitioning;
+
 pub mod c3;
 pub mod call_graph;
-pub mod cdsort;
 mod chains;
-mod chang_hwu;
 mod check;
 pub mod chunks;
 mod closest;
-mod codestitcher;
-pub mod ext_tsp;
 mod ext_tsp_parameters;
 mod filling;
 mod forced;
-pub mod global;
-pub mod gloy_smith;
 pub mod graph;
 mod hot;
-pub mod joint;
 mod jumps;
-mod kerninst;
-pub mod opts;
-pub mod packed;
 mod packing;
-mod pettis_hansen;
 mod pieces;
 pub mod random;
-mod reference;
 mod returns;
+mod row;
 mod score;
 mod segments;
 mod validate;
 
-pub use algorithm::{Algorithm, order};
+// The layout algorithms, in the order in which tables list them. Each line declares its file, too.
+algorithms! {
+    reference:
+        ORIGINAL as Original, REVERSE as Reverse, REVERSE_FUNCTIONS as ReverseFunctions,
+        RANDOM as Random, RANDOM_FUNCTIONS as RandomFunctions;
+    pettis_hansen: PETTIS_HANSEN as PettisHansen;
+    chang_hwu: CHANG_HWU as ChangHwu;
+    kerninst: KERNINST as KernInst;
+    pub opts: OPTS as OptS, OPTL as OptL, CALL as Call;
+    pub ext_tsp: EXT_TSP as ExtTsp;
+    pub cdsort: EXT_TSP_CDSORT as ExtTspCdSort;
+    balanced_partitioning: BALANCED_PARTITIONING as BalancedPartitioning;
+    pub gloy_smith: GLOY_SMITH as GloySmith;
+    codestitcher: CODESTITCHER as Codestitcher;
+    pub global: EXT_TSP_GLOBAL as ExtTspGlobal;
+    pub joint: JOINT as Joint;
+    pub packed: #[default] PACKED as Packed;
+}
+
+pub use algorithm::order;
 pub use check::{OrderError, check};
 pub use graph::{
     BlockEpochs, BlockId, Call, Edge, EdgeKind, FunctionId, Graph, JointMiss, Order, Ordered, Seed,

@@ -8,9 +8,17 @@ use crate::closest::Closest;
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::pieces::PieceId;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, validate};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+
+/// Pettis and Hansen's chains, splitting and "closest is best".
+pub(crate) const PETTIS_HANSEN: AlgorithmRow = AlgorithmRow {
+    name: "pettis-hansen",
+    uses: Uses::Counts,
+    order: |graph, _| pettis_hansen(graph, &Default::default()),
+};
 
 /// The parameters of Pettis and Hansen's layout. The paper has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

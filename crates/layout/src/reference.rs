@@ -3,11 +3,46 @@
 //!
 //! Each arranges all blocks (`Ordered::hot` is the number of blocks). Glued blocks stay behind the
 //! block that they follow.
+//!
+//! Input: a graph. Output: its order.
 
 use crate::graph::{Graph, Ordered};
 use crate::pieces::{PieceId, Pieces};
 use crate::random::SplitMix64;
+use crate::row::{AlgorithmRow, Uses};
 use crate::validate::{InputError, validate};
+
+/// The blocks as they were.
+pub(crate) const ORIGINAL: AlgorithmRow =
+    AlgorithmRow { name: "original", uses: Uses::Nothing, order: |graph, _| original(graph) };
+
+/// All blocks, the last first.
+pub(crate) const REVERSE: AlgorithmRow = AlgorithmRow {
+    name: "reverse",
+    uses: Uses::Nothing,
+    order: |graph, _| reverse(graph, &ReverseParameters { grain: Grain::Blocks }),
+};
+
+/// The last function first, each as it was.
+pub(crate) const REVERSE_FUNCTIONS: AlgorithmRow = AlgorithmRow {
+    name: "reverse-functions",
+    uses: Uses::Nothing,
+    order: |graph, _| reverse(graph, &ReverseParameters { grain: Grain::Functions }),
+};
+
+/// All blocks shuffled.
+pub(crate) const RANDOM: AlgorithmRow = AlgorithmRow {
+    name: "random",
+    uses: Uses::Nothing,
+    order: |graph, seed| random(graph, &RandomParameters { grain: Grain::Blocks, seed }),
+};
+
+/// Functions shuffled, each as it was.
+pub(crate) const RANDOM_FUNCTIONS: AlgorithmRow = AlgorithmRow {
+    name: "random-functions",
+    uses: Uses::Nothing,
+    order: |graph, seed| random(graph, &RandomParameters { grain: Grain::Functions, seed }),
+};
 
 /// The unit that is moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

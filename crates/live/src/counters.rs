@@ -1,4 +1,7 @@
-//! Where in the blocks of a group counters can stand.
+//! Finds the places in the blocks of a group where a counter can stand.
+//!
+//! Input: a group. Output: for each piece, the address of the instruction in front of which its
+//! counter stands, or none. This module writes no code.
 
 use crate::group::Group;
 use emit::counting::flags::{self, Successors};

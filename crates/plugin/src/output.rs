@@ -1,6 +1,8 @@
 //! Writes the recording to the disk. Batches go through a bounded queue to a thread that packs and
 //! writes them. The use of memory is constant: when the thread is too slow, the guest waits. The
 //! bytes of the recording do not depend on timing.
+//!
+//! Input: batches of records. Output: the file. This module never changes a record.
 
 use crate::recorder::{Batch, BatchSink};
 use std::fs::File;

@@ -4,6 +4,8 @@
 //! While waiting, only marker 1 and task switches are instrumented. Marker 1 makes QEMU drop all
 //! translations. So everything that runs later is translated again, at its real address, with the
 //! recorder's callbacks. The end of the recording drops them again.
+//!
+//! Input: QEMU's callbacks. Output: calls of the recorder. A session never analyses.
 
 mod recording;
 mod waiting;

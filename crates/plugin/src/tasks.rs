@@ -1,5 +1,7 @@
 //! Follows the running task. At a task switch and when a task is renamed, it reads the task and its
 //! name.
+//!
+//! Input: the registers at a switch or a renaming. Output: the task's address, pid and name.
 
 use crate::arguments::TaskPlaces;
 use crate::cpus::CpuBase;

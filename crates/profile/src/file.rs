@@ -1,5 +1,7 @@
-//! The profile file (`*.klp`): JSON, rows of hexadecimal addresses and counts, sorted, so that
-//! equal profiles are equal bytes.
+//! Reads and writes the profile file (`*.klp`): JSON with a checksum.
+//!
+//! Input: a profile, or the text of a file. Output: the reverse. Rows of hexadecimal addresses and
+//! counts are sorted, so that equal profiles are equal bytes. A damaged file gives an error.
 
 use crate::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use image::BuildId;

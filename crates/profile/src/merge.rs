@@ -1,4 +1,6 @@
-//! Merges several profiles of one kernel: their sum, or Torrellas' average.
+//! Merges several profiles of one kernel: their sum, or Torrellas' average (1998, section 5).
+//!
+//! Input: profiles. Output: one profile. Profiles of different kernels are refused.
 
 use crate::{BlockEpochsTable, Process, Profile};
 use anyhow::{Result, bail};

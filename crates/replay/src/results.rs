@@ -1,5 +1,7 @@
 //! Result rows: the counters of one layout on one machine, with everything that they depend on.
 //! `replay` and `optimize` write result rows, `report` reads them.
+//!
+//! This module has the rows and their file (JSON with a checksum). It simulates nothing.
 
 use anyhow::{Context, Result, bail};
 pub use execution::branches::Predictions;

@@ -1,4 +1,7 @@
 //! Turns the counts of a replay into result rows.
+//!
+//! Input: what each simulation counted, and the conditions of the recording. Output: rows. This
+//! module simulates nothing.
 
 use crate::results::{
     CoherenceResult, CoreResult, CpuResult, FunctionDataMisses, FunctionMisses, FunctionSlots,

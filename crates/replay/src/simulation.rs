@@ -3,6 +3,8 @@
 //!
 //! The fetches of a fragment are computed once for each layout and each size of line or page. The
 //! simulation then walks through these lists.
+//!
+//! Input: fragments, and for data caches the accesses. Output: counters for each machine.
 
 use crate::ReplayTrial;
 use crate::application::Spaces;

@@ -1,4 +1,6 @@
-//! The time of an out-of-order core as tables for a terminal.
+//! Tables of an out-of-order core's time, for a terminal.
+//!
+//! Input: result rows. Output: text. Counts nothing.
 
 use crate::text_table::TextTable;
 use replay::results::CoreResult;

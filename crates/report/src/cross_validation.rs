@@ -1,4 +1,6 @@
-//! Layouts made from one workload and tested on others, for a terminal.
+//! Tables of layouts that were made from one workload and tested on others, for a terminal.
+//!
+//! Input: the trials. Output: text. Counts nothing.
 
 use crate::text::{TextTable, in_order};
 use replay::results::TestedLayout;

@@ -1,4 +1,6 @@
-//! The difference of two recordings for a terminal.
+//! The difference of two recordings, for a terminal.
+//!
+//! Input: changes with their causes. Output: text. Counts nothing.
 
 use crate::text::TextTable;
 use attribution::services::difference::{CostChange, RecordingDifference};

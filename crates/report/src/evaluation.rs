@@ -1,5 +1,7 @@
 //! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each figure, under
 //! what the paper says about it.
+//!
+//! Input: the trials of the evaluation. Output: text. Counts nothing.
 
 use crate::text::TextTable;
 use replay::evaluation::{

@@ -1,4 +1,6 @@
 //! The locality of the kernel's code beside the paper's, for a terminal.
+//!
+//! Input: the numbers of each workload. Output: text. Counts nothing.
 
 use crate::text::TextTable;
 use attribution::services::locality::{Locality, LoopStatistics};

@@ -1,4 +1,6 @@
 //! Misses as text: by cause, data structure, function and address.
+//!
+//! Input: the tables of `attribution::misses`. Output: text. Counts nothing.
 
 use attribution::misses::table::{MissTable, MissesByLevel, StructureRow};
 use sim::MissCounts;

@@ -1,4 +1,7 @@
-//! The self-contained page of recordings and comparisons: it loads no script, style, font or image.
+//! The self-contained page of recordings and comparisons.
+//!
+//! Input: what `overview` gives, and comparisons. Output: HTML that loads no script, style, font or
+//! image. Counts nothing.
 
 use crate::overview::Overview;
 use crate::{services, text};

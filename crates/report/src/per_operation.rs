@@ -1,4 +1,6 @@
-//! What one operation costs, for a terminal.
+//! What one operation costs, as a table for a terminal.
+//!
+//! Input: costs. Output: text. Counts nothing.
 
 use crate::text::TextTable;
 use replay::per_operation::OperationCost;

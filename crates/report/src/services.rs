@@ -1,4 +1,7 @@
 //! Service tables and the operating system's share, for a terminal.
+//!
+//! Input: the tables of `attribution::services`. Output: text. To add a column: its title in
+//! `table` and its cell in `cells`, at the same place.
 
 use crate::core_time;
 use crate::text::TextTable;

@@ -1,4 +1,6 @@
 //! Misses by cache size and associativity, for a terminal.
+//!
+//! Input: the misses of each cache. Output: text. Counts nothing.
 
 use crate::text::TextTable;
 use attribution::sizes::{Holds, Sizes};

@@ -1,4 +1,6 @@
 //! Result rows as tables for a terminal.
+//!
+//! Input: comparisons. Output: text. Counts nothing.
 
 pub use crate::text_table::TextTable;
 use crate::{coherence, core_time};

@@ -1,4 +1,6 @@
-//! Tables for a terminal.
+//! Tables for a terminal, with aligned columns.
+//!
+//! Input: titles and rows of text. Output: text.
 
 /// A text table. The first column is left-aligned, the others right-aligned; each is as wide as its
 /// widest cell.

@@ -1,5 +1,6 @@
-//! The result of an access to a set-associative store of lines.
+//! The result of an access to a set-associative store of lines: hit, or miss with the evicted line.
 //!
+//! This module has only data.
 
 use crate::line::LineId;
 

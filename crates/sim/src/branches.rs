@@ -1,5 +1,7 @@
-//! Executed branches, and counts of taken branches by kind. Branches that are not taken are not
-//! counted: a layout cannot save their cost.
+//! Executed branches, and counts of taken branches by kind.
+//!
+//! Input: branches, one by one. Output: counts. Branches that are not taken are not counted,
+//! because a layout cannot save their cost. This module predicts nothing.
 
 use std::ops::AddAssign;
 

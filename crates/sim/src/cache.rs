@@ -7,10 +7,10 @@
 //! any replacement policy. So the last line of each set is kept in an array of its own, and the
 //! cache searches its ways only for other lines.
 
+use crate::PolicyState;
 use crate::access::CacheAccess;
 use crate::geometry::CacheGeometry;
 use crate::line::LineId;
-use crate::replacement::State;
 
 /// A cache of any [`CacheGeometry`].
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Cache {
     last: Vec<LineId>,
     /// Sets × ways, a set's ways side by side.
     lines: Vec<LineId>,
-    state: State,
+    state: PolicyState,
 }
 
 impl Cache {
@@ -34,7 +34,7 @@ impl Cache {
             ways,
             last: vec![LineId::NONE; sets],
             lines: vec![LineId::NONE; sets * ways],
-            state: State::new(geometry.replacement(), sets, ways),
+            state: PolicyState::new(geometry.replacement(), sets, ways),
         }
     }
 

@@ -4,6 +4,8 @@
 //! Tables hold counters of two bits, which start at "weakly not taken". Bimodal's index is the low
 //! bits of the branch's address. Gshare xors this index with the outcomes of the last conditional
 //! branches. A history shorter than the index goes to the high bits of the index.
+//!
+//! Input: conditional branches with their outcomes, in order. Output: each prediction.
 
 use crate::branches::CodeAddr;
 use crate::prediction::DirectionPrediction;

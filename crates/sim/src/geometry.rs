@@ -1,7 +1,9 @@
-//! The geometry of a cache or TLB, checked once. An impossible geometry gives an error that names
-//! the rule.
+//! The geometry of a cache or TLB, checked once.
+//!
+//! Input: sizes. Output: a [`CacheGeometry`], or an error that names the rule. A geometry that
+//! exists can be built.
 
-pub use crate::replacement::Replacement;
+use crate::Replacement;
 use thiserror::Error;
 
 /// Sets × ways, and how a victim is chosen.

@@ -1,6 +1,8 @@
 //! An instruction cache whose lines have a mode. It counts misses by mode and cause.
 //!
 //! The two requesters are those of Torrellas (1998, sections 2.2 and 5.1): all user code is one.
+//!
+//! Input: the lines that are fetched, in order. Output: hit or miss, and counters.
 
 use crate::geometry::CacheGeometry;
 use crate::level::{CacheLevel, MissCounts, Requester};
@@ -41,7 +43,7 @@ impl InstructionCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
     use crate::line::Mode;
 
     fn kernel(index: u32) -> LineId {

@@ -173,7 +173,7 @@ impl CacheLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
 
     /// One set of one way.
     #[test]

@@ -33,6 +33,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+#[macro_use]
+mod replacement;
+
 mod access;
 mod branch_counters;
 mod branches;
@@ -45,13 +48,10 @@ mod hierarchy;
 mod instruction_cache;
 mod level;
 mod line;
-mod lru;
 mod machine;
-mod plru;
 mod policy;
 mod prediction;
 mod predictor;
-mod replacement;
 mod return_stack;
 mod stalls;
 mod sweep;
@@ -60,11 +60,17 @@ mod time;
 mod tlb;
 mod wide;
 
+// The replacement policies. Each line declares its file, too.
+policies! {
+    lru::Lru as Lru;
+    plru::PlruTrees as TreePlru;
+}
+
 pub use access::CacheAccess;
 pub use branch_counters::{BranchCounters, PredictionFailure};
 pub use branches::{Branch, BranchKind, CodeAddr, TakenBranches};
 pub use cache::Cache;
-pub use geometry::{CacheGeometry, GeometryError, Replacement};
+pub use geometry::{CacheGeometry, GeometryError};
 pub use hierarchy::{Hierarchy, MachineCounters, MissedLevels, PhysAddr};
 pub use instruction_cache::InstructionCache;
 pub use level::{MissCause, MissCounts, Requester};

@@ -1,4 +1,6 @@
 //! Lines (or pages) as small numbers, and the two modes that compete for a cache.
+//!
+//! This module has only types. `execution::numbering` gives the numbers.
 
 use std::ops::AddAssign;
 

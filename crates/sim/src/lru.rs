@@ -1,4 +1,7 @@
-//! True LRU. Sets of few ways are sorted; of many ways ([`WideLru`]) each bears a time.
+//! The policy "least recently used": the line that was not used for the longest time leaves.
+//!
+//! Sets of at most 16 ways are kept in the order of use. In sets of more ways ([`WideLru`]) each
+//! way has the time of its last use.
 
 use crate::access::{CacheAccess, occupied};
 use crate::line::LineId;
@@ -19,6 +22,8 @@ pub(crate) enum Lru {
 const MOST_SORTED: usize = 16;
 
 impl Policy for Lru {
+    const NAME: &str = "lru";
+
     fn new(sets: usize, ways: usize) -> Lru {
         match ways <= MOST_SORTED {
             true => Lru::Sorted,

@@ -1,8 +1,12 @@
 //! A machine: the checked numbers that the simulator needs.
+//!
+//! Input: numbers. Output: a [`MachineModel`], or an error that names the rule. This module reads
+//! no file and simulates nothing.
 
+use crate::Replacement;
 use crate::coherent::CoherenceDescription;
 use crate::core::description::{CoreDescription, CoreError};
-use crate::geometry::{CacheGeometry, GeometryError, Replacement};
+use crate::geometry::{CacheGeometry, GeometryError};
 use crate::prediction::BranchPrediction;
 use crate::time::{Latencies, SimpleModel};
 use thiserror::Error;
@@ -217,7 +221,7 @@ impl Latencies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
 
     #[test]
     fn pages_and_shares_have_their_ranges() {

@@ -8,6 +8,8 @@
 //!      ┌──┴──┐   ┌──┴──┐
 //!     way 0  1   2     3
 //! ```
+//!
+//! Input: the lines that are used. Output: hit, or miss with the line that left.
 
 use crate::access::{CacheAccess, occupied};
 use crate::line::LineId;
@@ -22,6 +24,7 @@ pub(crate) struct PlruTrees {
 }
 
 impl Policy for PlruTrees {
+    const NAME: &str = "tree-plru";
     const WAYS: &str = "a power of two of at most 64";
 
     fn allows(ways: u64) -> bool {

@@ -1,10 +1,16 @@
-//! What a replacement policy is: how the sets of one cache know what has to leave.
+//! What a replacement policy is: the sets of one cache, and the line that leaves each.
+//!
+//! Input: the lines that are used, in order. Output: hit, or miss with the line that left. A policy
+//! knows no modes, counters or time.
 
 use crate::access::CacheAccess;
 use crate::line::LineId;
 
 /// The sets of one cache under one policy.
 pub(crate) trait Policy {
+    /// What it is called in machine files.
+    const NAME: &str;
+
     /// What the policy asks of the number of ways, for messages.
     const WAYS: &str = "at least 1";
 

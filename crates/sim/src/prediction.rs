@@ -1,8 +1,12 @@
 //! The description of a machine's branch prediction: checked numbers, and the cost of a failed
 //! prediction.
+//!
+//! Input: numbers. Output: a [`BranchPrediction`], or an error that names the rule. This module
+//! predicts nothing.
 
+use crate::Replacement;
 use crate::branch_counters::BranchCounters;
-use crate::geometry::{CacheGeometry, GeometryError, Replacement};
+use crate::geometry::{CacheGeometry, GeometryError};
 use thiserror::Error;
 
 /// How a machine predicts branches.

@@ -2,22 +2,22 @@
 //!
 //! Takes a policy and the shape of a cache; gives the state from which each set chooses its victim.
 //!
-//! To add a policy: a file with a type that is a [`Policy`], and its row in the table below. The
-//! tests in `tests/naive.rs` compare it with a naive model.
+//! To add a policy: a file with a type that is a `Policy`, and its line in the table `policies!` in
+//! `lib.rs`. The tests in `tests/naive.rs` compare it with a naive model.
 
-use crate::access::CacheAccess;
-use crate::line::LineId;
-use crate::lru::Lru;
-use crate::plru::PlruTrees;
-use crate::policy::Policy;
-
-/// Makes [`Replacement`] and [`State`] of one table: variant, name in machine files, and type.
+/// Makes the modules of the policies, `Replacement` and `PolicyState` of one table: module, type,
+/// variant.
 macro_rules! policies {
-    ($($(#[$attribute:meta])* $variant:ident, $name:literal, $policy:ty;)*) => {
+    ($($module:ident::$policy:ident as $variant:ident;)*) => {
+        $(mod $module;)*
+
         /// How the victim of a set is chosen.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Replacement {
-            $($(#[$attribute])* $variant,)*
+            $(
+                #[doc = concat!("The policy of `", stringify!($module), ".rs`.")]
+                $variant,
+            )*
         }
 
         impl Replacement {
@@ -27,36 +27,40 @@ macro_rules! policies {
             /// What it is called in machine files.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Replacement::$variant => $name,)*
+                    $(Replacement::$variant => <$module::$policy as policy::Policy>::NAME,)*
                 }
             }
 
             /// What the policy asks of the number of ways.
             pub(crate) fn ways(self) -> &'static str {
                 match self {
-                    $(Replacement::$variant => <$policy as Policy>::WAYS,)*
+                    $(Replacement::$variant => <$module::$policy as policy::Policy>::WAYS,)*
                 }
             }
 
             /// Whether the policy works with this number of ways.
             pub(crate) fn allows(self, ways: u64) -> bool {
                 match self {
-                    $(Replacement::$variant => <$policy as Policy>::allows(ways),)*
+                    $(Replacement::$variant => <$module::$policy as policy::Policy>::allows(ways),)*
                 }
             }
         }
 
         /// The sets of one cache under their policy.
         #[derive(Clone, Debug)]
-        pub(crate) enum State {
-            $($variant($policy),)*
+        pub(crate) enum PolicyState {
+            $($variant($module::$policy),)*
         }
 
-        impl State {
-            pub(crate) fn new(replacement: Replacement, sets: usize, ways: usize) -> State {
+        impl PolicyState {
+            pub(crate) fn new(
+                replacement: Replacement,
+                sets: usize,
+                ways: usize,
+            ) -> PolicyState {
                 match replacement {
                     $(Replacement::$variant => {
-                        State::$variant(<$policy as Policy>::new(sets, ways))
+                        PolicyState::$variant(<$module::$policy as policy::Policy>::new(sets, ways))
                     })*
                 }
             }
@@ -64,24 +68,17 @@ macro_rules! policies {
             #[inline]
             pub(crate) fn access(
                 &mut self,
-                lines: &mut [LineId],
+                lines: &mut [line::LineId],
                 set: usize,
                 ways: usize,
-                line: LineId,
-            ) -> CacheAccess {
+                line: line::LineId,
+            ) -> access::CacheAccess {
                 match self {
-                    $(State::$variant(policy) => {
-                        Policy::access(policy, lines, set, ways, line)
+                    $(PolicyState::$variant(state) => {
+                        policy::Policy::access(state, lines, set, ways, line)
                     })*
                 }
             }
         }
     };
-}
-
-policies! {
-    /// True least-recently-used.
-    Lru, "lru", Lru;
-    /// Tree pseudo-LRU: one bit per inner node of a binary tree over the ways.
-    TreePlru, "tree-plru", PlruTrees;
 }

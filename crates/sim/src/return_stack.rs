@@ -2,6 +2,8 @@
 //!
 //! The stack is a ring. One call too many overwrites the oldest entry. One return too many finds an
 //! entry that was used before.
+//!
+//! Input: calls and returns, in order. Output: the predicted target of each return.
 
 use crate::branches::CodeAddr;
 

@@ -5,6 +5,8 @@
 //! line that sinks below place `ways` leaves the cache of `ways` ways, evicted by the requester
 //! that pushed it down. A line on top of a set is also on top of every smaller set that contains
 //! it. So the search ends at the first number of sets for which the line is on top.
+//!
+//! Input: lines with their requesters, in order. Output: misses of each cache, by cause.
 
 use crate::level::{Evictors, MissCause, MissCounts, Requester};
 use crate::line::{LineId, PerMode};
@@ -100,7 +102,8 @@ impl LruStacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::{CacheGeometry, Replacement};
+    use crate::Replacement;
+    use crate::geometry::CacheGeometry;
     use crate::level::CacheLevel;
     use crate::line::Mode;
 

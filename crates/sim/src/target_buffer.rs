@@ -3,6 +3,8 @@
 //! The buffer is set-associative with LRU replacement. The low bits of a branch's address choose
 //! its set. The whole address is its tag. Addresses and targets lie apart: a search reads addresses
 //! only.
+//!
+//! Input: branches with their targets, in order. Output: the target that the buffer holds, or none.
 
 use crate::branches::CodeAddr;
 use crate::geometry::CacheGeometry;
@@ -61,7 +63,7 @@ impl TargetBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
 
     /// Two sets of two ways: even addresses, odd addresses.
     #[test]

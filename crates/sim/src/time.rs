@@ -2,6 +2,8 @@
 //! one instruction in a cycle and stops for every miss. Data references are a fixed share of
 //! instruction references, and miss at a fixed rate. Also the latencies of SimOS' 1994 model, which
 //! `stalls.rs` multiplies by the simulated misses.
+//!
+//! Input: counts of instructions and misses. Output: cycles. This module counts nothing.
 
 /// The parameters of the model. The paper uses penalties of 10, 30 and 50 cycles, and 30 % data
 /// references, of which 5 % miss.

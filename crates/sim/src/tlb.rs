@@ -1,4 +1,7 @@
 //! A TLB: pages instead of lines. It counts misses by mode.
+//!
+//! Input: the pages that are used, in order. Output: hit or miss, and counters. A TLB knows no
+//! addresses and no page walks.
 
 use crate::access::CacheAccess;
 use crate::cache::Cache;
@@ -37,7 +40,7 @@ impl Tlb {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
     use crate::line::Mode;
 
     #[test]

@@ -109,7 +109,7 @@ fn geometries() -> Vec<CacheGeometry> {
     for line in [16, 32, 64, 128, 256] {
         for ways in [1, 2, 3, 4, 6, 8, 12, 16, 64] {
             for sets in [1, 2, 16, 64] {
-                for replacement in [Replacement::Lru, Replacement::TreePlru] {
+                for &replacement in Replacement::ALL {
                     all.extend(CacheGeometry::cache(sets * ways * line, ways, line, replacement));
                 }
             }

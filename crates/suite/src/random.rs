@@ -1,4 +1,6 @@
-//! The order of slices: numbers from a seed (SplitMix64, Steele 2014), and shuffling.
+//! Pseudo-random numbers from a seed (SplitMix64, Steele 2014), and shuffling: the order of slices.
+//!
+//! The same seed gives the same order.
 
 /// A sequence of numbers; the same seed gives the same sequence.
 #[derive(Clone, Debug)]

@@ -2,6 +2,8 @@
 //!
 //! JSON, with the number of its format. To add a field: with `#[serde(default)]`; a change that old
 //! readers would misread raises `FORMAT`.
+//!
+//! Input: a result, or the text of a file. Output: the reverse.
 
 use crate::conditions::Conditions;
 use crate::statistics::Estimate;

@@ -8,6 +8,9 @@
 //! many benchmarks are corrected by Holm 1979.
 //!
 //! Logarithms make a difference a ratio: 2 % slower is 2 % slower in nanoseconds and milliseconds.
+//!
+//! Input: the values of rounds. Output: figures, intervals and verdicts. This module measures
+//! nothing.
 
 /// Of the rounds, the share trimmed at each end.
 const TRIMMED: f64 = 0.2;

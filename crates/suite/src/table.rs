@@ -1,4 +1,6 @@
 //! Results and comparisons as text for people.
+//!
+//! Input: results. Output: text. Measures nothing.
 
 use crate::benchmark::Benchmark;
 use crate::compare::{Comparison, LEVEL, Verdict};

@@ -1,4 +1,6 @@
 //! Encodes observed accesses into the payload of a DATA chunk and into patterns. Checks its input.
+//!
+//! Input: accesses in their order. Output: bytes.
 
 use crate::access::{
     AccessPattern, AccessPatterns, AccessSite, Accesses, Mapping, ObservedAccesses, PageKind,

@@ -1,5 +1,7 @@
 //! Reads a recording chunk by chunk, unpacks it and checks it. Any bytes give records that follow
 //! the rules, or a named error.
+//!
+//! Input: bytes from a `Read`. Output: chunks. A damaged chunk ends the reading with an error.
 
 use crate::access::{AccessPatterns, Accesses};
 use crate::access_decoder::AccessDecoder;

@@ -1,5 +1,7 @@
 //! Checks that records follow the format's rules, and counts them. The writer and the reader use
 //! the same code, so the totals of a recording mean the same to both.
+//!
+//! Input: records, in order. Output: totals, or the broken rule.
 
 use crate::payload::named;
 use crate::stream::{OPERANDS, StreamEvent, TRANSLATIONS, events};

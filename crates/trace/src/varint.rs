@@ -1,6 +1,8 @@
 //! Integers of variable length (LEB128): seven bits in each byte, the lowest first. Bit 7 is set in
 //! all bytes but the last. Signed numbers are folded first (zigzag: 0, −1, 1, −2, … become 0, 1, 2,
 //! 3, …).
+//!
+//! Input: numbers, or bytes. Output: the reverse. Bytes that end too early give none.
 
 /// Appends a number.
 #[inline]

@@ -1,4 +1,7 @@
 //! Writes a recording: checks the records, packs them and writes chunk by chunk.
+//!
+//! Input: records. Output: bytes to a `Write`. Records that break a rule give an error and are not
+//! written.
 
 use crate::access::ObservedAccesses;
 use crate::access_encoder::AccessEncoder;

@@ -1,4 +1,6 @@
 //! The instructions that a core treats as serialising, and those that it removes at renaming.
+//!
+//! Input: a decoded instruction. Output: its class. This module knows no processor's numbers.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use sim::core::Serialising;

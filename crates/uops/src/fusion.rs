@@ -3,6 +3,8 @@
 //!
 //! Intel: "64 and IA-32 Architectures Optimization Reference Manual" (248966), macro-fusion. AMD:
 //! "Software Optimization Guide for the AMD Zen 4 Microarchitecture" (57647), branch fusion.
+//!
+//! Input: two instructions. Output: whether they become one uop. This module knows no ports.
 
 use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind};
 

@@ -2,6 +2,8 @@
 //!
 //! A register counts with all its parts: `al` and `rax` have one number. All flags are one
 //! register.
+//!
+//! Input: a register of the decoder. Output: its number.
 
 use iced_x86::Register;
 use sim::core::UopRegister;

@@ -1,4 +1,7 @@
-//! Reads a table of uops: text, see the head of a file in `tables/`.
+//! Reads a table of uops: text, as the head of each file in `tables/` explains.
+//!
+//! Input: text. Output: for each form of instruction, its uops. A line that does not follow the
+//! rules gives an error with its number.
 
 use crate::fusion::Fusion;
 use iced_x86::Code;

@@ -4,6 +4,8 @@
 //! goes to the first computing uop and all others; the last one has the results. Uops of moves that
 //! only load or store have no computing uop. The stack pointer's changes by pushes, pops, calls and
 //! returns cost nothing and delay nothing, as the processors' stack engines have it.
+//!
+//! Input: decoded instructions and a table. Output: uops in program order.
 
 use crate::class;
 use crate::fusion::Fusion;

@@ -5,7 +5,6 @@
 //! one small workload on the demo kernel, on the demo kernel with `slower-stat.patch`, on the
 //! shuffled kernel, and once more with more work. The change is then in instructions per call, in
 //! misses per call, or in the number of calls, and in nothing else. Prints one line for each test.
-//! call, and in calls, and in nothing else. Prints a line a test.
 
 use crate::kernel::{self, Compiler};
 use anyhow::{Context, Result, bail, ensure};

@@ -1,4 +1,6 @@
-//! What all targets have had, as `bench/fuzz.txt`.
+//! Writes how many inputs each target has had, and what they reached, as `bench/fuzz.txt`.
+//!
+//! Input: the state of the targets. Output: a file. Runs nothing.
 
 use super::engine::{Engine, State};
 use anyhow::{Context, Result};

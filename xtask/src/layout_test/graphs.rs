@@ -1,5 +1,7 @@
 //! The graphs for comparing layouts: generated ones, and functions and call graphs of a profiled
 //! kernel.
+//!
+//! Input: a seed, or a profile and its kernel. Output: graphs. Orders nothing.
 
 #[path = "../../../crates/layout/tests/generator/mod.rs"]
 mod generator;

@@ -1,5 +1,7 @@
 //! Makes lld order call graphs: writes an object with a section for each function and a call graph
 //! file, and reads the addresses from the linked file.
+//!
+//! Input: a call graph. Output: lld's order of its functions.
 
 use super::graphs::LinkedCallGraph;
 use anyhow::{Context, Result, ensure};

@@ -1,5 +1,7 @@
 //! Measures a recording on a machine: the whole kernel, and the invocations of functions with
 //! everything that they call.
+//!
+//! Input: a recording, symbols and a machine. Output: counts. Prints nothing.
 
 use anyhow::{Context, Result};
 use attribution::read;

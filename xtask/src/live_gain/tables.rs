@@ -1,4 +1,6 @@
 //! Gains as text: the group as in Tamches 2001, figure 3, and the gain as in figure 4.
+//!
+//! Input: what `measure` gives. Output: text. Counts nothing.
 
 use crate::live_gain::measure::{BenchmarkGain, FunctionInvocations, OnMachine};
 use live::chunks;

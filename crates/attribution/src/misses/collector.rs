@@ -1,4 +1,6 @@
 //! Counts misses as they occur: by function, by range of kernel addresses, by data structure.
+//!
+//! Input: misses, one by one, with what missed. Output: counts. This module simulates nothing.
 
 use super::memory::{DataOwners, MissOwner, Structure, StructureClass, StructureId};
 use super::walk::{DataMiss, MissObserver};

@@ -1,4 +1,7 @@
-//! The counts as rows for reports. The rows add up to the counters of the machine's caches.
+//! The counts of misses as rows for reports.
+//!
+//! Input: what the collector counted. Output: rows that add up to the counters of the machine's
+//! caches. Prints nothing.
 
 use super::collector::{MissCollector, RANGE, USER_MODE, says_nothing};
 use super::memory::StructureClass;

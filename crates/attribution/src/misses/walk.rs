@@ -3,6 +3,8 @@
 //!
 //! Runs one execution after the other, its fetches before its loads and stores, as `replay` does.
 //! It is slower than `replay`, because it reports each miss.
+//!
+//! Input: a recording and machines. Output: misses, one by one. This module counts nothing.
 
 use crate::code_lines::CodeLines;
 use anyhow::{Context, Result};

@@ -1,5 +1,7 @@
 //! The meter of the page and of files for other tools: machines, chains of calls and the execution
 //! over time, in one pass.
+//!
+//! Takes executions and the begin and end of services; gives their counts to each part.
 
 use crate::services::annotations::ServiceKind;
 use crate::services::binding::Binding;

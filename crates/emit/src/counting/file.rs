@@ -1,4 +1,6 @@
-//! The list of counters (`vmlinux.klc`): text that names the block of each counter.
+//! Reads and writes the list of counters (`*.klc`): text that names the block of each counter.
+//!
+//! Input: addresses, or the text of a file. Output: the reverse. A damaged file gives an error.
 //! `ARCHITECTURE.md`, "Files between the stages", defines the format.
 
 use image::BuildId;

@@ -2,6 +2,9 @@
 //!
 //! Each entry of the kernel's tables with a site in a copied block gets an equal entry for the
 //! copy. No entry points into a dropped jump: the cutter pins such jumps.
+//!
+//! Input: the kernel's tables and the places of the copies. Output: sections. This module never
+//! changes code.
 
 use super::elf::{ModuleRelocation, ModuleSection, RelocationBase};
 use super::{ModuleWriter, READ_ONLY, REPLACEMENTS, ReferenceTarget, TEXT, counter, section};

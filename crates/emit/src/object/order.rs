@@ -1,4 +1,7 @@
-//! Turns a layout, which uses old link addresses, into an order of pieces.
+//! Turns a layout, which names old link addresses, into an order of pieces.
+//!
+//! Input: a layout and the object. Output: a permutation of the pieces, and how many of them are
+//! hot. This module places nothing and writes nothing.
 
 use ::layout::random::SplitMix64;
 use image::address::LinkAddr;

@@ -1,5 +1,8 @@
-//! The new relocations: those of `.text`, whose fields moved, and those of every section that
-//! refers to `.text`.
+//! Makes the new relocations.
+//!
+//! Input: the old relocations of `.text`, whose fields moved, and those of every section that
+//! refers to `.text`; the translation of offsets. Output: the relocations of the new object. This
+//! module never changes what a relocation refers to.
 
 use super::counters::CountStorage;
 use super::symbols::RewrittenSymbols;

@@ -3,6 +3,8 @@
 //! Every symbol of `.text` follows its place. If a function is split, the part with its entry keeps
 //! the function's name and symbol. Each other part gets a local function symbol with the function's
 //! name and a suffix, so that traces stay readable.
+//!
+//! Input: the old symbols and the translation of offsets. Output: the new table and its names.
 
 use super::counters::{COUNTS, CountStorage};
 use super::translate::TextTranslation;

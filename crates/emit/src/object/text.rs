@@ -1,4 +1,7 @@
-//! The bytes of the new `.text`.
+//! Makes the bytes of the new `.text`.
+//!
+//! Input: the old bytes, and the place of each piece. Output: the new bytes, with branches and
+//! static-key sites of their new length. This module never decides where a piece goes.
 
 use super::RewritePlan;
 use super::counters::{self, BlockCounter};

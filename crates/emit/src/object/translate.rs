@@ -1,5 +1,7 @@
-//! The one translation of offsets from the old to the new `.text`. Relocations, symbols and ORC all
-//! use it.
+//! The one translation of offsets from the old to the new `.text`.
+//!
+//! Input: the placed pieces. Output: for an old offset and its meaning, the new offset.
+//! Relocations, symbols and ORC all use it. This module writes nothing.
 
 use anyhow::{Context, Result};
 use image::address::LinkAddr;

@@ -1,5 +1,7 @@
-//! Writes the new object file: the sections of the old one in the same order, some with new
-//! contents.
+//! Writes the new object file.
+//!
+//! Input: the old object, and the sections that changed. Output: the bytes of a file with the same
+//! sections in the same order. This module makes no contents of its own.
 
 use super::DebugInformation;
 use super::counters::CountStorage;

@@ -1,4 +1,7 @@
-//! The tables of an out-of-order core in a machine file: `[core]` and those below it.
+//! Reads the tables of an out-of-order core in a machine file: `[core]` and those below it.
+//!
+//! Input: the parsed tables. Output: a checked description of the core, or an error that names the
+//! rule and the key.
 
 use super::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
 use anyhow::{Context, Result, bail};

@@ -1,4 +1,7 @@
-//! Values with their sources, and where they stand in a machine file.
+//! Values of a machine file, with their sources and their places in the file.
+//!
+//! Input: TOML. Output: the value and its place, for messages. A value without a source is an
+//! error.
 
 use anyhow::{Result, bail};
 use serde::Deserialize;

@@ -1,4 +1,7 @@
-//! The control flow between pieces, as the code has it.
+//! Which piece control can reach from which, within functions.
+//!
+//! Input: pieces and the sites in them. Output: the edges between pieces, by kind. Calls and
+//! returns are not edges. This module never looks at counts.
 
 use super::pieces::{CodeSite, Piece, PieceExit, SiteKind};
 use layout::graph::EdgeKind;

@@ -1,4 +1,6 @@
 //! `kernlane check`: proves that a relinked kernel is the old program.
+//!
+//! Input: two kernels and a map. Output: the proof or the differences, printed.
 
 use anyhow::{Context, Result, ensure};
 use check::kernel::KernelFile;

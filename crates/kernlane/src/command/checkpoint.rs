@@ -1,4 +1,6 @@
 //! `kernlane checkpoint`: saves a warm guest at the point where counting would start.
+//!
+//! Input: a workload and a kernel. Output: a directory.
 
 use crate::command::record::{GuestArgs, on};
 use anyhow::Result;

@@ -1,4 +1,6 @@
 //! `kernlane counts`: makes a profile from the counters of a counting kernel.
+//!
+//! Input: a running process, its kernel and the list of counters. Output: a profile.
 
 use anyhow::{Context, Result};
 use clap::Args;

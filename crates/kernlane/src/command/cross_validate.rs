@@ -1,4 +1,6 @@
 //! `kernlane cross-validate`: tests layouts on other workloads than they were made from.
+//!
+//! Input: recordings and their kernel. Output: tables.
 
 use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::replay::replay_rows;

@@ -1,4 +1,6 @@
 //! `kernlane diff`: what changed between two recordings, and why.
+//!
+//! Input: two recordings and their kernels. Output: tables, and an exit status for --limit.
 
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;

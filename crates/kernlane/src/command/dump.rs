@@ -1,4 +1,6 @@
 //! `kernlane dump`: prints what a recording contains.
+//!
+//! Input: a recording, whole or cut off. Output: text or JSON.
 
 use anyhow::{Context, Result};
 use clap::Args;

@@ -1,4 +1,6 @@
 //! `kernlane evaluate`: makes Torrellas' figures from recordings.
+//!
+//! Input: recordings and their kernel. Output: tables.
 
 use crate::command::replay::replay_trials;
 use anyhow::{Context, Result};

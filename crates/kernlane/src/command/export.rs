@@ -1,4 +1,7 @@
 //! `kernlane export`: writes counts for other tools.
+//!
+//! Input: recordings or profiles and their kernel. Output: a file or a directory. The formats are
+//! those of `exchange::FORMATS`.
 
 use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::profile::ProfileInputArgs;

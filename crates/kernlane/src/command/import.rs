@@ -1,4 +1,6 @@
 //! `kernlane import`: makes a profile from samples of other tools.
+//!
+//! Input: a file of another tool and the kernel. Output: a profile.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;

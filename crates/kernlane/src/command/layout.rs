@@ -1,4 +1,6 @@
 //! `kernlane layout`: makes an order from a profile.
+//!
+//! Input: recordings or profiles and their kernel. Output: a layout, and its score.
 
 use crate::command::profile::ProfileInputArgs;
 use ::layout::{Algorithm, Graph, Score};

@@ -1,4 +1,7 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
+//!
+//! Input: a workload and a built tree. Output: a directory with the result of each step, and a
+//! table.
 
 use crate::command::layout::{CallPaddingArgs, Ground, algorithms, extra_counts};
 use crate::command::replay::{replay_rows, simulation_scope, warn};

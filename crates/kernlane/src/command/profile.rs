@@ -1,4 +1,6 @@
 //! `kernlane profile`: makes counts per block, edge and call from recordings.
+//!
+//! Input: recordings or profiles and their kernel. Output: a profile, and a summary.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;

@@ -1,4 +1,6 @@
 //! `kernlane record`: runs a workload on a kernel and records it.
+//!
+//! Input: a workload and a kernel. Output: a recording.
 
 use crate::command::workload;
 use anyhow::{Context, Result};

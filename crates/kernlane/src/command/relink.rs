@@ -1,4 +1,6 @@
 //! `kernlane relink`: makes a kernel from a layout and a built tree.
+//!
+//! Input: a built tree and a layout. Output: a kernel and its map, in a directory or in the tree.
 
 use anyhow::{Context, Result};
 use clap::Args;

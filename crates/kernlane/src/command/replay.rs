@@ -1,4 +1,6 @@
 //! `kernlane replay`: a recording runs again over layouts and machines.
+//!
+//! Input: a recording, layouts and machines. Output: tables or result rows.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -48,10 +50,7 @@ pub struct ReplayArgs {
     #[arg(long, short, value_name = "FILE")]
     pub layout: Vec<PathBuf>,
 
-    /// A machine: golden-cove, gracemont, i486, pentium4, server-32k, server-48k, small-core,
-    /// simos-1994, simos-1996, simos-1998, torrellas-8k, ultrasparc-16k, zen4, or a file; may be
-    /// given several times
-    #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
+    #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k", help = machine_help())]
     pub machine: Vec<String>,
 
     /// The kernel that was recorded: its build tree, or its vmlinux; needed for *.kll, and names
@@ -75,6 +74,10 @@ pub struct ReplayArgs {
     /// Print the result rows as JSON, as `kernlane report` takes them
     #[arg(long)]
     pub json: bool,
+}
+
+fn machine_help() -> String {
+    format!("A machine: {}, or a file; may be given several times", machine::names())
 }
 
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {

@@ -1,4 +1,6 @@
 //! `kernlane report`: makes a page from results, and tables of services from recordings.
+//!
+//! Input: results, or recordings and their kernel. Output: a page or tables.
 
 use crate::command::replay::{read_layout, replay_recording};
 use anyhow::{Context, Result, bail, ensure};

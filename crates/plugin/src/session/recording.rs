@@ -1,4 +1,6 @@
 //! The callbacks from marker 1 to marker 2.
+//!
+//! Input: executions, accesses and switches. Output: calls of the recorder.
 
 use super::*;
 

@@ -1,4 +1,6 @@
 //! The callbacks before marker 1.
+//!
+//! Input: task switches and markers. Output: the task that runs when recording begins.
 
 use super::*;
 

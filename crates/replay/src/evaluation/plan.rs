@@ -1,4 +1,6 @@
-//! Plans which layouts the figures replay on which caches.
+//! Plans which layouts the figures of the evaluation replay on which caches.
+//!
+//! This module has only data and arithmetic. It makes no layout and replays nothing.
 
 use serde::Serialize;
 use sim::MachineModel;

@@ -1,4 +1,7 @@
-//! The accesses of one instruction, given to its uops.
+//! Gives the accesses of one instruction to its uops.
+//!
+//! Input: the accesses of a block, in order. Output: for each uop that loads or stores, its access.
+//! This module simulates nothing.
 
 use super::uop::DataAccess;
 

@@ -119,8 +119,9 @@ impl BranchUnit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Replacement;
     use crate::core::description::TargetLevel;
-    use crate::geometry::{CacheGeometry, Replacement};
+    use crate::geometry::CacheGeometry;
     use BranchOutcome::{Followed, Mispredicted, Resteered};
 
     fn unit() -> BranchUnit {

@@ -1,4 +1,6 @@
-//! What a core counts, for one mode.
+//! The counters of a core, for one mode.
+//!
+//! This module has only data and sums.
 
 use super::slots::{GraduationSlots, Slots};
 use crate::branch_counters::BranchCounters;

@@ -3,6 +3,8 @@
 //!
 //! All latencies are whole cycles. Those of the L2, the L3 and memory are the machine's
 //! [`Latencies`], from the load to its use.
+//!
+//! Input: numbers. Output: a [`CoreDescription`]. This module simulates nothing.
 
 use super::direction;
 use super::history;

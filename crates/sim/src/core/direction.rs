@@ -4,6 +4,8 @@
 //! The history is the path of taken branches, as in Intel's processors since Haswell (Yavarzadeh et
 //! al., "Half&Half: Demystifying Intel's Directional Branch Predictors", IEEE S&P 2023, section 3).
 //! There is no predictor of loops and no statistical corrector. Tables have one way.
+//!
+//! Input: conditional branches with their outcomes, in order. Output: each prediction.
 
 use super::history::PathHistory;
 use super::tagged::{Place, TableHistory, TaggedTable};

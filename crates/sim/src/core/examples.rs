@@ -2,7 +2,8 @@
 
 use super::description::*;
 use super::serialising::Serialising;
-use crate::geometry::{CacheGeometry, Replacement::Lru};
+use crate::Replacement::Lru;
+use crate::geometry::CacheGeometry;
 use crate::machine::{CacheDescription, ItlbDescription, MachineModel, MemoryDescription};
 use crate::time::{Latencies, SimpleModel};
 

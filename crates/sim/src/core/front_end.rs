@@ -390,7 +390,7 @@ mod tests {
     fn what_ran_before_comes_from_the_uop_cache() {
         let mut fetching = Fetching::new();
         fetching.front.uop_cache = Some(UopCache {
-            cache: Cache::new(CacheGeometry::tlb(4, 4, crate::geometry::Replacement::Lru).unwrap()),
+            cache: Cache::new(CacheGeometry::tlb(4, 4, crate::Replacement::Lru).unwrap()),
             slots: 2,
             width: 4,
         });

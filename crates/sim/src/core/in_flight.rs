@@ -2,6 +2,8 @@
 //!
 //! A cache holds a line from its request on. These registers say until when it is not there yet.
 //! Requests come in program order, so their times can go back and forth.
+//!
+//! Input: requests with their cycles. Output: the cycle in which each line is there.
 
 use crate::line::LineId;
 

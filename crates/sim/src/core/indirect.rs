@@ -1,6 +1,8 @@
 //! Predicts the targets of indirect branches by the path to them: tagged tables of targets with
 //! longer and longer histories (ITTAGE: Seznec, "A 64-Kbytes ITTAGE indirect branch predictor",
 //! JWAC-2, 2011). Where no table has the branch, the branch target buffer's last target holds.
+//!
+//! Input: indirect branches with their targets, in order. Output: each prediction.
 
 use super::history::PathHistory;
 use super::tagged::{Place, TableHistory, TaggedTable};

@@ -1,4 +1,7 @@
-//! The last values of a stream: what a queue with a fixed number of entries remembers.
+//! The last values of a stream, for a queue with a fixed number of entries.
+//!
+//! Input: one value after the other. Output: the value that lies as many steps back as the queue
+//! has entries.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Ring<T> {

@@ -1,4 +1,7 @@
-//! The instructions that let nothing overtake them.
+//! The kinds of serialising instructions: they wait for all earlier instructions, and no later one
+//! overtakes them.
+//!
+//! This module has only names. The machine's file says how many cycles each kind takes.
 
 /// The instructions that let nothing overtake them. A machine says what each costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,6 +8,9 @@
 //! could, the oldest one says why.
 //!
 //! [`SlotMeter`] stands at a slot of a cycle. It moves forward, and counts what it passes.
+//!
+//! Input: the cycles of slots, in program order. Output: counts of uses and losses, which add up to
+//! all slots.
 
 use std::ops::{AddAssign, Sub};
 

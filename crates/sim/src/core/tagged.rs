@@ -2,6 +2,9 @@
 //!
 //! The predictors of directions and of targets are made of such tables, each with a longer history
 //! than the one before. The entry of the longest history that is there predicts.
+//!
+//! Input: an address and a path. Output: the entry, or none. This module does not know what an
+//! entry predicts.
 
 use super::history::{Folded, PathHistory};
 use crate::branches::CodeAddr;

@@ -1,4 +1,8 @@
-//! TLBs: the first level of code or of data, and what lies behind both.
+//! The TLBs of a core: the first level of code or of data, and the second level and page walks
+//! behind both.
+//!
+//! Input: pages, and the cycles in which they are asked for. Output: the cycle in which each
+//! translation is known. This module reads no page tables.
 
 use super::description::CoreMemoryDescription;
 use super::in_flight::InFlight;
@@ -91,7 +95,7 @@ impl FirstTlb {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
     use crate::line::Mode;
 
     #[test]

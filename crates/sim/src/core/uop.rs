@@ -3,6 +3,8 @@
 //!
 //! The maker of a stream turns each instruction into uops once. The core reads nothing else: it
 //! knows no instruction set.
+//!
+//! This module has only data.
 
 use super::serialising::Serialising;
 use crate::branches::{Branch, CodeAddr};

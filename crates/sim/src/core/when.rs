@@ -4,6 +4,8 @@
 //! determined by data that the L1D lacked, the lowest bit is set. The larger of two values is the
 //! later one; of two in the same cycle, the one that waited for memory. So one `max` finds both the
 //! cycle and its cause.
+//!
+//! This module has only data and comparisons.
 
 /// A cycle and whether memory determined it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,7 @@
 //! The options of `--ab`, and what they mean together.
+//!
+//! Input: what was typed. Output: a plan, or an error that says which options do not fit together.
+//! This module does nothing to the machine.
 
 use super::state::Method;
 use anyhow::{Result, bail, ensure};

@@ -1,5 +1,7 @@
-//! Two kernels that are booted alternately: begins, resumes after each reboot, and ends on the
-//! kernel that ran first.
+//! Two kernels that are booted alternately.
+//!
+//! Input: the state of the run. Output: the next boot, or the result. A run begins, resumes after
+//! each reboot, and ends on the kernel that ran first.
 
 use super::merged::merged;
 use super::state::{Kernel, Measurement, RunningKernel, State};

@@ -2,6 +2,8 @@
 //!
 //! A boot is one sample of where the kernel's own data lie. So the merged result has one value for
 //! each boot, and its interval is that over boots.
+//!
+//! Input: results of single boots. Output: one result. This module measures nothing.
 
 use crate::result::{Entry, Measured, Outcome, Results};
 use crate::statistics::median;

@@ -2,6 +2,8 @@
 //!
 //! Rounds come in turns: off, on, on, off, and so on, so that a drift of the machine meets both
 //! states alike, and the change is switched once a turn.
+//!
+//! Input: two commands and the benchmarks. Output: two results. The change is off in the end.
 
 use crate::clock::Moment;
 use crate::measure::{Run, Settings};

@@ -1,4 +1,7 @@
-//! The split of a speedup into technology and architecture, as numbers.
+//! Splits a speedup into technology and architecture.
+//!
+//! Input: two results and the ratio of technology. Output: P, T and A (Nellans 2005, section 3).
+//! This module prints nothing.
 
 use super::nellans;
 use crate::compare::both;

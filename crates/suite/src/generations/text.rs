@@ -1,4 +1,6 @@
-//! Two generations as tables for people.
+//! Tables of two generations, for people.
+//!
+//! Input: the comparison of two results. Output: text. Counts nothing.
 
 use super::nellans::{KERNEL, TECHNOLOGY, WHOLE};
 use super::split::{Generations, Share, Speedup};

@@ -1,4 +1,6 @@
-//! The public suites: which program, which command line, which figure.
+//! The public suites: program, command line, and the reader of the printed figure.
+//!
+//! This module has only data. `run.rs` runs them.
 
 use super::figures;
 

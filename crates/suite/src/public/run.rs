@@ -3,6 +3,8 @@
 //!
 //! Each run is a new process that may use every CPU, as its authors meant it; the figure is the one
 //! that the program prints.
+//!
+//! Input: the programs of `list.rs`. Output: a result. A program that is not installed is named.
 
 use super::list::{Public, Server};
 use super::server::{self, Pages, Running};

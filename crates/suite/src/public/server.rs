@@ -1,4 +1,6 @@
-//! What a public suite talks to: a program that listens, or pages from this process.
+//! The servers that a public suite talks to: a program that listens, or pages from this process.
+//!
+//! Input: a command and a port. Output: a running server. It ends when its value is dropped.
 
 use anyhow::{Context, Result, bail};
 use host::interrupt;

@@ -1,0 +1,28 @@
+//! What the registry knows of a layout algorithm.
+//!
+//! The file of an algorithm gives an [`AlgorithmRow`]; [`crate::Algorithm`] is made of them. A row
+//! orders nothing itself.
+
+use crate::graph::{Graph, Ordered};
+use crate::validate::InputError;
+
+/// What an algorithm uses of a profile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Uses {
+    /// Nothing: it is a control.
+    Nothing,
+    /// Counts.
+    Counts,
+    /// Counts and [`Graph::temporal_edges`].
+    TemporalEdges,
+}
+
+/// An algorithm with its paper's parameters.
+#[derive(Clone, Copy)]
+pub(crate) struct AlgorithmRow {
+    /// What it is called in commands and files.
+    pub name: &'static str,
+    pub uses: Uses,
+    /// Orders a graph. Only controls look at the seed.
+    pub order: fn(&Graph, u64) -> Result<Ordered, InputError>,
+}
