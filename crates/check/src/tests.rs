@@ -239,6 +239,7 @@ fn map() -> Placement {
             block(0x20, 4, 0x20, 2, 0, Ending::JumpDropped),
             block(0x30, 2, 0x22, 2, 0, Ending::Same),
         ],
+        ..Placement::default()
     }
 }
 

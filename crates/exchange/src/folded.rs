@@ -17,7 +17,7 @@ pub(crate) const FOLDED: Format = Format {
 
 /// Instructions of each chain itself; lines ascending. The first frame is user, kernel or idle, the
 /// second the service, then come functions.
-pub fn folded(tree: &CallTree) -> String {
+pub(crate) fn folded(tree: &CallTree) -> String {
     let mut lines: Vec<String> = Vec::new();
     for service in &tree.services {
         for (node, cost) in service.costs.iter().filter(|(_, cost)| cost.instructions > 0) {
@@ -36,7 +36,7 @@ pub fn folded(tree: &CallTree) -> String {
 }
 
 /// The two outermost frames of a service.
-pub fn frames(service: &ServiceCalls) -> [String; 2] {
+pub(crate) fn frames(service: &ServiceCalls) -> [String; 2] {
     let mode = match service.kind {
         ServiceKind::User => "user",
         ServiceKind::Idle => "idle",
@@ -46,7 +46,7 @@ pub fn frames(service: &ServiceCalls) -> [String; 2] {
 }
 
 /// The name of a service for people.
-pub fn title(service: &ServiceCalls) -> String {
+pub(crate) fn title(service: &ServiceCalls) -> String {
     service_title(service.kind, &service.name)
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn service_title(kind: ServiceKind, name: &str) -> String {
 
 /// A name with characters replaced that would end the frame or the line. Names of processes may
 /// contain any character.
-pub fn frame(name: &str) -> String {
+pub(crate) fn frame(name: &str) -> String {
     let safe = |character: char| match character {
         ';' => ':',
         character if character.is_control() => '?',

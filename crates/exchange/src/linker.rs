@@ -28,7 +28,7 @@ pub(crate) const SYMBOL_ORDER: Format = Format {
 ///
 /// # Errors
 /// The profile belongs to another image.
-pub fn call_graph(subject: &ExportSubject) -> Result<String> {
+pub(crate) fn call_graph(subject: &ExportSubject) -> Result<String> {
     let name = |block: BlockIndex| subject.image.function_of(block).name.as_str();
     let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let calls = subject.profile.calls.iter().map(|(&ends, &count)| (ends, count));
@@ -49,7 +49,7 @@ pub fn call_graph(subject: &ExportSubject) -> Result<String> {
 
 /// The file for `--symbol-ordering-file`: the functions with hot blocks, in the order of their
 /// first hot blocks in the layout.
-pub fn symbol_order(subject: &ExportSubject, layout: &Layout) -> String {
+pub(crate) fn symbol_order(subject: &ExportSubject, layout: &Layout) -> String {
     let mut named = BTreeSet::new();
     let mut text = String::new();
     for run in &layout.runs[..layout.hot] {

@@ -54,7 +54,7 @@ struct ClangBlock {
 }
 
 /// The hot code: clusters of blocks in their new order.
-pub struct Clusters {
+pub(crate) struct Clusters {
     /// For each function, the ids of the blocks of each cluster. The entry, with id 0, begins the
     /// first cluster.
     functions: BTreeMap<String, Vec<Vec<u32>>>,
@@ -81,7 +81,7 @@ pub(crate) const PROPELLER_LD: Format = Format {
 ///
 /// # Errors
 /// The image has no maps of blocks, or `llvm-readobj` cannot be run.
-pub fn clusters(subject: &ExportSubject, layout: &Layout) -> Result<Clusters> {
+pub(crate) fn clusters(subject: &ExportSubject, layout: &Layout) -> Result<Clusters> {
     let output_text =
         ask_llvm("llvm-readobj", &["--bb-addr-map", "--elf-output-style=JSON"], subject.path, "")?;
     let files: Vec<BlockMapFile> = serde_json::from_str(&output_text)

@@ -114,12 +114,7 @@ impl CoreRun {
     }
 
     /// Runs fragments that were added before. `data`: the accesses of their executions.
-    pub fn run(
-        &mut self,
-        fragments_run: &[FragmentId],
-        codes: &UopCodes,
-        data: Option<&DataFlow>,
-    ) {
+    pub fn run(&mut self, fragments_run: &[FragmentId], codes: &UopCodes, data: Option<&DataFlow>) {
         let Some(code) = codes.of(&self.core) else { return };
         let mut executions = data.map_or(&[][..], |data| &data.executions).iter();
         let mut accesses = data.map(DataFlow::accesses);

@@ -244,6 +244,7 @@ mod tests {
             seed: 0,
             profile: "none".to_owned(),
             hot: runs.len(),
+            call_padding: CallPadding::Kept,
             runs: runs.iter().map(run).collect(),
         }
     }

@@ -72,7 +72,7 @@ impl CpuWatch {
 
     /// The CPU that runs now, while it makes a translation of code at this address. The translation
     /// may be executed later. Must be called in a callback that reads registers.
-    pub fn now(&mut self, addr: RunAddr) -> Option<CpuId> {
+    pub(crate) fn now(&mut self, addr: RunAddr) -> Option<CpuId> {
         let first = self.registers.likely(addr.is_kernel());
         self.find(first).or_else(|| {
             let second = self.registers.likely(!addr.is_kernel());

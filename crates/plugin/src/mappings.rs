@@ -18,19 +18,19 @@ const NONE: u64 = u64::MAX;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
 /// The mappings of each CPU: of several, each translates by its own page tables and TLB.
-pub struct CpuMappings {
+pub(crate) struct CpuMappings {
     by_cpu: Vec<PageMappings>,
     current: usize,
 }
 
 impl CpuMappings {
-    pub fn new(cpus: CpuCount, page_offset_base: Option<u64>) -> CpuMappings {
+    pub(crate) fn new(cpus: CpuCount, page_offset_base: Option<u64>) -> CpuMappings {
         let by_cpu = cpus.cpus().map(|_| PageMappings::new(page_offset_base)).collect();
         CpuMappings { by_cpu, current: 0 }
     }
 
     /// The CPU that executes from now on. A CPU that does not exist changes nothing.
-    pub fn executes(&mut self, cpu: CpuId) {
+    pub(crate) fn executes(&mut self, cpu: CpuId) {
         if usize::from(cpu.0) < self.by_cpu.len() {
             self.current = cpu.0.into();
         }
@@ -38,12 +38,12 @@ impl CpuMappings {
 
     /// The mappings of the CPU that executes.
     #[inline]
-    pub fn current(&mut self) -> &mut PageMappings {
+    pub(crate) fn current(&mut self) -> &mut PageMappings {
         &mut self.by_cpu[self.current]
     }
 }
 
-pub struct PageMappings {
+pub(crate) struct PageMappings {
     /// Pages whose mapping was recorded, by their low bits.
     filter: Box<[u64; FILTER]>,
     recorded: HashMap<u64, Mapping>,

@@ -17,7 +17,7 @@ use trace::{CpuCount, CpuId};
 
 /// The turn of a CPU, and the accesses that belong to it.
 #[derive(Clone, Copy)]
-pub struct DataTurn<'a> {
+pub(crate) struct DataTurn<'a> {
     pub data: &'a DataFlow,
     pub flow: &'a ExecutionFlow,
     /// Of the first fragments that are executions, this number already made their accesses.
@@ -47,7 +47,7 @@ pub struct LineSharing {
 }
 
 /// The coherent caches of one machine during a replay.
-pub struct CoherentRun {
+pub(crate) struct CoherentRun {
     caches: CoherentCaches,
     cpus: Vec<CoreId>,
 }
@@ -57,7 +57,7 @@ impl CoherentRun {
     ///
     /// # Errors
     /// The machine has fewer cores than the recording has CPUs.
-    pub fn new(machine: &MachineModel, cpus: CpuCount) -> Result<Option<CoherentRun>> {
+    pub(crate) fn new(machine: &MachineModel, cpus: CpuCount) -> Result<Option<CoherentRun>> {
         let Some(caches) = CoherentCaches::new(machine).filter(|_| cpus != CpuCount::ONE) else {
             return Ok(None);
         };
@@ -73,7 +73,7 @@ impl CoherentRun {
     }
 
     /// Simulates a turn. `lines` and `pages` give what a fragment fetches.
-    pub fn run<'f>(
+    pub(crate) fn run<'f>(
         &mut self,
         cpu: CpuId,
         fragments_run: &[FragmentId],
@@ -137,7 +137,7 @@ impl CoherentRun {
     }
 
     /// What was counted so far.
-    pub fn counts(&self) -> CoherenceCounts {
+    pub(crate) fn counts(&self) -> CoherenceCounts {
         let mut lines: Vec<LineSharing> = self
             .caches
             .shared_lines()

@@ -346,7 +346,7 @@ impl ReplayRun<'_, '_> {
             }
         };
         let flow = &**flow;
-        let turn = patterns.map(|_| DataTurn { data: &**data, flow, ahead: before, rest });
+        let turn = patterns.map(|_| DataTurn { data, flow, ahead: before, rest });
         let run = |simulation: &mut Simulation<'_>| simulation.run(cpu, fragments_run, codes, turn);
         simulations.par_iter_mut().for_each(run);
         if let Some(ahead) = ahead.get_mut(usize::from(cpu.0)) {

@@ -264,7 +264,7 @@ fn access_data(
 
 /// The amounts of one run of a fragment, which are the same on every machine.
 #[derive(Clone, Copy)]
-pub struct FragmentAmounts {
+pub(crate) struct FragmentAmounts {
     translation: TranslationId,
     /// No instruction of its translation block runs: it is not an execution.
     pub late: bool,

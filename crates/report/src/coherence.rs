@@ -4,7 +4,7 @@ use crate::text_table::TextTable;
 use replay::results::{CoherenceResult, CpuResult};
 
 /// A line for each CPU and mode, for each layout. Empty when no layout has such counters.
-pub fn text(machine: &str, results: &[(String, &CoherenceResult)]) -> String {
+pub(crate) fn text(machine: &str, results: &[(String, &CoherenceResult)]) -> String {
     if results.is_empty() {
         return String::new();
     }

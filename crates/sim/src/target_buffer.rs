@@ -35,7 +35,7 @@ impl TargetBuffer {
 
     /// Whether the buffer has the branch at `at`. The order of its entries does not change.
     #[inline]
-    pub fn holds(&self, at: CodeAddr) -> bool {
+    pub(crate) fn holds(&self, at: CodeAddr) -> bool {
         let first = (at.0 & self.set_mask) as usize * self.ways;
         at != EMPTY && self.at[first..first + self.ways].contains(&at)
     }
@@ -43,7 +43,7 @@ impl TargetBuffer {
     /// Learns that the branch at `at` goes to `target`. Returns the target that the buffer had
     /// before.
     #[inline]
-    pub fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
+    pub(crate) fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
         let first = (at.0 & self.set_mask) as usize * self.ways;
         let set = &mut self.at[first..first + self.ways];
         let targets = &mut self.targets[first..first + self.ways];

@@ -19,6 +19,7 @@ use crate::machine::Machine;
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
 use guest::{GuestEnd, GuestOutcome};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -132,20 +133,25 @@ fn fuzz(guest: &Guest, seconds: u64, seed: u64, groups: &str) -> Result<()> {
         boot.time_limit = Duration::from_secs(2 * seconds) + OVERHEAD;
         boot.notes = Some(notes.clone());
     })?;
+    keep_console(&outcome, seed)?;
     judge(&outcome, seed, &notes)
+}
+
+/// Keeps what the kernel said, so that every report can be read.
+fn keep_console(outcome: &GuestOutcome, seed: u64) -> Result<()> {
+    let path = PathBuf::from(format!("target/live-fuzz/seed-{seed}.log"));
+    std::fs::create_dir_all("target/live-fuzz")?;
+    std::fs::write(&path, &outcome.console)?;
+    println!("the kernel's log: {}", path.display());
+    Ok(())
 }
 
 fn judge(outcome: &GuestOutcome, seed: u64, notes: &Path) -> Result<()> {
     println!("-- {}, seed {seed}, {:.0} s", MACHINE.name, outcome.elapsed.as_secs_f64());
     print!("{}", outcome.output);
     let reports = reports::find(&outcome.console);
-    if !reports.other_races.is_empty() {
-        println!("{} races of the kernel's own, without the module:", reports.other_races.len());
-        let mut races = reports.other_races.clone();
-        races.sort_by_key(|line| line.split("] ").nth(1));
-        races.dedup_by_key(|line| line.split("] ").nth(1).unwrap_or_default().to_owned());
-        races.iter().for_each(|race| println!("  {race}"));
-    }
+    print_kinds("races of the kernel's own", &reports.other_races);
+    print_kinds("reports", &reports.complaints);
     let ended = outcome.end == GuestEnd::Exited(0);
     if ended && reports.complaints.is_empty() && !outcome.output.contains("FAILED") {
         return Ok(());
@@ -163,6 +169,19 @@ fn judge(outcome: &GuestOutcome, seed: u64, notes: &Path) -> Result<()> {
         outcome.end,
         reports.complaints.len()
     )
+}
+
+/// Prints the lines that differ in more than their time, with how often each came.
+fn print_kinds(what: &str, lines: &[&str]) {
+    if lines.is_empty() {
+        return;
+    }
+    println!("{} {what}:", lines.len());
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in lines {
+        *kinds.entry(line.split_once("] ").map_or(*line, |(_, text)| text)).or_default() += 1;
+    }
+    kinds.iter().for_each(|(kind, count)| println!("  {count:4} × {kind}"));
 }
 
 #[cfg(test)]

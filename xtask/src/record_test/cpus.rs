@@ -89,7 +89,7 @@ fn boot(
 
 /// Records data accesses, twice. The processes store a byte at the same addresses, and each has its
 /// own pages there.
-pub fn accesses_have_their_cpu(machine: &TestedMachine, cpus: u8) -> Result<()> {
+pub(super) fn accesses_have_their_cpu(machine: &TestedMachine, cpus: u8) -> Result<()> {
     let facts = machine.kernel.task_facts()?;
     let base = facts.page_offset_base.context("the kernel has no page_offset_base")?;
     let base = format!("{:#x}", base.0);

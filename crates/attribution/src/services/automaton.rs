@@ -207,7 +207,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     /// Ends the recording. Open services count up to here.
-    pub fn finish(mut self) -> (Attributed, M) {
+    pub(super) fn finish(mut self) -> (Attributed, M) {
         self.meter.finish();
         self.book();
         for at in 0..self.tasks.len() {

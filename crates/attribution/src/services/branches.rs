@@ -37,7 +37,7 @@ pub(super) struct BranchMeter {
 
 impl BranchMeter {
     /// `predicts`: whether branch prediction is counted by itself.
-    pub fn new(machines: &[MachineModel], predicts: bool) -> Result<BranchMeter> {
+    pub(super) fn new(machines: &[MachineModel], predicts: bool) -> Result<BranchMeter> {
         let core = |machine| {
             let core = CoreRun::new(machine)?;
             anyhow::Ok(core.map(|core| (core, CoreSlots::default())))

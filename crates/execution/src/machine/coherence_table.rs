@@ -39,7 +39,10 @@ impl MachineFileReader<'_> {
     ///
     /// # Errors
     /// A number has no source, or contradicts another: the rule and the line.
-    pub fn coherence(&self, spanned: &Spanned<CoherenceText>) -> Result<CoherenceDescription> {
+    pub(super) fn coherence(
+        &self,
+        spanned: &Spanned<CoherenceText>,
+    ) -> Result<CoherenceDescription> {
         let text = spanned.get_ref();
         let clusters = *self.sourced(&text.clusters)?;
         if (clusters > 1) != text.cluster.is_some() {

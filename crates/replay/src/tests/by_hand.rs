@@ -98,6 +98,7 @@ pub(super) fn moved() -> Placement {
             placed(0x1c, 13, 0x288, 13, 2, Ending::Same),     // behind the call: jumps to E
             placed(0x29, 10, 0x300, 13, 0, Ending::Same),     // jmp A, near
         ],
+        ..Placement::default()
     }
 }
 

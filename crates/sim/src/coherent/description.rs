@@ -1,8 +1,8 @@
 //! What makes a machine a multiprocessor: cores, clusters, the protocol, and what it costs to reach
 //! another core.
 
+use crate::Replacement;
 use crate::machine::MachineModel;
-use crate::replacement::Replacement;
 use thiserror::Error;
 
 /// How the private caches of cores agree on a line. Both protocols invalidate: a core that writes

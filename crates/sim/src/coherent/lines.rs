@@ -123,7 +123,7 @@ impl LineTable {
     const LINES: usize = 1 << 10;
 
     #[inline]
-    pub fn record(&mut self, line: LineId) -> &mut LineRecord {
+    pub(super) fn record(&mut self, line: LineId) -> &mut LineRecord {
         let at = line.index() as usize / LineTable::LINES;
         if at >= self.neighbourhoods.len() {
             self.neighbourhoods.resize(at + 1, None);
@@ -135,13 +135,17 @@ impl LineTable {
 
     /// The line's sharing, if a core lost it before.
     #[inline]
-    pub fn sharing(&mut self, record: LineRecord) -> Option<&mut SharedLine> {
+    pub(super) fn sharing(&mut self, record: LineRecord) -> Option<&mut SharedLine> {
         let at = record.shared.checked_sub(1)?;
         self.shared.get_mut(at as usize)
     }
 
     /// The line's sharing; `record` is the line's.
-    pub fn sharing_or_new(&mut self, line: LineId, record: &mut LineRecord) -> &mut SharedLine {
+    pub(super) fn sharing_or_new(
+        &mut self,
+        line: LineId,
+        record: &mut LineRecord,
+    ) -> &mut SharedLine {
         if record.shared == 0 {
             self.shared.push(SharedLine {
                 line,
@@ -157,7 +161,7 @@ impl LineTable {
         &mut self.shared[record.shared as usize - 1]
     }
 
-    pub fn all_shared(&self) -> &[SharedLine] {
+    pub(super) fn all_shared(&self) -> &[SharedLine] {
         &self.shared
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct L1 {
 }
 
 impl L1 {
-    pub fn new(geometry: CacheGeometry, line: u32) -> L1 {
+    pub(super) fn new(geometry: CacheGeometry, line: u32) -> L1 {
         L1 {
             tags: TagArray::new(geometry),
             recent: vec![NOTHING_RECENT; geometry.sets() as usize],
@@ -37,13 +37,13 @@ impl L1 {
     }
 
     #[inline]
-    pub fn line(&self, addr: PhysAddr) -> LineId {
+    pub(super) fn line(&self, addr: PhysAddr) -> LineId {
         LineId::physical(addr.0 >> self.line_log2)
     }
 
     /// Whether the access would change nothing.
     #[inline]
-    pub fn changes_nothing(&self, line: LineId, parts: LineParts, is_store: bool) -> bool {
+    pub(super) fn changes_nothing(&self, line: LineId, parts: LineParts, is_store: bool) -> bool {
         let recent = &self.recent[self.tags.set_of(line)];
         let known = if is_store { recent.stores } else { recent.loads };
         recent.line == line && parts.within(known)
@@ -57,7 +57,7 @@ impl L1 {
     }
 
     /// Forgets what is known of the lines within a line of the L2.
-    pub fn forget(&mut self, unit: LineId, unit_log2: u32) {
+    pub(super) fn forget(&mut self, unit: LineId, unit_log2: u32) {
         for line in self.lines_within(unit, unit_log2) {
             let recent = &mut self.recent[self.tags.set_of(line)];
             if recent.line == line {
@@ -66,7 +66,7 @@ impl L1 {
         }
     }
 
-    pub fn remove(&mut self, unit: LineId, unit_log2: u32) {
+    pub(super) fn remove(&mut self, unit: LineId, unit_log2: u32) {
         self.forget(unit, unit_log2);
         for line in self.lines_within(unit, unit_log2) {
             self.tags.remove(line);

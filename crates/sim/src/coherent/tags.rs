@@ -14,14 +14,14 @@ pub(super) struct TagArray {
 }
 
 impl TagArray {
-    pub fn new(geometry: CacheGeometry) -> TagArray {
+    pub(super) fn new(geometry: CacheGeometry) -> TagArray {
         let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
         TagArray { set_mask: geometry.sets() - 1, ways, lines: vec![LineId::NONE; sets * ways] }
     }
 
     /// The number of the line's set.
     #[inline]
-    pub fn set_of(&self, line: LineId) -> usize {
+    pub(super) fn set_of(&self, line: LineId) -> usize {
         (line.index() & self.set_mask) as usize
     }
 
@@ -33,7 +33,7 @@ impl TagArray {
 
     /// Uses the line. False: it is not there, and nothing changes.
     #[inline]
-    pub fn touch(&mut self, line: LineId) -> bool {
+    pub(super) fn touch(&mut self, line: LineId) -> bool {
         let set = self.set(line);
         match set.iter().position(|&held| held == line) {
             Some(at) => {
@@ -45,27 +45,27 @@ impl TagArray {
     }
 
     /// Whether the line is there.
-    pub fn contains(&self, line: LineId) -> bool {
+    pub(super) fn contains(&self, line: LineId) -> bool {
         let first = self.set_of(line) * self.ways;
         self.lines[first..first + self.ways].contains(&line)
     }
 
     /// Brings in a line that is not there. Returns the line that left.
-    pub fn insert(&mut self, line: LineId) -> Option<LineId> {
+    pub(super) fn insert(&mut self, line: LineId) -> Option<LineId> {
         let set = self.set(line);
         set.rotate_right(1);
         occupied(std::mem::replace(&mut set[0], line))
     }
 
     /// Uses the line, and brings it in when it is not there.
-    pub fn keep(&mut self, line: LineId) {
+    pub(super) fn keep(&mut self, line: LineId) {
         if !self.touch(line) {
             self.insert(line);
         }
     }
 
     /// Takes the line away, if it is there.
-    pub fn remove(&mut self, line: LineId) {
+    pub(super) fn remove(&mut self, line: LineId) {
         let set = self.set(line);
         if let Some(at) = set.iter().position(|&held| held == line) {
             set[at..].rotate_left(1);
@@ -79,7 +79,7 @@ impl TagArray {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Replacement;
+    use crate::Replacement;
 
     #[test]
     fn a_line_that_was_taken_away_leaves_room() {

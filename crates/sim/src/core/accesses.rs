@@ -37,7 +37,7 @@ impl<'a> OwnAccesses<'a> {
 
     /// Whether the instruction accesses anything.
     #[inline]
-    pub fn any(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         !self.all.is_empty()
     }
 

@@ -56,7 +56,7 @@ impl PathHistory {
 
     /// The two oldest bits of the newest `length`, an even number: the older one is bit 1.
     #[inline]
-    pub fn leaving(&self, length: u32) -> u32 {
+    pub(super) fn leaving(&self, length: u32) -> u32 {
         let place = (self.start + length as usize - 2) % BITS;
         (self.ring[place / 64 % (BITS / 64)] >> (place % 64)) as u32 & 3
     }
@@ -94,7 +94,7 @@ impl Folded {
     /// A branch left `footprint`. `leaving`: the bits that leave the path for it, as
     /// [`PathHistory::leaving`] gives them for [`Folded::length`].
     #[inline]
-    pub fn push(&mut self, leaving: u32, footprint: u32) {
+    pub(super) fn push(&mut self, leaving: u32, footprint: u32) {
         let turned = (self.value << self.turn | self.value >> (self.bits - self.turn)) & self.mask;
         let mut value = turned ^ self.leaving[leaving as usize & 3];
         let mut footprint = footprint & self.seen;
@@ -107,7 +107,7 @@ impl Folded {
 
     /// The number of bits of the path.
     #[inline]
-    pub fn length(&self) -> u32 {
+    pub(super) fn length(&self) -> u32 {
         self.length
     }
 

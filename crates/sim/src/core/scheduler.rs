@@ -41,7 +41,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     /// `entries` must lie between 1 and 65535.
-    pub fn new(entries: u32) -> Scheduler {
+    pub(super) fn new(entries: u32) -> Scheduler {
         let mut scheduler = Scheduler {
             first: When::START.value(),
             end: When::START.value() + AHEAD,
@@ -58,13 +58,13 @@ impl Scheduler {
 
     /// The cycle from which a place is free.
     #[inline]
-    pub fn free(&self) -> When {
+    pub(super) fn free(&self) -> When {
         When::of_value(self.first)
     }
 
     /// Takes the place that is free first, until `leaves`.
     #[inline]
-    pub fn enter(&mut self, leaves: When) {
+    pub(super) fn enter(&mut self, leaves: When) {
         let leaves = leaves.value();
         let day = self.first as usize % DAYS;
         self.counts[day] -= 1;
@@ -193,6 +193,6 @@ mod tests {
 
     /// Odd numbers are cycles that memory determined.
     fn naive_when(number: u64) -> When {
-        When::new(number / 2, number % 2 != 0)
+        When::new(number / 2, !number.is_multiple_of(2))
     }
 }

@@ -48,7 +48,7 @@ impl TableHistory {
     }
 
     #[inline]
-    pub fn push(&mut self, history: &PathHistory, footprint: u32) {
+    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
         let leaving = history.leaving(self.index.length());
         self.index.push(leaving, footprint);
         self.tags.iter_mut().for_each(|tag| tag.push(leaving, footprint));

@@ -32,13 +32,13 @@ impl When {
 
     /// The number by which values are compared: 2 × cycle, and 1 more if memory determined it.
     #[inline]
-    pub fn value(self) -> u64 {
+    pub(super) fn value(self) -> u64 {
         self.0
     }
 
     /// The value with this number.
     #[inline]
-    pub fn of_value(number: u64) -> When {
+    pub(super) fn of_value(number: u64) -> When {
         When(number)
     }
 

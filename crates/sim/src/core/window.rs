@@ -289,7 +289,7 @@ impl Window {
     }
 
     /// The cycle in which the slot that was dispatched last is complete.
-    pub fn complete(&self) -> u64 {
+    pub(super) fn complete(&self) -> u64 {
         if self.open { self.slot.complete.cycle() } else { self.dispatch.cycle() }
     }
 

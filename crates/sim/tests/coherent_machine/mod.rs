@@ -8,7 +8,7 @@ use kernlane_sim::{
 
 /// Sizes in bytes; lines of the L1s and of the L2.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     pub l1: u64,
     pub l2: u64,
     pub l3: Option<u64>,
@@ -17,12 +17,12 @@ pub struct Sizes {
 }
 
 /// Big enough that nothing is ever evicted.
-pub const LARGE: Sizes =
+pub(crate) const LARGE: Sizes =
     Sizes { l1: 4 << 10, l2: 64 << 10, l3: Some(1 << 20), l1_line: 64, l2_line: 64 };
 
 /// L1s of one way, an L2 of two ways, an L3 of four. Another core answers after 50 cycles, another
 /// cluster after 90, the L2 after 10, the L3 after 40, memory after 100.
-pub fn machine(cores: u64, clusters: u64, protocol: Protocol, sizes: Sizes) -> MachineModel {
+pub(crate) fn machine(cores: u64, clusters: u64, protocol: Protocol, sizes: Sizes) -> MachineModel {
     let cache = |size, ways, line| {
         CacheDescription::new(size, ways, line, Replacement::Lru).expect("the sizes are whole sets")
     };
