@@ -60,6 +60,9 @@ impl Visit<'_> for NamedPaths {
         self.of_use(&item.tree, &mut ModulePath::new());
     }
 
+    /// `pub(super)` says who may use an item. It uses nothing.
+    fn visit_visibility(&mut self, _: &syn::Visibility) {}
+
     fn visit_path(&mut self, path: &syn::Path) {
         self.0.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         visit::visit_path(self, path);

@@ -349,7 +349,7 @@ fn paddings(
 /// A kernel that boots with `retbleed=stuff` would take no-ops in front of an entry for padding,
 /// and write its template over them. So where padding was dropped, code of other functions must not
 /// consist of no-ops there.
-fn prove_dropped(
+pub(super) fn prove_dropped(
     old: &KernelFile,
     new: &KernelFile,
     dropped: &HashMap<u64, u64>,

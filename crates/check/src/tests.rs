@@ -1,8 +1,11 @@
 //! Checks kernels of a few dozen bytes: a correct rearrangement, wrong ones, and damaged files.
 
+use super::correspond::prove_dropped;
+use super::verdict::Findings;
 use super::{CheckedKernel, check, kallsyms, kernel::KernelFile, relocs::Relocs};
 use image::address::LinkAddr;
-use image::place::{Ending, PlacedBlock, Placement};
+use image::place::{CallPadding, Ending, PlacedBlock, Placement};
+use std::collections::HashMap;
 
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 const DATA: u64 = 0xffff_ffff_8200_0000;
@@ -243,6 +246,14 @@ fn map() -> Placement {
     }
 }
 
+/// The old kernel, with two bytes of call padding in front of g.
+fn padded() -> TestKernel {
+    let mut kernel = old();
+    kernel.text[0x0e..0x10].fill(0x90);
+    kernel.symbols.push(TestSymbol("__pfx_g", TEXT + 0x0e, 2));
+    kernel
+}
+
 /// The kinds of difference between the old kernel and `new`.
 fn kinds(new: &TestKernel, map: &Placement) -> Vec<&'static str> {
     kinds_between(&old(), new, map)
@@ -269,6 +280,39 @@ fn a_kernel_is_equal_to_itself() {
 #[test]
 fn a_correct_rearrangement_is_proved() {
     assert_eq!(kinds(&new(), &map()), Vec::<&str>::new());
+}
+
+/// Call padding may vanish with its name, if the map says so and the padding was no-ops.
+#[test]
+fn only_a_map_drops_call_padding() {
+    let dropped = Placement { call_padding: CallPadding::Dropped, ..map() };
+    assert_eq!(kinds_between(&padded(), &new(), &dropped), [""; 0]);
+    assert_eq!(kinds_between(&padded(), &new(), &map()), ["symbols"]);
+    let mut hashed = padded();
+    hashed.text[0x0e] = 0xb8;
+    assert!(!kinds_between(&hashed, &new(), &dropped).is_empty());
+    let mut elsewhere = new();
+    elsewhere.symbols.push(TestSymbol("__pfx_g", TEXT + 0x20, 2));
+    assert!(!kinds_between(&padded(), &elsewhere, &dropped).is_empty());
+}
+
+#[test]
+fn code_like_padding_in_front_of_an_entry_is_found() {
+    let mut text = new();
+    text.text[0x1e..0x20].fill(0x90);
+    for (name, at) in [("skl_call_thunk_template", 8), ("skl_call_thunk_tail", 10)] {
+        text.symbols.push(TestSymbol(name, DATA + at, 0));
+    }
+    let file = text.elf();
+    let kernel = KernelFile::parse(&file).unwrap();
+    let dropped = HashMap::from([(TEXT + 0x1e, TEXT + 0x20)]);
+    let differs = |placed: &[(u64, u64)]| {
+        let mut findings = Findings::default();
+        prove_dropped(&kernel, &kernel, &dropped, placed, &mut findings);
+        !findings.equal()
+    };
+    assert!(!differs(&[(TEXT, TEXT + 0x10)]), "padding of no block is free");
+    assert!(differs(&[(TEXT + 0x10, TEXT + 0x20)]));
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct Branches {
 impl Branches {
     /// Adds the branch stack of one sample. The latest branch comes first. Each branch goes from
     /// its own address to its target.
-    pub(crate) fn add_stack(&mut self, latest_first: &[(u64, u64)]) {
+    pub fn add_stack(&mut self, latest_first: &[(u64, u64)]) {
         for &branch in latest_first {
             *self.taken.entry(branch).or_insert(0) += 1;
         }

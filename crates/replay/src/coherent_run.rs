@@ -7,7 +7,7 @@
 //! accesses come at the end of the turn all the same: other CPUs may use what it wrote. Only its
 //! fetches come later. There is no simulated time: QEMU's turns decide who accesses a line first.
 
-use crate::simulation::FragmentAmounts;
+use crate::amounts::FragmentAmounts;
 use anyhow::{Result, ensure};
 use execution::data::{DataAccess, DataFlow, Execution};
 use execution::flow::{ExecutionFlow, FragmentId};

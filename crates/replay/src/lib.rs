@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod amounts;
 pub mod application;
 pub mod bound;
 mod coherent_run;

@@ -7,6 +7,7 @@
 //! Input: fragments, and for data caches the accesses. Output: counters for each machine.
 
 use crate::ReplayTrial;
+use crate::amounts::FragmentAmounts;
 use crate::application::Spaces;
 use crate::coherent_run::{CoherenceCounts, CoherentRun, DataTurn};
 use anyhow::Result;
@@ -260,19 +261,6 @@ fn access_data(
             misses.l2 += u64::from(missed.l2.is_some());
         }
     }
-}
-
-/// The amounts of one run of a fragment, which are the same on every machine.
-#[derive(Clone, Copy)]
-pub(crate) struct FragmentAmounts {
-    translation: TranslationId,
-    /// No instruction of its translation block runs: it is not an execution.
-    pub late: bool,
-    pub mode: Mode,
-    pub instructions: u64,
-    bytes: u64,
-    taken: TakenBranches,
-    breaks: u64,
 }
 
 /// The amounts of the whole recording under a layout, which are the same on every machine.

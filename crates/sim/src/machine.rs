@@ -4,7 +4,7 @@
 //! no file and simulates nothing.
 
 use crate::Replacement;
-use crate::coherent::CoherenceDescription;
+use crate::coherent::description::CoherenceDescription;
 use crate::core::description::{CoreDescription, CoreError};
 use crate::geometry::{CacheGeometry, GeometryError};
 use crate::prediction::BranchPrediction;

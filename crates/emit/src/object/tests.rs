@@ -12,6 +12,7 @@ use ::object::{
 use image::object::elf::Elf;
 use image::object::orc::OrcSections;
 use image::object::{KernelObject, ObjectHints};
+use image::place::CallPadding;
 use layout::random::SplitMix64;
 
 const BASE: LinkAddr = LinkAddr(0xffff_ffff_8100_0000);
@@ -144,7 +145,11 @@ fn padded() -> Vec<u8> {
 }
 
 fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
-    let object = KernelObject::read(data, &ObjectHints::default()).unwrap();
+    rewritten_as(data, order, &ObjectHints::default())
+}
+
+fn rewritten_as(data: &[u8], order: impl Fn(usize) -> Vec<u32>, hints: &ObjectHints) -> Rewritten {
+    let object = KernelObject::read(data, hints).unwrap();
     let order = order(object.pieces.len());
     rewrite(
         &object,
@@ -286,6 +291,29 @@ fn call_padding_is_cut_to_what_the_kernel_patches() {
     data[at] = b'x';
     let new = rewritten(&data, reversed).bytes;
     assert_eq!(symbol(&new, "__pfx_g"), (symbol(&new, "g").0 - 8, 8));
+}
+
+/// Padding that is dropped loses its name, and nothing else changes. Padding of a function that
+/// did not move stays.
+#[test]
+fn dropped_call_padding_has_no_name() {
+    let data = padded();
+    let hints = ObjectHints { call_padding: CallPadding::Dropped, ..ObjectHints::default() };
+    let new = rewritten_as(&data, reversed, &hints);
+    assert_eq!(new.placement.call_padding, CallPadding::Dropped);
+    let object = Elf::parse(&new.bytes).unwrap();
+    let named = |name: &str| object.symbols.iter().find(|s| object.name(s) == name);
+    assert!(named("__pfx_g").is_none());
+    let text = object.by_name(".text").unwrap();
+    let g = named("g").unwrap().value as usize;
+    assert_eq!(object.bytes(text)[g - 3..g + 5], [0xcc, 0xcc, 0xcc, 0xb8, 0x01, 0, 0, 0]);
+    let call = &object.relocations(text).unwrap()[0];
+    assert_eq!(object.symbol(call.symbol).value as i64 + call.addend, g as i64 - 4);
+
+    let same = rewritten_as(&data, in_order, &hints).bytes;
+    let (same, old) = (Elf::parse(&same).unwrap(), Elf::parse(&data).unwrap());
+    assert_eq!(same.bytes(text), old.bytes(text));
+    assert!(same.symbols.iter().any(|s| same.name(s) == "__pfx_g" && s.size == 8));
 }
 
 #[test]

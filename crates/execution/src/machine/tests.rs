@@ -48,27 +48,27 @@ fn impossible_machines_name_rule_and_line() {
         (
             "value = 32768",
             "value = 30000",
-            "m.toml:7: [l1i] cannot be built: the size, 30000 bytes",
+            "m.toml:8: [l1i] cannot be built: the size, 30000 bytes",
         ),
         (
             "value = 32768",
             "value = 49152",
-            "m.toml:7: [l1i] cannot be built: the number of sets must be a power of two, because \
+            "m.toml:8: [l1i] cannot be built: the number of sets must be a power of two, because \
              address bits choose the set; not 96",
         ),
-        ("value = 4096", "value = 4000", "m.toml:13: [itlb] cannot be built: the size of a page"),
+        ("value = 4096", "value = 4000", "m.toml:14: [itlb] cannot be built: the size of a page"),
         (
             "value = 0.05",
             "value = 1.05",
-            "m.toml:20: [time] is impossible: a share must lie between 0 and 1, not 1.05",
+            "m.toml:21: [time] is impossible: a share must lie between 0 and 1, not 1.05",
         ),
-        ("\"assumed\"", "\" \"", "m.toml:11: every number needs a source"),
-        ("\"lru\"", "\"random\"", "m.toml: not a machine: TOML parse error at line 11"),
-        ("ways =", "way =", "m.toml: not a machine: TOML parse error at line 9"),
+        ("\"assumed\"", "\" \"", "m.toml:12: every number needs a source"),
+        ("\"lru\"", "\"random\"", "m.toml: not a machine: TOML parse error at line 12"),
+        ("ways =", "way =", "m.toml: not a machine: TOML parse error at line 10"),
         (
             ", source = \"AMD 57647, L1 ITLB\"",
             "",
-            "m.toml: not a machine: TOML parse error at line 14",
+            "m.toml: not a machine: TOML parse error at line 15",
         ),
     ];
     for (from, to, expected) in cases {

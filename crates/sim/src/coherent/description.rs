@@ -2,7 +2,6 @@
 //! another core.
 
 use crate::Replacement;
-use crate::machine::MachineModel;
 use thiserror::Error;
 
 /// How the private caches of cores agree on a line. Both protocols invalidate: a core that writes
@@ -114,39 +113,5 @@ impl CoherenceDescription {
     /// How the caches agree.
     pub fn protocol(&self) -> Protocol {
         self.protocol
-    }
-}
-
-impl MachineModel {
-    /// Whether the machine's cores can be simulated, if it has several.
-    ///
-    /// # Errors
-    /// The rule that the machine breaks.
-    pub fn check_coherence(&self) -> Result<(), CoherenceError> {
-        if self.coherence.is_none() {
-            return Ok(());
-        }
-        if self.core.is_some() {
-            return Err(CoherenceError::OutOfOrder);
-        }
-        let memory = self.memory.as_ref().ok_or(CoherenceError::Missing("l1d"))?;
-        let l2 = memory.l2.as_ref().ok_or(CoherenceError::Missing("l2"))?;
-        let caches = [Some(self.l1i), Some(memory.l1d.geometry), Some(l2.geometry)];
-        for cache in caches.into_iter().chain([memory.l3.map(|l3| l3.geometry)]).flatten() {
-            if cache.replacement() != Replacement::Lru {
-                return Err(CoherenceError::Replacement(cache.replacement()));
-            }
-        }
-        for (level, line) in [("L1I", self.l1i_line), ("L1D", memory.l1d.line)] {
-            if line > l2.line {
-                return Err(CoherenceError::LongerLine { level, line, l2: l2.line });
-            }
-        }
-        match memory.l3 {
-            Some(l3) if l3.line != l2.line => {
-                Err(CoherenceError::OtherLine { l3: l3.line, l2: l2.line })
-            }
-            _ => Ok(()),
-        }
     }
 }

@@ -33,9 +33,10 @@
 //!   true.
 
 mod counters;
-mod description;
+pub(crate) mod description;
 mod lines;
 mod private;
+mod rules;
 mod tags;
 
 use crate::hierarchy::PhysAddr;
