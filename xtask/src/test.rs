@@ -56,7 +56,7 @@ fn with_kernels() -> Result<()> {
     services_test::services_test(&gcc)?;
     step("recordings are repeatable, and failures are reported");
     guest_test::guest_test(&gcc)?;
-    let road = relinked_kernels_hold(&kernlane, &gcc, &[])?;
+    let road = relinked_kernels_hold(&kernlane, &gcc, &[], &[])?;
     step("a difference names the function that a patch changed, and why");
     diff_test::diff_test(&gcc, &road.join("random.kernel"))?;
     step("the page works in Chromium, and other tools read the same numbers");
@@ -83,19 +83,25 @@ fn with_kernels() -> Result<()> {
     check_test::check_test(&clang)?;
     step("the checker accepts every position of the data behind kallsyms after a link by lld");
     shift_test::shift_test(&clang)?;
-    relinked_kernels_hold(&kernlane, &clang, &["1 CPU", "Skylake", "EPYC"])?;
+    let machines = ["1 CPU", "Skylake", "EPYC"];
+    relinked_kernels_hold(&kernlane, &clang, &["--drop-call-padding"], &machines)?;
     println!("\nall tests passed");
     Ok(())
 }
 
 /// Relinks a tree's kernel in the original order, for a workload, and in a random order. Boots the
-/// random one on the `machines`, or on all machines if none is named. Returns the directory with
-/// the workload's profile and the relinked kernels.
-fn relinked_kernels_hold(kernlane: &Path, tree: &Path, machines: &[&str]) -> Result<PathBuf> {
+/// random one on the `machines`, or on all machines if none is named. `options` are those of
+/// `kernlane optimize`. Returns the directory with the workload's profile and the relinked kernels.
+fn relinked_kernels_hold(
+    kernlane: &Path,
+    tree: &Path,
+    options: &[&str],
+    machines: &[&str],
+) -> Result<PathBuf> {
     step("the original order gives the original kernel, and objtool accepts other orders");
     relink_test::relink_test(tree)?;
     step("the whole road: a layout for a workload, and a random order of all blocks");
-    let road = optimized(kernlane, "files", tree, &["packed", "random"])?;
+    let road = optimized(kernlane, "files", tree, &["packed", "random"], options)?;
     predictions_hold(&road)?;
     step("in a guest, the kernel in a random order works like the original");
     vm_test::vm_test(tree, &road.join("random.kernel"), machines)?;
@@ -193,12 +199,18 @@ fn minutes(duration: Duration) -> String {
 
 /// Sends the workload down the whole road, which includes the proof of each relinked kernel.
 /// Returns the directory with the results.
-fn optimized(kernlane: &Path, workload: &str, tree: &Path, layouts: &[&str]) -> Result<PathBuf> {
+fn optimized(
+    kernlane: &Path,
+    workload: &str,
+    tree: &Path,
+    layouts: &[&str],
+    options: &[&str],
+) -> Result<PathBuf> {
     let name = tree.file_name().unwrap_or_default().to_string_lossy();
     let directory = PathBuf::from(format!("target/test/{workload}-{name}"));
     let mut command = Command::new(kernlane);
     command.args(["optimize", workload, "--machine", "server-32k", "--tree"]).arg(tree);
-    command.arg("--output").arg(&directory);
+    command.arg("--output").arg(&directory).args(options);
     for layout in layouts {
         command.args(["--layout", layout]);
     }
