@@ -251,8 +251,8 @@ impl<'d> KernelFile<'d> {
     /// The symbols at exactly `addr`.
     pub(crate) fn symbols_at(&self, addr: u64) -> &[KernelSymbol<'d>] {
         let from = self.symbols.partition_point(|s| s.addr.0 < addr);
-        let to = from + self.symbols[from..].partition_point(|s| s.addr.0 == addr);
-        &self.symbols[from..to]
+        let count = self.symbols[from..].iter().take_while(|s| s.addr.0 == addr).count();
+        &self.symbols[from..from + count]
     }
 
     /// The symbols at the last address, up to and including `addr`, that has a symbol of a section

@@ -48,8 +48,13 @@ fn symbols<'k, 'd>(
                 && t.function == symbol.function
                 && lands(c, symbol.addr.0, t.addr.0, symbol.function)
         };
+        let is_free = |t: &&KernelSymbol| !used.contains(&std::ptr::from_ref(*t));
+        // Thousands of symbols may share a name, so the cheap comparison comes first.
+        let image = c.image(symbol.addr.0);
+        let mut namesakes = c.new.named(symbol.name);
+        let at_image = namesakes.find(|t| image == Some(t.addr.0) && fits(t) && is_free(t));
         let found =
-            c.new.named(symbol.name).find(|t| fits(t) && !used.contains(&std::ptr::from_ref(*t)));
+            at_image.or_else(|| c.new.named(symbol.name).find(|t| fits(t) && is_free(t)));
         match found {
             Some(twin) if symbol.size > 0 && twin.size == 0 => {
                 findings.differ(
@@ -167,8 +172,10 @@ fn kallsyms(c: &Correspondence, old: &Kallsyms, new: &Kallsyms, findings: &mut F
         }
         let absolute = entry.name.first().is_some_and(|t| matches!(t, b'a' | b'A'));
         let twins = by_name.get_mut(entry.name.as_slice());
+        let image = c.image(entry.addr);
         let at = twins.as_ref().and_then(|list| {
-            list.iter().position(|t| absolute || lands(c, entry.addr, t.addr, false))
+            let at_image = list.iter().position(|t| absolute || image == Some(t.addr));
+            at_image.or_else(|| list.iter().position(|t| lands(c, entry.addr, t.addr, false)))
         });
         match (twins, at) {
             (Some(list), Some(at)) => {
