@@ -81,7 +81,7 @@ impl UopTable {
     ///
     /// # Errors
     /// The line that is wrong, or what is missing.
-    pub fn parse(text: &str) -> Result<UopTable, TableError> {
+    pub(crate) fn parse(text: &str) -> Result<UopTable, TableError> {
         let codes: HashMap<String, Code> =
             Code::values().map(|code| (format!("{code:?}"), code)).collect();
         let mut reader = TableReader { codes, ..TableReader::default() };
