@@ -197,7 +197,7 @@ fn public(args: &BenchArgs) -> Result<ExitCode> {
 /// Writes and prints results.
 fn done(args: &BenchArgs, results: &Results) -> Result<ExitCode> {
     if let Some(path) = &args.output {
-        output::write(path, results.text()?.as_bytes())?;
+        keep(path, results)?;
     }
     match args.json {
         true => out!("{}", results.text()?)?,
@@ -206,6 +206,16 @@ fn done(args: &BenchArgs, results: &Results) -> Result<ExitCode> {
     let wrong = |outcome: &Outcome| matches!(outcome, Outcome::Wrong { .. });
     let failed = results.benchmarks.iter().any(|entry| wrong(&entry.outcome));
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Writes a result. A run takes minutes, so a result that cannot be written is printed instead.
+fn keep(path: &Path, results: &Results) -> Result<()> {
+    let text = results.text()?;
+    let written = output::write(path, text.as_bytes());
+    if written.is_err() {
+        out!("{text}")?;
+    }
+    written.context("the result is on standard output instead")
 }
 
 /// The precision in percent and the time, from the options or else these.
@@ -247,7 +257,7 @@ fn ab(args: &BenchArgs, directory: &Path, words: &[&str]) -> Result<ExitCode> {
                 .with_context(|| format!("{}: cannot be made", directory.display()))?;
             let results = switch.measure(&settings(args, benchmarks, words)?)?;
             for (name, results) in ["before.json", "after.json"].iter().zip(&results) {
-                output::write(&directory.join(name), results.text()?.as_bytes())?;
+                keep(&directory.join(name), results)?;
             }
             return compare(["before.json", "after.json"].map(|name| directory.join(name)), args);
         }

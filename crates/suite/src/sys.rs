@@ -23,7 +23,12 @@ impl fmt::Display for Failure {
         match self {
             Failure::Refused { call, errno } => {
                 let call = call.trim_start_matches("SYS_");
-                write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*errno))
+                write!(f, "{call}: {}", std::io::Error::from_raw_os_error(*errno))?;
+                // All connections of the benchmarks stay on the machine.
+                if call == "connect" && *errno == libc::ENETUNREACH {
+                    f.write_str("; the loopback interface is down")?;
+                }
+                Ok(())
             }
             Failure::Wrong(what) => f.write_str(what),
         }
