@@ -50,7 +50,7 @@ pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
 pub use record::RecordingSummary;
 pub use request::{RecordingConditions, RecordingRequest};
-pub use workload::{MEMORY_MB, SHIPPED, Workload, argument_help};
+pub use workload::{MEMORY_MB, SHIPPED, SeveralCpus, Workload, argument_help};
 
 use anyhow::{Context, Result};
 use host::scratch;

@@ -92,7 +92,7 @@ impl RecordingRequest {
     ) -> Result<(Boot, RecordingConditions)> {
         let (workload, kernel) = (&self.workload, &self.kernel);
         let cache = cache::directory()?;
-        let mut contents = GuestContents::of_workload(workload, kernel)?;
+        let mut contents = GuestContents::of_workload(&workload.on_cpus(self.cpus), kernel)?;
         for (path, permissions, content) in &self.files {
             contents.file(path, *permissions, content.as_slice());
         }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
+use trace::CpuCount;
 
 /// The workloads that are part of the tool: name and text of each file in `workloads/`.
 pub const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
@@ -47,6 +48,18 @@ struct WorkloadFile {
     set_up: String,
     run: String,
     check: String,
+    several_cpus: Option<SeveralCpus>,
+}
+
+/// What a workload does differently in a guest with several CPUs.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SeveralCpus {
+    /// The script that runs before `set_up`.
+    #[serde(default)]
+    pub prepare: String,
+    /// The script that is counted, in place of the workload's own.
+    pub run: Option<String>,
 }
 
 /// A checked workload.
@@ -82,6 +95,8 @@ pub struct Workload {
     pub run: String,
     /// The script that succeeds if the workload did its work.
     pub check: String,
+    /// What changes with several CPUs.
+    pub several_cpus: Option<SeveralCpus>,
 }
 
 /// The sizes of memory that are accepted, in MB. A distribution's kernel does not boot with less;
@@ -132,6 +147,12 @@ impl Workload {
             !file.check.trim().is_empty(),
             "check is empty: a workload must say how its output is checked"
         );
+        if let Some(several) = &file.several_cpus {
+            ensure!(
+                several.run.as_ref().is_none_or(|run| !run.trim().is_empty()),
+                "several-cpus: run is empty: leave it out if it does not change"
+            );
+        }
         ensure!(file.operations != Some(0), "operations = 0: give 1 or more, or leave it out");
         for package in &file.packages {
             ensure!(
@@ -174,7 +195,20 @@ impl Workload {
             set_up: file.set_up,
             run: file.run,
             check: file.check,
+            several_cpus: file.several_cpus,
         })
+    }
+
+    /// The workload as a guest with this number of CPUs runs it.
+    pub fn on_cpus(&self, cpus: CpuCount) -> Workload {
+        let mut changed = self.clone();
+        if cpus != CpuCount::ONE
+            && let Some(several) = changed.several_cpus.take()
+        {
+            changed.set_up = several.prepare + &changed.set_up;
+            changed.run = several.run.unwrap_or(changed.run);
+        }
+        changed
     }
 }
 
@@ -237,6 +271,26 @@ mod tests {
         assert!(error(&format!("{GOOD}[files]\n'etc/x' = ''\n")).contains("etc/x"));
         assert!(error(&format!("{GOOD}[files]\n'/etc/../x' = ''\n")).contains(".."));
         assert!(format!("{:#}", Workload::open("nothing").unwrap_err()).contains("files"));
+    }
+
+    #[test]
+    fn several_cpus_change_the_scripts() {
+        let both = format!(
+            "{}[several-cpus]\nprepare = \"more\\n\"\nrun = 'all'\n",
+            GOOD.replace("set-up = ''", "set-up = 'some'")
+        );
+        let workload = Workload::parse("w", &both).unwrap();
+        let scripts = |cpus: u32| {
+            let workload = workload.on_cpus(CpuCount::new(cpus).unwrap());
+            [workload.set_up, workload.run, workload.check]
+        };
+        assert_eq!(scripts(1), ["some", "true", "true"]);
+        assert_eq!(scripts(2), ["more\nsome", "all", "true"]);
+        let unchanged = Workload::parse("w", GOOD).unwrap();
+        assert_eq!(unchanged.on_cpus(CpuCount::new(8).unwrap()), unchanged);
+        let empty = error(&format!("{GOOD}[several-cpus]\nrun = ''\n"));
+        assert!(empty.contains("several-cpus: run is empty"), "{empty}");
+        assert!(error(&format!("{GOOD}[several-cpus]\nchecks = ''\n")).contains("checks"));
     }
 
     #[test]
