@@ -34,6 +34,14 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
     text += "shares of the kernel's instructions and cycles; of user mode and idle, of all\n";
     text += "times are in nanoseconds of the guest's clock; an instruction takes one; latencies \
         are of calls that ended\n";
+    if services.cpus > 1 {
+        let _ = writeln!(
+            text,
+            "{} CPUs execute in turns: the clock counts the instructions of all, so latencies \
+             contain the turns of others; machines have an L1I for each CPU and no other caches",
+            services.cpus
+        );
+    }
     text += &match services.halted {
         Some(halted) => {
             let all = (services.instructions + halted) as f64;

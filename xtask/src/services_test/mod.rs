@@ -36,7 +36,8 @@ const MOST_OTHER: f64 = 0.01;
 pub(crate) fn services_test(kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let kernel = GuestKernel::open(kernel, None)?;
-    let machine = RecordedMachine {
+    let mut machine = RecordedMachine {
+        cpus: 1,
         attribution: Attribution::open(&kernel.vmlinux, None, &[])?,
         plugin: build_plugin()?,
         program: crate::bare::compile("known.c", PROGRAM)?,
@@ -118,6 +119,8 @@ pub(crate) fn services_test(kernel: &Path) -> Result<()> {
     }
     failed += u32::from(!sleeps_take_their_time(&inner)?);
     failed += machine.system_calls()?;
+    machine.cpus = 2;
+    failed += machine.several_cpus()?;
     ensure!(failed == 0, "{failed} counts differ from the guest's");
     Ok(())
 }
@@ -154,6 +157,7 @@ fn calls(table: &ServiceTable, kind: ServiceKind, name: &str) -> u64 {
 }
 
 struct RecordedMachine {
+    cpus: u8,
     kernel: GuestKernel,
     attribution: Attribution,
     plugin: PathBuf,
@@ -172,7 +176,8 @@ impl ServiceCounts {
         self.0.get(&key).copied().with_context(|| format!("{file} has no {name}"))
     }
 
-    fn parse(output: &str) -> Result<ServiceCounts> {
+    /// `cpus`: files about interrupts have a number for each.
+    fn parse(output: &str, cpus: u8) -> Result<ServiceCounts> {
         let mut read: [BTreeMap<(String, String), u64>; 2] = Default::default();
         let (mut when, mut file) = (0, String::new());
         for line in output.lines() {
@@ -182,12 +187,13 @@ impl ServiceCounts {
                 continue;
             }
             let mut words = line.split_ascii_whitespace();
-            let (Some(name), Some(number)) = (words.next(), words.next()) else {
-                continue;
-            };
-            // There is one processor, so the first number is the total.
-            if let Ok(number) = number.parse() {
-                read[when].insert((file.clone(), name.to_owned()), number);
+            let Some(name) = words.next() else { continue };
+            let by_cpu = ["/proc/interrupts", "/proc/softirqs"].contains(&file.as_str());
+            let columns = if by_cpu { cpus.into() } else { 1 };
+            let numbers: Vec<u64> =
+                words.take(columns).map_while(|number| number.parse().ok()).collect();
+            if numbers.len() == columns {
+                read[when].insert((file.clone(), name.to_owned()), numbers.iter().sum());
             }
         }
         let [before, after] = read;
@@ -210,12 +216,13 @@ impl RecordedMachine {
 
     /// Records the program in one of its modes.
     fn record(&self, how: &str) -> Result<(ServiceTable, GuestOutcome)> {
-        let recording = self.directory.join(how);
+        let recording = self.directory.join(format!("{how}-{}", self.cpus));
         std::fs::create_dir(&recording)?;
         let plugin = self.plugin(&Recording::at(&recording).trace())?;
         let contents = self.contents(&format!("/kernlane/known {how}"), &[]);
         let outcome = guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
             boot.clock = GuestClock::Instructions { seed: SEED };
+            boot.cpus = self.cpus.into();
             boot.plugin = Some(plugin);
         })?;
         ensure!(
@@ -230,7 +237,7 @@ impl RecordedMachine {
 
     fn recorded(&self, how: &str) -> Result<(ServiceTable, ServiceCounts)> {
         let (table, outcome) = self.record(how)?;
-        Ok((table, ServiceCounts::parse(&outcome.output)?))
+        Ok((table, ServiceCounts::parse(&outcome.output, self.cpus)?))
     }
 
     fn plugin(&self, out: &Path) -> Result<QemuPlugin> {
@@ -248,11 +255,49 @@ impl RecordedMachine {
         arguments.extend(task.set_comm.map(|set_comm| ("set_comm", format!("{:#x}", set_comm.0))));
         let wakes: Vec<String> = task.wakes.iter().map(|addr| format!("{:#x}", addr.0)).collect();
         arguments.push(("wakes", wakes.join("+")));
+        if self.cpus > 1 {
+            let place = format!("{:#x}", self.kernel.per_cpu_offset()?.0);
+            arguments.push(("cpus", self.cpus.to_string()));
+            arguments.push(("per_cpu_offset", place));
+        }
         arguments.extend(task.pid.map(|pid| ("pid", pid.to_string())));
         Ok(QemuPlugin {
             library: self.plugin.clone(),
             arguments: arguments.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         })
+    }
+
+    /// The number of counts of several CPUs that contradict the guest's. The other CPU also works
+    /// while the counters are read, so the guest's counts only lie between those of the recordings.
+    fn several_cpus(&self) -> Result<u32> {
+        let (inner, inside) = self.recorded("inner")?;
+        let (outer, outside) = self.recorded("outer")?;
+        type Ours = fn(&ServiceTable) -> u64;
+        let counts: [(&str, [&str; 2], Ours); 5] = [
+            ("context switches", ["/proc/stat", "ctxt"], |t| t.context_switches),
+            ("new tasks", ["/proc/stat", "processes"], |t| t.counters["forks"]),
+            ("page faults", ["/proc/vmstat", "pgfault"], |t| t.counters["faults handled"]),
+            ("timer interrupts", ["/proc/interrupts", "LOC:"], |t| {
+                calls(t, ServiceKind::Interrupt, "apic_timer_interrupt")
+            }),
+            ("softirqs TIMER:", ["/proc/softirqs", "TIMER:"], |t| {
+                calls(t, ServiceKind::Softirq, "run_timer_softirq")
+            }),
+        ];
+        let mut failed = 0;
+        for (what, [file, name], ours) in counts {
+            let ([least, most], [counted, counted_outside]) =
+                ([ours(&inner), ours(&outer)], [inside.of(file, name)?, outside.of(file, name)?]);
+            let right = (1..=counted).contains(&least) && counted_outside <= most;
+            failed += u32::from(!right);
+            println!(
+                "{}: {} CPUs: {what}: {least} recorded, {counted} by the guest; with the readings \
+                 {most} recorded, {counted_outside} by the guest",
+                if right { "passed" } else { "FAILED" },
+                self.cpus
+            );
+        }
+        Ok(failed + self.system_calls()?)
     }
 
     /// The number of system calls whose count differs from that of `strace -c` in the guest. The
@@ -264,7 +309,9 @@ impl RecordedMachine {
             "strace -f -c -U name,calls -o /run/calls /kernlane/known work\ncat /run/calls",
             &["strace"],
         );
-        let outcome = guest::run(&self.kernel.boot_image, &contents, |_: &mut Boot| {})?;
+        let outcome = guest::run(&self.kernel.boot_image, &contents, |boot: &mut Boot| {
+            boot.cpus = self.cpus.into();
+        })?;
         ensure!(
             outcome.end == GuestEnd::Exited(0),
             "strace: {:?}: {}",
@@ -289,8 +336,9 @@ impl RecordedMachine {
             .collect();
         let same = recorded == counted;
         println!(
-            "{}: system calls: recorded {recorded:?}, by strace {counted:?}",
-            if same { "passed" } else { "FAILED" }
+            "{}: {} CPUs: system calls: recorded {recorded:?}, by strace {counted:?}",
+            if same { "passed" } else { "FAILED" },
+            self.cpus
         );
         Ok(u32::from(!same))
     }

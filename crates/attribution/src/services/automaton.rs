@@ -12,9 +12,13 @@
 //!   an address below the top drops the addresses above it. So calls without a return (retpolines,
 //!   the filling of return stack buffers) leave nothing behind.
 //!
+//! Of several CPUs, one executes at a time, in turns. Each has its own state; tasks move between
+//! CPUs with their stacks.
+//!
 //! Every instruction belongs to the innermost open service. What a task was doing when the
 //! recording began is unknown until its code shows it.
 
+mod cpus;
 mod open_services;
 
 use crate::services::annotations::ServiceKind;
@@ -26,6 +30,7 @@ use crate::services::meter::Meter;
 use crate::services::symbols::KernelSymbols;
 use crate::services::tasks::{ClosedBy, TaskState};
 use anyhow::Result;
+use cpus::{Awaited, CpuState, ParkedCpus};
 use execution::data::AccessStream;
 use execution::data::PIECE_WORDS;
 use std::collections::HashMap;
@@ -39,16 +44,6 @@ const DEEPEST: usize = 4096;
 /// The largest number of translation blocks between a call through a pointer and the callee's first
 /// instruction.
 const LONGEST_THUNK: u32 = 8;
-
-/// What the end of the last translation block makes the next one show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaited {
-    Nothing,
-    Return,
-    /// With the address behind the returning instruction. `sync_core` returns to it to serialise,
-    /// without an interruption.
-    InterruptReturn(u64),
-}
 
 /// The results of a whole recording.
 #[derive(Debug)]
@@ -82,24 +77,18 @@ pub(super) struct Automaton<'a, M> {
     /// By the recording's task number: index into `tasks`, and name.
     task_of: Vec<(usize, String)>,
     by_pid: HashMap<(TaskPointer, Option<u32>), usize>,
-    current: usize,
-    /// The recording's number of the running task.
-    running: usize,
-    in_user_mode: bool,
+    /// The CPU that executes.
+    cpu: CpuState,
+    cpus: ParkedCpus,
     /// Executed instructions, and how many of them are in the ledger.
     clock: u64,
     booked: u64,
     halts: Halts,
-    /// Flags that need no attention in the current state; see `TranslationWord`.
-    usual: u32,
-    awaited: Awaited,
-    callee: Option<(CalleeMeaning, u32)>,
     /// The service of user mode of an unknown task.
     nobody: ServiceId,
     counts: Vec<u64>,
     context_switches: u64,
     interrupts: u64,
-    last_interrupt: Option<u64>,
     between_interrupts: Distribution,
     wakes_seen: bool,
 }
@@ -122,19 +111,14 @@ impl<'a, M: Meter> Automaton<'a, M> {
             tasks: vec![unknown],
             task_of: Vec::new(),
             by_pid: HashMap::new(),
-            current: 0,
-            running: 0,
-            in_user_mode: false,
+            cpu: CpuState::default(),
+            cpus: ParkedCpus::default(),
             clock: 0,
             booked: 0,
             halts: Halts::default(),
-            usual: 0,
-            awaited: Awaited::Nothing,
-            callee: None,
             counts: vec![0; binding.counters.len()],
             context_switches: 0,
             interrupts: 0,
-            last_interrupt: None,
             between_interrupts: Distribution::default(),
             wakes_seen: false,
         }
@@ -181,12 +165,12 @@ impl<'a, M: Meter> Automaton<'a, M> {
             match event {
                 StreamEvent::Executed(id) => {
                     let word = self.codes.words[id.0 as usize];
-                    match word.flags() ^ self.usual {
+                    match word.flags() ^ self.cpu.usual {
                         0 => {
                             self.clock += word.instructions();
                             self.meter.executed(id.0);
                         }
-                        TranslationWord::CALL if !self.in_user_mode => {
+                        TranslationWord::CALL if !self.cpu.in_user_mode => {
                             self.clock += word.instructions();
                             self.meter.executed(id.0);
                             self.call(id.0);
@@ -201,7 +185,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 StreamEvent::Task(id) => self.switch(id.0 as usize),
                 StreamEvent::Woken(id) => self.wake(id.0 as usize),
                 StreamEvent::Clock(ticks) => self.clock_read(ticks),
-                StreamEvent::Marker(_) | StreamEvent::Cpu(_) => {}
+                StreamEvent::Cpu(cpu) => self.turn_to(cpu),
+                StreamEvent::Marker(_) => {}
             }
         }
     }
@@ -210,6 +195,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     pub(super) fn finish(mut self) -> (Attributed, M) {
         self.meter.finish();
         self.book();
+        self.close_on_other_cpus();
         for at in 0..self.tasks.len() {
             self.close_all(at);
         }
@@ -231,10 +217,11 @@ impl<'a, M: Meter> Automaton<'a, M> {
     /// midway.
     fn attend(&mut self, id: u32, word: TranslationWord, reached: Option<u32>) {
         self.meter.comes(id, reached);
+        self.not_halted();
         let instructions = reached.map_or(word.instructions(), u64::from);
         if word.flags() & TranslationWord::USER != 0 {
-            self.awaited = Awaited::Nothing;
-            if !self.in_user_mode {
+            self.cpu.awaited = Awaited::Nothing;
+            if !self.cpu.in_user_mode {
                 self.enter_user_mode();
             }
             self.clock += instructions;
@@ -242,12 +229,12 @@ impl<'a, M: Meter> Automaton<'a, M> {
             return;
         }
         let start = self.codes.places[id as usize].start;
-        let from_user = self.in_user_mode;
+        let from_user = self.cpu.in_user_mode;
         if from_user {
             self.book();
-            self.in_user_mode = false;
+            self.cpu.in_user_mode = false;
         }
-        match std::mem::replace(&mut self.awaited, Awaited::Nothing) {
+        match std::mem::replace(&mut self.cpu.awaited, Awaited::Nothing) {
             Awaited::Nothing => {}
             Awaited::Return => self.returned(id, start),
             Awaited::InterruptReturn(behind) if behind == start => {}
@@ -257,14 +244,14 @@ impl<'a, M: Meter> Automaton<'a, M> {
                 self.returned(id, start);
             }
         }
-        if self.callee.is_some() {
+        if self.cpu.callee.is_some() {
             self.look_for_callee(id);
         }
         let base = self.clock;
         if word.flags() & TranslationWord::NOTED != 0 {
             self.act(id, instructions);
         }
-        if self.tasks[self.current].open.is_empty() {
+        if self.tasks[self.cpu.current].open.is_empty() {
             self.begin_unseen(from_user, start);
         }
         self.clock = base + instructions;
@@ -272,7 +259,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if reached.is_none() {
             self.leave(id, word);
         }
-        self.usual = match (self.awaited, &self.callee) {
+        self.cpu.usual = match (self.cpu.awaited, &self.cpu.callee) {
             (Awaited::Nothing, None) => 0,
             _ => TranslationWord::AWAITED,
         };
@@ -292,22 +279,22 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if flags & TranslationWord::CALL != 0 {
             self.call(id);
         } else if flags & TranslationWord::RETURN != 0 {
-            self.awaited = Awaited::Return;
+            self.cpu.awaited = Awaited::Return;
         } else if flags & TranslationWord::INTERRUPT_RETURN != 0 {
-            self.awaited = Awaited::InterruptReturn(self.codes.places[id as usize].end);
+            self.cpu.awaited = Awaited::InterruptReturn(self.codes.places[id as usize].end);
         } else if flags & TranslationWord::HALT != 0 {
-            self.halts.halt(self.clock);
+            self.halt();
         }
         if flags & TranslationWord::NOTED != 0
             && let Some(calls) = &self.codes.notes(id).calls
         {
-            self.callee = Some((calls.clone(), LONGEST_THUNK));
+            self.cpu.callee = Some((calls.clone(), LONGEST_THUNK));
         }
     }
 
     #[inline]
     fn call(&mut self, id: u32) {
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         if task.calls.len() >= DEEPEST {
             task.calls.clear();
             task.open.iter_mut().for_each(|open| open.calls = 0);
@@ -319,7 +306,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
 
     /// A function returned to `start`.
     fn returned(&mut self, id: u32, start: u64) {
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         if task.calls.last() == Some(&start) {
             task.calls.pop();
         } else if self.codes.places[id as usize].function.is_some() {
@@ -334,9 +321,9 @@ impl<'a, M: Meter> Automaton<'a, M> {
             }
         }
         self.meter.unwound(task.calls.len());
-        while let Some(open) = self.tasks[self.current].open.last()
+        while let Some(open) = self.tasks[self.cpu.current].open.last()
             && open.until == ClosedBy::Return
-            && self.tasks[self.current].calls.len() < open.calls
+            && self.tasks[self.cpu.current].calls.len() < open.calls
         {
             self.close();
         }
@@ -345,16 +332,16 @@ impl<'a, M: Meter> Automaton<'a, M> {
 
     /// The return from an interruption to the kernel.
     fn interruption_ended(&mut self) {
-        let open = &self.tasks[self.current].open;
+        let open = &self.tasks[self.cpu.current].open;
         let Some(gate) = open.iter().rposition(|open| open.until == ClosedBy::InterruptReturn)
         else {
             return;
         };
         let calls = open[gate].calls;
-        while self.tasks[self.current].open.len() > gate {
+        while self.tasks[self.cpu.current].open.len() > gate {
             self.close();
         }
-        let left = &mut self.tasks[self.current].calls;
+        let left = &mut self.tasks[self.cpu.current].calls;
         left.truncate(calls);
         self.meter.unwound(left.len());
         self.resume_base();
@@ -363,7 +350,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     /// A kernel thread or the idle task begins a new invocation when it continues after another
     /// task ran.
     fn resume_base(&mut self) {
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         if let [base] = &task.open[..]
             && task.switched
             && !task.unknown
@@ -375,10 +362,10 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     fn look_for_callee(&mut self, id: u32) {
-        let Some((meaning, left)) = self.callee.take() else { return };
+        let Some((meaning, left)) = self.cpu.callee.take() else { return };
         let place = &self.codes.places[id as usize];
         let Some(function) = place.function.filter(|_| !place.thunk) else {
-            self.callee = left.checked_sub(1).map(|left| (meaning, left));
+            self.cpu.callee = left.checked_sub(1).map(|left| (meaning, left));
             return;
         };
         let named = |name: &str, function: CalleeId| {
@@ -400,10 +387,10 @@ impl<'a, M: Meter> Automaton<'a, M> {
     fn act(&mut self, id: u32, instructions: u64) {
         let base = self.clock;
         let notes = self.codes.notes(id);
-        if self.tasks[self.current].unknown {
+        if self.tasks[self.cpu.current].unknown {
             match &notes.body {
                 Some(Action::Name { of, service, .. }) => drop(self.rename(*of, &[], *service)),
-                Some(Action::Thread) => self.tasks[self.current].unknown = false,
+                Some(Action::Thread) => self.tasks[self.cpu.current].unknown = false,
                 _ => {}
             }
         }

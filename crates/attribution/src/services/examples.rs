@@ -7,7 +7,7 @@ use crate::services::calls::CallTree;
 use crate::services::symbols::KernelSymbols;
 use crate::services::timeline::Timeline;
 use trace::{
-    RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
+    CpuCount, CpuId, RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
     TaskPointer, Translation, TranslationId,
 };
 
@@ -50,6 +50,8 @@ pub struct ExampleRun {
     translations: Vec<Translation>,
     tasks: Vec<Task>,
     events: Vec<StreamEvent>,
+    /// The highest number of a CPU.
+    last_cpu: u8,
 }
 
 impl ExampleRun {
@@ -153,6 +155,13 @@ impl ExampleRun {
         self
     }
 
+    /// This CPU executes from now on.
+    pub fn cpu(&mut self, number: u8) -> &mut ExampleRun {
+        self.last_cpu = self.last_cpu.max(number);
+        self.events.push(StreamEvent::Cpu(CpuId(number)));
+        self
+    }
+
     /// Wakes a task.
     pub fn wake(&mut self, pid: u32) -> &mut ExampleRun {
         let at = self.tasks.iter().position(|task| task.pid == Some(pid)).unwrap();
@@ -203,7 +212,9 @@ impl ExampleRun {
 
     /// The recording of the execution.
     pub fn recording(&self) -> Vec<u8> {
-        let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
+        let cpus = CpuCount::new(u32::from(self.last_cpu) + 1).unwrap();
+        let header = RecordingHeader { cpus, ..RecordingHeader::default() };
+        let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
         writer.translations(&self.translations).unwrap();
         writer.tasks(&self.tasks).unwrap();
         let mut words = Vec::new();

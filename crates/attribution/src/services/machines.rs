@@ -18,7 +18,7 @@ use sim::{
     Hierarchy, InstructionCache, ItlbDescription, LineId, MachineCounters, MachineModel, MissCause,
     Mode, PerMode, PhysAddr, Requester,
 };
-use trace::{AccessPatterns, RunAddr, Task, Translation, TranslationId};
+use trace::{AccessPatterns, CpuId, RunAddr, Task, Translation, TranslationId};
 
 /// The caches of the machines: the L1I, and with data accesses all caches and TLBs that a machine
 /// describes.
@@ -30,6 +30,9 @@ pub(crate) struct Machines {
     data: Option<DataAhead>,
     machines: Vec<MachineModel>,
     tasks: Vec<Task>,
+    /// The L1Is of each CPU, by machine. The executing CPU's are in `running`.
+    parked: Vec<Vec<InstructionCache>>,
+    executing: usize,
     taken: Vec<ServiceMachineCounts>,
 }
 
@@ -212,8 +215,25 @@ impl Machines {
             data: None,
             machines: machines.to_vec(),
             tasks: Vec::new(),
+            parked: Vec::new(),
+            executing: 0,
             taken: vec![ServiceMachineCounts::default(); machines.len()],
         }
+    }
+
+    /// This CPU executes from now on. Each has an L1I of its own.
+    pub(crate) fn turn_to(&mut self, cpu: CpuId) {
+        let number = usize::from(cpu.0);
+        let machines = &self.machines;
+        let empty = || machines.iter().map(|machine| InstructionCache::new(machine.l1i)).collect();
+        let known = self.parked.len().max(number.max(self.executing) + 1);
+        self.parked.resize_with(known, empty);
+        for parked in [self.executing, number] {
+            for (running, l1i) in self.running.iter_mut().zip(&mut self.parked[parked]) {
+                std::mem::swap(&mut running.l1i, l1i);
+            }
+        }
+        self.executing = number;
     }
 
     /// Runs a translation block, or its first `instructions`.

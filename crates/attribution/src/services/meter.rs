@@ -8,11 +8,13 @@ use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCount
 use crate::services::machines::Machines;
 use anyhow::Result;
 use execution::data::AccessStream;
-use trace::{AccessPatterns, Task, Translation};
+use trace::{AccessPatterns, CpuId, Task, Translation};
 
 pub(super) trait Meter {
     /// Whether it uses data accesses.
     const TAKES_DATA: bool = false;
+    /// Whether it follows several CPUs.
+    const SEVERAL_CPUS: bool = false;
     /// Adds the next translation block.
     fn define(&mut self, translation: &Translation) -> Result<()>;
     /// The simulated machines, if any. They receive tasks and data accesses.
@@ -60,6 +62,13 @@ pub(super) trait Meter {
     fn unwound(&mut self, _calls: usize) {}
     /// Another task is the current task. Tasks are numbered from 0.
     fn switched(&mut self, _task: usize) {}
+    /// This CPU executes from now on, and runs this task. [`Meter::booked`] came before.
+    fn turned_to(&mut self, cpu: CpuId, task: usize) {
+        if let Some(machines) = self.machines() {
+            machines.turn_to(cpu);
+        }
+        self.switched(task);
+    }
     /// The task that was switched to last is a new task with this number: the kernel reused the
     /// address of a dead task.
     fn replaced(&mut self, task: usize) {
@@ -99,6 +108,8 @@ pub(super) enum Booked {
 pub(super) struct NoMachine;
 
 impl Meter for NoMachine {
+    const SEVERAL_CPUS: bool = true;
+
     fn define(&mut self, _: &Translation) -> Result<()> {
         Ok(())
     }
@@ -116,6 +127,7 @@ impl Meter for NoMachine {
 
 impl Meter for Machines {
     const TAKES_DATA: bool = true;
+    const SEVERAL_CPUS: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
         self.define(translation)

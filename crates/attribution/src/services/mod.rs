@@ -52,9 +52,12 @@ use std::io::Read;
 use symbols::KernelSymbols;
 use table::ServiceTable;
 use timeline::Timeline;
-use trace::{Chunk, RecordingReader};
+use trace::{Chunk, CpuCount, RecordingReader};
 
 /// Attributes every instruction of a recording to a service, and the counts of `machines` with it.
+///
+/// Of several CPUs, each has an L1I of its own; other caches are not simulated. Times are those of
+/// the guest's clock, which counts the instructions of all CPUs.
 ///
 /// # Errors
 /// The recording is damaged or cut off, or of another kernel than the symbols.
@@ -182,12 +185,16 @@ fn follow<R: Read, M: Meter>(
     reader: &mut RecordingReader<R>,
     mut automaton: Automaton<'_, M>,
 ) -> Result<(Attributed, M)> {
-    reader.header().one_cpu()?;
+    if !M::SEVERAL_CPUS {
+        reader.header().one_cpu()?;
+    }
+    // Of several CPUs, the machines have L1Is only.
+    let takes_data = M::TAKES_DATA && reader.header().cpus == CpuCount::ONE;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Translations(translations) => automaton.define(&translations)?,
             Chunk::Tasks(tasks) => automaton.define_tasks(&tasks),
-            Chunk::Stream(words) => match reader.accesses().filter(|_| M::TAKES_DATA) {
+            Chunk::Stream(words) => match reader.accesses().filter(|_| takes_data) {
                 None => automaton.stream(&words),
                 Some((accesses, patterns)) => {
                     automaton.stream_with_data(&words, accesses, patterns)?

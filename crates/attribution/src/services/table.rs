@@ -26,6 +26,9 @@ pub struct ServiceTable {
     pub kernel: String,
     /// The seed of the recording.
     pub seed: u64,
+    /// The number of CPUs. In JSON if there are several.
+    #[serde(skip_serializing_if = "is_one")]
+    pub cpus: u8,
     /// All executed instructions.
     pub instructions: u64,
     /// Instructions in user mode.
@@ -225,6 +228,7 @@ impl ServiceTable {
             workload: header.workload.clone(),
             kernel: header.build_id.clone(),
             seed: header.seed,
+            cpus: header.cpus.get(),
             instructions: attributed.instructions,
             user_instructions: sum(&|kind| kind == ServiceKind::User),
             idle_instructions: sum(&|kind| kind == ServiceKind::Idle),
@@ -242,6 +246,11 @@ impl ServiceTable {
             rows,
         }
     }
+}
+
+/// Whether a field that counts CPUs is left out: recordings of one CPU have no such field.
+fn is_one(cpus: &u8) -> bool {
+    *cpus == 1
 }
 
 /// Whether a service is the kernel's work.

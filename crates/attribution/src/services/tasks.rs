@@ -50,8 +50,6 @@ pub(super) struct TaskState {
     pub calls: Vec<u64>,
     /// While it runs: when it was switched to. Otherwise: when it was switched away from.
     pub since: u64,
-    /// Executed instructions of the recording when it was switched to.
-    pub runs_since: u64,
     /// When it became able to run, while it does not run.
     pub woken: Option<u64>,
     pub ran: u64,

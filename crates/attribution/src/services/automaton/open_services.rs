@@ -13,7 +13,7 @@ use crate::services::tasks::{ClosedBy, OpenService, TaskClocks, TaskState};
 impl<M: Meter> Automaton<'_, M> {
     /// A new task runs its first instructions. Instructions of an unknown service count for it.
     pub(super) fn begin_task(&mut self, service: ServiceId) {
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         match &mut task.open[..] {
             [base] if task.unknown && task.last.ran == 0 => {
                 (base.kind, base.service) = (ServiceKind::Task, service);
@@ -30,7 +30,7 @@ impl<M: Meter> Automaton<'_, M> {
     /// it.
     pub(super) fn replace_task(&mut self) {
         self.book();
-        let dead = self.current;
+        let dead = self.cpu.current;
         let last = self.tasks[dead].last;
         while let Some(open) = self.tasks[dead].open.pop() {
             self.settle(open, last);
@@ -41,36 +41,35 @@ impl<M: Meter> Automaton<'_, M> {
             name: task.name.clone(),
             user: task.user,
             since: task.since,
-            runs_since: task.runs_since,
             switched: true,
             ..TaskState::default()
         };
         (task.ran, task.blocked, task.waiting, task.since) =
             (last.ran, last.blocked, last.waiting, last.clock);
-        self.current = self.tasks.len();
+        self.cpu.current = self.tasks.len();
         self.tasks.push(new);
         let of_dead = |at: &&mut usize| **at == dead;
         let known = self.task_of.iter_mut().map(|(at, _)| at).chain(self.by_pid.values_mut());
-        known.filter(of_dead).for_each(|at| *at = self.current);
-        self.meter.replaced(self.current);
-        let name = self.tasks[self.current].name.clone();
-        self.meter.named(self.current, self.running, &name);
+        known.filter(of_dead).for_each(|at| *at = self.cpu.current);
+        self.meter.replaced(self.cpu.current);
+        let name = self.tasks[self.cpu.current].name.clone();
+        self.meter.named(self.cpu.current, self.cpu.running, &name);
     }
 
     pub(super) fn gate(&mut self, kind: ServiceKind, service: ServiceId) {
-        self.callee = None;
+        self.cpu.callee = None;
         if matches!(kind, ServiceKind::Interrupt | ServiceKind::Ipi) {
-            if let Some(last) = self.last_interrupt {
-                self.between_interrupts.add(self.clock - last);
+            let now = self.executed();
+            if let Some(last) = self.cpu.last_interrupt.replace(now) {
+                self.between_interrupts.add(now - last);
             }
-            self.last_interrupt = Some(self.clock);
             self.interrupts += 1;
         }
         if kind == ServiceKind::SystemCall {
             // Only user mode makes system calls, so the task is not a kernel thread.
-            self.tasks[self.current].unknown = false;
+            self.tasks[self.cpu.current].unknown = false;
         }
-        if self.tasks[self.current].open.is_empty() && self.tasks[self.current].unknown {
+        if self.tasks[self.cpu.current].open.is_empty() && self.tasks[self.cpu.current].unknown {
             self.open_base();
         }
         self.open(kind, service, ClosedBy::InterruptReturn);
@@ -90,7 +89,7 @@ impl<M: Meter> Automaton<'_, M> {
     /// Opens the base service of a task: idle, or a kernel thread until user mode shows that it is
     /// not one.
     pub(super) fn open_base(&mut self) {
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         task.switched = false;
         let idle = self.binding.idle.iter().any(|pattern| fit(pattern, &task.name).is_some());
         let (kind, name) = match idle {
@@ -105,7 +104,7 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn open(&mut self, kind: ServiceKind, service: ServiceId, until: ClosedBy) {
         self.book();
         let began = self.now();
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         task.open.push(OpenService {
             service,
             kind,
@@ -122,7 +121,7 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn close(&mut self) {
         self.book();
         let now = self.now();
-        if let Some(open) = self.tasks[self.current].open.pop() {
+        if let Some(open) = self.tasks[self.cpu.current].open.pop() {
             self.settle(open, now);
         }
     }
@@ -140,15 +139,15 @@ impl<M: Meter> Automaton<'_, M> {
             },
         };
         self.ledger.add(open.service, &invocation);
-        self.meter.settled(self.current, open.service, &invocation, &self.ledger);
+        self.meter.settled(self.cpu.current, open.service, &invocation, &self.ledger);
     }
 
     /// The current task's clocks.
     pub(super) fn now(&self) -> TaskClocks {
-        let task = &self.tasks[self.current];
+        let task = &self.tasks[self.cpu.current];
         TaskClocks {
             clock: self.halts.time(self.clock),
-            ran: task.ran + (self.clock - task.runs_since),
+            ran: task.ran + (self.executed() - self.cpu.runs_since),
             blocked: task.blocked,
             waiting: task.waiting,
         }
@@ -162,7 +161,7 @@ impl<M: Meter> Automaton<'_, M> {
         when: &[ServiceId],
         service: ServiceId,
     ) -> bool {
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         if let Some(open) = task.open.iter_mut().rfind(|open| open.kind == of) {
             let may = when.is_empty() || when.contains(&open.service);
             if may {
@@ -185,7 +184,7 @@ impl<M: Meter> Automaton<'_, M> {
 
     pub(super) fn enter_user_mode(&mut self) {
         self.book();
-        let task = &mut self.tasks[self.current];
+        let task = &mut self.tasks[self.cpu.current];
         if let Some(base) = task
             .open
             .first_mut()
@@ -194,28 +193,28 @@ impl<M: Meter> Automaton<'_, M> {
             base.kind = ServiceKind::Other;
             base.service = self.ledger.service(ServiceKind::Other, "begun before the recording");
         }
-        self.close_all(self.current);
-        let task = &mut self.tasks[self.current];
+        self.close_all(self.cpu.current);
+        let task = &mut self.tasks[self.cpu.current];
         (task.unknown, task.switched) = (false, false);
         task.calls.clear();
         self.meter.unwound(0);
-        self.in_user_mode = true;
-        self.callee = None;
-        self.usual = TranslationWord::USER;
+        self.cpu.in_user_mode = true;
+        self.cpu.callee = None;
+        self.cpu.usual = TranslationWord::USER;
     }
 
     /// Closes the open services of the current task, which has ended.
     pub(super) fn forget(&mut self) {
         self.book();
-        self.close_all(self.current);
-        let task = &mut self.tasks[self.current];
+        self.close_all(self.cpu.current);
+        let task = &mut self.tasks[self.cpu.current];
         task.unknown = false;
         task.calls.clear();
         self.meter.unwound(0);
     }
 
     pub(super) fn close_all(&mut self, at: usize) {
-        let current = std::mem::replace(&mut self.current, at);
+        let current = std::mem::replace(&mut self.cpu.current, at);
         let now = match at == current {
             true => self.now(),
             false => TaskClocks {
@@ -229,21 +228,22 @@ impl<M: Meter> Automaton<'_, M> {
         while let Some(open) = self.tasks[at].open.pop() {
             self.settle(open, now);
         }
-        self.current = current;
+        self.cpu.current = current;
     }
 
     /// Another task runs, or the running task has another name.
     pub(super) fn switch(&mut self, id: usize) {
         let (to, name) = &self.task_of[id];
         let (to, name) = (*to, name.clone());
-        self.running = id;
+        self.cpu.running = id;
         self.book();
-        if to != self.current {
+        if to != self.cpu.current {
             self.halts.forget();
             let now = self.halts.time(self.clock);
-            self.context_switches += u64::from(self.current != 0);
-            let from = &mut self.tasks[self.current];
-            from.ran += self.clock - from.runs_since;
+            self.context_switches += u64::from(self.cpu.current != 0);
+            let executed = self.executed();
+            let from = &mut self.tasks[self.cpu.current];
+            from.ran += executed - std::mem::replace(&mut self.cpu.runs_since, executed);
             (from.since, from.woken) = (now, None);
             let task = &mut self.tasks[to];
             task.last = TaskClocks {
@@ -252,19 +252,19 @@ impl<M: Meter> Automaton<'_, M> {
                 blocked: task.blocked,
                 waiting: task.waiting,
             };
-            let woken = task.woken.take().unwrap_or(task.since);
+            let woken = task.woken.take().unwrap_or(task.since).max(task.since);
             task.blocked += woken - task.since;
             task.waiting += now - woken;
-            (task.since, task.runs_since, task.switched) = (now, self.clock, true);
-            self.current = to;
+            (task.since, task.switched) = (now, true);
+            self.cpu.current = to;
             self.meter.switched(to);
         }
         self.tasks[to].user = Some(self.ledger.service(ServiceKind::User, &name));
         self.meter.named(to, id, &name);
         self.tasks[to].name = name;
-        if !self.in_user_mode && self.tasks[to].open.is_empty() {
+        if !self.cpu.in_user_mode && self.tasks[to].open.is_empty() {
             // The next execution shows what it does.
-            self.usual = TranslationWord::AWAITED;
+            self.cpu.usual = TranslationWord::AWAITED;
         }
     }
 
@@ -272,7 +272,7 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn wake(&mut self, id: usize) {
         let (at, _) = self.task_of[id];
         self.wakes_seen = true;
-        if at != self.current {
+        if !self.runs(at) {
             self.tasks[at].woken.get_or_insert(self.halts.time(self.clock));
         }
     }
@@ -282,7 +282,7 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn clock_read(&mut self, ticks: u32) {
         let Some(halt) = self.halts.read(self.clock, ticks) else { return };
         self.book();
-        let open = self.tasks[self.current].open.iter_mut().rev();
+        let open = self.tasks[self.cpu.current].open.iter_mut().rev();
         let mut later = 0;
         for open in open.take_while(|open| open.began.clock >= halt.at) {
             open.began.clock += halt.nanoseconds;
@@ -290,34 +290,51 @@ impl<M: Meter> Automaton<'_, M> {
         }
         let woken = self.tasks.iter_mut().filter_map(|task| task.woken.as_mut());
         woken.filter(|woken| **woken >= halt.at).for_each(|woken| *woken += halt.nanoseconds);
+        for task in self.tasks_elsewhere() {
+            let open = self.tasks[task].open.iter_mut().rev();
+            open.take_while(|open| open.began.clock >= halt.at)
+                .for_each(|open| open.began.clock += halt.nanoseconds);
+        }
         self.meter.halted(halt.nanoseconds, later);
     }
 
     /// Adds what ran since the last call to the running service.
     pub(super) fn book(&mut self) {
+        if let Some((user, stay)) = self.book_open() {
+            self.ledger.add(user, &stay);
+        }
+    }
+
+    /// As [`Automaton::book`], when another CPU executes next. A stay in user mode goes on.
+    pub(super) fn book_turn(&mut self) {
+        if let Some((_, stay)) = self.book_open() {
+            self.cpu.stay = stay;
+        }
+    }
+
+    /// Adds what ran since the last call to the open service. In user mode, gives the stay with
+    /// all that ran in it.
+    fn book_open(&mut self) -> Option<(ServiceId, Invocation)> {
         let instructions = self.clock - std::mem::replace(&mut self.booked, self.clock);
         let machines = self.meter.take();
-        match self.tasks[self.current].open.last_mut() {
-            Some(open) if !self.in_user_mode => {
+        match self.tasks[self.cpu.current].open.last_mut() {
+            Some(open) if !self.cpu.in_user_mode => {
                 open.instructions += instructions;
                 add_machines(&mut open.machines, machines);
                 self.meter.booked(instructions, Booked::Open(open.kind));
+                None
             }
-            _ if instructions > 0 => {
-                let invocation = Invocation {
-                    instructions,
-                    machines: machines.to_vec(),
-                    times: InvocationTimes {
-                        latency: instructions,
-                        ran: instructions,
-                        ..InvocationTimes::default()
-                    },
-                };
-                let user = self.tasks[self.current].user.unwrap_or(self.nobody);
-                self.ledger.add(user, &invocation);
+            _ if instructions > 0 || self.cpu.stay.instructions > 0 => {
+                let mut stay = std::mem::take(&mut self.cpu.stay);
+                stay.instructions += instructions;
+                stay.times.latency += instructions;
+                stay.times.ran += instructions;
+                add_machines(&mut stay.machines, machines);
+                let user = self.tasks[self.cpu.current].user.unwrap_or(self.nobody);
                 self.meter.booked(instructions, Booked::User(user));
+                Some((user, stay))
             }
-            _ => {}
+            _ => None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Small executions written by hand, and the service of each of their instructions.
 
 mod branches;
+mod cpus;
 
 use crate::services::annotations::ServiceKind;
 use crate::services::examples::{ExampleRun, FUNCTIONS, USER, at, halted};
