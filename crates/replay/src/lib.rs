@@ -47,6 +47,7 @@ pub mod application;
 pub mod bound;
 mod coherent_run;
 pub mod comparison;
+mod cpu_order;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
@@ -60,8 +61,11 @@ mod tests;
 
 use crate::application::Spaces;
 use anyhow::{Context, Result, ensure};
-use coherent_run::DataTurn;
 pub use coherent_run::{CoherenceCounts, LineSharing, stalls};
+pub use cpu_order::CpuOrder;
+use cpu_order::CpuSteps;
+pub use cpu_order::clocks::CpuWaits;
+use cpu_order::turns::DataTurn;
 pub use execution::core_run::CoreCounts;
 use execution::core_run::UopCodes;
 use execution::data::{AccessStream, DataFlow, PIECE_WORDS};
@@ -103,7 +107,7 @@ impl ReplayLayout {
 }
 
 /// The counts of one layout.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LayoutCounts {
     /// The amounts that are the same on every machine.
     pub amounts: LayoutAmounts,
@@ -112,7 +116,7 @@ pub struct LayoutCounts {
 }
 
 /// The counts of the whole recording.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
     /// The header of the recording.
     pub header: RecordingHeader,
@@ -170,16 +174,25 @@ pub struct ReplayTrial<'a> {
     /// Where the layout's placement puts user code, if it moves user code. Such a layout needs a
     /// recording without data accesses.
     pub application: Option<&'a Spaces>,
+    /// The order in which several CPUs make their steps on machines with several cores.
+    pub order: CpuOrder,
 }
 
 impl<'a> ReplayTrial<'a> {
-    /// A trial on caches that are not divided.
+    /// A trial on caches that are not divided, with CPUs side by side.
     pub fn new(
         layout: &'a ReplayLayout,
         machines: &'a [MachineModel],
         scope: SimulationScope,
     ) -> ReplayTrial<'a> {
-        ReplayTrial { layout, machines, scope, division: &SetDivision::Whole, application: None }
+        ReplayTrial {
+            layout,
+            machines,
+            scope,
+            division: &SetDivision::Whole,
+            application: None,
+            order: CpuOrder::SideBySide,
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -222,6 +235,7 @@ pub fn replay_trials<R: Read>(
         reader = reader.without_data();
     }
     let mut data = DataFlow::new(machines);
+    let mut steps = CpuSteps::new(cpus);
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         let mut run = ReplayRun {
@@ -231,12 +245,14 @@ pub fn replay_trials<R: Read>(
             codes: &mut codes,
             simulations: &mut simulations,
             ahead: &mut ahead,
+            steps: steps.as_mut(),
             patterns: reader.accesses().map(|(_, patterns)| patterns),
         };
         match chunk {
             Chunk::Translations(defined) => {
                 run.cut.define(&defined);
                 run.codes.define(&defined);
+                run.steps.iter_mut().for_each(|steps| steps.define(&defined));
                 defined.iter().try_for_each(|translation| run.flow.define(translation))?;
                 run.simulations
                     .iter_mut()
@@ -275,6 +291,8 @@ struct ReplayRun<'a, 'p> {
     simulations: &'a mut [Simulation<'p>],
     /// By CPU: the executions of its next fragments whose accesses are behind.
     ahead: &'a mut [usize],
+    /// `None`: the recording has one CPU.
+    steps: Option<&'a mut CpuSteps>,
     /// The access patterns of a recording with data accesses.
     patterns: Option<&'a AccessPatterns>,
 }
@@ -314,13 +332,18 @@ impl ReplayRun<'_, '_> {
 
     fn end(&mut self) -> Result<()> {
         let mut fragments_run = Vec::new();
+        self.steps.iter_mut().for_each(|steps| steps.end());
         for cpu in self.flow.cpus() {
             self.flow.finish_cpu(cpu, &mut fragments_run);
             self.simulate(cpu, &fragments_run, false)?;
             fragments_run.clear();
         }
         self.flow.finish(&mut fragments_run);
-        self.simulations.iter_mut().for_each(Simulation::finish);
+        let simulations = &mut *self.simulations;
+        if let Some(steps) = &mut self.steps {
+            steps.finish(|window| simulations.par_iter_mut().for_each(|it| it.advance(window)));
+        }
+        simulations.iter_mut().for_each(Simulation::finish);
         Ok(())
     }
 
@@ -331,7 +354,7 @@ impl ReplayRun<'_, '_> {
         fragments_run: &[FragmentId],
         ends_turn: bool,
     ) -> Result<()> {
-        let ReplayRun { flow, data, codes, simulations, ahead, patterns, .. } = self;
+        let ReplayRun { flow, data, codes, simulations, ahead, patterns, steps, .. } = self;
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, codes, patterns.map(|patterns| (&mut **data, patterns)))?;
         }
@@ -346,15 +369,30 @@ impl ReplayRun<'_, '_> {
                 open.take_while(|execution| execution.cpu == cpu).count()
             }
         };
-        let flow = &**flow;
-        let turn = patterns.map(|_| DataTurn { data, flow, ahead: before, rest });
-        let run = |simulation: &mut Simulation<'_>| simulation.run(cpu, fragments_run, codes, turn);
+        let turn = DataTurn { data, flow, ahead: before, rest };
+        let coherent = patterns.is_some() && simulations.iter().any(Simulation::is_coherent);
+        let mut steps = steps.as_mut().filter(|_| coherent);
+        let stretch = steps.as_mut().map(|steps| steps.stretch(cpu, fragments_run, turn));
+        let with_data = patterns.map(|_| &**data);
+        let run = |simulation: &mut Simulation<'_>| {
+            simulation.run(cpu, fragments_run, codes, with_data, stretch.as_ref())
+        };
         simulations.par_iter_mut().for_each(run);
         if let Some(ahead) = ahead.get_mut(usize::from(cpu.0)) {
             *ahead = before.saturating_sub(executions) + rest;
         }
         if patterns.is_some() {
             data.forget((of_fragments + rest).min(data.executions.len()));
+        }
+        let made = |simulations: &[Simulation<'_>], cpu| {
+            simulations.iter().filter_map(|simulation| simulation.stretch(cpu)).min()
+        };
+        if let (Some(steps), Some(stretch)) = (steps, stretch)
+            && made(simulations, 0).is_some()
+            && steps.keep(stretch)
+        {
+            steps.advance(|window| simulations.par_iter_mut().for_each(|it| it.advance(window)));
+            steps.forget(|cpu| made(simulations, cpu));
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 //!
 //! This module has the rows and their file (JSON with a checksum). It simulates nothing.
 
+pub use crate::cpu_order::CpuOrder;
+pub use crate::cpu_order::clocks::CpuWaits;
 use anyhow::{Context, Result, bail};
 pub use execution::branches::Predictions;
 use image::BuildId;
@@ -257,8 +259,15 @@ pub struct ResultCounters {
 /// What each CPU of a multiprocessor counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoherenceResult {
+    /// The order in which the CPUs made their steps.
+    #[serde(default)]
+    pub order: CpuOrder,
     /// By CPU.
     pub cpus: Vec<PerMode<CpuResult>>,
+    /// By CPU: the cycle in which its last step ended. `None`: the order is that of the recording,
+    /// in which CPUs have no common time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Vec<f64>>,
 }
 
 /// What a CPU counted in one mode.
@@ -269,6 +278,9 @@ pub struct CpuResult {
     /// Cycles for which a core with blocking caches stops: for lines that the L1 lacked and the L2
     /// had, for lines that the L2 lacked, for upgrades, for TLB misses.
     pub stalls: [f64; 4],
+    /// Cycles in which the CPU did nothing; `None`: the order is that of the recording.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<CpuWaits>,
 }
 
 /// What an out-of-order core counted.

@@ -4,9 +4,9 @@
 //! module simulates nothing.
 
 use crate::results::{
-    CoherenceResult, CoreResult, CpuResult, FunctionDataMisses, FunctionMisses, FunctionSlots,
-    MemoryCounters, ORIGINAL, OTHER_CODE, Predictions, ResultCounters, ResultKind, ResultRow,
-    USER_CODE,
+    CoherenceResult, CoreResult, CpuOrder, CpuResult, FunctionDataMisses, FunctionMisses,
+    FunctionSlots, MemoryCounters, ORIGINAL, OTHER_CODE, Predictions, ResultCounters, ResultKind,
+    ResultRow, USER_CODE,
 };
 use crate::simulation::DataMissCounts;
 use crate::{CoherenceCounts, ReplayLayout, Replayed};
@@ -108,15 +108,25 @@ pub fn rows(
 }
 
 fn coherence(machine: &MachineModel, counts: Option<&CoherenceCounts>) -> Option<CoherenceResult> {
-    let of_mode = |counters: CoreCounters| {
+    let CoherenceCounts { cpus, times, .. } = counts?;
+    let of_mode = |counters: CoreCounters, waits| {
         let stalls = crate::stalls(machine, &counters)?;
         let stalls = [stalls.l2, stalls.beyond, stalls.upgrades, stalls.tlb];
-        Some(CpuResult { counters, stalls })
+        Some(CpuResult { counters, stalls, waits })
     };
-    let of_cpu = |counters: &PerMode<CoreCounters>| {
-        Some(PerMode { kernel: of_mode(counters.kernel)?, user: of_mode(counters.user)? })
+    let of_cpu = |(cpu, counters): (usize, &PerMode<CoreCounters>)| {
+        let waits = times.as_ref().and_then(|times| Some(times.get(cpu)?.1));
+        Some(PerMode {
+            kernel: of_mode(counters.kernel, waits.map(|waits| waits.kernel))?,
+            user: of_mode(counters.user, waits.map(|waits| waits.user))?,
+        })
     };
-    Some(CoherenceResult { cpus: counts?.cpus.iter().map(of_cpu).collect::<Option<_>>()? })
+    let ends = |times: &Vec<(f64, _)>| times.iter().map(|&(ends, _)| ends).collect();
+    Some(CoherenceResult {
+        order: if times.is_some() { CpuOrder::SideBySide } else { CpuOrder::Recorded },
+        cpus: cpus.iter().enumerate().map(of_cpu).collect::<Option<_>>()?,
+        ends: times.as_ref().map(ends),
+    })
 }
 
 /// The functions with the most misses. Functions with equally many misses are ordered by name.

@@ -9,7 +9,8 @@
 use crate::ReplayTrial;
 use crate::amounts::FragmentAmounts;
 use crate::application::Spaces;
-use crate::coherent_run::{CoherenceCounts, CoherentRun, DataTurn};
+use crate::coherent_run::{CoherenceCounts, CoherentRun, StepFetches};
+use crate::cpu_order::window::{Stretch, Window};
 use anyhow::Result;
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
@@ -168,29 +169,32 @@ impl MachineSimulation<'_> {
         &mut self.cpus[at]
     }
 
+    /// The coherent caches of several cores, and what a fragment fetches there.
+    fn coherent<'f>(
+        &mut self,
+        fetched: &'f [FetchedUnits],
+        fragments: &'f [FragmentAmounts],
+    ) -> Option<(&mut CoherentRun, impl Fn(FragmentId) -> StepFetches<'f> + use<'f>)> {
+        let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
+        let fetches = move |fragment: FragmentId| StepFetches {
+            instructions: fragments[fragment.0 as usize].instructions,
+            lines: &lines.physical[lines.of(fragment)],
+            pages: pages.map_or(&[][..], |pages| &pages.lines[pages.of(fragment)]),
+        };
+        Some((self.coherent.as_mut()?, fetches))
+    }
+
     fn run_with_data(
         &mut self,
         cpu: CpuId,
         fragments_run: &[FragmentId],
         fetched: &[FetchedUnits],
         fragments: &[FragmentAmounts],
-        turn: DataTurn<'_>,
+        data: &DataFlow,
     ) {
-        if let Some(coherent) = &mut self.coherent {
-            let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
-            coherent.run(
-                cpu,
-                fragments_run,
-                fragments,
-                turn,
-                |fragment| &lines.physical[lines.of(fragment)],
-                |fragment| pages.map_or(&[], |pages| &pages.lines[pages.of(fragment)]),
-            );
-        }
         let MachineSimulation { hierarchy: Some(hierarchy), data_misses, .. } = self else {
             return self.run(cpu, fragments_run, fetched);
         };
-        let data = turn.data;
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
         let mut executions = data.executions.iter();
         let mut accesses = data.accesses();
@@ -276,7 +280,7 @@ pub struct LayoutAmounts {
 }
 
 /// The counts of one machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReplayMachineCounts {
     pub l1i: PerMode<sim::MissCounts>,
     pub itlb: Option<PerMode<u64>>,
@@ -334,7 +338,7 @@ impl<'a> Simulation<'a> {
                 lines: index_of(lines_of(machine)).unwrap_or_default(),
                 pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
                 misses: Vec::new(),
-                coherent: CoherentRun::new(machine, recorded)?,
+                coherent: CoherentRun::new(machine, recorded, trials.order)?,
                 core: CoreRun::new(machine)?,
             });
         }
@@ -406,27 +410,55 @@ impl<'a> Simulation<'a> {
     }
 
     /// Runs fragments that were added before on a CPU of every machine. `data`: the accesses of
-    /// their executions.
+    /// their executions. `stretch`: their steps, when the recording has several CPUs.
     pub(crate) fn run(
         &mut self,
         cpu: CpuId,
         fragments_run: &[FragmentId],
         codes: &UopCodes,
-        data: Option<DataTurn<'_>>,
+        data: Option<&DataFlow>,
+        stretch: Option<&Stretch>,
     ) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
         self.running.par_iter_mut().for_each(|running| {
             match data {
                 None => running.run(cpu, fragments_run, fetched),
-                Some(turn) => running.run_with_data(cpu, fragments_run, fetched, fragments, turn),
+                Some(data) => running.run_with_data(cpu, fragments_run, fetched, fragments, data),
+            }
+            if let Some(stretch) = stretch
+                && let Some((coherent, fetches)) = running.coherent(fetched, fragments)
+            {
+                coherent.run(stretch, fetches);
             }
             if let Some(predicting) = &mut running.cpu(cpu).predicting {
                 predicting.run(fragments_run, branches);
             }
             if let Some(core) = &mut running.core {
-                core.run(fragments_run, codes, data.map(|turn| turn.data));
+                core.run(fragments_run, codes, data);
             }
         });
+    }
+
+    /// Whether a machine simulates the caches of several cores.
+    pub(crate) fn is_coherent(&self) -> bool {
+        self.running.iter().any(|running| running.coherent.is_some())
+    }
+
+    /// Lets the machines on which CPUs run side by side make the steps of a window.
+    pub(crate) fn advance(&mut self, window: &Window) {
+        let (fetched, fragments) = (&self.fetched, &self.fragments);
+        self.running.par_iter_mut().for_each(|running| {
+            if let Some((coherent, fetches)) = running.coherent(fetched, fragments) {
+                coherent.advance(window, fetches);
+            }
+        });
+    }
+
+    /// The number of the first stretch of a CPU that a machine has to make; `None`: no machine makes
+    /// steps side by side.
+    pub(crate) fn stretch(&self, cpu: usize) -> Option<u64> {
+        let coherent = self.running.iter().filter_map(|running| running.coherent.as_ref());
+        coherent.filter_map(|coherent| coherent.stretch(cpu)).min()
     }
 
     /// Ends the recording.

@@ -18,7 +18,7 @@ use image::{Image, vmlinux};
 use profile::collect;
 use profile::{Profile, ProfileMerge, merge, noise};
 use replay::results::{ORIGINAL, TestedLayout};
-use replay::{ReplayLayout, SimulationScope};
+use replay::{CpuOrder, ReplayLayout, SimulationScope};
 use report::cross_validation;
 use sim::MachineModel;
 use std::path::{Path, PathBuf};
@@ -186,7 +186,8 @@ fn test(
             made.push((name, algorithm, trained.clone()));
         }
     }
-    let rows = replay_rows(recording, &layouts, machines, SimulationScope::Caches, None, part)?;
+    let (scope, order) = (SimulationScope::Caches, CpuOrder::SideBySide);
+    let rows = replay_rows(recording, &layouts, machines, scope, order, None, part)?;
     let mut tested = Vec::new();
     for machine in machines {
         let row = |name: &str| {

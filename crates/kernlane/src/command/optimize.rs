@@ -24,9 +24,8 @@ use host::{interrupt, output};
 use image::map::PlacementMap;
 use image::{Image, vmlinux};
 use profile::collect;
-use replay::SimulationScope;
 use replay::results::{ResultFile, ResultRow};
-use replay::{comparison, guard};
+use replay::{CpuOrder, SimulationScope, comparison, guard};
 use report::{page, text};
 use sim::MachineModel;
 use std::fs;
@@ -270,6 +269,7 @@ impl Road<'_> {
             &layouts,
             &self.machines,
             self.scope,
+            CpuOrder::SideBySide,
             Some(&self.image),
             &RecordingPart::WHOLE,
         )
@@ -288,6 +288,7 @@ impl Road<'_> {
             &[replay::ReplayLayout::original()],
             &self.machines,
             self.scope,
+            CpuOrder::SideBySide,
             Some(&image),
             &RecordingPart::WHOLE,
         )?;

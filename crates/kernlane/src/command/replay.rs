@@ -3,7 +3,7 @@
 //! Input: a recording, layouts and machines. Output: tables or result rows.
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use emit::kbuild::BuildTree;
 use emit::relink;
 use execution::machine;
@@ -19,7 +19,7 @@ use image::{BuildId, Image, vmlinux};
 use replay::bound;
 use replay::guard;
 use replay::results::{ORIGINAL, ResultFile, ResultRow};
-use replay::{self, ReplayLayout, ReplayTrial, Replayed, SimulationScope, rows};
+use replay::{self, CpuOrder, ReplayLayout, ReplayTrial, Replayed, SimulationScope, rows};
 use report::text;
 use sim::MachineModel;
 use std::fs::File;
@@ -35,11 +35,13 @@ use trace::RecordingReader;
 /// with data accesses add misses of data caches, second-level caches and TLBs, and time by SimOS'
 /// in-order model. --branches adds mispredictions. Machines with an out-of-order core (golden-cove,
 /// zen4, gracemont, simos-1996, simos-1998, pentium4) add its cycles, and what each slot of them was
-/// for. One pass over the recording serves all layouts and machines.
+/// for. A recording of several CPUs with data accesses, on a machine with several cores (server-8,
+/// simos-1994-8), adds each CPU's misses by class, and its time. One pass over the recording serves all layouts and machines.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll \
                   --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel \
-                  ~/linux --layout net.kll --branches")]
+                  ~/linux --layout net.kll --branches\n  kernlane replay four.rec --machine \
+                  server-8 --order recorded")]
 pub struct ReplayArgs {
     /// A recording (directory)
     #[arg(value_name = "RECORDING")]
@@ -71,9 +73,31 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub branches: bool,
 
+    /// How several CPUs run on a machine with several cores
+    #[arg(long, value_enum, default_value = "side-by-side", value_name = "ORDER")]
+    pub order: OrderArg,
+
     /// Print the result rows as JSON, as `kernlane report` takes them
     #[arg(long)]
     pub json: bool,
+}
+
+/// The value of `--order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderArg {
+    /// Each CPU follows its own clock, and only what shares data keeps the order of the recording
+    SideBySide,
+    /// As QEMU ran the CPUs, in long turns
+    Recorded,
+}
+
+impl From<OrderArg> for CpuOrder {
+    fn from(order: OrderArg) -> CpuOrder {
+        match order {
+            OrderArg::SideBySide => CpuOrder::SideBySide,
+            OrderArg::Recorded => CpuOrder::Recorded,
+        }
+    }
 }
 
 fn machine_help() -> String {
@@ -94,8 +118,15 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         layouts.push(layout);
     }
     let scope = simulation_scope(args.branches, &machines)?;
-    let mut rows =
-        replay_rows(&args.recording, &layouts, &machines, scope, image.as_ref(), &args.part)?;
+    let mut rows = replay_rows(
+        &args.recording,
+        &layouts,
+        &machines,
+        scope,
+        args.order.into(),
+        image.as_ref(),
+        &args.part,
+    )?;
     if let (true, Some(image)) = (args.bound, &image) {
         add_bounds(&mut rows, &args.recording, image, &machines, &args.part)?;
     }
@@ -204,17 +235,14 @@ pub(crate) fn replay_rows(
     layouts: &[ReplayLayout],
     machines: &[MachineModel],
     scope: SimulationScope,
+    order: CpuOrder,
     image: Option<&Image>,
     part: &RecordingPart,
 ) -> Result<Vec<ResultRow>> {
-    let replayed = replay_recording(
-        recording,
-        layouts,
-        machines,
-        scope,
-        image.map(|image| &image.build_id),
-        part,
-    )?;
+    let trials = layouts.iter().map(|layout| ReplayTrial::new(layout, machines, scope));
+    let trials: Vec<_> = trials.map(|trial| ReplayTrial { order, ..trial }).collect();
+    let build_id = image.map(|image| &image.build_id);
+    let replayed = replay_trials(recording, &trials, build_id, part)?;
     let mut rows = rows::rows(&replayed, layouts, machines, image);
     if !part.is_whole() {
         let named =

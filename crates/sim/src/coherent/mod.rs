@@ -153,6 +153,12 @@ impl CoherentCaches {
         self.private(core).counters
     }
 
+    /// The counters of a core for one mode so far.
+    #[inline]
+    pub fn counters_of(&self, core: CoreId, mode: Mode) -> &CoreCounters {
+        self.private(core).counters.get(mode)
+    }
+
     /// The lines that a write took from a core, with the address of each.
     pub fn shared_lines(&self) -> impl Iterator<Item = (PhysAddr, &SharedLine)> {
         let log2 = self.line_log2;
