@@ -3,7 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
+use trace::{
+    AccessSite, CpuCount, CpuId, Mapping, ObservedAccesses, PageKind, RecordingHeader,
+    RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId,
+};
 
 const BUILD_ID: &str = "00aea92ddb40c47d63853847ca25891e6796c7b0";
 const K: u64 = 0xffff_ffff_8100_0000;
@@ -41,6 +44,41 @@ fn write_recording(directory: &Path) {
         path.iter().for_each(|&id| StreamEvent::Executed(TranslationId(id)).append_to(&mut words));
     }
     writer.stream(&words).unwrap();
+    std::fs::create_dir_all(directory).unwrap();
+    std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
+}
+
+/// Each of two CPUs stores 100 times to a counter of its own, in one line and in one turn.
+fn write_two_counters(directory: &Path) {
+    let id = TranslationId(0);
+    let header = RecordingHeader {
+        build_id: BUILD_ID.into(),
+        workload: "counters".into(),
+        cpus: CpuCount::new(2).unwrap(),
+        ..RecordingHeader::default()
+    };
+    let mut writer = RecordingWriter::with_data(Vec::new(), &header).unwrap();
+    let (lengths, code) = ([1, 1].into(), [0x90, 0x90].into());
+    writer.translations(&[Translation { id, addr: RunAddr(K), lengths, code }]).unwrap();
+    let (mut words, page) = (Vec::new(), 0xf_fff8_8800_0200);
+    let mut seen = ObservedAccesses {
+        physical: vec![(id, [Some(0x100_0000), None])],
+        ..ObservedAccesses::default()
+    };
+    for cpu in 0..2 {
+        if cpu > 0 {
+            StreamEvent::Cpu(CpuId(cpu)).append_to(&mut words);
+        }
+        let mapping = Mapping { page, frame: 0x200, kind: PageKind::Memory };
+        seen.mappings.push((seen.addresses.len() as u32, mapping));
+        for _ in 0..100 {
+            StreamEvent::Executed(id).append_to(&mut words);
+            seen.starts.push(seen.addresses.len() as u32);
+            seen.addresses.push((page << 12) + 8 * u64::from(cpu));
+            seen.sites.push(AccessSite::new(0, true, 3));
+        }
+    }
+    writer.stream_with_data(&words, &seen).unwrap();
     std::fs::create_dir_all(directory).unwrap();
     std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
 }
@@ -99,6 +137,26 @@ fn layouts_and_machines_in_one_table() {
     let machines = ["-m", "server-32k", "-m", "torrellas-8k"];
     let arguments = [&["replay", "loop.rec", "-l", "straight.klm"][..], &machines].concat();
     golden("replay.txt", &printed(directory.path(), &arguments));
+}
+
+#[test]
+fn several_cpus_run_side_by_side_or_in_the_order_of_the_recording() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    write_two_counters(&at.join("two.rec"));
+    let replay = ["replay", "two.rec", "-m", "server-8"];
+    let side_by_side = printed(at, &replay);
+    golden("side-by-side.txt", &side_by_side);
+    assert_eq!(printed(at, &[&replay[..], &["--order", "side-by-side"]].concat()), side_by_side);
+    golden("recorded-order.txt", &printed(at, &[&replay[..], &["--order", "recorded"]].concat()));
+    let json = printed(at, &[&replay[..], &["--json"]].concat());
+    let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let coherence = &read["rows"][0]["counters"]["coherence"];
+    assert_eq!(coherence["order"], "side-by-side");
+    assert_eq!(coherence["cpus"][1]["kernel"]["waits"]["value"], 0.0);
+    // What was written is read, and printed again.
+    std::fs::write(at.join("results.json"), &json).unwrap();
+    printed(at, &["report", "results.json"]);
 }
 
 #[test]

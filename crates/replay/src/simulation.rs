@@ -454,8 +454,8 @@ impl<'a> Simulation<'a> {
         });
     }
 
-    /// The number of the first stretch of a CPU that a machine has to make; `None`: no machine makes
-    /// steps side by side.
+    /// The number of the first stretch of a CPU that a machine has to make; `None`: no machine
+    /// makes steps side by side.
     pub(crate) fn stretch(&self, cpu: usize) -> Option<u64> {
         let coherent = self.running.iter().filter_map(|running| running.coherent.as_ref());
         coherent.filter_map(|coherent| coherent.stretch(cpu)).min()

@@ -36,7 +36,8 @@ use trace::RecordingReader;
 /// in-order model. --branches adds mispredictions. Machines with an out-of-order core (golden-cove,
 /// zen4, gracemont, simos-1996, simos-1998, pentium4) add its cycles, and what each slot of them was
 /// for. A recording of several CPUs with data accesses, on a machine with several cores (server-8,
-/// simos-1994-8), adds each CPU's misses by class, and its time. One pass over the recording serves all layouts and machines.
+/// simos-1994-8), adds each CPU's misses by class, and its time. One pass over the recording serves
+/// all layouts and machines.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll \
                   --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel \

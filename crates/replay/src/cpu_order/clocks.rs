@@ -3,14 +3,15 @@
 //! Input: a window of steps, and for each step, when it is made, the cycles that it takes. Output:
 //! the order of the steps, and for how long each CPU waited.
 //!
-//! Every CPU has a clock, in cycles. The CPU that can begin its next step first makes it; of several,
-//! the one with the lowest number. A step begins when the CPU's step before has ended, and all steps
-//! of other CPUs that it comes behind have. So steps begin in the order of time.
+//! Every CPU has a clock, in cycles. The CPU that can begin its next step first makes it. Of
+//! several, it is the one with the lowest number. A step begins when the CPU's step before has
+//! ended, and so have all steps of other CPUs that it comes behind. So steps begin in the order of
+//! time.
 //!
 //! A CPU without a next step in the window stops all CPUs until more is read, because its step may
-//! be the first. It does not when it is halted: then its step comes behind all others in the window.
-//! It does not either while more than the window's limit is unmade. Then that CPU's next step begins
-//! late, and what it lost is counted as `held`.
+//! be the first. There are two exceptions. When the CPU is halted, its step comes behind all others
+//! in the window. And while more than the window's limit is unmade, the CPU's next step begins
+//! late: what it loses is counted as `held`.
 
 use super::window::{CpuSet, Dependency, MOST_CPUS, OrderReason, Step, Window, bit};
 use execution::data::DataAccess;

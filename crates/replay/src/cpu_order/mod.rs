@@ -1,8 +1,8 @@
 //! In which order the CPUs of a recording make their steps on a machine with several cores.
 //!
 //! ```text
-//! turns of the recording ─→ turns: steps ─→ words: dependencies ─→ window ─┬→ clocks of a machine
-//!                                                                          └→ clocks of another one
+//! turns of the recording → turns: steps → words: dependencies → window ─┬→ clocks of a machine
+//!                                                                       └→ clocks of another one
 //! ```
 //!
 //! QEMU gives CPUs long turns. *Side by side* means: each CPU follows its own clock, and only what

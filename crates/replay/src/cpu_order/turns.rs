@@ -3,8 +3,8 @@
 //! Input: for each turn of a CPU, the fragments that ran, and the executions with their accesses.
 //! Output: stretches, and when a CPU was halted. This module decides no order.
 //!
-//! A CPU is halted after an `hlt`. QEMU gives each CPU that is not halted a turn in a fixed rotation,
-//! so a CPU is halted, too, when another one had two turns since its own last turn.
+//! A CPU is halted after an `hlt`. QEMU gives each CPU that is not halted a turn in a fixed
+//! rotation. So a CPU is halted, too, when another one had two turns since its own last turn.
 
 use super::window::{CpuSet, MOST_CPUS, Step, Stretch, bit};
 use execution::data::{DataFlow, Execution};

@@ -1,8 +1,8 @@
 //! The steps of all CPUs that were read and that not every machine has made.
 //!
 //! A *step* is one execution of a translation block: its fetches, its loads and its stores. The
-//! last execution of a turn is two steps: its loads and stores come in their place, its fetches when
-//! the CPU goes on, because only then is the fragment known.
+//! last execution of a turn is two steps: its loads and stores come in their place, its fetches
+//! when the CPU goes on, because only then is the fragment known.
 //!
 //! ```text
 //! CPU 0   [stretch][stretch][stretch] …        a stretch: steps of one CPU, with no step of

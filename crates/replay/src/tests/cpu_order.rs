@@ -82,7 +82,7 @@ fn in_recorded_order(program: &[Stretch]) -> impl Iterator<Item = (usize, &[Data
     })
 }
 
-/// For each step, which step stored each byte that it loads; and which one stored last to each byte.
+/// For each step, which step stored each byte that it loads; and the last store to each byte.
 type Loaded = (HashMap<Made, Vec<Option<Made>>>, HashMap<u64, Made>);
 
 /// Executes steps in this order on a memory of bytes.
@@ -271,8 +271,8 @@ fn what_is_read_at_once_changes_nothing() {
     }
 }
 
-/// CPU 0 takes 100 cycles for a step, CPU 1 takes 1, and they share nothing. CPU 1 could be done when
-/// CPU 0 has made 10 steps. The window has room for few steps, so CPU 1 is held back.
+/// CPU 0 takes 100 cycles for a step, CPU 1 takes 1, and they share nothing. CPU 1 could be done
+/// when CPU 0 has made 10 steps. The window has room for few steps, so CPU 1 is held back.
 #[test]
 fn a_full_window_holds_the_faster_cpu_back() {
     let step = Step { fragment: None, mode: Mode::User, loads: 0, stores: 0, accesses: 0 };
