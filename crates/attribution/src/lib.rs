@@ -22,10 +22,12 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod code_lines;
+pub mod generations;
 pub mod misses;
 pub mod services;
 pub mod sizes;
 
+use crate::generations::Generations;
 use crate::misses::table::MissTable;
 use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
@@ -37,12 +39,13 @@ use crate::services::timeline::Timeline;
 use crate::services::{Attributed, ServicesAndFunctions};
 use anyhow::{Context, Result, ensure};
 use execution::machine;
-use execution::part::RecordingPart;
+use execution::part::{RecordingPart, open_executions};
 use host::note;
 use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
 use profile::collect::{self, ExtraCounts};
+use rayon::prelude::*;
 use sim::MachineModel;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -260,6 +263,39 @@ impl Attribution {
         })
     }
 
+    /// The services of a part of a recording on each machine, all others compared with the first.
+    /// Each machine goes through the recording by itself, several at once.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`]; or the bounds of the part are wrong.
+    pub fn generations(&self, recording: &Path, part: &RecordingPart) -> Result<Generations> {
+        let executions = Recording::at(recording);
+        let named = || executions.trace().display().to_string();
+        let cut = part.cut(|| open_executions(&executions)).with_context(named)?;
+        let counted = |machine: &MachineModel| {
+            // Cores take the fixed data behaviour.
+            let takes_data = part.is_whole() && machine.core.is_none();
+            let prepare = |reader: RecordingReader<_>| match takes_data {
+                true => reader,
+                false => reader.without_data(),
+            };
+            read_prepared(recording, &machine.name, prepare, |reader| {
+                let mut cut = cut.clone();
+                let cut = (!part.is_whole()).then_some(&mut cut);
+                let machines = std::slice::from_ref(machine);
+                let (symbols, binding) = (&self.symbols, &self.binding);
+                let attributed = services::attribute_part(reader, symbols, binding, machines, cut)?;
+                Ok((reader.header().clone(), attributed))
+            })
+        };
+        // In order, so that of several errors the same one is named each time.
+        let all: Vec<Result<_>> = self.machines.par_iter().map(counted).collect();
+        let all = all.into_iter().collect::<Result<Vec<_>>>()?;
+        let (headers, counted): (Vec<RecordingHeader>, Vec<Attributed>) = all.into_iter().unzip();
+        let header = headers.first().context("name machines to compare: --machine zen4")?;
+        Ok(Generations::new(header, part, &self.machines, &counted))
+    }
+
     /// The locality of the kernel's code in a recording. `image`: the kernel's image.
     ///
     /// # Errors
@@ -299,11 +335,21 @@ pub fn read<T>(
     what: &str,
     walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
 ) -> Result<T> {
+    read_prepared(recording, what, |reader| reader, walk)
+}
+
+/// As [`read`], on what `prepare` makes of the reader.
+fn read_prepared<T>(
+    recording: &Path,
+    what: &str,
+    prepare: impl FnOnce(RecordingReader<Box<dyn Read>>) -> RecordingReader<Box<dyn Read>>,
+    walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
+) -> Result<T> {
     let path = Recording::at(recording).trace();
     let named = || path.display().to_string();
     let file = File::open(&path).with_context(named)?;
     let progress = Progress::of(file.metadata().with_context(named)?.len(), what);
     let from: Box<dyn Read> = Box::new(progress.reading(BufReader::with_capacity(1 << 20, file)));
-    let mut reader = RecordingReader::new(from).with_context(named)?;
+    let mut reader = prepare(RecordingReader::new(from).with_context(named)?);
     walk(&mut reader).with_context(named)
 }

@@ -20,8 +20,12 @@ use sim::{
     TargetBufferDescription,
 };
 use sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
+use std::num::NonZeroU32;
 use std::path::Path;
 use toml::Spanned;
+
+/// The fastest clock of a machine, in MHz.
+const FASTEST: u32 = 100_000;
 
 /// The machines that come with Kernlane: name and text of each file in `machines/`.
 const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
@@ -65,6 +69,7 @@ struct MachineFile {
     branch: Option<Spanned<BranchText>>,
     core: Option<Spanned<CoreText>>,
     coherence: Option<Spanned<CoherenceText>>,
+    clock: Option<Spanned<ClockText>>,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +107,12 @@ struct LatenciesText {
     l3: Option<SourcedFraction>,
     memory: SourcedFraction,
     tlb_miss: SourcedFraction,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClockText {
+    megahertz: SourcedInteger,
 }
 
 #[derive(Deserialize)]
@@ -198,6 +209,7 @@ impl MachineFileReader<'_> {
             branch: file.branch.as_ref().map(|branch| self.branch(branch)).transpose()?,
             core: None,
             coherence: None,
+            clock: file.clock.as_ref().map(|clock| self.clock(clock)).transpose()?,
         };
         if let Some(core) = &file.core {
             machine.core = Some(self.core(core)?);
@@ -250,6 +262,18 @@ impl MachineFileReader<'_> {
             self.latencies(latencies, l2.is_some(), l3.is_some())?,
         );
         Ok(Some(memory.with_context(|| format!("{}: this machine cannot be built", self.at(l1d)))?))
+    }
+
+    fn clock(&self, spanned: &Spanned<ClockText>) -> Result<NonZeroU32> {
+        let clock = &spanned.get_ref().megahertz;
+        let megahertz = *self.sourced(clock)?;
+        let possible = u32::try_from(megahertz).ok().filter(|&megahertz| megahertz <= FASTEST);
+        possible.and_then(NonZeroU32::new).with_context(|| {
+            format!(
+                "{}: a clock must lie between 1 and {FASTEST} MHz, not {megahertz}",
+                self.at(clock)
+            )
+        })
     }
 
     fn dtlb(&self, spanned: &Spanned<DtlbText>) -> Result<CacheGeometry> {

@@ -88,6 +88,7 @@ impl fmt::Display for RecordingPart {
 }
 
 /// Goes through the events of a recording and selects those of a part.
+#[derive(Clone)]
 pub struct PartFilter {
     from: u64,
     until: u64,
@@ -117,6 +118,11 @@ impl PartFilter {
     /// Learns translations. Later events name them.
     pub fn define(&mut self, translations: &[Translation]) {
         self.instructions.extend(translations.iter().map(Translation::instructions));
+    }
+
+    /// Whether all executions of the part came.
+    pub fn has_ended(&self) -> bool {
+        self.at >= self.until
     }
 
     /// Whether the event belongs to the part. An execution does when it begins in the part. Other
@@ -167,6 +173,9 @@ mod tests {
             "an execution that begins before the part does not belong to it"
         );
         assert_eq!(kept(PartFilter::whole()), [true; 4]);
+        let mut half = cut(0.0, 0.5);
+        let ended = [(); 3].map(|()| (half.has_ended(), half.keeps(&executed)));
+        assert_eq!(ended, [(false, true), (false, true), (true, false)]);
     }
 
     #[test]

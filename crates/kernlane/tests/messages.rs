@@ -64,6 +64,30 @@ fn what_is_missing_or_out_of_range_is_named() {
             "--from -1 --until 1: a part of a recording must lie between 0 and 1",
         ),
         ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is no percentage"),
+        (
+            "report --generations net.rec -k net.rec/System.map -m zen4",
+            "generations are at least two machines: name them with --machine",
+        ),
+        (
+            "report --generations net.rec -k net.rec/System.map -m zen4 -m torrellas-8k",
+            "torrellas-8k: the machine's file has no clock",
+        ),
+        (
+            "report --generations net.rec -k net.rec/System.map --machines zen4,pdp-11",
+            "no machine is called pdp-11: choose one of golden-cove, gracemont, i486",
+        ),
+        (
+            "report --generations net.rec -k net.rec/System.map --from 0.7 --until 0.6",
+            "net.rec/trace.klt: --from 0.7 --until 0.6: a part of a recording must lie between",
+        ),
+        (
+            "report --generations typo.rec -k net.rec/System.map",
+            "typo.rec/trace.klt: No such file or directory",
+        ),
+        (
+            "report --services net.rec -k net.rec/System.map --from 0.5",
+            "--from and --until are for --generations",
+        ),
         ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
         ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
     ] {
@@ -81,6 +105,18 @@ fn help_lists_the_algorithms() {
             assert!(help.contains(name), "{command} --help does not name {name}");
         }
     }
+}
+
+#[test]
+fn a_recording_too_short_for_cycles_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    write_recording(&directory.path().join("net.rec"), "00");
+    let line = "report --generations net.rec --kernel net.rec/System.map --machine i486,zen4";
+    let output = kernlane(directory.path(), line);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("\nnote: only 2 instructions ran: below 1000000, "), "{text}");
+    assert!(text.contains("\nnote: i486: no out-of-order core; "), "{text}");
 }
 
 #[test]

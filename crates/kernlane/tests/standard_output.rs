@@ -61,6 +61,8 @@ fn command_lines() -> Vec<Vec<String>> {
         "report --services . --kernel System.map",
         "report --services . --kernel System.map --json",
         "report --os-share . --kernel System.map",
+        "report --generations . --kernel System.map --machine i486,zen4",
+        "report --generations . --kernel System.map --machine i486,zen4 --json",
         "diff . . --kernel System.map",
         "diff . . --kernel System.map --json",
         "replay .",

@@ -20,6 +20,7 @@ pub mod cross_validation;
 pub mod difference;
 pub mod dump;
 pub mod evaluation;
+pub mod generations;
 pub mod locality;
 pub mod misses;
 pub mod overview;

@@ -5,6 +5,7 @@
 //! visible. Draws nothing.
 
 use attribution::ObservedRecording;
+use attribution::generations::Generations;
 use attribution::misses::table::{MissTable, StructureRow};
 use attribution::services::annotations::ServiceKind;
 use attribution::services::calls::{CallTree, NodeId, ROOT, ServiceCalls};
@@ -55,6 +56,8 @@ pub struct Overview {
     /// Misses by data structure on the first machine with a data cache; `None` without data
     /// accesses or such a machine.
     pub data: Option<StructureMisses>,
+    /// Services on all machines, with the slots of cores; `None` when no machine has a core.
+    pub generations: Option<Generations>,
 }
 
 /// Misses by data structure.
@@ -148,6 +151,7 @@ impl Overview {
         misses: &[LayoutMisses<'_>],
         sizes: Sizes,
         data: Option<StructureMisses>,
+        generations: Option<Generations>,
     ) -> Overview {
         let ObservedRecording { table, calls, timeline } = observed;
         Overview {
@@ -163,6 +167,7 @@ impl Overview {
             maps: maps(misses),
             sizes,
             data,
+            generations,
             table,
         }
     }

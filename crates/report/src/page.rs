@@ -3,8 +3,9 @@
 //! Input: what `overview` gives, and comparisons. Output: HTML that loads no script, style, font or
 //! image. Counts nothing.
 
+use crate::generations::GenerationsBeside;
 use crate::overview::Overview;
-use crate::{services, text};
+use crate::{generations, services, text};
 use anyhow::Result;
 use replay::comparison::Comparison;
 use serde::Serialize;
@@ -13,10 +14,11 @@ use std::fmt::Write as _;
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 /// In dependency order.
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
     include_str!("page/elements.js"),
     include_str!("page/charts.js"),
     include_str!("page/recording.js"),
+    include_str!("page/generations.js"),
     include_str!("page/comparisons.js"),
     include_str!("page/main.js"),
 ];
@@ -63,6 +65,10 @@ fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     for recording in recordings {
         let _ = writeln!(text, "{}", services::table(&recording.table, SERVICES));
+        if let Some(found) = &recording.generations {
+            let beside = GenerationsBeside::new(found.clone());
+            let _ = writeln!(text, "{}", generations::text(&beside, SERVICES));
+        }
     }
     if !comparisons.is_empty() {
         text += &text::comparisons(comparisons);
@@ -128,6 +134,15 @@ mod tests {
         assert!(script.contains(r#"["share of all""#));
         assert!(script.contains("machine.has_l2"), "a machine without an L2 has no column for it");
         assert!(!script.contains("interrupts.count + 1"));
+    }
+
+    #[test]
+    fn sections_of_cores_say_that_they_are_simulated() {
+        for heading in ["Where the slots go", "Graduation", "Machines side by side"] {
+            let headings = SCRIPTS.concat().matches(&format!("\"{heading}")).count();
+            assert_eq!(headings, 1, "{heading}");
+            assert!(SCRIPTS.concat().contains(&format!("\"{heading}, simulated\"")), "{heading}");
+        }
     }
 
     #[test]

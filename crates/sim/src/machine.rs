@@ -9,6 +9,7 @@ use crate::core::description::{CoreDescription, CoreError};
 use crate::geometry::{CacheGeometry, GeometryError};
 use crate::prediction::BranchPrediction;
 use crate::time::{Latencies, SimpleModel};
+use std::num::NonZeroU32;
 use thiserror::Error;
 
 /// A machine that can be simulated.
@@ -33,6 +34,8 @@ pub struct MachineModel {
     pub core: Option<CoreDescription>,
     /// The cores and their coherence. `None`: the machine has one core.
     pub coherence: Option<CoherenceDescription>,
+    /// The clock, in MHz. `None`: the machine's source gives none.
+    pub clock: Option<NonZeroU32>,
 }
 
 impl MachineModel {

@@ -29,6 +29,11 @@ impl SimpleModel {
     pub fn miss_penalty(&self) -> f64 {
         self.miss_penalty
     }
+
+    /// The cycles for which `instructions` stop the machine for their data.
+    pub fn data_stall(&self, instructions: u64) -> f64 {
+        instructions as f64 * self.data_references * self.data_miss_rate * self.miss_penalty
+    }
 }
 
 /// The latencies of a single-issue machine with blocking caches: SimOS' 1994 model (Rosenblum 1995,
@@ -68,6 +73,7 @@ mod tests {
     fn thousand_instructions_by_hand() {
         let model = SimpleModel { miss_penalty: 30.0, data_references: 0.3, data_miss_rate: 0.05 };
         assert!((model.cycles(1000, 20) - 2050.0).abs() < 1e-9);
+        assert!((model.data_stall(1000) - 450.0).abs() < 1e-9);
         assert_eq!(model.cycles(0, 0), 0.0);
     }
 }

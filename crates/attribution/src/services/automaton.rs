@@ -161,7 +161,13 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     pub(super) fn stream(&mut self, words: &[u32]) {
-        for event in events(words) {
+        self.follow(events(words));
+    }
+
+    /// As [`Automaton::stream`], for events.
+    #[inline]
+    pub(super) fn follow(&mut self, stream: impl Iterator<Item = StreamEvent>) {
+        for event in stream {
             match event {
                 StreamEvent::Executed(id) => {
                     let word = self.codes.words[id.0 as usize];

@@ -356,3 +356,29 @@ fn a_multiprocessor_that_contradicts_itself_names_the_rule() {
     let without_l2 = message(format!("{}\n{coherence}", text_of("torrellas-8k")));
     assert!(without_l2.contains("a multiprocessor needs [l2]"), "{without_l2}");
 }
+
+#[test]
+fn a_clock_is_a_number_of_megahertz() {
+    assert_eq!(find("i486").unwrap().clock.map(|clock| clock.get()), Some(33));
+    assert_eq!(find("simos-1998").unwrap().clock.map(|clock| clock.get()), Some(500));
+    assert_eq!(find("torrellas-8k").unwrap().clock, None);
+    let text = text_of("i486");
+    let line = 1 + text[..text.find("megahertz").unwrap()].matches('\n').count();
+    let too_fast = "a clock must lie between 1 and 100000 MHz, not 100001";
+    let cases = [
+        ("value = 33,", "value = 0,", "a clock must lie between 1 and 100000 MHz, not 0"),
+        ("value = 33,", "value = 100001,", too_fast),
+        (
+            "value = 33, source = \"N",
+            "value = 33, source = \" \" }#",
+            "every number needs a source",
+        ),
+    ];
+    for (from, to, rule) in cases {
+        let damaged = text.replacen(from, to, 1);
+        assert_ne!(text, damaged, "{from}");
+        let message = format!("{:#}", parse(&damaged, "m.toml").unwrap_err());
+        let expected = format!("m.toml:{line}: {rule}");
+        assert!(message.starts_with(&expected), "{message}\nexpected: {expected}");
+    }
+}

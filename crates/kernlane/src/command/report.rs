@@ -5,6 +5,7 @@
 use crate::command::replay::{read_layout, replay_recording};
 use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
+use attribution::generations;
 use attribution::misses::table::MissTable;
 use attribution::services::locality::Locality;
 use attribution::services::share::OsShare;
@@ -20,14 +21,18 @@ use image::vmlinux;
 use replay::comparison::{self, Comparison};
 use replay::results::ResultFile;
 use replay::{ReplayLayout, SimulationScope, per_operation, rows};
+use report::generations::GenerationsBeside;
 use report::overview::{LayoutMisses, Overview, StructureMisses};
 use report::{self, locality, misses, page, services, text};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The machine of the page, unless --machine names others.
 const MACHINE: &str = "server-32k";
+/// The machines of --generations, unless --machine names others.
+const GENERATIONS: [&str; 6] =
+    ["i486", "simos-1994", "simos-1996", "simos-1998", "pentium4", "zen4"];
 
 /// Show where a recording's time goes, and what layouts gain, as one page or as tables
 ///
@@ -43,6 +48,11 @@ const MACHINE: &str = "server-32k";
 /// With --services, --misses, --os-share or --locality it takes recordings and their kernel, and no
 /// results. --services lists every service of the system: each system call, kind of page fault,
 /// interrupt, softirq, kernel thread. With --sizes it takes recordings alone.
+///
+/// --generations lists every service on machines of several generations, and splits P, how many
+/// times faster each machine is than the first, into the ratio of the clocks (T) and that of the
+/// cycles (A): P = T × A. Without --machine these are i486, simos-1994, simos-1996, simos-1998,
+/// pentium4 and zen4.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.rec --kernel ~/linux -o net.html
@@ -53,6 +63,8 @@ const MACHINE: &str = "server-32k";
   kernlane report --misses net.rec --kernel ~/linux --machine server-32k
   kernlane report --locality net.rec files.rec --kernel ~/linux
   kernlane report --sizes net.rec
+  kernlane report --generations net.rec --kernel ~/linux --machine i486,pentium4,zen4
+  kernlane report net.rec --kernel ~/linux --machine simos-1994,simos-1998,zen4 -o net.html
   kernlane report --per-operation getpid.results stat.results")]
 pub struct ReportArgs {
     /// Result files, or directories with a results.json; recordings for the tables of services
@@ -64,7 +76,8 @@ pub struct ReportArgs {
         long,
         short,
         value_name = "FILE.html",
-        conflicts_with_all = ["services", "os_share", "locality", "sizes", "misses"]
+        conflicts_with_all =
+            ["services", "os_share", "locality", "sizes", "misses", "generations"]
     )]
     pub output: Option<PathBuf>,
 
@@ -98,12 +111,34 @@ pub struct ReportArgs {
     )]
     pub misses: bool,
 
+    /// Print each service on machines of several generations, and how many times faster each
+    /// machine is than the first: by its clock (T), by its cycles for each instruction (A), and in
+    /// all (P). Beside it the numbers of Nellans 2005 and Rosenblum 1995
+    #[arg(
+        long,
+        requires = "kernel",
+        conflicts_with_all =
+            ["services", "os_share", "locality", "sizes", "misses", "layout"]
+    )]
+    pub generations: bool,
+
+    #[command(flatten)]
+    pub part: RecordingPart,
+
     /// Print what one operation costs, from results of recordings that say their number of
     /// operations, as `kernlane record bench:NAME` does
     #[arg(
         long,
-        conflicts_with_all =
-            ["output", "services", "os_share", "locality", "sizes", "misses", "kernel"]
+        conflicts_with_all = [
+            "output",
+            "services",
+            "os_share",
+            "locality",
+            "sizes",
+            "misses",
+            "generations",
+            "kernel",
+        ]
     )]
     pub per_operation: bool,
 
@@ -111,8 +146,16 @@ pub struct ReportArgs {
     #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
     pub kernel: Option<PathBuf>,
 
-    /// A machine to simulate beside, as for `kernlane replay`; may be given several times
-    #[arg(long, short, value_name = "NAME|FILE.toml", requires = "kernel")]
+    /// A machine to simulate beside, as for `kernlane replay`; may be given several times, or as a
+    /// list with commas
+    #[arg(
+        long,
+        short,
+        alias = "machines",
+        value_name = "NAME|FILE.toml",
+        value_delimiter = ',',
+        requires = "kernel"
+    )]
     pub machine: Vec<String>,
 
     /// Another layout for the page, as for `kernlane replay`; may be given several times
@@ -133,9 +176,14 @@ pub struct ReportArgs {
 }
 
 pub fn run(args: &ReportArgs) -> Result<ExitCode> {
+    ensure!(
+        args.generations || args.part.is_whole(),
+        "--from and --until are for --generations; all other tables show whole recordings"
+    );
     match args.services || args.os_share || args.locality || args.misses {
         true => of_recordings(args),
         false if args.sizes => of_sizes(args),
+        false if args.generations => of_generations(args),
         false => of_results(args),
     }
 }
@@ -147,6 +195,29 @@ fn of_sizes(args: &ReportArgs) -> Result<ExitCode> {
         .collect::<Result<_>>()?;
     print(args, &all, || all.iter().map(report::sizes::text).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn of_generations(args: &ReportArgs) -> Result<ExitCode> {
+    let (_, attribution) = opened(args, &GENERATIONS)?;
+    generations::check(&attribution.machines)?;
+    let of = |path: &PathBuf| {
+        anyhow::Ok(GenerationsBeside::new(attribution.generations(path, &args.part)?))
+    };
+    let all: Vec<GenerationsBeside> = args.inputs.iter().map(of).collect::<Result<_>>()?;
+    print(args, &all, || {
+        let texts = all.iter().map(|one| report::generations::text(one, args.top));
+        texts.collect::<Vec<_>>().join("\n")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The kernel, its annotations and the machines, or `usual` machines when none are named.
+fn opened<'a>(args: &'a ReportArgs, usual: &[&str]) -> Result<(&'a Path, Attribution)> {
+    let kernel =
+        args.kernel.as_deref().context("give --kernel: it names the kernel's functions")?;
+    let usual: Vec<String> = usual.iter().map(|&name| name.to_owned()).collect();
+    let machines = if args.machine.is_empty() { &usual } else { &args.machine };
+    Ok((kernel, Attribution::open(kernel, args.annotations.as_deref(), machines)?))
 }
 
 fn of_results(args: &ReportArgs) -> Result<ExitCode> {
@@ -205,10 +276,7 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
     if recordings.is_empty() {
         return Ok(Vec::new());
     }
-    let kernel =
-        args.kernel.as_deref().context("give --kernel: it names the kernel's functions")?;
-    let machines = if args.machine.is_empty() { &[MACHINE.to_owned()][..] } else { &args.machine };
-    let attribution = Attribution::open(kernel, args.annotations.as_deref(), machines)?;
+    let (kernel, attribution) = opened(args, &[MACHINE])?;
     let path = vmlinux::path(kernel);
     // Only a vmlinux tells the blocks of a layout.
     let image = (!args.layout.is_empty()).then(|| vmlinux::read(&path)).transpose()?;
@@ -245,15 +313,17 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
             let data = attribution
                 .data_misses(recording, kernel, &observed.table)?
                 .map(StructureMisses::from);
-            Ok(Overview::new(observed, conditions, rows, &misses, sizes, data))
+            let has_core = machines.iter().any(|machine| machine.core.is_some());
+            let generations = has_core
+                .then(|| attribution.generations(recording, &RecordingPart::WHOLE))
+                .transpose()?;
+            Ok(Overview::new(observed, conditions, rows, &misses, sizes, data, generations))
         })
         .collect()
 }
 
 fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
-    let kernel =
-        args.kernel.as_deref().context("give --kernel: it names the kernel's functions")?;
-    let attribution = Attribution::open(kernel, args.annotations.as_deref(), &args.machine)?;
+    let (kernel, attribution) = opened(args, &[])?;
     if args.locality {
         let image = vmlinux::read(&vmlinux::path(kernel))?;
         let localities: Vec<Locality> = args

@@ -32,6 +32,7 @@ fn machine() -> MachineModel {
         branch: None,
         core: None,
         coherence: None,
+        clock: None,
     }
 }
 

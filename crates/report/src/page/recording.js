@@ -55,7 +55,8 @@ const services = (recording, conditions) => {
     ["off CPU (ns)", (row) => row.latency.off_cpu, (v) => number(v, 0)],
   ];
   machines.forEach((machine, at) => {
-    const named = (title) => (machines.length > 1 ? `${title}, ${machine.name}` : title);
+    const alone = hasCore(recording, at) ? " (caches alone)" : "";
+    const named = (title) => (machines.length > 1 ? `${title}, ${machine.name}` : title) + alone;
     columns.push(
       [named("cycles/call"), (row) => row.on[at].mean_cycles, (v) => number(v, 0)],
       [named("CPI"), (row) => row.on[at].cpi, (v) => number(v, 2)],
@@ -82,7 +83,12 @@ const services = (recording, conditions) => {
           `Every instruction belongs to one service. Share of kernel: the share of the ` +
           `instructions of all services except user mode and idle. Share of all: the share ` +
           `of all instructions. Times are in nanoseconds of the guest's clock; an ` +
-          `instruction takes one. ${conditions}`,
+          `instruction takes one. ` +
+          (machines.some((_, at) => hasCore(recording, at))
+            ? `Cycles of caches alone are those of an in-order machine: the sections below have ` +
+              `those of the core. `
+            : "") +
+          conditions,
       }),
       element(
         "p",
@@ -428,6 +434,7 @@ const sectionsOf = (recording) => {
   return [
     overTime(recording, unit, conditions),
     services(recording, conditions),
+    ...generationSections(recording),
     misses(recording, conditions),
     byData(recording, conditions),
     bySize(recording, conditions),
@@ -437,6 +444,12 @@ const sectionsOf = (recording) => {
     functions(recording, conditions),
   ].filter((section) => section !== null);
 };
+
+// Cycles per instruction on a machine: of its core, if it has one.
+const cyclesOf = ({ generations, table }, at) =>
+  generations
+    ? generations.sums[0].on[at].cpi
+    : table.machines[at].cycles / Math.max(1, table.instructions);
 
 const cards = (recording) => {
   const { table } = recording;
@@ -451,7 +464,7 @@ const cards = (recording) => {
   if (machine) {
     entries.push(
       [
-        number(machine.cycles / Math.max(1, table.instructions), 2),
+        number(cyclesOf(recording, 0), 2),
         `cycles per instruction, ${machine.name}`,
       ],
       [

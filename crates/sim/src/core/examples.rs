@@ -30,6 +30,7 @@ pub(crate) fn machine() -> MachineModel {
         branch: None,
         core: Some(core()),
         coherence: None,
+        clock: None,
     }
 }
 

@@ -46,5 +46,6 @@ pub(crate) fn machine(cores: u64, clusters: u64, protocol: Protocol, sizes: Size
         coherence: Some(
             CoherenceDescription::new(cores, clusters, protocol, 50.0, 90.0).expect("few cores"),
         ),
+        clock: None,
     }
 }

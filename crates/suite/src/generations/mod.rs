@@ -5,6 +5,6 @@
 //! what T does not explain is A, the part of the architecture. Never guesses T, and never leaves a
 //! row out without the reason.
 
-mod nellans;
+pub mod nellans;
 pub mod split;
 pub mod text;

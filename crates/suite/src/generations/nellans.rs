@@ -4,18 +4,20 @@
 //! `poll`, `select`, `read` and `waitpid`; of ours it is not.
 
 /// A speedup by real, user and system time (table 3).
-type Program = (&'static str, Option<(&'static str, [f64; 3])>);
+pub type Program = (&'static str, Option<(&'static str, [f64; 3])>);
 /// A speedup, and that by architecture (table 4).
-type Call = (&'static str, (&'static str, [f64; 2]));
+pub type Call = (&'static str, (&'static str, [f64; 2]));
 
 /// T: the decrease of the FO4 delay from the 486 to the Pentium 4 (section 3).
-pub(super) const TECHNOLOGY: f64 = 11.0;
+pub const TECHNOLOGY: f64 = 11.0;
+/// T by the clocks instead: 33 MHz and 3.0 GHz (section 3).
+pub const CLOCKS: f64 = 3000.0 / 33.0;
 /// P of whole programs, and of their part in the kernel (sections 3 and 3.1).
-pub(super) const WHOLE: f64 = 192.2;
-pub(super) const KERNEL: f64 = 46.04;
+pub const WHOLE: f64 = 192.2;
+pub const KERNEL: f64 = 46.04;
 
 /// Table 3, and mixes that have no row there.
-pub(super) const PROGRAMS: &[Program] = &[
+pub const PROGRAMS: &[Program] = &[
     ("user/search", Some(("crafty", [240.91, 251.01, 14.0]))),
     ("user/place", Some(("twolf", [143.74, 150.38, 49.0]))),
     ("user/transform", Some(("mesa", [189.14, 204.02, 56.0]))),
@@ -27,7 +29,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 ];
 
 /// Table 4.
-pub(super) const CALLS: &[Call] = &[
+pub const CALLS: &[Call] = &[
     ("call/brk", ("brk", [43.0, 3.90])),
     ("call/dup-close", ("close", [15.0, 1.36])),
     ("process/vfork-exec", ("execve", [7.0, 0.63])),
@@ -56,7 +58,7 @@ pub(super) const CALLS: &[Call] = &[
 ];
 
 /// Figure 1 has no numbers in the paper's text; its bars are switches at several clocks.
-pub(super) const SWITCHES: &[&str] = &[
+pub const SWITCHES: &[&str] = &[
     "switch/threads",
     "switch/processes-2",
     "switch/processes-2-16k",
