@@ -144,19 +144,29 @@ fn several_cpus_run_side_by_side_or_in_the_order_of_the_recording() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     write_two_counters(&at.join("two.rec"));
-    let replay = ["replay", "two.rec", "-m", "server-8"];
-    let side_by_side = printed(at, &replay);
-    golden("side-by-side.txt", &side_by_side);
-    assert_eq!(printed(at, &[&replay[..], &["--order", "side-by-side"]].concat()), side_by_side);
-    golden("recorded-order.txt", &printed(at, &[&replay[..], &["--order", "recorded"]].concat()));
-    let json = printed(at, &[&replay[..], &["--json"]].concat());
-    let read: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let coherence = &read["rows"][0]["counters"]["coherence"];
-    assert_eq!(coherence["order"], "side-by-side");
-    assert_eq!(coherence["cpus"][1]["kernel"]["waits"]["value"], 0.0);
+    let replay = |arguments: &[&str]| {
+        printed(at, &[&["replay", "two.rec", "-m", "server-8"][..], arguments].concat())
+    };
+    let side_by_side = replay(&[]);
+    assert!(side_by_side.contains("misses of each CPU, side by side in simulated time\n"));
+    assert!(side_by_side.contains("original: the last CPU ends after 0.00 million cycles\n"));
+    assert_eq!(replay(&["--order", "side-by-side"]), side_by_side);
+    let recorded = replay(&["--order", "recorded"]);
+    assert!(recorded.contains("misses of each CPU, in the order of the recording\n"));
+    // CPU 1 makes its 100 steps while CPU 0 waits for memory.
+    let json = replay(&["--json"]);
+    for (json, order, misses) in
+        [(&json, "side-by-side", 1), (&replay(&["--order", "recorded", "--json"]), "recorded", 0)]
+    {
+        let read: serde_json::Value = serde_json::from_str(json).unwrap();
+        let coherence = &read["rows"][0]["counters"]["coherence"];
+        assert_eq!(coherence["order"], order);
+        let counters = &coherence["cpus"][0]["kernel"]["counters"];
+        assert_eq!(counters["l2_data"]["false_sharing"], misses);
+    }
     // What was written is read, and printed again.
     std::fs::write(at.join("results.json"), &json).unwrap();
-    printed(at, &["report", "results.json"]);
+    printed(at, &["report", "."]);
 }
 
 #[test]
