@@ -64,6 +64,14 @@ fn what_is_missing_or_out_of_range_is_named() {
             "--from -1 --until 1: a part of a recording must lie between 0 and 1",
         ),
         ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is no percentage"),
+        (
+            "report --sharing net.rec -k net.rec/System.map",
+            "the names of data need the kernel's vmlinux",
+        ),
+        (
+            "report --sharing net.rec -k net.rec/System.map --top 20000",
+            "--top 20000: --sharing collects the fields of at most 10000 lines",
+        ),
         ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
         ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
     ] {
