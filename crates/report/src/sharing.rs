@@ -325,13 +325,31 @@ mod tests {
 
     #[test]
     fn a_line_has_its_cure_and_its_fields() {
-        assert_eq!(
-            text(&two_counters()),
-            "\
-sharing in files, kernel 5f3c, seed 1: 2 CPUs, simulated on server-8, in the order of the recording
-"
-        );
+        let text = text(&two_counters());
+        let (head, tables) = text.split_once("\n\n").unwrap();
+        assert!(head.ends_with("2 CPUs, simulated on server-8, in the order of the recording"));
+        let (amounts, tables) = tables.split_once("\n\n").unwrap();
+        assert!(amounts.starts_with("0 misses by true sharing, 198 by false sharing and 198 "));
+        assert!(amounts.ends_with("0.032 Mcycles, 31.76 cycles for each 1000 instructions"));
+        assert_eq!(tables, LINES);
     }
+
+    const LINES: &str = "  \
+  line                       address  kcycles   of all  true  false  upgrades  cold  capacity
+    1  static pair  ffffffff82000000     31.8  100.0 %     0    198       199     1         0
+
+line 1: ffffffff82000000 (physical 2000000): static pair
+  cure: move the field pair.hits to its own line: other CPUs use pair.misses
+  CPU 0: kernel true 0, false 99, upgrades 99
+  CPU 1: user mode true 0, false 99, upgrades 100
+  byte, size, field     kcycles  true  false  upgrades  CPU 0 r/w  CPU 1 r/w
+     0  8  pair.hits       15.8     0     99        99    100/100        0/0
+     8  8  pair.misses     15.9     0     99       100        0/0    100/100
+     0  8  r/w by f0 100/100 (f0+0x4)
+     8  8  r/w by f1 100/100 (f1+0x4)
+
+the kernel has no BTF: fields are offsets in their objects
+";
 
     #[test]
     fn a_change_has_differences() {
@@ -352,6 +370,20 @@ sharing in files, kernel 5f3c, seed 1: 2 CPUs, simulated on server-8, in the ord
             before: total(198, 31_760.0),
             after: total(0, 0.0),
         });
-        assert_eq!(text, "");
+        let (_, moved) = text.split_once("\n\n").unwrap();
+        assert_eq!(moved, CHANGE);
     }
+
+    const CHANGE: &str = "\
+pair.misses, 8 bytes at ffffffff82000008, in lines of its own
+
+                           as recorded   moved  difference
+  misses by true sharing             0       0          +0
+  misses by false sharing          198       0        -198
+  upgrades                         198       0        -198
+  cold misses                        0       0          +0
+  capacity misses                    0       0          +0
+  kcycles of coherence            31.8     0.0       -31.8
+  kcycles of all misses         1031.8  1000.0       -31.8
+";
 }
