@@ -150,6 +150,9 @@ pub fn btf(bytes: &[u8]) {
     let Ok(btf) = Btf::parse(bytes) else { return };
     for structure in ["module", "task"] {
         let _ = (btf.size(structure), btf.offset(structure, "name"), btf.enumerator(structure));
+        if let Ok(Some(kind)) = btf.variable(structure) {
+            let _ = (btf.field_at(kind, 5, 1), btf.field_named(kind, "name[2]"));
+        }
     }
 }
 
@@ -219,7 +222,7 @@ fn kallsyms() -> Vec<u8> {
     bytes
 }
 
-/// `struct module { int a; char name[4]; }` (Documentation/bpf/btf.rst).
+/// `struct module { int a; char name[4]; } module;` (Documentation/bpf/btf.rst).
 pub fn btf_seeds() -> Vec<Vec<u8>> {
     let strings = b"\0int\0module\0a\0name\0task\0one\0";
     let at = |name: &str| {
@@ -231,6 +234,7 @@ pub fn btf_seeds() -> Vec<Vec<u8>> {
         vec![0, 3 << 24, 0, 1, 1, 4],
         vec![at("module"), 4 << 24 | 2, 8, at("a"), 1, 0, at("name"), 2, 32],
         vec![at("task"), 6 << 24 | 1, 4, at("one"), 5],
+        vec![at("module"), 14 << 24, 3, 1],
     ]
     .concat();
     let head =

@@ -22,9 +22,11 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod code_lines;
+mod executions;
 pub mod generations;
 pub mod misses;
 pub mod services;
+pub mod sharing;
 pub mod sizes;
 
 use crate::generations::Generations;
@@ -37,6 +39,10 @@ use crate::services::symbols::KernelSymbols;
 use crate::services::table::ServiceTable;
 use crate::services::timeline::Timeline;
 use crate::services::{Attributed, ServicesAndFunctions};
+use crate::sharing::SharingStudy;
+use crate::sharing::names::DataNames;
+use crate::sharing::table::SharingTable;
+use crate::sharing::what_if::SharingChange;
 use anyhow::{Context, Result, ensure};
 use execution::machine;
 use execution::part::{RecordingPart, open_executions};
@@ -222,6 +228,48 @@ impl Attribution {
         read(recording, "misses", |reader| {
             misses::misses(reader, &self.symbols, &vmlinux::path(kernel), machines)
         })
+    }
+
+    /// The `top` lines that CPUs take from each other, one table for each machine. `kernel`: as for
+    /// `open`. Reads the recording twice for each machine.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`]. The recording has one CPU or no data accesses, a machine has no
+    /// coherent caches or too few cores, `kernel` is no vmlinux, or `top` is too large.
+    pub fn sharing(
+        &self,
+        recording: &Path,
+        kernel: &Path,
+        top: usize,
+    ) -> Result<Vec<SharingTable>> {
+        sharing::check_top(top)?;
+        let names = DataNames::read(&vmlinux::path(kernel))?;
+        let of_machine = |machine: &MachineModel| {
+            let study = SharingStudy::new(&self.symbols, &names, machine);
+            let ranking = read(recording, "lines", |reader| study.rank(reader))?;
+            read(recording, "fields", |reader| study.table(reader, &ranking, top))
+        };
+        self.machines.iter().map(of_machine).collect()
+    }
+
+    /// What coherence costs when data moves to lines of its own, for each machine. `requests`: as
+    /// `SYMBOL.FIELD -> own line`.
+    ///
+    /// # Errors
+    /// As [`Attribution::sharing`]. A request names no data.
+    pub fn sharing_what_if(
+        &self,
+        recording: &Path,
+        kernel: &Path,
+        requests: &[String],
+    ) -> Result<Vec<SharingChange>> {
+        let names = DataNames::read(&vmlinux::path(kernel))?;
+        let of_machine = |machine: &MachineModel| {
+            let study = SharingStudy::new(&self.symbols, &names, machine);
+            let ranking = read(recording, "as it is", |reader| study.rank(reader))?;
+            read(recording, "what if", |reader| study.what_if(reader, &ranking, requests))
+        };
+        self.machines.iter().map(of_machine).collect()
     }
 
     /// As `table`, with the totals of each function.

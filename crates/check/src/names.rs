@@ -53,8 +53,7 @@ fn symbols<'k, 'd>(
         let image = c.image(symbol.addr.0);
         let mut namesakes = c.new.named(symbol.name);
         let at_image = namesakes.find(|t| image == Some(t.addr.0) && fits(t) && is_free(t));
-        let found =
-            at_image.or_else(|| c.new.named(symbol.name).find(|t| fits(t) && is_free(t)));
+        let found = at_image.or_else(|| c.new.named(symbol.name).find(|t| fits(t) && is_free(t)));
         match found {
             Some(twin) if symbol.size > 0 && twin.size == 0 => {
                 findings.differ(

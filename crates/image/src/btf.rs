@@ -1,8 +1,10 @@
 //! The offsets of fields in the kernel's structures, from the kernel's own type description (BTF,
 //! Documentation/bpf/btf.rst).
 //!
-//! Input: the bytes of a `.BTF` section. Output: byte offsets, sizes and values of enumerators.
-//! Types that these do not need are skipped.
+//! Input: the bytes of a `.BTF` section. Output: byte offsets, sizes and values of enumerators, and
+//! the fields of variables ([`fields`]). Types that these do not need are skipped.
+
+pub mod fields;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -13,9 +15,16 @@ const MAGIC: u16 = 0xeb9f;
 const TYPE_SIZE: usize = 12;
 const MEMBER_SIZE: usize = 12;
 
+// Kinds of types.
+const INT: u32 = 1;
+const PTR: u32 = 2;
+const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
+const VAR: u32 = 14;
+const FLOAT: u32 = 16;
+const ENUM64: u32 = 19;
 const ENUMERATOR_SIZE: usize = 8;
 
 /// The deepest nesting of unnamed structures that is read. The kernel nests less deeply; deeper
@@ -159,15 +168,20 @@ impl<'a> Btf<'a> {
 /// Bytes that follow `struct btf_type`, by kind (include/uapi/linux/btf.h).
 fn trailing(kind: u32, count: usize) -> Result<usize> {
     Ok(match kind {
-        1 | 14 | 17 => 4, // INT, VAR, DECL_TAG
-        3 => 12,          // ARRAY
+        INT | VAR | 17 => 4, // and DECL_TAG
+        ARRAY => 12,
         STRUCT | UNION => count * MEMBER_SIZE,
         ENUM | 13 => count * ENUMERATOR_SIZE, // and FUNC_PROTO
-        15 | 19 => count * 12,                // DATASEC, ENUM64
+        15 | ENUM64 => count * 12,            // and DATASEC
         // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
-        2 | 7..=12 | 16 | 18 => 0,
+        PTR | 7..=12 | FLOAT | 18 => 0,
         _ => bail!("BTF has a type of kind {kind}, which Kernlane does not know"),
     })
+}
+
+/// Whether a type only stands for another: TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG.
+fn is_modifier(kind: u32) -> bool {
+    matches!(kind, 8..=11 | 18)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
@@ -178,34 +192,19 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::examples::btf_section;
 
     /// `int`; an unnamed struct with the field b at 4; struct task { int a; struct { … } at 16; bit
     /// field c; }.
     fn section() -> Vec<u8> {
-        let strings = b"\0int\0task\0a\0b\0c\0one\0";
         let (int, task, a, b, c) = (1u32, 5, 10, 12, 14);
-        let words: Vec<u32> = [
-            vec![int, 1 << 24, 4, 32],
+        let types = [
+            vec![int, INT << 24, 4, 32],
             vec![0, STRUCT << 24 | 1, 8, b, 1, 32],
             vec![0, ENUM << 24 | 2, 4, a, u32::MAX, 16, 0xf5],
             vec![task, 1 << 31 | STRUCT << 24 | 3, 32, a, 1, 64, 0, 2, 128, c, 1, 3 << 24 | 200],
-        ]
-        .concat();
-        let types: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let mut section = Vec::new();
-        for word in [
-            u32::from(MAGIC) | 1 << 16,
-            24,
-            0,
-            types.len() as u32,
-            types.len() as u32,
-            strings.len() as u32,
-        ] {
-            section.extend(word.to_le_bytes());
-        }
-        section.extend(types);
-        section.extend(strings);
-        section
+        ];
+        btf_section(&types, b"\0int\0task\0a\0b\0c\0one\0")
     }
 
     #[test]

@@ -71,3 +71,12 @@ pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
         blocks,
     }
 }
+
+/// A `.BTF` section with these types, each as words, and these strings.
+pub fn btf_section(types: &[Vec<u32>], strings: &[u8]) -> Vec<u8> {
+    let types: Vec<u8> = types.concat().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let (size, end) = (types.len() as u32, strings.len() as u32);
+    // The magic number with the version, the bytes of the header, and where both parts lie.
+    let header = [0x1_eb9f, 24, 0, size, size, end].map(u32::to_le_bytes);
+    [header.concat(), types, strings.to_vec()].concat()
+}

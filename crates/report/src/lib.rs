@@ -28,6 +28,7 @@ pub mod page;
 pub mod per_operation;
 pub mod profile;
 pub mod services;
+pub mod sharing;
 pub mod sizes;
 pub mod text;
 mod text_table;

@@ -83,7 +83,10 @@ fn without_the_right_to_choose_a_cpu_the_result_says_so() {
     assert_eq!(run["benchmarks"][0]["outcome"], "measured");
     assert!(run["conditions"]["cpu"].is_null(), "{run}");
     let said = text(&output.stdout);
-    assert!(said.contains("cannot be pinned: sched_setaffinity: Operation not permitted"), "{said}");
+    assert!(
+        said.contains("cannot be pinned: sched_setaffinity: Operation not permitted"),
+        "{said}"
+    );
 }
 
 /// From now on the kernel refuses this system call to the process and to what it starts

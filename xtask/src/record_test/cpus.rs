@@ -13,8 +13,10 @@ use trace::{Chunk, CpuId, RecordingReader, StreamEvent};
 
 pub(super) const PROGRAM: &str = include_str!("pinned.c");
 /// As in `pinned.c`.
-const ROUNDS: u64 = 200;
+pub(super) const ROUNDS: u64 = 200;
 const MARKS: u64 = 5 * ROUNDS;
+/// The recording that `accesses_have_their_cpu` leaves.
+pub(super) const WITH_DATA: &str = "cpus-data";
 const FIRST_MARK: u32 = 16;
 
 /// Records a guest with this number of CPUs, twice, and with the plugin's own audit.
@@ -94,7 +96,7 @@ pub(super) fn accesses_have_their_cpu(machine: &TestedMachine, cpus: u8) -> Resu
     let base = facts.page_offset_base.context("the kernel has no page_offset_base")?;
     let base = format!("{:#x}", base.0);
     let data = [("data", "on"), ("page_offset_base", base.as_str())];
-    let paths = ["cpus-data", "cpus-data-again"].map(|name| machine.out(name));
+    let paths = [WITH_DATA, "cpus-data-again"].map(|name| machine.out(name));
     for path in &paths {
         boot(machine, cpus, path, &data)?;
     }

@@ -6,6 +6,7 @@
 //! test.
 
 mod cpus;
+mod sharing;
 
 use crate::build_plugin;
 use crate::score::TestScore;
@@ -50,6 +51,10 @@ pub(crate) fn record_test(tree: &Path) -> Result<()> {
         score.count(
             &format!("of {cpus} CPUs, every access to a shared word is recorded on its CPU"),
             cpus::accesses_have_their_cpu(&machine, cpus),
+        );
+        score.count(
+            &format!("of {cpus} CPUs, the counters in one line are named, with their exact counts"),
+            sharing::counters_are_named(&machine, cpus),
         );
     }
     score.count("recording does not change the guest", machine.guest_unchanged());

@@ -1,6 +1,8 @@
 /*
  * Between the marks, one process on each CPU executes mark 16 + CPU again and again, and does what
  * lets other CPUs take a turn: system calls, page faults, giving up the CPU, waking its neighbour.
+ * While a process has the token, it increments its own counter in a line that all share, and a
+ * common counter in the next line.
  *
  * pinned CPUS
  */
@@ -19,6 +21,11 @@
 
 #define MOST_CPUS 8
 #define ROUNDS 200
+
+/* Two lines of shared memory. */
+#define SHARED 0x50000000ul
+#define COUNTERS ((volatile ulong *)SHARED)
+#define COMMON (COUNTERS + 8)
 
 static void end(int status)
 {
@@ -60,6 +67,8 @@ static void work(int cpu, int cpus, int (*pipes)[2])
 		if ((cpu || round) && call(NR_READ, pipes[cpu][0], (long)&token, 1, 0, 0, 0) != 1)
 			end(4);
 		mark(cpu);
+		COUNTERS[cpu]++;
+		++*COMMON;
 		if (call(NR_WRITE, pipes[(cpu + 1) % cpus][1], (long)&token, 1, 0, 0, 0) != 1)
 			end(5);
 		mark(cpu);
@@ -80,6 +89,9 @@ void start(long *stack)
 	for (int cpu = 0; cpu < cpus; cpu++)
 		if (call(NR_PIPE2, (long)pipes[cpu], 0, 0, 0, 0, 0) < 0)
 			end(1);
+	if (call(NR_MMAP, SHARED, 4096, 3, 0x31, -1, 0) != (long)SHARED)
+		end(1);
+	*COMMON = 0;
 	MARK(1);
 	for (int cpu = 0; cpu < cpus; cpu++)
 		if (!call(NR_FORK, 0, 0, 0, 0, 0, 0))

@@ -3,6 +3,7 @@
 //! Input: misses, one by one, with what missed. Output: counts. This module simulates nothing.
 
 use super::memory::{DataOwners, MissOwner, Structure, StructureClass, StructureId};
+use super::uses::FrameUses;
 use super::walk::{DataMiss, MissObserver};
 use crate::services::functions::NAMELESS;
 use crate::services::symbols::KernelSymbols;
@@ -10,7 +11,7 @@ use iced_x86::{Decoder, DecoderOptions, OpKind};
 use image::address::LinkAddr;
 use sim::{MachineCounters, MissCause, MissCounts, MissedLevels, Mode, PerMode};
 use std::collections::{BTreeMap, HashMap};
-use trace::{Accesses, FrameUseChange, RunAddr, Translation, TranslationId};
+use trace::{Accesses, RunAddr, Translation, TranslationId};
 
 /// The name of user mode among functions.
 pub(crate) const USER_MODE: &str = "(user mode)";
@@ -25,10 +26,7 @@ pub(super) struct MissCollector<'a> {
     of: Vec<TranslationFacts>,
     current: TranslationId,
     machines: Vec<MachineMisses>,
-    /// The changes of frame use in the stream, and how many of them have been applied.
-    changes: Vec<(u32, FrameUseChange)>,
-    past: usize,
-    execution: u32,
+    uses: FrameUses,
     /// Executed kernel instructions by address range.
     references: BTreeMap<u64, u64>,
 }
@@ -88,9 +86,7 @@ impl<'a> MissCollector<'a> {
             of: Vec::new(),
             current: TranslationId(0),
             machines: std::iter::repeat_with(MachineMisses::default).take(machines).collect(),
-            changes: Vec::new(),
-            past: 0,
-            execution: 0,
+            uses: FrameUses::default(),
             references: BTreeMap::new(),
         }
     }
@@ -126,23 +122,18 @@ impl<'a> MissCollector<'a> {
         self.memory.structures()
     }
 
-    /// Applies the changes of use up to the current execution.
-    #[cold]
-    fn change_uses(&mut self) {
-        while let Some((_, change)) =
-            self.changes.get(self.past).filter(|(from, _)| *from <= self.execution)
-        {
-            let machines = &mut self.machines;
-            self.memory.change(change, |frame, id| {
-                machines.iter_mut().for_each(|machine| machine.settle(frame, id))
-            });
-            self.past += 1;
-        }
-    }
-
     fn mode(&self) -> Mode {
         if self.of[self.current.0 as usize].addr.is_kernel() { Mode::Kernel } else { Mode::User }
     }
+}
+
+/// The name of the function at an address, without what compilers append.
+pub(crate) fn function_at(symbols: &KernelSymbols, addr: RunAddr) -> &str {
+    if !addr.is_kernel() {
+        return USER_MODE;
+    }
+    let symbol = symbols.containing(LinkAddr(addr.0));
+    symbol.map_or(NAMELESS, |symbol| symbol.name.split('.').next().unwrap_or(&symbol.name))
 }
 
 fn refer(references: &mut BTreeMap<u64, u64>, addr: RunAddr, lengths: &[u8], times: u64) {
@@ -154,7 +145,7 @@ fn refer(references: &mut BTreeMap<u64, u64>, addr: RunAddr, lengths: &[u8], tim
 }
 
 /// Whether the instruction accesses only a stack: `push %rax` and `ret`, not `push (%rax)`.
-fn accesses_only_a_stack(code: &[u8]) -> bool {
+pub(crate) fn accesses_only_a_stack(code: &[u8]) -> bool {
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
     let elsewhere = (0..instruction.op_count()).any(|op| instruction.op_kind(op) == OpKind::Memory);
     instruction.stack_pointer_increment() != 0 && !elsewhere
@@ -162,12 +153,7 @@ fn accesses_only_a_stack(code: &[u8]) -> bool {
 
 impl MissObserver for MissCollector<'_> {
     fn define(&mut self, translation: &Translation) {
-        let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
-        let name = match translation.is_kernel() {
-            false => USER_MODE,
-            true => symbol
-                .map_or(NAMELESS, |symbol| symbol.name.split('.').next().unwrap_or(&symbol.name)),
-        };
+        let name = function_at(self.symbols, translation.addr);
         let next = self.names.len() as u32;
         let function = *self.numbers.entry(name).or_insert(next);
         if function == next {
@@ -186,21 +172,17 @@ impl MissObserver for MissCollector<'_> {
     }
 
     fn stream(&mut self, accesses: &Accesses) {
-        // A change of use behind the last execution of a stream applies to the next stream.
-        self.execution = u32::MAX;
-        self.change_uses();
-        self.memory.slab_caches(&accesses.slab_caches);
-        self.changes.clone_from(&accesses.uses);
-        (self.past, self.execution) = (0, u32::MAX);
+        let machines = &mut self.machines;
+        let settled = |frame, id| machines.iter_mut().for_each(|machine| machine.settle(frame, id));
+        self.uses.stream(accesses, &mut self.memory, settled);
     }
 
     #[inline]
     fn executed(&mut self, translation: TranslationId, instructions: Option<u32>) {
         self.current = translation;
-        self.execution = self.execution.wrapping_add(1);
-        if self.changes.get(self.past).is_some_and(|(from, _)| *from <= self.execution) {
-            self.change_uses();
-        }
+        let machines = &mut self.machines;
+        let settled = |frame, id| machines.iter_mut().for_each(|machine| machine.settle(frame, id));
+        self.uses.executed(&mut self.memory, settled);
         let of = &mut self.of[translation.0 as usize];
         match instructions {
             None => of.runs += 1,

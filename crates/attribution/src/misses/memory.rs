@@ -5,7 +5,7 @@
 //! use of the frame decides. An allocated frame without a mark is named later, by the mark that it
 //! gets before it is free again.
 
-use super::variables::Variables;
+use super::variables::{Variable, Variables};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,10 +17,13 @@ use trace::{FrameUse, FrameUseChange, RecordingHeader};
 pub enum StructureClass {
     /// An object in the kernel's image, named by its symbol.
     Static,
+    /// A per-CPU variable, named by its symbol.
     PerCpu,
     /// Objects of a slab cache, named by the cache.
     Slab,
+    /// Stacks of tasks and of interrupts.
     KernelStack,
+    /// Tables of page tables.
     PageTable,
     /// The contents of files, accessed at kernel addresses.
     PageCache,
@@ -28,7 +31,9 @@ pub enum StructureClass {
     User,
     /// The array of `struct page`.
     StructPage,
+    /// Memory of `vmalloc`.
     Vmalloc,
+    /// The address range of modules.
     Module,
     /// Entry stacks, descriptor tables.
     CpuEntryArea,
@@ -36,6 +41,7 @@ pub enum StructureClass {
     Boot,
     /// An allocated frame that never got a mark: pipes, socket buffers, large `kmalloc`.
     Held,
+    /// None of these.
     Other,
 }
 
@@ -63,18 +69,18 @@ impl StructureClass {
 
 /// A data structure: its class and its name, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Structure {
+pub(crate) struct Structure {
     pub class: StructureClass,
     pub name: String,
 }
 
 /// The number of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct StructureId(pub u32);
+pub(crate) struct StructureId(pub u32);
 
 /// The data structure that a miss belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MissOwner {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum MissOwner {
     Known(StructureId),
     /// Known later: the next use of this frame.
     Pending(u64),
@@ -96,13 +102,28 @@ const MODULES: Range<u64> = 0xffff_ffff_a000_0000..0xffff_ffff_ff00_0000;
 const CPU_ENTRY_AREA: Range<u64> = 0xffff_fe00_0000_0000..0xffff_fe80_0000_0000;
 const PAGE: u64 = 4096;
 
-pub(super) struct DataOwners {
+/// An object with a symbol of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedObject {
+    /// The symbol, without the number that the compiler appends.
+    pub name: String,
+    /// The address of the object's first byte.
+    pub start: u64,
+    pub bytes: u64,
+    /// The CPU of a per-CPU variable.
+    pub cpu: Option<u8>,
+}
+
+pub(crate) struct DataOwners {
     variables: Variables,
     direct_map: Range<u64>,
     vmalloc: Range<u64>,
     struct_pages: Range<u64>,
-    /// The area of CPU 0, including the dynamic part.
+    /// The areas of all CPUs, each including its dynamic part. They lie one behind the other, in the
+    /// order of the CPUs (`pcpu_build_alloc_info` in mm/percpu.c, all CPUs in one group).
     per_cpu: Range<u64>,
+    /// The bytes of one CPU's area.
+    per_cpu_unit: u64,
     unknown: Option<String>,
     frames: Vec<FrameUse>,
     /// What the accesses to each frame said since it was allocated.
@@ -114,7 +135,7 @@ pub(super) struct DataOwners {
 
 impl DataOwners {
     /// `header`: the recording's header, which contains the addresses of the kernel's regions.
-    pub(super) fn new(header: &RecordingHeader, variables: Variables) -> DataOwners {
+    pub(crate) fn new(header: &RecordingHeader, variables: Variables) -> DataOwners {
         let value = |name: &str| {
             let (_, text) = header
                 .conditions
@@ -126,14 +147,16 @@ impl DataOwners {
         let vmalloc = value("vmalloc_base").unwrap_or(0xffff_c900_0000_0000);
         let struct_pages = value("vmemmap_base").unwrap_or(0xffff_ea00_0000_0000);
         let per_cpu = value("__per_cpu_offset").unwrap_or(0);
-        let per_cpu_pages = value("pcpu_unit_pages").unwrap_or(0) & 0xffff_ffff;
+        let per_cpu_unit = (value("pcpu_unit_pages").unwrap_or(0) & 0xffff_ffff) * PAGE;
+        let areas = per_cpu_unit * u64::from(header.cpus.get());
         let said = header.conditions.iter().find(|(key, _)| key == "frames_unknown");
         DataOwners {
             variables,
             direct_map: direct_map..vmalloc,
             vmalloc: vmalloc..struct_pages,
             struct_pages: struct_pages..struct_pages.saturating_add(1 << 40),
-            per_cpu: per_cpu..per_cpu.saturating_add(per_cpu_pages * PAGE),
+            per_cpu: per_cpu..per_cpu.saturating_add(areas),
+            per_cpu_unit,
             unknown: said.map(|(_, why)| why.clone()),
             frames: Vec::new(),
             seen: Vec::new(),
@@ -144,16 +167,16 @@ impl DataOwners {
     }
 
     /// Why the recording does not contain the use of frames; `None` when it does.
-    pub(super) fn unknown(&self) -> Option<&str> {
+    pub(crate) fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
     }
 
-    pub(super) fn structures(&self) -> &[Structure] {
+    pub(crate) fn structures(&self) -> &[Structure] {
         &self.structures
     }
 
     /// The caches' names so far.
-    pub(super) fn slab_caches(&mut self, names: &[String]) {
+    pub(crate) fn slab_caches(&mut self, names: &[String]) {
         for name in &names[self.slab_caches.len().min(names.len())..] {
             let cache = self.structure(StructureClass::Slab, name);
             self.slab_caches.push(cache);
@@ -162,7 +185,7 @@ impl DataOwners {
 
     /// A frame's use changes. Gives, when misses pend on it, the frame and what it was or is used
     /// for.
-    pub(super) fn change(
+    pub(crate) fn change(
         &mut self,
         change: &FrameUseChange,
         mut settled: impl FnMut(u64, StructureId),
@@ -187,7 +210,7 @@ impl DataOwners {
     }
 
     /// What misses that pend on this frame belong to by now.
-    pub(super) fn settle(&mut self, frame: u64) -> StructureId {
+    pub(crate) fn settle(&mut self, frame: u64) -> StructureId {
         let used = self.frames.get(frame as usize).copied().unwrap_or_default();
         let class = match (self.seen(frame), self.marked(used)) {
             (FrameEvidence::Stack, _) => StructureClass::KernelStack,
@@ -212,7 +235,7 @@ impl DataOwners {
     }
 
     /// The data structure of an address in this frame.
-    pub(super) fn owner(&mut self, addr: u64, frame: u64) -> MissOwner {
+    pub(crate) fn owner(&mut self, addr: u64, frame: u64) -> MissOwner {
         if addr >> 63 == 0 {
             return MissOwner::Known(self.structure(StructureClass::User, ""));
         }
@@ -221,11 +244,8 @@ impl DataOwners {
             return MissOwner::Known(self.structure(StructureClass::Static, &name));
         }
         if self.per_cpu.contains(&addr) {
-            let name = self
-                .variables
-                .per_cpu(addr - self.per_cpu.start)
-                .unwrap_or("(allocated)")
-                .to_owned();
+            let offset = (addr - self.per_cpu.start) % self.per_cpu_unit;
+            let name = self.variables.per_cpu(offset).unwrap_or("(allocated)").to_owned();
             return MissOwner::Known(self.structure(StructureClass::PerCpu, &name));
         }
         if self.direct_map.contains(&addr) {
@@ -244,6 +264,35 @@ impl DataOwners {
             _ => StructureClass::Other,
         };
         MissOwner::Known(self.structure(class, ""))
+    }
+
+    /// The object with a symbol that holds an address: static, or a CPU's own.
+    pub(crate) fn object(&self, addr: u64) -> Option<NamedObject> {
+        let named = |(start, bytes, name): &Variable, area: u64, cpu| NamedObject {
+            name: name.clone(),
+            start: area + start,
+            bytes: *bytes,
+            cpu,
+        };
+        if IMAGE.contains(&addr) {
+            return self.variables.image_variable(addr).map(|found| named(found, 0, None));
+        }
+        if !self.per_cpu.contains(&addr) {
+            return None;
+        }
+        let offset = addr - self.per_cpu.start;
+        let cpu = offset / self.per_cpu_unit;
+        let found = self.variables.per_cpu_variable(offset % self.per_cpu_unit)?;
+        Some(named(found, self.per_cpu.start + cpu * self.per_cpu_unit, u8::try_from(cpu).ok()))
+    }
+
+    /// The addresses of all objects with this symbol: one, or that of each CPU.
+    pub(crate) fn objects(&self, symbol: &str) -> Vec<NamedObject> {
+        let cpus = self.per_cpu.clone().step_by((self.per_cpu_unit as usize).max(1));
+        let of_image = self.variables.image_named(symbol).filter_map(|addr| self.object(addr));
+        let of_cpus = self.variables.per_cpu_named(symbol);
+        let of_cpus = of_cpus.flat_map(|offset| cpus.clone().map(move |area| area + offset));
+        of_image.chain(of_cpus.filter_map(|addr| self.object(addr))).collect()
     }
 
     fn in_frame(&mut self, frame: u64) -> MissOwner {
@@ -286,6 +335,7 @@ impl DataOwners {
 mod tests {
     use super::super::variables;
     use super::*;
+    use trace::CpuCount;
 
     fn memory() -> DataOwners {
         let value = |name: &str, value: u64| (format!("value.{name}"), format!("{value:#x}"));
@@ -344,6 +394,39 @@ mod tests {
         ] {
             assert_eq!(owner(&mut memory, addr, frame), expected, "{addr:#x}");
         }
+    }
+
+    #[test]
+    fn each_cpu_has_its_own_variables() {
+        let header = RecordingHeader {
+            cpus: CpuCount::new(2).unwrap(),
+            conditions: vec![
+                ("value.__per_cpu_offset".into(), "0xffff88801f800000".into()),
+                ("value.pcpu_unit_pages".into(), "0x40".into()),
+            ],
+            ..RecordingHeader::default()
+        };
+        let variables = variables::of(
+            &[(0xffff_ffff_8200_0000, 64, "init_task")],
+            &[(0x100, 8, "runqueues"), (0x180, 4, "init_task")],
+        );
+        let mut memory = DataOwners::new(&header, variables);
+        let area = 0xffff_8880_1f84_0000;
+        assert_eq!(owner(&mut memory, area + 0x104, 3), "PerCpu runqueues");
+        assert_eq!(owner(&mut memory, area + 0x4_0100, 3), "pending 3", "there is no third CPU");
+        let of_second = NamedObject {
+            name: "runqueues".to_owned(),
+            start: area + 0x100,
+            bytes: 8,
+            cpu: Some(1),
+        };
+        assert_eq!(memory.object(area + 0x104), Some(of_second));
+        assert_eq!(memory.object(area + 0x108), None);
+        assert_eq!(memory.object(0xffff_ffff_8200_0010).map(|object| object.cpu), Some(None));
+        let starts: Vec<u64> = memory.objects("init_task").iter().map(|it| it.start).collect();
+        let of_first = 0xffff_8880_1f80_0180;
+        assert_eq!(starts, [0xffff_ffff_8200_0000, of_first, area + 0x180]);
+        assert_eq!(memory.objects("nothing"), []);
     }
 
     #[test]

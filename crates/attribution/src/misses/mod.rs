@@ -5,10 +5,11 @@
 //! up to the counters of the machines' caches. The causes are those of SimOS (Rosenblum 1995,
 //! section 4.4.1). Samples nothing, asks the guest nothing, prints nothing.
 
-mod collector;
-mod memory;
+pub(crate) mod collector;
+pub(crate) mod memory;
 pub mod table;
-mod variables;
+pub(crate) mod uses;
+pub(crate) mod variables;
 mod walk;
 
 use crate::services::{self, symbols::KernelSymbols};

@@ -4,18 +4,21 @@
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
+/// A symbol: its address, or its offset in a CPU's area, its bytes, its name.
+pub(crate) type Variable = (u64, u64, String);
+
 #[derive(Clone, Debug, Default)]
-pub(super) struct Variables {
-    /// Symbols of the image: (address, bytes, name), ascending.
-    image: Vec<(u64, u64, String)>,
-    /// Variables of the per-CPU area: (offset, bytes, name), ascending.
-    per_cpu: Vec<(u64, u64, String)>,
+pub(crate) struct Variables {
+    /// Symbols of the image, ascending by address.
+    image: Vec<Variable>,
+    /// Variables of the per-CPU area, ascending by offset.
+    per_cpu: Vec<Variable>,
     /// Bytes of the static part of a CPU's area.
     per_cpu_bytes: u64,
 }
 
 impl Variables {
-    pub(super) fn read(vmlinux: &[u8]) -> Result<Variables> {
+    pub(crate) fn read(vmlinux: &[u8]) -> Result<Variables> {
         let elf = object::File::parse(vmlinux).context(
             "not an ELF file that can be read: the names of data need the kernel's vmlinux",
         )?;
@@ -48,13 +51,33 @@ impl Variables {
 
     /// The static symbol that holds an address of the image.
     pub(super) fn in_image(&self, addr: u64) -> Option<&str> {
+        self.image_variable(addr).map(|(.., name)| name.as_str())
+    }
+
+    /// The symbol that holds an address of the image.
+    pub(super) fn image_variable(&self, addr: u64) -> Option<&Variable> {
         containing(&self.image, addr)
+    }
+
+    /// The variable that holds an offset in a CPU's area.
+    pub(super) fn per_cpu_variable(&self, offset: u64) -> Option<&Variable> {
+        containing(&self.per_cpu, offset).filter(|_| offset < self.per_cpu_bytes)
+    }
+
+    /// The addresses of the image's symbols of this name.
+    pub(super) fn image_named(&self, name: &str) -> impl Iterator<Item = u64> {
+        starts(&self.image, name)
+    }
+
+    /// The offsets of the per-CPU variables of this name.
+    pub(super) fn per_cpu_named(&self, name: &str) -> impl Iterator<Item = u64> {
+        starts(&self.per_cpu, name)
     }
 
     /// The variable at an offset in a CPU's area; `None` behind the static part.
     pub(crate) fn per_cpu(&self, offset: u64) -> Option<&str> {
-        (offset < self.per_cpu_bytes)
-            .then(|| containing(&self.per_cpu, offset).unwrap_or("(no symbol)"))
+        let name = || self.per_cpu_variable(offset).map_or("(no symbol)", |(.., name)| name);
+        (offset < self.per_cpu_bytes).then(name)
     }
 }
 
@@ -64,15 +87,19 @@ fn base_name(name: &str) -> &str {
     name.split_once('.').map_or(name, |(base, _)| if base.is_empty() { name } else { base })
 }
 
-fn containing(symbols: &[(u64, u64, String)], addr: u64) -> Option<&str> {
+fn starts(symbols: &[Variable], name: &str) -> impl Iterator<Item = u64> {
+    symbols.iter().filter(move |(.., known)| known == name).map(|(start, ..)| *start)
+}
+
+fn containing(symbols: &[Variable], addr: u64) -> Option<&Variable> {
     let after = symbols.partition_point(|(start, ..)| *start <= addr);
     // Symbols may lie in one another: the innermost is the nearest that reaches far enough.
     let near = symbols[..after].iter().rev().take(8);
-    near.into_iter().find(|(start, bytes, _)| addr - start < *bytes).map(|(.., name)| name.as_str())
+    near.into_iter().find(|(start, bytes, _)| addr - start < *bytes)
 }
 
 #[cfg(test)]
-pub(super) fn of(image: &[(u64, u64, &str)], per_cpu: &[(u64, u64, &str)]) -> Variables {
+pub(crate) fn of(image: &[(u64, u64, &str)], per_cpu: &[(u64, u64, &str)]) -> Variables {
     let named = |symbols: &[(u64, u64, &str)]| {
         symbols.iter().map(|(addr, bytes, name)| (*addr, *bytes, (*name).to_owned())).collect()
     };

@@ -6,16 +6,11 @@
 //!
 //! Input: a recording and machines. Output: misses, one by one. This module counts nothing.
 
-use crate::code_lines::CodeLines;
+use crate::executions::{self, Executed, ExecutionVisitor};
 use anyhow::{Context, Result};
-use execution::code::TranslatedCode;
-use execution::data::PIECE_WORDS;
-use execution::data::{AccessStream, DataFlow};
 use sim::{Hierarchy, MachineCounters, MachineModel, MissedLevels, PerMode, PhysAddr, Requester};
 use std::io::Read;
-use trace::{
-    AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, Translation, TranslationId,
-};
+use trace::{Accesses, RecordingReader, RunAddr, Translation, TranslationId};
 
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug)]
@@ -40,28 +35,10 @@ pub(super) trait MissObserver {
     fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: MissedLevels);
 }
 
-struct WalkedMachine {
-    hierarchy: Hierarchy,
-    code: CodeLines,
-    /// The physical address of each line; set when the translation block first runs.
-    physical: Vec<PhysAddr>,
-}
-
-impl WalkedMachine {
-    fn new(machine: &MachineModel) -> Result<WalkedMachine> {
-        Ok(WalkedMachine {
-            hierarchy: Hierarchy::new(machine)
-                .with_context(|| format!("the machine {} describes no data cache", machine.name))?,
-            code: CodeLines::new(machine.l1i_line, machine.l1i.sets()),
-            physical: Vec::new(),
-        })
-    }
-
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.code.define(translation)?;
-        self.physical.resize(self.code.lines.len(), PhysAddr::default());
-        Ok(())
-    }
+/// The caches of all machines.
+struct HierarchyWalk<'a, O> {
+    hierarchies: Vec<Hierarchy>,
+    observer: &'a mut O,
 }
 
 /// Runs the recording; returns the counters of each machine.
@@ -73,93 +50,40 @@ pub(super) fn walk<R: Read>(
     machines: &[MachineModel],
     observer: &mut impl MissObserver,
 ) -> Result<Vec<PerMode<MachineCounters>>> {
-    let mut running: Vec<WalkedMachine> =
-        machines.iter().map(WalkedMachine::new).collect::<Result<_>>()?;
-    let mut flow = DataFlow::new(machines);
-    let (mut codes, mut located) = (Vec::new(), Vec::new());
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(translations) => {
-                for translation in &translations {
-                    running.iter_mut().try_for_each(|running| running.define(translation))?;
-                    observer.define(translation);
-                    codes.push(TranslatedCode::new(translation)?);
-                    located.push(false);
-                }
-            }
-            Chunk::Tasks(tasks) => flow.define_tasks(&tasks),
-            Chunk::Stream(words) => {
-                let (accesses, patterns) = reader.accesses().context(
-                    "the recording has no data accesses: make it with kernlane record --data",
-                )?;
-                observer.stream(accesses);
-                let mut stream = AccessStream::new(accesses, patterns);
-                for piece in trace::pieces(&words, PIECE_WORDS) {
-                    flow.follow(piece, &mut stream);
-                    locate(&mut running, &mut flow, &codes, &mut located, patterns);
-                    run(&mut running, &flow, &codes, observer);
-                    flow.forget(flow.executions.len());
-                }
-                flow.finish(stream);
-            }
-            Chunk::End(_) => {}
-        }
-    }
-    Ok(running.iter().map(|running| running.hierarchy.counters()).collect())
+    let hierarchy = |machine: &MachineModel| {
+        Hierarchy::new(machine)
+            .with_context(|| format!("the machine {} describes no data cache", machine.name))
+    };
+    let hierarchies = machines.iter().map(hierarchy).collect::<Result<_>>()?;
+    let mut walk = HierarchyWalk { hierarchies, observer };
+    executions::walk(reader, machines, &mut walk)?;
+    Ok(walk.hierarchies.iter().map(Hierarchy::counters).collect())
 }
 
-/// Finds the physical addresses of translation blocks that run for the first time.
-fn locate(
-    running: &mut [WalkedMachine],
-    flow: &mut DataFlow,
-    codes: &[TranslatedCode],
-    located: &mut [bool],
-    patterns: &AccessPatterns,
-) {
-    for at in 0..flow.executions.len() {
-        let id = flow.executions[at].translation;
-        if std::mem::replace(&mut located[id.0 as usize], true) {
-            continue;
-        }
-        for running in running.iter_mut() {
-            for at in running.code.of(id) {
-                running.physical[at] =
-                    flow.code(running.code.lines[at].1, &codes[id.0 as usize], id, patterns);
-            }
-        }
+impl<O: MissObserver> ExecutionVisitor for HierarchyWalk<'_, O> {
+    fn define(&mut self, translation: &Translation) {
+        self.observer.define(translation);
     }
-}
 
-/// Runs all executions of the data flow.
-fn run(
-    running: &mut [WalkedMachine],
-    flow: &DataFlow,
-    codes: &[TranslatedCode],
-    observer: &mut impl MissObserver,
-) {
-    let mut accesses = flow.accesses();
-    for execution in &flow.executions {
-        let code = &codes[execution.translation.0 as usize];
-        let left = (execution.left != 0).then_some(u32::from(execution.left));
-        observer.executed(execution.translation, left);
-        let instructions = left.map_or(code.lengths.len() as u64, u64::from);
+    fn stream(&mut self, accesses: &Accesses) {
+        self.observer.stream(accesses);
+    }
+
+    fn executed(&mut self, executed: &Executed<'_>) {
+        let Executed { execution, code, accesses, flow, .. } = *executed;
+        self.observer.executed(execution.translation, executed.left());
         let requester = if code.addr.is_kernel() { Requester::KERNEL } else { execution.process };
-        let (own, rest) = accesses.split_at(execution.accesses as usize);
-        accesses = rest;
-        for (machine, running) in running.iter_mut().enumerate() {
-            let lines = running.code.executed(execution.translation, code, execution.left.into());
-            let hierarchy = &mut running.hierarchy;
+        for (machine, hierarchy) in self.hierarchies.iter_mut().enumerate() {
             hierarchy.runs(requester);
-            hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
-            for (&(line, addr), &physical) in
-                running.code.lines[lines.clone()].iter().zip(&running.physical[lines])
-            {
+            let (loads, stores) = (execution.loads.into(), execution.stores.into());
+            hierarchy.executed(executed.instructions(), loads, stores);
+            for (line, addr, physical) in executed.fetches(machine) {
                 if let Some(missed) = hierarchy.fetch(line, physical) {
-                    observer.fetch_missed(machine, addr, missed);
+                    self.observer.fetch_missed(machine, addr, missed);
                 }
             }
             let log2 = hierarchy.data_line_log2();
-            for access in own {
+            for access in accesses {
                 hierarchy.data_page(access.page);
                 let last = (access.physical.0 + u64::from(access.size) - 1) >> log2;
                 for line in access.physical.0 >> log2..=last {
@@ -172,7 +96,7 @@ fn run(
                                 .wrapping_add(physical.0 - access.physical.0),
                             physical,
                         };
-                        observer.data_missed(machine, &miss, missed);
+                        self.observer.data_missed(machine, &miss, missed);
                     }
                 }
             }

@@ -7,8 +7,8 @@ use crate::services::calls::CallTree;
 use crate::services::symbols::KernelSymbols;
 use crate::services::timeline::Timeline;
 use trace::{
-    CpuCount, CpuId, RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
-    TaskPointer, Translation, TranslationId,
+    CpuCount, CpuId, RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task,
+    TaskId, TaskPointer, Translation, TranslationId,
 };
 
 const BASE: u64 = 0xffff_ffff_8100_0000;

@@ -10,6 +10,8 @@ use attribution::misses::table::MissTable;
 use attribution::services::locality::Locality;
 use attribution::services::share::OsShare;
 use attribution::services::table::ServiceTable;
+use attribution::sharing::table::SharingTable;
+use attribution::sharing::what_if::SharingChange;
 use attribution::sizes::{self, Sizes};
 use clap::Args;
 use execution::part::RecordingPart;
@@ -23,7 +25,7 @@ use replay::results::ResultFile;
 use replay::{ReplayLayout, SimulationScope, per_operation, rows};
 use report::generations::GenerationsBeside;
 use report::overview::{LayoutMisses, Overview, StructureMisses};
-use report::{self, locality, misses, page, services, text};
+use report::{self, locality, misses, page, services, sharing, text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,6 +35,8 @@ const MACHINE: &str = "server-32k";
 /// The machines of --generations, unless --machine names others.
 const GENERATIONS: [&str; 6] =
     ["i486", "simos-1994", "simos-1996", "simos-1998", "pentium4", "zen4"];
+/// The machine of --sharing, unless --machine names others.
+const SHARING_MACHINE: &str = "server-8";
 
 /// Show where a recording's time goes, and what layouts gain, as one page or as tables
 ///
@@ -45,14 +49,19 @@ const GENERATIONS: [&str; 6] =
 /// functions; for recordings made with --data also misses by data structure. It simulates the
 /// machine `server-32k` unless --machine names others. --layout adds the misses of another layout.
 ///
-/// With --services, --misses, --os-share or --locality it takes recordings and their kernel, and no
-/// results. --services lists every service of the system: each system call, kind of page fault,
-/// interrupt, softirq, kernel thread. With --sizes it takes recordings alone.
+/// With --services, --misses, --sharing, --os-share or --locality it takes recordings and their
+/// kernel, and no results. --services lists every service of the system: each system call, kind of
+/// page fault, interrupt, softirq, kernel thread. With --sizes it takes recordings alone.
 ///
 /// --generations lists every service on machines of several generations, and splits P, how many
 /// times faster each machine is than the first, into the ratio of the clocks (T) and that of the
 /// cycles (A): P = T × A. Without --machine these are i486, simos-1994, simos-1996, simos-1998,
 /// pentium4 and zen4.
+///
+/// --sharing takes recordings of several CPUs with data accesses (`kernlane record --cpus N
+/// --data`). It ranks the lines that CPUs take from each other, names the fields, and says which
+/// functions read and write them on which CPU. It simulates the machine `server-8` unless --machine
+/// names others.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.rec --kernel ~/linux -o net.html
@@ -61,6 +70,8 @@ const GENERATIONS: [&str; 6] =
   kernlane report --services --branches net.rec --kernel ~/linux --machine server-32k
   kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
   kernlane report --misses net.rec --kernel ~/linux --machine server-32k
+  kernlane report --sharing files-4.rec --kernel ~/linux --machine server-8 --top 10
+  kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'tasklist_lock -> own line'
   kernlane report --locality net.rec files.rec --kernel ~/linux
   kernlane report --sizes net.rec
   kernlane report --generations net.rec --kernel ~/linux --machine i486,pentium4,zen4
@@ -77,7 +88,7 @@ pub struct ReportArgs {
         short,
         value_name = "FILE.html",
         conflicts_with_all =
-            ["services", "os_share", "locality", "sizes", "misses", "generations"]
+            ["services", "os_share", "locality", "sizes", "misses", "sharing", "generations"]
     )]
     pub output: Option<PathBuf>,
 
@@ -118,12 +129,27 @@ pub struct ReportArgs {
         long,
         requires = "kernel",
         conflicts_with_all =
-            ["services", "os_share", "locality", "sizes", "misses", "layout"]
+            ["services", "os_share", "locality", "sizes", "misses", "sharing", "layout"]
     )]
     pub generations: bool,
 
     #[command(flatten)]
     pub part: RecordingPart,
+
+    /// Print the lines that CPUs take from each other, by cost, with their fields and who uses
+    /// them; needs a recording made with --cpus and --data
+    #[arg(
+        long,
+        requires = "kernel",
+        conflicts_with_all = ["services", "os_share", "locality", "sizes", "misses"]
+    )]
+    pub sharing: bool,
+
+    /// With --sharing: print what coherence would cost with data in lines of its own. Takes
+    /// 'SYMBOL -> own line', 'SYMBOL.FIELD -> own line' (needs BTF) or 'SYMBOL+OFFSET:BYTES -> own
+    /// line'; may be given several times
+    #[arg(long, value_name = "MOVE", requires = "sharing")]
+    pub what_if: Vec<String>,
 
     /// Print what one operation costs, from results of recordings that say their number of
     /// operations, as `kernlane record bench:NAME` does
@@ -136,6 +162,7 @@ pub struct ReportArgs {
             "locality",
             "sizes",
             "misses",
+            "sharing",
             "generations",
             "kernel",
         ]
@@ -166,7 +193,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE.toml", requires = "kernel")]
     pub annotations: Option<PathBuf>,
 
-    /// How many services to print
+    /// How many services, functions or lines to print
     #[arg(long, default_value_t = 30)]
     pub top: usize,
 
@@ -182,6 +209,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode> {
     );
     match args.services || args.os_share || args.locality || args.misses {
         true => of_recordings(args),
+        false if args.sharing => of_sharing(args),
         false if args.sizes => of_sizes(args),
         false if args.generations => of_generations(args),
         false => of_results(args),
@@ -322,6 +350,31 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
         .collect()
 }
 
+fn of_sharing(args: &ReportArgs) -> Result<ExitCode> {
+    let kernel = args.kernel.as_deref().context("give --kernel: it names the kernel's data")?;
+    let machines =
+        if args.machine.is_empty() { &[SHARING_MACHINE.to_owned()][..] } else { &args.machine };
+    let attribution = Attribution::open(kernel, args.annotations.as_deref(), machines)?;
+    if !args.what_if.is_empty() {
+        let changes: Vec<SharingChange> = in_one_list(
+            args.inputs.iter().map(|path| attribution.sharing_what_if(path, kernel, &args.what_if)),
+        )?;
+        let text = || changes.iter().map(sharing::change).collect::<Vec<_>>().join("\n");
+        print(args, &changes, text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let of_recording = |path: &PathBuf| attribution.sharing(path, kernel, args.top);
+    let tables: Vec<SharingTable> = in_one_list(args.inputs.iter().map(of_recording))?;
+    print(args, &tables, || tables.iter().map(sharing::text).collect::<Vec<_>>().join("\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The results of all recordings, one list for each.
+fn in_one_list<T>(lists: impl Iterator<Item = Result<Vec<T>>>) -> Result<Vec<T>> {
+    let lists: Vec<Vec<T>> = lists.collect::<Result<_>>()?;
+    Ok(lists.into_iter().flatten().collect())
+}
+
 fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
     let (kernel, attribution) = opened(args, &[])?;
     if args.locality {
@@ -335,12 +388,8 @@ fn of_recordings(args: &ReportArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.misses {
-        let per_recording: Vec<Vec<MissTable>> = args
-            .inputs
-            .iter()
-            .map(|path| attribution.misses(path, kernel))
-            .collect::<Result<_>>()?;
-        let tables: Vec<MissTable> = per_recording.into_iter().flatten().collect();
+        let of_recording = |path: &PathBuf| attribution.misses(path, kernel);
+        let tables: Vec<MissTable> = in_one_list(args.inputs.iter().map(of_recording))?;
         let texts = || {
             tables.iter().map(|table| misses::text(table, args.top)).collect::<Vec<_>>().join("\n")
         };

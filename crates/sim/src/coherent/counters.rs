@@ -64,6 +64,18 @@ macro_rules! counters {
     };
 }
 
+impl Supplier {
+    /// The cycles until this supplier has answered.
+    pub fn latency(self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
+        match self {
+            Supplier::LastLevel => memory.latencies.l3,
+            Supplier::Core => cores.core_latency,
+            Supplier::Cluster => cores.cluster_latency,
+            Supplier::Memory => memory.latencies.memory,
+        }
+    }
+}
+
 counters! {
     /// Misses by class.
     ClassCounts {
@@ -133,7 +145,8 @@ impl ClassCounts {
         self.true_sharing + self.false_sharing
     }
 
-    pub(super) fn of(&mut self, class: MissClass) -> &mut u64 {
+    /// The misses of a class, to change them.
+    pub fn of(&mut self, class: MissClass) -> &mut u64 {
         match class {
             MissClass::Cold => &mut self.cold,
             MissClass::Capacity => &mut self.capacity,
@@ -144,7 +157,8 @@ impl ClassCounts {
 }
 
 impl SupplierCounts {
-    pub(super) fn count(&mut self, supplier: Supplier) {
+    /// Counts a request.
+    pub fn count(&mut self, supplier: Supplier) {
         *match supplier {
             Supplier::LastLevel => &mut self.last_level,
             Supplier::Core => &mut self.core,
@@ -159,11 +173,14 @@ impl SupplierCounts {
     }
 
     /// The cycles until all answers were there, one after the other.
-    fn cycles(&self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
-        self.last_level as f64 * memory.latencies.l3
-            + self.core as f64 * cores.core_latency
-            + self.cluster as f64 * cores.cluster_latency
-            + self.memory as f64 * memory.latencies.memory
+    pub fn cycles(&self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
+        let each = [
+            (self.last_level, Supplier::LastLevel),
+            (self.core, Supplier::Core),
+            (self.cluster, Supplier::Cluster),
+            (self.memory, Supplier::Memory),
+        ];
+        each.iter().map(|(times, from)| *times as f64 * from.latency(memory, cores)).sum()
     }
 }
 

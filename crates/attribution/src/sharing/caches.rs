@@ -1,0 +1,213 @@
+//! Runs a recording of several CPUs on the coherent caches of one machine, and reports who served
+//! each access.
+//!
+//! Runs one execution after the other, in the order of the recording, its fetches before its loads
+//! and stores. `replay` does the same, except that there the fetches of the last execution of a
+//! turn come with the CPU's next turn.
+//!
+//! Input: a recording and a machine. Output: every access, with who served it. This module counts
+//! nothing.
+
+use super::counts::RequestCosts;
+use crate::executions::{self, Executed, ExecutionVisitor};
+use anyhow::{Context, Result, ensure};
+use execution::data::DataAccess;
+use sim::coherent::{CoherentAccess, CoherentCaches, CoreCounters, CoreId, CoreStalls};
+use sim::{MachineModel, Mode, PerMode, PhysAddr};
+use std::io::Read;
+use std::ops::Range;
+use trace::{Accesses, CpuCount, RecordingReader, Translation};
+
+/// Virtual addresses whose data is simulated at other physical addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MovedRange {
+    pub from: Range<u64>,
+    /// The physical address of the first byte.
+    pub to: u64,
+}
+
+/// A load or store, or the part of it in one line.
+#[derive(Clone, Copy)]
+pub(super) struct DataUse<'a> {
+    pub executed: &'a Executed<'a>,
+    pub access: &'a DataAccess,
+    /// The bytes of the access in front of this part.
+    before: u64,
+    pub physical: PhysAddr,
+    pub size: u32,
+}
+
+impl DataUse<'_> {
+    /// The virtual address.
+    pub(super) fn addr(&self) -> u64 {
+        self.executed.flow.virtual_address(self.access).wrapping_add(self.before)
+    }
+}
+
+/// Who asked for a line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// The number of the CPU.
+    pub cpu: usize,
+    pub mode: Mode,
+    pub physical: PhysAddr,
+    pub is_fetch: bool,
+}
+
+/// Receives every access.
+pub(super) trait SharingObserver {
+    fn define(&mut self, _: &Translation) {}
+    /// A stream begins.
+    fn stream(&mut self, _: &Accesses) {}
+    /// The next execution begins.
+    fn executed(&mut self) {}
+    /// A load or store begins. The requests that follow belong to it.
+    fn uses(&mut self, _: &DataUse<'_>) {}
+    fn served(&mut self, request: Request, by: CoherentAccess);
+}
+
+/// A machine whose cores can stand for the CPUs of a recording.
+pub(super) struct SharedMachine<'a> {
+    machine: &'a MachineModel,
+    /// Empty caches.
+    caches: CoherentCaches,
+    /// By CPU of the recording.
+    cores: Vec<CoreId>,
+    pub costs: RequestCosts,
+}
+
+impl SharedMachine<'_> {
+    /// # Errors
+    /// The recording has one CPU; the machine has one core, or fewer than the recording has CPUs.
+    pub(super) fn new(machine: &MachineModel, cpus: CpuCount) -> Result<SharedMachine<'_>> {
+        ensure!(
+            cpus != CpuCount::ONE,
+            "the recording has one CPU, so nothing is shared: record with --cpus 2 or more, and \
+             with --data"
+        );
+        let both = CoherentCaches::new(machine).zip(RequestCosts::of(machine));
+        let (caches, costs) = both.with_context(|| {
+            format!(
+                "the machine {} has no coherent caches: take one with [coherence], such as \
+                 server-8 or simos-1994-8",
+                machine.name
+            )
+        })?;
+        let cores: Vec<CoreId> = cpus.cpus().filter_map(|cpu| caches.core(cpu.0)).collect();
+        ensure!(
+            cores.len() == usize::from(cpus.get()),
+            "{} has {} cores, and the recording {cpus} CPUs: choose another machine",
+            machine.name,
+            caches.cores().count()
+        );
+        Ok(SharedMachine { machine, caches, cores, costs })
+    }
+
+    /// The machine's name.
+    pub(super) fn name(&self) -> &str {
+        &self.machine.name
+    }
+
+    /// The number of CPUs.
+    pub(super) fn cpus(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// The cycles for which the caches of a CPU with these counters stop it.
+    pub(super) fn stalls(&self, counters: &CoreCounters) -> f64 {
+        let (memory, cores) = (self.machine.memory.as_ref(), self.machine.coherence.as_ref());
+        let both = memory.zip(cores);
+        both.map_or(0.0, |(memory, cores)| CoreStalls::new(counters, memory, cores).total())
+    }
+
+    /// log2 of the bytes in the lines that cores share.
+    pub(super) fn line_log2(&self) -> u32 {
+        self.caches.line_log2()
+    }
+
+    /// Runs a recording on empty caches. Returns the counters of each CPU; TLBs are not simulated.
+    ///
+    /// # Errors
+    /// The recording is damaged or has no data accesses.
+    pub(super) fn run<R: Read>(
+        &self,
+        reader: &mut RecordingReader<R>,
+        moved: &[MovedRange],
+        observer: &mut impl SharingObserver,
+    ) -> Result<Vec<PerMode<CoreCounters>>> {
+        let mut walk =
+            CoherentWalk { caches: self.caches.clone(), cores: &self.cores, moved, observer };
+        executions::walk(reader, std::slice::from_ref(self.machine), &mut walk)?;
+        Ok(self.cores.iter().map(|&core| walk.caches.counters(core)).collect())
+    }
+}
+
+/// The caches of a machine while a recording runs.
+struct CoherentWalk<'a, O> {
+    caches: CoherentCaches,
+    cores: &'a [CoreId],
+    moved: &'a [MovedRange],
+    observer: &'a mut O,
+}
+
+impl<O: SharingObserver> ExecutionVisitor for CoherentWalk<'_, O> {
+    fn define(&mut self, translation: &Translation) {
+        self.observer.define(translation);
+    }
+
+    fn stream(&mut self, accesses: &Accesses) {
+        self.observer.stream(accesses);
+    }
+
+    fn executed(&mut self, executed: &Executed<'_>) {
+        self.observer.executed();
+        let execution = executed.execution;
+        let cpu = usize::from(execution.cpu.0);
+        let Some(&core) = self.cores.get(cpu) else { return };
+        let mode = executed.code.mode();
+        self.caches.runs(core, mode);
+        let (loads, stores) = (execution.loads.into(), execution.stores.into());
+        self.caches.executed(core, executed.instructions(), loads, stores);
+        for (_, _, physical) in executed.fetches(0) {
+            let by = self.caches.fetch(core, physical);
+            self.observer.served(Request { cpu, mode, physical, is_fetch: true }, by);
+        }
+        for access in executed.accesses {
+            self.data(core, executed, access);
+        }
+    }
+}
+
+impl<O: SharingObserver> CoherentWalk<'_, O> {
+    #[inline]
+    fn data(&mut self, core: CoreId, executed: &Executed<'_>, access: &DataAccess) {
+        let (line_log2, l1_log2) = (self.caches.line_log2(), self.caches.data_line_log2());
+        let (cpu, mode) = (usize::from(core.number()), executed.code.mode());
+        let start = self.place(executed, access);
+        let (mut at, end) = (start, start + u64::from(access.size));
+        while at < end {
+            let of_line = end.min(((at >> line_log2) + 1) << line_log2);
+            let (physical, size) = (PhysAddr(at), (of_line - at) as u32);
+            let before = at - start;
+            self.observer.uses(&DataUse { executed, access, before, physical, size });
+            while at < of_line {
+                let next = of_line.min(((at >> l1_log2) + 1) << l1_log2);
+                let physical = PhysAddr(at);
+                let by = self.caches.data(core, physical, (next - at) as u32, access.is_store);
+                self.observer.served(Request { cpu, mode, physical, is_fetch: false }, by);
+                at = next;
+            }
+        }
+    }
+
+    /// The physical address at which an access is simulated.
+    #[inline]
+    fn place(&self, executed: &Executed<'_>, access: &DataAccess) -> u64 {
+        if self.moved.is_empty() {
+            return access.physical.0;
+        }
+        let addr = executed.flow.virtual_address(access);
+        let moved = self.moved.iter().find(|moved| moved.from.contains(&addr));
+        moved.map_or(access.physical.0, |moved| moved.to + (addr - moved.from.start))
+    }
+}

@@ -1,0 +1,135 @@
+//! Names data: which object holds an address, and which field of the object.
+//!
+//! Input: a vmlinux, the header of a recording. Output: names. Static objects and per-CPU variables
+//! have symbols. Their fields have names when the kernel has BTF that describes the variable. This
+//! module never guesses a type.
+
+use crate::misses::memory::{DataOwners, NamedObject};
+use crate::misses::variables::Variables;
+use anyhow::{Context, Result, bail, ensure};
+use image::btf::Btf;
+use image::btf::fields::{FieldPlace, TypeNumber};
+use image::mapping::map_file;
+use object::{Object, ObjectSection};
+use std::path::Path;
+use trace::RecordingHeader;
+
+/// The symbols of a kernel's data, and the types of its variables.
+pub(crate) struct DataNames {
+    variables: Variables,
+    /// The `.BTF` section; `None` when the kernel has none.
+    types: Option<Vec<u8>>,
+}
+
+impl DataNames {
+    /// Reads a vmlinux.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not an ELF file, or has no symbols.
+    pub(crate) fn read(vmlinux: &Path) -> Result<DataNames> {
+        let bytes = map_file(vmlinux)?;
+        let read = || -> Result<DataNames> {
+            let variables = Variables::read(&bytes)?;
+            let elf = object::File::parse(&*bytes).context("not an ELF file that can be read")?;
+            let types = match elf.section_by_name(".BTF") {
+                None => None,
+                Some(section) => Some(section.data().context(".BTF cannot be read")?.to_vec()),
+            };
+            Ok(DataNames { variables, types })
+        };
+        read().with_context(|| vmlinux.display().to_string())
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(variables: Variables, types: Option<Vec<u8>>) -> DataNames {
+        DataNames { variables, types }
+    }
+
+    /// Finds the owners of addresses in a recording.
+    pub(super) fn owners(&self, header: &RecordingHeader) -> DataOwners {
+        DataOwners::new(header, self.variables.clone())
+    }
+
+    /// The types of variables.
+    ///
+    /// # Errors
+    /// The kernel's BTF is damaged.
+    pub(super) fn types(&self) -> Result<VariableTypes<'_>> {
+        let parsed = self.types.as_deref().map(Btf::parse).transpose();
+        Ok(VariableTypes(parsed.context("the kernel's .BTF")?))
+    }
+}
+
+/// The types of a kernel's variables, as far as they are known.
+pub(super) struct VariableTypes<'a>(Option<Btf<'a>>);
+
+impl VariableTypes<'_> {
+    /// Whether the kernel describes its types.
+    pub(super) fn known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn of(&self, object: &NamedObject) -> Result<Option<(&Btf<'_>, TypeNumber)>> {
+        let Some(btf) = &self.0 else { return Ok(None) };
+        Ok(btf.variable(&object.name)?.map(|kind| (btf, kind)))
+    }
+
+    /// The field of `size` bytes at an offset of an object. `None`: the object's type is not known.
+    ///
+    /// # Errors
+    /// The kernel's BTF is damaged.
+    pub(super) fn field(
+        &self,
+        object: &NamedObject,
+        offset: u64,
+        size: u64,
+    ) -> Result<Option<FieldPlace>> {
+        self.of(object)?.map(|(btf, kind)| btf.field_at(kind, offset, size)).transpose()
+    }
+
+    /// The bytes of an object that a text after its name means: `.FIELD`, `+OFFSET:BYTES`, or
+    /// nothing for the whole object. Gives the offset and the number of bytes.
+    ///
+    /// # Errors
+    /// The object has no such field or bytes, or its type is not known.
+    pub(super) fn part(&self, object: &NamedObject, text: &str) -> Result<(u64, u64)> {
+        let name = &object.name;
+        if text.is_empty() {
+            return Ok((0, object.bytes));
+        }
+        let (offset, bytes) = match text.strip_prefix('+') {
+            Some(place) => {
+                let (offset, bytes) = place
+                    .split_once(':')
+                    .with_context(|| format!("{text}: write +OFFSET:BYTES, such as +0x40:8"))?;
+                (number(offset)?, number(bytes)?)
+            }
+            None => {
+                let Some((btf, kind)) = self.of(object)? else {
+                    bail!(
+                        "the kernel's BTF does not describe the type of {name}: write \
+                         {name}+OFFSET:BYTES"
+                    );
+                };
+                let field = btf.field_named(kind, text)?;
+                let field = field.with_context(|| format!("{name} has no field {text}"))?;
+                (field.offset, field.size)
+            }
+        };
+        let end = offset.checked_add(bytes).filter(|end| bytes > 0 && *end <= object.bytes);
+        ensure!(
+            end.is_some(),
+            "{name}{text}: these bytes are not in {name}, which has {} bytes",
+            object.bytes
+        );
+        Ok((offset, bytes))
+    }
+}
+
+fn number(text: &str) -> Result<u64> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.with_context(|| format!("{text:?} is no number"))
+}

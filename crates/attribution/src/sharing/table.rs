@@ -1,0 +1,287 @@
+//! The lines that CPUs take from each other, as rows for reports.
+//!
+//! Input: what both passes counted, and names. Output: lines by cost, each with its objects, its
+//! fields and a cure. Prints nothing.
+
+use super::caches::SharedMachine;
+pub use super::counts::{AccessCounts, LineCounts};
+pub use super::cure::Cure;
+use super::cure::cure;
+use super::details::{FieldUses, LineUses};
+use super::names::VariableTypes;
+use super::ranking::Ranking;
+pub use super::rows::{FieldRow, FunctionUse, ObjectRow};
+use crate::misses::collector::function_at;
+pub use crate::misses::memory::StructureClass;
+use crate::misses::memory::{DataOwners, MissOwner, NamedObject};
+use crate::services::symbols::KernelSymbols;
+use anyhow::Result;
+use image::address::LinkAddr;
+use serde::Serialize;
+use sim::coherent::ClassCounts;
+use sim::{Mode, PerMode};
+use std::collections::BTreeMap;
+use trace::{RecordingHeader, RunAddr};
+
+/// What coherence cost in a recording on one machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharingTable {
+    /// The recorded workload.
+    pub workload: String,
+    /// The build id of the recorded kernel.
+    pub kernel_build_id: String,
+    /// The seed of the recording.
+    pub seed: u64,
+    /// The number of CPUs.
+    pub cpus: usize,
+    /// The simulated machine.
+    pub machine: String,
+    /// The bytes of a line.
+    pub line_bytes: u64,
+    /// Instructions of all CPUs, and what they asked for outside of their caches.
+    pub total: SharingTotal,
+    /// The number of lines with coherence misses or upgrades.
+    pub shared_lines: usize,
+    /// The cycles of lines that were not ranked, because there were too many.
+    pub unranked_cycles: f64,
+    /// Whether the kernel describes types of its variables (BTF).
+    pub types_known: bool,
+    /// Why the recording does not contain the use of frames; `None` when it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames_unknown: Option<String>,
+    /// The most expensive lines, descending by cycles.
+    pub lines: Vec<LineRow>,
+}
+
+/// What all CPUs asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct SharingTotal {
+    /// Instructions.
+    pub instructions: PerMode<u64>,
+    /// Misses of the L2 on instructions and on data.
+    pub misses: PerMode<ClassCounts>,
+    /// Upgrades.
+    pub upgrades: PerMode<u64>,
+    /// The cycles of coherence misses and upgrades.
+    pub cycles: f64,
+    /// The cycles for which caches stop the CPUs: these, and all other misses of the L1s and L2s.
+    pub stalls: f64,
+}
+
+impl SharingTotal {
+    /// Adds up the counters of all CPUs.
+    pub(super) fn new(machine: &SharedMachine<'_>, ranking: &Ranking) -> SharingTotal {
+        let mut total = SharingTotal { cycles: ranking.cycles, ..SharingTotal::default() };
+        let all = ranking.cpus.iter().flat_map(|cpu| Mode::BOTH.map(|mode| (cpu.get(mode), mode)));
+        for (counters, mode) in all {
+            total.stalls += machine.stalls(counters);
+            *total.instructions.get_mut(mode) += counters.instructions;
+            *total.misses.get_mut(mode) += counters.l2_instructions;
+            *total.misses.get_mut(mode) += counters.l2_data;
+            *total.upgrades.get_mut(mode) += counters.upgrades;
+        }
+        total
+    }
+
+    /// Misses of kernel and user code together.
+    pub fn all_misses(&self) -> ClassCounts {
+        let mut all = self.misses.kernel;
+        all += self.misses.user;
+        all
+    }
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LineRow {
+    /// The physical address, in hex.
+    pub physical: String,
+    /// A virtual address of the line, in hex: that of its first object.
+    pub addr: String,
+    /// All CPUs in both modes.
+    pub counts: LineCounts,
+    /// The line's part of the cycles of all lines.
+    pub share: f64,
+    /// By CPU.
+    pub cpus: Vec<PerMode<LineCounts>>,
+    /// What lies in the line, descending by cycles. An object without a symbol stands for all of
+    /// its class and name that were in the line, one after the other.
+    pub objects: Vec<ObjectRow>,
+    /// What would stop the line from moving.
+    pub cure: Cure,
+    /// The fields, ascending by their place.
+    pub fields: Vec<FieldRow>,
+}
+
+/// What names the data and the code of a recording.
+pub(super) struct RowNames<'a> {
+    pub symbols: &'a KernelSymbols,
+    pub owners: &'a DataOwners,
+    pub types: &'a VariableTypes<'a>,
+}
+
+impl SharingTable {
+    /// # Errors
+    /// The kernel's BTF is damaged.
+    pub(super) fn new(
+        header: &RecordingHeader,
+        machine: &SharedMachine<'_>,
+        ranking: &Ranking,
+        lines: Vec<LineUses>,
+        names: &RowNames<'_>,
+    ) -> Result<SharingTable> {
+        let numbered = ranking.lines.iter().zip(lines);
+        let mut rows: Vec<LineRow> = numbered
+            .map(|(&(number, _), uses)| {
+                names.line(number << machine.line_log2(), uses, ranking.cycles)
+            })
+            .collect::<Result<_>>()?;
+        rows.sort_by(|a, b| b.counts.cycles.total_cmp(&a.counts.cycles));
+        Ok(SharingTable {
+            workload: header.workload.clone(),
+            kernel_build_id: header.build_id.clone(),
+            seed: header.seed,
+            cpus: machine.cpus(),
+            machine: machine.name().to_owned(),
+            line_bytes: 1 << machine.line_log2(),
+            total: SharingTotal::new(machine, ranking),
+            shared_lines: ranking.lines.len(),
+            unranked_cycles: ranking.unranked,
+            types_known: names.types.known(),
+            frames_unknown: names.owners.unknown().map(str::to_owned),
+            lines: rows,
+        })
+    }
+}
+
+impl RowNames<'_> {
+    fn line(&self, physical: u64, uses: LineUses, all_cycles: f64) -> Result<LineRow> {
+        let mut counts = LineCounts::default();
+        for cpu in &uses.cpus {
+            counts += cpu.kernel;
+            counts += cpu.user;
+        }
+        let mut objects: Vec<ObjectRow> = Vec::new();
+        let mut fields = Vec::new();
+        for field in &uses.fields {
+            let (row, named) = self.object(field);
+            let known = objects.iter().position(|it| {
+                (it.class, &it.name, it.cpu, it.bytes) == (row.class, &row.name, row.cpu, row.bytes)
+                    && (row.bytes.is_none() || it.addr == row.addr)
+            });
+            let object = known.unwrap_or(objects.len());
+            if known.is_none() {
+                objects.push(row);
+            }
+            objects[object].cycles += field.counts.cycles;
+            fields.push(self.field(field, object, named)?);
+        }
+        let mut order: Vec<usize> = (0..objects.len()).collect();
+        order.sort_by(|&a, &b| objects[b].cycles.total_cmp(&objects[a].cycles).then(a.cmp(&b)));
+        let place = |object: usize| order.iter().position(|&at| at == object).unwrap_or(object);
+        fields.iter_mut().for_each(|field: &mut FieldRow| field.object = place(field.object));
+        fields.sort_by_key(|field| (field.offset, field.size, field.object));
+        let objects: Vec<ObjectRow> = order.iter().map(|&at| objects[at].clone()).collect();
+        let addr_of = |field: &FieldUses| field.addr.wrapping_sub(field.key.offset.into());
+        let dearest = uses.fields.iter().max_by(|a, b| a.counts.cycles.total_cmp(&b.counts.cycles));
+        Ok(LineRow {
+            physical: format!("{physical:x}"),
+            addr: dearest.map_or(String::new(), |field| format!("{:016x}", addr_of(field))),
+            share: if all_cycles > 0.0 { counts.cycles / all_cycles } else { 0.0 },
+            cpus: uses.cpus,
+            cure: cure(&objects, &fields, &counts),
+            counts,
+            objects,
+            fields,
+        })
+    }
+
+    /// The object that a field belongs to.
+    fn object(&self, field: &FieldUses) -> (ObjectRow, Option<NamedObject>) {
+        let structure = match field.key.owner {
+            MissOwner::Known(id) => self.owners.structures().get(id.0 as usize),
+            MissOwner::Pending(_) => None,
+        };
+        let class = structure.map_or(StructureClass::Other, |structure| structure.class);
+        let has_symbol = matches!(class, StructureClass::Static | StructureClass::PerCpu);
+        let named = self.owners.object(field.addr).filter(|_| has_symbol);
+        let name = structure.map_or("", |structure| structure.name.as_str());
+        let addr = named.as_ref().map_or(field.addr, |named| named.start);
+        let cpu = named.as_ref().and_then(|named| named.cpu);
+        let title = match (name.is_empty(), cpu) {
+            (true, _) => format!("{} at {addr:x}", class.title()),
+            (false, None) => format!("{} {name}", class.title()),
+            (false, Some(cpu)) => format!("{} {name} of CPU {cpu}", class.title()),
+        };
+        let row = ObjectRow {
+            class,
+            name: name.to_owned(),
+            cpu,
+            title,
+            addr: format!("{addr:016x}"),
+            bytes: named.as_ref().map(|named| named.bytes),
+            cycles: 0.0,
+        };
+        (row, named)
+    }
+
+    fn field(
+        &self,
+        field: &FieldUses,
+        object: usize,
+        named: Option<NamedObject>,
+    ) -> Result<FieldRow> {
+        let size = u64::from(field.key.size);
+        let name = match &named {
+            None => format!("+{:#x} of the line", field.key.offset),
+            Some(named) => {
+                let offset = field.addr - named.start;
+                let path = match self.types.field(named, offset, size)? {
+                    Some(place) => place.path,
+                    None if (offset, size) == (0, named.bytes) => String::new(),
+                    None => format!("+{offset:#x}"),
+                };
+                format!("{}{path}", named.name)
+            }
+        };
+        Ok(FieldRow {
+            offset: field.key.offset,
+            size: field.key.size,
+            object,
+            name,
+            cpus: field.cpus.clone(),
+            counts: field.counts,
+            functions: self.functions(field),
+        })
+    }
+
+    fn functions(&self, field: &FieldUses) -> Vec<FunctionUse> {
+        let mut functions = BTreeMap::<&str, BTreeMap<RunAddr, AccessCounts>>::new();
+        for &(addr, counts) in field.sites.values() {
+            let of_function = functions.entry(function_at(self.symbols, addr)).or_default();
+            *of_function.entry(addr).or_default() += counts;
+        }
+        let mut rows: Vec<FunctionUse> = functions
+            .into_iter()
+            .map(|(function, sites)| {
+                let mut accesses = AccessCounts::default();
+                sites.values().for_each(|&counts| accesses += counts);
+                let most = sites.iter().rev().max_by_key(|(_, counts)| counts.total());
+                FunctionUse {
+                    function: function.to_owned(),
+                    accesses,
+                    most_at: most.map_or(String::new(), |(&addr, _)| self.instruction(addr)),
+                }
+            })
+            .collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.accesses.total()));
+        rows
+    }
+
+    fn instruction(&self, addr: RunAddr) -> String {
+        match self.symbols.containing(LinkAddr(addr.0)).filter(|_| addr.is_kernel()) {
+            Some(symbol) => format!("{}+{:#x}", symbol.name, addr.0 - symbol.addr.0),
+            None => format!("{:x}", addr.0),
+        }
+    }
+}
