@@ -20,7 +20,7 @@ use execution::part::RecordingPart;
 use fraction::Fraction;
 use serde::Serialize;
 use sim::MachineModel;
-use sim::core::{GraduationSlots, Slots};
+use sim::core::{CoreSlots, GraduationSlots, Slots};
 use std::num::NonZeroU32;
 use trace::RecordingHeader;
 
@@ -250,7 +250,13 @@ impl Generations {
         let mut services: Vec<(ServiceKind, &str, Amounts)> = accounts
             .iter()
             .enumerate()
-            .filter(|(_, account)| account.totals.calls + account.totals.instructions > 0)
+            .filter(|(_, account)| {
+                let totals = &account.totals;
+                let has_slots = |of: &ServiceMachineCounts| {
+                    of.slots.is_some_and(|slots| slots != CoreSlots::default())
+                };
+                totals.calls + totals.instructions > 0 || totals.machines.iter().any(has_slots)
+            })
             .map(|(at, account)| {
                 // Every machine ran the same services.
                 let of_machines = counted.iter().filter_map(|of| of.ledger.accounts.get(at));

@@ -5,7 +5,6 @@ use crate::Attribution;
 use crate::services::examples::{ExampleRun, at, kernel};
 use crate::services::ledger::{Distribution, Invocation, Ledger};
 use crate::services::table::ServiceTable;
-use sim::core::CoreSlots;
 use std::path::Path;
 
 fn machines(names: &[&str]) -> Vec<MachineModel> {
@@ -183,6 +182,22 @@ fn rows_agree(found: &Generations, table: &ServiceTable, at: usize) {
         assert_eq!(ours.on[at].dispatch, theirs.machines[at].slots.map(|slots| slots.dispatch));
     }
     assert_eq!(found.rows.len(), table.rows.len());
+}
+
+/// The core runs the last instructions of a task when the next task's come: no slot is lost.
+#[test]
+fn slots_around_a_switch_in_user_mode_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut run = ExampleRun::new();
+    for _ in 0..5 {
+        run.user(10).switch(2, "cat").switch(1, "sh").user(10).switch(2, "cat");
+    }
+    recorded(directory.path(), &run);
+    let attribution = attribution(&["zen4"]);
+    let found = attribution.generations(directory.path(), &RecordingPart::WHOLE).unwrap();
+    let all = &found.sums[0].on[0];
+    let cycles = all.parts / 6;
+    assert_eq!((all.parts % 6, all.graduation.total()), (0, 8 * cycles));
 }
 
 #[test]

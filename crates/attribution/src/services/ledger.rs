@@ -165,6 +165,11 @@ impl Ledger {
         self.accounts[service.0 as usize].kind
     }
 
+    /// Adds counts of machines to a service, without an invocation.
+    pub(crate) fn add_counts(&mut self, service: ServiceId, machines: &[ServiceMachineCounts]) {
+        add_machines(&mut self.accounts[service.0 as usize].totals.machines, machines);
+    }
+
     /// Adds a finished invocation of a service.
     pub fn add(&mut self, service: ServiceId, invocation: &Invocation) {
         let totals = &mut self.accounts[service.0 as usize].totals;
