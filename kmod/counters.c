@@ -117,7 +117,7 @@ static u64 *sum_all(const struct kernlane_counters *from)
 		return ERR_PTR(-ENOMEM);
 	for (i = 0; i < from->nr; i++) {
 		sums[i] = sum_up(group, i);
-		cond_resched();
+		cond_resched_tasks_rcu_qs();
 	}
 	return sums;
 }

@@ -161,7 +161,11 @@ static int take_each(struct group *group, take_fn *take, u64 array,
 		return PTR_ERR(elements);
 	for (i = 0; i < nr && !err; i++) {
 		err = take(group, i, elements + i * size, bad_address);
-		cond_resched();
+		/*
+		 * Undo waits for RCU tasks, and RCU tasks wait for this task.
+		 * With preempt=full, cond_resched() would not end that.
+		 */
+		cond_resched_tasks_rcu_qs();
 	}
 	kvfree(elements);
 	return err;

@@ -65,7 +65,7 @@ unsigned long kernlane_find_group_probe(const struct group *group)
 		found = kernlane_find_probe(function->entry, function->end);
 		if (found)
 			return found;
-		cond_resched();
+		cond_resched_tasks_rcu_qs();
 	}
 	for (i = 0; i < group->nr_calls; i++) {
 		const struct call *call = &group->calls[i];

@@ -166,7 +166,7 @@ static void look_at_tasks(struct group *group)
 		default:
 			inside->tasks[inside->nr++] = task;
 		}
-		cond_resched();
+		cond_resched_tasks_rcu_qs();
 	}
 	look_at_running(group, &running);
 	kvfree(running.tasks);
