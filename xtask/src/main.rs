@@ -62,6 +62,9 @@ cargo xtask services-test KERNEL
 cargo xtask page-test RECORDING KERNEL
                                 test the page in Chromium, and whether other tools read the same
                                 numbers
+cargo xtask generations-test RECORDING KERNEL
+                                test whether the page and the commands have the same numbers of
+                                simulated cores; takes minutes
 cargo xtask book-test DEMO TREE build the book, test its links, and run the commands of its first
                                 hour with the results of `kernlane optimize` in DEMO and the TREE
                                 of its kernel
@@ -117,6 +120,9 @@ fn main() -> ExitCode {
         ["services-test", kernel] => services_test::services_test(kernel.as_ref()),
         ["page-test", recording, kernel] => {
             page_test::page_test(recording.as_ref(), kernel.as_ref())
+        }
+        ["generations-test", recording, kernel] => {
+            page_test::generations_test(recording.as_ref(), kernel.as_ref())
         }
         ["book-test", demo, tree] => book_test::book_test(demo.as_ref(), tree.as_ref()),
         ["guest-test", kernel] => guest_test::guest_test(kernel.as_ref()),

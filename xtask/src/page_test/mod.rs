@@ -4,9 +4,12 @@
 //! The page must load without a message on the console. It must sort, search, zoom and change its
 //! theme when it is clicked. It must be readable in both themes, and show names that are HTML as
 //! text. `callgrind_annotate`, the sums of the folded stacks and of the events over time, and the
-//! tables as pyarrow reads them must give the page's number of instructions. The sections of
-//! machines with an out-of-order core must have the numbers of the commands. Prints one line for
-//! each test.
+//! tables as pyarrow reads them must give the page's number of instructions. Prints one line for each
+//! test.
+//!
+//! `cargo xtask generations-test RECORDING KERNEL`: the sections of machines with an out-of-order
+//! core must have the numbers of the commands. It simulates cores for minutes, so it is a command of
+//! its own.
 
 mod browser;
 mod generations;
@@ -56,8 +59,13 @@ pub(crate) fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     std::fs::write(&evil, hostile(&html, data)?)?;
     browser.open(&evil)?;
     misses_by_data_structure(&browser)?;
-    hostile_names_are_text(&browser)?;
-    generations::generations(&kernlane, recording, kernel, directory.path(), &browser)
+    hostile_names_are_text(&browser)
+}
+
+pub(crate) fn generations_test(recording: &Path, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let browser = Browser::start(&directory.path().join("chromium"))?;
+    generations::generations(&crate::kernlane()?, recording, kernel, directory.path(), &browser)
 }
 
 const BEGIN: &str = "id=\"data\">";

@@ -10,8 +10,9 @@ use super::cpus::{ROUNDS, WITH_DATA};
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::sharing::table::{AccessCounts, Cure, LineRow, SharingTable};
+use execution::part::PartFilter;
 use host::recording::Recording;
-use replay::ReplayLayout;
+use replay::{CpuOrder, ReplayLayout, ReplayTrial, SimulationScope};
 use sim::coherent::ClassCounts;
 use std::fs::File;
 use std::io::BufReader;
@@ -81,7 +82,10 @@ fn has(line: &LineRow, misses: ClassCounts, cpus: u64) -> Result<()> {
 fn as_replay_counts(trace: &std::path::Path, table: &SharingTable) -> Result<()> {
     let reader = RecordingReader::new(BufReader::new(File::open(trace)?))?;
     let machines = [execution::machine::find(MACHINE)?];
-    let replayed = replay::replay(reader, &[ReplayLayout::original()], &machines)?;
+    let layout = ReplayLayout::original();
+    let mut trial = ReplayTrial::new(&layout, &machines, SimulationScope::Caches);
+    trial.order = CpuOrder::Recorded;
+    let replayed = replay::replay_trials(reader, &[trial], &mut PartFilter::whole())?;
     let counted = replayed.layouts[0].machines[0].coherence.as_ref().context("no coherence")?;
     let (mut coherence, mut upgrades) = (0, 0);
     for counters in counted.cpus.iter().flat_map(|cpu| [&cpu.kernel, &cpu.user]) {
