@@ -5,7 +5,8 @@
 //! invert.
 
 use super::code_walk::{CodeWalk, InstructionReference, OldKernelFacts, ReferenceKind};
-use super::correspond::{InstructionPair, no_op_length};
+use super::correspond::InstructionPair;
+use super::padding::no_op_length;
 use iced_x86::{ConditionCode, Instruction, OpKind};
 
 /// One instruction with its bytes and the offsets of its constants.

@@ -7,7 +7,8 @@
 //! This module also proves that KASLR will shift the same words.
 
 use super::address_words::{AddressWord, AddressWords};
-use super::correspond::{Correspondence, Landing, ShiftedRegion, contains};
+use super::correspond::{Correspondence, Landing, ShiftedRegion};
+use super::intervals::contains;
 use super::kernel::KernelFile;
 use super::relocs::Relocs;
 use super::verdict::Findings;
@@ -203,7 +204,7 @@ pub(crate) fn relocations(old: &Relocs, new: &Relocs, c: &Correspondence) -> Fin
         }
         carried.sort_unstable();
         let images: Vec<(u64, u64)> = carried.iter().map(|c| (c.0, 1)).collect();
-        let images = super::correspond::intervals(images.into_iter());
+        let images = super::intervals::intervals(images.into_iter());
         for &(image, place) in &carried {
             let found = new.binary_search(&image).is_ok();
             let what = || "KASLR does not shift this address in the new kernel".to_owned();

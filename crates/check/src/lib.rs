@@ -22,6 +22,7 @@ mod code_walk;
 mod compare;
 mod correspond;
 mod data;
+mod intervals;
 mod kallsyms;
 pub mod kernel;
 pub mod module;
@@ -30,6 +31,7 @@ mod names;
 mod noreturn;
 pub mod objtool;
 mod orc;
+mod padding;
 mod realign;
 pub mod relocs;
 mod resolve;
@@ -303,5 +305,5 @@ fn compared_elsewhere(old: &KernelFile, symbols: Option<&kallsyms::Kallsyms>) ->
         all.extend(old.section(name).map(|s| (s.addr, s.end())));
     }
     all.extend(symbols.map(|s| s.stretch));
-    correspond::intervals(all.into_iter().map(|(start, end)| (start, end - start)))
+    intervals::intervals(all.into_iter().map(|(start, end)| (start, end - start)))
 }

@@ -5,9 +5,11 @@
 //! between paired code.
 
 use super::code_walk::{CodeWalk, DeadEnd, FallThrough, InstructionReference, ReferenceKind};
-use super::correspond::{Correspondence, Landing, contains, intervals, is_padding, no_op_length};
+use super::correspond::{Correspondence, Landing};
+use super::intervals::{contains, intervals};
 use super::kernel::KernelFile;
 use super::noreturn::NeverReturns;
+use super::padding::{is_padding, no_op_length};
 use super::verdict::Findings;
 use super::walk::CodeUnit;
 use rayon::prelude::*;

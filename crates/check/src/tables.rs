@@ -234,7 +234,7 @@ fn plain(bytes: &[u8]) -> u128 {
 /// The stretches of the old kernel that this stage compares, ascending.
 pub(crate) fn stretches(kernel: &KernelFile) -> Vec<(u64, u64)> {
     let found = TABLES.iter().filter_map(|table| table.find(kernel));
-    super::correspond::intervals(found.map(|f| (f.addr, f.bytes.len() as u64)))
+    super::intervals::intervals(found.map(|f| (f.addr, f.bytes.len() as u64)))
 }
 
 /// The static-key sites of a kernel, each with the target of its jump.

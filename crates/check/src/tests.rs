@@ -1,6 +1,6 @@
 //! Checks kernels of a few dozen bytes: a correct rearrangement, wrong ones, and damaged files.
 
-use super::correspond::prove_dropped;
+use super::padding::prove_dropped;
 use super::verdict::Findings;
 use super::{CheckedKernel, check, kallsyms, kernel::KernelFile, relocs::Relocs};
 use image::address::LinkAddr;

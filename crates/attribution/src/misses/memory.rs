@@ -119,8 +119,8 @@ pub(crate) struct DataOwners {
     direct_map: Range<u64>,
     vmalloc: Range<u64>,
     struct_pages: Range<u64>,
-    /// The areas of all CPUs, each including its dynamic part. They lie one behind the other, in the
-    /// order of the CPUs (`pcpu_build_alloc_info` in mm/percpu.c, all CPUs in one group).
+    /// The areas of all CPUs, each including its dynamic part. They lie one behind the other, in
+    /// the order of the CPUs (`pcpu_build_alloc_info` in mm/percpu.c, all CPUs in one group).
     per_cpu: Range<u64>,
     /// The bytes of one CPU's area.
     per_cpu_unit: u64,

@@ -8,15 +8,18 @@
 //! its set used last. Their misses are kept. When the counts are needed, the misses up to that
 //! point go to the levels behind: an execution's fetch misses before its data misses.
 
+mod pages;
+
 use crate::code_lines::of_first_instructions;
 use crate::services::ledger::ServiceMachineCounts;
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::{AccessStream, DataFlow, Execution};
 use execution::numbering::{FetchUnit, Numbering};
+use pages::InstructionPages;
 use sim::{
-    Hierarchy, InstructionCache, ItlbDescription, LineId, MachineCounters, MachineModel, MissCause,
-    Mode, PerMode, PhysAddr, Requester,
+    Hierarchy, InstructionCache, LineId, MachineCounters, MachineModel, MissCause, Mode, PerMode,
+    PhysAddr, Requester,
 };
 use trace::{AccessPatterns, CpuId, RunAddr, Task, Translation, TranslationId};
 
@@ -112,56 +115,6 @@ struct RunningMachine {
     l1i_misses: u64,
     l1i_taken: u64,
     ahead: MissesAhead,
-}
-
-/// The pages that the instruction TLB translates.
-struct InstructionPages {
-    numbering: Numbering,
-    /// For each translation block: the first page, the last page, and the bytes in the first.
-    of: Vec<(LineId, LineId, u32)>,
-    /// The page in which the last execution ended. While fetches stay there, the TLB has nothing to
-    /// do.
-    current: Option<LineId>,
-}
-
-impl InstructionPages {
-    fn new(itlb: &ItlbDescription) -> InstructionPages {
-        InstructionPages {
-            numbering: Numbering::new(FetchUnit::of_pages(itlb), itlb.geometry().sets()),
-            of: Vec::new(),
-            current: None,
-        }
-    }
-
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        let mut units = Vec::new();
-        self.numbering.units(translation.addr, translation.code.len() as u32, &mut units)?;
-        if let (Some(&(first, _)), Some(&(last, behind))) = (units.first(), units.last()) {
-            self.of.push((first, last, behind.0.wrapping_sub(translation.addr.0) as u32));
-        }
-        Ok(())
-    }
-
-    /// Translates the pages that an execution fetches, all of them or those of its first `bytes`;
-    /// returns the number of misses.
-    #[inline]
-    fn fetch(
-        &mut self,
-        translation: u32,
-        bytes: impl FnOnce() -> Option<u64>,
-        hierarchy: &mut Hierarchy,
-    ) -> u32 {
-        let (first, last, in_first) = self.of[translation as usize];
-        if first == last && self.current == Some(first) {
-            return 0;
-        }
-        let reaches_last = first != last && bytes().is_none_or(|bytes| bytes > in_first.into());
-        let last = if reaches_last { last } else { first };
-        let misses = u32::from(self.current != Some(first) && hierarchy.fetch_page_ahead(first))
-            + u32::from(reaches_last && hierarchy.fetch_page_ahead(last));
-        self.current = Some(last);
-        misses
-    }
 }
 
 /// The lines of a translation block: `count` lines from index `at`.

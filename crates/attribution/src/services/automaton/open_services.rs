@@ -334,7 +334,8 @@ impl<M: Meter> Automaton<'_, M> {
                 self.meter.booked(instructions, Booked::User(user));
                 Some((user, stay))
             }
-            // A core is behind: what it lost with the last instructions came after they were booked.
+            // A core is behind: what it lost with the last instructions came after they were
+            // booked.
             _ => {
                 let user = self.tasks[self.cpu.current].user.unwrap_or(self.nobody);
                 self.ledger.add_counts(user, machines);

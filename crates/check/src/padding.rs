@@ -1,0 +1,125 @@
+//! Padding: no-ops in front of functions, which call-depth tracking patches, and bytes between
+//! things.
+//!
+//! Input: both kernels and the map. Output: where the padding of each function went. A claim that
+//! padding was dropped is proven here.
+
+use super::intervals::contains;
+use super::kernel::{KernelFile, KernelSymbol};
+use super::verdict::Findings;
+use image::place::{CallPadding, Placement};
+use std::collections::HashMap;
+
+/// The prefix that the kernel's build gives to the padding in front of a function.
+pub(crate) const PADDING_PREFIX: &str = "__pfx_";
+
+/// The byte of which this padding consists.
+const NO_OP: u8 = 0x90;
+
+/// The padding of one function: its old and its new address.
+pub(super) struct FunctionPadding {
+    pub old: u64,
+    pub new: u64,
+    pub change: PaddingChange,
+}
+
+/// What a relink did to the padding of a function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PaddingChange {
+    Kept,
+    /// Only the bytes that the kernel patches are left.
+    Shortened,
+    /// Nothing is left, and the name is gone.
+    Dropped,
+}
+
+/// Pairs the padding in front of functions, which goes where its function goes. It may become
+/// shorter if the rest is all that the kernel patches, and the removed bytes were no-ops. It may
+/// vanish with its name if the map says so.
+pub(super) fn paddings(
+    name: &str,
+    section: usize,
+    old: &KernelFile,
+    new: &KernelFile,
+    patched: Option<u64>,
+    map: &Placement,
+) -> Vec<FunctionPadding> {
+    let blocks = &map.blocks;
+    let no_ops =
+        |addr, size| old.bytes(addr, size).is_some_and(|bytes| bytes.iter().all(|&b| b == NO_OP));
+    let of_section = old.named(name).filter(|s| s.section == Some(section));
+    let found = of_section.filter_map(|s| {
+        let end = s.addr.0.checked_add(s.size)?;
+        let function = blocks[blocks.binary_search_by_key(&end, |b| b.old.0).ok()?].new.0;
+        let padding = |new, change| FunctionPadding { old: s.addr.0, new, change };
+        let as_before = padding(function.wrapping_sub(s.size), PaddingChange::Kept);
+        let stands_before = |t: &KernelSymbol| t.addr.0.checked_add(t.size) == Some(function);
+        if map.call_padding == CallPadding::Dropped
+            && !new.named(name).any(stands_before)
+            && no_ops(s.addr.0, s.size)
+        {
+            return Some(padding(function, PaddingChange::Dropped));
+        }
+        let suffices =
+            |t: &&KernelSymbol| t.size < s.size && patched.is_some_and(|patched| t.size >= patched);
+        let twin = new.named(name).filter(suffices).find(|t| stands_before(t));
+        let twin = twin.filter(|twin| no_ops(s.addr.0, s.size - twin.size));
+        Some(twin.map_or(as_before, |twin| padding(twin.addr.0, PaddingChange::Shortened)))
+    });
+    found.collect()
+}
+
+/// A kernel that boots with `retbleed=stuff` would take no-ops in front of an entry for padding,
+/// and write its template over them. So where padding was dropped, code of other functions must not
+/// consist of no-ops there.
+pub(super) fn prove_dropped(
+    old: &KernelFile,
+    new: &KernelFile,
+    dropped: &HashMap<u64, u64>,
+    placed: &[(u64, u64)],
+    findings: &mut Findings,
+) {
+    let patched = patched_padding(old).unwrap_or(0);
+    for (&at, &entry) in dropped {
+        let from = entry.wrapping_sub(patched);
+        let like_padding = patched > 0
+            && new.bytes(from, patched).is_none_or(|bytes| bytes.iter().all(|&b| b == NO_OP))
+            && (from..entry).any(|byte| contains(placed, byte));
+        findings.expect(!like_padding, "call padding dropped", at, entry, || {
+            "the code in front of the entry looks like call padding".to_owned()
+        });
+    }
+}
+
+/// The number of bytes in front of an entry that a kernel with call-depth tracking patches: the
+/// length of its template (arch/x86/kernel/callthunks.c). `None` if the kernel has no template.
+/// Then padding keeps its length.
+pub(super) fn patched_padding(kernel: &KernelFile) -> Option<u64> {
+    let [from, to] =
+        ["skl_call_thunk_template", "skl_call_thunk_tail"].map(|name| kernel.symbol(name));
+    to?.checked_sub(from?).filter(|&length| length > 0)
+}
+
+/// Whether `bytes` consist of int3 and no-ops, which linkers and assemblers put between things.
+pub(crate) fn is_padding(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(&first) = rest.first() {
+        let len = if first == 0xcc { 1 } else { no_op_length(rest) };
+        if len == 0 {
+            return false;
+        }
+        rest = &rest[len..];
+    }
+    true
+}
+
+/// The length of the no-op at the beginning of `bytes`; 0 if there is none.
+pub(crate) fn no_op_length(bytes: &[u8]) -> usize {
+    let mut decoder = iced_x86::Decoder::new(64, bytes, iced_x86::DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    if !instruction.is_invalid() && instruction.mnemonic() == iced_x86::Mnemonic::Nop {
+        instruction.len()
+    } else {
+        0
+    }
+}
