@@ -398,14 +398,9 @@ fn compare_all(accesses: u64) {
     }
 }
 
+/// A million accesses, or as many as the variable `KERNLANE_ACCESSES` says.
 #[test]
-fn a_million_random_accesses_agree_with_the_model() {
-    compare_all(1_000_000);
-}
-
-/// `cargo test --release -p kernlane-sim --test coherence_model -- --ignored`
-#[test]
-#[ignore = "takes minutes: the same with ten times as many accesses"]
-fn ten_million_random_accesses_agree_with_the_model() {
-    compare_all(10_000_000);
+fn random_accesses_agree_with_the_model() {
+    let wanted = std::env::var("KERNLANE_ACCESSES").ok();
+    compare_all(wanted.map_or(1_000_000, |number| number.parse().expect("a number")));
 }
