@@ -2,6 +2,7 @@
 //!
 //! Input: the tables of `attribution::misses`. Output: text. Counts nothing.
 
+use crate::text::frames_unknown;
 use attribution::misses::table::{MissTable, MissesByLevel, StructureRow};
 use sim::MissCounts;
 use std::fmt::Write;
@@ -86,11 +87,7 @@ fn by_structure(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Re
     }
     writeln!(out, "data of unknown use: {:.2} % of the L1D's misses", 100.0 * table.other_share)?;
     if let Some(why) = &table.frames_unknown {
-        writeln!(
-            out,
-            "this recording does not say what page frames are used for ({why}), so most data has \
-             no name"
-        )?;
+        writeln!(out, "{}", frames_unknown(why))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! Input: the tables of `attribution::sharing`. Output: text. Counts nothing.
 
+use crate::text::frames_unknown;
 use crate::text_table::TextTable;
 use attribution::sharing::table::{
     Cure, FieldRow, LineCounts, LineRow, SharingTable, SharingTotal,
@@ -67,11 +68,7 @@ fn write(table: &SharingTable, out: &mut String) -> std::fmt::Result {
         writeln!(out, "\nthe kernel has no BTF: fields are offsets in their objects")?;
     }
     if let Some(why) = &table.frames_unknown {
-        writeln!(
-            out,
-            "this recording does not say what page frames are used for ({why}), so most data has \
-             no name"
-        )?;
+        writeln!(out, "{}", frames_unknown(why))?;
     }
     if table.unranked_cycles > 0.0 {
         writeln!(

@@ -9,6 +9,13 @@ use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
 use sim::{MissCounts, PerMode, TakenBranches};
 use std::fmt::Write as _;
 
+/// Says of a recording without page frames' uses what its tables lack, and why.
+pub(crate) fn frames_unknown(why: &str) -> String {
+    format!(
+        "this recording does not say what page frames are used for ({why}), so most data has no name"
+    )
+}
+
 /// One table of misses for each machine, then the amounts that do not depend on a machine.
 pub fn rows(rows: &[ResultRow]) -> String {
     let Some(first) = rows.first() else { return String::new() };
