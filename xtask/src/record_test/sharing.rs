@@ -1,4 +1,5 @@
-//! Several CPUs: `report --sharing` finds the lines that `pinned.c` shares, and counts them exactly.
+//! Several CPUs: `report --sharing` finds the lines that `pinned.c` shares, and counts them
+//! exactly.
 //!
 //! The processes increment the counters in turn: each has the token of a ring. So every count is
 //! known. A process's first increment misses the line for the first time; every later one misses it
