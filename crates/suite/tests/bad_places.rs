@@ -42,11 +42,14 @@ fn without_loopback_connections_are_not_measured() {
     }
 }
 
-/// The disk is filled while the benchmark runs, which would go on for minutes.
+/// The disk is filled while the benchmark runs, which would go on for minutes. The result goes to
+/// another disk, which is full: on the first, the end of the benchmark leaves room.
 #[test]
 fn a_disk_that_fills_ends_the_benchmark_and_loses_no_result() {
     let directory = tempfile::tempdir().unwrap();
-    let script = "mkdir small && mount -t tmpfs -o size=256k tmpfs small || exit 100
+    let script = "mkdir small full || exit 100
+        mount -t tmpfs -o size=256k tmpfs small && mount -t tmpfs -o size=64k tmpfs full || exit 100
+        cat /dev/zero >> full/other 2>/dev/null
         (
             until ls -d small/.kernlane-bench-* >/dev/null 2>&1; do sleep 0.1; done
             # The benchmark frees and takes room all the time, so filling once is not enough.
@@ -54,17 +57,17 @@ fn a_disk_that_fills_ends_the_benchmark_and_loses_no_result() {
         ) &
         filler=$!
         \"$0\" --filter file/append-truncate --time 600 --precision 0.000001 --directory small \
-            --output small/result.json
+            --output full/result.json
         status=$?
         kill $filler
-        ls -A small >&2
+        ls -A small full >&2
         exit $status";
     let output = apart(directory.path(), "--mount", script);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(message.contains("the result is on standard output instead"), "{message}");
-    assert!(message.contains("small/result.json: cannot be written: No space left"), "{message}");
-    assert!(message.ends_with("\nother\n"), "something is left behind: {message}");
+    assert!(message.contains("full/result.json: cannot be written: No space left"), "{message}");
+    assert!(message.ends_with("\nfull:\nother\n\nsmall:\nother\n"), "something is left behind: {message}");
     let run = json(&output);
     let why = run["benchmarks"][0]["why"].as_str().unwrap();
     assert!(why.starts_with("write: No space left on device"), "{why}");
