@@ -67,7 +67,10 @@ fn a_disk_that_fills_ends_the_benchmark_and_loses_no_result() {
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(message.contains("the result is on standard output instead"), "{message}");
     assert!(message.contains("full/result.json: cannot be written: No space left"), "{message}");
-    assert!(message.ends_with("\nfull:\nother\n\nsmall:\nother\n"), "something is left behind: {message}");
+    assert!(
+        message.ends_with("\nfull:\nother\n\nsmall:\nother\n"),
+        "something is left behind: {message}"
+    );
     let run = json(&output);
     let why = run["benchmarks"][0]["why"].as_str().unwrap();
     assert!(why.starts_with("write: No space left on device"), "{why}");
