@@ -250,12 +250,9 @@ impl Generations {
         let mut services: Vec<(ServiceKind, &str, Amounts)> = accounts
             .iter()
             .enumerate()
-            .filter(|(_, account)| {
+            .filter(|&(at, account)| {
                 let totals = &account.totals;
-                let has_slots = |of: &ServiceMachineCounts| {
-                    of.slots.is_some_and(|slots| slots != CoreSlots::default())
-                };
-                totals.calls + totals.instructions > 0 || totals.machines.iter().any(has_slots)
+                totals.calls + totals.instructions > 0 || has_slots(counted, at)
             })
             .map(|(at, account)| {
                 // Every machine ran the same services.
@@ -317,6 +314,13 @@ impl Generations {
     pub fn machine(&self, name: &str) -> Option<usize> {
         self.machines.iter().position(|machine| machine.name == name)
     }
+}
+
+/// Whether any machine lost slots for a service, which may have no instructions of its own.
+fn has_slots(counted: &[Attributed], service: usize) -> bool {
+    let accounts = counted.iter().filter_map(|of| of.ledger.accounts.get(service));
+    let mut counts = accounts.flat_map(|account| &account.totals.machines);
+    counts.any(|of| of.slots.is_some_and(|slots| slots != CoreSlots::default()))
 }
 
 fn described(machine: &MachineModel, counted: &Attributed) -> GenerationMachine {

@@ -57,6 +57,22 @@ fn by_hand() -> Generations {
     )
 }
 
+/// A service that only lost slots, and only on the second machine, counts in its sums.
+#[test]
+fn slots_without_instructions_count_on_every_machine() {
+    let user = ServiceKind::User;
+    let [mut older, mut newer] =
+        [misses(0), slots(3000, 0)].map(|on| counted(&[(user, "sh", 1, 3000, on)]));
+    older.ledger.service(user, "gone");
+    let gone = newer.ledger.service(user, "gone");
+    newer.ledger.add_counts(gone, &[slots(0, 7)]);
+    let machines = machines(&["i486", "pentium4"]);
+    let header = RecordingHeader::default();
+    let found = Generations::new(&header, &RecordingPart::WHOLE, &machines, &[older, newer]);
+    assert_eq!(found.sums[0].on[1].parts, 3007);
+    assert_eq!(found.rows.iter().map(|row| row.on[1].parts).sum::<u64>(), 3007);
+}
+
 #[test]
 fn a_split_by_hand() {
     let found = by_hand();
