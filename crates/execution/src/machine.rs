@@ -8,11 +8,13 @@
 
 mod coherence_table;
 mod core_tables;
+mod os_core_table;
 mod sourced;
 
 use anyhow::{Context, Result, bail};
 use coherence_table::CoherenceText;
 use core_tables::CoreText;
+use os_core_table::OsCoreText;
 use serde::Deserialize;
 use sim::{
     BranchPrediction, CacheDescription, CacheGeometry, DirectionPrediction, HeldBranches,
@@ -69,6 +71,7 @@ struct MachineFile {
     branch: Option<Spanned<BranchText>>,
     core: Option<Spanned<CoreText>>,
     coherence: Option<Spanned<CoherenceText>>,
+    os_core: Option<Spanned<OsCoreText>>,
     clock: Option<Spanned<ClockText>>,
 }
 
@@ -209,6 +212,7 @@ impl MachineFileReader<'_> {
             branch: file.branch.as_ref().map(|branch| self.branch(branch)).transpose()?,
             core: None,
             coherence: None,
+            os_core: None,
             clock: file.clock.as_ref().map(|clock| self.clock(clock)).transpose()?,
         };
         if let Some(core) = &file.core {
@@ -220,6 +224,9 @@ impl MachineFileReader<'_> {
             machine.coherence = Some(self.coherence(coherence)?);
             let impossible = || format!("{}: [coherence] cannot be built", self.at(coherence));
             machine.check_coherence().with_context(impossible)?;
+        }
+        if let Some(os_core) = &file.os_core {
+            machine.os_core = Some(self.os_core(os_core, &machine)?);
         }
         Ok(machine)
     }

@@ -4,6 +4,7 @@
 //! no file and simulates nothing.
 
 use crate::Replacement;
+use crate::coherent::OsCoreDescription;
 use crate::coherent::description::CoherenceDescription;
 use crate::core::description::{CoreDescription, CoreError};
 use crate::geometry::{CacheGeometry, GeometryError};
@@ -34,6 +35,8 @@ pub struct MachineModel {
     pub core: Option<CoreDescription>,
     /// The cores and their coherence. `None`: the machine has one core.
     pub coherence: Option<CoherenceDescription>,
+    /// The last core, when it is for the operating system. `None`: all cores are alike.
+    pub os_core: Option<OsCoreDescription>,
     /// The clock, in MHz. `None`: the machine's source gives none.
     pub clock: Option<NonZeroU32>,
 }

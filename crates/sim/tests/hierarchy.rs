@@ -38,6 +38,7 @@ fn machine(
         branch: None,
         core: None,
         coherence: None,
+        os_core: None,
         clock: None,
     }
 }

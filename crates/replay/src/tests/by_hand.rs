@@ -34,6 +34,7 @@ pub(super) fn machine() -> MachineModel {
         branch: None,
         core: None,
         coherence: None,
+        os_core: None,
         clock: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }

@@ -32,6 +32,7 @@ fn machine() -> MachineModel {
         branch: None,
         core: None,
         coherence: None,
+        os_core: None,
         clock: None,
     }
 }

@@ -138,6 +138,7 @@ fn machines() -> Vec<MachineModel> {
         branch: None,
         core: None,
         coherence: None,
+        os_core: None,
         clock: None,
         time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
     };

@@ -16,6 +16,7 @@ fn machine() -> MachineModel {
         branch: None,
         core: None,
         coherence: None,
+        os_core: None,
         clock: None,
         time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
     }

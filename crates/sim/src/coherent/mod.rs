@@ -35,18 +35,20 @@
 mod counters;
 pub(crate) mod description;
 mod lines;
+mod os_core;
 mod private;
 mod rules;
 mod tags;
 
 use crate::hierarchy::PhysAddr;
 use crate::line::{LineId, Mode, PerMode};
-use crate::machine::MachineModel;
+use crate::machine::{MachineModel, MemoryDescription};
 use crate::tlb::Tlb;
 pub use counters::{ClassCounts, CoreCounters, CoreStalls, MissClass, Supplier, SupplierCounts};
 pub use description::{CoherenceDescription, CoherenceError, Protocol};
 use lines::{Cores, LineRecord, LineState, LineTable};
 pub use lines::{LineParts, SharedLine, SharingCounts};
+pub use os_core::{EnergyDescription, OsCoreDescription, OsCoreError};
 use private::{L1, PrivateCaches, RecentLine};
 use tags::TagArray;
 
@@ -79,6 +81,20 @@ pub enum Served {
     Upgraded(Supplier),
 }
 
+impl Served {
+    /// The cycles for which the access stops a core with blocking caches.
+    #[inline]
+    pub fn cycles(self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
+        match self {
+            Served::L1 => 0.0,
+            Served::L2 => memory.latencies.l2,
+            Served::Missed(_, supplier) | Served::Upgraded(supplier) => {
+                supplier.latency(memory, cores)
+            }
+        }
+    }
+}
+
 /// The result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoherentAccess {
@@ -103,6 +119,8 @@ enum AccessKind {
 pub struct CoherentCaches {
     description: CoherenceDescription,
     cores: Vec<PrivateCaches>,
+    /// The last core is for the operating system.
+    has_os_core: bool,
     /// By cluster; empty without an L3.
     last_levels: Vec<TagArray>,
     lines: LineTable,
@@ -118,34 +136,45 @@ impl CoherentCaches {
         let description = machine.coherence?;
         let memory = machine.memory.as_ref()?;
         let l2 = memory.l2?;
-        let core = PrivateCaches {
-            l1i: L1::new(machine.l1i, machine.l1i_line),
-            l1d: L1::new(memory.l1d.geometry, memory.l1d.line),
-            l2: TagArray::new(l2.geometry),
+        let private = |l1i, l1d, of_l2| PrivateCaches {
+            l1i: L1::new(l1i, machine.l1i_line),
+            l1d: L1::new(l1d, memory.l1d.line),
+            l2: TagArray::new(of_l2),
             itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry)),
             dtlb: memory.dtlb.map(Tlb::new),
             mode: Mode::Kernel,
             counters: PerMode::default(),
         };
+        let core = private(machine.l1i, memory.l1d.geometry, l2.geometry);
+        let mut cores = vec![core; description.cores as usize];
+        if let Some((os_core, last)) = machine.os_core.zip(cores.last_mut()) {
+            *last = private(os_core.l1i, os_core.l1d, os_core.l2);
+        }
         let clusters = 0..description.clusters;
         let last_level = memory.l3.map(|l3| TagArray::new(l3.geometry));
         Some(CoherentCaches {
             description,
-            cores: vec![core; description.cores as usize],
+            cores,
+            has_os_core: machine.os_core.is_some(),
             last_levels: clusters.filter_map(|_| last_level.clone()).collect(),
             lines: LineTable::default(),
             line_log2: l2.line.trailing_zeros(),
         })
     }
 
-    /// The core with this number; `None` when the machine has fewer.
+    /// The application core with this number; `None` when the machine has fewer.
     pub fn core(&self, number: u8) -> Option<CoreId> {
-        (usize::from(number) < self.cores.len()).then_some(CoreId(number))
+        self.cores().nth(number.into())
     }
 
-    /// The cores, in the order of their numbers.
+    /// The application cores, in the order of their numbers: all but the operating system's.
     pub fn cores(&self) -> impl Iterator<Item = CoreId> + use<> {
-        (0..self.description.cores as u8).map(CoreId)
+        (0..self.description.cores as u8 - u8::from(self.has_os_core)).map(CoreId)
+    }
+
+    /// The core for the operating system, if the machine has one.
+    pub fn os_core(&self) -> Option<CoreId> {
+        self.has_os_core.then_some(CoreId(self.description.cores as u8 - 1))
     }
 
     /// The counters of a core so far, by mode.
@@ -491,9 +520,8 @@ impl CoherentCaches {
     /// The holders may only read from now on. What one of them wrote goes to its L3.
     fn share(&mut self, unit: LineId, record: &mut LineRecord) {
         let unit_log2 = self.line_log2;
-        if let (LineState::Exclusive | LineState::Modified, Some(holder)) =
-            (record.state, self.core(record.holders.trailing_zeros() as u8))
-        {
+        if let LineState::Exclusive | LineState::Modified = record.state {
+            let holder = CoreId(record.holders.trailing_zeros() as u8);
             if record.state == LineState::Modified {
                 self.write_back(holder, unit);
             }

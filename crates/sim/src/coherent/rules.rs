@@ -12,8 +12,10 @@ impl MachineModel {
     /// # Errors
     /// The rule that the machine breaks.
     pub fn check_coherence(&self) -> Result<(), CoherenceError> {
-        if self.coherence.is_none() {
-            return Ok(());
+        match (self.coherence, self.os_core) {
+            (None, None) => return Ok(()),
+            (None, Some(_)) => return Err(CoherenceError::Missing("coherence")),
+            (Some(_), _) => {}
         }
         if self.core.is_some() {
             return Err(CoherenceError::OutOfOrder);

@@ -30,6 +30,7 @@ pub(crate) fn machine() -> MachineModel {
         branch: None,
         core: Some(core()),
         coherence: None,
+        os_core: None,
         clock: None,
     }
 }

@@ -46,6 +46,7 @@ pub(crate) fn machine(cores: u64, clusters: u64, protocol: Protocol, sizes: Size
         coherence: Some(
             CoherenceDescription::new(cores, clusters, protocol, 50.0, 90.0).expect("few cores"),
         ),
+        os_core: None,
         clock: None,
     }
 }
