@@ -25,12 +25,16 @@ mod code_lines;
 mod executions;
 pub mod generations;
 pub mod misses;
+pub mod os_core;
 pub mod services;
 pub mod sharing;
 pub mod sizes;
 
 use crate::generations::Generations;
 use crate::misses::table::MissTable;
+use crate::os_core::OsCoreStudy;
+use crate::os_core::policy::{BoundPolicy, OsCorePolicy};
+use crate::os_core::table::OsCoreTable;
 use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
 use crate::services::calls::CallTree;
@@ -268,6 +272,37 @@ impl Attribution {
             let study = SharingStudy::new(&self.symbols, &names, machine);
             let ranking = read(recording, "as it is", |reader| study.rank(reader))?;
             read(recording, "what if", |reader| study.what_if(reader, &ranking, requests))
+        };
+        self.machines.iter().map(of_machine).collect()
+    }
+
+    /// What a core for the operating system brings under each policy, one table for each machine.
+    /// `move_cycles` replaces the machine's. Goes through the recording once for each policy,
+    /// several at once.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`]. The recording has no data accesses, a machine has no core for the
+    /// operating system or too few cores, or a policy names no service of the recording.
+    pub fn os_core(
+        &self,
+        recording: &Path,
+        policies: &[OsCorePolicy],
+        move_cycles: Option<f64>,
+    ) -> Result<Vec<OsCoreTable>> {
+        let find = |reader: &mut RecordingReader<_>| {
+            OsCoreStudy::new(reader, &self.symbols, &self.binding)
+        };
+        let study = read(recording, "stays in the kernel", find)?;
+        let bound = study.bind(policies)?;
+        let of_machine = |machine: &MachineModel| {
+            let machine = study.machine(machine, move_cycles)?;
+            let run = |policy: &BoundPolicy| {
+                let named = policy.policy().to_string();
+                read(recording, &named, |reader| study.run(reader, &machine, policy))
+            };
+            // In order, so that of several errors the same one is named each time.
+            let runs: Vec<Result<_>> = bound.par_iter().map(run).collect();
+            Ok(study.table(&machine, &runs.into_iter().collect::<Result<Vec<_>>>()?))
         };
         self.machines.iter().map(of_machine).collect()
     }

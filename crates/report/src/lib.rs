@@ -23,6 +23,7 @@ pub mod evaluation;
 pub mod generations;
 pub mod locality;
 pub mod misses;
+pub mod os_core;
 pub mod overview;
 pub mod page;
 pub mod per_operation;

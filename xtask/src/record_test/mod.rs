@@ -6,6 +6,7 @@
 //! test.
 
 mod cpus;
+mod os_core;
 mod sharing;
 
 use crate::build_plugin;
@@ -55,6 +56,10 @@ pub(crate) fn record_test(tree: &Path) -> Result<()> {
         score.count(
             &format!("of {cpus} CPUs, the counters in one line are named, with their exact counts"),
             sharing::counters_are_named(&machine, cpus),
+        );
+        score.count(
+            &format!("of {cpus} CPUs, a core for the operating system runs what the policy moves"),
+            os_core::agrees(&machine, &machine.out(&format!("cpus-{cpus}.rec"))),
         );
     }
     score.count("recording does not change the guest", machine.guest_unchanged());

@@ -7,8 +7,8 @@ use crate::services::calls::CallTree;
 use crate::services::symbols::KernelSymbols;
 use crate::services::timeline::Timeline;
 use trace::{
-    CpuCount, CpuId, RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task,
-    TaskId, TaskPointer, Translation, TranslationId,
+    CpuCount, CpuId, ObservedAccesses, RecordingHeader, RecordingReader, RecordingWriter, RunAddr,
+    StreamEvent, Task, TaskId, TaskPointer, Translation, TranslationId,
 };
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
@@ -212,15 +212,42 @@ impl ExampleRun {
 
     /// The recording of the execution.
     pub fn recording(&self) -> Vec<u8> {
+        let mut writer = RecordingWriter::new(Vec::new(), &self.header()).unwrap();
+        let words = self.write(&mut writer);
+        writer.stream(&words).unwrap();
+        writer.end().unwrap().0
+    }
+
+    /// As `recording`, with data accesses, of which there are none. Each translation block of user
+    /// code lies in a page of its own.
+    pub fn recording_with_data(&self) -> Vec<u8> {
+        let mut writer = RecordingWriter::with_data(Vec::new(), &self.header()).unwrap();
+        let words = self.write(&mut writer);
+        let page = |id: u32| (TranslationId(id), [Some(u64::from(id) << 12), None]);
+        let executes = |event: &&StreamEvent| {
+            matches!(event, StreamEvent::Executed(_) | StreamEvent::Left { .. })
+        };
+        let seen = ObservedAccesses {
+            physical: (0..self.translations.len() as u32).map(page).collect(),
+            starts: self.events.iter().filter(executes).map(|_| 0).collect(),
+            ..ObservedAccesses::default()
+        };
+        writer.stream_with_data(&words, &seen).unwrap();
+        writer.end().unwrap().0
+    }
+
+    fn header(&self) -> RecordingHeader {
         let cpus = CpuCount::new(u32::from(self.last_cpu) + 1).unwrap();
-        let header = RecordingHeader { cpus, ..RecordingHeader::default() };
-        let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
+        RecordingHeader { cpus, ..RecordingHeader::default() }
+    }
+
+    /// Writes what comes before the stream. Returns the stream.
+    fn write(&self, writer: &mut RecordingWriter<Vec<u8>>) -> Vec<u32> {
         writer.translations(&self.translations).unwrap();
         writer.tasks(&self.tasks).unwrap();
         let mut words = Vec::new();
         self.events.iter().for_each(|event| event.append_to(&mut words));
-        writer.stream(&words).unwrap();
-        writer.end().unwrap().0
+        words
     }
 
     /// The attribution with chains of calls and the execution over time.

@@ -26,6 +26,7 @@ mod observed;
 mod reuse;
 pub mod share;
 pub mod spans;
+pub(crate) mod stays;
 pub mod symbols;
 pub mod table;
 mod tasks;

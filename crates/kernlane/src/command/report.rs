@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
 use attribution::generations;
 use attribution::misses::table::MissTable;
+use attribution::os_core::policy::OsCorePolicy;
+use attribution::os_core::table::OsCoreTable;
 use attribution::services::locality::Locality;
 use attribution::services::share::OsShare;
 use attribution::services::table::ServiceTable;
@@ -25,7 +27,7 @@ use replay::results::ResultFile;
 use replay::{ReplayLayout, SimulationScope, per_operation, rows};
 use report::generations::GenerationsBeside;
 use report::overview::{LayoutMisses, Overview, StructureMisses};
-use report::{self, locality, misses, page, services, sharing, text};
+use report::{self, locality, misses, os_core, page, services, sharing, text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ const GENERATIONS: [&str; 6] =
     ["i486", "simos-1994", "simos-1996", "simos-1998", "pentium4", "zen4"];
 /// The machine of --sharing, unless --machine names others.
 const SHARING_MACHINE: &str = "server-8";
+/// The machine of --os-core, unless --machine names others.
+const OS_CORE_MACHINE: &str = "os-core-8";
 
 /// Show where a recording's time goes, and what layouts gain, as one page or as tables
 ///
@@ -62,6 +66,12 @@ const SHARING_MACHINE: &str = "server-8";
 /// --data`). It ranks the lines that CPUs take from each other, names the fields, and says which
 /// functions read and write them on which CPU. It simulates the machine `server-8` unless --machine
 /// names others.
+///
+/// --os-core takes recordings with data accesses, of one or several CPUs. It simulates a core that
+/// executes the operating system for all others, and lists for each policy the time, the misses of
+/// user code and the energy, against no such core. Without --policy it moves everything, and then
+/// only stays in the kernel with more than 100 to 25 000 instructions. It simulates the machine
+/// `os-core-8` unless --machine names others.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.rec --kernel ~/linux -o net.html
@@ -72,6 +82,8 @@ const SHARING_MACHINE: &str = "server-8";
   kernlane report --misses net.rec --kernel ~/linux --machine server-32k
   kernlane report --sharing files-4.rec --kernel ~/linux --machine server-8 --top 10
   kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'tasklist_lock -> own line'
+  kernlane report --os-core files.rec --kernel ~/linux --machine os-core-8,os-core-small
+  kernlane report --os-core files.rec --kernel ~/linux --policy longer:1000 --move-cycles 5000
   kernlane report --locality net.rec files.rec --kernel ~/linux
   kernlane report --sizes net.rec
   kernlane report --generations net.rec --kernel ~/linux --machine i486,pentium4,zen4
@@ -88,7 +100,8 @@ pub struct ReportArgs {
         short,
         value_name = "FILE.html",
         conflicts_with_all =
-            ["services", "os_share", "locality", "sizes", "misses", "sharing", "generations"]
+            ["services", "os_share", "locality", "sizes", "misses", "sharing", "os_core",
+             "generations"]
     )]
     pub output: Option<PathBuf>,
 
@@ -151,6 +164,34 @@ pub struct ReportArgs {
     #[arg(long, value_name = "MOVE", requires = "sharing")]
     pub what_if: Vec<String>,
 
+    /// Print what a core for the operating system would bring, by what moves there (Nellans 2005);
+    /// needs a recording made with --data
+    #[arg(
+        long,
+        requires = "kernel",
+        conflicts_with_all = [
+            "services",
+            "os_share",
+            "locality",
+            "sizes",
+            "misses",
+            "sharing",
+            "generations",
+            "layout",
+        ]
+    )]
+    pub os_core: bool,
+
+    /// With --os-core: what moves there. `everything`, `longer:INSTRUCTIONS` (stays in the kernel
+    /// with more instructions) or `services:NAME,NAME` (as --services names them); may be given
+    /// several times
+    #[arg(long, value_name = "POLICY", requires = "os_core")]
+    pub policy: Vec<OsCorePolicy>,
+
+    /// With --os-core: the cycles to move there, and as many back, instead of the machine's
+    #[arg(long, value_name = "CYCLES", requires = "os_core")]
+    pub move_cycles: Option<f64>,
+
     /// Print what one operation costs, from results of recordings that say their number of
     /// operations, as `kernlane record bench:NAME` does
     #[arg(
@@ -164,6 +205,7 @@ pub struct ReportArgs {
             "misses",
             "sharing",
             "generations",
+            "os_core",
             "kernel",
         ]
     )]
@@ -210,6 +252,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode> {
     match args.services || args.os_share || args.locality || args.misses {
         true => of_recordings(args),
         false if args.sharing => of_sharing(args),
+        false if args.os_core => of_os_core(args),
         false if args.sizes => of_sizes(args),
         false if args.generations => of_generations(args),
         false => of_results(args),
@@ -366,6 +409,16 @@ fn of_sharing(args: &ReportArgs) -> Result<ExitCode> {
     let of_recording = |path: &PathBuf| attribution.sharing(path, kernel, args.top);
     let tables: Vec<SharingTable> = in_one_list(args.inputs.iter().map(of_recording))?;
     print(args, &tables, || tables.iter().map(sharing::text).collect::<Vec<_>>().join("\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_os_core(args: &ReportArgs) -> Result<ExitCode> {
+    let (_, attribution) = opened(args, &[OS_CORE_MACHINE])?;
+    let sweep = OsCorePolicy::sweep();
+    let policies = if args.policy.is_empty() { &sweep } else { &args.policy };
+    let of_recording = |path: &PathBuf| attribution.os_core(path, policies, args.move_cycles);
+    let tables: Vec<OsCoreTable> = in_one_list(args.inputs.iter().map(of_recording))?;
+    print(args, &tables, || tables.iter().map(os_core::text).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

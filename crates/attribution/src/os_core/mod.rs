@@ -1,0 +1,86 @@
+//! A core for the operating system (Nellans 2005, section 4): what moves there, and what that
+//! brings.
+//!
+//! Takes a recording with data accesses, the kernel's symbols, a machine with such a core and
+//! policies; gives time, misses and energy by policy. Reads the recording once for the stays in the
+//! kernel and once for each policy. Asks the guest nothing, prints nothing.
+
+mod calendar;
+mod cores;
+pub mod policy;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::services::binding::Binding;
+use crate::services::stays::{self, Stays};
+use crate::services::symbols::KernelSymbols;
+use anyhow::Result;
+use cores::{OsCoreMachine, PolicyRun};
+use policy::{BoundPolicy, OsCorePolicy};
+use sim::MachineModel;
+use std::io::Read;
+use std::iter::once;
+use table::OsCoreTable;
+use trace::{RecordingHeader, RecordingReader};
+
+/// A recording's stays in the kernel.
+pub(crate) struct OsCoreStudy {
+    header: RecordingHeader,
+    stays: Stays,
+}
+
+impl OsCoreStudy {
+    /// The first pass: finds the stays.
+    ///
+    /// # Errors
+    /// The recording is damaged, of another kernel or without data accesses.
+    pub(crate) fn new<R: Read>(
+        reader: &mut RecordingReader<R>,
+        symbols: &KernelSymbols,
+        binding: &Binding,
+    ) -> Result<OsCoreStudy> {
+        let stays = stays::of(reader, symbols, binding)?;
+        Ok(OsCoreStudy { header: reader.header().clone(), stays })
+    }
+
+    /// A machine for the CPUs of the recording. `move_cycles` replaces the machine's.
+    ///
+    /// # Errors
+    /// The machine has no core for the operating system or too few others; `move_cycles` are
+    /// impossible.
+    pub(crate) fn machine<'m>(
+        &self,
+        machine: &'m MachineModel,
+        move_cycles: Option<f64>,
+    ) -> Result<OsCoreMachine<'m>> {
+        OsCoreMachine::new(machine, self.header.cpus, move_cycles)
+    }
+
+    /// What the policies mean for the recording. The first moves nothing.
+    ///
+    /// # Errors
+    /// A policy names no service of the recording.
+    pub(crate) fn bind(&self, policies: &[OsCorePolicy]) -> Result<Vec<BoundPolicy>> {
+        let all = once(&OsCorePolicy::Nothing).chain(policies);
+        all.map(|policy| policy.bind(&self.stays)).collect()
+    }
+
+    /// The pass of one policy.
+    ///
+    /// # Errors
+    /// The recording is damaged or has no data accesses.
+    pub(crate) fn run<R: Read>(
+        &self,
+        reader: &mut RecordingReader<R>,
+        machine: &OsCoreMachine<'_>,
+        policy: &BoundPolicy,
+    ) -> Result<PolicyRun> {
+        machine.run(reader, &self.stays, policy)
+    }
+
+    /// The rows of the passes of [`OsCoreStudy::bind`]'s policies.
+    pub(crate) fn table(&self, machine: &OsCoreMachine<'_>, runs: &[PolicyRun]) -> OsCoreTable {
+        OsCoreTable::new(&self.header, machine, runs)
+    }
+}

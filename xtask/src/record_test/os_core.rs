@@ -1,0 +1,48 @@
+//! A core for the operating system: what `report --os-core` counts agrees with the services and
+//! with the shared lines of the same recording.
+
+use super::TestedMachine;
+use anyhow::{Context, Result, ensure};
+use attribution::Attribution;
+use attribution::os_core::policy::OsCorePolicy;
+use attribution::os_core::table::PolicyRow;
+use std::path::Path;
+
+const MACHINE: &str = "os-core-8";
+
+/// Expects a recording with data accesses.
+pub(super) fn agrees(machine: &TestedMachine, recording: &Path) -> Result<()> {
+    let kernel = &machine.kernel.vmlinux;
+    let attribution = Attribution::open(kernel, None, &[MACHINE.to_owned()])?;
+    let policies = [OsCorePolicy::Everything, OsCorePolicy::LongerThan(1000)];
+    let table = attribution.os_core(recording, &policies, None)?.pop().context("no table")?;
+    let [nothing, everything, longer] = &table.policies[..] else {
+        anyhow::bail!("there are {} policies", table.policies.len())
+    };
+
+    let sharing = attribution.sharing(recording, kernel, 1)?.pop().context("no table")?;
+    let shared = (sharing.total.all_misses().coherence(), sharing.total.upgrades.total());
+    let counted = (coherence(nothing), nothing.application.upgrades.total());
+    ensure!(counted == shared, "{counted:?} coherence misses and upgrades, and {shared:?}");
+
+    let idle = attribution.table(recording)?.idle_instructions;
+    // Interrupts that find the idle task stay, too.
+    let stayed = everything.application.instructions.kernel;
+    ensure!(
+        (idle..table.instructions.kernel / 2).contains(&stayed),
+        "{stayed} of {} instructions of the kernel stayed, and {idle} are idle",
+        table.instructions.kernel
+    );
+    for row in [everything, longer] {
+        let all = row.application.instructions.kernel + row.os_core.instructions.kernel;
+        ensure!(all == table.instructions.kernel, "{}: {all} instructions", row.policy);
+        ensure!(row.os_core.instructions.user == 0, "{}: user code moved", row.policy);
+        ensure!(row.moves > 0 && row.stays >= row.moves, "{}: {} moves", row.policy, row.moves);
+    }
+    ensure!(longer.moves < everything.moves, "longer stays move as often as all");
+    Ok(())
+}
+
+fn coherence(row: &PolicyRow) -> u64 {
+    row.application.coherence_misses.total() + row.os_core.coherence_misses.total()
+}
