@@ -9,7 +9,7 @@ use execution::code::TranslatedCode;
 use execution::data::{AccessStream, DataAccess, DataFlow, Execution, PIECE_WORDS};
 use sim::{LineId, MachineModel, PhysAddr};
 use std::io::Read;
-use trace::{AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, Translation};
+use trace::{AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, Task, Translation};
 
 /// Receives every execution.
 pub(crate) trait ExecutionVisitor {
@@ -72,6 +72,84 @@ impl FetchedLines {
     }
 }
 
+/// The executions of a piece of a stream, with their lines and accesses.
+pub(crate) struct PieceOfExecutions {
+    /// By machine.
+    fetched: Vec<FetchedLines>,
+    flow: DataFlow,
+    codes: Vec<TranslatedCode>,
+    /// Whether the physical addresses of a translation block are known.
+    located: Vec<bool>,
+    next: NextExecution,
+}
+
+/// Where the next execution of a piece stands.
+#[derive(Clone, Copy, Default)]
+struct NextExecution {
+    execution: usize,
+    access: usize,
+}
+
+impl PieceOfExecutions {
+    /// Nothing yet, for these machines.
+    pub(crate) fn new(machines: &[MachineModel]) -> PieceOfExecutions {
+        let lines = |machine: &MachineModel| FetchedLines {
+            code: CodeLines::new(machine.l1i_line, machine.l1i.sets()),
+            physical: Vec::new(),
+        };
+        PieceOfExecutions {
+            fetched: machines.iter().map(lines).collect(),
+            flow: DataFlow::new(machines),
+            codes: Vec::new(),
+            located: Vec::new(),
+            next: NextExecution::default(),
+        }
+    }
+
+    /// Adds the next translation block.
+    pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
+        self.fetched.iter_mut().try_for_each(|fetched| fetched.define(translation))?;
+        self.codes.push(TranslatedCode::new(translation)?);
+        self.located.push(false);
+        Ok(())
+    }
+
+    /// Adds the next tasks.
+    pub(crate) fn define_tasks(&mut self, tasks: &[Task]) {
+        self.flow.define_tasks(tasks);
+    }
+
+    /// The piece with these words comes. The one before is forgotten.
+    pub(crate) fn follow(
+        &mut self,
+        words: &[u32],
+        stream: &mut AccessStream<'_>,
+        patterns: &AccessPatterns,
+    ) {
+        self.flow.forget(self.flow.executions.len());
+        self.next = NextExecution::default();
+        self.flow.follow(words, stream);
+        locate(&mut self.fetched, &mut self.flow, &self.codes, &mut self.located, patterns);
+    }
+
+    /// The stream ends.
+    pub(crate) fn finish(&mut self, stream: AccessStream<'_>) {
+        self.flow.finish(stream);
+    }
+
+    /// The next execution of the piece; `None` at its end.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Executed<'_>> {
+        let PieceOfExecutions { fetched, flow, codes, next, .. } = self;
+        let execution = flow.executions.get(next.execution)?;
+        let end = next.access + execution.accesses as usize;
+        let accesses = &flow.accesses()[next.access..end];
+        *next = NextExecution { execution: next.execution + 1, access: end };
+        let code = &codes[execution.translation.0 as usize];
+        Some(Executed { execution, code, accesses, flow, fetched })
+    }
+}
+
 /// Gives every execution of a recording to `visitor`.
 ///
 /// # Errors
@@ -81,37 +159,29 @@ pub(crate) fn walk<R: Read>(
     machines: &[MachineModel],
     visitor: &mut impl ExecutionVisitor,
 ) -> Result<()> {
-    let lines = |machine: &MachineModel| FetchedLines {
-        code: CodeLines::new(machine.l1i_line, machine.l1i.sets()),
-        physical: Vec::new(),
-    };
-    let mut fetched: Vec<FetchedLines> = machines.iter().map(lines).collect();
-    let mut flow = DataFlow::new(machines);
-    let (mut codes, mut located) = (Vec::new(), Vec::new());
+    let mut piece = PieceOfExecutions::new(machines);
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Translations(translations) => {
                 for translation in &translations {
-                    fetched.iter_mut().try_for_each(|fetched| fetched.define(translation))?;
+                    piece.define(translation)?;
                     visitor.define(translation);
-                    codes.push(TranslatedCode::new(translation)?);
-                    located.push(false);
                 }
             }
-            Chunk::Tasks(tasks) => flow.define_tasks(&tasks),
+            Chunk::Tasks(tasks) => piece.define_tasks(&tasks),
             Chunk::Stream(words) => {
                 let (accesses, patterns) = reader.accesses().context(
                     "the recording has no data accesses: make it with kernlane record --data",
                 )?;
                 visitor.stream(accesses);
                 let mut stream = AccessStream::new(accesses, patterns);
-                for piece in trace::pieces(&words, PIECE_WORDS) {
-                    flow.follow(piece, &mut stream);
-                    locate(&mut fetched, &mut flow, &codes, &mut located, patterns);
-                    run(&fetched, &flow, &codes, visitor);
-                    flow.forget(flow.executions.len());
+                for words in trace::pieces(&words, PIECE_WORDS) {
+                    piece.follow(words, &mut stream, patterns);
+                    while let Some(executed) = piece.next() {
+                        visitor.executed(&executed);
+                    }
                 }
-                flow.finish(stream);
+                piece.finish(stream);
             }
             Chunk::End(_) => {}
         }
@@ -138,21 +208,5 @@ fn locate(
                 fetched.physical[at] = flow.code(fetched.code.lines[at].1, code, id, patterns);
             }
         }
-    }
-}
-
-/// Gives all executions of the data flow.
-fn run(
-    fetched: &[FetchedLines],
-    flow: &DataFlow,
-    codes: &[TranslatedCode],
-    visitor: &mut impl ExecutionVisitor,
-) {
-    let mut rest = flow.accesses();
-    for execution in &flow.executions {
-        let (accesses, behind) = rest.split_at(execution.accesses as usize);
-        rest = behind;
-        let code = &codes[execution.translation.0 as usize];
-        visitor.executed(&Executed { execution, code, accesses, flow, fetched });
     }
 }

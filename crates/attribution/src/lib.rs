@@ -22,9 +22,11 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod code_lines;
+mod coherent_step;
 mod executions;
 pub mod generations;
 pub mod misses;
+pub mod multiprocessor;
 pub mod os_core;
 pub mod services;
 pub mod sharing;
@@ -32,6 +34,7 @@ pub mod sizes;
 
 use crate::generations::Generations;
 use crate::misses::table::MissTable;
+use crate::multiprocessor::MultiprocessorTable;
 use crate::os_core::OsCoreStudy;
 use crate::os_core::policy::{BoundPolicy, OsCorePolicy};
 use crate::os_core::table::OsCoreTable;
@@ -272,6 +275,33 @@ impl Attribution {
             let study = SharingStudy::new(&self.symbols, &names, machine);
             let ranking = read(recording, "as it is", |reader| study.rank(reader))?;
             read(recording, "what if", |reader| study.what_if(reader, &ranking, requests))
+        };
+        self.machines.iter().map(of_machine).collect()
+    }
+
+    /// The services of a recording of several CPUs on coherent caches, one table for each machine.
+    /// `one_cpu`: a recording of one CPU to compare them with.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`]. A recording has no data accesses, a machine has no coherent
+    /// caches or too few cores, or the recordings cannot be compared.
+    pub fn multiprocessor(
+        &self,
+        recording: &Path,
+        one_cpu: Option<&Path>,
+    ) -> Result<Vec<MultiprocessorTable>> {
+        let of_machine = |machine: &MachineModel| {
+            let counted = |path: &Path, what: &str| {
+                read(path, what, |reader| {
+                    let (symbols, binding) = (&self.symbols, &self.binding);
+                    let attributed =
+                        services::attribute_coherent(reader, symbols, binding, machine)?;
+                    Ok((reader.header().clone(), attributed))
+                })
+            };
+            let (header, attributed) = counted(recording, "services")?;
+            let one_cpu = one_cpu.map(|path| counted(path, "services of one CPU")).transpose()?;
+            MultiprocessorTable::new(&header, &machine.name, &attributed, one_cpu.as_ref())
         };
         self.machines.iter().map(of_machine).collect()
     }

@@ -23,6 +23,7 @@ pub mod evaluation;
 pub mod generations;
 pub mod locality;
 pub mod misses;
+pub mod multiprocessor;
 pub mod os_core;
 pub mod overview;
 pub mod page;

@@ -1,5 +1,5 @@
-//! A core for the operating system: what `report --os-core` counts agrees with the services and
-//! with the shared lines of the same recording.
+//! A core for the operating system: what `report --os-core` counts agrees with the services, with
+//! their cycles on coherent caches, and with the shared lines of the same recording.
 
 use super::TestedMachine;
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,9 @@ const MACHINE: &str = "os-core-8";
 /// Expects a recording with data accesses.
 pub(super) fn agrees(machine: &TestedMachine, recording: &Path) -> Result<()> {
     let kernel = &machine.kernel.vmlinux;
-    let attribution = Attribution::open(kernel, None, &[MACHINE.to_owned()])?;
+    let mut attribution = Attribution::open(kernel, None, &[MACHINE.to_owned()])?;
+    // Services on coherent caches have no predictors.
+    attribution.machines.iter_mut().for_each(|machine| machine.branch = None);
     let policies = [OsCorePolicy::Everything, OsCorePolicy::LongerThan(1000)];
     let table = attribution.os_core(recording, &policies, None)?.pop().context("no table")?;
     let [nothing, everything, longer] = &table.policies[..] else {
@@ -24,6 +26,14 @@ pub(super) fn agrees(machine: &TestedMachine, recording: &Path) -> Result<()> {
     let shared = (sharing.total.all_misses().coherence(), sharing.total.upgrades.total());
     let counted = (coherence(nothing), nothing.application.upgrades.total());
     ensure!(counted == shared, "{counted:?} coherence misses and upgrades, and {shared:?}");
+
+    let services = attribution.multiprocessor(recording, None)?.pop().context("no table")?;
+    let cycles: f64 = services.modes.iter().map(|mode| mode.cycles.total()).sum();
+    ensure!(
+        cycles == nothing.busy_cycles,
+        "{} busy cycles, and {cycles} of services",
+        nothing.busy_cycles
+    );
 
     let idle = attribution.table(recording)?.idle_instructions;
     // Interrupts that find the idle task stay, too.

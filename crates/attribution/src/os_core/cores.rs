@@ -11,6 +11,7 @@
 
 use super::calendar::Calendar;
 use super::policy::{BoundPolicy, OsCorePolicy};
+use crate::coherent_step;
 use crate::executions::{self, Executed, ExecutionVisitor};
 use crate::services::annotations::ServiceKind;
 use crate::services::stays::Stays;
@@ -22,7 +23,7 @@ use image::place::Placement;
 use sim::coherent::{
     CoherenceDescription, CoherentCaches, CoreCounters, CoreId, OsCoreDescription,
 };
-use sim::{BranchCounters, BranchPrediction, MachineModel, MemoryDescription, PerMode, PhysAddr};
+use sim::{BranchCounters, BranchPrediction, MachineModel, MemoryDescription, PerMode};
 use std::io::Read;
 use std::ops::AddAssign;
 use trace::{Accesses, CpuCount, CpuId, RecordingReader, StreamEvent, Translation};
@@ -348,26 +349,11 @@ impl PolicyWalk<'_> {
 
     /// Fetches the code and makes the accesses. Returns the cycles.
     fn access(&mut self, core: usize, executed: &Executed<'_>) -> f64 {
-        let id = self.cores[core].id;
         let OsCoreMachine { memory, coherence, .. } = self.machine;
-        let (execution, instructions) = (executed.execution, executed.instructions());
-        self.caches.runs(id, executed.code.mode());
-        self.caches.executed(id, instructions, execution.loads.into(), execution.stores.into());
-        let mut cycles = instructions as f64;
-        for (_, _, physical) in executed.fetches(0) {
-            cycles += self.caches.fetch(id, physical).served.cycles(memory, coherence);
-        }
-        let log2 = self.caches.data_line_log2();
-        for access in executed.accesses {
-            let (mut at, end) = (access.physical.0, access.physical.0 + u64::from(access.size));
-            while at < end {
-                let next = end.min(((at >> log2) + 1) << log2);
-                let size = (next - at) as u32;
-                let access = self.caches.data(id, PhysAddr(at), size, access.is_store);
-                cycles += access.served.cycles(memory, coherence);
-                at = next;
-            }
-        }
+        let mut cycles = executed.instructions() as f64;
+        coherent_step::run(&mut self.caches, self.cores[core].id, executed, |_, served| {
+            cycles += served.cycles(memory, coherence);
+        });
         cycles
     }
 

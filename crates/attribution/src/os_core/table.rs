@@ -48,6 +48,8 @@ pub struct PolicyRow {
     pub cycles: u64,
     /// The change of `cycles` against no such core: −0.1 is a tenth less.
     pub cycles_change: f64,
+    /// Cycles in which application cores executed, of all CPUs.
+    pub busy_cycles: f64,
     /// Cycles in which CPUs waited until the operating system's core was free.
     pub waiting_cycles: u64,
     /// What all application cores did.
@@ -171,6 +173,7 @@ impl RunBefore {
                 / self.instructions.kernel.max(1) as f64,
             cycles: run.cycles,
             cycles_change: change(cycles, self.cycles),
+            busy_cycles: run.busy,
             waiting_cycles: run.waiting,
             application,
             os_core,

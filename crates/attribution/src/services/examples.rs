@@ -16,7 +16,7 @@ const BASE: u64 = 0xffff_ffff_8100_0000;
 pub const USER: u64 = 0x40_0000;
 
 /// The kernel's functions, each 0x100 bytes.
-pub const FUNCTIONS: [&str; 19] = [
+pub const FUNCTIONS: [&str; 20] = [
     "entry_SYSCALL_64",
     "do_syscall_64",
     "__x64_sys_read",
@@ -36,6 +36,7 @@ pub const FUNCTIONS: [&str; 19] = [
     "__x86_indirect_thunk_rax",
     "bare_entry",
     "emulate_vsyscall",
+    "_raw_spin_lock",
 ];
 
 /// The address of a function.

@@ -58,6 +58,56 @@ pub struct ServiceMachineCounts {
     /// counts for the service that ends the wait.
     #[serde(skip)]
     pub slots: Option<CoreSlots>,
+    /// The cycles on coherent caches; `None` when they were not simulated.
+    #[serde(skip)]
+    pub coherent: Option<CoherentCycles>,
+}
+
+/// Where the cycles of a core with coherent caches went (Rosenblum 1995, table 5.4). What happens
+/// within the functions of spin locks is synchronization, and counts nowhere else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CoherentCycles {
+    /// A cycle for each instruction.
+    pub work: f64,
+    /// Instructions and stalls in functions of spin locks and of locks for readers and writers.
+    pub synchronization: f64,
+    /// Coherence misses.
+    pub coherence: f64,
+    /// Upgrades.
+    pub upgrades: f64,
+    /// Other stalls for instructions.
+    pub instruction: f64,
+    /// Other stalls for data.
+    pub data: f64,
+    /// The number of coherence misses.
+    pub coherence_misses: u64,
+    /// The number of upgrades.
+    pub upgrade_count: u64,
+}
+
+impl CoherentCycles {
+    /// All cycles.
+    pub fn total(&self) -> f64 {
+        self.work
+            + self.synchronization
+            + self.coherence
+            + self.upgrades
+            + self.instruction
+            + self.data
+    }
+}
+
+impl std::ops::AddAssign for CoherentCycles {
+    fn add_assign(&mut self, other: CoherentCycles) {
+        self.work += other.work;
+        self.synchronization += other.synchronization;
+        self.coherence += other.coherence;
+        self.upgrades += other.upgrades;
+        self.instruction += other.instruction;
+        self.data += other.data;
+        self.coherence_misses += other.coherence_misses;
+        self.upgrade_count += other.upgrade_count;
+    }
 }
 
 impl std::ops::AddAssign for ServiceMachineCounts {
@@ -71,6 +121,9 @@ impl std::ops::AddAssign for ServiceMachineCounts {
         }
         if let Some(slots) = other.slots {
             *self.slots.get_or_insert_default() += slots;
+        }
+        if let Some(cycles) = other.coherent {
+            *self.coherent.get_or_insert_default() += cycles;
         }
     }
 }

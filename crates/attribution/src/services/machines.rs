@@ -466,6 +466,7 @@ impl Machines {
                 memory,
                 slots: None,
                 branches: None,
+                coherent: None,
             };
         }
         &self.taken

@@ -15,6 +15,8 @@ pub(super) trait Meter {
     const TAKES_DATA: bool = false;
     /// Whether it follows several CPUs.
     const SEVERAL_CPUS: bool = false;
+    /// Whether it uses the data accesses of several CPUs.
+    const DATA_OF_SEVERAL_CPUS: bool = false;
     /// Adds the next translation block.
     fn define(&mut self, translation: &Translation) -> Result<()>;
     /// The simulated machines, if any. They receive tasks and data accesses.

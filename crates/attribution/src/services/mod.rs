@@ -13,6 +13,7 @@ pub mod binding;
 mod branches;
 pub mod calls;
 mod code;
+mod coherent;
 pub mod difference;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
@@ -40,6 +41,9 @@ use automaton::Automaton;
 use binding::Binding;
 use branches::BranchMeter;
 use calls::CallTree;
+use coherent::CoherentMeter;
+#[cfg(test)]
+pub(crate) use coherent::synchronizes;
 use execution::part::PartFilter;
 use functions::{FunctionMeter, FunctionTotals};
 pub use machines::LevelMisses;
@@ -113,6 +117,26 @@ pub(crate) fn attribute_part<R: Read>(
     }
     let meter = BranchMeter::new(machines, false)?;
     Ok(follow_part(reader, Automaton::new(binding, symbols, meter), cut)?.0)
+}
+
+/// As [`attribute`], with the cycles of a machine whose cores have coherent caches.
+///
+/// # Errors
+/// As [`attribute`]. The recording has no data accesses; the machine has no coherent caches or too
+/// few cores.
+pub(crate) fn attribute_coherent<R: Read>(
+    reader: &mut RecordingReader<R>,
+    symbols: &KernelSymbols,
+    binding: &Binding,
+    machine: &MachineModel,
+) -> Result<Attributed> {
+    check(reader, symbols)?;
+    ensure!(
+        reader.accesses().is_some(),
+        "the recording has no data accesses: make it with kernlane record --data"
+    );
+    let meter = CoherentMeter::new(machine, symbols, reader.header().cpus)?;
+    Ok(follow(reader, Automaton::new(binding, symbols, meter))?.0)
 }
 
 /// As [`attribute`], with the totals of each function.
@@ -221,8 +245,9 @@ fn follow_part<R: Read, M: Meter>(
     if !M::SEVERAL_CPUS {
         reader.header().one_cpu()?;
     }
-    // Of several CPUs, the machines have L1Is only.
-    let takes_data = M::TAKES_DATA && reader.header().cpus == CpuCount::ONE;
+    // Of several CPUs, most machines have L1Is only.
+    let takes_data =
+        M::TAKES_DATA && (M::DATA_OF_SEVERAL_CPUS || reader.header().cpus == CpuCount::ONE);
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Translations(translations) => {

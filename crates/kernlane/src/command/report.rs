@@ -26,6 +26,7 @@ use replay::comparison::{self, Comparison};
 use replay::results::ResultFile;
 use replay::{ReplayLayout, SimulationScope, per_operation, rows};
 use report::generations::GenerationsBeside;
+use report::multiprocessor::{self, MultiprocessorBeside};
 use report::overview::{LayoutMisses, Overview, StructureMisses};
 use report::{self, locality, misses, os_core, page, services, sharing, text};
 use serde::Serialize;
@@ -67,6 +68,12 @@ const OS_CORE_MACHINE: &str = "os-core-8";
 /// functions read and write them on which CPU. It simulates the machine `server-8` unless --machine
 /// names others.
 ///
+/// --multiprocessor takes recordings of several CPUs with data accesses, and lists for each service
+/// where its cycles go: work, synchronization, coherence misses, upgrades, other stalls. --one-cpu
+/// names a recording of the same workload on one CPU, with which each service is compared. Beside it
+/// stand the numbers of Rosenblum 1995, section 5. It simulates the machine `server-8` unless
+/// --machine names others.
+///
 /// --os-core takes recordings with data accesses, of one or several CPUs. It simulates a core that
 /// executes the operating system for all others, and lists for each policy the time, the misses of
 /// user code and the energy, against no such core. Without --policy it moves everything, and then
@@ -82,6 +89,7 @@ const OS_CORE_MACHINE: &str = "os-core-8";
   kernlane report --misses net.rec --kernel ~/linux --machine server-32k
   kernlane report --sharing files-4.rec --kernel ~/linux --machine server-8 --top 10
   kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'tasklist_lock -> own line'
+  kernlane report --multiprocessor files-4.rec --one-cpu files.rec --kernel ~/linux
   kernlane report --os-core files.rec --kernel ~/linux --machine os-core-8,os-core-small
   kernlane report --os-core files.rec --kernel ~/linux --policy longer:1000 --move-cycles 5000
   kernlane report --locality net.rec files.rec --kernel ~/linux
@@ -164,6 +172,30 @@ pub struct ReportArgs {
     #[arg(long, value_name = "MOVE", requires = "sharing")]
     pub what_if: Vec<String>,
 
+    /// Print the services of several CPUs: work, synchronization, coherence misses, upgrades and
+    /// other stalls, beside Rosenblum 1995, section 5; needs a recording made with --cpus and --data
+    #[arg(
+        long,
+        requires = "kernel",
+        conflicts_with_all = [
+            "services",
+            "os_share",
+            "locality",
+            "sizes",
+            "misses",
+            "sharing",
+            "generations",
+            "os_core",
+            "layout",
+            "output",
+        ]
+    )]
+    pub multiprocessor: bool,
+
+    /// With --multiprocessor: a recording of the same workload on one CPU, made with --data
+    #[arg(long, value_name = "RECORDING", requires = "multiprocessor")]
+    pub one_cpu: Option<PathBuf>,
+
     /// Print what a core for the operating system would bring, by what moves there (Nellans 2005);
     /// needs a recording made with --data
     #[arg(
@@ -206,6 +238,7 @@ pub struct ReportArgs {
             "sharing",
             "generations",
             "os_core",
+            "multiprocessor",
             "kernel",
         ]
     )]
@@ -252,6 +285,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode> {
     match args.services || args.os_share || args.locality || args.misses {
         true => of_recordings(args),
         false if args.sharing => of_sharing(args),
+        false if args.multiprocessor => of_multiprocessor(args),
         false if args.os_core => of_os_core(args),
         false if args.sizes => of_sizes(args),
         false if args.generations => of_generations(args),
@@ -409,6 +443,18 @@ fn of_sharing(args: &ReportArgs) -> Result<ExitCode> {
     let of_recording = |path: &PathBuf| attribution.sharing(path, kernel, args.top);
     let tables: Vec<SharingTable> = in_one_list(args.inputs.iter().map(of_recording))?;
     print(args, &tables, || tables.iter().map(sharing::text).collect::<Vec<_>>().join("\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_multiprocessor(args: &ReportArgs) -> Result<ExitCode> {
+    let (_, attribution) = opened(args, &[SHARING_MACHINE])?;
+    let of_recording = |path: &PathBuf| attribution.multiprocessor(path, args.one_cpu.as_deref());
+    let tables: Vec<MultiprocessorBeside> =
+        in_one_list(args.inputs.iter().map(of_recording))?.into_iter().map(Into::into).collect();
+    print(args, &tables, || {
+        let texts = tables.iter().map(|table| multiprocessor::text(table, args.top));
+        texts.collect::<Vec<_>>().join("\n")
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
