@@ -34,7 +34,7 @@ pub mod sizes;
 
 use crate::generations::Generations;
 use crate::misses::table::MissTable;
-use crate::multiprocessor::MultiprocessorTable;
+use crate::multiprocessor::{L2SizeRow, MultiprocessorTable, l2_sizes};
 use crate::os_core::OsCoreStudy;
 use crate::os_core::policy::{BoundPolicy, OsCorePolicy};
 use crate::os_core::table::OsCoreTable;
@@ -290,20 +290,44 @@ impl Attribution {
         recording: &Path,
         one_cpu: Option<&Path>,
     ) -> Result<Vec<MultiprocessorTable>> {
-        let of_machine = |machine: &MachineModel| {
-            let counted = |path: &Path, what: &str| {
-                read(path, what, |reader| {
-                    let (symbols, binding) = (&self.symbols, &self.binding);
-                    let attributed =
-                        services::attribute_coherent(reader, symbols, binding, machine)?;
-                    Ok((reader.header().clone(), attributed))
-                })
-            };
-            let (header, attributed) = counted(recording, "services")?;
-            let one_cpu = one_cpu.map(|path| counted(path, "services of one CPU")).transpose()?;
-            MultiprocessorTable::new(&header, &machine.name, &attributed, one_cpu.as_ref())
-        };
+        let of_machine = |machine| self.multiprocessor_on(machine, recording, one_cpu);
         self.machines.iter().map(of_machine).collect()
+    }
+
+    /// As `multiprocessor`, on this machine.
+    ///
+    /// # Errors
+    /// As [`Attribution::multiprocessor`].
+    pub fn multiprocessor_on(
+        &self,
+        machine: &MachineModel,
+        recording: &Path,
+        one_cpu: Option<&Path>,
+    ) -> Result<MultiprocessorTable> {
+        let counted = |path: &Path, what: &str| {
+            read(path, what, |reader| {
+                let (symbols, binding) = (&self.symbols, &self.binding);
+                let attributed = services::attribute_coherent(reader, symbols, binding, machine)?;
+                Ok((reader.header().clone(), attributed))
+            })
+        };
+        let (header, attributed) = counted(recording, "services")?;
+        let of_one = one_cpu.map(|path| counted(path, "services of one CPU")).transpose()?;
+        let (name, of_one) = (&machine.name, of_one.as_ref());
+        let table = MultiprocessorTable::new(&header, name, &attributed, of_one)?;
+        let misses = |path: &Path, bytes: u64| {
+            let other = l2_sizes::with_l2(machine, bytes)?;
+            read(path, &format!("L2 of {} KB", bytes >> 10), |reader| {
+                l2_sizes::count(reader, &other)
+            })
+        };
+        let of_size = |&bytes: &u64| {
+            let on_one_cpu = one_cpu.map(|path| misses(path, bytes)).transpose()?;
+            anyhow::Ok(L2SizeRow { bytes, misses: misses(recording, bytes)?, on_one_cpu })
+        };
+        let rows: Vec<Result<L2SizeRow>> = l2_sizes::SIZES.par_iter().map(of_size).collect();
+        let l2_sizes = rows.into_iter().collect::<Result<_>>()?;
+        Ok(MultiprocessorTable { l2_sizes, ..table })
     }
 
     /// What a core for the operating system brings under each policy, one table for each machine.

@@ -4,12 +4,15 @@
 //! Takes what was attributed; gives rates of events, the parts of the time, and rows by service.
 //! Simulates and prints nothing.
 
+pub(crate) mod l2_sizes;
+
 use crate::services::Attributed;
 use crate::services::annotations::ServiceKind;
 pub use crate::services::ledger::CoherentCycles;
 use crate::services::ledger::{Account, ServiceTotals};
 use crate::services::table::in_kernel;
 use anyhow::{Result, ensure};
+pub use l2_sizes::L2Misses;
 use serde::Serialize;
 use std::collections::HashMap;
 use trace::RecordingHeader;
@@ -38,6 +41,20 @@ pub struct MultiprocessorTable {
     pub modes: Vec<ModeTime>,
     /// The kernel's services, the longest in all first.
     pub rows: Vec<MultiprocessorRow>,
+    /// The kernel's misses in L2s of several sizes, ascending.
+    pub l2_sizes: Vec<L2SizeRow>,
+}
+
+/// The kernel's misses in L2s of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct L2SizeRow {
+    /// The size of each CPU's L2.
+    pub bytes: u64,
+    /// On all CPUs.
+    pub misses: L2Misses,
+    /// On one CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_one_cpu: Option<L2Misses>,
 }
 
 /// A recording of one CPU.
@@ -126,7 +143,8 @@ impl Compared {
 }
 
 impl MultiprocessorTable {
-    /// `one_cpu`: the same workload on one CPU of the same machine.
+    /// `one_cpu`: the same workload on one CPU of the same machine. Sizes of L2s are left to the
+    /// caller.
     ///
     /// # Errors
     /// The recordings are of different kernels, or of several CPUs both.
@@ -167,6 +185,7 @@ impl MultiprocessorTable {
             events: events(attributed),
             modes: modes(attributed),
             rows,
+            l2_sizes: Vec::new(),
         })
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn trace_events(
         let machine = machines.first().map(|machine| &*machine.name);
         let conditions =
             conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
-        let events = TraceEvents::new(out, &conditions, window)?;
+        let events = TraceEvents::new(out, &conditions, window, header.cpus)?;
         services::attribute_in_time(reader, symbols, binding, machines, events)?.1.finish()
     })
 }

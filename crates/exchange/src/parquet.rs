@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use attribution::services::LevelMisses;
 use attribution::services::annotations::ServiceKind;
 use attribution::services::calls::{CallCost, CallTree, ROOT};
-use attribution::services::spans::{ServiceSpan, SpanTrack};
+use attribution::services::spans::{CpuId, ServiceSpan, SpanTrack};
 use attribution::services::table::{ServiceRow, ServiceTable};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::metadata::KeyValue;
@@ -413,7 +413,7 @@ impl<W: Write + Send> SpanTrack for InvocationTable<'_, W> {
         self.error = self.table.push(row).err();
     }
 
-    fn turn(&mut self, _: usize, _: &str, _: u64, _: u64) {}
+    fn turn(&mut self, _: CpuId, _: usize, _: &str, _: u64, _: u64) {}
 
     fn missed(&mut self, _: u64, _: u64, _: LevelMisses) {}
 

@@ -1,8 +1,9 @@
 //! Chrome's trace events ("Trace Event Format"), which Perfetto's user interface and
 //! chrome://tracing open: services over time, and misses.
 //!
-//! Each task has a track with nested invocations of services. The processor has a track with the
-//! tasks that ran. Times are of the guest's clock; an instruction takes a nanosecond.
+//! Each task has a track with nested invocations of services. Each CPU has a track with the tasks
+//! that ran. Times are of the guest's clock; an instruction takes a nanosecond. Of several CPUs, one
+//! executes at a time, and a stay in user mode has an event for each turn of its CPU.
 //! `args.instructions` is an event's own number: the sum over a service's events equals the number
 //! in the service table. Events are written immediately; memory holds only values that wait for the
 //! end of their interval.
@@ -11,7 +12,7 @@ use crate::folded::service_title;
 use anyhow::{Context, Result};
 use attribution::services::LevelMisses;
 use attribution::services::annotations::ServiceKind;
-use attribution::services::spans::{ServiceSpan, SpanTrack};
+use attribution::services::spans::{CpuCount, CpuId, ServiceSpan, SpanTrack};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -20,9 +21,10 @@ use std::ops::Range;
 /// The nanoseconds between two values of a counter.
 const INTERVAL: u64 = 100_000;
 /// Process numbers in the format: one for the processor, one for the tasks. Thread numbers begin
-/// behind them.
+/// behind them: those of CPUs with 1, as a recording has at most 8, then those of tasks.
 const PROCESSOR: usize = 1;
 const TASKS: usize = 2;
+const FIRST_CPU: usize = 1;
 const FIRST_TASK: usize = 10;
 const LEVELS: [&str; 3] = ["L1I misses", "L1D misses", "L2 misses"];
 
@@ -50,6 +52,7 @@ impl<W: Write> TraceEvents<W> {
         mut out: W,
         conditions: &[(&str, String)],
         window: Range<u64>,
+        cpus: CpuCount,
     ) -> Result<Self> {
         let mut about = serde_json::Map::new();
         about.insert("producer".to_owned(), concat!("kernlane ", env!("CARGO_PKG_VERSION")).into());
@@ -81,7 +84,10 @@ impl<W: Write> TraceEvents<W> {
             error: None,
         };
         events.name("process_name", PROCESSOR, 0, "processor");
-        events.name("thread_name", PROCESSOR, PROCESSOR, "CPU 0");
+        for cpu in cpus.cpus() {
+            let thread = FIRST_CPU + usize::from(cpu.0);
+            events.name("thread_name", PROCESSOR, thread, &format!("CPU {}", cpu.0));
+        }
         events.name("process_name", TASKS, 0, "tasks");
         Ok(events)
     }
@@ -162,12 +168,13 @@ impl<W: Write> SpanTrack for TraceEvents<W> {
         ));
     }
 
-    fn turn(&mut self, _: usize, name: &str, begin: u64, end: u64) {
+    fn turn(&mut self, cpu: CpuId, _: usize, name: &str, begin: u64, end: u64) {
         if self.is_shown(begin, end) {
+            let thread = FIRST_CPU + usize::from(cpu.0);
             let (name, ts, dur) =
                 (Value::from(name), Microseconds(begin), Microseconds(end - begin));
             self.write(format_args!(
-                r#"{{"ph":"X","name":{name},"cat":"turn","pid":{PROCESSOR},"tid":{PROCESSOR},"ts":{ts},"dur":{dur}}}"#
+                r#"{{"ph":"X","name":{name},"cat":"turn","pid":{PROCESSOR},"tid":{thread},"ts":{ts},"dur":{dur}}}"#
             ));
         }
     }

@@ -86,9 +86,10 @@ fn trace_events(
 ) -> Vec<serde_json::Value> {
     let (symbols, binding) = kernel();
     let (bytes, mut out) = (run.recording(), Vec::new());
-    let events =
-        perfetto::TraceEvents::new(&mut out, &[("workload", "a\"b\n".to_owned())], window).unwrap();
     let reader = &mut RecordingReader::new(&bytes[..]).unwrap();
+    let conditions = [("workload", "a\"b\n".to_owned())];
+    let cpus = reader.header().cpus;
+    let events = perfetto::TraceEvents::new(&mut out, &conditions, window, cpus).unwrap();
     let (_, events) =
         services::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
     let count = events.finish().unwrap();
@@ -320,6 +321,38 @@ fn parquet_misses_are_null_without_a_machine() {
         row.to_string()
             .contains("l1i_misses: null, l1d_misses: null, l2_misses: null, cycles: null")
     }));
+}
+
+#[test]
+fn perfetto_shows_each_cpu_with_its_turns() {
+    let mut run = ExampleRun::new();
+    run.user(4).cpu(1).switch(2, "cat").user(3).cpu(0).user(5).enter_read();
+    run.cpu(1).user(6).cpu(0).plain(at("__x64_sys_read"), 2).leave_read().user(1);
+    let books = run.books();
+    let events = trace_events(&run, &[], 0..u64::MAX);
+    let name = |thread: u64| {
+        let is_name = |event: &&serde_json::Value| {
+            event["ph"] == "M" && event["pid"] == 1 && event["tid"] == thread
+        };
+        events.iter().find(is_name).unwrap()["args"]["name"].clone()
+    };
+    assert_eq!((name(1), name(2)), ("CPU 0".into(), "CPU 1".into()));
+    let turns: Vec<(u64, &str, u64, u64)> = events
+        .iter()
+        .filter(|event| event["cat"] == "turn")
+        .map(|turn| {
+            let [begin, length] = [&turn["ts"], &turn["dur"]].map(nanoseconds);
+            (turn["tid"].as_u64().unwrap(), turn["name"].as_str().unwrap(), begin, length)
+        })
+        .collect();
+    let expected =
+        [(1, "sh", 0, 4), (2, "cat", 4, 3), (1, "sh", 7, 10), (2, "cat", 17, 6), (1, "sh", 23, 10)];
+    assert_eq!(turns, expected);
+    assert_eq!(books.instructions, 33);
+    let read = events.iter().find(|event| event["name"] == "system call read").unwrap();
+    // It goes on while the other CPU executes.
+    assert_eq!([&read["ts"], &read["dur"]].map(nanoseconds), [12, 20]);
+    assert_eq!(read["args"]["instructions"], 14);
 }
 
 #[test]

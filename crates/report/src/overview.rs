@@ -4,6 +4,7 @@
 //! Takes the results of attribution and replay; gives the numbers to draw, reduced to what is
 //! visible. Draws nothing.
 
+use crate::multiprocessor::MultiprocessorBeside;
 use attribution::ObservedRecording;
 use attribution::generations::Generations;
 use attribution::misses::table::{MissTable, StructureRow};
@@ -51,13 +52,28 @@ pub struct Overview {
     pub flame: FlameGraph,
     /// L1I misses by address, one map for each layout.
     pub maps: Vec<AddressMap>,
-    /// Misses by cache size and associativity.
-    pub sizes: Sizes,
+    /// Misses by cache size and associativity; `None` for several CPUs.
+    pub sizes: Option<Sizes>,
     /// Misses by data structure on the first machine with a data cache; `None` without data
     /// accesses or such a machine.
     pub data: Option<StructureMisses>,
     /// Services on all machines, with the slots of cores; `None` when no machine has a core.
     pub generations: Option<Generations>,
+    /// Services on several CPUs; `None` for one CPU or without data accesses.
+    pub multiprocessor: Option<MultiprocessorBeside>,
+}
+
+/// What the page shows of some recordings only.
+#[derive(Clone, Debug, Default)]
+pub struct OverviewExtras {
+    /// See [`Overview::sizes`].
+    pub sizes: Option<Sizes>,
+    /// See [`Overview::data`].
+    pub data: Option<StructureMisses>,
+    /// See [`Overview::generations`].
+    pub generations: Option<Generations>,
+    /// See [`Overview::multiprocessor`].
+    pub multiprocessor: Option<MultiprocessorBeside>,
 }
 
 /// Misses by data structure.
@@ -149,11 +165,10 @@ impl Overview {
         conditions: BTreeMap<String, String>,
         rows: Vec<ResultRow>,
         misses: &[LayoutMisses<'_>],
-        sizes: Sizes,
-        data: Option<StructureMisses>,
-        generations: Option<Generations>,
+        extras: OverviewExtras,
     ) -> Overview {
         let ObservedRecording { table, calls, timeline } = observed;
+        let OverviewExtras { sizes, data, generations, multiprocessor } = extras;
         Overview {
             workload: table.workload.clone(),
             kernel: table.kernel.clone(),
@@ -168,6 +183,7 @@ impl Overview {
             sizes,
             data,
             generations,
+            multiprocessor,
             table,
         }
     }

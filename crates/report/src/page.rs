@@ -5,7 +5,7 @@
 
 use crate::generations::GenerationsBeside;
 use crate::overview::Overview;
-use crate::{generations, services, text};
+use crate::{generations, multiprocessor, services, text};
 use anyhow::Result;
 use replay::comparison::Comparison;
 use serde::Serialize;
@@ -14,11 +14,12 @@ use std::fmt::Write as _;
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 /// In dependency order.
-const SCRIPTS: [&str; 6] = [
+const SCRIPTS: [&str; 7] = [
     include_str!("page/elements.js"),
     include_str!("page/charts.js"),
     include_str!("page/recording.js"),
     include_str!("page/generations.js"),
+    include_str!("page/multiprocessor.js"),
     include_str!("page/comparisons.js"),
     include_str!("page/main.js"),
 ];
@@ -68,6 +69,9 @@ fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
         if let Some(found) = &recording.generations {
             let beside = GenerationsBeside::new(found.clone());
             let _ = writeln!(text, "{}", generations::text(&beside, SERVICES));
+        }
+        if let Some(beside) = &recording.multiprocessor {
+            let _ = writeln!(text, "{}", multiprocessor::text(beside, SERVICES));
         }
     }
     if !comparisons.is_empty() {

@@ -327,6 +327,7 @@ mod tests {
             memory,
             branches,
             slots: None,
+            coherent: None,
         };
         let invocation = Invocation {
             instructions: 1000,

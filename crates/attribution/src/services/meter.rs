@@ -92,6 +92,8 @@ pub(super) trait Meter {
     /// The processor was halted. Instructions booked so far came before the halt; the current
     /// task's `later` innermost open services began after it.
     fn halted(&mut self, _nanoseconds: u64, _later: usize) {}
+    /// The `later` innermost open services of a task that runs on another CPU began after the halt.
+    fn began_later(&mut self, _task: usize, _nanoseconds: u64, _later: usize) {}
     /// Instructions were added to the innermost open service, or to user mode, before either ends
     /// and after `take`.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}

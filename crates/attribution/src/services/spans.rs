@@ -3,7 +3,8 @@
 //!
 //! Takes what the automaton follows; reports spans as they end, so that only open spans are in
 //! memory. Times are in nanoseconds of the guest's clock since the recording began; an instruction
-//! takes one. Keeps no reported span.
+//! takes one. Of several CPUs, one executes at a time, and the clock counts the instructions of all.
+//! Keeps no reported span.
 
 use crate::services::annotations::ServiceKind;
 use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
@@ -13,6 +14,7 @@ use crate::services::meter::{Booked, Meter};
 use anyhow::Result;
 use sim::MachineModel;
 use std::cmp::Reverse;
+pub use trace::{CpuCount, CpuId};
 use trace::{Task, Translation};
 
 /// The largest number of ended invocations that wait for the end of their visit to the kernel, to
@@ -43,8 +45,8 @@ pub struct ServiceSpan {
 pub trait SpanTrack {
     /// A span of a task ended.
     fn span(&mut self, task: usize, span: &ServiceSpan);
-    /// A task had the processor from `begin` to `end`.
-    fn turn(&mut self, task: usize, name: &str, begin: u64, end: u64);
+    /// A task had a CPU from `begin` to `end`, and the CPU executed.
+    fn turn(&mut self, cpu: CpuId, task: usize, name: &str, begin: u64, end: u64);
     /// The misses of the first machine from `begin` to `end`.
     fn missed(&mut self, begin: u64, end: u64, misses: LevelMisses);
     /// The name and pid of a task, at the end of the recording.
@@ -55,6 +57,8 @@ pub trait SpanTrack {
 struct TaskSpans {
     name: String,
     pid: Option<u32>,
+    /// Its name and pid before it was switched to last.
+    before: (String, Option<u32>),
     /// When each open service began.
     begun: Vec<u64>,
     ended: Vec<ServiceSpan>,
@@ -67,9 +71,9 @@ pub(crate) struct SpanMeter<T> {
     has_machine: bool,
     pids: Vec<Option<u32>>,
     tasks: Vec<TaskSpans>,
+    /// The CPU that executes, and its task.
+    cpu: CpuId,
     current: usize,
-    /// The current task's name and pid before it was switched to.
-    before: (String, Option<u32>),
     clock: u64,
     turn_began: u64,
     reported_misses: LevelMisses,
@@ -84,8 +88,8 @@ impl<T: SpanTrack> SpanMeter<T> {
             has_machine: !machines.is_empty(),
             pids: Vec::new(),
             tasks: vec![unknown],
+            cpu: CpuId(0),
             current: 0,
-            before: (String::new(), None),
             clock: 0,
             turn_began: 0,
             reported_misses: LevelMisses::default(),
@@ -105,6 +109,7 @@ impl<T: SpanTrack> SpanMeter<T> {
     fn end_turn(&mut self) {
         if self.clock > self.turn_began {
             self.track.turn(
+                self.cpu,
                 self.current,
                 &self.tasks[self.current].name,
                 self.turn_began,
@@ -112,6 +117,15 @@ impl<T: SpanTrack> SpanMeter<T> {
             );
         }
         self.turn_began = self.clock;
+    }
+
+    /// Ends the turn. This task executes next.
+    fn goes_on(&mut self, task: usize) {
+        self.end_turn();
+        if self.tasks.len() <= task {
+            self.tasks.resize_with(task + 1, TaskSpans::default);
+        }
+        self.current = task;
     }
 
     /// Reports a task's ended invocations, in the order in which they began.
@@ -124,6 +138,7 @@ impl<T: SpanTrack> SpanMeter<T> {
 
 impl<T: SpanTrack> Meter for SpanMeter<T> {
     const TAKES_DATA: bool = true;
+    const SEVERAL_CPUS: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
         self.machines.define(translation)
@@ -152,19 +167,21 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
     }
 
     fn switched(&mut self, task: usize) {
-        self.end_turn();
-        if self.tasks.len() <= task {
-            self.tasks.resize_with(task + 1, TaskSpans::default);
-        }
-        let TaskSpans { name, pid, .. } = &self.tasks[task];
-        self.before = (name.clone(), *pid);
-        self.current = task;
+        self.goes_on(task);
+        let TaskSpans { name, pid, before, .. } = &mut self.tasks[task];
+        *before = (name.clone(), *pid);
+    }
+
+    fn turned_to(&mut self, cpu: CpuId, task: usize) {
+        self.goes_on(task);
+        self.cpu = cpu;
+        self.machines.turn_to(cpu);
     }
 
     /// The turn and the name that came with the switch belong to the new task.
     fn replaced(&mut self, task: usize) {
         let dead = &mut self.tasks[self.current];
-        (dead.name, dead.pid) = std::mem::take(&mut self.before);
+        (dead.name, dead.pid) = std::mem::take(&mut dead.before);
         if self.tasks.len() <= task {
             self.tasks.resize_with(task + 1, TaskSpans::default);
         }
@@ -210,8 +227,14 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
 
     fn halted(&mut self, nanoseconds: u64, later: usize) {
         self.clock += nanoseconds;
-        let begun = self.tasks[self.current].begun.iter_mut().rev();
-        begun.take(later).for_each(|begun| *begun += nanoseconds);
+        self.began_later(self.current, nanoseconds, later);
+    }
+
+    fn began_later(&mut self, task: usize, nanoseconds: u64, later: usize) {
+        if let Some(task) = self.tasks.get_mut(task) {
+            let begun = task.begun.iter_mut().rev();
+            begun.take(later).for_each(|begun| *begun += nanoseconds);
+        }
     }
 
     fn booked(&mut self, instructions: u64, under: Booked) {

@@ -16,6 +16,7 @@ use attribution::sharing::table::SharingTable;
 use attribution::sharing::what_if::SharingChange;
 use attribution::sizes::{self, Sizes};
 use clap::Args;
+use execution::machine;
 use execution::part::RecordingPart;
 use host::out;
 use host::outln;
@@ -27,7 +28,7 @@ use replay::results::ResultFile;
 use replay::{ReplayLayout, SimulationScope, per_operation, rows};
 use report::generations::GenerationsBeside;
 use report::multiprocessor::{self, MultiprocessorBeside};
-use report::overview::{LayoutMisses, Overview, StructureMisses};
+use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
 use report::{self, locality, misses, os_core, page, services, sharing, text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -414,17 +415,39 @@ fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>
                 })
                 .collect();
             let conditions = replayed.header.conditions.iter().cloned().collect();
-            let sizes = attribution::read(recording, "caches", sizes::sizes)?;
-            let data = attribution
-                .data_misses(recording, kernel, &observed.table)?
-                .map(StructureMisses::from);
-            let has_core = machines.iter().any(|machine| machine.core.is_some());
-            let generations = has_core
-                .then(|| attribution.generations(recording, &RecordingPart::WHOLE))
-                .transpose()?;
-            Ok(Overview::new(observed, conditions, rows, &misses, sizes, data, generations))
+            let extras = extras(&attribution, recording, kernel, &observed.table)?;
+            Ok(Overview::new(observed, conditions, rows, &misses, extras))
         })
         .collect()
+}
+
+/// What the page shows of one CPU, or of several.
+fn extras(
+    attribution: &Attribution,
+    recording: &Path,
+    kernel: &Path,
+    table: &ServiceTable,
+) -> Result<OverviewExtras> {
+    let machines = &attribution.machines;
+    if table.cpus > 1 {
+        let has_data =
+            attribution::read(recording, "data", |reader| Ok(reader.accesses().is_some()))?;
+        let usual = machine::find(SHARING_MACHINE)?;
+        let coherent = machines.iter().find(|machine| machine.coherence.is_some());
+        let on = coherent.unwrap_or(&usual);
+        let counted = || attribution.multiprocessor_on(on, recording, None);
+        let multiprocessor = has_data.then(counted).transpose()?.map(Into::into);
+        return Ok(OverviewExtras { multiprocessor, ..OverviewExtras::default() });
+    }
+    let data = attribution.data_misses(recording, kernel, table)?.map(StructureMisses::from);
+    let has_core = machines.iter().any(|machine| machine.core.is_some());
+    let counted = || attribution.generations(recording, &RecordingPart::WHOLE);
+    Ok(OverviewExtras {
+        sizes: Some(attribution::read(recording, "caches", sizes::sizes)?),
+        data,
+        generations: has_core.then(counted).transpose()?,
+        multiprocessor: None,
+    })
 }
 
 fn of_sharing(args: &ReportArgs) -> Result<ExitCode> {

@@ -6,7 +6,9 @@
 mod papers;
 
 use crate::text_table::TextTable;
-use attribution::multiprocessor::{CoherentCycles, MultiprocessorRow, MultiprocessorTable};
+use attribution::multiprocessor::{
+    CoherentCycles, L2Misses, MultiprocessorRow, MultiprocessorTable,
+};
 pub use papers::SimosService;
 use serde::Serialize;
 use std::fmt::Write;
@@ -57,6 +59,12 @@ fn write(table: &MultiprocessorTable, top: usize, out: &mut String) -> std::fmt:
         100.0 * table.synchronization(),
         paper.join(", ")
     )?;
+    writeln!(
+        out,
+        "\nthe kernel's misses in L2s of several sizes, for each 100 instructions (SimOS: figure 5.3; \
+         at least 0.8 in L2s of 128-byte lines, section 5.2)"
+    )?;
+    out.push_str(&l2_sizes(table));
     writeln!(out, "\nservices of the kernel (SimOS: table 5.4)")?;
     out.push_str(&services(table, top));
     if table.rows.len() > top {
@@ -105,6 +113,29 @@ fn modes(table: &MultiprocessorTable) -> String {
         text.push(cells);
     }
     text.to_text()
+}
+
+fn l2_sizes(table: &MultiprocessorTable) -> String {
+    let classes = ["cold", "capacity", "coherence", "upgrades", "all"];
+    let on_one = classes.map(|class| format!("on one: {class}"));
+    let titles = ["L2"].into_iter().chain(classes).chain(on_one.iter().map(String::as_str));
+    let mut text = TextTable::new(&titles.collect::<Vec<_>>());
+    for row in &table.l2_sizes {
+        let mut cells = vec![format!("{} KB", row.bytes >> 10)];
+        for misses in [Some(row.misses), row.on_one_cpu] {
+            cells.extend(match misses {
+                Some(misses) => classes_of(&misses),
+                None => classes.map(|_| "-".to_owned()),
+            });
+        }
+        text.push(cells);
+    }
+    text.to_text()
+}
+
+fn classes_of(misses: &L2Misses) -> [String; 5] {
+    let L2Misses { cold, capacity, coherence, upgrades } = *misses;
+    [cold, capacity, coherence, upgrades, misses.total()].map(|rate| format!("{rate:.3}"))
 }
 
 /// The parts of cycles, in per cent: work, synchronization, coherence, upgrades, stalls for code and

@@ -248,6 +248,7 @@ const byData = (recording, conditions) => {
 // SimOS' figures 4.6 and 4.7: misses against the size, for each kind of cache, at 2 ways.
 const HOLDS = { instructions: "instruction cache", data: "data cache", both: "unified cache" };
 const bySize = (recording, conditions) => {
+  if (!recording.sizes) return null;
   const { caches, kernel_instructions, user_instructions } = recording.sizes;
   const all = Math.max(1, kernel_instructions + user_instructions);
   const kinds = [...new Set(caches.map((cache) => cache.holds))];
@@ -435,6 +436,7 @@ const sectionsOf = (recording) => {
     overTime(recording, unit, conditions),
     services(recording, conditions),
     ...generationSections(recording),
+    ...multiprocessorSections(recording),
     misses(recording, conditions),
     byData(recording, conditions),
     bySize(recording, conditions),

@@ -292,8 +292,12 @@ impl<M: Meter> Automaton<'_, M> {
         woken.filter(|woken| **woken >= halt.at).for_each(|woken| *woken += halt.nanoseconds);
         for task in self.tasks_elsewhere() {
             let open = self.tasks[task].open.iter_mut().rev();
-            open.take_while(|open| open.began.clock >= halt.at)
-                .for_each(|open| open.began.clock += halt.nanoseconds);
+            let mut later = 0;
+            for open in open.take_while(|open| open.began.clock >= halt.at) {
+                open.began.clock += halt.nanoseconds;
+                later += 1;
+            }
+            self.meter.began_later(task, halt.nanoseconds, later);
         }
         self.meter.halted(halt.nanoseconds, later);
     }
