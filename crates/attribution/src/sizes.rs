@@ -17,8 +17,8 @@ use serde::{Serialize, Serializer};
 use sim::{LineId, MissCounts, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
-    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, StreamEvent, Translation,
-    TranslationId, events,
+    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, Translation, TranslationId,
+    events,
 };
 
 /// log2 of the largest number of ways.
@@ -176,17 +176,9 @@ impl SweptCaches {
 
     fn fetches(&mut self, words: &[u32]) {
         for event in events(words) {
-            let (id, left) = match event {
-                StreamEvent::Executed(id) => (id, 0),
-                StreamEvent::Left { translation, instructions } => (translation, instructions),
-                StreamEvent::Task(_)
-                | StreamEvent::Marker(_)
-                | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_)
-                | StreamEvent::Cpu(_) => continue,
-            };
+            let Some((id, reached)) = event.execution() else { continue };
             let requester = Requester::of(self.codes[id.0 as usize].mode());
-            for at in self.lines_of(id, left) {
+            for at in self.lines_of(id, reached.unwrap_or(0)) {
                 self.instructions.access(self.lines.lines[at].0, requester);
             }
         }
@@ -273,8 +265,8 @@ impl SweptCaches {
 mod tests {
     use super::*;
     use trace::{
-        AccessSite, Mapping, ObservedAccesses, PageKind, RecordingWriter, RunAddr, Task, TaskId,
-        TaskPointer,
+        AccessSite, Mapping, ObservedAccesses, PageKind, RecordingWriter, RunAddr, StreamEvent,
+        Task, TaskId, TaskPointer,
     };
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;

@@ -9,7 +9,7 @@ use host::recording::Recording;
 use std::fmt;
 use std::fs::File;
 use std::io::BufReader;
-use trace::{Chunk, RecordingReader, StreamEvent, Translation, TranslationId};
+use trace::{Chunk, RecordingReader, StreamEvent, Translation};
 
 /// Opens a recording and skips its data accesses.
 ///
@@ -129,16 +129,9 @@ impl PartFilter {
     /// events always do.
     #[inline]
     pub fn keeps(&mut self, event: &StreamEvent) -> bool {
-        let of = |id: TranslationId| self.instructions.get(id.0 as usize).copied().unwrap_or(0);
-        let ran = match *event {
-            StreamEvent::Executed(id) => of(id),
-            StreamEvent::Left { instructions, .. } => instructions,
-            StreamEvent::Task(_)
-            | StreamEvent::Marker(_)
-            | StreamEvent::Woken(_)
-            | StreamEvent::Clock(_)
-            | StreamEvent::Cpu(_) => return true,
-        };
+        let Some((id, reached)) = event.execution() else { return true };
+        let all = self.instructions.get(id.0 as usize).copied().unwrap_or(0);
+        let ran = reached.unwrap_or(all);
         let inside = (self.from..self.until).contains(&self.at);
         self.at += u64::from(ran);
         inside
@@ -148,7 +141,7 @@ impl PartFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace::{RunAddr, TaskId};
+    use trace::{RunAddr, TaskId, TranslationId};
 
     fn cut(from: f64, until: f64) -> PartFilter {
         let mut cut = PartFilter::new(&RecordingPart { from, until }, 12);

@@ -21,7 +21,7 @@ use profile::ideal::{CacheUnit, CacheUnits, IdealCache};
 use sim::{MachineModel, PerMode};
 use std::collections::BinaryHeap;
 use std::io::Read;
-use trace::{Chunk, RecordingReader, StreamEvent, TranslationId};
+use trace::{Chunk, RecordingReader, TranslationId};
 
 /// The largest number of fetches. Belady's policy knows the future, so all fetches are kept: 8
 /// bytes each, at most 2 GB.
@@ -53,19 +53,10 @@ pub fn bound<R: Read>(
             }
             Chunk::Stream(words) => {
                 for event in trace::events(&words).filter(|event| cut.keeps(event)) {
-                    let (translation, reached) = match event {
-                        StreamEvent::Executed(TranslationId(id)) => (id, lengths[id as usize]),
-                        StreamEvent::Left { translation: TranslationId(id), instructions } => {
-                            (id, instructions)
-                        }
-                        StreamEvent::Task(_)
-                        | StreamEvent::Marker(_)
-                        | StreamEvent::Woken(_)
-                        | StreamEvent::Clock(_)
-                        | StreamEvent::Cpu(_) => continue,
-                    };
+                    let Some((TranslationId(id), reached)) = event.execution() else { continue };
+                    let reached = reached.unwrap_or(lengths[id as usize]);
                     // A repetition of the last unit is not a fetch.
-                    let new = units.fetched(translation, reached);
+                    let new = units.fetched(id, reached);
                     new.for_each(|unit| {
                         if fetches.last() != Some(&unit) {
                             fetches.push(unit)

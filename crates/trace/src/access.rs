@@ -193,7 +193,7 @@ impl AccessPatterns {
     }
 
     /// The sites of all patterns. [`AccessPatterns::range`] gives positions in this slice.
-    pub fn sites(&self) -> &[AccessSite] {
+    pub(crate) fn sites(&self) -> &[AccessSite] {
         &self.sites
     }
 
@@ -206,7 +206,7 @@ impl AccessPatterns {
     /// The position of the translation's pattern in [`AccessPatterns::sites`]. The range is empty
     /// when the translation has no pattern.
     #[inline]
-    pub fn range(&self, translation: TranslationId) -> std::ops::Range<usize> {
+    pub(crate) fn range(&self, translation: TranslationId) -> std::ops::Range<usize> {
         match self.spans.get(translation.0 as usize) {
             Some(span) => span.first as usize..span.first as usize + usize::from(span.sites),
             None => 0..0,
@@ -324,14 +324,9 @@ impl<'a> AccessWalk<'a> {
     /// accesses.
     #[inline]
     pub fn event(&mut self, event: StreamEvent) -> (&'a [AccessSite], usize) {
-        match event {
-            StreamEvent::Executed(id) => self.execution(id, false),
-            StreamEvent::Left { translation, .. } => self.execution(translation, true),
-            StreamEvent::Task(_)
-            | StreamEvent::Marker(_)
-            | StreamEvent::Woken(_)
-            | StreamEvent::Clock(_)
-            | StreamEvent::Cpu(_) => (&[], self.access),
+        match event.execution() {
+            Some((translation, reached)) => self.execution(translation, reached.is_some()),
+            None => (&[], self.access),
         }
     }
 }

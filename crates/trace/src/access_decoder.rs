@@ -5,7 +5,7 @@ use crate::access::{AccessPattern, AccessPatterns, AccessSite, Accesses, Mapping
 use crate::access_encoder::{check_sites, page_kind};
 use crate::frame_use::take_uses;
 use crate::record::AccessTotals;
-use crate::stream::{StreamEvent, events};
+use crate::stream::events;
 use crate::tally::Tally;
 use crate::varint::VarintCursor;
 use crate::{TranslationId, Violation};
@@ -58,18 +58,10 @@ impl AccessDecoder {
         let mut steps = VarintCursor(steps);
         let mut execution = 0;
         for event in events(words) {
-            let (id, left) = match event {
-                StreamEvent::Executed(id) => (id, false),
-                StreamEvent::Left { translation, .. } => (translation, true),
-                StreamEvent::Task(_)
-                | StreamEvent::Marker(_)
-                | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_)
-                | StreamEvent::Cpu(_) => continue,
-            };
+            let Some((id, reached)) = event.execution() else { continue };
             if irregular.next == Some(execution) {
                 self.irregular(id, &mut irregular, tally)?;
-            } else if !left {
+            } else if reached.is_none() {
                 self.regular(id, &mut steps)?;
             }
             execution += 1;

@@ -7,7 +7,7 @@ use crate::access::{
     UNKNOWN,
 };
 use crate::frame_use::FrameUseEncoder;
-use crate::stream::{StreamEvent, events};
+use crate::stream::events;
 use crate::tally::Tally;
 use crate::varint::{put, put_step};
 use crate::{TranslationId, Violation};
@@ -59,15 +59,7 @@ impl AccessEncoder {
             return wrong("an access comes before the first execution");
         }
         for event in events(words) {
-            let (translation, left) = match event {
-                StreamEvent::Executed(id) => (id, false),
-                StreamEvent::Left { translation, .. } => (translation, true),
-                StreamEvent::Task(_)
-                | StreamEvent::Marker(_)
-                | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_)
-                | StreamEvent::Cpu(_) => continue,
-            };
+            let Some((translation, reached)) = event.execution() else { continue };
             let Some(first) = start else {
                 return wrong("an execution has no start");
             };
@@ -78,7 +70,7 @@ impl AccessEncoder {
             else {
                 return wrong("the starts of the executions do not ascend");
             };
-            self.execution(translation, left, sites, addresses, tally)?;
+            self.execution(translation, reached.is_some(), sites, addresses, tally)?;
         }
         match start {
             None => {

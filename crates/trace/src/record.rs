@@ -178,11 +178,6 @@ pub struct AccessTotals {
 }
 
 impl AccessTotals {
-    /// Loads and stores.
-    pub fn accesses(&self) -> u64 {
-        self.loads + self.stores
-    }
-
     pub(crate) fn count_payload(&mut self, payload: &[u8]) {
         let mut hasher = crc32fast::Hasher::new_with_initial(self.checksum);
         hasher.update(payload);

@@ -67,6 +67,23 @@ impl StreamEvent {
         word & KIND == LEFT
     }
 
+    /// The executed translation, and how many of its instructions were reached if not all were.
+    /// `None`: the event is no execution.
+    #[inline]
+    pub fn execution(self) -> Option<(TranslationId, Option<u32>)> {
+        match self {
+            StreamEvent::Executed(id) => Some((id, None)),
+            StreamEvent::Left { translation, instructions } => {
+                Some((translation, Some(instructions)))
+            }
+            StreamEvent::Task(_)
+            | StreamEvent::Marker(_)
+            | StreamEvent::Woken(_)
+            | StreamEvent::Clock(_)
+            | StreamEvent::Cpu(_) => None,
+        }
+    }
+
     /// Appends the event's words. The caller must give operands that fit their field; others give
     /// another event. The [`RecordingWriter`](crate::RecordingWriter) refuses ids that are not
     /// defined.
