@@ -4,7 +4,6 @@
 //! nothing.
 
 use crate::branches::{Branch, BranchKind};
-use std::ops::{AddAssign, Sub};
 
 /// How a prediction failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,23 +18,26 @@ pub enum PredictionFailure {
     Misfetch,
 }
 
-/// Branches that were executed, and failed predictions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct BranchCounters {
-    /// Conditional branches.
-    pub conditional: u64,
-    /// Indirect jumps and calls whose target is known.
-    pub indirect: u64,
-    /// Returns whose target is known.
-    pub returns: u64,
-    /// Conditional branches with a wrong direction.
-    pub wrong_directions: u64,
-    /// Indirect jumps and calls with a wrong target.
-    pub wrong_targets: u64,
-    /// Returns with a wrong target.
-    pub wrong_returns: u64,
-    /// Direct branches that were rightly taken, and whose target the target buffer did not have.
-    pub misfetches: u64,
+counters! {
+    /// Branches that were executed, and failed predictions.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct BranchCounters {
+        /// Conditional branches.
+        pub conditional: u64,
+        /// Indirect jumps and calls whose target is known.
+        pub indirect: u64,
+        /// Returns whose target is known.
+        pub returns: u64,
+        /// Conditional branches with a wrong direction.
+        pub wrong_directions: u64,
+        /// Indirect jumps and calls with a wrong target.
+        pub wrong_targets: u64,
+        /// Returns with a wrong target.
+        pub wrong_returns: u64,
+        /// Direct branches that were rightly taken, and whose target the target buffer did not
+        /// have.
+        pub misfetches: u64,
+    }
 }
 
 impl BranchCounters {
@@ -62,32 +64,5 @@ impl BranchCounters {
     /// Mispredictions: all failures but misfetches. Only the execution of the branch shows them.
     pub fn mispredictions(&self) -> u64 {
         self.wrong_directions + self.wrong_targets + self.wrong_returns
-    }
-
-    fn with(self, other: BranchCounters, join: fn(u64, u64) -> u64) -> BranchCounters {
-        BranchCounters {
-            conditional: join(self.conditional, other.conditional),
-            indirect: join(self.indirect, other.indirect),
-            returns: join(self.returns, other.returns),
-            wrong_directions: join(self.wrong_directions, other.wrong_directions),
-            wrong_targets: join(self.wrong_targets, other.wrong_targets),
-            wrong_returns: join(self.wrong_returns, other.wrong_returns),
-            misfetches: join(self.misfetches, other.misfetches),
-        }
-    }
-}
-
-impl AddAssign for BranchCounters {
-    fn add_assign(&mut self, other: BranchCounters) {
-        *self = self.with(other, |a, b| a + b);
-    }
-}
-
-/// What happened between an earlier state of the counters and a later one.
-impl Sub for BranchCounters {
-    type Output = BranchCounters;
-
-    fn sub(self, earlier: BranchCounters) -> BranchCounters {
-        self.with(earlier, |a, b| a - b)
     }
 }

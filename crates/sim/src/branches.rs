@@ -3,8 +3,6 @@
 //! Input: branches, one by one. Output: counts. Branches that are not taken are not counted,
 //! because a layout cannot save their cost. This module predicts nothing.
 
-use std::ops::AddAssign;
-
 /// An address of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CodeAddr(pub u64);
@@ -43,20 +41,22 @@ pub enum BranchKind {
     IndirectCall,
 }
 
-/// How often branches of each kind were taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct TakenBranches {
-    /// Conditional branches.
-    pub conditional: u64,
-    /// Unconditional direct jumps.
-    pub jump: u64,
-    /// Direct calls.
-    pub call: u64,
-    /// Returns.
-    #[serde(rename = "return")]
-    pub ret: u64,
-    /// Indirect jumps and calls.
-    pub indirect: u64,
+counters! {
+    /// How often branches of each kind were taken.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct TakenBranches {
+        /// Conditional branches.
+        pub conditional: u64,
+        /// Unconditional direct jumps.
+        pub jump: u64,
+        /// Direct calls.
+        pub call: u64,
+        /// Returns.
+        #[serde(rename = "return")]
+        pub ret: u64,
+        /// Indirect jumps and calls.
+        pub indirect: u64,
+    }
 }
 
 impl TakenBranches {
@@ -86,21 +86,6 @@ impl TakenBranches {
     pub fn of_layout(&self) -> u64 {
         self.conditional + self.jump
     }
-
-    /// Taken branches of all kinds.
-    pub fn total(&self) -> u64 {
-        self.conditional + self.jump + self.call + self.ret + self.indirect
-    }
-}
-
-impl AddAssign for TakenBranches {
-    fn add_assign(&mut self, other: TakenBranches) {
-        self.conditional += other.conditional;
-        self.jump += other.jump;
-        self.call += other.call;
-        self.ret += other.ret;
-        self.indirect += other.indirect;
-    }
 }
 
 #[cfg(test)]
@@ -125,8 +110,11 @@ mod tests {
             taken,
             TakenBranches { conditional: 1, jump: 2, call: 3, ret: 4, indirect: 5 + 6 }
         );
-        assert_eq!((taken.of_layout(), taken.total()), (3, 21));
+        assert_eq!(taken.of_layout(), 3);
         taken += taken.times(2);
-        assert_eq!((taken.of_layout(), taken.total()), (9, 63));
+        assert_eq!(
+            taken,
+            TakenBranches { conditional: 3, jump: 6, call: 9, ret: 12, indirect: 33 }
+        );
     }
 }

@@ -22,73 +22,37 @@ use crate::level::{CacheLevel, MissCause, MissCounts, Requester};
 use crate::line::{LineId, Mode, PerMode};
 use crate::machine::{CacheDescription, MachineModel};
 use crate::tlb::Tlb;
-use std::ops::{AddAssign, Sub};
 
 /// An address of the guest's physical memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PhysAddr(pub u64);
 
-/// The counters of a machine for one mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MachineCounters {
-    /// Instructions.
-    pub instructions: u64,
-    /// Loads.
-    pub loads: u64,
-    /// Stores.
-    pub stores: u64,
-    /// L1I misses.
-    pub l1i: MissCounts,
-    /// L1D misses.
-    pub l1d: MissCounts,
-    /// L2 misses of fetches; 0 without an L2.
-    pub l2i: MissCounts,
-    /// L2 misses of loads and stores; 0 without an L2.
-    pub l2d: MissCounts,
-    /// L3 misses of fetches; 0 without an L3.
-    pub l3i: MissCounts,
-    /// L3 misses of loads and stores; 0 without an L3.
-    pub l3d: MissCounts,
-    /// Misses of the instruction TLB.
-    pub itlb: u64,
-    /// Misses of the data TLB.
-    pub dtlb: u64,
-}
-
-impl AddAssign for MachineCounters {
-    fn add_assign(&mut self, other: MachineCounters) {
-        self.instructions += other.instructions;
-        self.loads += other.loads;
-        self.stores += other.stores;
-        self.l1i += other.l1i;
-        self.l1d += other.l1d;
-        self.l2i += other.l2i;
-        self.l2d += other.l2d;
-        self.l3i += other.l3i;
-        self.l3d += other.l3d;
-        self.itlb += other.itlb;
-        self.dtlb += other.dtlb;
-    }
-}
-
-/// What happened between an earlier state of the counters and a later one.
-impl Sub for MachineCounters {
-    type Output = MachineCounters;
-
-    fn sub(self, earlier: MachineCounters) -> MachineCounters {
-        MachineCounters {
-            instructions: self.instructions - earlier.instructions,
-            loads: self.loads - earlier.loads,
-            stores: self.stores - earlier.stores,
-            l1i: self.l1i - earlier.l1i,
-            l1d: self.l1d - earlier.l1d,
-            l2i: self.l2i - earlier.l2i,
-            l2d: self.l2d - earlier.l2d,
-            l3i: self.l3i - earlier.l3i,
-            l3d: self.l3d - earlier.l3d,
-            itlb: self.itlb - earlier.itlb,
-            dtlb: self.dtlb - earlier.dtlb,
-        }
+counters! {
+    /// The counters of a machine for one mode.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct MachineCounters {
+        /// Instructions.
+        pub instructions: u64,
+        /// Loads.
+        pub loads: u64,
+        /// Stores.
+        pub stores: u64,
+        /// L1I misses.
+        pub l1i: MissCounts,
+        /// L1D misses.
+        pub l1d: MissCounts,
+        /// L2 misses of fetches; 0 without an L2.
+        pub l2i: MissCounts,
+        /// L2 misses of loads and stores; 0 without an L2.
+        pub l2d: MissCounts,
+        /// L3 misses of fetches; 0 without an L3.
+        pub l3i: MissCounts,
+        /// L3 misses of loads and stores; 0 without an L3.
+        pub l3d: MissCounts,
+        /// Misses of the instruction TLB.
+        pub itlb: u64,
+        /// Misses of the data TLB.
+        pub dtlb: u64,
     }
 }
 

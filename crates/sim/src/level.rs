@@ -10,7 +10,6 @@ use crate::access::CacheAccess;
 use crate::cache::Cache;
 use crate::geometry::CacheGeometry;
 use crate::line::{LineId, Mode, PerMode};
-use std::ops::{AddAssign, Sub};
 
 /// The one that uses a cache: the kernel or a user process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +40,7 @@ impl Requester {
     }
 
     /// The mode in which the requester executes.
-    pub fn mode(self) -> Mode {
+    pub(crate) fn mode(self) -> Mode {
         if self == Requester::KERNEL { Mode::Kernel } else { Mode::User }
     }
 }
@@ -57,16 +56,18 @@ pub enum MissCause {
     Other,
 }
 
-/// Misses of one mode, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct MissCounts {
-    /// Misses on lines that were never in the cache.
-    pub cold: u64,
-    /// Misses on lines that the same requester had evicted.
-    #[serde(rename = "self")]
-    pub own: u64,
-    /// Misses on lines that another requester had evicted.
-    pub other: u64,
+counters! {
+    /// Misses of one mode, by cause.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct MissCounts {
+        /// Misses on lines that were never in the cache.
+        pub cold: u64,
+        /// Misses on lines that the same requester had evicted.
+        #[serde(rename = "self")]
+        pub own: u64,
+        /// Misses on lines that another requester had evicted.
+        pub other: u64,
+    }
 }
 
 impl MissCounts {
@@ -82,26 +83,6 @@ impl MissCounts {
             MissCause::Cold => self.cold += 1,
             MissCause::Own => self.own += 1,
             MissCause::Other => self.other += 1,
-        }
-    }
-}
-
-impl AddAssign for MissCounts {
-    fn add_assign(&mut self, other: MissCounts) {
-        self.cold += other.cold;
-        self.own += other.own;
-        self.other += other.other;
-    }
-}
-
-impl Sub for MissCounts {
-    type Output = MissCounts;
-
-    fn sub(self, earlier: MissCounts) -> MissCounts {
-        MissCounts {
-            cold: self.cold - earlier.cold,
-            own: self.own - earlier.own,
-            other: self.other - earlier.other,
         }
     }
 }

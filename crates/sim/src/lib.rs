@@ -31,8 +31,10 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
+#[macro_use]
+mod counters;
 #[macro_use]
 mod replacement;
 

@@ -42,6 +42,28 @@ pub struct MachineModel {
 }
 
 impl MachineModel {
+    /// A machine of which only the L1I, with lines of `l1i_line` bytes, and the time are known.
+    pub fn l1i_only(
+        name: &str,
+        l1i: CacheGeometry,
+        l1i_line: u32,
+        time: SimpleModel,
+    ) -> MachineModel {
+        MachineModel {
+            name: name.to_owned(),
+            l1i,
+            l1i_line,
+            itlb: None,
+            time,
+            memory: None,
+            branch: None,
+            core: None,
+            coherence: None,
+            os_core: None,
+            clock: None,
+        }
+    }
+
     /// Whether the machine's core can be built, if it has one.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub struct Stalls {
 
 impl Stalls {
     /// All stalls.
-    pub fn total(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         self.l1i + self.l1d + self.l2i + self.l2d + self.tlb
     }
 }

@@ -19,12 +19,10 @@ fn machine(
     l2: Option<CacheDescription>,
     l3: Option<CacheDescription>,
 ) -> MachineModel {
+    let (size, ways, line) = l1i;
+    let l1i = CacheGeometry::cache(size, ways, line, Replacement::Lru).unwrap();
+    let time = SimpleModel::new(10.0, 0.3, 0.05).unwrap();
     MachineModel {
-        name: "test".to_owned(),
-        l1i: CacheGeometry::cache(l1i.0, l1i.1, l1i.2, Replacement::Lru).unwrap(),
-        l1i_line: l1i.2 as u32,
-        itlb: None,
-        time: SimpleModel::new(10.0, 0.3, 0.05).unwrap(),
         memory: Some(
             MemoryDescription::new(
                 l1d,
@@ -35,11 +33,7 @@ fn machine(
             )
             .unwrap(),
         ),
-        branch: None,
-        core: None,
-        coherence: None,
-        os_core: None,
-        clock: None,
+        ..MachineModel::l1i_only("test", l1i, line as u32, time)
     }
 }
 

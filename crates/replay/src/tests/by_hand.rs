@@ -22,21 +22,14 @@ const NOP8: &[u8] = &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
 
 /// 32-byte lines in four sets of one way; two pages.
 pub(super) fn machine() -> MachineModel {
+    let l1i = CacheGeometry::cache(128, 1, 32, Replacement::Lru).unwrap();
+    let time = SimpleModel::new(10.0, 0.0, 0.0).unwrap();
     MachineModel {
-        name: "small".to_owned(),
-        l1i: CacheGeometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
-        l1i_line: 32,
         itlb: Some(
             ItlbDescription::new(CacheGeometry::tlb(2, 2, Replacement::Lru).unwrap(), 4096, 4096)
                 .unwrap(),
         ),
-        memory: None,
-        branch: None,
-        core: None,
-        coherence: None,
-        os_core: None,
-        clock: None,
-        time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
+        ..MachineModel::l1i_only("small", l1i, 32, time)
     }
 }
 

@@ -13,12 +13,9 @@ use trace::{
 /// An L1D of two lines in one set, an L2 of four in one set, a TLB of two pages.
 fn machine() -> MachineModel {
     let cache = |size, ways| CacheDescription::new(size, ways, 64, Replacement::Lru).unwrap();
+    let l1i = CacheGeometry::cache(1024, 1, 64, Replacement::Lru).unwrap();
+    let time = SimpleModel::new(10.0, 0.3, 0.05).unwrap();
     MachineModel {
-        name: "by-hand".to_owned(),
-        l1i: CacheGeometry::cache(1024, 1, 64, Replacement::Lru).unwrap(),
-        l1i_line: 64,
-        itlb: None,
-        time: SimpleModel::new(10.0, 0.3, 0.05).unwrap(),
         memory: Some(
             MemoryDescription::new(
                 cache(128, 2),
@@ -29,11 +26,7 @@ fn machine() -> MachineModel {
             )
             .unwrap(),
         ),
-        branch: None,
-        core: None,
-        coherence: None,
-        os_core: None,
-        clock: None,
+        ..MachineModel::l1i_only("by-hand", l1i, 64, time)
     }
 }
 

@@ -126,21 +126,15 @@ pub(super) fn surroundings(memory: &mut GuestMemory, entry: u64) {
 }
 
 fn machines() -> Vec<MachineModel> {
+    let itlb = CacheGeometry::tlb(2, 1, Replacement::Lru).unwrap();
     let machine = |size, ways, line, replacement| MachineModel {
-        name: format!("{size}-{ways}-{line}"),
-        l1i: CacheGeometry::cache(size, ways, line, replacement).unwrap(),
-        l1i_line: line as u32,
-        itlb: Some(
-            ItlbDescription::new(CacheGeometry::tlb(2, 1, Replacement::Lru).unwrap(), 4096, 4096)
-                .unwrap(),
-        ),
-        memory: None,
-        branch: None,
-        core: None,
-        coherence: None,
-        os_core: None,
-        clock: None,
-        time: SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
+        itlb: Some(ItlbDescription::new(itlb, 4096, 4096).unwrap()),
+        ..MachineModel::l1i_only(
+            &format!("{size}-{ways}-{line}"),
+            CacheGeometry::cache(size, ways, line, replacement).unwrap(),
+            line as u32,
+            SimpleModel::new(30.0, 0.3, 0.05).unwrap(),
+        )
     };
     let mut machines = vec![
         machine(64, 1, 16, Replacement::Lru),

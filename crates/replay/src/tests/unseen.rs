@@ -7,19 +7,8 @@ use sim::{CacheGeometry, MachineModel, Replacement, SimpleModel};
 use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
 
 fn machine() -> MachineModel {
-    MachineModel {
-        name: "small".to_owned(),
-        l1i: CacheGeometry::cache(128, 1, 32, Replacement::Lru).unwrap(),
-        l1i_line: 32,
-        itlb: None,
-        memory: None,
-        branch: None,
-        core: None,
-        coherence: None,
-        os_core: None,
-        clock: None,
-        time: SimpleModel::new(10.0, 0.0, 0.0).unwrap(),
-    }
+    let l1i = CacheGeometry::cache(128, 1, 32, Replacement::Lru).unwrap();
+    MachineModel::l1i_only("small", l1i, 32, SimpleModel::new(10.0, 0.0, 0.0).unwrap())
 }
 
 /// A recording of translation blocks of one instruction each, executed in this order.

@@ -2,7 +2,6 @@
 
 use crate::coherent::description::CoherenceDescription;
 use crate::machine::MemoryDescription;
-use std::ops::{AddAssign, Sub};
 
 /// Why a core had to ask outside of its own caches for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,32 +37,6 @@ pub enum Supplier {
     Memory,
 }
 
-/// Defines counters with their sum and difference.
-macro_rules! counters {
-    ($(#[$attribute:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[derive(serde::Serialize, serde::Deserialize)]
-        pub struct $name {
-            $($(#[$doc])* pub $field: $type,)*
-        }
-
-        impl AddAssign for $name {
-            fn add_assign(&mut self, other: $name) {
-                $(self.$field += other.$field;)*
-            }
-        }
-
-        impl Sub for $name {
-            type Output = $name;
-
-            fn sub(self, earlier: $name) -> $name {
-                $name { $($field: self.$field - earlier.$field,)* }
-            }
-        }
-    };
-}
-
 impl Supplier {
     /// The cycles until this supplier has answered.
     pub fn latency(self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
@@ -78,59 +51,62 @@ impl Supplier {
 
 counters! {
     /// Misses by class.
-    ClassCounts {
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct ClassCounts {
         /// See [`MissClass::Cold`].
-        cold: u64,
+        pub cold: u64,
         /// See [`MissClass::Capacity`].
-        capacity: u64,
+        pub capacity: u64,
         /// See [`MissClass::TrueSharing`].
-        true_sharing: u64,
+        pub true_sharing: u64,
         /// See [`MissClass::FalseSharing`].
-        false_sharing: u64,
+        pub false_sharing: u64,
     }
 }
 
 counters! {
     /// Requests by who answered.
-    SupplierCounts {
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct SupplierCounts {
         /// See [`Supplier::LastLevel`].
-        last_level: u64,
+        pub last_level: u64,
         /// See [`Supplier::Core`].
-        core: u64,
+        pub core: u64,
         /// See [`Supplier::Cluster`].
-        cluster: u64,
+        pub cluster: u64,
         /// See [`Supplier::Memory`].
-        memory: u64,
+        pub memory: u64,
     }
 }
 
 counters! {
     /// The counters of a core for one mode.
-    CoreCounters {
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct CoreCounters {
         /// Instructions.
-        instructions: u64,
+        pub instructions: u64,
         /// Loads.
-        loads: u64,
+        pub loads: u64,
         /// Stores.
-        stores: u64,
+        pub stores: u64,
         /// Misses of the L1I.
-        l1i: u64,
+        pub l1i: u64,
         /// Misses of the L1D.
-        l1d: u64,
+        pub l1d: u64,
         /// Misses of the L2 on instructions.
-        l2_instructions: ClassCounts,
+        pub l2_instructions: ClassCounts,
         /// Misses of the L2 on data.
-        l2_data: ClassCounts,
+        pub l2_data: ClassCounts,
         /// Stores to a line that the core has, and may only read.
-        upgrades: u64,
+        pub upgrades: u64,
         /// Who supplied the lines that the L2 lacked.
-        supplied: SupplierCounts,
+        pub supplied: SupplierCounts,
         /// The farthest that had to answer an upgrade.
-        upgraded: SupplierCounts,
+        pub upgraded: SupplierCounts,
         /// Misses of the instruction TLB.
-        itlb: u64,
+        pub itlb: u64,
         /// Misses of the data TLB.
-        dtlb: u64,
+        pub dtlb: u64,
     }
 }
 
@@ -173,7 +149,7 @@ impl SupplierCounts {
     }
 
     /// The cycles until all answers were there, one after the other.
-    pub fn cycles(&self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
+    pub(crate) fn cycles(&self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
         let each = [
             (self.last_level, Supplier::LastLevel),
             (self.core, Supplier::Core),

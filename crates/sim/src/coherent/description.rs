@@ -68,7 +68,7 @@ pub enum CoherenceError {
 
 impl CoherenceDescription {
     /// The largest number of cores.
-    pub const MOST_CORES: u32 = 8;
+    pub(crate) const MOST_CORES: u32 = 8;
 
     /// Cores and what it costs to reach them, in cycles. With one cluster, `cluster_latency` is
     /// never used.

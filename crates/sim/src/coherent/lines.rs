@@ -11,7 +11,7 @@ impl LineParts {
     /// The parts of a line of `1 << line_log2` bytes that `size` bytes from `offset` on touch.
     /// Bytes behind the line's end are left out.
     #[inline]
-    pub fn new(offset: u32, size: u32, line_log2: u32) -> LineParts {
+    pub(crate) fn new(offset: u32, size: u32, line_log2: u32) -> LineParts {
         let part = line_log2.saturating_sub(6);
         let (first, last) = (offset >> part, (offset + size.max(1) - 1) >> part);
         let below = |bits: u32| u64::MAX.checked_shl(bits).map_or(u64::MAX, |above| !above);
@@ -85,22 +85,16 @@ pub struct SharedLine {
     pub counts: PerMode<SharingCounts>,
 }
 
-/// Coherence misses and upgrades.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SharingCounts {
-    /// Misses on what another core wrote.
-    pub true_sharing: u64,
-    /// Misses on what no other core wrote.
-    pub false_sharing: u64,
-    /// Upgrades.
-    pub upgrades: u64,
-}
-
-impl std::ops::AddAssign for SharingCounts {
-    fn add_assign(&mut self, other: SharingCounts) {
-        self.true_sharing += other.true_sharing;
-        self.false_sharing += other.false_sharing;
-        self.upgrades += other.upgrades;
+counters! {
+    /// Coherence misses and upgrades.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SharingCounts {
+        /// Misses on what another core wrote.
+        pub true_sharing: u64,
+        /// Misses on what no other core wrote.
+        pub false_sharing: u64,
+        /// Upgrades.
+        pub upgrades: u64,
     }
 }
 

@@ -11,12 +11,9 @@ use crate::time::{Latencies, SimpleModel};
 pub(crate) fn machine() -> MachineModel {
     let cache = |size, ways| CacheDescription::new(size, ways, 64, Lru).unwrap();
     let tlb = CacheGeometry::tlb(4, 4, Lru).unwrap();
+    let time = SimpleModel::new(0.0, 0.0, 0.0).unwrap();
     MachineModel {
-        name: "example".to_owned(),
-        l1i: cache(256, 2).geometry,
-        l1i_line: 64,
         itlb: Some(ItlbDescription::new(tlb, 2 << 20, 4096).unwrap()),
-        time: SimpleModel::new(0.0, 0.0, 0.0).unwrap(),
         memory: Some(
             MemoryDescription::new(
                 cache(256, 2),
@@ -27,11 +24,8 @@ pub(crate) fn machine() -> MachineModel {
             )
             .unwrap(),
         ),
-        branch: None,
         core: Some(core()),
-        coherence: None,
-        os_core: None,
-        clock: None,
+        ..MachineModel::l1i_only("example", cache(256, 2).geometry, 64, time)
     }
 }
 

@@ -204,11 +204,6 @@ impl Core {
         CoreSlots { dispatch: counters.slots, graduation: counters.graduation }
     }
 
-    /// The cycle of the dispatch.
-    pub fn cycle(&self) -> u64 {
-        self.window.cycle()
-    }
-
     /// The description of the core.
     pub fn description(&self) -> &CoreDescription {
         &self.description

@@ -12,23 +12,23 @@
 //! Input: the cycles of slots, in program order. Output: counts of uses and losses, which add up to
 //! all slots.
 
-use std::ops::{AddAssign, Sub};
-
-/// The slots of the dispatch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Slots {
-    /// A slot of the program was dispatched.
-    pub retiring: u64,
-    /// A mispredicted branch had not been executed yet.
-    pub bad_speculation: u64,
-    /// The front end delivered nothing in the whole cycle.
-    pub front_end_latency: u64,
-    /// The front end delivered, but fewer slots.
-    pub front_end_bandwidth: u64,
-    /// The back end had no room, and waited for data that the L1D lacked.
-    pub memory: u64,
-    /// The back end had no room for another reason.
-    pub core: u64,
+counters! {
+    /// The slots of the dispatch.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct Slots {
+        /// A slot of the program was dispatched.
+        pub retiring: u64,
+        /// A mispredicted branch had not been executed yet.
+        pub bad_speculation: u64,
+        /// The front end delivered nothing in the whole cycle.
+        pub front_end_latency: u64,
+        /// The front end delivered, but fewer slots.
+        pub front_end_bandwidth: u64,
+        /// The back end had no room, and waited for data that the L1D lacked.
+        pub memory: u64,
+        /// The back end had no room for another reason.
+        pub core: u64,
+    }
 }
 
 impl Slots {
@@ -41,47 +41,21 @@ impl Slots {
             + self.memory
             + self.core
     }
-
-    #[inline]
-    fn with(self, other: Slots, join: fn(u64, u64) -> u64) -> Slots {
-        Slots {
-            retiring: join(self.retiring, other.retiring),
-            bad_speculation: join(self.bad_speculation, other.bad_speculation),
-            front_end_latency: join(self.front_end_latency, other.front_end_latency),
-            front_end_bandwidth: join(self.front_end_bandwidth, other.front_end_bandwidth),
-            memory: join(self.memory, other.memory),
-            core: join(self.core, other.core),
-        }
-    }
 }
 
-impl AddAssign for Slots {
-    #[inline]
-    fn add_assign(&mut self, other: Slots) {
-        *self = self.with(other, |a, b| a + b);
+counters! {
+    /// The slots of the graduation, as SimOS divides them.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct GraduationSlots {
+        /// A slot of the program graduated.
+        pub busy: u64,
+        /// The oldest slot waited for data that the L1D lacked.
+        pub data: u64,
+        /// The window was empty, and the front end waited for a line that the L1I lacked.
+        pub instruction: u64,
+        /// Any other reason.
+        pub pipeline: u64,
     }
-}
-
-impl Sub for Slots {
-    type Output = Slots;
-
-    #[inline]
-    fn sub(self, earlier: Slots) -> Slots {
-        self.with(earlier, |a, b| a - b)
-    }
-}
-
-/// The slots of the graduation, as SimOS divides them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct GraduationSlots {
-    /// A slot of the program graduated.
-    pub busy: u64,
-    /// The oldest slot waited for data that the L1D lacked.
-    pub data: u64,
-    /// The window was empty, and the front end waited for a line that the L1I lacked.
-    pub instruction: u64,
-    /// Any other reason.
-    pub pipeline: u64,
 }
 
 impl GraduationSlots {
@@ -89,60 +63,16 @@ impl GraduationSlots {
     pub fn total(&self) -> u64 {
         self.busy + self.data + self.instruction + self.pipeline
     }
-
-    #[inline]
-    fn with(self, other: GraduationSlots, join: fn(u64, u64) -> u64) -> GraduationSlots {
-        GraduationSlots {
-            busy: join(self.busy, other.busy),
-            data: join(self.data, other.data),
-            instruction: join(self.instruction, other.instruction),
-            pipeline: join(self.pipeline, other.pipeline),
-        }
-    }
 }
 
-impl AddAssign for GraduationSlots {
-    #[inline]
-    fn add_assign(&mut self, other: GraduationSlots) {
-        *self = self.with(other, |a, b| a + b);
-    }
-}
-
-impl Sub for GraduationSlots {
-    type Output = GraduationSlots;
-
-    #[inline]
-    fn sub(self, earlier: GraduationSlots) -> GraduationSlots {
-        self.with(earlier, |a, b| a - b)
-    }
-}
-
-/// The slots of both kinds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct CoreSlots {
-    /// The slots of the dispatch.
-    pub dispatch: Slots,
-    /// The slots of the graduation.
-    pub graduation: GraduationSlots,
-}
-
-impl AddAssign for CoreSlots {
-    #[inline]
-    fn add_assign(&mut self, other: CoreSlots) {
-        self.dispatch += other.dispatch;
-        self.graduation += other.graduation;
-    }
-}
-
-impl Sub for CoreSlots {
-    type Output = CoreSlots;
-
-    #[inline]
-    fn sub(self, earlier: CoreSlots) -> CoreSlots {
-        CoreSlots {
-            dispatch: self.dispatch - earlier.dispatch,
-            graduation: self.graduation - earlier.graduation,
-        }
+counters! {
+    /// The slots of both kinds.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    pub struct CoreSlots {
+        /// The slots of the dispatch.
+        pub dispatch: Slots,
+        /// The slots of the graduation.
+        pub graduation: GraduationSlots,
     }
 }
 

@@ -292,11 +292,6 @@ impl Window {
     pub(super) fn complete(&self) -> u64 {
         if self.open { self.slot.complete.cycle() } else { self.dispatch.cycle() }
     }
-
-    /// The cycle of the dispatch.
-    pub(super) fn cycle(&self) -> u64 {
-        self.dispatch.cycle()
-    }
 }
 
 #[inline]
