@@ -1,5 +1,5 @@
-//! What every command needs of the host: whole files, the files of a recording, scratch directories,
-//! programs, Ctrl-C, standard output, progress on a terminal.
+//! What every command needs of the host: whole files, the files of a recording, scratch
+//! directories, programs, Ctrl-C, standard output, progress on a terminal.
 //!
 //! Input: paths and commands. This crate knows no kernels and no file formats.
 //!

@@ -3,7 +3,7 @@
 //! Gives paths. Never reads what lies there: `docs/reference/recording-format.md` describes the
 //! trace.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The directory of a recording, made or to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,11 +23,6 @@ impl Recording {
     /// The recording in a directory, which need not exist.
     pub fn at(directory: impl Into<PathBuf>) -> Recording {
         Recording { directory: directory.into() }
-    }
-
-    /// The recording's directory.
-    pub fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Whether there is a recording.

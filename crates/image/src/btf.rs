@@ -224,21 +224,26 @@ mod tests {
 
     #[test]
     fn damaged_sections_do_not_panic() {
-        let good = section();
+        read_damaged(&section(), |btf, _| {
+            let _ = (btf.offset("task", "b"), btf.enumerator("one"));
+        });
+    }
+
+    /// Damages bytes of `good` and cuts some copies off, and gives what can still be parsed to
+    /// `read`, with random bits.
+    pub(super) fn read_damaged(good: &[u8], read: impl Fn(&Btf<'_>, u64)) {
         let mut state = 11u64;
         for _ in 0..20_000 {
-            let mut bytes = good.clone();
+            let mut bytes = good.to_vec();
             for _ in 0..1 + state % 3 {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let at = (state >> 33) as usize % bytes.len();
                 bytes[at] = (state >> 20) as u8;
             }
-            bytes.truncate(
-                bytes.len()
-                    - if state >> 61 == 0 { (state >> 40) as usize % bytes.len() } else { 0 },
-            );
+            let lost = if state >> 61 == 0 { (state >> 40) as usize % bytes.len() } else { 0 };
+            bytes.truncate(bytes.len() - lost);
             if let Ok(btf) = Btf::parse(&bytes) {
-                let _ = (btf.offset("task", "b"), btf.enumerator("one"));
+                read(&btf, state);
             }
         }
     }

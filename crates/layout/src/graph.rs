@@ -160,7 +160,7 @@ impl BlockId {
 
 impl FunctionId {
     /// The index into `Graph::functions`.
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }

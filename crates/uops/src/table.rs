@@ -108,7 +108,8 @@ impl UopTable {
     }
 
     /// The number of forms of instructions.
-    pub fn forms(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn forms(&self) -> usize {
         self.places.len()
     }
 

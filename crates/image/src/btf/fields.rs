@@ -236,6 +236,7 @@ impl Btf<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::btf::tests::read_damaged;
     use crate::examples::btf_section;
 
     const STRINGS: &[u8] = b"\0int\0u64\0counts\0lock\0val\0seen\0flag\0each\0list\0";
@@ -335,22 +336,13 @@ mod tests {
 
     #[test]
     fn damaged_sections_do_not_panic() {
-        let good = section();
-        let mut state = 7_u64;
-        for _ in 0..20_000 {
-            let mut bytes = good.clone();
-            for _ in 0..1 + state % 3 {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let at = (state >> 33) as usize % bytes.len();
-                bytes[at] = (state >> 20) as u8;
-            }
-            let Ok(btf) = Btf::parse(&bytes) else { continue };
+        read_damaged(&section(), |btf, random| {
             for name in ["counts", "list"] {
                 if let Ok(Some(kind)) = btf.variable(name) {
-                    let _ = btf.field_at(kind, state >> 58, 1 << (state >> 61));
+                    let _ = btf.field_at(kind, random >> 58, 1 << (random >> 61));
                     let _ = btf.field_named(kind, "[1].each[2]");
                 }
             }
-        }
+        });
     }
 }

@@ -110,7 +110,7 @@ pub struct ElfRelocation {
 impl ElfRelocation {
     /// Whether objtool disabled the relocation (`R_X86_64_NONE`) after it wrote the field itself.
     /// Such a relocation refers to nothing. The emitter copies it.
-    pub fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.kind == elf::R_X86_64_NONE
     }
 

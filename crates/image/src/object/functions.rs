@@ -69,6 +69,21 @@ pub struct TextFunction {
     pub whole: Option<WholeReason>,
 }
 
+impl TextFunction {
+    /// The stretch from the offset `at` to `end`, which no symbol names.
+    pub(super) fn nameless(at: u32, end: u32) -> TextFunction {
+        TextFunction {
+            symbol: None,
+            at,
+            end,
+            lead: 0,
+            spare: 0,
+            lead_named: false,
+            whole: Some(WholeReason::Nameless),
+        }
+    }
+}
+
 /// The functions of `code`, ascending and disjoint.
 ///
 /// A symbol without a size that lies inside a function makes that function

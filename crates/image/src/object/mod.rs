@@ -128,16 +128,6 @@ impl<'a> KernelObject<'a> {
         })
     }
 
-    /// The size of an object's `.text`.
-    ///
-    /// # Errors
-    /// The bytes are not a relocatable kernel object, or it has no `.text`.
-    pub fn text_size(data: &[u8]) -> Result<u64> {
-        let elf = Elf::parse(data)?;
-        let text = elf.by_name(".text").context("no .text section")?;
-        Ok(elf.section(text).size)
-    }
-
     /// The piece whose padding or code contains `at`, or whose code ends at `at`.
     pub fn piece_at(&self, at: u32) -> Option<usize> {
         let index =
@@ -220,15 +210,7 @@ fn decode_text(
         .collect();
     for (&(from, to, named), code) in stretches.iter().zip(&decoded) {
         if !named && !code.iter().all(|i| i.is_padding() && !i.linked) {
-            functions.push(TextFunction {
-                symbol: None,
-                at: from,
-                end: to,
-                lead: 0,
-                spare: 0,
-                lead_named: false,
-                whole: Some(WholeReason::Nameless),
-            });
+            functions.push(TextFunction::nameless(from, to));
         }
     }
     functions.sort_by_key(|f| f.at);
@@ -272,15 +254,7 @@ fn name_referenced_gaps(
             && r.target < to
             && !behind_code
         {
-            found.push(TextFunction {
-                symbol: None,
-                at: from,
-                end: to,
-                lead: 0,
-                spare: 0,
-                lead_named: false,
-                whole: Some(WholeReason::Nameless),
-            });
+            found.push(TextFunction::nameless(from, to));
         }
     }
     functions.extend(found);

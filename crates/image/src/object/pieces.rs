@@ -103,7 +103,7 @@ pub struct CutCode {
 }
 
 /// Cuts a code section of `size` bytes into pieces.
-pub fn cut(
+pub(crate) fn cut(
     size: u32,
     code: &[DecodedInstruction],
     mut functions: Vec<TextFunction>,

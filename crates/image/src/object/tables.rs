@@ -149,7 +149,7 @@ fn format_of(name: &str) -> TableFormat {
 ///
 /// # Errors
 /// A table refers to code in a way that Kernlane does not understand.
-pub fn read(
+pub(crate) fn read(
     elf: &Elf<'_>,
     code: SectionId,
     relocations: &[Vec<ElfRelocation>],

@@ -166,16 +166,21 @@ fn functions_within_reach(graph: &Graph) -> Result<(), InputError> {
     at_most(MOST_BLOCKS_OF_A_FUNCTION, "opts", "blocks in one function", largest)
 }
 
+/// The hot code of a graph that OptS can lay out with these parameters.
+fn hot_code<'g>(graph: &'g Graph, parameters: &OptSParameters) -> Result<HotCode<'g>, InputError> {
+    validate(graph)?;
+    functions_within_reach(graph)?;
+    parameters.validate()?;
+    Ok(HotCode::new(graph))
+}
+
 /// Grows sequences from the seeds and places them one behind the other, around the SelfConfFree
 /// areas. Cold code fills these areas or follows in its original order.
 ///
 /// # Errors
 /// The graph or a parameter breaks a rule, or a function has too many blocks.
 pub fn opts(graph: &Graph, parameters: &OptSParameters) -> Result<Ordered, InputError> {
-    validate(graph)?;
-    functions_within_reach(graph)?;
-    parameters.validate()?;
-    let hot = HotCode::new(graph);
+    let hot = hot_code(graph, parameters)?;
     let transitions = transitions::Transitions::new(&hot);
     let sequences = sequences::sequences(&hot, &transitions, parameters);
     Ok(hot.finish(logical_caches::place(&hot, &transitions, sequences.order, parameters)))
@@ -203,10 +208,7 @@ pub fn classes(
     graph: &Graph,
     parameters: &OptSParameters,
 ) -> Result<Vec<Option<BlockClass>>, InputError> {
-    validate(graph)?;
-    functions_within_reach(graph)?;
-    parameters.validate()?;
-    let hot = HotCode::new(graph);
+    let hot = hot_code(graph, parameters)?;
     let transitions = transitions::Transitions::new(&hot);
     let sequences = sequences::sequences(&hot, &transitions, parameters);
     let popular = logical_caches::popular(&hot, &transitions, &sequences.order, parameters);
