@@ -203,19 +203,19 @@ impl<'d> KernelFile<'d> {
     }
 
     /// The number of the section that holds `addr`.
-    pub fn section_index(&self, addr: u64) -> Option<usize> {
+    pub(crate) fn section_index(&self, addr: u64) -> Option<usize> {
         let after = self.sections.partition_point(|s| s.addr <= addr);
         let index = after.checked_sub(1)?;
         (addr < self.sections[index].end()).then_some(index)
     }
 
     /// The section with this name.
-    pub fn section(&self, name: &str) -> Option<&KernelSection<'d>> {
+    pub(crate) fn section(&self, name: &str) -> Option<&KernelSection<'d>> {
         self.sections.iter().find(|s| s.name == name)
     }
 
     /// The bytes from `addr` to the end of its section's bytes in the file.
-    pub fn tail(&self, addr: u64) -> Option<&'d [u8]> {
+    pub(crate) fn tail(&self, addr: u64) -> Option<&'d [u8]> {
         let section = self.section_at(addr)?;
         section.data.get((addr - section.addr) as usize..)
     }

@@ -38,12 +38,12 @@ pub struct Findings {
 
 impl Findings {
     /// Counts `count` proofs of a kind.
-    pub fn prove(&mut self, kind: &'static str, count: u64) {
+    pub(crate) fn prove(&mut self, kind: &'static str, count: u64) {
         *self.proved.entry(kind).or_default() += count;
     }
 
     /// Adds a difference.
-    pub fn differ(
+    pub(crate) fn differ(
         &mut self,
         kind: &'static str,
         old: Option<u64>,
@@ -59,7 +59,7 @@ impl Findings {
     }
 
     /// Counts a proof if `equal`; otherwise adds the difference that `what` describes.
-    pub fn expect(
+    pub(crate) fn expect(
         &mut self,
         equal: bool,
         kind: &'static str,
@@ -100,7 +100,7 @@ impl Findings {
     }
 
     /// The number of differences.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.differing.values().sum()
     }
 

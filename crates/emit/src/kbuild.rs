@@ -37,7 +37,7 @@ pub enum KernelTarget {
 
 impl KernelTarget {
     /// The results of linking such a kernel, by their paths in a tree. `vmlinux` comes first.
-    pub fn results(self) -> &'static [&'static str] {
+    pub(crate) fn results(self) -> &'static [&'static str] {
         match self {
             KernelTarget::X86 => &install::BOOTABLE,
             KernelTarget::UserMode => &install::PROGRAM,
@@ -45,7 +45,7 @@ impl KernelTarget {
     }
 
     /// The target of the kernel in a tree.
-    pub fn of(tree: &Path) -> KernelTarget {
+    pub(crate) fn of(tree: &Path) -> KernelTarget {
         match has_option(tree, "CONFIG_UML=y") {
             true => KernelTarget::UserMode,
             false => KernelTarget::X86,
@@ -169,7 +169,7 @@ impl BuildTree {
     }
 
     /// The target of the kernel.
-    pub fn machine(&self) -> KernelTarget {
+    pub(crate) fn machine(&self) -> KernelTarget {
         self.machine
     }
 
@@ -190,7 +190,7 @@ impl BuildTree {
     ///
     /// # Errors
     /// A program of the build fails, or a file cannot be written.
-    pub fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
+    pub(crate) fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
         self.fill(scratch)?;
         fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
         if self.links_archive() {

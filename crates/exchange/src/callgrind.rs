@@ -76,7 +76,7 @@ pub(crate) const CALLGRIND: Format = Format {
 };
 
 /// `command`: what was recorded, for people.
-pub fn callgrind(tree: &CallTree, events: CallgrindEvents, command: &str) -> String {
+pub(crate) fn callgrind(tree: &CallTree, events: CallgrindEvents, command: &str) -> String {
     let entries = entries(tree);
     let mut total = CallCost::default();
     entries.values().for_each(|entry| total += entry.own);

@@ -1,7 +1,7 @@
 //! Converts profiles to files of other tools, and back. Each format has its own file.
 //!
-//! Input: a profile with its image, or a recording. Output: a file for another tool, or the reverse.
-//! This crate measures nothing and changes no count.
+//! Input: a profile with its image, or a recording. Output: a file for another tool, or the
+//! reverse. This crate measures nothing and changes no count.
 //!
 //! ```
 //! use kernlane_exchange::branches::Branches;
@@ -12,8 +12,8 @@
 //! assert_eq!((branches.total(), branches.straight[&(0x20, 0x30)]), (4, 2));
 //! ```
 //!
-//! To add a format: a file with a function and a [`Format`], its line in the table `formats!` below,
-//! and a check with the tool itself in `xtask/src/export_test`.
+//! To add a format: a file with a function and a [`Format`], its line in the table `formats!`
+//! below, and a check with the tool itself in `xtask/src/export_test`.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
@@ -64,7 +64,8 @@ pub enum Make {
     Tables,
 }
 
-/// Makes the modules of the formats, and [`FORMATS`], of one table: a module, and the formats in it.
+/// Makes the modules of the formats, and [`FORMATS`], of one table: a module, and the formats in
+/// it.
 macro_rules! formats {
     ($($visibility:vis $module:ident: $($format:ident),+;)*) => {
         $($visibility mod $module;)*
@@ -100,7 +101,7 @@ impl ExportSubject<'_> {
     ///
     /// # Errors
     /// The profile contains an address at which the image has no block.
-    pub fn blocks(&self) -> Result<Vec<(BlockIndex, u64)>> {
+    pub(crate) fn blocks(&self) -> Result<Vec<(BlockIndex, u64)>> {
         let ran = self.profile.blocks.iter().filter(|&(_, &count)| count > 0);
         ran.map(|(&addr, &count)| Ok((self.block(addr)?, count))).collect()
     }
@@ -109,7 +110,7 @@ impl ExportSubject<'_> {
     ///
     /// # Errors
     /// There is no such block.
-    pub fn block(&self, addr: LinkAddr) -> Result<BlockIndex> {
+    pub(crate) fn block(&self, addr: LinkAddr) -> Result<BlockIndex> {
         let block = self.image.block_at(addr).filter(|&block| self.image.block(block).addr == addr);
         block.with_context(|| {
             format!(

@@ -35,7 +35,7 @@ impl UopCode {
     ///
     /// # Errors
     /// There is no such table of uops.
-    pub fn new(core: &CoreDescription) -> Result<UopCode> {
+    pub(crate) fn new(core: &CoreDescription) -> Result<UopCode> {
         let table = UopTable::find(&core.uop_table)?;
         let atomic_latency = core.memory.atomic_latency as u16;
         let mut uops = Vec::new();
@@ -45,7 +45,7 @@ impl UopCode {
     }
 
     /// Learns a translation. Translations come in the order of their ids.
-    pub fn define(&mut self, translation: &Translation) {
+    pub(crate) fn define(&mut self, translation: &Translation) {
         let code: Vec<&[u8]> = translation.code_by_instruction().map(|(_, bytes)| bytes).collect();
         let made =
             self.table.translate(translation.addr.0, &code, self.atomic_latency, &mut self.uops);
@@ -54,7 +54,7 @@ impl UopCode {
     }
 
     /// The uops that instructions name.
-    pub fn uops(&self) -> &[Uop] {
+    pub(crate) fn uops(&self) -> &[Uop] {
         &self.uops
     }
 
@@ -99,7 +99,7 @@ pub struct CoreBlocks {
 
 impl CoreBlocks {
     /// No block yet; `None` when the machine has no core.
-    pub fn new(machine: &MachineModel) -> Option<CoreBlocks> {
+    pub(crate) fn new(machine: &MachineModel) -> Option<CoreBlocks> {
         let core = machine.core.as_ref()?;
         let itlb: &ItlbDescription = machine.itlb.as_ref()?;
         let uop_cache = core.front_end.uop_cache.map_or(1, |cache| cache.geometry.sets());
@@ -123,7 +123,7 @@ impl CoreBlocks {
     ///
     /// # Errors
     /// There is more code than a simulation can number.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         fragment: &Fragment,
         moved: &MovedFragment,
@@ -222,7 +222,7 @@ impl CoreBlocks {
 
     /// The block of a fragment, whether an interruption follows, and whether no instruction of its
     /// translation runs.
-    pub fn block(&self, fragment: FragmentId) -> (CoreBlock<'_>, bool, bool) {
+    pub(crate) fn block(&self, fragment: FragmentId) -> (CoreBlock<'_>, bool, bool) {
         let place = &self.blocks[fragment.0 as usize];
         let range = |range: &Range<u32>| range.start as usize..range.end as usize;
         let block = CoreBlock {
@@ -237,7 +237,7 @@ impl CoreBlocks {
 
     /// How often instructions ran that the table of uops does not know, by mnemonic. `counts`: how
     /// often each fragment ran.
-    pub fn unknown(&self, counts: &[u64]) -> BTreeMap<String, u64> {
+    pub(crate) fn unknown(&self, counts: &[u64]) -> BTreeMap<String, u64> {
         let mut unknown = BTreeMap::new();
         for (fragment, name) in &self.unknown {
             let times = counts.get(fragment.0 as usize).copied().unwrap_or(0);

@@ -23,7 +23,8 @@ pub struct CoreCounts {
     /// Executions of instructions that the table of uops does not know, by mnemonic.
     pub unknown: BTreeMap<String, u64>,
     /// The slots by the old address of the translation block, ascending. Their sum is that of both
-    /// modes. A lost slot counts for the block that ends the wait, the last ones for the last block.
+    /// modes. A lost slot counts for the block that ends the wait, the last ones for the last
+    /// block.
     pub slots_at: Vec<(RunAddr, CoreSlots)>,
 }
 

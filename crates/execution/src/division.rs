@@ -48,7 +48,7 @@ pub enum LineTag {
 impl SetDivision {
     /// The place of the line with this number. `sets` is the number of sets in the cache, a power
     /// of two, above the number of reserved sets.
-    pub fn place(&self, line: u64, mode: Mode, sets: u32) -> LinePlace {
+    pub(crate) fn place(&self, line: u64, mode: Mode, sets: u32) -> LinePlace {
         let among = |first: u32, sets: u32| LinePlace {
             set: first + (line % u64::from(sets)) as u32,
             tag: LineTag::Shared(line / u64::from(sets)),

@@ -120,7 +120,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Names every condition in which the checkpoint differs from the recording.
-    pub fn fits(&self, wanted: &RecordingConditions) -> Result<()> {
+    pub(crate) fn fits(&self, wanted: &RecordingConditions) -> Result<()> {
         let differences = differences(
             &serde_json::to_value(&self.summary.conditions)?,
             &serde_json::to_value(wanted)?,

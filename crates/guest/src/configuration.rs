@@ -64,7 +64,7 @@ pub(crate) const CPU_OF_RECORDINGS: &str = "max,-erms,-fsrm";
 
 impl Boot {
     /// A guest with one CPU, 512 MB, no KASLR, the host's clock, no plugin, and ten minutes.
-    pub fn new(kernel: PathBuf, initramfs: PathBuf) -> Boot {
+    pub(crate) fn new(kernel: PathBuf, initramfs: PathBuf) -> Boot {
         Boot {
             kernel,
             initramfs,

@@ -44,7 +44,7 @@ pub struct GuestContents {
 }
 
 /// A root file system that was made.
-pub struct Initramfs {
+pub(crate) struct Initramfs {
     pub path: PathBuf,
     /// The SHA-256 of the file, hex.
     pub sha256: String,
@@ -119,7 +119,7 @@ impl GuestContents {
     ///
     /// # Errors
     /// A package cannot be downloaded or unpacked, or a file cannot be written.
-    pub fn build(&self, cache: &Path, directory: &Path) -> Result<Initramfs> {
+    pub(crate) fn build(&self, cache: &Path, directory: &Path) -> Result<Initramfs> {
         let packages = packages::resolve(&self.packages)?;
         let debs = packages::fetch(&packages, &cache.join("debs"))?;
         let path = directory.join(format!("{}.cpio", self.key(&packages)));

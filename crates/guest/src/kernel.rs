@@ -255,7 +255,7 @@ impl GuestKernel {
     ///
     /// # Errors
     /// The vmlinux cannot be read.
-    pub fn values(&self) -> Result<Vec<(&'static str, LinkAddr)>> {
+    pub(crate) fn values(&self) -> Result<Vec<(&'static str, LinkAddr)>> {
         with_elf(&self.vmlinux, |elf| {
             let found = elf.symbols().filter_map(|symbol| {
                 let name = VALUES.into_iter().find(|name| symbol.name() == Ok(name))?;

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 /// A package as apt resolved it. `file` contains its name, version and architecture.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Package {
+pub(crate) struct Package {
     pub name: String,
     pub version: String,
     /// Its file name in the cache, for example `dash_0.5.12-2_amd64.deb`.

@@ -72,7 +72,7 @@ impl Qemu {
     ///
     /// # Errors
     /// The guest's parts do not fit together: for example a plugin with several CPUs.
-    pub fn command(&self, boot: &Boot, directory: &Path) -> Result<Command> {
+    pub(crate) fn command(&self, boot: &Boot, directory: &Path) -> Result<Command> {
         let mut command = Command::new(&self.program);
         command.args(arguments(boot)?);
         command.arg("-kernel").arg(&boot.kernel).arg("-initrd").arg(&boot.initramfs);

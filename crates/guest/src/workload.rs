@@ -200,7 +200,7 @@ impl Workload {
     }
 
     /// The workload as a guest with this number of CPUs runs it.
-    pub fn on_cpus(&self, cpus: CpuCount) -> Workload {
+    pub(crate) fn on_cpus(&self, cpus: CpuCount) -> Workload {
         let mut changed = self.clone();
         if cpus != CpuCount::ONE
             && let Some(several) = changed.several_cpus.take()

@@ -179,7 +179,7 @@ impl Device {
     /// # Errors
     /// The module refuses the group. The message says why and where. The kernel's code is what it
     /// was.
-    pub fn install(
+    pub(crate) fn install(
         &self,
         module: &str,
         functions: &[RawFunction],
@@ -228,7 +228,7 @@ impl Device {
     ///
     /// # Errors
     /// There is no such group, or it has fewer counters.
-    pub fn counters(&self, module: &str, count: usize) -> Result<Vec<u64>> {
+    pub(crate) fn counters(&self, module: &str, count: usize) -> Result<Vec<u64>> {
         let mut sums = vec![0u64; count];
         let mut counters = RawCounters {
             module: raw_group(module)?.module,

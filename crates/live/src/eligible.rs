@@ -110,7 +110,7 @@ const DEAD_CPUS: &str = "play_dead";
 ///
 /// # Errors
 /// Why it is left alone.
-pub fn decide(
+pub(crate) fn decide(
     kernel: &LinkedKernel<'_>,
     index: usize,
     live: &[u8],
@@ -157,7 +157,7 @@ pub fn decide(
 ///
 /// # Errors
 /// Why not.
-pub fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutCode, Unfit> {
+pub(crate) fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutCode, Unfit> {
     let function = &kernel.functions[index];
     if let Some(reason) = function.whole {
         return Err(Unfit::Whole(reason));

@@ -123,7 +123,7 @@ impl<'k, 'd> Group<'k, 'd> {
     }
 
     /// Entry and offset of the jump of each member, by offsets in `.text`.
-    pub fn entries(&self) -> Vec<(u32, u32)> {
+    pub(crate) fn entries(&self) -> Vec<(u32, u32)> {
         let functions = &self.original.functions;
         self.members.iter().map(|&(f, patch_at)| (functions[f as usize].at, patch_at)).collect()
     }
@@ -183,7 +183,7 @@ impl<'k, 'd> Group<'k, 'd> {
     }
 
     /// The edges between the blocks of the group, as the code has them.
-    pub fn edges(&self) -> Vec<(u32, u32, EdgeKind)> {
+    pub(crate) fn edges(&self) -> Vec<(u32, u32, EdgeKind)> {
         flow::edges(&self.original.pieces, &self.original.sites)
     }
 }

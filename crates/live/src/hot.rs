@@ -48,7 +48,12 @@ pub fn group(
 }
 
 /// How often a block must have run to be hot: more than a part of the root's calls.
-pub fn limit(kernel: &LinkedKernel<'_>, profile: &Profile, root: usize, threshold: f64) -> f64 {
+pub(crate) fn limit(
+    kernel: &LinkedKernel<'_>,
+    profile: &Profile,
+    root: usize,
+    threshold: f64,
+) -> f64 {
     let entry = kernel.link_address(kernel.functions[root].at);
     profile.blocks.get(&entry).copied().unwrap_or(0) as f64 * threshold
 }

@@ -73,7 +73,7 @@ pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<LoaderFacts<'a>> {
 ///
 /// # Errors
 /// Memory cannot be read.
-pub fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
+pub(crate) fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<u32> {
     for &site in kernel.tables.calls.iter().take(64) {
         let (file, live) = (kernel.bytes(LinkAddr(site), 5), memory.read(LinkAddr(site), 5)?);
         if file.is_some_and(|file| file[0] == 0xe8 && live[0] == 0xe8 && file != live) {
@@ -166,11 +166,6 @@ fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at
 }
 
 impl PreparedGroup {
-    /// The members' entries, ascending.
-    pub fn entries(&self) -> impl Iterator<Item = LinkAddr> + '_ {
-        self.functions.iter().map(|m| m.entry)
-    }
-
     /// Keeps the entries and callers of all functions but `roots` as they are: only copies enter
     /// the other copies.
     ///

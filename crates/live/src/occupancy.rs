@@ -59,7 +59,7 @@ impl InstructionCacheGeometry {
     }
 
     /// The size of the cache in bytes.
-    pub fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.sets * self.ways * self.line
     }
 }

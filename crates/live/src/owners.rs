@@ -64,7 +64,7 @@ impl Owners {
 
 /// An address of the kernel as `FUNCTION+0xOFFSET`, or as a number when /proc/kallsyms does not
 /// tell.
-pub fn place(address: u64) -> String {
+pub(crate) fn place(address: u64) -> String {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     place_among(&symbols, address).unwrap_or_else(|| format!("{address:#x}"))
 }

@@ -44,7 +44,7 @@ impl RunningKernel {
     ///
     /// # Errors
     /// The memory is not in `/proc/kcore`, or cannot be read.
-    pub fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
         let addr = at.0.wrapping_add(self.slide);
         let end = addr.saturating_add(len as u64);
         let segment = self
@@ -70,7 +70,7 @@ impl RunningKernel {
 ///
 /// # Errors
 /// It gives none.
-pub fn build_id() -> Result<BuildId> {
+pub(crate) fn build_id() -> Result<BuildId> {
     let notes = std::fs::read("/sys/kernel/notes").context("reading /sys/kernel/notes")?;
     note_of_build_id(&notes).context("the running kernel tells no build id in /sys/kernel/notes")
 }

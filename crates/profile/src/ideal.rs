@@ -120,13 +120,13 @@ impl CacheUnits {
     }
 
     /// The block that a unit stands for; `None` for a line.
-    pub fn block(&self, unit: CacheUnit) -> Option<BlockIndex> {
+    pub(crate) fn block(&self, unit: CacheUnit) -> Option<BlockIndex> {
         self.blocks[unit as usize]
     }
 
     /// Turns counts of pairs of movable units into counts by block address, the lower address
     /// first.
-    pub fn by_address(
+    pub(crate) fn by_address(
         &self,
         image: &Image,
         counts: &HashMap<(CacheUnit, CacheUnit), u64>,
@@ -212,7 +212,7 @@ impl IdealCache {
     /// The units fetched after the last fetch of `unit`, the latest first; none if `unit` is not
     /// cached.
     #[inline]
-    pub fn since(&self, unit: CacheUnit) -> impl Iterator<Item = CacheUnit> + '_ {
+    pub(crate) fn since(&self, unit: CacheUnit) -> impl Iterator<Item = CacheUnit> + '_ {
         let stop = if self.inside[unit as usize] { unit + 1 } else { self.older[HEAD] };
         let later = std::iter::successors(Some(self.older[HEAD]), |&entry| {
             Some(self.older[entry as usize])

@@ -190,7 +190,7 @@ impl Overview {
 }
 
 /// The kernel's functions, the most instructions first.
-pub fn functions(tree: &CallTree) -> Vec<FunctionCostRow> {
+pub(crate) fn functions(tree: &CallTree) -> Vec<FunctionCostRow> {
     let mut rows: BTreeMap<u32, FunctionCostRow> = BTreeMap::new();
     let mut inclusive = vec![0; tree.nodes.len()];
     for (node, cost) in
@@ -236,7 +236,7 @@ fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
 }
 
 /// The flame graph of a call tree.
-pub fn flame(tree: &CallTree) -> FlameGraph {
+pub(crate) fn flame(tree: &CallTree) -> FlameGraph {
     let total = |service: &ServiceCalls| -> u64 {
         service.costs.iter().map(|(_, cost)| cost.instructions).sum()
     };

@@ -57,7 +57,7 @@ pub(crate) fn displacement(counter: usize) -> [u8; 4] {
 }
 
 /// `struct kernlane_cookies` for this number of counters. Empty if there are none.
-pub fn section(counters: usize) -> Vec<u8> {
+pub(crate) fn section(counters: usize) -> Vec<u8> {
     if counters == 0 {
         return Vec::new();
     }

@@ -39,12 +39,12 @@ const COUNT_KEEPING_FLAGS: [u8; 22] = [
 
 impl BlockCounter {
     /// The instructions that count.
-    pub fn code(&self) -> &'static [u8] {
+    pub(crate) fn code(&self) -> &'static [u8] {
         if self.keeps_flags { &COUNT_KEEPING_FLAGS } else { &COUNT }
     }
 
     /// The length of the instructions.
-    pub fn bytes(&self) -> u8 {
+    pub(crate) fn bytes(&self) -> u8 {
         self.code().len() as u8
     }
 

@@ -16,7 +16,8 @@ mod write;
 pub use counters::BlockCounter;
 pub(crate) use counters::COUNTS;
 pub(crate) use order::cuts_of;
-pub use order::{order_of, two_regions};
+pub(crate) use order::order_of;
+pub use order::two_regions;
 
 use anyhow::{Context, Result};
 use image::address::LinkAddr;

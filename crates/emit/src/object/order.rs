@@ -23,7 +23,11 @@ pub(crate) fn cuts_of(layout: &Layout, base: LinkAddr, size: u64) -> Vec<u32> {
 /// The order of the object's pieces according to a layout, and the number of pieces in its hot
 /// runs. A piece goes with the run that holds its first byte. A nameless piece stays behind the
 /// piece that it followed. Pieces without a run keep their order behind all others.
-pub fn order_of(layout: &Layout, object: &KernelObject<'_>, base: LinkAddr) -> (Vec<u32>, usize) {
+pub(crate) fn order_of(
+    layout: &Layout,
+    object: &KernelObject<'_>,
+    base: LinkAddr,
+) -> (Vec<u32>, usize) {
     let runs = LayoutRuns::of(layout);
     let mut run_of_each: Vec<usize> = Vec::with_capacity(object.pieces.len());
     for piece in &object.pieces {

@@ -148,7 +148,7 @@ pub struct Simos {
 
 impl Papers {
     /// The rows of the papers that are about the services of `found`.
-    pub fn new(found: &Generations) -> Papers {
+    pub(crate) fn new(found: &Generations) -> Papers {
         Papers { nellans: beside_nellans(found), simos: beside_simos(found) }
     }
 }
