@@ -197,7 +197,7 @@ impl CoherentRun {
 }
 
 /// The cycles for which these counters stop a core of the machine; `None` when it has one core.
-pub fn stalls(machine: &MachineModel, counters: &CoreCounters) -> Option<CoreStalls> {
+pub(crate) fn stalls(machine: &MachineModel, counters: &CoreCounters) -> Option<CoreStalls> {
     Some(CoreStalls::new(counters, machine.memory.as_ref()?, machine.coherence.as_ref()?))
 }
 

@@ -40,7 +40,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod amounts;
 pub mod application;
@@ -61,7 +61,8 @@ mod tests;
 
 use crate::application::Spaces;
 use anyhow::{Context, Result, ensure};
-pub use coherent_run::{CoherenceCounts, LineSharing, stalls};
+pub(crate) use coherent_run::stalls;
+pub use coherent_run::{CoherenceCounts, LineSharing};
 pub use cpu_order::CpuOrder;
 use cpu_order::CpuSteps;
 pub use cpu_order::clocks::CpuWaits;

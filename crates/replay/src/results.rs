@@ -193,7 +193,7 @@ pub struct MemoryCounters {
 
 impl MemoryCounters {
     /// The counters of a machine; `None` when it describes no data cache.
-    pub fn new(
+    pub(crate) fn new(
         machine: &sim::MachineModel,
         counters: &sim::MachineCounters,
     ) -> Option<MemoryCounters> {

@@ -29,7 +29,7 @@ use variables::Variables;
 /// # Errors
 /// The recording is damaged, has no data accesses or is of another kernel; a machine has no data
 /// cache; `vmlinux` has no symbols.
-pub fn misses<R: Read>(
+pub(crate) fn misses<R: Read>(
     reader: &mut RecordingReader<R>,
     symbols: &KernelSymbols,
     vmlinux: &Path,

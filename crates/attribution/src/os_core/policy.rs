@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The instructions from which stays move, when no policy is given: a sweep.
-pub const THRESHOLDS: [u64; 8] = [100, 250, 500, 1000, 2500, 5000, 10_000, 25_000];
+pub(crate) const THRESHOLDS: [u64; 8] = [100, 250, 500, 1000, 2500, 5000, 10_000, 25_000];
 
 /// The largest number of names in a message.
 const NAMED: usize = 12;
@@ -37,7 +37,7 @@ impl OsCorePolicy {
     }
 
     /// The least instructions of a stay that moves, for policies that ask for nothing else.
-    pub fn threshold(&self) -> Option<u64> {
+    pub(crate) fn threshold(&self) -> Option<u64> {
         match self {
             OsCorePolicy::Everything => Some(0),
             OsCorePolicy::LongerThan(instructions) => Some(*instructions),

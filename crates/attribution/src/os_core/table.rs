@@ -94,7 +94,7 @@ pub struct EnergyRow {
 
 impl EnergyRow {
     /// All energy.
-    pub fn total(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         self.dynamic + self.r#static
     }
 }

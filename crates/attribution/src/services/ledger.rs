@@ -18,7 +18,7 @@ pub struct Distribution(pub Vec<u64>);
 
 impl Distribution {
     /// Counts a value.
-    pub fn add(&mut self, value: u64) {
+    pub(crate) fn add(&mut self, value: u64) {
         let at = value.max(1).ilog2() as usize;
         if self.0.len() <= at {
             self.0.resize(at + 1, 0);
@@ -28,7 +28,7 @@ impl Distribution {
 
     /// The upper end of the entry below which at least `share` (0 to 1) of all numbers lie; 0
     /// without numbers.
-    pub fn quantile(&self, share: f64) -> u64 {
+    pub(crate) fn quantile(&self, share: f64) -> u64 {
         let all: u64 = self.0.iter().sum();
         let mut below = 0;
         for (at, count) in self.0.iter().enumerate() {
@@ -211,11 +211,6 @@ impl Ledger {
             totals: ServiceTotals::default(),
         });
         id
-    }
-
-    /// The kind of a service.
-    pub fn kind(&self, service: ServiceId) -> ServiceKind {
-        self.accounts[service.0 as usize].kind
     }
 
     /// Adds counts of machines to a service, without an invocation.

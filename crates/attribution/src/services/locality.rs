@@ -113,7 +113,7 @@ impl Locality {
     ///
     /// # Errors
     /// Profile and image are not of one kernel.
-    pub fn new(
+    pub(crate) fn new(
         image: &Image,
         profile: &Profile,
         table: &ServiceTable,

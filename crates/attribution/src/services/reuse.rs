@@ -25,7 +25,7 @@ pub struct Reuses {
 }
 
 impl Reuses {
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.within.iter().sum::<u64>() + self.later + self.last
     }
 }

@@ -130,12 +130,12 @@ impl KernelSymbols {
     }
 
     /// All symbols, ascending by address.
-    pub fn iter(&self) -> impl Iterator<Item = &CodeSymbol> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CodeSymbol> {
         self.symbols.iter()
     }
 
     /// The symbol with the best name at exactly this address.
-    pub fn at(&self, addr: LinkAddr) -> Option<&CodeSymbol> {
+    pub(crate) fn at(&self, addr: LinkAddr) -> Option<&CodeSymbol> {
         let first = self.symbols.partition_point(|symbol| symbol.addr < addr);
         self.symbols.get(first).filter(|symbol| symbol.addr == addr)
     }

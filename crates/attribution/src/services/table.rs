@@ -297,7 +297,11 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) ->
 
 /// Cycles of a machine, by its memory model when data accesses were simulated, or else by the
 /// simple model.
-pub fn cycles(machine: &MachineModel, instructions: u64, counts: &ServiceMachineCounts) -> f64 {
+pub(crate) fn cycles(
+    machine: &MachineModel,
+    instructions: u64,
+    counts: &ServiceMachineCounts,
+) -> f64 {
     let by_memory = counts.memory.and_then(|counters: MachineCounters| machine.cycles(&counters));
     by_memory.unwrap_or_else(|| machine.time.cycles(instructions, counts.l1i_misses))
 }

@@ -62,7 +62,7 @@ impl Application {
     ///
     /// # Errors
     /// The counts make no graph, or the blocks cannot be placed.
-    pub fn placement(
+    pub(crate) fn placement(
         &self,
         cache_bytes: u64,
         line_bytes: u64,

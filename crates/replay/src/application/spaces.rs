@@ -58,7 +58,7 @@ impl Spaces {
     ///
     /// # Errors
     /// The translation block is not in the recordings that the spaces were made from.
-    pub fn code(&self, translation: &Translation) -> Result<TranslatedCode> {
+    pub(crate) fn code(&self, translation: &Translation) -> Result<TranslatedCode> {
         let key = (translation.addr, translation.code.clone());
         let base = self.by_code.get(&key);
         let base = base.with_context(|| {

@@ -39,7 +39,8 @@ impl CpuWaits {
     }
 
     /// All cycles in which the CPU does nothing.
-    pub fn total(&self) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> f64 {
         self.waiting() + self.idle + self.held
     }
 }

@@ -132,7 +132,7 @@ impl CacheShape {
     }
 
     /// The number of sets.
-    pub fn sets(self) -> u64 {
+    pub(crate) fn sets(self) -> u64 {
         self.bytes / self.line / self.ways
     }
 
