@@ -177,11 +177,8 @@ impl Arguments {
                 "switch_to" => switch_to = Some(number()?),
                 "set_comm" => set_comm = Some(number()?),
                 "wakes" => {
-                    let found: Option<Vec<u64>> = value.split('+').map(self::number).collect();
-                    let found = found
-                        .filter(|found| found.len() <= MOST_WAKES)
+                    wakes = wake_functions(value)
                         .ok_or_else(|| wrong("at most eight numbers with + between them"))?;
-                    wakes[..found.len()].copy_from_slice(&found);
                 }
                 "comm" => comm = Some(number()?),
                 "pid" => pid = Some(number()?),
@@ -235,6 +232,15 @@ impl Arguments {
             values,
         })
     }
+}
+
+/// The addresses of functions that wake a task, with zeros behind them.
+fn wake_functions(text: &str) -> Option<[u64; MOST_WAKES]> {
+    let mut all = [0; MOST_WAKES];
+    for (at, address) in text.split('+').enumerate() {
+        *all.get_mut(at)? = number(address)?;
+    }
+    Some(all)
 }
 
 fn number(text: &str) -> Option<u64> {

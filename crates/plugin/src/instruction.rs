@@ -54,115 +54,129 @@ fn drops_mappings(instruction: &Instruction) -> bool {
 }
 
 /// Whether the instruction only computes from general registers and immediates. QEMU translates
-/// such an instruction to code that cannot leave. This is a list of known instructions, because the
-/// rest of x86 is long.
+/// such an instruction to code that cannot leave.
 fn cannot_leave(instruction: &Instruction) -> bool {
-    use Mnemonic as M;
     if instruction.has_lock_prefix() {
         return false;
     }
     match instruction.mnemonic() {
         // These instructions name memory and do not access it.
-        M::Nop | M::Endbr64 | M::Lea => true,
-        M::Mov
-        | M::Movzx
-        | M::Movsx
-        | M::Movsxd
-        | M::Xchg
-        | M::Bswap
-        | M::Cbw
-        | M::Cwde
-        | M::Cdqe
-        | M::Cwd
-        | M::Cdq
-        | M::Cqo
-        | M::Add
-        | M::Adc
-        | M::Sub
-        | M::Sbb
-        | M::Cmp
-        | M::Inc
-        | M::Dec
-        | M::Neg
-        | M::Imul
-        | M::Mul
-        | M::And
-        | M::Or
-        | M::Xor
-        | M::Not
-        | M::Test
-        | M::Shl
-        | M::Sal
-        | M::Shr
-        | M::Sar
-        | M::Rol
-        | M::Ror
-        | M::Shld
-        | M::Shrd
-        | M::Bt
-        | M::Bts
-        | M::Btr
-        | M::Btc
-        | M::Bsf
-        | M::Bsr
-        | M::Tzcnt
-        | M::Lzcnt
-        | M::Popcnt
-        | M::Shlx
-        | M::Shrx
-        | M::Sarx
-        | M::Rorx
-        | M::Andn
-        | M::Clc
-        | M::Stc
-        | M::Cmc
-        | M::Cld
-        | M::Std
-        | M::Seta
-        | M::Setae
-        | M::Setb
-        | M::Setbe
-        | M::Sete
-        | M::Setne
-        | M::Setg
-        | M::Setge
-        | M::Setl
-        | M::Setle
-        | M::Sets
-        | M::Setns
-        | M::Seto
-        | M::Setno
-        | M::Setp
-        | M::Setnp
-        | M::Cmova
-        | M::Cmovae
-        | M::Cmovb
-        | M::Cmovbe
-        | M::Cmove
-        | M::Cmovne
-        | M::Cmovg
-        | M::Cmovge
-        | M::Cmovl
-        | M::Cmovle
-        | M::Cmovs
-        | M::Cmovns
-        | M::Cmovo
-        | M::Cmovno
-        | M::Cmovp
-        | M::Cmovnp => (0..instruction.op_count()).all(|i| match instruction.op_kind(i) {
-            OpKind::Register => instruction.op_register(i).is_gpr(),
-            OpKind::Immediate8
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate64
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64 => true,
-            _ => false,
-        }),
+        Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Lea => true,
+        mnemonic => {
+            only_computes(mnemonic) && (0..instruction.op_count()).all(|i| in_core(instruction, i))
+        }
+    }
+}
+
+/// Whether an operand is a general register or an immediate.
+fn in_core(instruction: &Instruction, operand: u32) -> bool {
+    match instruction.op_kind(operand) {
+        OpKind::Register => instruction.op_register(operand).is_gpr(),
+        OpKind::Immediate8
+        | OpKind::Immediate16
+        | OpKind::Immediate32
+        | OpKind::Immediate64
+        | OpKind::Immediate8to16
+        | OpKind::Immediate8to32
+        | OpKind::Immediate8to64
+        | OpKind::Immediate32to64 => true,
         _ => false,
     }
+}
+
+/// The instructions that only compute, whatever their operands. This is a list of known
+/// instructions, because the rest of x86 is long.
+fn only_computes(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        mnemonic,
+        M::Mov
+            | M::Movzx
+            | M::Movsx
+            | M::Movsxd
+            | M::Xchg
+            | M::Bswap
+            | M::Cbw
+            | M::Cwde
+            | M::Cdqe
+            | M::Cwd
+            | M::Cdq
+            | M::Cqo
+            | M::Add
+            | M::Adc
+            | M::Sub
+            | M::Sbb
+            | M::Cmp
+            | M::Inc
+            | M::Dec
+            | M::Neg
+            | M::Imul
+            | M::Mul
+            | M::And
+            | M::Or
+            | M::Xor
+            | M::Not
+            | M::Test
+            | M::Shl
+            | M::Sal
+            | M::Shr
+            | M::Sar
+            | M::Rol
+            | M::Ror
+            | M::Shld
+            | M::Shrd
+            | M::Bt
+            | M::Bts
+            | M::Btr
+            | M::Btc
+            | M::Bsf
+            | M::Bsr
+            | M::Tzcnt
+            | M::Lzcnt
+            | M::Popcnt
+            | M::Shlx
+            | M::Shrx
+            | M::Sarx
+            | M::Rorx
+            | M::Andn
+            | M::Clc
+            | M::Stc
+            | M::Cmc
+            | M::Cld
+            | M::Std
+            | M::Seta
+            | M::Setae
+            | M::Setb
+            | M::Setbe
+            | M::Sete
+            | M::Setne
+            | M::Setg
+            | M::Setge
+            | M::Setl
+            | M::Setle
+            | M::Sets
+            | M::Setns
+            | M::Seto
+            | M::Setno
+            | M::Setp
+            | M::Setnp
+            | M::Cmova
+            | M::Cmovae
+            | M::Cmovb
+            | M::Cmovbe
+            | M::Cmove
+            | M::Cmovne
+            | M::Cmovg
+            | M::Cmovge
+            | M::Cmovl
+            | M::Cmovle
+            | M::Cmovs
+            | M::Cmovns
+            | M::Cmovo
+            | M::Cmovno
+            | M::Cmovp
+            | M::Cmovnp
+    )
 }
 
 /// A store of a number before an instruction. With these stores, the progress shows where a
