@@ -9,19 +9,28 @@ use std::path::PathBuf;
 /// Where the idea of a benchmark comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
+    /// KBX: Speer 1994, section 3.3.
     Kbx,
+    /// OSBENCH: Speer 1994, section 3.2.
     Osbench,
+    /// McKusick's benchmarks: Speer 1994, section 3.1.
     McKusick,
+    /// netperf: Speer 1994, section 3.4.
     Netperf,
+    /// lmbench: McVoy and Staelin 1996.
     Lmbench,
+    /// Nellans 2005, figure 1.
     NellansFigure1,
+    /// Nellans 2005, table 3.
     NellansTable3,
+    /// Nellans 2005, table 4.
     NellansTable4,
+    /// Kernlane.
     Own,
 }
 
 impl Source {
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Source::Kbx => "KBX (Speer 1994, section 3.3)",
             Source::Osbench => "OSBENCH (Speer 1994, section 3.2)",
@@ -46,9 +55,15 @@ pub struct Place {
 /// Prepared work: what is measured, again and again.
 pub trait Work {
     /// Does the operation `times` times, and checks every result.
+    ///
+    /// # Errors
+    /// The kernel refused an operation, or a result is wrong.
     fn run(&mut self, times: u64) -> Done;
 
     /// Checks what can only be seen afterwards, outside of the measured time.
+    ///
+    /// # Errors
+    /// As [`Work::run`].
     fn check(&mut self) -> Done {
         Ok(())
     }
@@ -78,7 +93,7 @@ impl<F: FnMut() -> Done, C: FnMut() -> Done> Work for EachThen<F, C> {
 pub(crate) type Prepared = Result<Box<dyn Work>, Failure>;
 
 /// Work whose every operation is `operation`.
-pub fn each(operation: impl FnMut() -> Done + 'static) -> Prepared {
+pub(crate) fn each(operation: impl FnMut() -> Done + 'static) -> Prepared {
     Ok(Box::new(Each(operation)))
 }
 
@@ -94,19 +109,22 @@ pub(crate) fn each_then(
 pub struct Benchmark {
     /// `group/name`.
     pub name: &'static str,
+    /// What one operation does.
     pub stresses: &'static str,
+    /// Where its idea comes from.
     pub source: Source,
     /// The system calls that one operation makes; without these, it must fail.
     pub calls: &'static [i64],
-    /// Makes everything that is not measured. The number is `parameter`: a size, a depth, a count.
+    /// Makes everything that is not measured. The number is `parameter`.
     pub prepare: fn(&Place, usize) -> Prepared,
+    /// A size, a depth or a count: what tells benchmarks of the same work apart.
     pub parameter: usize,
     /// Goes up when the work changes: results of other versions are not compared.
     pub version: u32,
 }
 
 impl Benchmark {
-    pub const fn new(
+    pub(crate) const fn new(
         name: &'static str,
         stresses: &'static str,
         source: Source,
@@ -121,7 +139,7 @@ impl Benchmark {
     ///
     /// # Errors
     /// The machine lacks what the benchmark needs.
-    pub fn prepare(&self, place: &Place) -> Prepared {
+    pub(crate) fn prepare(&self, place: &Place) -> Prepared {
         (self.prepare)(place, self.parameter)
     }
 }

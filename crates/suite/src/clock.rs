@@ -9,7 +9,7 @@ use std::arch::x86_64::{__cpuid, __rdtscp, _mm_lfence};
 /// The time stamp counter, read when all earlier instructions are done, before any later one
 /// (Intel SDM, volume 2, RDTSCP).
 #[inline(always)]
-pub fn ticks() -> u64 {
+pub(crate) fn ticks() -> u64 {
     let mut cpu = 0;
     // SAFETY: the processor has the instruction: `usable` said so.
     unsafe {
@@ -21,7 +21,7 @@ pub fn ticks() -> u64 {
 
 /// Whether the counter can be read as `ticks` does, and whether it runs evenly (CPUID leaves
 /// 0x80000001 and 0x80000007).
-pub fn counter() -> Counter {
+pub(crate) fn counter() -> Counter {
     let highest = __cpuid(0x8000_0000).eax;
     let edx = |leaf: u32| if highest >= leaf { __cpuid(leaf).edx } else { 0 };
     Counter { usable: edx(0x8000_0001) & (1 << 27) != 0, even: edx(0x8000_0007) & (1 << 8) != 0 }
@@ -29,7 +29,7 @@ pub fn counter() -> Counter {
 
 /// What the processor says of its counter.
 #[derive(Clone, Copy, Debug)]
-pub struct Counter {
+pub(crate) struct Counter {
     pub usable: bool,
     /// The counter does not change its rate with the processor's frequency, and does not stop.
     pub even: bool,

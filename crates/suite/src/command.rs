@@ -113,7 +113,7 @@ pub struct BenchArgs {
     pub page: Option<PathBuf>,
 
     #[command(flatten)]
-    pub ab: AbArgs,
+    pub(crate) ab: AbArgs,
 
     /// Be the process of one benchmark (internal)
     #[arg(long, hide = true, value_name = "NAME")]

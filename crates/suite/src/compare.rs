@@ -8,19 +8,19 @@ use crate::statistics::{Difference, Estimate, compare, holm};
 use serde::Serialize;
 
 /// The probability of a wrong verdict among all benchmarks together.
-pub const LEVEL: f64 = 0.05;
+pub(crate) const LEVEL: f64 = 0.05;
 
 /// What a comparison says of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Faster,
     Slower,
     NoDifferenceFound,
 }
 
 impl Verdict {
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Verdict::Faster => "faster",
             Verdict::Slower => "slower",
@@ -31,7 +31,7 @@ impl Verdict {
 
 /// A benchmark in two results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     pub name: String,
     /// Nanoseconds an operation, before and after.
     pub nanoseconds: [f64; 2],
@@ -46,7 +46,7 @@ pub struct Row {
 
 /// Two results side by side.
 #[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     pub rows: Vec<Row>,
     /// Benchmarks without a verdict, and why.
     pub left_out: Vec<(String, String)>,
@@ -71,7 +71,7 @@ fn figure(entry: Option<&Entry>) -> Result<(&Measured, Estimate), String> {
 
 /// A benchmark that two results have measured: the two figures with their estimates, or why they
 /// cannot be compared.
-pub fn both<'a>(
+pub(crate) fn both<'a>(
     [before, after]: [&'a Results; 2],
     name: &str,
 ) -> Result<([&'a Measured; 2], [Estimate; 2]), String> {
@@ -97,7 +97,7 @@ pub fn both<'a>(
 }
 
 impl Comparison {
-    pub fn new(before: &Results, after: &Results) -> Comparison {
+    pub(crate) fn new(before: &Results, after: &Results) -> Comparison {
         let mut found: Vec<(&str, [&Measured; 2], Difference)> = Vec::new();
         let mut left_out = Vec::new();
         let only_after = after.benchmarks.iter().filter(|e| before.entry(&e.name).is_none());
@@ -133,12 +133,12 @@ impl Comparison {
     }
 
     /// How many benchmarks have this verdict.
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub(crate) fn count(&self, verdict: Verdict) -> usize {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }
 
     /// Benchmarks that are slower by more than `percent`.
-    pub fn over(&self, percent: f64) -> impl Iterator<Item = &Row> {
+    pub(crate) fn over(&self, percent: f64) -> impl Iterator<Item = &Row> {
         self.rows
             .iter()
             .filter(move |row| row.verdict == Verdict::Slower && row.percent[0] > percent)

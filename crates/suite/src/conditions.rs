@@ -13,7 +13,7 @@ use std::path::Path;
 /// The conditions of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Conditions {
+pub(crate) struct Conditions {
     /// The program that measured, and its size: different builds of it differ a little themselves.
     pub program: String,
     pub program_bytes: u64,
@@ -57,7 +57,7 @@ pub struct Conditions {
 /// Shares of the run's time, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Disturbances {
+pub(crate) struct Disturbances {
     /// The hypervisor ran something else on the measured CPU.
     pub steal_percent: Option<f64>,
     /// Something else than the suite ran on the measured CPU.
@@ -79,7 +79,7 @@ fn chosen(path: &str) -> Option<String> {
 
 impl Conditions {
     /// What is known before a run.
-    pub fn before(cpu: Option<usize>, cpus_allowed: usize, directory: &Path) -> Conditions {
+    pub(crate) fn before(cpu: Option<usize>, cpus_allowed: usize, directory: &Path) -> Conditions {
         let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
         let program = std::env::current_exe().ok();
         let name = program.as_deref().and_then(Path::file_name);
@@ -117,7 +117,7 @@ impl Conditions {
     }
 
     /// Adds what is known after a run.
-    pub fn complete(&mut self, usage: Disturbances, rates: [f64; 2], seconds: f64) {
+    pub(crate) fn complete(&mut self, usage: Disturbances, rates: [f64; 2], seconds: f64) {
         self.seconds = seconds;
         self.frequency[1] = frequency(self.cpu);
         self.load[1] = load();
@@ -164,7 +164,7 @@ impl Conditions {
     }
 
     /// Conditions that two runs do not share: name, before, after.
-    pub fn differences(&self, other: &Conditions) -> Vec<(&'static str, String, String)> {
+    pub(crate) fn differences(&self, other: &Conditions) -> Vec<(&'static str, String, String)> {
         let said = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
         let mitigations = |of: &Conditions| {
             let different = of.mitigations.iter().filter(|(name, text)| {

@@ -11,24 +11,25 @@
 //! work.run(1000).unwrap();
 //! ```
 
+#![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod ab;
+mod ab;
 pub mod benchmark;
-pub mod clock;
+mod clock;
 pub mod command;
-pub mod compare;
-pub mod conditions;
+mod compare;
+mod conditions;
 pub mod counted;
 pub mod generations;
 pub mod list;
-pub mod measure;
-pub mod page;
-pub mod public;
-pub mod random;
-pub mod result;
-pub mod statistics;
-pub mod sys;
-pub mod table;
-pub mod watch;
+mod measure;
+mod page;
+mod public;
+mod random;
+mod result;
+mod statistics;
+mod sys;
+mod table;
+mod watch;
 pub mod worker;

@@ -28,7 +28,7 @@ const SLICES: usize = 5;
 const FEWEST: usize = 10;
 
 /// What to measure, and how well.
-pub struct Settings {
+pub(crate) struct Settings {
     pub benchmarks: Vec<&'static Benchmark>,
     pub seed: u64,
     /// The half width of an interval at which a benchmark is done, in percent.
@@ -97,7 +97,7 @@ impl State {
 ///
 /// # Errors
 /// As of [`Run::begin`] and [`Run::round`].
-pub fn measure(settings: &Settings) -> Result<Results> {
+pub(crate) fn measure(settings: &Settings) -> Result<Results> {
     let mut run = Run::begin(settings)?;
     let progress = Progress::new("measuring");
     while !run.is_done() {
@@ -113,7 +113,7 @@ pub fn measure(settings: &Settings) -> Result<Results> {
 }
 
 /// A run under way, round by round.
-pub struct Run<'a> {
+pub(crate) struct Run<'a> {
     settings: &'a Settings,
     watch: Watch,
     states: Vec<State>,
@@ -127,7 +127,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// The processor has no usable counter, the wanted CPU or the directory is not there.
-    pub fn begin(settings: &Settings) -> Result<Run<'_>> {
+    pub(crate) fn begin(settings: &Settings) -> Result<Run<'_>> {
         let (cpu, warning) = choose_cpu(settings.cpu)?;
         let watch = Watch::begin(cpu, &settings.directory, warning)?;
         let states = settings.benchmarks.iter().map(|benchmark| State::new(benchmark)).collect();
@@ -150,7 +150,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// The program cannot start itself, or the user has interrupted.
-    pub fn round(&mut self) -> Result<()> {
+    pub(crate) fn round(&mut self) -> Result<()> {
         let Run { settings, states, random, .. } = self;
         let mut active: Vec<&mut State> =
             states.iter_mut().filter(|state| !state.done(settings.precision_percent)).collect();
@@ -175,7 +175,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// The kernel has no monotonic clock.
-    pub fn end(self) -> Result<Results> {
+    pub(crate) fn end(self) -> Result<Results> {
         let precision_percent = self.settings.precision_percent;
         let (conditions, rate) = self.watch.end()?;
         let entries = self.states.into_iter().map(|state| state.entry(rate, precision_percent));

@@ -18,7 +18,7 @@ const MARGIN: f64 = 24.0;
 const ENDS: [f64; 8] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
 
 /// The page's HTML.
-pub fn page(comparison: &Comparison) -> String {
+pub(crate) fn page(comparison: &Comparison) -> String {
     let mut page = String::new();
     line!(page, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">");
     line!(page, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Of the file.
-pub const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 1;
 
 /// What a run gave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Results {
+pub(crate) struct Results {
     pub format: u64,
     /// The suite's version.
     pub suite: String,
@@ -29,7 +29,7 @@ pub struct Results {
 
 /// One benchmark's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub name: String,
     /// Of the benchmark: results of different versions are not compared.
     pub version: u32,
@@ -42,7 +42,7 @@ pub struct Entry {
 
 /// A program of others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ProgramUsed {
+pub(crate) struct ProgramUsed {
     /// As the program names it.
     pub version: String,
     pub command_line: String,
@@ -53,7 +53,7 @@ pub struct ProgramUsed {
 /// What came of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Measured(Measured),
     NotRun {
         why: String,
@@ -66,7 +66,7 @@ pub enum Outcome {
 
 /// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Nanoseconds an operation.
     pub nanoseconds: f64,
     /// The ends of its 95 % interval; none: too few rounds.
@@ -88,7 +88,7 @@ pub struct Measured {
 
 impl Measured {
     /// Of the values of rounds, in nanoseconds an operation.
-    pub fn new(rounds: Vec<f64>, operations: u64, precision_percent: f64) -> Measured {
+    pub(crate) fn new(rounds: Vec<f64>, operations: u64, precision_percent: f64) -> Measured {
         let estimate = Estimate::of(&rounds);
         let half_width_percent = estimate.map(|estimate| 100.0 * estimate.half_width());
         let (nanoseconds, interval) = match estimate {
@@ -115,7 +115,7 @@ impl Results {
     ///
     /// # Errors
     /// It cannot be read, is no result, or has a format of another version.
-    pub fn read(path: &Path) -> Result<Results> {
+    pub(crate) fn read(path: &Path) -> Result<Results> {
         let named = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(named)?;
         Results::parse(&text).with_context(named)
@@ -150,12 +150,12 @@ impl Results {
     ///
     /// # Errors
     /// Never in practice: every field has a form in JSON.
-    pub fn text(&self) -> Result<String> {
+    pub(crate) fn text(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
     /// The result of the benchmark of this name.
-    pub fn entry(&self, name: &str) -> Option<&Entry> {
+    pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {
         self.benchmarks.iter().find(|entry| entry.name == name)
     }
 }

@@ -18,7 +18,7 @@ const TRIMMED: f64 = 0.2;
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// The middle value; of an even number, the mean of the two in the middle. Sorts the values.
-pub fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
     match values.len() % 2 {
@@ -30,7 +30,7 @@ pub fn median(values: &mut [f64]) -> f64 {
 
 /// A trimmed mean of logarithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
+pub(crate) struct Estimate {
     /// The trimmed mean.
     pub mean: f64,
     /// The variance of the mean.
@@ -41,7 +41,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// Of values above zero. `None`: fewer than two values are left after trimming.
-    pub fn of(values: &[f64]) -> Option<Estimate> {
+    pub(crate) fn of(values: &[f64]) -> Option<Estimate> {
         let mut logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
         logs.sort_by(f64::total_cmp);
         let count = logs.len();
@@ -60,7 +60,7 @@ impl Estimate {
     }
 
     /// The figure, and the ends of its interval.
-    pub fn figure(&self) -> [f64; 3] {
+    pub(crate) fn figure(&self) -> [f64; 3] {
         let half = self.half_width();
         [self.mean.exp(), (self.mean - half).exp(), (self.mean + half).exp()]
     }
@@ -73,7 +73,7 @@ impl Estimate {
 
 /// What lies between two figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// Later by earlier, less one, and the ends of its interval.
     pub ratio: [f64; 3],
     /// How probable such a difference is when there is none.
@@ -81,7 +81,7 @@ pub struct Difference {
 }
 
 /// Compares two figures.
-pub fn compare(before: &Estimate, after: &Estimate) -> Difference {
+pub(crate) fn compare(before: &Estimate, after: &Estimate) -> Difference {
     let difference = after.mean - before.mean;
     let variance = before.variance + after.variance;
     let share = |estimate: &Estimate| estimate.variance.powi(2) / estimate.freedom;

@@ -36,17 +36,21 @@ impl fmt::Display for Failure {
 }
 
 /// What an operation gives.
-pub type Done = Result<(), Failure>;
+pub(crate) type Done = Result<(), Failure>;
 
 /// Ends an operation whose result is wrong.
 #[cold]
-pub fn wrong<T>(what: &str, got: impl fmt::Debug, expected: impl fmt::Debug) -> Result<T, Failure> {
+pub(crate) fn wrong<T>(
+    what: &str,
+    got: impl fmt::Debug,
+    expected: impl fmt::Debug,
+) -> Result<T, Failure> {
     Err(Failure::Wrong(format!("{what}: got {got:?}, expected {expected:?}")))
 }
 
 /// An operation is right if `got` is `expected`.
 #[inline(always)]
-pub fn is<T: PartialEq + fmt::Debug>(what: &str, got: T, expected: T) -> Done {
+pub(crate) fn is<T: PartialEq + fmt::Debug>(what: &str, got: T, expected: T) -> Done {
     if got == expected { Ok(()) } else { wrong(what, got, expected) }
 }
 
@@ -91,15 +95,15 @@ impl Word for &Fd {
 /// A descriptor that is closed when it is dropped. Its number is private, so that a closure that
 /// uses the number takes all of it, and keeps it open.
 #[derive(Debug)]
-pub struct Fd(i32);
+pub(crate) struct Fd(i32);
 
 impl Fd {
     /// Takes over an open descriptor.
-    pub fn of(number: i32) -> Fd {
+    pub(crate) fn of(number: i32) -> Fd {
         Fd(number)
     }
 
-    pub fn number(&self) -> i32 {
+    pub(crate) fn number(&self) -> i32 {
         self.0
     }
 }
@@ -112,7 +116,7 @@ impl Drop for Fd {
 
 /// Makes a system call.
 #[inline(always)]
-pub fn raw(number: i64, a: [usize; 6]) -> isize {
+pub(crate) fn raw(number: i64, a: [usize; 6]) -> isize {
     let result;
     // SAFETY: callers give arguments that are valid for the call (`call!`). The instruction
     // clobbers rcx and r11 only.
@@ -134,7 +138,7 @@ pub(crate) fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
 
 /// The kernel's result, or its error.
 #[inline(always)]
-pub fn checked(call: &'static str, result: isize) -> Result<usize, Failure> {
+pub(crate) fn checked(call: &'static str, result: isize) -> Result<usize, Failure> {
     if (-4095..0).contains(&result) { refused(call, -result as i32) } else { Ok(result as usize) }
 }
 
@@ -173,14 +177,14 @@ pub(crate) fn c_path(path: &Path) -> CString {
 }
 
 /// Two ends: of a pipe, or of a pair of sockets.
-pub fn pipe(flags: i32) -> Result<[Fd; 2], Failure> {
+pub(crate) fn pipe(flags: i32) -> Result<[Fd; 2], Failure> {
     let mut ends = [-1i32; 2];
     call!(SYS_pipe2, ends.as_mut_ptr(), flags)?;
     two(ends)
 }
 
 /// Takes over the two descriptors that the kernel wrote.
-pub fn two(ends: [i32; 2]) -> Result<[Fd; 2], Failure> {
+pub(crate) fn two(ends: [i32; 2]) -> Result<[Fd; 2], Failure> {
     match ends {
         [a, b] if a >= 0 && b > a => Ok(ends.map(Fd)),
         _ => wrong("two new descriptors", ends, [3, 4]),
@@ -189,14 +193,14 @@ pub fn two(ends: [i32; 2]) -> Result<[Fd; 2], Failure> {
 
 /// Memory from the kernel, unmapped when it is dropped. Its place is private as that of `Fd`.
 #[derive(Debug)]
-pub struct Map {
+pub(crate) struct Map {
     at: *mut u8,
     len: usize,
 }
 
 impl Map {
     /// Anonymous memory, shared with children or not.
-    pub fn anonymous(len: usize, shared: bool) -> Result<Map, Failure> {
+    pub(crate) fn anonymous(len: usize, shared: bool) -> Result<Map, Failure> {
         let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let at = call!(SYS_mmap, 0, len, protection, kind | libc::MAP_ANONYMOUS, -1, 0)?;
@@ -207,21 +211,21 @@ impl Map {
     }
 
     /// Takes over what is mapped.
-    pub fn of(at: usize, len: usize) -> Map {
+    pub(crate) fn of(at: usize, len: usize) -> Map {
         Map { at: at as *mut u8, len }
     }
 
-    pub fn at(&self) -> *mut u8 {
+    pub(crate) fn at(&self) -> *mut u8 {
         self.at
     }
 
     /// The kernel has moved the memory to another address.
-    pub fn moved(&mut self, at: usize) {
+    pub(crate) fn moved(&mut self, at: usize) {
         self.at = at as *mut u8;
     }
 
     /// The bytes. The mapping is this process's alone, or holds nothing but bytes.
-    pub fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping has `len` bytes, readable and writable, and lives as long as `self`.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
@@ -271,7 +275,7 @@ pub(crate) fn clone_and(
 
 /// Waits until a child has ended, and gives its exit code.
 #[inline(always)]
-pub fn exit_code(child: usize) -> Result<i32, Failure> {
+pub(crate) fn exit_code(child: usize) -> Result<i32, Failure> {
     let mut status = 0i32;
     call!(SYS_wait4, child, &raw mut status, 0, 0)?;
     if libc::WIFEXITED(status) {
@@ -332,17 +336,17 @@ impl Drop for Peer {
 }
 
 #[inline(always)]
-pub fn read(fd: &Fd, bytes: &mut [u8]) -> Result<usize, Failure> {
+pub(crate) fn read(fd: &Fd, bytes: &mut [u8]) -> Result<usize, Failure> {
     call!(SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
 }
 
 #[inline(always)]
-pub fn write(fd: &Fd, bytes: &[u8]) -> Result<usize, Failure> {
+pub(crate) fn write(fd: &Fd, bytes: &[u8]) -> Result<usize, Failure> {
     call!(SYS_write, fd, bytes.as_ptr(), bytes.len())
 }
 
 /// Writes all of `bytes`.
-pub fn write_all(fd: &Fd, mut bytes: &[u8]) -> Done {
+pub(crate) fn write_all(fd: &Fd, mut bytes: &[u8]) -> Done {
     while !bytes.is_empty() {
         match write(fd, bytes)? {
             0 => return wrong("bytes written", 0, bytes.len()),

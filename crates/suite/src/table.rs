@@ -18,7 +18,7 @@ macro_rules! line {
 pub(crate) use line;
 
 /// A time with four digits and its unit.
-pub fn time(nanoseconds: f64) -> String {
+pub(crate) fn time(nanoseconds: f64) -> String {
     let (value, unit) = match nanoseconds {
         t if t < 1e3 => (t, "ns"),
         t if t < 1e6 => (t / 1e3, "µs"),
@@ -37,7 +37,7 @@ fn width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
 }
 
 /// A run.
-pub fn results(results: &Results) -> String {
+pub(crate) fn results(results: &Results) -> String {
     let mut text = String::new();
     let wide = width(results.benchmarks.iter().map(|entry| entry.name.as_str()));
     line!(text, "{:<wide$}  {:>10}  {:>8}  {:>6}", "benchmark", "time", "± 95 %", "rounds");
@@ -93,7 +93,7 @@ pub fn results(results: &Results) -> String {
 }
 
 /// Two runs.
-pub fn comparison(comparison: &Comparison) -> String {
+pub(crate) fn comparison(comparison: &Comparison) -> String {
     let mut text = String::new();
     let wide = width(comparison.rows.iter().map(|row| row.name.as_str()));
     line!(
@@ -145,7 +145,7 @@ pub fn comparison(comparison: &Comparison) -> String {
 }
 
 /// The benchmarks, for `--list`.
-pub fn list(benchmarks: &[&Benchmark]) -> String {
+pub(crate) fn list(benchmarks: &[&Benchmark]) -> String {
     let mut text = String::new();
     let wide = width(benchmarks.iter().map(|benchmark| benchmark.name));
     for benchmark in benchmarks {
@@ -156,7 +156,7 @@ pub fn list(benchmarks: &[&Benchmark]) -> String {
 }
 
 /// The public suites, for `--list --public`.
-pub fn public(suites: &[&Public]) -> String {
+pub(crate) fn public(suites: &[&Public]) -> String {
     let mut text = String::new();
     let wide = width(suites.iter().map(|public| public.name));
     for Public { name, stresses, line, .. } in suites {
@@ -166,7 +166,8 @@ pub fn public(suites: &[&Public]) -> String {
 }
 
 /// The benchmarks as a table of Markdown, for `docs/reference/bench.md`.
-pub fn markdown(benchmarks: &[&Benchmark]) -> String {
+#[cfg(test)]
+pub(crate) fn markdown(benchmarks: &[&Benchmark]) -> String {
     let mut text = "| benchmark | stresses | source |\n|---|---|---|\n".to_owned();
     for Benchmark { name, stresses, source, .. } in benchmarks {
         line!(text, "| `{name}` | {stresses} | {} |", source.title());

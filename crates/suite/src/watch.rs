@@ -15,7 +15,7 @@ use std::time::Duration;
 const CALIBRATION: Duration = Duration::from_millis(50);
 
 /// A run under way.
-pub struct Watch {
+pub(crate) struct Watch {
     conditions: Conditions,
     start: Moment,
     rate: f64,
@@ -32,7 +32,11 @@ impl Watch {
     ///
     /// # Errors
     /// The processor has no usable counter, or the directory is not there.
-    pub fn begin(cpu: Option<usize>, directory: &Path, warning: Option<String>) -> Result<Watch> {
+    pub(crate) fn begin(
+        cpu: Option<usize>,
+        directory: &Path,
+        warning: Option<String>,
+    ) -> Result<Watch> {
         ensure!(
             clock::counter().usable,
             "this processor has no RDTSCP instruction, with which the suite measures time"
@@ -51,7 +55,7 @@ impl Watch {
     }
 
     /// Ticks a nanosecond at the beginning.
-    pub fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.rate
     }
 
@@ -73,7 +77,7 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel has no monotonic clock.
-    pub fn end(mut self) -> Result<(Conditions, f64)> {
+    pub(crate) fn end(mut self) -> Result<(Conditions, f64)> {
         let end = Moment::now().map_err(failed)?;
         let rate = end.rate_since(self.start);
         let disturbances = match (self.usage, Usage::now(self.cpu)) {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Two states of the machine, measured alternately
 #[derive(Args, Debug)]
-pub struct AbArgs {
+pub(crate) struct AbArgs {
     /// Measure two states of this machine alternately, and compare them: a change that --on and
     /// --off switch, or two --kernels. Results and state go to this directory
     #[arg(
@@ -69,7 +69,7 @@ pub struct AbArgs {
 
 /// What is asked for.
 #[derive(Debug, PartialEq)]
-pub enum Asked<'a> {
+pub(crate) enum Asked<'a> {
     Switch { on: &'a str, off: &'a str },
     Kernels([&'a str; 2]),
     Resume,
@@ -81,7 +81,7 @@ impl AbArgs {
     ///
     /// # Errors
     /// Nothing to switch and nothing to boot is named, or a number makes no sense.
-    pub fn asked(&self) -> Result<Asked<'_>> {
+    pub(crate) fn asked(&self) -> Result<Asked<'_>> {
         ensure!(
             (0.0..=3600.0).contains(&self.settle),
             "--settle {} is no number of seconds from 0 to 3600",

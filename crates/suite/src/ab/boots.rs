@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// What the last step of a boot was.
 #[derive(Debug, PartialEq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// The machine reboots.
     Reboots,
     /// Everything was measured; the first kernel runs.
@@ -25,7 +25,7 @@ pub enum Ended {
 ///
 /// # Errors
 /// It does not say its release.
-pub fn running() -> Result<RunningKernel> {
+pub(crate) fn running() -> Result<RunningKernel> {
     let conditions = Conditions::before(None, 0, Path::new("/"));
     let Conditions { kernel_release: release, kernel_version, kernel_build_id, .. } = conditions;
     ensure!(!release.is_empty(), "the running kernel does not say its release");
@@ -37,7 +37,7 @@ pub fn running() -> Result<RunningKernel> {
 ///
 /// # Errors
 /// It is to be booted by kexec, and is no kernel's file.
-pub fn kernel(boot: &str, is_file: bool) -> Result<Kernel> {
+pub(crate) fn kernel(boot: &str, is_file: bool) -> Result<Kernel> {
     let release = match is_file {
         true => {
             let bytes = std::fs::read(boot).with_context(|| format!("--kernels: {boot}"))?;
@@ -66,7 +66,7 @@ fn release(image: &[u8]) -> Option<String> {
 ///
 /// # Errors
 /// A path cannot stand in a unit.
-pub fn plan(state: &State, directory: &Path) -> Result<String> {
+pub(crate) fn plan(state: &State, directory: &Path) -> Result<String> {
     let mut lines: Vec<String> = steps::begin(state, directory)?.iter().map(said).collect();
     let mut state = state.clone();
     let mut runs = 0;
@@ -98,7 +98,7 @@ fn said(step: &Step) -> String {
 ///
 /// # Errors
 /// A run was begun there already; the directory does not survive a reboot; see [`Step::carry_out`].
-pub fn begin(state: &State, directory: &Path) -> Result<()> {
+pub(crate) fn begin(state: &State, directory: &Path) -> Result<()> {
     ensure!(
         State::read(directory).is_err(),
         "{}: a run was begun there: go on by --resume, or end it by --stop",
@@ -123,7 +123,7 @@ pub fn begin(state: &State, directory: &Path) -> Result<()> {
 }
 
 /// One boot of a run.
-pub struct Boot<'a> {
+pub(crate) struct Boot<'a> {
     /// Where the state of the run lies.
     pub directory: &'a Path,
     /// This boot, as the kernel names it.
@@ -137,7 +137,10 @@ impl Boot<'_> {
     ///
     /// # Errors
     /// The wrong kernel runs, or a step fails. No further boot follows then.
-    pub fn resume(&self, measure: impl FnOnce(&Measurement) -> Result<Results>) -> Result<Ended> {
+    pub(crate) fn resume(
+        &self,
+        measure: impl FnOnce(&Measurement) -> Result<Results>,
+    ) -> Result<Ended> {
         let mut state = State::read(self.directory)?;
         let ended = self.step(&mut state, measure);
         if ended.is_err() {
@@ -197,7 +200,7 @@ fn boots_of(state: &State, directory: &Path, which: usize) -> Result<Vec<Results
 ///
 /// # Errors
 /// No run was begun there; a step fails.
-pub fn stop(directory: &Path) -> Result<()> {
+pub(crate) fn stop(directory: &Path) -> Result<()> {
     let state = State::read(directory)?;
     let done: Vec<Result<()>> = steps::end(&state).iter().map(Step::carry_out).collect();
     let path: PathBuf = directory.join("state.json");

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 ///
 /// # Errors
 /// There is none, or they are of different kernels.
-pub fn merged(boots: &[Results]) -> Result<Results> {
+pub(crate) fn merged(boots: &[Results]) -> Result<Results> {
     let first = boots.first().context("no boot was measured")?;
     let kernel = |results: &Results| {
         let conditions = &results.conditions;

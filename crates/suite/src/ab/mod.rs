@@ -5,9 +5,9 @@
 //! two runs would. Whatever happens, the change is off in the end, or the first kernel runs. Never
 //! boots again after a surprise: a wrong kernel ends the run, and is named.
 
-pub mod arguments;
-pub mod boots;
-pub mod merged;
-pub mod state;
-pub mod steps;
-pub mod switch;
+pub(crate) mod arguments;
+pub(crate) mod boots;
+pub(crate) mod merged;
+pub(crate) mod state;
+pub(crate) mod steps;
+pub(crate) mod switch;

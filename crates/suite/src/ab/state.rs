@@ -17,7 +17,7 @@ const NAME: &str = "state.json";
 /// How a kernel is booted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Method {
+pub(crate) enum Method {
     /// By kexec: the kernels are files.
     Kexec,
     /// By grub-reboot: the kernels are entries of GRUB's menu.
@@ -28,7 +28,7 @@ pub enum Method {
 
 /// One of the two kernels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// A file, or an entry of the boot loader.
     pub boot: String,
     /// What a running kernel says of itself; known since it ran first.
@@ -39,7 +39,7 @@ pub struct Kernel {
 
 /// What is measured in each boot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measurement {
+pub(crate) struct Measurement {
     pub filter: Vec<String>,
     pub seed: u64,
     pub precision_percent: f64,
@@ -52,7 +52,7 @@ pub struct Measurement {
 
 /// A run over several boots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub(crate) struct State {
     format: u64,
     pub method: Method,
     pub kernels: [Kernel; 2],
@@ -73,7 +73,7 @@ pub struct State {
 
 /// The running kernel, as it describes itself.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RunningKernel {
+pub(crate) struct RunningKernel {
     /// The build id, or else release and version.
     pub identity: String,
     pub release: String,
@@ -84,7 +84,7 @@ impl State {
     ///
     /// # Errors
     /// The two kernels are the same, or the first does not run.
-    pub fn begin(state: State, running: &RunningKernel) -> Result<State> {
+    pub(crate) fn begin(state: State, running: &RunningKernel) -> Result<State> {
         let [before, after] = &state.kernels;
         ensure!(before.boot != after.boot, "--kernels: both are {}", before.boot);
         let mut state = State { format: FORMAT, ..state };
@@ -93,7 +93,12 @@ impl State {
     }
 
     /// A state without a number of its format.
-    pub fn new(method: Method, kernels: [Kernel; 2], boots: usize, work: Measurement) -> State {
+    pub(crate) fn new(
+        method: Method,
+        kernels: [Kernel; 2],
+        boots: usize,
+        work: Measurement,
+    ) -> State {
         State {
             format: FORMAT,
             method,
@@ -109,7 +114,7 @@ impl State {
     }
 
     /// The kernel that must run for the next step: A B B A A B B A …, then the first one to end.
-    pub fn wanted(&self) -> usize {
+    pub(crate) fn wanted(&self) -> usize {
         match self.is_measured() {
             true => 0,
             false => [0, 1, 1, 0][self.measured.len() % 4],
@@ -125,7 +130,7 @@ impl State {
     ///
     /// # Errors
     /// Another kernel runs.
-    pub fn runs(&mut self, which: usize, running: &RunningKernel) -> Result<()> {
+    pub(crate) fn runs(&mut self, which: usize, running: &RunningKernel) -> Result<()> {
         let said = |kernel: &Kernel| match &kernel.identity {
             Some(identity) => format!("{} ({identity})", kernel.boot),
             None => kernel.boot.clone(),
@@ -148,7 +153,7 @@ impl State {
     }
 
     /// Where a boot's result is.
-    pub fn result(directory: &Path, boot: usize) -> PathBuf {
+    pub(crate) fn result(directory: &Path, boot: usize) -> PathBuf {
         directory.join(format!("boot-{boot}.json"))
     }
 
@@ -156,7 +161,7 @@ impl State {
     ///
     /// # Errors
     /// There is none, or it is of another version.
-    pub fn read(directory: &Path) -> Result<State> {
+    pub(crate) fn read(directory: &Path) -> Result<State> {
         let path = directory.join(NAME);
         let named = || path.display().to_string();
         let text = std::fs::read_to_string(&path).with_context(|| {
@@ -176,7 +181,7 @@ impl State {
     ///
     /// # Errors
     /// The directory cannot be written to.
-    pub fn write(&self, directory: &Path) -> Result<()> {
+    pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         output::write(&directory.join(NAME), text.as_bytes())
     }

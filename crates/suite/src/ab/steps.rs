@@ -17,7 +17,7 @@ const UNITS: &str = "/etc/systemd/system";
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub(crate) enum Step {
     Run(Vec<OsString>),
     Write(PathBuf, String),
     /// A file that is not there is no error.
@@ -33,7 +33,7 @@ impl Step {
     ///
     /// # Errors
     /// The program is missing or fails; the file cannot be written or removed.
-    pub fn carry_out(&self) -> Result<()> {
+    pub(crate) fn carry_out(&self) -> Result<()> {
         match self {
             Step::Run(words) => {
                 let (program, rest) = words.split_first().context("a step without a program")?;
@@ -81,7 +81,7 @@ fn quoted(word: &OsString) -> String {
 }
 
 /// Before the first reboot.
-pub fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
+pub(crate) fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
     if !state.unit {
         return Ok(Vec::new());
     }
@@ -93,7 +93,7 @@ pub fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
 }
 
 /// When no more reboots shall follow.
-pub fn end(state: &State) -> Vec<Step> {
+pub(crate) fn end(state: &State) -> Vec<Step> {
     if !state.unit {
         return Vec::new();
     }
@@ -105,7 +105,7 @@ pub fn end(state: &State) -> Vec<Step> {
 }
 
 /// Boots one of the kernels, once.
-pub fn boot(state: &State, which: usize) -> Vec<Step> {
+pub(crate) fn boot(state: &State, which: usize) -> Vec<Step> {
     let target = &state.kernels[which].boot;
     let mut steps = vec![Step::run(&["sync"])];
     let reboot = |how: &str| Step::run(&["systemctl", "--no-block", how]);

@@ -14,14 +14,14 @@ use host::{interrupt, note};
 use std::process::{Command, Stdio};
 
 /// Commands for the shell.
-pub struct Switch {
+pub(crate) struct Switch {
     pub on: String,
     pub off: String,
 }
 
 impl Switch {
     /// What a run does, for people.
-    pub fn steps(&self) -> Vec<String> {
+    pub(crate) fn steps(&self) -> Vec<String> {
         vec![
             "measure a round".into(),
             format!("run: {}", self.on),
@@ -37,7 +37,7 @@ impl Switch {
     /// # Errors
     /// A command fails, a benchmark's process cannot be started, or the user has interrupted. The
     /// change is off then, too.
-    pub fn measure(&self, settings: &Settings) -> Result<[Results; 2]> {
+    pub(crate) fn measure(&self, settings: &Settings) -> Result<[Results; 2]> {
         let mut is_on = false;
         let measured = self.in_turns(settings, &mut is_on);
         let ended = match is_on {

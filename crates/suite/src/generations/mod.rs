@@ -6,5 +6,5 @@
 //! row out without the reason.
 
 pub mod nellans;
-pub mod split;
-pub mod text;
+pub(crate) mod split;
+pub(crate) mod text;

@@ -12,8 +12,9 @@ pub type Call = (&'static str, (&'static str, [f64; 2]));
 pub const TECHNOLOGY: f64 = 11.0;
 /// T by the clocks instead: 33 MHz and 3.0 GHz (section 3).
 pub const CLOCKS: f64 = 3000.0 / 33.0;
-/// P of whole programs, and of their part in the kernel (sections 3 and 3.1).
+/// P of whole programs (section 3).
 pub const WHOLE: f64 = 192.2;
+/// P of the programs' part in the kernel (section 3.1).
 pub const KERNEL: f64 = 46.04;
 
 /// Table 3, and mixes that have no row there.
@@ -58,7 +59,7 @@ pub const CALLS: &[Call] = &[
 ];
 
 /// Figure 1 has no numbers in the paper's text; its bars are switches at several clocks.
-pub const SWITCHES: &[&str] = &[
+pub(crate) const SWITCHES: &[&str] = &[
     "switch/threads",
     "switch/processes-2",
     "switch/processes-2-16k",

@@ -14,7 +14,7 @@ pub(crate) type Speedup = [f64; 3];
 
 /// One of our benchmarks on both machines.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pair {
+pub(crate) struct Pair {
     pub benchmark: &'static str,
     /// Nanoseconds an operation, on the older and on the newer machine.
     pub nanoseconds: [f64; 2],
@@ -26,7 +26,7 @@ pub struct Pair {
 
 /// A row of table 3.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Program {
+pub(crate) struct Program {
     /// His program, and its speedups by real, user and system time.
     pub nellans: Option<(&'static str, [f64; 3])>,
     #[serde(flatten)]
@@ -39,7 +39,7 @@ pub struct Program {
 
 /// A row of table 4.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SystemCall {
+pub(crate) struct SystemCall {
     /// His system call, its speedup and its speedup by architecture.
     pub nellans: (&'static str, [f64; 2]),
     #[serde(flatten)]
@@ -48,7 +48,7 @@ pub struct SystemCall {
 
 /// A bar of figure 1: a switch at the newer machine's technology.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Switch {
+pub(crate) struct Switch {
     #[serde(flatten)]
     pub ours: Pair,
     /// Nanoseconds of the older machine, divided by T, and nanoseconds of the newer machine.
@@ -57,7 +57,7 @@ pub struct Switch {
 
 /// P, T and A of a group of rows: P is the mean of their speedups, as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Share {
+pub(crate) struct Share {
     pub rows: usize,
     pub speedup: f64,
     pub technology: f64,
@@ -66,7 +66,7 @@ pub struct Share {
 
 /// Two generations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Generations {
+pub(crate) struct Generations {
     pub technology: f64,
     /// The processors, the older first.
     pub processors: [Option<String>; 2],
@@ -86,7 +86,7 @@ pub struct Generations {
 
 impl Generations {
     /// `results`: the older machine's, and the newer one's. `technology`: T, above zero.
-    pub fn new(results: [&Results; 2], technology: f64) -> Generations {
+    pub(crate) fn new(results: [&Results; 2], technology: f64) -> Generations {
         let mut left_out = Vec::new();
         let mut pair = |name: &'static str| match both(results, name) {
             Ok((measured, [old, new])) => {

@@ -29,7 +29,7 @@ fn or_dash(value: Option<f64>) -> String {
 }
 
 /// The tables.
-pub fn text(found: &Generations) -> String {
+pub(crate) fn text(found: &Generations) -> String {
     let mut text = String::new();
     let [old, new] = &found.processors;
     let named = |name: &Option<String>| name.clone().unwrap_or_else(|| "unknown".into());

@@ -21,12 +21,12 @@ fn behind(text: &str, before: &str) -> Option<f64> {
 }
 
 /// Seconds of `OPERATIONS` operations, alone on a line (`perf bench -f simple`).
-pub fn seconds<const OPERATIONS: u64>(text: &str) -> Option<f64> {
+pub(crate) fn seconds<const OPERATIONS: u64>(text: &str) -> Option<f64> {
     above_zero(text.trim().parse::<f64>().ok()? * 1e9 / OPERATIONS as f64)
 }
 
 /// `Time: 0.122`, of `OPERATIONS` operations (hackbench).
-pub fn time<const OPERATIONS: u64>(text: &str) -> Option<f64> {
+pub(crate) fn time<const OPERATIONS: u64>(text: &str) -> Option<f64> {
     above_zero(behind(text, "Time:")? * 1e9 / OPERATIONS as f64)
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn stress(text: &str) -> Option<f64> {
 }
 
 /// `Summary: Latency is 13.312 usec` (sockperf): half of a round trip.
-pub fn latency(text: &str) -> Option<f64> {
+pub(crate) fn latency(text: &str) -> Option<f64> {
     above_zero(behind(text, "Summary: Latency is")? * 1e3)
 }
 
@@ -52,12 +52,12 @@ pub(crate) fn megabyte(text: &str) -> Option<f64> {
 }
 
 /// A rate alone on a line (netperf -P 0 -v 0).
-pub fn rate(text: &str) -> Option<f64> {
+pub(crate) fn rate(text: &str) -> Option<f64> {
     of_rate(text.trim().parse().ok()?)
 }
 
 /// fio's JSON: reads and writes a second.
-pub fn requests(text: &str) -> Option<f64> {
+pub(crate) fn requests(text: &str) -> Option<f64> {
     // Warnings may stand before the JSON.
     let value: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let job = &value["jobs"][0];
@@ -66,13 +66,13 @@ pub fn requests(text: &str) -> Option<f64> {
 }
 
 /// sysbench: its time by its events.
-pub fn events(text: &str) -> Option<f64> {
+pub(crate) fn events(text: &str) -> Option<f64> {
     let seconds = behind(text, "total time:")?;
     above_zero(seconds * 1e9 / above_zero(behind(text, "total number of events:")?)?)
 }
 
 /// `Requests/sec:  12345.67` (wrk); none if requests failed.
-pub fn page(text: &str) -> Option<f64> {
+pub(crate) fn page(text: &str) -> Option<f64> {
     let failed = text.contains("Socket errors:") || text.contains("Non-2xx");
     if failed { None } else { of_rate(behind(text, "Requests/sec:")?) }
 }

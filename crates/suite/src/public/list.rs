@@ -6,7 +6,7 @@ use super::figures;
 
 /// What a program talks to while it runs.
 #[derive(Clone, Copy, Debug)]
-pub enum Server {
+pub(crate) enum Server {
     None,
     /// A program, ended afterwards; it is there when it takes TCP connections.
     Program(&'static [&'static str]),
@@ -16,7 +16,7 @@ pub enum Server {
 
 /// A benchmark of others. In words, `{dir}` is an empty directory and `{port}` a free port.
 #[derive(Clone, Copy)]
-pub struct Public {
+pub(crate) struct Public {
     /// `program/what`.
     pub name: &'static str,
     /// One operation.
@@ -55,6 +55,48 @@ macro_rules! netperf {
                 "0",
             ],
             figure: figures::rate,
+        }
+    };
+}
+
+/// A stressor of stress-ng for a second, with its options.
+macro_rules! stress_ng {
+    ($name:literal, $stresses:literal, [$($option:literal),*]) => {
+        Public {
+            name: $name,
+            stresses: $stresses,
+            package: "stress-ng",
+            version: &["stress-ng", "--version"],
+            server: Server::None,
+            line: &["stress-ng", $($option,)* "--timeout", "1", "--metrics-brief"],
+            figure: figures::stress,
+        }
+    };
+}
+
+/// Requests of fio to a cached file for a second; `$kind` is the option that names them.
+macro_rules! fio {
+    ($name:literal, $stresses:literal, $kind:literal) => {
+        Public {
+            name: $name,
+            stresses: $stresses,
+            package: "fio",
+            version: &["fio", "--version"],
+            server: Server::None,
+            line: &[
+                "fio",
+                "--name=kernlane",
+                $kind,
+                "--bs=4k",
+                "--size=16m",
+                "--ioengine=psync",
+                "--invalidate=0",
+                "--runtime=1",
+                "--time_based",
+                "--output-format=json",
+                "--directory={dir}",
+            ],
+            figure: figures::requests,
         }
     };
 }
@@ -105,42 +147,17 @@ pub(crate) const LIST: &[Public] = &[
         line: &["hackbench", "-T", "-p", "-g", "2", "-l", "500", "-s", "100"],
         figure: figures::time::<400_000>,
     },
-    Public {
-        name: "stress-ng/switch",
-        stresses: "a bogo operation of stress-ng's switches by a pipe",
-        package: "stress-ng",
-        version: &["stress-ng", "--version"],
-        server: Server::None,
-        line: &["stress-ng", "--switch", "1", "--timeout", "1", "--metrics-brief"],
-        figure: figures::stress,
-    },
-    Public {
-        name: "stress-ng/fork",
-        stresses: "a bogo operation of stress-ng's forks",
-        package: "stress-ng",
-        version: &["stress-ng", "--version"],
-        server: Server::None,
-        line: &["stress-ng", "--fork", "1", "--timeout", "1", "--metrics-brief"],
-        figure: figures::stress,
-    },
-    Public {
-        name: "stress-ng/mmap",
-        stresses: "a bogo operation of stress-ng's mappings of 4 MB",
-        package: "stress-ng",
-        version: &["stress-ng", "--version"],
-        server: Server::None,
-        line: &[
-            "stress-ng",
-            "--mmap",
-            "1",
-            "--mmap-bytes",
-            "4m",
-            "--timeout",
-            "1",
-            "--metrics-brief",
-        ],
-        figure: figures::stress,
-    },
+    stress_ng!(
+        "stress-ng/switch",
+        "a bogo operation of stress-ng's switches by a pipe",
+        ["--switch", "1"]
+    ),
+    stress_ng!("stress-ng/fork", "a bogo operation of stress-ng's forks", ["--fork", "1"]),
+    stress_ng!(
+        "stress-ng/mmap",
+        "a bogo operation of stress-ng's mappings of 4 MB",
+        ["--mmap", "1", "--mmap-bytes", "4m"]
+    ),
     Public {
         name: "sockperf/ping-pong",
         stresses: "half of a round trip of 14 bytes by TCP",
@@ -169,48 +186,12 @@ pub(crate) const LIST: &[Public] = &[
     },
     netperf!("netperf/tcp-rr", "one byte and its one-byte answer by TCP", "TCP_RR"),
     netperf!("netperf/udp-rr", "one byte and its one-byte answer by UDP", "UDP_RR"),
-    Public {
-        name: "fio/random-read",
-        stresses: "4 KB at a random place of a cached file of 16 MB",
-        package: "fio",
-        version: &["fio", "--version"],
-        server: Server::None,
-        line: &[
-            "fio",
-            "--name=kernlane",
-            "--rw=randread",
-            "--bs=4k",
-            "--size=16m",
-            "--ioengine=psync",
-            "--invalidate=0",
-            "--runtime=1",
-            "--time_based",
-            "--output-format=json",
-            "--directory={dir}",
-        ],
-        figure: figures::requests,
-    },
-    Public {
-        name: "fio/random-write",
-        stresses: "4 KB written to a random place of a cached file of 16 MB",
-        package: "fio",
-        version: &["fio", "--version"],
-        server: Server::None,
-        line: &[
-            "fio",
-            "--name=kernlane",
-            "--rw=randwrite",
-            "--bs=4k",
-            "--size=16m",
-            "--ioengine=psync",
-            "--invalidate=0",
-            "--runtime=1",
-            "--time_based",
-            "--output-format=json",
-            "--directory={dir}",
-        ],
-        figure: figures::requests,
-    },
+    fio!("fio/random-read", "4 KB at a random place of a cached file of 16 MB", "--rw=randread"),
+    fio!(
+        "fio/random-write",
+        "4 KB written to a random place of a cached file of 16 MB",
+        "--rw=randwrite"
+    ),
     Public {
         name: "sysbench/threads",
         stresses: "an event of sysbench: 2 threads yield and take locks",
@@ -233,7 +214,7 @@ pub(crate) const LIST: &[Public] = &[
 
 impl Public {
     /// The program.
-    pub fn program(&self) -> &'static str {
+    pub(crate) fn program(&self) -> &'static str {
         self.line[0]
     }
 

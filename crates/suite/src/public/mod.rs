@@ -6,7 +6,7 @@
 //! To add one: an entry in `list.rs`, and a reader in `figures.rs` if it prints its figure as no
 //! other does.
 
-pub mod figures;
-pub mod list;
-pub mod run;
-pub mod server;
+pub(crate) mod figures;
+pub(crate) mod list;
+pub(crate) mod run;
+pub(crate) mod server;

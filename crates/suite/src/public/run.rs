@@ -28,7 +28,7 @@ const FEWEST: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What to measure, and how well.
-pub struct PublicSettings {
+pub(crate) struct PublicSettings {
     pub suites: Vec<&'static Public>,
     pub seed: u64,
     pub precision_percent: f64,
@@ -90,7 +90,7 @@ impl State {
 ///
 /// # Errors
 /// The processor has no usable counter, the directory is not there, or the user has interrupted.
-pub fn measure(settings: &PublicSettings) -> Result<Results> {
+pub(crate) fn measure(settings: &PublicSettings) -> Result<Results> {
     let watch = Watch::begin(None, &settings.directory, None)?;
     let mut states: Vec<State> = settings.suites.iter().map(|public| State::new(public)).collect();
     let mut random = Random::new(settings.seed);

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A server, ended when it is dropped.
-pub enum Running {
+pub(crate) enum Running {
     Program { _program: interrupt::Program },
     Pages { _pages: Pages },
 }
@@ -36,7 +36,7 @@ pub(crate) fn free_port() -> Result<u16> {
 ///
 /// # Errors
 /// It cannot be started, or does not listen within 5 s.
-pub fn start(command: &mut Command, port: u16) -> Result<Running> {
+pub(crate) fn start(command: &mut Command, port: u16) -> Result<Running> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let name = command.get_program().to_string_lossy().into_owned();
     let mut program =
@@ -57,7 +57,7 @@ pub fn start(command: &mut Command, port: u16) -> Result<Running> {
 }
 
 /// Serves a page of 1,000 bytes to every request.
-pub struct Pages {
+pub(crate) struct Pages {
     port: u16,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -68,7 +68,7 @@ impl Pages {
     ///
     /// # Errors
     /// There is no loopback interface, or no port is free.
-    pub fn start() -> Result<Pages> {
+    pub(crate) fn start() -> Result<Pages> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .context("no port of the loopback interface is free")?;
         let port = listener.local_addr().context("a socket has no address")?.port();
@@ -89,7 +89,7 @@ impl Pages {
         Ok(Pages { port, ended, thread: Some(thread) })
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 }
