@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Something outside of Kernlane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub(crate) enum Need {
     Qemu,
     Plugin,
     Apt,
@@ -67,7 +67,7 @@ pub(crate) const LIVE: &[Need] = &[Need::KernelMemory, Need::Sampling, Need::Mod
 
 impl Need {
     /// The name in the output.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Need::Qemu => "QEMU",
             Need::Plugin => "the library that QEMU loads to record",
@@ -93,7 +93,7 @@ impl Need {
     ///
     /// # Errors
     /// Something is missing. The message says how to get it.
-    pub fn attempt(self) -> Result<String> {
+    pub(crate) fn attempt(self) -> Result<String> {
         match self {
             Need::Qemu => {
                 Qemu::find().map(|qemu| format!("{} ({})", qemu.version, qemu.program.display()))

@@ -1,8 +1,9 @@
 //! `kernlane dump` on a small recording, whole and cut off, against golden texts. `BLESS=1` writes
 //! them anew.
 
+mod golden;
+
 use report::dump::{DumpForm, DumpSections, dump};
-use std::path::PathBuf;
 use std::process::Command;
 use trace::{
     AccessSite, FrameUse, FrameUseChange, Mapping, ObservedAccesses, PageKind, RecordingHeader,
@@ -82,27 +83,22 @@ fn dumped(bytes: &[u8], form: DumpForm, sections: DumpSections) -> (String, bool
     (String::from_utf8(out).unwrap(), damage.is_none())
 }
 
-fn compare_with_golden(name: &str, text: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("BLESS").is_some_and(|value| value == "1") {
-        std::fs::write(&path, text).unwrap();
-    }
-    let golden = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert_eq!(text, golden, "{} differs; BLESS=1 writes it anew", path.display());
-}
-
-#[test]
-fn a_whole_recording() {
-    let (text, whole) = dumped(&recording(), DumpForm::Text, ALL);
+/// Compares both forms of a dump with `NAME.txt` and `NAME.jsonl`.
+fn compare_with_goldens(name: &str, bytes: &[u8]) {
+    let (text, whole) = dumped(bytes, DumpForm::Text, ALL);
     assert!(whole);
-    compare_with_golden("dump.txt", &text);
-    let (json, whole) = dumped(&recording(), DumpForm::Json, ALL);
+    golden::compare(&format!("{name}.txt"), &text);
+    let (json, whole) = dumped(bytes, DumpForm::Json, ALL);
     assert!(whole);
     for line in json.lines() {
         serde_json::from_str::<serde_json::Value>(line).unwrap();
     }
-    compare_with_golden("dump.jsonl", &json);
+    golden::compare(&format!("{name}.jsonl"), &json);
+}
+
+#[test]
+fn a_whole_recording() {
+    compare_with_goldens("dump", &recording());
 }
 
 /// A recording with data accesses: a page that is first seen, a load and a store, and a string
@@ -148,15 +144,7 @@ fn recording_with_data() -> Vec<u8> {
 
 #[test]
 fn a_recording_with_data_accesses() {
-    let (text, whole) = dumped(&recording_with_data(), DumpForm::Text, ALL);
-    assert!(whole);
-    compare_with_golden("dump-data.txt", &text);
-    let (json, whole) = dumped(&recording_with_data(), DumpForm::Json, ALL);
-    assert!(whole);
-    for line in json.lines() {
-        serde_json::from_str::<serde_json::Value>(line).unwrap();
-    }
-    compare_with_golden("dump-data.jsonl", &json);
+    compare_with_goldens("dump-data", &recording_with_data());
     let (brief, _) = dumped(&recording_with_data(), DumpForm::Text, DumpSections::default());
     assert!(
         brief.contains("\nloads              2\nstores             5\nmappings           2\n"),

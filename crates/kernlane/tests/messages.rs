@@ -1,31 +1,20 @@
 //! What commands say of input that they cannot use, and what they leave behind: as typed, without a
 //! kernel.
 
+mod small_recording;
+
 use std::path::Path;
 use std::process::{Command, Output};
-use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
+use trace::RecordingHeader;
 
-/// A recording of a few instructions, with the hash of its workload's file, and symbols for it.
+/// A recording with the hash of its workload's file.
 fn write_recording(directory: &Path, workload_sha256: &str) {
     let header = RecordingHeader {
         workload: "mine".into(),
         conditions: vec![("workload_sha256".into(), workload_sha256.into())],
         ..RecordingHeader::default()
     };
-    let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
-    let translation = Translation {
-        id: TranslationId(0),
-        addr: RunAddr(0xffff_ffff_8100_0000),
-        lengths: [1, 2].into(),
-        code: [0x90, 0xeb, 0xfd].into(),
-    };
-    writer.translations(&[translation]).unwrap();
-    let mut words = Vec::new();
-    StreamEvent::Executed(TranslationId(0)).append_to(&mut words);
-    writer.stream(&words).unwrap();
-    std::fs::create_dir_all(directory).unwrap();
-    std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
-    std::fs::write(directory.join("System.map"), "ffffffff81000000 T _text\n").unwrap();
+    small_recording::write(directory, &header, 1);
 }
 
 fn kernlane(directory: &Path, line: &str) -> Output {

@@ -1,7 +1,9 @@
 //! `kernlane replay` and `kernlane report` as typed, on a small recording. `BLESS=1` writes the
 //! golden texts anew.
 
-use std::path::{Path, PathBuf};
+mod golden;
+
+use std::path::Path;
 use std::process::{Command, Output};
 use trace::{
     AccessSite, CpuCount, CpuId, Mapping, ObservedAccesses, PageKind, RecordingHeader,
@@ -123,20 +125,12 @@ fn ready() -> tempfile::TempDir {
     directory
 }
 
-fn golden(name: &str, text: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    assert_eq!(text, std::fs::read_to_string(&path).unwrap(), "{}", path.display());
-}
-
 #[test]
 fn layouts_and_machines_in_one_table() {
     let directory = ready();
     let machines = ["-m", "server-32k", "-m", "torrellas-8k"];
     let arguments = [&["replay", "loop.rec", "-l", "straight.klm"][..], &machines].concat();
-    golden("replay.txt", &printed(directory.path(), &arguments));
+    golden::compare("replay.txt", &printed(directory.path(), &arguments));
 }
 
 #[test]
@@ -148,9 +142,9 @@ fn several_cpus_run_side_by_side_or_in_the_order_of_the_recording() {
         printed(at, &[&["replay", "two.rec", "-m", "server-8"][..], arguments].concat())
     };
     let side_by_side = replay(&[]);
-    golden("side-by-side.txt", &side_by_side);
+    golden::compare("side-by-side.txt", &side_by_side);
     assert_eq!(replay(&["--order", "side-by-side"]), side_by_side);
-    golden("recorded-order.txt", &replay(&["--order", "recorded"]));
+    golden::compare("recorded-order.txt", &replay(&["--order", "recorded"]));
     // CPU 1 makes its 100 steps while CPU 0 waits for memory.
     let json = replay(&["--json"]);
     for (json, order, misses) in
@@ -180,7 +174,7 @@ fn json_is_what_report_reads() {
             "conditional": 100, "jump": 100, "call": 0, "return": 0, "indirect": 0
         })
     );
-    golden("report.txt", &printed(at, &["report", "."]));
+    golden::compare("report.txt", &printed(at, &["report", "."]));
     assert_eq!(printed(at, &["report", "results.json", "-o", "page.html"]), "");
     let page = std::fs::read_to_string(at.join("page.html")).unwrap();
     assert!(

@@ -2,28 +2,13 @@
 //! reader that has gone ends the tool with status 141 and without a message. No command panics, and
 //! no status depends on how much was printed.
 
+mod small_recording;
+
 use clap::CommandFactory;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
-
-/// Two instructions of a kernel, executed many times: enough to be printed in several pieces.
-fn write_recording(directory: &Path) {
-    let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
-    let translation = Translation {
-        id: TranslationId(0),
-        addr: RunAddr(0xffff_ffff_8100_0000),
-        lengths: [1, 2].into(),
-        code: [0x90, 0xeb, 0xfd].into(),
-    };
-    writer.translations(&[translation]).unwrap();
-    let mut words = Vec::new();
-    (0..20_000).for_each(|_| StreamEvent::Executed(TranslationId(0)).append_to(&mut words));
-    writer.stream(&words).unwrap();
-    std::fs::write(directory.join("trace.klt"), writer.end().unwrap().0).unwrap();
-    std::fs::write(directory.join("System.map"), "ffffffff81000000 T _text\n").unwrap();
-}
+use trace::RecordingHeader;
 
 fn ended(arguments: &[String], directory: &Path, stdout: impl Into<Stdio>) -> Output {
     let child = Command::new(env!("CARGO_BIN_EXE_kernlane"))
@@ -76,7 +61,8 @@ fn command_lines() -> Vec<Vec<String>> {
 fn a_full_disk_is_an_error_and_a_reader_that_has_gone_is_quiet() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    write_recording(path);
+    // Long enough to be printed in several pieces.
+    small_recording::write(path, &RecordingHeader::default(), 20_000);
     for line in command_lines() {
         let full = ended(&line, path, File::options().write(true).open("/dev/full").unwrap());
         let message = String::from_utf8_lossy(&full.stderr);

@@ -45,7 +45,7 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
-pub fn run(args: &CheckArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernels");
     let (old, new) = (KernelBuild::read(&args.old)?, KernelBuild::read(&args.new)?);
     let (old, new) = (old.kernel()?, new.kernel()?);

@@ -28,7 +28,7 @@ pub struct CheckpointArgs {
 }
 
 /// Runs `kernlane checkpoint`.
-pub fn run(args: &CheckpointArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &CheckpointArgs) -> Result<ExitCode> {
     let request = args.guest.request()?;
     interrupt::catch()?;
     let progress = Progress::new("preparing");

@@ -53,7 +53,7 @@ pub struct CountsArgs {
     pub json: bool,
 }
 
-pub fn run(args: &CountsArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &CountsArgs) -> Result<ExitCode> {
     let counters = listed(&args.counting.join(COUNTERS))?;
     // First, because the process may end while the rest takes time.
     let counts = memory::read(args.pid, &args.counting.join("vmlinux"), counters.blocks.len())?;

@@ -72,7 +72,7 @@ pub struct CrossValidateArgs {
 const FIRST_HALF: RecordingPart = RecordingPart { from: 0.0, until: 0.5 };
 const SECOND_HALF: RecordingPart = RecordingPart { from: 0.5, until: 1.0 };
 
-pub fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
     let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image = vmlinux::read(&vmlinux::path(&args.kernel))?;

@@ -89,7 +89,7 @@ fn workload(recording: &Path) -> Result<(String, Option<String>)> {
     Ok((header.workload.clone(), hash.map(|(_, value)| value.clone())))
 }
 
-pub fn run(args: &DiffArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
     for percent in args.limit.iter().chain([&args.least]) {
         ensure!(percent.is_finite() && *percent >= 0.0, "{percent} is no percentage");
     }

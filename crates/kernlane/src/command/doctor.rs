@@ -43,7 +43,7 @@ struct Diagnosis {
 }
 
 /// Runs `kernlane doctor`. `table`: all commands; `needs`: what each command needs.
-pub fn run(args: &DoctorArgs, table: &Command, needs: &[&[&[Need]]]) -> Result<ExitCode> {
+pub(crate) fn run(args: &DoctorArgs, table: &Command, needs: &[&[&[Need]]]) -> Result<ExitCode> {
     let mut tried: Vec<(Need, std::result::Result<String, String>)> = Vec::new();
     let mut diagnoses = Vec::new();
     for (command, needs) in listed(table, needs) {

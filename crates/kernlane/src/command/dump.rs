@@ -50,7 +50,7 @@ pub struct DumpArgs {
 ///
 /// # Errors
 /// There is no recording, or nothing can be printed.
-pub fn run(args: &DumpArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &DumpArgs) -> Result<ExitCode> {
     let path = match args.recording.is_dir() {
         true => Recording::at(&args.recording).trace(),
         false => args.recording.clone(),

@@ -51,7 +51,7 @@ pub struct EvaluateArgs {
     pub json: bool,
 }
 
-pub fn run(args: &EvaluateArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     let machine = machine::find(&args.machine)?;
     let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64 + 1, "counts");

@@ -98,7 +98,7 @@ enum Amount {
     Tables(Vec<&'static str>),
 }
 
-pub fn run(args: &ExportArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let amount = match args.format.make {
         Make::Counts(make) => lines(args, &of_counts(args, |subject, _| make(subject))?)?,

@@ -61,7 +61,7 @@ struct Imported {
     slide: Option<u64>,
 }
 
-pub fn run(args: &ImportArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ImportArgs) -> Result<ExitCode> {
     let path = vmlinux::path(&args.kernel);
     let image = vmlinux::read(&path)?;
     let named = || args.file.display().to_string();

@@ -69,7 +69,7 @@ impl CallPaddingArgs {
 }
 
 /// Reads the name of an algorithm; help, man pages and completions list the names.
-pub fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
+pub(crate) fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
     PossibleValuesParser::new(Algorithm::ALL.map(Algorithm::name))
         .try_map(|name| name.parse::<Algorithm>())
 }
@@ -128,7 +128,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-pub fn run(args: &LayoutArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let mut image = args.input.image()?;
     args.padding.apply(&mut image);
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;

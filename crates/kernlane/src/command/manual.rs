@@ -27,7 +27,7 @@ pub struct CompletionsArgs {
 }
 
 /// Writes a page for each command of `table`, the table of commands.
-pub fn man(args: &ManArgs, table: Command) -> Result<ExitCode> {
+pub(crate) fn man(args: &ManArgs, table: Command) -> Result<ExitCode> {
     // Without this, pages refer to a page for `help`, which only repeats `--help`.
     let mut table = without_help(table);
     // Gives every command its full name and its inherited options.
@@ -53,7 +53,7 @@ fn write_pages(directory: &Path, command: &Command, name: &str) -> Result<()> {
 }
 
 /// Prints the completions of the commands of `table`.
-pub fn completions(args: &CompletionsArgs, mut table: Command) -> Result<ExitCode> {
+pub(crate) fn completions(args: &CompletionsArgs, mut table: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut table, "kernlane", &mut script);
     out!("{}", String::from_utf8_lossy(&script))?;

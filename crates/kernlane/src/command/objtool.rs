@@ -43,7 +43,7 @@ pub struct ObjtoolArgs {
 /// How many differing instructions are printed.
 const SHOWN: usize = 40;
 
-pub fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
     let tree = BuildTree::open(&args.tree, &[])?;
     let originals = Originals::read(&tree)?;
     let linked = LinkAddresses::read(&originals.vmlinux)

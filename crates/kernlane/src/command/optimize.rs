@@ -4,6 +4,7 @@
 //! table.
 
 use crate::command::layout::{CallPaddingArgs, Ground, algorithms, extra_counts};
+use crate::command::record::TimeLimitArgs;
 use crate::command::replay::{replay_rows, simulation_scope, warn};
 use crate::command::{record, workload};
 use ::layout::Algorithm;
@@ -31,7 +32,6 @@ use sim::MachineModel;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 use trace::CpuCount;
 
 /// Record a workload, lay the kernel out for it, relink, check, and measure the gain
@@ -87,14 +87,8 @@ pub struct OptimizeArgs {
     #[arg(long = "make", value_name = "VAR=VALUE")]
     pub make: Vec<String>,
 
-    /// End the guest after this time if it is still running
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = 900,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub time_limit: u64,
+    #[command(flatten)]
+    pub time_limit: TimeLimitArgs,
 
     /// Also predict branches, on machines that say how they do
     #[arg(long)]
@@ -106,7 +100,7 @@ pub struct OptimizeArgs {
 }
 
 /// The road: record → attribute → order → place, emit → check → replay → report.
-pub fn run(args: &OptimizeArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
@@ -172,7 +166,7 @@ impl Road<'_> {
             cpus: self.args.cpus,
             data: false,
             memory_mb: None,
-            time_limit: Duration::from_secs(self.args.time_limit),
+            time_limit: self.args.time_limit.duration(),
             force: true,
         };
         if is_made(&request) {

@@ -107,7 +107,7 @@ fn one_profile(
     Ok(profile)
 }
 
-pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernel");
     let image = args.input.image()?;
     drop(progress);

@@ -52,10 +52,30 @@ fn memory_range() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 /// Reads a number of CPUs.
-pub fn cpus() -> impl TypedValueParser<Value = CpuCount> {
+pub(crate) fn cpus() -> impl TypedValueParser<Value = CpuCount> {
     clap::value_parser!(u32)
         .range(1..=i64::from(CpuCount::MOST))
         .try_map(|cpus| CpuCount::new(cpus).context("from 1 to 8"))
+}
+
+/// How long a guest may run.
+#[derive(Args)]
+pub struct TimeLimitArgs {
+    /// End the guest after this time if it is still running
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 900,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    time_limit: u64,
+}
+
+impl TimeLimitArgs {
+    /// The longest time that a guest may run.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.time_limit)
+    }
 }
 
 /// The guest: kernel, workload and conditions.
@@ -85,14 +105,8 @@ pub struct GuestArgs {
     #[arg(long, value_name = "MB", value_parser = memory_range())]
     pub memory: Option<u32>,
 
-    /// End the guest after this time if it is still running
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = 900,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub time_limit: u64,
+    #[command(flatten)]
+    pub time_limit: TimeLimitArgs,
 
     /// Replace an existing result
     #[arg(long)]
@@ -118,14 +132,14 @@ impl GuestArgs {
             cpus: CpuCount::ONE,
             data: false,
             memory_mb: self.memory,
-            time_limit: Duration::from_secs(self.time_limit),
+            time_limit: self.time_limit.duration(),
             force: self.force,
         })
     }
 }
 
 /// Runs `kernlane record`.
-pub fn run(args: &RecordArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let mut request = args.guest.request()?;
     request.data = args.data;
     request.cpus = args.cpus;
@@ -191,7 +205,7 @@ fn amounts(totals: &RecordedAmounts, guest_time: Duration, elapsed: Duration) ->
 }
 
 /// The conditions of a result, in one line.
-pub fn on(conditions: &RecordingConditions) -> String {
+pub(crate) fn on(conditions: &RecordingConditions) -> String {
     let cpus = match conditions.cpus {
         1 => String::new(),
         cpus => format!(", {cpus} CPUs"),

@@ -65,7 +65,7 @@ pub struct RelinkArgs {
     pub json: bool,
 }
 
-pub fn run(args: &RelinkArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &RelinkArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     if args.restore {
         return restore(&args.tree);

@@ -34,10 +34,10 @@ use trace::RecordingReader;
 /// iTLB misses, taken branches, fetched and touched bytes, and time by a simple model. Recordings
 /// with data accesses add misses of data caches, second-level caches and TLBs, and time by SimOS'
 /// in-order model. --branches adds mispredictions. Machines with an out-of-order core (golden-cove,
-/// zen4, gracemont, simos-1996, simos-1998, pentium4) add its cycles, and what each slot of them was
-/// for. A recording of several CPUs with data accesses, on a machine with several cores (server-8,
-/// simos-1994-8), adds each CPU's misses by class, and its time. One pass over the recording serves
-/// all layouts and machines.
+/// zen4, gracemont, simos-1996, simos-1998, pentium4) add its cycles, and what each slot of them
+/// was for. A recording of several CPUs with data accesses, on a machine with several cores
+/// (server-8, simos-1994-8), adds each CPU's misses by class, and its time. One pass over the
+/// recording serves all layouts and machines.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll \
                   --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel \
@@ -105,7 +105,7 @@ fn machine_help() -> String {
     format!("A machine: {}, or a file; may be given several times", machine::names())
 }
 
-pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
     let image =
@@ -184,7 +184,7 @@ fn add_bounds(
 }
 
 /// Warns of layouts that are worse than the original.
-pub fn warn(losses: &[String]) {
+pub(crate) fn warn(losses: &[String]) {
     losses.iter().for_each(|loss| note!("warning: {loss}"));
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn replay_recording(
 ///
 /// # Errors
 /// As [`replay_rows`].
-pub fn replay_trials(
+pub(crate) fn replay_trials(
     recording: &Path,
     trials: &[ReplayTrial<'_>],
     kernel: Option<&BuildId>,

@@ -278,7 +278,7 @@ pub struct ReportArgs {
     pub json: bool,
 }
 
-pub fn run(args: &ReportArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     ensure!(
         args.generations || args.part.is_whole(),
         "--from and --until are for --generations; all other tables show whole recordings"

@@ -9,7 +9,7 @@ use suite::{counted, list};
 ///
 /// # Errors
 /// There is no such workload or benchmark; for a benchmark, the suite's static program is missing.
-pub fn open(what: &str) -> Result<Workload> {
+pub(crate) fn open(what: &str) -> Result<Workload> {
     let Some(words) = what.strip_prefix(benchmark::PREFIX) else { return Workload::open(what) };
     let (name, operations) = match words.split_once(':') {
         Some((name, number)) => (name, Some(number)),

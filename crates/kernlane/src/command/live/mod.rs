@@ -45,7 +45,7 @@ pub enum LiveCommand {
     Time(time::TimeArgs),
 }
 
-pub fn run(args: &LiveArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &LiveArgs) -> Result<ExitCode> {
     match &args.command {
         LiveCommand::Analyze(args) => analyze::run(args),
         LiveCommand::Watch(args) => watch::watch(args),
