@@ -179,7 +179,19 @@ fn every_module_says_what_it_is_and_stays_short() {
     for file in rooms.concat() {
         let text = read(&file);
         assert!(text.starts_with("//!"), "{file} does not begin with //!");
-        assert!(text.lines().count() <= 700, "{file} is longer than 700 lines");
+        assert!(text.lines().count() <= 600, "{file} is longer than 600 lines");
+    }
+}
+
+#[test]
+fn comments_end_at_100_columns() {
+    let rooms = ["crates", "fuzz", "xtask", "bench"].map(|room| files(room, &[".rs"]));
+    for file in rooms.concat() {
+        for (at, line) in read(&file).lines().enumerate() {
+            let is_comment = line.trim_start().starts_with("//") && !line.contains("://");
+            let columns = line.chars().count();
+            assert!(!is_comment || columns <= 100, "{file}:{}: {columns} columns", at + 1);
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 //! a guest executes between its marks are then known exactly.
 
 use crate::run;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use guest::{GuestEnd, GuestOutcome};
 use std::process::Command;
 
 const HEADER: &str = include_str!("bare.h");
@@ -19,4 +20,16 @@ pub(crate) fn compile(name: &str, source: &str) -> Result<Vec<u8>> {
     run(Command::new("cc").args(flags).arg(&program).arg(&file))
         .with_context(|| format!("compiling the guest's {name}"))?;
     Ok(std::fs::read(&program)?)
+}
+
+/// Whether the guest's program ended with status 0.
+pub(crate) fn exited_well(outcome: &GuestOutcome) -> Result<()> {
+    ensure!(
+        outcome.end == GuestEnd::Exited(0),
+        "the guest ended with {:?}: {} {}",
+        outcome.end,
+        outcome.output,
+        outcome.qemu
+    );
+    Ok(())
 }

@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::misses::table::{MissTable, MissesByLevel};
 use execution::machine;
-use guest::GuestEnd;
 use host::recording::Recording;
 use replay::{self, ReplayLayout};
 use sim::{MachineCounters, MissCounts, PerMode};
@@ -32,13 +31,7 @@ pub(super) fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     std::fs::create_dir(&recording)?;
     let trace = Recording::at(&recording).trace();
     let outcome = recorded(tree, "structures", &program, &trace)?;
-    ensure!(
-        outcome.end == GuestEnd::Exited(0),
-        "the guest ended with {:?}: {} {}",
-        outcome.end,
-        outcome.output,
-        outcome.qemu
-    );
+    crate::bare::exited_well(&outcome)?;
 
     let reader = RecordingReader::new(BufReader::new(File::open(&trace)?))?;
     let replayed = replay::replay(reader, &[ReplayLayout::original()], &[machine::find(MACHINE)?])?;

@@ -128,8 +128,8 @@ pub(super) fn accesses_have_their_cpu(machine: &TestedMachine, cpus: u8) -> Resu
     Ok(())
 }
 
-/// By CPU: the virtual and physical addresses of single bytes that user code stores at the beginning
-/// of a page.
+/// By CPU: the virtual and physical addresses of single bytes that user code stores at the
+/// beginning of a page.
 fn stored_bytes(path: &Path, cpus: u8) -> Result<Vec<Vec<(u64, u64)>>> {
     let mut reader = RecordingReader::new(File::open(path)?)?;
     let mut flow = DataFlow::new(&[execution::machine::find("server-8")?]);

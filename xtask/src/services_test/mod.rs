@@ -225,13 +225,7 @@ impl RecordedMachine {
             boot.cpus = self.cpus.into();
             boot.plugin = Some(plugin);
         })?;
-        ensure!(
-            outcome.end == GuestEnd::Exited(0),
-            "the guest ended with {:?}: {} {}",
-            outcome.end,
-            outcome.output,
-            outcome.qemu
-        );
+        crate::bare::exited_well(&outcome)?;
         Ok((self.attribution.table(&recording)?, outcome))
     }
 
