@@ -2,8 +2,8 @@
 //! chrome://tracing open: services over time, and misses.
 //!
 //! Each task has a track with nested invocations of services. Each CPU has a track with the tasks
-//! that ran. Times are of the guest's clock; an instruction takes a nanosecond. Of several CPUs, one
-//! executes at a time, and a stay in user mode has an event for each turn of its CPU.
+//! that ran. Times are of the guest's clock; an instruction takes a nanosecond. Of several CPUs,
+//! one executes at a time, and a stay in user mode has an event for each turn of its CPU.
 //! `args.instructions` is an event's own number: the sum over a service's events equals the number
 //! in the service table. Events are written immediately; memory holds only values that wait for the
 //! end of their interval.

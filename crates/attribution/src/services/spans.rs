@@ -3,8 +3,8 @@
 //!
 //! Takes what the automaton follows; reports spans as they end, so that only open spans are in
 //! memory. Times are in nanoseconds of the guest's clock since the recording began; an instruction
-//! takes one. Of several CPUs, one executes at a time, and the clock counts the instructions of all.
-//! Keeps no reported span.
+//! takes one. Of several CPUs, one executes at a time, and the clock counts the instructions of
+//! all. Keeps no reported span.
 
 use crate::services::annotations::ServiceKind;
 use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};

@@ -71,8 +71,8 @@ const OS_CORE_MACHINE: &str = "os-core-8";
 ///
 /// --multiprocessor takes recordings of several CPUs with data accesses, and lists for each service
 /// where its cycles go: work, synchronization, coherence misses, upgrades, other stalls. --one-cpu
-/// names a recording of the same workload on one CPU, with which each service is compared. Beside it
-/// stand the numbers of Rosenblum 1995, section 5. It simulates the machine `server-8` unless
+/// names a recording of the same workload on one CPU, with which each service is compared. Beside
+/// it stand the numbers of Rosenblum 1995, section 5. It simulates the machine `server-8` unless
 /// --machine names others.
 ///
 /// --os-core takes recordings with data accesses, of one or several CPUs. It simulates a core that
@@ -174,7 +174,8 @@ pub struct ReportArgs {
     pub what_if: Vec<String>,
 
     /// Print the services of several CPUs: work, synchronization, coherence misses, upgrades and
-    /// other stalls, beside Rosenblum 1995, section 5; needs a recording made with --cpus and --data
+    /// other stalls, beside Rosenblum 1995, section 5; needs a recording made with --cpus and
+    /// --data
     #[arg(
         long,
         requires = "kernel",

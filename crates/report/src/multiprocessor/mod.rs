@@ -138,8 +138,8 @@ fn classes_of(misses: &L2Misses) -> [String; 5] {
     [cold, capacity, coherence, upgrades, misses.total()].map(|rate| format!("{rate:.3}"))
 }
 
-/// The parts of cycles, in per cent: work, synchronization, coherence, upgrades, stalls for code and
-/// for data.
+/// The parts of cycles, in per cent: work, synchronization, coherence, upgrades, stalls for code
+/// and for data.
 fn parts(cycles: &CoherentCycles) -> [String; 6] {
     let CoherentCycles { work, synchronization, coherence, upgrades, instruction, data, .. } =
         *cycles;
