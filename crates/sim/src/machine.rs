@@ -4,8 +4,8 @@
 //! no file and simulates nothing.
 
 use crate::Replacement;
-use crate::coherent::OsCoreDescription;
 use crate::coherent::description::CoherenceDescription;
+use crate::coherent::os_core::OsCoreDescription;
 use crate::core::description::{CoreDescription, CoreError};
 use crate::geometry::{CacheGeometry, GeometryError};
 use crate::prediction::BranchPrediction;

@@ -34,8 +34,9 @@
 
 mod counters;
 pub(crate) mod description;
+mod energy;
 mod lines;
-mod os_core;
+pub(crate) mod os_core;
 mod private;
 mod rules;
 mod tags;
