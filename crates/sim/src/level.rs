@@ -13,7 +13,7 @@ use crate::line::{LineId, Mode, PerMode};
 use std::ops::{AddAssign, Sub};
 
 /// The one that uses a cache: the kernel or a user process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester(u16);
 
 impl Requester {
