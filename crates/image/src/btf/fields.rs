@@ -299,6 +299,8 @@ mod tests {
         let (counts, list) =
             (btf.variable("counts").unwrap().unwrap(), btf.variable("list").unwrap().unwrap());
         assert_eq!(btf.variable("int").unwrap(), None, "a type, not a variable");
+        assert_eq!(btf.type_of_structure("counts").unwrap(), Some(TypeNumber(7)));
+        assert_eq!(btf.type_of_structure("list").unwrap(), None, "a variable, not a structure");
         for (of, offset, size, path, begin, bytes) in [
             (counts, 0, 4, ".lock", 0, 4),
             (counts, 0, 1, ".lock.val", 0, 4),
