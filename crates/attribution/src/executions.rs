@@ -15,6 +15,8 @@ use trace::{AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, Task, Tra
 pub(crate) trait ExecutionVisitor {
     /// A translation block, before its first execution.
     fn define(&mut self, translation: &Translation);
+    /// Tasks, before they run.
+    fn tasks(&mut self, _: &[Task]) {}
     /// A stream begins.
     fn stream(&mut self, accesses: &Accesses);
     fn executed(&mut self, executed: &Executed<'_>);
@@ -168,7 +170,10 @@ pub(crate) fn walk<R: Read>(
                     visitor.define(translation);
                 }
             }
-            Chunk::Tasks(tasks) => piece.define_tasks(&tasks),
+            Chunk::Tasks(tasks) => {
+                visitor.tasks(&tasks);
+                piece.define_tasks(&tasks);
+            }
             Chunk::Stream(words) => {
                 let (accesses, patterns) = reader.accesses().context(
                     "the recording has no data accesses: make it with kernlane record --data",

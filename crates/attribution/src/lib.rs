@@ -25,6 +25,7 @@ mod code_lines;
 mod coherent_step;
 mod executions;
 pub mod generations;
+pub mod locks;
 pub mod misses;
 pub mod multiprocessor;
 pub mod os_core;
@@ -33,6 +34,7 @@ pub mod sharing;
 pub mod sizes;
 
 use crate::generations::Generations;
+use crate::locks::table::LockTable;
 use crate::misses::table::MissTable;
 use crate::multiprocessor::{L2SizeRow, MultiprocessorTable, l2_sizes};
 use crate::os_core::OsCoreStudy;
@@ -255,6 +257,19 @@ impl Attribution {
             let study = SharingStudy::new(&self.symbols, &names, machine);
             let ranking = read(recording, "lines", |reader| study.rank(reader))?;
             read(recording, "fields", |reader| study.table(reader, &ranking, top))
+        };
+        self.machines.iter().map(of_machine).collect()
+    }
+
+    /// The locks of a recording, one table for each machine. `kernel`: as for `open`.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`]. The recording has no data accesses, a machine has no coherent
+    /// caches or too few cores, `kernel` is no vmlinux or has no lock functions.
+    pub fn locks(&self, recording: &Path, kernel: &Path) -> Result<Vec<LockTable>> {
+        let names = DataNames::read(&vmlinux::path(kernel))?;
+        let of_machine = |machine: &MachineModel| {
+            read(recording, "locks", |reader| locks::locks(reader, &self.symbols, &names, machine))
         };
         self.machines.iter().map(of_machine).collect()
     }

@@ -85,6 +85,11 @@ fn what_is_missing_or_out_of_range_is_named() {
             "report --sharing net.rec -k net.rec/System.map --top 20000",
             "--top 20000: --sharing collects the fields of at most 10000 lines",
         ),
+        (
+            "report --locks net.rec -k net.rec/System.map",
+            "the names of data need the kernel's vmlinux",
+        ),
+        ("report --locks net.rec", "--kernel <TREE|VMLINUX|SYSTEM.MAP>"),
         ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
         ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
     ] {

@@ -22,6 +22,7 @@ pub mod dump;
 pub mod evaluation;
 pub mod generations;
 pub mod locality;
+pub mod locks;
 pub mod misses;
 pub mod multiprocessor;
 pub mod os_core;

@@ -12,7 +12,7 @@ use crate::geometry::CacheGeometry;
 use crate::line::{LineId, Mode, PerMode};
 
 /// The one that uses a cache: the kernel or a user process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester(u16);
 
 impl Requester {

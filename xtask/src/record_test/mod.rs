@@ -6,6 +6,7 @@
 //! test.
 
 mod cpus;
+mod locks;
 mod os_core;
 mod sharing;
 
@@ -56,6 +57,10 @@ pub(crate) fn record_test(tree: &Path) -> Result<()> {
         score.count(
             &format!("of {cpus} CPUs, the counters in one line are named, with their exact counts"),
             sharing::counters_are_named(&machine, cpus),
+        );
+        score.count(
+            &format!("of {cpus} CPUs, every run of a lock function is counted, with its lock"),
+            locks::are_counted(&machine, cpus),
         );
         score.count(
             &format!("of {cpus} CPUs, a core for the operating system runs what the policy moves"),

@@ -295,13 +295,21 @@ impl DataOwners {
         of_image.chain(of_cpus.filter_map(|addr| self.object(addr))).collect()
     }
 
+    fn used(&self, frame: u64) -> FrameUse {
+        self.frames.get(frame as usize).copied().unwrap_or_default()
+    }
+
+    /// The first of the frames that were allocated together with this one.
+    pub(crate) fn head(&self, frame: u64) -> u64 {
+        match self.used(frame) {
+            FrameUse::PartOf(head) => head,
+            _ => frame,
+        }
+    }
+
     fn in_frame(&mut self, frame: u64) -> MissOwner {
-        let used = |frame: u64| self.frames.get(frame as usize).copied().unwrap_or_default();
-        let (frame, used) = match used(frame) {
-            FrameUse::PartOf(head) => (head, used(head)),
-            alone => (frame, alone),
-        };
-        match self.marked(used) {
+        let frame = self.head(frame);
+        match self.marked(self.used(frame)) {
             Some(structure) => MissOwner::Known(structure),
             None => MissOwner::Pending(frame),
         }

@@ -12,15 +12,17 @@ use super::counts::RequestCosts;
 use crate::executions::{self, Executed, ExecutionVisitor};
 use anyhow::{Context, Result, ensure};
 use execution::data::DataAccess;
-use sim::coherent::{CoherentAccess, CoherentCaches, CoreCounters, CoreId, CoreStalls};
-use sim::{MachineModel, Mode, PerMode, PhysAddr};
+use sim::coherent::{
+    CoherenceDescription, CoherentAccess, CoherentCaches, CoreCounters, CoreId, CoreStalls,
+};
+use sim::{MachineModel, MemoryDescription, Mode, PerMode, PhysAddr};
 use std::io::Read;
 use std::ops::Range;
-use trace::{Accesses, CpuCount, RecordingReader, Translation};
+use trace::{Accesses, CpuCount, RecordingReader, Task, Translation};
 
 /// Virtual addresses whose data is simulated at other physical addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MovedRange {
+pub(crate) struct MovedRange {
     pub from: Range<u64>,
     /// The physical address of the first byte.
     pub to: u64,
@@ -28,7 +30,7 @@ pub(super) struct MovedRange {
 
 /// A load or store, or the part of it in one line.
 #[derive(Clone, Copy)]
-pub(super) struct DataUse<'a> {
+pub(crate) struct DataUse<'a> {
     pub executed: &'a Executed<'a>,
     pub access: &'a DataAccess,
     /// The bytes of the access in front of this part.
@@ -39,14 +41,14 @@ pub(super) struct DataUse<'a> {
 
 impl DataUse<'_> {
     /// The virtual address.
-    pub(super) fn addr(&self) -> u64 {
+    pub(crate) fn addr(&self) -> u64 {
         self.executed.flow.virtual_address(self.access).wrapping_add(self.before)
     }
 }
 
 /// Who asked for a line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     /// The number of the CPU.
     pub cpu: usize,
     pub mode: Mode,
@@ -55,25 +57,27 @@ pub(super) struct Request {
 }
 
 /// Receives every access.
-pub(super) trait SharingObserver {
+pub(crate) trait SharingObserver {
     fn define(&mut self, _: &Translation) {}
+    /// Tasks, before they run.
+    fn tasks(&mut self, _: &[Task]) {}
     /// A stream begins.
     fn stream(&mut self, _: &Accesses) {}
     /// The next execution begins.
-    fn executed(&mut self) {}
+    fn executed(&mut self, _: &Executed<'_>) {}
     /// A load or store begins. The requests that follow belong to it.
     fn uses(&mut self, _: &DataUse<'_>) {}
     fn served(&mut self, request: Request, by: CoherentAccess);
 }
 
 /// A machine whose cores can stand for the CPUs of a recording.
-pub(super) struct SharedMachine<'a> {
+pub(crate) struct SharedMachine<'a> {
     machine: &'a MachineModel,
     /// Empty caches.
     caches: CoherentCaches,
     /// By CPU of the recording.
     cores: Vec<CoreId>,
-    pub costs: RequestCosts,
+    pub(super) costs: RequestCosts,
 }
 
 impl SharedMachine<'_> {
@@ -85,6 +89,14 @@ impl SharedMachine<'_> {
             "the recording has one CPU, so nothing is shared: record with --cpus 2 or more, and \
              with --data"
         );
+        SharedMachine::for_any(machine, cpus)
+    }
+
+    /// As `new`, also for recordings of one CPU.
+    ///
+    /// # Errors
+    /// The machine has one core, or fewer than the recording has CPUs.
+    pub(crate) fn for_any(machine: &MachineModel, cpus: CpuCount) -> Result<SharedMachine<'_>> {
         let both = CoherentCaches::new(machine).zip(RequestCosts::of(machine));
         let (caches, costs) = both.with_context(|| {
             format!(
@@ -104,12 +116,17 @@ impl SharedMachine<'_> {
     }
 
     /// The machine's name.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.machine.name
     }
 
+    /// What an access costs.
+    pub(crate) fn latencies(&self) -> Option<(&MemoryDescription, CoherenceDescription)> {
+        self.machine.memory.as_ref().zip(self.machine.coherence)
+    }
+
     /// The number of CPUs.
-    pub(super) fn cpus(&self) -> usize {
+    pub(crate) fn cpus(&self) -> usize {
         self.cores.len()
     }
 
@@ -121,7 +138,7 @@ impl SharedMachine<'_> {
     }
 
     /// log2 of the bytes in the lines that cores share.
-    pub(super) fn line_log2(&self) -> u32 {
+    pub(crate) fn line_log2(&self) -> u32 {
         self.caches.line_log2()
     }
 
@@ -129,7 +146,7 @@ impl SharedMachine<'_> {
     ///
     /// # Errors
     /// The recording is damaged or has no data accesses.
-    pub(super) fn run<R: Read>(
+    pub(crate) fn run<R: Read>(
         &self,
         reader: &mut RecordingReader<R>,
         moved: &[MovedRange],
@@ -159,8 +176,12 @@ impl<O: SharingObserver> ExecutionVisitor for CoherentWalk<'_, O> {
         self.observer.stream(accesses);
     }
 
+    fn tasks(&mut self, tasks: &[Task]) {
+        self.observer.tasks(tasks);
+    }
+
     fn executed(&mut self, executed: &Executed<'_>) {
-        self.observer.executed();
+        self.observer.executed(executed);
         let execution = executed.execution;
         let cpu = usize::from(execution.cpu.0);
         let Some(&core) = self.cores.get(cpu) else { return };

@@ -6,6 +6,7 @@
 
 use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
 use super::counts::{AccessCounts, LineCounts, RequestCosts};
+use crate::executions::Executed;
 use crate::misses::collector::accesses_only_a_stack;
 use crate::misses::memory::{DataOwners, MissOwner, StructureId};
 use crate::misses::uses::FrameUses;
@@ -208,7 +209,7 @@ impl SharingObserver for UseCollector {
     }
 
     #[inline]
-    fn executed(&mut self) {
+    fn executed(&mut self, _: &Executed<'_>) {
         let (lines, pending) = (&mut self.lines, &mut self.pending);
         self.uses.executed(&mut self.owners, |frame, id| settle(lines, pending, frame, id));
     }

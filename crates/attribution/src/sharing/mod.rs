@@ -6,7 +6,7 @@
 //! the second collects the fields of the first few. So memory does not grow with the recording.
 //! Samples nothing, asks the guest nothing, prints nothing.
 
-mod caches;
+pub(crate) mod caches;
 mod counts;
 mod cure;
 mod details;

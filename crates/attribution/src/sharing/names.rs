@@ -41,12 +41,12 @@ impl DataNames {
     }
 
     #[cfg(test)]
-    pub(super) fn of(variables: Variables, types: Option<Vec<u8>>) -> DataNames {
+    pub(crate) fn of(variables: Variables, types: Option<Vec<u8>>) -> DataNames {
         DataNames { variables, types }
     }
 
     /// Finds the owners of addresses in a recording.
-    pub(super) fn owners(&self, header: &RecordingHeader) -> DataOwners {
+    pub(crate) fn owners(&self, header: &RecordingHeader) -> DataOwners {
         DataOwners::new(header, self.variables.clone())
     }
 
@@ -54,18 +54,18 @@ impl DataNames {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(super) fn types(&self) -> Result<VariableTypes<'_>> {
+    pub(crate) fn types(&self) -> Result<VariableTypes<'_>> {
         let parsed = self.types.as_deref().map(Btf::parse).transpose();
         Ok(VariableTypes(parsed.context("the kernel's .BTF")?))
     }
 }
 
 /// The types of a kernel's variables, as far as they are known.
-pub(super) struct VariableTypes<'a>(Option<Btf<'a>>);
+pub(crate) struct VariableTypes<'a>(Option<Btf<'a>>);
 
 impl VariableTypes<'_> {
     /// Whether the kernel describes its types.
-    pub(super) fn known(&self) -> bool {
+    pub(crate) fn known(&self) -> bool {
         self.0.is_some()
     }
 
@@ -78,13 +78,34 @@ impl VariableTypes<'_> {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(super) fn field(
+    pub(crate) fn field(
         &self,
         object: &NamedObject,
         offset: u64,
         size: u64,
     ) -> Result<Option<FieldPlace>> {
         self.of(object)?.map(|(btf, kind)| btf.field_at(kind, offset, size)).transpose()
+    }
+
+    /// The field of `size` bytes at an offset of a structure. `None`: the kernel does not describe
+    /// its types, or `fits` refuses the structure's size.
+    ///
+    /// # Errors
+    /// The kernel's BTF is damaged.
+    pub(crate) fn structure_field(
+        &self,
+        structure: &str,
+        offset: u64,
+        size: u64,
+        fits: impl Fn(u64) -> bool,
+    ) -> Result<Option<FieldPlace>> {
+        let Some(btf) = &self.0 else { return Ok(None) };
+        let Some(kind) = btf.type_of_structure(structure)? else { return Ok(None) };
+        let bytes = btf.size(structure)?;
+        match fits(bytes) && offset + size <= bytes {
+            true => btf.field_at(kind, offset, size).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// The bytes of an object that a text after its name means: `.FIELD`, `+OFFSET:BYTES`, or

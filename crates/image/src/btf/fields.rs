@@ -57,6 +57,21 @@ impl Btf<'_> {
         Ok(None)
     }
 
+    /// The type of a structure. `None`: the section has none of this name.
+    ///
+    /// # Errors
+    /// The section is damaged.
+    pub fn type_of_structure(&self, name: &str) -> Result<Option<TypeNumber>> {
+        for (at, &start) in self.starts.iter().enumerate() {
+            if self.kind(start)? == STRUCT
+                && self.name(u32_at(self.types, start)?)? == name.as_bytes()
+            {
+                return Ok(Some(TypeNumber(at as u32 + 1)));
+            }
+        }
+        Ok(None)
+    }
+
     /// The field of `variable` at `offset`: the outermost that is no larger than the `size` bytes
     /// of an access. Of a union, the first member that reaches that far.
     ///
@@ -285,6 +300,8 @@ mod tests {
         let (counts, list) =
             (btf.variable("counts").unwrap().unwrap(), btf.variable("list").unwrap().unwrap());
         assert_eq!(btf.variable("int").unwrap(), None, "a type, not a variable");
+        assert_eq!(btf.type_of_structure("counts").unwrap(), Some(TypeNumber(7)));
+        assert_eq!(btf.type_of_structure("list").unwrap(), None, "a variable, not a structure");
         for (of, offset, size, path, begin, bytes) in [
             (counts, 0, 4, ".lock", 0, 4),
             (counts, 0, 1, ".lock.val", 0, 4),

@@ -6,6 +6,7 @@ use crate::command::replay::{read_layout, replay_recording};
 use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
 use attribution::generations;
+use attribution::locks::table::LockTable;
 use attribution::misses::table::MissTable;
 use attribution::os_core::policy::OsCorePolicy;
 use attribution::os_core::table::OsCoreTable;
@@ -29,7 +30,7 @@ use replay::{ReplayLayout, SimulationScope, per_operation, rows};
 use report::generations::GenerationsBeside;
 use report::multiprocessor::{self, MultiprocessorBeside};
 use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
-use report::{self, locality, misses, os_core, page, services, sharing, text};
+use report::{self, locality, locks, misses, os_core, page, services, sharing, text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,6 +76,11 @@ const OS_CORE_MACHINE: &str = "os-core-8";
 /// it stand the numbers of Rosenblum 1995, section 5. It simulates the machine `server-8` unless
 /// --machine names others.
 ///
+/// --locks takes recordings with data accesses, of one or several CPUs. It lists the kernel's spin
+/// locks, rwlocks, mutexes, rwsems and known sequence counters: how often they were acquired, how
+/// long CPUs and tasks waited and held them, and who waited for whom. It simulates the machine
+/// `server-8` unless --machine names others.
+///
 /// --os-core takes recordings with data accesses, of one or several CPUs. It simulates a core that
 /// executes the operating system for all others, and lists for each policy the time, the misses of
 /// user code and the energy, against no such core. Without --policy it moves everything, and then
@@ -91,6 +97,7 @@ const OS_CORE_MACHINE: &str = "os-core-8";
   kernlane report --sharing files-4.rec --kernel ~/linux --machine server-8 --top 10
   kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'tasklist_lock -> own line'
   kernlane report --multiprocessor files-4.rec --one-cpu files.rec --kernel ~/linux
+  kernlane report --locks files-4.rec --kernel ~/linux --top 10
   kernlane report --os-core files.rec --kernel ~/linux --machine os-core-8,os-core-small
   kernlane report --os-core files.rec --kernel ~/linux --policy longer:1000 --move-cycles 5000
   kernlane report --locality net.rec files.rec --kernel ~/linux
@@ -198,6 +205,27 @@ pub struct ReportArgs {
     #[arg(long, value_name = "RECORDING", requires = "multiprocessor")]
     pub one_cpu: Option<PathBuf>,
 
+    /// Print the kernel's locks: acquisitions, waits, holds, and who waited for whom; needs a
+    /// recording made with --data
+    #[arg(
+        long,
+        requires = "kernel",
+        conflicts_with_all = [
+            "services",
+            "os_share",
+            "locality",
+            "sizes",
+            "misses",
+            "sharing",
+            "multiprocessor",
+            "generations",
+            "os_core",
+            "layout",
+            "output",
+        ]
+    )]
+    pub locks: bool,
+
     /// Print what a core for the operating system would bring, by what moves there (Nellans 2005);
     /// needs a recording made with --data
     #[arg(
@@ -241,6 +269,7 @@ pub struct ReportArgs {
             "generations",
             "os_core",
             "multiprocessor",
+            "locks",
             "kernel",
         ]
     )]
@@ -270,7 +299,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE.toml", requires = "kernel")]
     pub annotations: Option<PathBuf>,
 
-    /// How many services, functions or lines to print
+    /// How many services, functions, lines or locks to print
     #[arg(long, default_value_t = 30)]
     pub top: usize,
 
@@ -288,6 +317,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
         true => of_recordings(args),
         false if args.sharing => of_sharing(args),
         false if args.multiprocessor => of_multiprocessor(args),
+        false if args.locks => of_locks(args),
         false if args.os_core => of_os_core(args),
         false if args.sizes => of_sizes(args),
         false if args.generations => of_generations(args),
@@ -479,6 +509,15 @@ fn of_multiprocessor(args: &ReportArgs) -> Result<ExitCode> {
         let texts = tables.iter().map(|table| multiprocessor::text(table, args.top));
         texts.collect::<Vec<_>>().join("\n")
     })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_locks(args: &ReportArgs) -> Result<ExitCode> {
+    let (kernel, attribution) = opened(args, &[SHARING_MACHINE])?;
+    let of_recording = |path: &PathBuf| attribution.locks(path, kernel);
+    let tables: Vec<LockTable> = in_one_list(args.inputs.iter().map(of_recording))?;
+    let text = |table: &LockTable| locks::text(table, args.top);
+    print(args, &tables, || tables.iter().map(text).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

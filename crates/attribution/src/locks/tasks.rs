@@ -1,0 +1,53 @@
+//! The names of a recording's tasks.
+//!
+//! Input: tasks, as they are defined. Output: a number and a name for each that executions name.
+
+use sim::Requester;
+use std::collections::{HashMap, HashSet};
+use trace::Task;
+
+/// The tasks of a recording, numbered as `execution::data::DataFlow` numbers processes.
+#[derive(Default)]
+pub(super) struct TaskNames {
+    keys: HashMap<u64, u32>,
+    numbers: HashMap<Requester, u32>,
+    idle: HashSet<Requester>,
+    /// By number: the last name.
+    pub names: Vec<String>,
+}
+
+impl TaskNames {
+    /// Learns tasks. They come in the order of their ids.
+    pub(super) fn define(&mut self, tasks: &[Task]) {
+        for task in tasks {
+            let next = self.names.len() as u32;
+            let key = task.pid.map_or(task.pointer.0, u64::from);
+            let number = *self.keys.entry(key).or_insert(next);
+            let name = task.name().into_owned();
+            match self.names.get_mut(number as usize) {
+                Some(known) => *known = name,
+                None => self.names.push(name),
+            }
+            let process = Requester::process(number);
+            self.numbers.insert(process, number);
+            if task.pid == Some(0) {
+                self.idle.insert(process);
+            }
+        }
+    }
+
+    /// The number of a task's name; one behind the last when it has none.
+    pub(super) fn number(&self, process: Requester) -> u32 {
+        self.numbers.get(&process).copied().unwrap_or(u32::MAX)
+    }
+
+    /// Whether it is an idle task, of which each CPU has one.
+    pub(super) fn is_idle(&self, process: Requester) -> bool {
+        self.idle.contains(&process)
+    }
+
+    /// The name with a number.
+    pub(super) fn name(&self, number: u32) -> &str {
+        self.names.get(number as usize).map_or("(unknown)", String::as_str)
+    }
+}
