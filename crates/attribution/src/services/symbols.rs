@@ -130,7 +130,7 @@ impl KernelSymbols {
     }
 
     /// All symbols, ascending by address.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &CodeSymbol> {
+    pub fn iter(&self) -> impl Iterator<Item = &CodeSymbol> {
         self.symbols.iter()
     }
 
