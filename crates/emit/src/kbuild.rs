@@ -37,7 +37,7 @@ pub enum KernelTarget {
 
 impl KernelTarget {
     /// The results of linking such a kernel, by their paths in a tree. `vmlinux` comes first.
-    pub(crate) fn results(self) -> &'static [&'static str] {
+    pub fn results(self) -> &'static [&'static str] {
         match self {
             KernelTarget::X86 => &install::BOOTABLE,
             KernelTarget::UserMode => &install::PROGRAM,

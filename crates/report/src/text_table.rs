@@ -10,17 +10,17 @@ pub struct TextTable {
 
 impl TextTable {
     /// A table with these column titles.
-    pub(crate) fn new(titles: &[&str]) -> TextTable {
+    pub fn new(titles: &[&str]) -> TextTable {
         TextTable { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
     }
 
     /// Appends a row.
-    pub(crate) fn push(&mut self, cells: Vec<String>) {
+    pub fn push(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
     /// The table's text, a line for each row.
-    pub(crate) fn to_text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows
