@@ -5,7 +5,7 @@
 //! on each coming day, and a bit for each day finds the first one:
 //!
 //! ```text
-//! day      … 40 41 42 43 44 45 46 …      a value of When: a cycle, and whether memory decided it
+//! day      … 40 41 42 43 44 45 46 …      a `When`: a cycle, and whether memory decided it
 //! counts      2  0  0  1  0  3  0
 //! bits        1  0  0  1  0  1  0        64 in a word
 //!             └ first
