@@ -98,6 +98,35 @@ fn what_is_missing_or_out_of_range_is_named() {
     }
 }
 
+/// Options of `report` that ask for a table.
+const TABLES: [&str; 11] = [
+    "services",
+    "os-share",
+    "locality",
+    "sizes",
+    "misses",
+    "generations",
+    "sharing",
+    "multiprocessor",
+    "locks",
+    "os-core",
+    "per-operation",
+];
+
+#[test]
+fn a_report_is_one_table_or_a_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    for (number, table) in TABLES.iter().enumerate() {
+        let beside = TABLES[number + 1..].iter().map(|other| format!("--{other}"));
+        let page = ["-o x.html".to_owned(), "--layout x.kll".to_owned()];
+        for other in beside.chain(page) {
+            let message = refused(path, &format!("report net.rec -k System.map --{table} {other}"));
+            assert!(message.contains("cannot be used with"), "--{table} {other}: {message}");
+        }
+    }
+}
+
 #[test]
 fn help_lists_the_algorithms() {
     for command in ["layout", "optimize", "cross-validate", "export", "live apply", "live auto"] {

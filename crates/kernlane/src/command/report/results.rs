@@ -1,0 +1,160 @@
+//! What results say of layouts, and the page, which also takes recordings.
+//!
+//! Input: results, or recordings and their kernel. Output: tables, or a page.
+
+use super::recordings::SHARING_MACHINE;
+use super::{ReportArgs, opened, print};
+use crate::command::replay::{read_layout, replay_recording};
+use anyhow::{Result, bail, ensure};
+use attribution::services::table::ServiceTable;
+use attribution::{Attribution, sizes};
+use execution::machine;
+use execution::part::RecordingPart;
+use host::output;
+use host::recording::Recording;
+use image::vmlinux;
+use replay::comparison::{self, Comparison};
+use replay::results::{ResultFile, ResultRow};
+use replay::{ReplayLayout, SimulationScope, rows};
+use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
+use report::{page, text};
+use std::path::{Path, PathBuf};
+
+/// The machine of the page, unless --machine names others.
+const MACHINE: &str = "server-32k";
+
+/// What layouts gain, as tables or on the page, beside what recordings show.
+pub(super) fn comparisons_and_page(args: &ReportArgs) -> Result<()> {
+    let (recordings, results) = recordings_and_results(args)?;
+    if let (Some(recording), true) = (recordings.first(), args.output.is_none() && !args.json) {
+        bail!(
+            "{}: a recording; give --output for a page, --json for what it shows, or --services, \
+             --os-share or --locality for a table",
+            recording.display()
+        );
+    }
+    ensure!(
+        args.kernel.is_none() || !recordings.is_empty(),
+        "no recording is given, only results: --kernel, --machine and --layout are for recordings"
+    );
+    let comparisons: Vec<Comparison> = comparison::compare(&rows_of(&results)?)?;
+    let overviews = overviews(args, &recordings)?;
+    if let Some(path) = &args.output {
+        output::write(path, page::page(&overviews, &comparisons)?.as_bytes())?;
+    }
+    if args.json && !recordings.is_empty() {
+        print(args, &overviews, String::new)?;
+    } else if args.json || args.output.is_none() {
+        print(args, &comparisons, || text::comparisons(&comparisons))?;
+    }
+    Ok(())
+}
+
+/// What one operation of a benchmark costs.
+pub(super) fn per_operation(args: &ReportArgs) -> Result<()> {
+    let (recordings, results) = recordings_and_results(args)?;
+    if let Some(recording) = recordings.first() {
+        bail!(
+            "{}: a recording; --per-operation takes results: `kernlane replay RECORDING --json`",
+            recording.display()
+        );
+    }
+    let costs = replay::per_operation::per_operation(&rows_of(&results)?)?;
+    print(args, &costs, || report::per_operation::text(&costs))
+}
+
+/// The inputs that are recordings, and those that are results.
+fn recordings_and_results(args: &ReportArgs) -> Result<(Vec<&PathBuf>, Vec<&PathBuf>)> {
+    let (recordings, results): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        args.inputs.iter().partition(|path| Recording::at(*path).exists());
+    for path in &results {
+        ensure!(path.exists(), "{}: there is no such file or directory", path.display());
+        ensure!(
+            !path.is_dir() || path.join("results.json").is_file(),
+            "{}: neither a recording (it has no trace.klt) nor results (it has no results.json)",
+            path.display()
+        );
+    }
+    Ok((recordings, results))
+}
+
+fn rows_of(results: &[&PathBuf]) -> Result<Vec<ResultRow>> {
+    let mut rows = Vec::new();
+    for path in results {
+        rows.extend(ResultFile::read(path)?.rows);
+    }
+    Ok(rows)
+}
+
+/// The sections of the page that come from recordings.
+fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>> {
+    if recordings.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (kernel, attribution) = opened(args, &[MACHINE])?;
+    let path = vmlinux::path(kernel);
+    // Only a vmlinux tells the blocks of a layout.
+    let image = (!args.layout.is_empty()).then(|| vmlinux::read(&path)).transpose()?;
+    let mut layouts = vec![ReplayLayout::original()];
+    for path in &args.layout {
+        layouts.push(read_layout(path, Some(kernel), image.as_ref())?);
+    }
+    recordings
+        .iter()
+        .map(|recording| {
+            let observed = attribution.observed(recording)?;
+            let machines = &attribution.machines;
+            let replayed = replay_recording(
+                recording,
+                &layouts,
+                machines,
+                SimulationScope::Caches,
+                attribution.symbols.build_id.as_ref(),
+                &RecordingPart::WHOLE,
+            )?;
+            let rows = rows::rows(&replayed, &layouts, machines, None);
+            let misses: Vec<LayoutMisses<'_>> = layouts
+                .iter()
+                .zip(&replayed.layouts)
+                .map(|(layout, counts)| LayoutMisses {
+                    layout: &layout.name,
+                    machine: &machines[0].name,
+                    placement: &layout.placement,
+                    misses_at: &counts.machines[0].misses_at,
+                })
+                .collect();
+            let conditions = replayed.header.conditions.iter().cloned().collect();
+            let extras = extras(&attribution, recording, kernel, &observed.table)?;
+            Ok(Overview::new(observed, conditions, rows, &misses, extras))
+        })
+        .collect()
+}
+
+/// What the page shows of one CPU, or of several.
+fn extras(
+    attribution: &Attribution,
+    recording: &Path,
+    kernel: &Path,
+    table: &ServiceTable,
+) -> Result<OverviewExtras> {
+    let machines = &attribution.machines;
+    if table.cpus > 1 {
+        let has_data =
+            attribution::read(recording, "data", |reader| Ok(reader.accesses().is_some()))?;
+        let usual = machine::find(SHARING_MACHINE)?;
+        let coherent = machines.iter().find(|machine| machine.coherence.is_some());
+        let on = coherent.unwrap_or(&usual);
+        let counted = || attribution.multiprocessor_on(on, recording, None);
+        let multiprocessor = has_data.then(counted).transpose()?.map(Into::into);
+        return Ok(OverviewExtras { multiprocessor, ..OverviewExtras::default() });
+    }
+    let data = attribution.data_misses(recording, kernel, table)?.map(StructureMisses::from);
+    let has_core = machines.iter().any(|machine| machine.core.is_some());
+    let counted = || attribution.generations(recording, &RecordingPart::WHOLE);
+    Ok(OverviewExtras {
+        sizes: Some(attribution::read(recording, "caches", sizes::sizes)?),
+        data,
+        generations: has_core.then(counted).transpose()?,
+        multiprocessor: None,
+    })
+}
