@@ -66,6 +66,7 @@ mod wide;
 policies! {
     lru::Lru as Lru;
     plru::PlruTrees as TreePlru;
+    fifo::Fifo as Fifo;
 }
 
 pub use access::CacheAccess;

@@ -30,6 +30,7 @@ impl NaiveCache {
         match self.geometry.replacement() {
             Replacement::Lru => self.lru(line),
             Replacement::TreePlru => self.plru(line),
+            Replacement::Fifo => self.fifo(line),
         }
     }
 
@@ -44,6 +45,19 @@ impl NaiveCache {
         if let Some(at) = set.iter().position(|&held| held == line) {
             set.remove(at);
             set.push(line);
+            return CacheAccess::Hit;
+        }
+        let full = set.len() == self.geometry.ways() as usize;
+        let evicted = full.then(|| set.remove(0));
+        set.push(line);
+        CacheAccess::Miss { evicted }
+    }
+
+    /// The first that came in stands in front.
+    fn fifo(&mut self, line: LineId) -> CacheAccess {
+        let number = self.set_of(line);
+        let set = &mut self.sets[number];
+        if set.contains(&line) {
             return CacheAccess::Hit;
         }
         let full = set.len() == self.geometry.ways() as usize;
