@@ -4,21 +4,23 @@
 //! Takes a recording; gives the misses of instruction caches and, with data accesses, of data
 //! caches and of unified caches of all references, in one pass. Lines are as long as in the
 //! figures: 64 bytes for instructions, 32 for data, 128 in unified caches. Data caches and unified
-//! caches hold physical memory. All caches are LRU. Knows no services and no symbols; prints
-//! nothing.
+//! caches hold physical memory. All caches are LRU. Of several CPUs each has instruction caches of
+//! its own; their data caches depend on each other and are left to `multiprocessor`. Knows no
+//! services and no symbols; prints nothing.
 
 use crate::code_lines::CodeLines;
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
 use execution::data::PIECE_WORDS;
 use execution::data::{AccessStream, DataFlow};
+use execution::per_cpu::PerCpu;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use sim::{LineId, MissCounts, PerMode, PhysAddr, Requester, Sweep};
 use std::io::Read;
 use trace::{
-    AccessPatterns, Accesses, Chunk, RecordingHeader, RecordingReader, Translation, TranslationId,
-    events,
+    AccessPatterns, Accesses, Chunk, CpuCount, RecordingHeader, RecordingReader, StreamEvent,
+    Translation, TranslationId, events,
 };
 
 /// log2 of the largest number of ways.
@@ -98,6 +100,8 @@ pub struct Sizes {
     pub kernel: String,
     /// The seed of the recording.
     pub seed: u64,
+    /// The recorded CPUs. Each has caches of its own; misses are those of all together.
+    pub cpus: u8,
     /// Instructions in the kernel.
     pub kernel_instructions: u64,
     /// Instructions in user mode.
@@ -112,7 +116,7 @@ pub struct Sizes {
 /// It is damaged or cut off.
 pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
     let header = reader.header().clone();
-    header.one_cpu()?;
+    let takes_data = header.cpus == CpuCount::ONE;
     let mut caches = SweptCaches::new();
     let mut totals = None;
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
@@ -121,7 +125,7 @@ pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
                 translations.iter().try_for_each(|translation| caches.define(translation))?
             }
             Chunk::Tasks(tasks) => caches.flow.define_tasks(&tasks),
-            Chunk::Stream(words) => match reader.accesses() {
+            Chunk::Stream(words) => match reader.accesses().filter(|_| takes_data) {
                 None => caches.fetches(&words),
                 Some((accesses, patterns)) => caches.fetches_and_data(&words, accesses, patterns),
             },
@@ -138,7 +142,7 @@ struct SweptCaches {
     /// The physical addresses of the lines, as far as they were needed.
     physical: Vec<Option<PhysAddr>>,
     flow: DataFlow,
-    instructions: Sweep,
+    instructions: PerCpu<Sweep>,
     /// Made at the first accesses: data, unified.
     with_data: Option<[Sweep; 2]>,
 }
@@ -157,7 +161,7 @@ impl SweptCaches {
             codes: Vec::new(),
             physical: Vec::new(),
             flow: DataFlow::new(&[]),
-            instructions: sweep(Holds::Instructions),
+            instructions: PerCpu::new(sweep(Holds::Instructions)),
             with_data: None,
         }
     }
@@ -176,10 +180,13 @@ impl SweptCaches {
 
     fn fetches(&mut self, words: &[u32]) {
         for event in events(words) {
+            if let StreamEvent::Cpu(cpu) = event {
+                self.instructions.turn_to(cpu, || sweep(Holds::Instructions));
+            }
             let Some((id, reached)) = event.execution() else { continue };
             let requester = Requester::of(self.codes[id.0 as usize].mode());
             for at in self.lines_of(id, reached.unwrap_or(0)) {
-                self.instructions.access(self.lines.lines[at].0, requester);
+                self.instructions.current().access(self.lines.lines[at].0, requester);
             }
         }
     }
@@ -201,7 +208,7 @@ impl SweptCaches {
                 let requester = if kernel { Requester::KERNEL } else { execution.process };
                 for at in self.lines_of(id, execution.left.into()) {
                     let (line, addr) = self.lines.lines[at];
-                    self.instructions.access(line, requester);
+                    self.instructions.current().access(line, requester);
                     let physical = match self.physical[at] {
                         Some(physical) => physical,
                         None => self.flow.code(addr, &self.codes[id.0 as usize], id, patterns),
@@ -231,22 +238,24 @@ impl SweptCaches {
         kernel_instructions: u64,
         user_instructions: u64,
     ) -> Sizes {
-        let [data, both] = self.with_data.map_or([None, None], |sweeps| sweeps.map(Some));
+        let with_data = self.with_data.as_ref();
         let sweeps = [
-            (Holds::Instructions, Some(self.instructions)),
-            (Holds::Data, data),
-            (Holds::Both, both),
+            (Holds::Instructions, self.instructions.all()),
+            (Holds::Data, with_data.map_or(&[][..], |[data, _]| std::slice::from_ref(data))),
+            (Holds::Both, with_data.map_or(&[][..], |[_, both]| std::slice::from_ref(both))),
         ];
         let mut caches = Vec::new();
-        for (holds, sweep) in sweeps {
-            let Some(sweep) = sweep else { continue };
+        for (holds, sweeps) in sweeps.into_iter().filter(|(_, sweeps)| !sweeps.is_empty()) {
             for (size, ways) in holds
                 .sizes()
                 .flat_map(|size| (0..=WAYS).map(move |ways| (1_u64 << size, 1_u32 << ways)))
             {
                 let sets = size / u64::from(ways * holds.line());
-                let PerMode { kernel, user } =
-                    sweep.misses(sets as u32, ways).expect("the sweep holds every size");
+                let mut misses = PerMode::<MissCounts>::default();
+                for sweep in sweeps {
+                    misses += sweep.misses(sets as u32, ways).expect("the sweep holds every size");
+                }
+                let PerMode { kernel, user } = misses;
                 caches.push(CacheMisses { holds, size, ways, line: holds.line(), kernel, user });
             }
         }
@@ -254,6 +263,7 @@ impl SweptCaches {
             workload: header.workload.clone(),
             kernel: header.build_id.clone(),
             seed: header.seed,
+            cpus: header.cpus.get(),
             kernel_instructions,
             user_instructions,
             caches,
@@ -265,8 +275,8 @@ impl SweptCaches {
 mod tests {
     use super::*;
     use trace::{
-        AccessSite, Mapping, ObservedAccesses, PageKind, RecordingWriter, RunAddr, StreamEvent,
-        Task, TaskId, TaskPointer,
+        AccessSite, CpuId, Mapping, ObservedAccesses, PageKind, RecordingWriter, RunAddr,
+        StreamEvent, Task, TaskId, TaskPointer,
     };
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -347,5 +357,26 @@ mod tests {
         assert!(sizes.caches.iter().all(|cache| cache.holds == Holds::Instructions));
         let cut = &recording[..recording.len() - 1];
         assert!(super::sizes(&mut RecordingReader::new(cut).unwrap()).is_err());
+    }
+
+    /// CPU 0 executes two lines that conflict in a direct-mapped cache of 4 KB, CPU 1 only the
+    /// second of them.
+    #[test]
+    fn each_cpu_has_instruction_caches_of_its_own() {
+        let header = RecordingHeader { cpus: CpuCount::new(2).unwrap(), ..Default::default() };
+        let mut writer = RecordingWriter::new(Vec::new(), &header).unwrap();
+        writer.translations(&[translation(0, KERNEL), translation(1, KERNEL + 4096)]).unwrap();
+        let mut words = Vec::new();
+        for (cpu, id) in [(0, 0), (1, 1), (0, 0), (1, 1), (0, 1), (0, 0), (1, 1)] {
+            StreamEvent::Cpu(CpuId(cpu)).append_to(&mut words);
+            StreamEvent::Executed(TranslationId(id)).append_to(&mut words);
+        }
+        writer.stream(&words).unwrap();
+        let recording = writer.end().unwrap().0;
+        let sizes = super::sizes(&mut RecordingReader::new(&recording[..]).unwrap()).unwrap();
+        assert_eq!(sizes.cpus, 2);
+        // CPU 0 misses both, and the first again; CPU 1 misses once.
+        assert_eq!(counted(&sizes, Holds::Instructions, 4096, 1)[0], by(3, 1, 0));
+        assert_eq!(counted(&sizes, Holds::Instructions, 4096, 2)[0], by(3, 0, 0));
     }
 }

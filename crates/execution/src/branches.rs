@@ -116,6 +116,7 @@ fn is_kernel(addr: CodeAddr) -> bool {
 }
 
 /// A machine's branch predictor while it runs.
+#[derive(Clone)]
 pub struct PredictorRun {
     predictor: BranchPredictor,
     /// The counters by the mode of the branch.

@@ -1,22 +1,27 @@
-//! Runs the fragments of a recording on the out-of-order core of a machine, under one layout.
+//! Runs the fragments of a recording on the out-of-order cores of a machine, under one layout.
+//!
+//! Each recorded CPU has a core of its own, with all its caches. Cores know nothing of each other:
+//! no line moves between them.
 //!
 //! Input: fragments in the order in which they ran, and the accesses of their executions. Output:
-//! cycles and the core's counters.
+//! cycles and the cores' counters.
 
 use crate::core_code::{CoreBlocks, UopCode};
 use crate::data::{DataFlow, Execution};
 use crate::flow::{ExecutionFlow, Fragment, FragmentId};
 use crate::moved::MovedFragment;
+use crate::per_cpu::PerCpu;
 use anyhow::{Context, Result};
 use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
 use sim::{MachineModel, Mode, PerMode, PhysAddr};
 use std::collections::BTreeMap;
-use trace::{RunAddr, Translation};
+use trace::{CpuId, RunAddr, Translation};
 
 /// What a core counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreCounts {
-    /// Cycles from the first instruction to the last.
+    /// Cycles from the first instruction to the last. Of several CPUs: the sum of their cycles,
+    /// without those in which they were halted.
     pub cycles: u64,
     /// The counters of each mode.
     pub counters: PerMode<CoreCounters>,
@@ -69,31 +74,42 @@ impl UopCodes {
     }
 }
 
-/// A core during a replay.
-pub struct CoreRun {
+/// The core of one CPU.
+#[derive(Clone)]
+struct CpuCore {
     core: Core,
-    blocks: CoreBlocks,
-    cycles: u64,
-    /// The slots of each fragment.
-    slots: Vec<CoreSlots>,
     /// The fragment that ran last.
     last: Option<FragmentId>,
 }
 
+/// The cores of a machine during a replay.
+pub struct CoreRun {
+    cores: PerCpu<CpuCore>,
+    /// A core that has run nothing.
+    fresh: CpuCore,
+    blocks: CoreBlocks,
+    cycles: u64,
+    /// The slots of each fragment.
+    slots: Vec<CoreSlots>,
+}
+
 impl CoreRun {
-    /// The core of a machine, if it has one.
+    /// The cores of a machine, if it describes one.
     ///
     /// # Errors
     /// The numbers of the core contradict each other.
     pub fn new(machine: &MachineModel) -> Result<Option<CoreRun>> {
         let core = Core::new(machine).with_context(|| machine.name.clone())?;
         let run = core.zip(CoreBlocks::new(machine));
-        Ok(run.map(|(core, blocks)| CoreRun {
-            core,
-            blocks,
-            cycles: 0,
-            slots: Vec::new(),
-            last: None,
+        Ok(run.map(|(core, blocks)| {
+            let fresh = CpuCore { core, last: None };
+            CoreRun {
+                cores: PerCpu::new(fresh.clone()),
+                fresh,
+                blocks,
+                cycles: 0,
+                slots: Vec::new(),
+            }
         }))
     }
 
@@ -109,14 +125,23 @@ impl CoreRun {
         codes: &UopCodes,
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
     ) -> Result<()> {
-        let code = codes.of(&self.core).context("the code is not in uops")?;
+        let code = codes.of(&self.fresh.core).context("the code is not in uops")?;
         self.slots.push(CoreSlots::default());
         self.blocks.push(fragment, moved, mode, code, lies)
     }
 
-    /// Runs fragments that were added before. `data`: the accesses of their executions.
-    pub fn run(&mut self, fragments_run: &[FragmentId], codes: &UopCodes, data: Option<&DataFlow>) {
-        let Some(code) = codes.of(&self.core) else { return };
+    /// Runs fragments that were added before on the core of a CPU. `data`: the accesses of their
+    /// executions.
+    pub fn run(
+        &mut self,
+        cpu: CpuId,
+        fragments_run: &[FragmentId],
+        codes: &UopCodes,
+        data: Option<&DataFlow>,
+    ) {
+        let Some(code) = codes.of(&self.fresh.core) else { return };
+        self.cores.turn_to(cpu, || self.fresh.clone());
+        let CpuCore { core, last } = self.cores.current();
         let mut executions = data.map_or(&[][..], |data| &data.executions).iter();
         let mut accesses = data.map(DataFlow::accesses);
         for &fragment in fragments_run {
@@ -131,29 +156,34 @@ impl CoreRun {
                 *accesses = rest;
                 own
             });
-            let before = self.core.slots(block.mode);
-            self.core.run(&block, code.uops(), own);
+            let before = core.slots(block.mode);
+            core.run(&block, code.uops(), own);
             if interrupted {
-                self.core.interrupted();
+                core.interrupted();
             }
-            self.slots[fragment.0 as usize] += self.core.slots(block.mode) - before;
+            self.slots[fragment.0 as usize] += core.slots(block.mode) - before;
         }
-        self.last = fragments_run.last().copied().or(self.last);
+        *last = fragments_run.last().copied().or(*last);
     }
 
     /// Ends the recording.
     pub fn finish(&mut self) {
-        let Some(last) = self.last else { return };
-        let mode = self.blocks.block(last).0.mode;
-        let before = self.core.slots(mode);
-        self.cycles = self.core.finish();
-        self.slots[last.0 as usize] += self.core.slots(mode) - before;
+        for CpuCore { core, last } in self.cores.all_mut() {
+            let Some(last) = *last else { continue };
+            let mode = self.blocks.block(last).0.mode;
+            let before = core.slots(mode);
+            self.cycles += core.finish();
+            self.slots[last.0 as usize] += core.slots(mode) - before;
+        }
     }
 
-    /// The slots so far, of both modes.
+    /// The slots so far, of all CPUs and both modes.
     pub fn slots(&self) -> CoreSlots {
-        let mut slots = self.core.slots(Mode::Kernel);
-        slots += self.core.slots(Mode::User);
+        let mut slots = CoreSlots::default();
+        for CpuCore { core, .. } in self.cores.all() {
+            slots += core.slots(Mode::Kernel);
+            slots += core.slots(Mode::User);
+        }
         slots
     }
 
@@ -165,9 +195,11 @@ impl CoreRun {
             *slots_at.entry(code.addr).or_default() += *slots;
         }
         slots_at.retain(|_, slots| *slots != CoreSlots::default());
+        let mut counters = PerMode::default();
+        self.cores.all().iter().for_each(|cpu| counters += cpu.core.counters());
         CoreCounts {
             cycles: self.cycles,
-            counters: self.core.counters(),
+            counters,
             unknown: self.blocks.unknown(&flow.counts),
             slots_at: slots_at.into_iter().collect(),
         }

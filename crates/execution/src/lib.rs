@@ -47,3 +47,4 @@ pub mod machine;
 pub mod moved;
 pub mod numbering;
 pub mod part;
+pub mod per_cpu;

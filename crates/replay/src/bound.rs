@@ -16,12 +16,13 @@
 use crate::results::MissBound;
 use anyhow::{Context, Result, ensure};
 use execution::part::PartFilter;
+use execution::per_cpu::PerCpu;
 use image::Image;
 use profile::ideal::{CacheUnit, CacheUnits, IdealCache};
 use sim::{MachineModel, PerMode};
 use std::collections::BinaryHeap;
 use std::io::Read;
-use trace::{Chunk, RecordingReader, TranslationId};
+use trace::{Chunk, RecordingReader, StreamEvent, TranslationId};
 
 /// The largest number of fetches. Belady's policy knows the future, so all fetches are kept: 8
 /// bytes each, at most 2 GB.
@@ -37,11 +38,10 @@ pub fn bound<R: Read>(
     cut: &mut PartFilter,
     machine: &MachineModel,
 ) -> Result<MissBound> {
-    reader.header().one_cpu()?;
     let line = u64::from(machine.l1i_line);
     let mut units = CacheUnits::new(line, 0);
     let mut lengths = Vec::new();
-    let mut fetches: Vec<CacheUnit> = Vec::new();
+    let mut fetches = PerCpu::<Vec<CacheUnit>>::new(Vec::new());
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
             Chunk::Translations(translations) => {
@@ -52,19 +52,25 @@ pub fn bound<R: Read>(
                 }
             }
             Chunk::Stream(words) => {
-                for event in trace::events(&words).filter(|event| cut.keeps(event)) {
+                for event in trace::events(&words) {
+                    if let StreamEvent::Cpu(cpu) = event {
+                        fetches.turn_to(cpu, Vec::new);
+                    }
+                    if !cut.keeps(&event) {
+                        continue;
+                    }
                     let Some((TranslationId(id), reached)) = event.execution() else { continue };
                     let reached = reached.unwrap_or(lengths[id as usize]);
                     // A repetition of the last unit is not a fetch.
-                    let new = units.fetched(id, reached);
-                    new.for_each(|unit| {
+                    let fetches = fetches.current();
+                    for unit in units.fetched(id, reached) {
                         if fetches.last() != Some(&unit) {
                             fetches.push(unit)
                         }
-                    });
+                    }
                 }
                 ensure!(
-                    fetches.len() <= MOST_FETCHES,
+                    fetches.all().iter().map(Vec::len).sum::<usize>() <= MOST_FETCHES,
                     "more than {MOST_FETCHES} blocks ran, too many for a lower bound: take a part \
                      of the recording, with --until"
                 );
@@ -77,10 +83,13 @@ pub fn bound<R: Read>(
         kernel: missed.kernel.div_ceil(line),
         user: missed.user.div_ceil(line),
     };
-    Ok(MissBound {
-        belady: misses(belady(&fetches, &units, bytes)),
-        lru: misses(lru(&fetches, &units, bytes)),
-    })
+    // Each CPU has a cache of its own.
+    let of_all = |policy: fn(&[CacheUnit], &CacheUnits, u64) -> PerMode<u64>| {
+        let mut missed = PerMode::default();
+        fetches.all().iter().for_each(|fetches| missed += policy(fetches, &units, bytes));
+        misses(missed)
+    };
+    Ok(MissBound { belady: of_all(belady), lru: of_all(lru) })
 }
 
 /// The bytes missed in each mode.

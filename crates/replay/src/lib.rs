@@ -55,6 +55,7 @@ pub mod guard;
 pub mod per_operation;
 pub mod results;
 pub mod rows;
+pub mod search;
 mod simulation;
 #[cfg(test)]
 mod tests;
@@ -221,10 +222,6 @@ pub fn replay_trials<R: Read>(
     cut: &mut PartFilter,
 ) -> Result<Replayed> {
     trials.iter().try_for_each(ReplayTrial::check)?;
-    let has_core = |trial: &ReplayTrial<'_>| trial.machines.iter().any(|it| it.core.is_some());
-    if trials.iter().any(has_core) {
-        reader.header().one_cpu().context("an out-of-order core is simulated")?;
-    }
     let cpus = reader.header().cpus;
     let mut flow = ExecutionFlow::default();
     let mut ahead = vec![0; usize::from(cpus.get())];

@@ -148,7 +148,7 @@ struct MachineSimulation<'a> {
     misses: Vec<u64>,
     /// The caches of all cores, when the machine has several and the recording several CPUs.
     coherent: Option<CoherentRun>,
-    /// The out-of-order core, if the machine describes one. It follows one CPU.
+    /// The out-of-order cores, if the machine describes one.
     core: Option<CoreRun>,
 }
 
@@ -312,6 +312,7 @@ pub(crate) struct Simulation<'a> {
     fetched: Vec<FetchedUnits>,
     /// Filled only when a machine predicts branches.
     branches: FragmentBranches,
+    recorded: CpuCount,
     running: Vec<MachineSimulation<'a>>,
 }
 
@@ -349,6 +350,7 @@ impl<'a> Simulation<'a> {
             fragments: Vec::new(),
             pages: BTreeSet::new(),
             branches: FragmentBranches::default(),
+            recorded,
             running,
             fetched: sets
                 .iter()
@@ -420,6 +422,9 @@ impl<'a> Simulation<'a> {
         stretch: Option<&Stretch>,
     ) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
+        // The accesses of several CPUs meet in caches that a core has not: its data behave as the
+        // machine's file says.
+        let one_cpu = self.recorded == CpuCount::ONE;
         self.running.par_iter_mut().for_each(|running| {
             match data {
                 None => running.run(cpu, fragments_run, fetched),
@@ -434,7 +439,7 @@ impl<'a> Simulation<'a> {
                 predicting.run(fragments_run, branches);
             }
             if let Some(core) = &mut running.core {
-                core.run(fragments_run, codes, data);
+                core.run(cpu, fragments_run, codes, data.filter(|_| one_cpu));
             }
         });
     }

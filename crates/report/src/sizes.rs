@@ -20,6 +20,14 @@ pub fn text(sizes: &Sizes) -> String {
          and other: who had evicted the line\n",
         sizes.workload, sizes.kernel, sizes.seed, sizes.kernel_instructions
     );
+    if sizes.cpus > 1 {
+        let _ = writeln!(
+            text,
+            "{} CPUs, each with caches of its own, misses of all together; data caches of several \
+             CPUs: --multiprocessor",
+            sizes.cpus
+        );
+    }
     for (holds, title) in [
         (Holds::Instructions, "instruction caches"),
         (Holds::Data, "data caches"),

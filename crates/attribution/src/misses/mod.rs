@@ -27,8 +27,8 @@ use variables::Variables;
 /// The misses of a recording, one table for each machine.
 ///
 /// # Errors
-/// The recording is damaged, has no data accesses or is of another kernel; a machine has no data
-/// cache; `vmlinux` has no symbols.
+/// The recording is damaged, has no data accesses, is of another kernel or of several CPUs; a
+/// machine has no data cache; `vmlinux` has no symbols.
 pub(crate) fn misses<R: Read>(
     reader: &mut RecordingReader<R>,
     symbols: &KernelSymbols,
@@ -36,6 +36,10 @@ pub(crate) fn misses<R: Read>(
     machines: &[MachineModel],
 ) -> Result<Vec<MissTable>> {
     services::check(reader, symbols)?;
+    reader.header().one_cpu().context(
+        "the caches of several CPUs depend on each other: --sharing has their misses by data \
+         structure, --multiprocessor by service",
+    )?;
     let bytes = map_file(vmlinux)?;
     let variables = Variables::read(&bytes).with_context(|| vmlinux.display().to_string())?;
     let header = reader.header().clone();

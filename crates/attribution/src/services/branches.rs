@@ -1,5 +1,6 @@
 //! The branch predictors and out-of-order cores of simulated machines while services run, beside
-//! their caches. Cores take the fixed data behaviour of their machine for every recording.
+//! their caches. Each CPU has predictors and cores of its own. Cores take the fixed data behaviour
+//! of their machine for every recording.
 //!
 //! Takes the executions in their order; gives the counts of each machine since the last call of
 //! `take`. The next execution shows what a branch did. The branch counts for the service that
@@ -13,10 +14,11 @@ use execution::branches::{FragmentBranches, PredictorRun};
 use execution::core_run::{CoreRun, UopCodes};
 use execution::flow::{ExecutionFlow, FragmentId};
 use execution::moved;
+use execution::per_cpu::PerCpu;
 use image::place::Placement;
 use sim::MachineModel;
 use sim::core::CoreSlots;
-use trace::{StreamEvent, Translation, TranslationId};
+use trace::{CpuId, StreamEvent, Translation, TranslationId};
 
 pub(super) struct BranchMeter {
     machines: Machines,
@@ -24,8 +26,10 @@ pub(super) struct BranchMeter {
     /// The code stays where it is.
     placement: Placement,
     branches: FragmentBranches,
-    /// `None` for a machine that describes no branch prediction.
-    predicting: Vec<Option<PredictorRun>>,
+    /// By CPU, those of each machine. `None` for a machine that describes no branch prediction.
+    predicting: PerCpu<Vec<Option<PredictorRun>>>,
+    /// Predictors that have seen nothing.
+    fresh: Vec<Option<PredictorRun>>,
     codes: UopCodes,
     /// `None` for a machine that describes no core. With the slots that were taken.
     cores: Vec<Option<(CoreRun, CoreSlots)>>,
@@ -42,6 +46,8 @@ impl BranchMeter {
             let core = CoreRun::new(machine)?;
             anyhow::Ok(core.map(|core| (core, CoreSlots::default())))
         };
+        let described = machines.iter().map(|machine| machine.branch.as_ref().filter(|_| predicts));
+        let fresh: Vec<_> = described.map(|branch| branch.map(PredictorRun::new)).collect();
         Ok(BranchMeter {
             codes: UopCodes::new(machines.iter())?,
             cores: machines.iter().map(core).collect::<Result<_>>()?,
@@ -49,11 +55,8 @@ impl BranchMeter {
             flow: ExecutionFlow::default(),
             placement: Placement::default(),
             branches: FragmentBranches::default(),
-            predicting: machines
-                .iter()
-                .map(|machine| machine.branch.as_ref().filter(|_| predicts))
-                .map(|prediction| prediction.map(PredictorRun::new))
-                .collect(),
+            predicting: PerCpu::new(fresh.clone()),
+            fresh,
             fragments: Vec::new(),
             already_followed: false,
             taken: Vec::new(),
@@ -73,7 +76,7 @@ impl BranchMeter {
         let followed = self.flow.follow(std::iter::once(event), &mut self.fragments);
         followed.expect("the automaton knows every translation that it runs");
         self.run_cores();
-        for predicting in self.predicting.iter_mut().flatten() {
+        for predicting in self.predicting.current().iter_mut().flatten() {
             predicting.run(&self.fragments, &self.branches);
             predicting.arrives(self.flow.codes[translation.0 as usize].addr);
         }
@@ -93,7 +96,7 @@ impl BranchMeter {
             }
         }
         for (core, _) in self.cores.iter_mut().flatten() {
-            core.run(&self.fragments, &self.codes, None);
+            core.run(self.flow.cpu(), &self.fragments, &self.codes, None);
         }
     }
 }
@@ -127,15 +130,26 @@ impl Meter for BranchMeter {
         self.machines.left(translation, instructions);
     }
 
+    fn turned_to(&mut self, cpu: CpuId, _task: usize) {
+        self.machines.turn_to(cpu);
+        let turn = std::iter::once(StreamEvent::Cpu(cpu));
+        let followed = self.flow.follow(turn, &mut self.fragments);
+        followed.expect("a turn names no translation");
+        self.predicting.turn_to(cpu, || self.fresh.clone());
+    }
+
     fn finish(&mut self) {
-        self.fragments.clear();
-        self.flow.finish(&mut self.fragments);
-        self.run_cores();
+        for cpu in self.flow.cpus() {
+            self.fragments.clear();
+            self.flow.finish_cpu(cpu, &mut self.fragments);
+            self.run_cores();
+        }
         self.cores.iter_mut().flatten().for_each(|(core, _)| core.finish());
     }
 
     fn take(&mut self) -> &[ServiceMachineCounts] {
-        let counted = self.machines.take().iter().zip(&mut self.predicting).zip(&mut self.cores);
+        let predicting = self.predicting.current();
+        let counted = self.machines.take().iter().zip(predicting).zip(&mut self.cores);
         let with_branches = counted.map(|((counts, predicting), core)| ServiceMachineCounts {
             slots: core.as_mut().map(|(core, taken)| {
                 let before = std::mem::replace(taken, core.slots());

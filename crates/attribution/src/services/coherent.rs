@@ -117,7 +117,6 @@ impl<'a> CoherentMeter<'a> {
 
 impl Meter for CoherentMeter<'_> {
     const TAKES_DATA: bool = true;
-    const SEVERAL_CPUS: bool = true;
     const DATA_OF_SEVERAL_CPUS: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {

@@ -111,7 +111,6 @@ impl FunctionMeter<'_> {
 
 impl Meter for FunctionMeter<'_> {
     const TAKES_DATA: bool = Machines::TAKES_DATA;
-    const SEVERAL_CPUS: bool = true;
 
     fn machines(&mut self) -> Option<&mut Machines> {
         Some(&mut self.machines)

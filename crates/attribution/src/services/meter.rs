@@ -13,8 +13,6 @@ use trace::{AccessPatterns, CpuId, Task, Translation};
 pub(super) trait Meter {
     /// Whether it uses data accesses.
     const TAKES_DATA: bool = false;
-    /// Whether it follows several CPUs.
-    const SEVERAL_CPUS: bool = false;
     /// Whether it uses the data accesses of several CPUs.
     const DATA_OF_SEVERAL_CPUS: bool = false;
     /// Adds the next translation block.
@@ -112,8 +110,6 @@ pub(super) enum Booked {
 pub(super) struct NoMachine;
 
 impl Meter for NoMachine {
-    const SEVERAL_CPUS: bool = true;
-
     fn define(&mut self, _: &Translation) -> Result<()> {
         Ok(())
     }
@@ -131,7 +127,6 @@ impl Meter for NoMachine {
 
 impl Meter for Machines {
     const TAKES_DATA: bool = true;
-    const SEVERAL_CPUS: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
         self.define(translation)

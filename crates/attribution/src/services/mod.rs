@@ -242,9 +242,6 @@ fn follow_part<R: Read, M: Meter>(
     mut automaton: Automaton<'_, M>,
     mut cut: Option<&mut PartFilter>,
 ) -> Result<(Attributed, M)> {
-    if !M::SEVERAL_CPUS {
-        reader.header().one_cpu()?;
-    }
     // Of several CPUs, most machines have L1Is only.
     let takes_data =
         M::TAKES_DATA && (M::DATA_OF_SEVERAL_CPUS || reader.header().cpus == CpuCount::ONE);

@@ -48,7 +48,6 @@ impl<'a> ObservingMeter<'a> {
 
 impl Meter for ObservingMeter<'_> {
     const TAKES_DATA: bool = true;
-    const SEVERAL_CPUS: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
         self.calls.define(translation);

@@ -7,9 +7,10 @@ use crate::services::ledger::ServiceMachineCounts;
 use crate::services::meter::Meter;
 use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
+use execution::per_cpu::PerCpu;
 use serde::Serialize;
 use std::collections::HashMap;
-use trace::Translation;
+use trace::{CpuId, Translation};
 
 /// The upper ends of the figure's columns, in words.
 pub(super) const WORDS: [u64; 3] = [100, 1000, 10000];
@@ -36,11 +37,30 @@ pub(super) struct ReuseMeter {
     /// By translation block: its bytes, and the function that begins with it. `None` for user code.
     of: Vec<Option<(u64, Option<usize>)>>,
     lengths: Vec<Box<[u8]>>,
-    /// Bytes of kernel code executed so far.
+    stays: PerCpu<KernelStay>,
+    reuses: Vec<Reuses>,
+}
+
+/// The present stay of a CPU in the kernel.
+#[derive(Clone)]
+struct KernelStay {
+    /// Bytes of kernel code that the CPU has executed so far.
     bytes: u64,
     /// The value of `bytes` at each function's last call in this stay.
     called: Vec<Option<u64>>,
-    reuses: Vec<Reuses>,
+}
+
+impl KernelStay {
+    fn new(functions: usize) -> KernelStay {
+        KernelStay { bytes: 0, called: vec![None; functions] }
+    }
+
+    /// The stay ends.
+    fn leave(&mut self, reuses: &mut [Reuses]) {
+        for (called, reuses) in self.called.iter_mut().zip(reuses) {
+            reuses.last += u64::from(called.take().is_some());
+        }
+    }
 }
 
 impl ReuseMeter {
@@ -53,40 +73,33 @@ impl ReuseMeter {
             functions: functions.collect(),
             of: Vec::new(),
             lengths: Vec::new(),
-            bytes: 0,
-            called: vec![None; names.len()],
+            stays: PerCpu::new(KernelStay::new(names.len())),
             reuses: vec![Reuses::default(); names.len()],
         }
     }
 
     /// The reuses of each function, in the order of the names.
     pub(super) fn finish(mut self) -> Vec<Reuses> {
-        self.leave();
+        self.stays.all_mut().iter_mut().for_each(|stay| stay.leave(&mut self.reuses));
         self.reuses
     }
 
-    /// The stay in the kernel ends.
-    fn leave(&mut self) {
-        for (called, reuses) in self.called.iter_mut().zip(&mut self.reuses) {
-            reuses.last += u64::from(called.take().is_some());
-        }
-    }
-
     fn run(&mut self, translation: u32, bytes: Option<u64>) {
+        let stay = self.stays.current();
         let Some((whole, function)) = self.of[translation as usize] else {
-            return self.leave();
+            return stay.leave(&mut self.reuses);
         };
         if let Some(function) = function
-            && let Some(called) = self.called[function].replace(self.bytes)
+            && let Some(called) = stay.called[function].replace(stay.bytes)
         {
-            let words = (self.bytes - called) / 4;
+            let words = (stay.bytes - called) / 4;
             let reuses = &mut self.reuses[function];
             match WORDS.iter().position(|&limit| words < limit) {
                 Some(column) => reuses.within[column] += 1,
                 None => reuses.later += 1,
             }
         }
-        self.bytes += bytes.unwrap_or(whole);
+        stay.bytes += bytes.unwrap_or(whole);
     }
 }
 
@@ -106,6 +119,11 @@ impl Meter for ReuseMeter {
     fn left(&mut self, translation: u32, instructions: u32) {
         let reached = self.lengths[translation as usize].iter().take(instructions as usize);
         self.run(translation, Some(reached.map(|&length| u64::from(length)).sum()));
+    }
+
+    fn turned_to(&mut self, cpu: CpuId, _task: usize) {
+        let functions = self.reuses.len();
+        self.stays.turn_to(cpu, || KernelStay::new(functions));
     }
 
     fn take(&mut self) -> &[ServiceMachineCounts] {

@@ -138,7 +138,6 @@ impl<T: SpanTrack> SpanMeter<T> {
 
 impl<T: SpanTrack> Meter for SpanMeter<T> {
     const TAKES_DATA: bool = true;
-    const SEVERAL_CPUS: bool = true;
 
     fn define(&mut self, translation: &Translation) -> Result<()> {
         self.machines.define(translation)

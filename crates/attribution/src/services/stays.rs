@@ -148,8 +148,6 @@ impl CpuStays {
 }
 
 impl Meter for StayMeter {
-    const SEVERAL_CPUS: bool = true;
-
     fn define(&mut self, translation: &Translation) -> Result<()> {
         let code = TranslatedCode::new(translation)?;
         self.codes.push((code.mode(), code.lengths.len() as u32));

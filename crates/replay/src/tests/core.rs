@@ -1,7 +1,7 @@
 //! Out-of-order cores under layouts: what is predicted for a layout is what a recording of it
 //! takes, to the last slot.
 
-use crate::tests::guest::{record, replayed};
+use crate::tests::guest::{record, record_on_cpus, replayed};
 use crate::tests::program::{Program, XorShift};
 use crate::tests::random::{addresses, execute, surroundings};
 use crate::{CoreCounts, Replayed};
@@ -68,4 +68,39 @@ fn predicted_cycles_are_recorded_cycles() {
     }
     assert!(changed > 4, "layouts change the cycles: only {changed} did");
     assert!(wrong > 200, "only {wrong} mispredictions");
+}
+
+/// The counts of two recordings together.
+fn together(first: Vec<CoreCounts>, second: Vec<CoreCounts>) -> Vec<CoreCounts> {
+    let pairs = first.into_iter().zip(second);
+    let added = pairs.map(|(first, second)| {
+        let mut counters = first.counters;
+        counters += second.counters;
+        CoreCounts { cycles: first.cycles + second.cycles, counters, ..first }
+    });
+    added.collect()
+}
+
+#[test]
+fn each_cpu_has_a_core_of_its_own() {
+    let mut random = XorShift(0x1357_9bdf_0246_8ace);
+    for case in 0..5 {
+        let program = Program::random(&mut random);
+        let mut laid = program.original();
+        surroundings(&mut laid.memory, laid.starts[0]);
+        let mut executed = || addresses(&program, &laid, &execute(&program, &mut random, 20, 0));
+        let (first, second) = (executed(), executed());
+        let alone = |executed: &[u64]| {
+            let recording = record(&laid.memory, executed, 4);
+            without_blocks(cores(&replayed(&recording, Placement::default(), &machines()), 0))
+        };
+        let (mut cpu, slice) = (0, 1 + random.below(12));
+        let both = record_on_cpus(&laid.memory, &[&first, &second], 4, || {
+            cpu ^= usize::from(random.below(slice) == 0);
+            cpu
+        });
+        let both = replayed(&both, Placement::default(), &machines());
+        let expected = together(alone(&first), alone(&second));
+        assert_eq!(without_blocks(cores(&both, 0)), expected, "case {case}");
+    }
 }

@@ -11,7 +11,7 @@ use sim::{
 use trace::RecordingReader;
 
 /// Static prediction, with room for every branch of these executions.
-fn machine() -> MachineModel {
+pub(super) fn machine() -> MachineModel {
     let targets = TargetBufferDescription::new(64, 4, HeldBranches::Taken).unwrap();
     MachineModel {
         branch: Some(
@@ -28,7 +28,7 @@ fn machine() -> MachineModel {
     }
 }
 
-fn books_with_branches(run: &ExampleRun, machines: &[MachineModel]) -> Attributed {
+pub(super) fn books_with_branches(run: &ExampleRun, machines: &[MachineModel]) -> Attributed {
     let (symbols, binding) = kernel();
     let bytes = run.recording();
     let reader = &mut RecordingReader::new(&bytes[..]).unwrap();

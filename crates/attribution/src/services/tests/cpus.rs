@@ -1,8 +1,11 @@
 //! Executions of several CPUs, which take turns.
 
+use super::branches::{books_with_branches, machine};
 use super::expect;
 use crate::services::annotations::ServiceKind;
 use crate::services::examples::{ExampleRun, USER, at};
+use sim::BranchCounters;
+use sim::core::CoreSlots;
 use std::collections::BTreeMap;
 
 /// A step of an execution.
@@ -74,38 +77,76 @@ fn totals(run: &ExampleRun) -> Totals {
     found
 }
 
-fn alone(steps: &[Step]) -> Totals {
+fn alone(steps: &[Step]) -> ExampleRun {
     let mut run = ExampleRun::default();
     for step in steps {
         step(&mut run);
     }
-    totals(&run)
+    run
+}
+
+/// Both executions, in turns that depend on the seed.
+fn in_turns(cpus: &[Vec<Step>; 2], seed: u64) -> ExampleRun {
+    let mut run = ExampleRun::default();
+    let (mut left, mut executing) = ([cpus[0].iter(), cpus[1].iter()], 0);
+    let mut bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    while left.iter().any(|steps| !steps.as_slice().is_empty()) {
+        bits = bits.rotate_left(7).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let cpu = usize::from(bits >> 60 & 1 == 1);
+        let Some(step) = left[cpu].next() else { continue };
+        if cpu != executing {
+            run.cpu(cpu as u8);
+            executing = cpu;
+        }
+        step(&mut run);
+    }
+    run
 }
 
 #[test]
 fn two_cpus_in_turns_count_what_they_count_alone() {
     let cpus = [blocked_reader(), faulting_reader()];
-    let mut expected = alone(&cpus[0]);
-    for (service, numbers) in alone(&cpus[1]) {
+    let mut expected = totals(&alone(&cpus[0]));
+    for (service, numbers) in totals(&alone(&cpus[1])) {
         let sums = expected.entry(service).or_default();
         sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
     }
-    for seed in 1..=300_u64 {
-        let mut run = ExampleRun::default();
-        let (mut left, mut executing) = ([cpus[0].iter(), cpus[1].iter()], 0);
-        let mut bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        while left.iter().any(|steps| !steps.as_slice().is_empty()) {
-            bits = bits.rotate_left(7).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let cpu = usize::from(bits >> 60 & 1 == 1);
-            let Some(step) = left[cpu].next() else { continue };
-            if cpu != executing {
-                run.cpu(cpu as u8);
-                executing = cpu;
-            }
-            step(&mut run);
-        }
+    for seed in 1..=300 {
+        let run = in_turns(&cpus, seed);
         assert_eq!(totals(&run), expected, "seed {seed}");
         run.calls();
+    }
+}
+
+/// The branches of each service, and the slots of all.
+fn predicted(run: &ExampleRun) -> (BTreeMap<(ServiceKind, String), BranchCounters>, CoreSlots) {
+    let machines = [machine(), execution::machine::find("zen4").unwrap()];
+    let books = books_with_branches(run, &machines);
+    let (mut branches, mut slots) = (BTreeMap::new(), CoreSlots::default());
+    for account in &books.ledger.accounts {
+        // A service that never ran has no machines.
+        let [predicting, core] = &account.totals.machines[..] else { continue };
+        let counters = predicting.branches.unwrap();
+        if counters != BranchCounters::default() {
+            branches.insert((account.kind, account.name.clone()), counters);
+        }
+        slots += core.slots.unwrap();
+    }
+    (branches, slots)
+}
+
+#[test]
+fn each_cpu_predicts_and_executes_for_itself() {
+    let cpus = [blocked_reader(), faulting_reader()];
+    let (mut branches, mut slots) = predicted(&alone(&cpus[0]));
+    let (others, others_slots) = predicted(&alone(&cpus[1]));
+    for (service, counters) in others {
+        *branches.entry(service).or_default() += counters;
+    }
+    slots += others_slots;
+    assert!(branches.len() > 3, "{branches:?}");
+    for seed in 1..=100 {
+        assert_eq!(predicted(&in_turns(&cpus, seed)), (branches.clone(), slots), "seed {seed}");
     }
 }
 
