@@ -55,6 +55,11 @@ impl Algorithm {
         self.row().uses != Uses::Nothing
     }
 
+    /// Whether the algorithm uses [`Graph::joint_misses`] or [`Graph::block_epochs`].
+    pub fn uses_what_ran_together(self) -> bool {
+        self.row().uses == Uses::RanTogether
+    }
+
     /// Whether the algorithm uses [`Graph::temporal_edges`], which take long to count.
     pub fn uses_temporal_edges(self) -> bool {
         self.row().uses == Uses::TemporalEdges
@@ -86,7 +91,8 @@ impl FromStr for Algorithm {
     }
 }
 
-/// Orders `graph` by `algorithm` with its paper's parameters. Only the random ones look at `seed`.
+/// Orders `graph` by `algorithm` with its paper's parameters. Only the random ones and `packed`
+/// look at `seed`.
 ///
 /// # Errors
 /// The graph breaks a rule ([`crate::validate`]).

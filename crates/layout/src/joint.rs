@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// One ext-TSP over the whole kernel with joint misses: code that misses together in one line.
 pub(crate) const JOINT: AlgorithmRow = AlgorithmRow {
     name: "joint",
-    uses: Uses::Counts,
+    uses: Uses::RanTogether,
     order: |graph, _| joint(graph, &Default::default()),
 };
 

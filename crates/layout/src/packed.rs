@@ -14,8 +14,8 @@ use crate::validate::{InputError, at_least, at_most, validate};
 /// Segments of one ext-TSP, those needed in the same stretches of time in the same lines.
 pub(crate) const PACKED: AlgorithmRow = AlgorithmRow {
     name: "packed",
-    uses: Uses::Counts,
-    order: |graph, _| packed(graph, &Default::default()),
+    uses: Uses::RanTogether,
+    order: |graph, seed| packed(graph, &PackedParameters { seed, ..Default::default() }),
 };
 
 /// The parameters of the packed layout. The defaults are measured: `docs/algorithms/packed.md`.

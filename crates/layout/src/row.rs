@@ -13,6 +13,8 @@ pub(crate) enum Uses {
     Nothing,
     /// Counts.
     Counts,
+    /// Counts and what ran together: [`Graph::joint_misses`] or [`Graph::block_epochs`].
+    RanTogether,
     /// Counts and [`Graph::temporal_edges`].
     TemporalEdges,
 }
@@ -23,6 +25,6 @@ pub(crate) struct AlgorithmRow {
     /// What it is called in commands and files.
     pub name: &'static str,
     pub uses: Uses,
-    /// Orders a graph. Only controls look at the seed.
+    /// Orders a graph. Most do not look at the seed.
     pub order: fn(&Graph, u64) -> Result<Ordered, InputError>,
 }

@@ -4,7 +4,7 @@
 //! Input: an image and counts. Output: a graph; later, for its order, a layout by old link
 //! addresses. This module orders nothing.
 
-use crate::Profile;
+use crate::{Profile, walk};
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::{Layout, Run};
@@ -18,6 +18,9 @@ use layout::graph::{
 pub struct LayoutInput {
     /// The arrays.
     pub graph: Graph,
+    /// The profile does not say what ran together: joint misses and working-set epochs are those of
+    /// a walk through its counts.
+    pub walked: bool,
     to_image: Vec<BlockIndex>,
 }
 
@@ -76,7 +79,14 @@ fn arrays(
             graph.calls.push(Call { from, to, count });
         }
     }
-    for ((a, b), &count) in &profile.joint_misses {
+    let walked = (profile.block_epochs.blocks.is_empty() && profile.joint_misses.is_empty())
+        .then(|| walk::walked(image, profile));
+    movable.walked = walked.is_some();
+    let (joint_misses, block_epochs) = match &walked {
+        Some((joint_misses, block_epochs)) => (joint_misses, block_epochs),
+        None => (&profile.joint_misses, &profile.block_epochs),
+    };
+    for ((a, b), &count) in joint_misses {
         if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
             graph.joint_misses.push(JointMiss { a, b, count });
         }
@@ -86,7 +96,7 @@ fn arrays(
             graph.temporal_edges.push(TemporalEdge { a, b, count });
         }
     }
-    for (block, epochs) in &profile.block_epochs.blocks {
+    for (block, epochs) in &block_epochs.blocks {
         if let Some(block) = find(block)? {
             let epochs = epochs.clone();
             graph.block_epochs.push(BlockEpochs { block, epochs });
@@ -117,7 +127,7 @@ fn without_counts(image: &Image, wanted: impl Fn(&ImageFunction) -> bool) -> Lay
         graph.functions.push(first..to_image.len() as u32);
     }
     graph.counts = vec![0; to_image.len()];
-    LayoutInput { graph, to_image }
+    LayoutInput { graph, walked: false, to_image }
 }
 
 impl LayoutInput {

@@ -31,6 +31,7 @@ pub mod noise;
 mod temporal_edges;
 mod transfers;
 mod translated;
+mod walk;
 
 pub use file::ProfileError;
 pub use merge::{ProfileMerge, merge};

@@ -248,5 +248,5 @@ fn of_counts(
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let path = vmlinux::path(&args.input.kernel);
     let subject = ExportSubject { image: &image, profile: &profile, path: &path };
-    make(&subject, &|| Ok(Ground::new(&image, &profile)?.lay_out(args.algorithm, 0)?.0))
+    make(&subject, &|| Ok(Ground::new(&image, &profile)?.lay_out(args.algorithm, 1)?.0))
 }

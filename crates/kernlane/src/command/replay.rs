@@ -15,6 +15,7 @@ use host::recording::Recording;
 use image::estimate;
 use image::map::PlacementMap;
 use image::order;
+use image::place::Placement;
 use image::{BuildId, Image, vmlinux};
 use replay::bound;
 use replay::guard;
@@ -213,18 +214,27 @@ pub(crate) fn read_layout(
         return Ok(ReplayLayout { name, kernel: Some(map.build_id), placement: map.placement });
     }
     let order = order::Layout::from_text(&text).with_context(named)?;
-    let placement = match (kernel, image) {
+    let placement = placed(&order, kernel, image).with_context(named)?;
+    Ok(ReplayLayout { name, kernel: Some(order.build_id), placement })
+}
+
+/// Where a layout puts the code: as `kernlane relink` would, if `kernel` is a tree; nearly so, if
+/// there is only its image.
+///
+/// # Errors
+/// There is neither, or the layout names code that the kernel does not have.
+pub(crate) fn placed(
+    order: &order::Layout,
+    kernel: Option<&Path>,
+    image: Option<&Image>,
+) -> Result<Placement> {
+    match (kernel, image) {
         (Some(tree), _) if tree.join("vmlinux.o").exists() => {
-            relink::predicted_placement(&BuildTree::open(tree, &[])?, &order)
+            relink::predicted_placement(&BuildTree::open(tree, &[])?, order)
         }
-        (_, Some(image)) => estimate::placement(image, &order),
-        _ => bail!("{}: give --kernel: a layout names blocks of its kernel", path.display()),
-    };
-    Ok(ReplayLayout {
-        name,
-        kernel: Some(order.build_id),
-        placement: placement.with_context(named)?,
-    })
+        (_, Some(image)) => estimate::placement(image, order),
+        _ => bail!("give --kernel: a layout names blocks of its kernel"),
+    }
 }
 
 /// The result rows of a part of a recording, see [`rows::rows`]. Shows progress on a terminal.

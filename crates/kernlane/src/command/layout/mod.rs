@@ -2,11 +2,14 @@
 //!
 //! Input: recordings or profiles and their kernel. Output: a layout, and its score.
 
+mod search;
+
 use crate::command::profile::ProfileInputArgs;
 use ::layout::{Algorithm, Graph, Score};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use host::note;
 use host::outln;
 use host::output;
 use host::progress::Progress;
@@ -16,6 +19,7 @@ use image::sealed;
 use profile::Profile;
 use profile::collect::ExtraCounts;
 use profile::graph::{self, LayoutInput};
+use replay::search::TriedLayouts;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -24,8 +28,9 @@ use std::process::ExitCode;
 /// Writes the order to a file that `kernlane relink` and `kernlane replay` take. Prints the score
 /// of the order on the same counts, beside the original's score.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp \
-                  -o net.kll")]
+#[command(after_help = "Examples:
+  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp -o net.kll
+  kernlane layout net.rec files.rec --merge average --kernel ~/linux --tries 10 -o both.kll")]
 pub struct LayoutArgs {
     #[command(flatten)]
     pub input: ProfileInputArgs,
@@ -34,9 +39,23 @@ pub struct LayoutArgs {
     #[arg(long, short, default_value_t = Algorithm::default(), value_parser = algorithms())]
     pub algorithm: Algorithm,
 
-    /// Seed of the random orders
+    /// Seed of the random orders, and of the search of `packed`
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+
+    /// Make the layout with as many seeds, from --seed on, replay the recordings over each, and
+    /// write the one with the fewest L1I misses of kernel and user
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=100)
+    )]
+    pub tries: u64,
+
+    /// The machine on which --tries replays
+    #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
+    pub machine: String,
 
     #[command(flatten)]
     pub padding: CallPaddingArgs,
@@ -110,6 +129,12 @@ impl<'a> Ground<'a> {
                  profile --temporal-edges`"
             );
         }
+        if algorithm.uses_what_ran_together() && self.movable.walked {
+            note!(
+                "the profile has counts only: {algorithm} takes what runs together from a walk \
+                 through them"
+            );
+        }
         let ordered = ::layout::order(graph, algorithm, seed)
             .with_context(|| format!("{algorithm} cannot lay this kernel out"))?;
         ::layout::check(graph, &ordered.order)
@@ -134,17 +159,28 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
-    let progress = Progress::new(format!("laying out by {}", args.algorithm));
-    let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;
-    drop(progress);
+    let (layout, score, tried) = if args.tries > 1 {
+        let (layout, score, tried) = search::search(args, &ground, &image)?;
+        (layout, score, Some(tried))
+    } else {
+        let _progress = Progress::new(format!("laying out by {}", args.algorithm));
+        let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;
+        (layout, score, None)
+    };
     output::write(&args.output, layout.to_text().as_bytes())?;
-    print(args, &original, &score, &layout)?;
+    print(args, &original, &score, &layout, tried.as_ref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(args: &LayoutArgs, original: &Score, score: &Score, layout: &Layout) -> Result<()> {
+fn print(
+    args: &LayoutArgs,
+    original: &Score,
+    score: &Score,
+    layout: &Layout,
+    tried: Option<&TriedLayouts>,
+) -> Result<()> {
     if args.json {
-        let document = serde_json::json!({
+        let mut document = serde_json::json!({
             "kernel": layout.build_id,
             "algorithm": layout.algorithm,
             "seed": layout.seed,
@@ -153,8 +189,14 @@ fn print(args: &LayoutArgs, original: &Score, score: &Score, layout: &Layout) ->
             "hot_runs": layout.hot,
             "scores": { "original": score_json(original), "layout": score_json(score) },
         });
+        if let Some(tried) = tried {
+            document["search"] = serde_json::to_value(tried)?;
+        }
         outln!("{}", serde_json::to_string_pretty(&document)?)?;
         return Ok(());
+    }
+    if let Some(tried) = tried {
+        outln!("{}", report::search::text(tried))?;
     }
     outln!("{}: {} runs, {} of them hot", args.output.display(), layout.runs.len(), layout.hot)?;
     outln!(
