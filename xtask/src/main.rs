@@ -42,6 +42,9 @@ cargo xtask check-test TREE     make a wrong kernel for each kind of bug; `kernl
                                 refuse each
 cargo xtask shift-test TREE     link the tree's kernel so that the data behind kallsyms moves by 0
                                 to 63 bytes; `kernlane check` must accept each
+cargo xtask road-test TREE      relink the tree's kernel in its own order, for a workload and in a
+                                random order, without call padding; the kernels must work, and
+                                predictions hold
 cargo xtask vm-test OLD NEW [MACHINE|workloads]…
                                 test whether the kernel of tree NEW works in a guest like that of
                                 tree OLD
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         ["test", "--quick"] => test::quick(),
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["shift-test", tree] => shift_test::shift_test(tree.as_ref()),
+        ["road-test", tree] => test::road_test(tree.as_ref()),
         ["vm-test", old, new, ref wanted @ ..] => {
             vm_test::vm_test(old.as_ref(), new.as_ref(), wanted)
         }
