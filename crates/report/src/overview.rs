@@ -52,7 +52,7 @@ pub struct Overview {
     pub flame: FlameGraph,
     /// L1I misses by address, one map for each layout.
     pub maps: Vec<AddressMap>,
-    /// Misses by cache size and associativity; `None` for several CPUs.
+    /// Misses by cache size and associativity.
     pub sizes: Option<Sizes>,
     /// Misses by data structure on the first machine with a data cache; `None` without data
     /// accesses or such a machine.

@@ -14,7 +14,7 @@ use crate::services::table;
 use crate::services::timeline::{Timeline, TimelineMode};
 use anyhow::Result;
 use sim::MachineModel;
-use trace::Translation;
+use trace::{CpuId, Translation};
 
 /// The smallest width of a bucket, in cycles or instructions.
 const FINEST: f64 = 1000.0;
@@ -84,6 +84,12 @@ impl Meter for ObservingMeter<'_> {
 
     fn switched(&mut self, task: usize) {
         self.calls.switched(task);
+    }
+
+    fn turned_to(&mut self, cpu: CpuId, task: usize) {
+        self.machines.turn_to(cpu);
+        self.timeline.turn_to(cpu);
+        self.switched(task);
     }
 
     fn opened(&mut self, calls: usize) {

@@ -1,11 +1,12 @@
 //! Execution over time: user mode, kernel and idle, executing or waiting for memory (Rosenblum
 //! 1995, figure 4.1).
 //!
-//! Takes stretches of one mode in their order; gives buckets of equal time. The total time is
-//! unknown until the end: when all buckets are used, each two become one. A stretch across several
-//! buckets is spread over them evenly.
+//! Takes stretches of one mode in their order; gives buckets of equal time, of all CPUs together and
+//! of each. The total time is unknown until the end: when all buckets are used, each two become one.
+//! A stretch across several buckets is spread over them evenly.
 
 use serde::Serialize;
+use trace::CpuId;
 
 /// The largest number of buckets. At least half of them are used, unless the time is shorter.
 const MOST: usize = 400;
@@ -56,6 +57,14 @@ impl TimelineBucket {
         }
     }
 
+    /// Each two buckets become one.
+    fn halved(buckets: &[TimelineBucket]) -> Vec<TimelineBucket> {
+        let pairs = buckets.chunks(2);
+        pairs
+            .map(|two| two.iter().fold(TimelineBucket::default(), |sum, &one| sum.plus(one)))
+            .collect()
+    }
+
     /// All time of the bucket.
     pub fn total(&self) -> f64 {
         self.user + self.user_stall + self.kernel + self.kernel_stall + self.idle
@@ -69,6 +78,13 @@ pub struct Timeline {
     pub width: f64,
     /// The buckets, in order.
     pub buckets: Vec<TimelineBucket>,
+    /// What each of several CPUs does of them. In the guest's clock one CPU executes at a time.
+    /// Empty for one CPU.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<Vec<TimelineBucket>>,
+    /// The CPU that executes.
+    #[serde(skip)]
+    executing: usize,
     /// Where the next stretch begins.
     #[serde(skip)]
     end: f64,
@@ -77,7 +93,17 @@ pub struct Timeline {
 impl Timeline {
     /// `width`: the smallest width of a bucket.
     pub(crate) fn new(width: f64) -> Timeline {
-        Timeline { width, buckets: Vec::new(), end: 0.0 }
+        Timeline { width, buckets: Vec::new(), cpus: Vec::new(), executing: 0, end: 0.0 }
+    }
+
+    /// Of several CPUs, this one executes the next stretches. Before the first turn, CPU 0 does.
+    pub(crate) fn turn_to(&mut self, cpu: CpuId) {
+        if self.cpus.is_empty() {
+            self.cpus.push(self.buckets.clone());
+        }
+        self.executing = usize::from(cpu.0);
+        let known = self.cpus.len().max(self.executing + 1);
+        self.cpus.resize(known, Vec::new());
     }
 
     /// Adds the next stretch: the time executing and the time stalled, neither negative.
@@ -89,30 +115,34 @@ impl Timeline {
         let (begin, end) = (self.end, self.end + length);
         self.end = end;
         while end > self.width * MOST as f64 {
-            self.buckets = self
-                .buckets
-                .chunks(2)
-                .map(|two| two.iter().fold(TimelineBucket::default(), |sum, &one| sum.plus(one)))
-                .collect();
+            for buckets in self.cpus.iter_mut().chain([&mut self.buckets]) {
+                *buckets = TimelineBucket::halved(buckets);
+            }
             self.width *= 2.0;
         }
         let (first, last) = ((begin / self.width) as usize, (end / self.width) as usize);
         let last = last.min(MOST - 1);
-        if self.buckets.len() <= last {
-            self.buckets.resize(last + 1, TimelineBucket::default());
-        }
-        for (at, bucket) in self.buckets[..=last].iter_mut().enumerate().skip(first) {
-            let from = begin.max(at as f64 * self.width);
-            let to = if at == last { end } else { (at + 1) as f64 * self.width };
-            let share = (to - from).max(0.0) / length;
-            bucket.add(mode, busy * share, stall * share);
+        let executing = self.cpus.get_mut(self.executing);
+        for buckets in executing.into_iter().chain([&mut self.buckets]) {
+            if buckets.len() <= last {
+                buckets.resize(last + 1, TimelineBucket::default());
+            }
+            for (at, bucket) in buckets[..=last].iter_mut().enumerate().skip(first) {
+                let from = begin.max(at as f64 * self.width);
+                let to = if at == last { end } else { (at + 1) as f64 * self.width };
+                let share = (to - from).max(0.0) / length;
+                bucket.add(mode, busy * share, stall * share);
+            }
         }
     }
 
-    /// Removes empty buckets at the end.
+    /// Removes empty buckets at the end. Each CPU has as many as all together.
     pub(crate) fn finish(mut self) -> Timeline {
         while self.buckets.last().is_some_and(|bucket| bucket.total() <= 0.0) {
             self.buckets.pop();
+        }
+        for buckets in &mut self.cpus {
+            buckets.resize(self.buckets.len(), TimelineBucket::default());
         }
         self
     }
@@ -155,6 +185,29 @@ mod tests {
         assert!((all.kernel + all.kernel_stall - sums[1]).abs() < 1e-3);
         for bucket in &timeline.buckets[..timeline.buckets.len() - 1] {
             assert!((bucket.total() / timeline.width - 1.0).abs() < 1e-9, "{bucket:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_cpus_do_is_what_all_do_together() {
+        let mut timeline = Timeline::new(1.0);
+        timeline.add(TimelineMode::User, 3.0, 1.0);
+        let mut sums = [4.0, 0.0, 0.0];
+        for number in 0..10_000_u32 {
+            let cpu = number * 7 % 3;
+            timeline.turn_to(CpuId(cpu as u8));
+            timeline.add(TimelineMode::Kernel, f64::from(number % 5), 0.5);
+            sums[cpu as usize] += f64::from(number % 5) + 0.5;
+        }
+        let timeline = timeline.finish();
+        assert_eq!(timeline.cpus.len(), 3);
+        for (buckets, sum) in timeline.cpus.iter().zip(sums) {
+            let total: f64 = buckets.iter().map(TimelineBucket::total).sum();
+            assert!((total - sum).abs() < 1e-6, "{total} {sum}");
+        }
+        for (at, bucket) in timeline.buckets.iter().enumerate() {
+            let of_cpus: f64 = timeline.cpus.iter().map(|buckets| buckets[at].total()).sum();
+            assert!((of_cpus - bucket.total()).abs() < 1e-6, "bucket {at}");
         }
     }
 }

@@ -17,6 +17,22 @@ const halts = (nanoseconds) =>
     : `Idle includes ${number(nanoseconds * 1e-9, 6)} s of the guest's clock in which the ` +
       `processor was halted.`;
 
+// What each CPU does of the time of all. In the guest's clock one CPU executes at a time.
+const cpusOverTime = ({ width, buckets, cpus = [] }, unit, parts) => {
+  const total = (bucket) => parts.reduce((sum, [, , value]) => sum + value(bucket), 0);
+  const withOthers = [...parts, ["another CPU executes", "panel", (b) => b.others]];
+  return cpus.map((own, cpu) => {
+    const all = own.map((bucket, at) => ({
+      ...bucket,
+      others: Math.max(0, total(buckets[at]) - total(bucket)),
+    }));
+    return figure(
+      `CPU ${cpu}: its part of each column above. Recorded CPUs take turns.`,
+      ...timeline(all, width, unit, withOthers, `CPU ${cpu} over time: user, kernel, idle`),
+    );
+  });
+};
+
 const overTime = (recording, unit, conditions) => {
   const { width, buckets } = recording.timeline;
   if (buckets.length === 0) return null;
@@ -37,6 +53,7 @@ const overTime = (recording, unit, conditions) => {
           `${halts(recording.table.halted)} ${conditions}`,
         ...timeline(buckets, width, unit, parts, "Execution over time: user, kernel, idle"),
       ),
+      ...cpusOverTime(recording.timeline, unit, parts),
     ],
   ];
 };

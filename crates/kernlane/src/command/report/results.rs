@@ -16,6 +16,7 @@ use image::vmlinux;
 use replay::comparison::{self, Comparison};
 use replay::results::{ResultFile, ResultRow};
 use replay::{ReplayLayout, SimulationScope, rows};
+use report::multiprocessor::MultiprocessorBeside;
 use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
 use report::{page, text};
 use std::path::{Path, PathBuf};
@@ -138,23 +139,35 @@ fn extras(
     table: &ServiceTable,
 ) -> Result<OverviewExtras> {
     let machines = &attribution.machines;
-    if table.cpus > 1 {
-        let has_data =
-            attribution::read(recording, "data", |reader| Ok(reader.accesses().is_some()))?;
-        let usual = machine::find(SHARING_MACHINE)?;
-        let coherent = machines.iter().find(|machine| machine.coherence.is_some());
-        let on = coherent.unwrap_or(&usual);
-        let counted = || attribution.multiprocessor_on(on, recording, None);
-        let multiprocessor = has_data.then(counted).transpose()?.map(Into::into);
-        return Ok(OverviewExtras { multiprocessor, ..OverviewExtras::default() });
-    }
-    let data = attribution.data_misses(recording, kernel, table)?.map(StructureMisses::from);
+    let several = table.cpus > 1;
+    let data = match several {
+        true => None,
+        false => attribution.data_misses(recording, kernel, table)?.map(StructureMisses::from),
+    };
+    let multiprocessor = match several {
+        true => multiprocessor(attribution, recording)?,
+        false => None,
+    };
     let has_core = machines.iter().any(|machine| machine.core.is_some());
     let counted = || attribution.generations(recording, &RecordingPart::WHOLE);
     Ok(OverviewExtras {
         sizes: Some(attribution::read(recording, "caches", sizes::sizes)?),
         data,
         generations: has_core.then(counted).transpose()?,
-        multiprocessor: None,
+        multiprocessor,
     })
+}
+
+/// The services of several CPUs on the first machine with several cores; `None` without data
+/// accesses.
+fn multiprocessor(
+    attribution: &Attribution,
+    recording: &Path,
+) -> Result<Option<MultiprocessorBeside>> {
+    if !attribution::read(recording, "data", |reader| Ok(reader.accesses().is_some()))? {
+        return Ok(None);
+    }
+    let usual = machine::find(SHARING_MACHINE)?;
+    let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
+    Ok(Some(attribution.multiprocessor_on(coherent.unwrap_or(&usual), recording, None)?.into()))
 }
