@@ -91,6 +91,14 @@ fn what_is_missing_or_out_of_range_is_named() {
         ),
         ("report --locks net.rec", "--kernel <TREE|VMLINUX|SYSTEM.MAP>"),
         ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
+        (
+            "layout net.klp --kernel net.rec/System.map --tries 3 -o x.kll",
+            "net.klp: no recording; --tries replays the recordings that the counts come from",
+        ),
+        (
+            "layout net.rec --kernel net.rec/System.map --tries 0 -o x.kll",
+            "invalid value '0' for '--tries <N>': 0 is not in 1..=100",
+        ),
         ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
     ] {
         let message = refused(path, line);

@@ -7,7 +7,7 @@
 
 use crate::Algorithm;
 use crate::graph::{Graph, Ordered};
-use crate::row::Uses;
+use crate::row::{MakeOrder, Uses};
 use crate::validate::InputError;
 use std::fmt;
 use std::str::FromStr;
@@ -55,6 +55,11 @@ impl Algorithm {
         self.row().uses != Uses::Nothing
     }
 
+    /// Whether another seed gives another order.
+    pub fn depends_on_seed(self) -> bool {
+        matches!(self.row().order, MakeOrder::BySeed(_))
+    }
+
     /// Whether the algorithm uses [`Graph::joint_misses`] or [`Graph::block_epochs`].
     pub fn uses_what_ran_together(self) -> bool {
         self.row().uses == Uses::RanTogether
@@ -91,13 +96,16 @@ impl FromStr for Algorithm {
     }
 }
 
-/// Orders `graph` by `algorithm` with its paper's parameters. Only the random ones and `packed`
-/// look at `seed`.
+/// Orders `graph` by `algorithm` with its paper's parameters. Most do not depend on the seed
+/// ([`Algorithm::depends_on_seed`]).
 ///
 /// # Errors
 /// The graph breaks a rule ([`crate::validate`]).
 pub fn order(graph: &Graph, algorithm: Algorithm, seed: u64) -> Result<Ordered, InputError> {
-    (algorithm.row().order)(graph, seed)
+    match algorithm.row().order {
+        MakeOrder::One(order) => order(graph),
+        MakeOrder::BySeed(order) => order(graph, seed),
+    }
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::HotCode;
 use crate::random::SplitMix64;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, validate};
 
 /// ext-TSP for blocks, balanced partitioning for functions, cold code behind.
 pub(crate) const BALANCED_PARTITIONING: AlgorithmRow = AlgorithmRow {
     name: "balanced-partitioning",
     uses: Uses::Counts,
-    order: |graph, _| balanced_partitioning(graph, &Default::default()),
+    order: MakeOrder::One(|graph| balanced_partitioning(graph, &Default::default())),
 };
 
 /// LLVM's `BalancedPartitioningConfig`.

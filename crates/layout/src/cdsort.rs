@@ -11,7 +11,7 @@ use crate::ext_tsp;
 use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{Graph, Ordered};
 use crate::hot::HotCode;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const EXT_TSP_CDSORT: AlgorithmRow = AlgorithmRow {
     name: "ext-tsp-cdsort",
     uses: Uses::Counts,
-    order: |graph, _| ext_tsp_cdsort(graph, &Default::default(), &Default::default()),
+    order: MakeOrder::One(|graph| ext_tsp_cdsort(graph, &Default::default(), &Default::default())),
 };
 
 /// LLVM's `CDSortConfig`.

@@ -9,7 +9,7 @@
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::pieces::PieceId;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(crate) const CHANG_HWU: AlgorithmRow = AlgorithmRow {
     name: "chang-hwu",
     uses: Uses::Counts,
-    order: |graph, _| chang_hwu(graph, &Default::default()),
+    order: MakeOrder::One(|graph| chang_hwu(graph, &Default::default())),
 };
 
 /// The parameters of Chang and Hwu's layout.

@@ -10,7 +10,7 @@ use crate::hot::{HotCode, PieceTransfer};
 use crate::pettis_hansen::chains;
 use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, validate};
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 pub(crate) const CODESTITCHER: AlgorithmRow = AlgorithmRow {
     name: "codestitcher",
     uses: Uses::Counts,
-    order: |graph, _| codestitcher(graph, &Default::default()),
+    order: MakeOrder::One(|graph| codestitcher(graph, &Default::default())),
 };
 
 /// The parameters of Codestitcher.

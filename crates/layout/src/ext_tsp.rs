@@ -11,7 +11,7 @@ use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::jumps::{ChainNode, JumpKind, ScoredJump};
 use crate::pieces::PieceId;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::segments::improve;
 use crate::validate::{InputError, validate};
 
@@ -19,7 +19,7 @@ use crate::validate::{InputError, validate};
 pub(crate) const EXT_TSP: AlgorithmRow = AlgorithmRow {
     name: "ext-tsp",
     uses: Uses::Counts,
-    order: |graph, _| ext_tsp(graph, &Default::default()),
+    order: MakeOrder::One(|graph| ext_tsp(graph, &Default::default())),
 };
 
 /// Orders the blocks of each function by ext-TSP, then the functions by C3. Cold code follows in

@@ -10,14 +10,14 @@ use crate::hot::HotCode;
 use crate::jumps::{ChainNode, JumpKind, ScoredJump};
 use crate::pieces::PieceId;
 use crate::returns::calls_and_returns;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, validate};
 
 /// One ext-TSP over the blocks of all functions, calls and returns too, cold code behind.
 pub(crate) const EXT_TSP_GLOBAL: AlgorithmRow = AlgorithmRow {
     name: "ext-tsp-global",
     uses: Uses::Counts,
-    order: |graph, _| ext_tsp_global(graph, &Default::default()),
+    order: MakeOrder::One(|graph| ext_tsp_global(graph, &Default::default())),
 };
 
 /// Orders all hot blocks by one ext-TSP. Cold code follows in its original order. The parameters

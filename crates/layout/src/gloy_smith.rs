@@ -14,7 +14,7 @@ use crate::filling::Filling;
 use crate::graph::{BlockId, FunctionId, Graph, Ordered};
 use crate::hot::HotCode;
 use crate::pieces::PieceId;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const GLOY_SMITH: AlgorithmRow = AlgorithmRow {
     name: "gloy-smith",
     uses: Uses::TemporalEdges,
-    order: |graph, _| gloy_smith(graph, &Default::default()),
+    order: MakeOrder::One(|graph| gloy_smith(graph, &Default::default())),
 };
 
 /// The parameters of Gloy and Smith's placement.

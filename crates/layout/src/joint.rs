@@ -9,7 +9,7 @@ use crate::global::GlobalGraph;
 use crate::graph::{Graph, Ordered};
 use crate::jumps::{JumpKind, ScoredJump};
 use crate::pieces::PieceId;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(crate) const JOINT: AlgorithmRow = AlgorithmRow {
     name: "joint",
     uses: Uses::RanTogether,
-    order: |graph, _| joint(graph, &Default::default()),
+    order: MakeOrder::One(|graph| joint(graph, &Default::default())),
 };
 
 /// The parameters of the joint layout. The defaults are measured: `docs/algorithms/joint.md`.

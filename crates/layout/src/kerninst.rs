@@ -9,7 +9,7 @@ use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::pettis_hansen::chained;
 use crate::pieces::PieceId;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, validate};
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 pub(crate) const KERNINST: AlgorithmRow = AlgorithmRow {
     name: "kerninst",
     uses: Uses::Counts,
-    order: |graph, _| kerninst(graph, &Default::default()),
+    order: MakeOrder::One(|graph| kerninst(graph, &Default::default())),
 };
 
 /// The parameters of KernInst's layout.

@@ -8,14 +8,16 @@ use crate::global::{GlobalGraph, ext_tsp_global};
 use crate::graph::{Graph, Ordered};
 use crate::packing::Packing;
 use crate::pieces::PieceId;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, at_most, validate};
 
 /// Segments of one ext-TSP, those needed in the same stretches of time in the same lines.
 pub(crate) const PACKED: AlgorithmRow = AlgorithmRow {
     name: "packed",
     uses: Uses::RanTogether,
-    order: |graph, seed| packed(graph, &PackedParameters { seed, ..Default::default() }),
+    order: MakeOrder::BySeed(|graph, seed| {
+        packed(graph, &PackedParameters { seed, ..Default::default() })
+    }),
 };
 
 /// The parameters of the packed layout. The defaults are measured: `docs/algorithms/packed.md`.

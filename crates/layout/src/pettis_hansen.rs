@@ -8,7 +8,7 @@ use crate::closest::Closest;
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::pieces::PieceId;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, validate};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 pub(crate) const PETTIS_HANSEN: AlgorithmRow = AlgorithmRow {
     name: "pettis-hansen",
     uses: Uses::Counts,
-    order: |graph, _| pettis_hansen(graph, &Default::default()),
+    order: MakeOrder::One(|graph| pettis_hansen(graph, &Default::default())),
 };
 
 /// The parameters of Pettis and Hansen's layout. The paper has none.

@@ -9,39 +9,43 @@
 use crate::graph::{Graph, Ordered};
 use crate::pieces::{PieceId, Pieces};
 use crate::random::SplitMix64;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, validate};
 
 /// The blocks as they were.
 pub(crate) const ORIGINAL: AlgorithmRow =
-    AlgorithmRow { name: "original", uses: Uses::Nothing, order: |graph, _| original(graph) };
+    AlgorithmRow { name: "original", uses: Uses::Nothing, order: MakeOrder::One(original) };
 
 /// All blocks, the last first.
 pub(crate) const REVERSE: AlgorithmRow = AlgorithmRow {
     name: "reverse",
     uses: Uses::Nothing,
-    order: |graph, _| reverse(graph, &ReverseParameters { grain: Grain::Blocks }),
+    order: MakeOrder::One(|graph| reverse(graph, &ReverseParameters { grain: Grain::Blocks })),
 };
 
 /// The last function first, each as it was.
 pub(crate) const REVERSE_FUNCTIONS: AlgorithmRow = AlgorithmRow {
     name: "reverse-functions",
     uses: Uses::Nothing,
-    order: |graph, _| reverse(graph, &ReverseParameters { grain: Grain::Functions }),
+    order: MakeOrder::One(|graph| reverse(graph, &ReverseParameters { grain: Grain::Functions })),
 };
 
 /// All blocks shuffled.
 pub(crate) const RANDOM: AlgorithmRow = AlgorithmRow {
     name: "random",
     uses: Uses::Nothing,
-    order: |graph, seed| random(graph, &RandomParameters { grain: Grain::Blocks, seed }),
+    order: MakeOrder::BySeed(|graph, seed| {
+        random(graph, &RandomParameters { grain: Grain::Blocks, seed })
+    }),
 };
 
 /// Functions shuffled, each as it was.
 pub(crate) const RANDOM_FUNCTIONS: AlgorithmRow = AlgorithmRow {
     name: "random-functions",
     uses: Uses::Nothing,
-    order: |graph, seed| random(graph, &RandomParameters { grain: Grain::Functions, seed }),
+    order: MakeOrder::BySeed(|graph, seed| {
+        random(graph, &RandomParameters { grain: Grain::Functions, seed })
+    }),
 };
 
 /// The unit that is moved.

@@ -25,6 +25,15 @@ pub(crate) struct AlgorithmRow {
     /// What it is called in commands and files.
     pub name: &'static str,
     pub uses: Uses,
-    /// Orders a graph. Most do not look at the seed.
-    pub order: fn(&Graph, u64) -> Result<Ordered, InputError>,
+    /// Orders a graph.
+    pub order: MakeOrder,
+}
+
+/// How an algorithm orders a graph.
+#[derive(Clone, Copy)]
+pub(crate) enum MakeOrder {
+    /// Always in the same way.
+    One(fn(&Graph) -> Result<Ordered, InputError>),
+    /// By chance: the seed decides.
+    BySeed(fn(&Graph, u64) -> Result<Ordered, InputError>),
 }

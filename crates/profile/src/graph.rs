@@ -79,14 +79,7 @@ fn arrays(
             graph.calls.push(Call { from, to, count });
         }
     }
-    let walked = (profile.block_epochs.blocks.is_empty() && profile.joint_misses.is_empty())
-        .then(|| walk::walked(image, profile));
-    movable.walked = walked.is_some();
-    let (joint_misses, block_epochs) = match &walked {
-        Some((joint_misses, block_epochs)) => (joint_misses, block_epochs),
-        None => (&profile.joint_misses, &profile.block_epochs),
-    };
-    for ((a, b), &count) in joint_misses {
+    for ((a, b), &count) in &profile.joint_misses {
         if let (Some(a), Some(b)) = (find(a)?, find(b)?) {
             graph.joint_misses.push(JointMiss { a, b, count });
         }
@@ -96,7 +89,7 @@ fn arrays(
             graph.temporal_edges.push(TemporalEdge { a, b, count });
         }
     }
-    for (block, epochs) in &block_epochs.blocks {
+    for (block, epochs) in &profile.block_epochs.blocks {
         if let Some(block) = find(block)? {
             let epochs = epochs.clone();
             graph.block_epochs.push(BlockEpochs { block, epochs });
@@ -107,6 +100,7 @@ fn arrays(
             graph.seeds.push(Seed { block, class: *class, count });
         }
     }
+    movable.walked = walk::add_what_ran_together(graph);
     Ok(movable)
 }
 

@@ -31,7 +31,7 @@ pub mod noise;
 mod temporal_edges;
 mod transfers;
 mod translated;
-mod walk;
+pub mod walk;
 
 pub use file::ProfileError;
 pub use merge::{ProfileMerge, merge};
@@ -71,11 +71,11 @@ pub struct Process {
 /// The working-set epochs in which each block ran (`epochs.rs`). The epochs of merged recordings
 /// follow one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BlockEpochsTable {
+pub struct BlockEpochsTable<Block: Ord = LinkAddr> {
     /// Words of each row.
     pub words: usize,
     /// Bit n % 64 of word n / 64 is set when the block ran in epoch n.
-    pub blocks: BTreeMap<LinkAddr, Vec<u64>>,
+    pub blocks: BTreeMap<Block, Vec<u64>>,
 }
 
 /// The counts of one kernel. All maps are by the link addresses of blocks' first bytes.

@@ -2,19 +2,18 @@
 //!
 //! Samples, counters and other tools give counts only. `packed` and `joint` also ask which code was
 //! needed in the same stretches of time. This module walks through the counts at random: it enters
-//! functions as often as the counts cannot explain by calls, takes edges and calls as often as they
-//! were counted, and returns. The walk runs through the ideal cache as a recording does
-//! (`joint.rs`).
+//! functions as often as calls and edges cannot explain their counts, takes edges and calls as
+//! often as they were counted, and returns. The walk runs through the ideal cache as a recording
+//! does (`joint.rs`).
 //!
-//! Input: a profile and its image. Output: joint misses and working-set epochs. A walk knows what a
+//! Input: a graph with counts. Output: its joint misses and working-set epochs. A walk knows what a
 //! service needs together. It does not know which services follow one another.
 
-use crate::joint::{CACHE_BYTES, JointMisses};
-use crate::{BlockEpochsTable, Profile};
-use image::Image;
-use image::address::LinkAddr;
+use crate::ideal::CacheUnit;
+use crate::joint::{CACHE_BYTES, JointFetches};
+use layout::Graph;
+use layout::graph::{BlockEpochs, BlockId, JointMiss};
 use layout::random::SplitMix64;
-use std::collections::BTreeMap;
 
 /// The length of a walk: blocks for each block that ran, and at most.
 const STEPS_A_BLOCK: u64 = 1000;
@@ -29,7 +28,7 @@ const ENTERED: f64 = 0.1;
 const SEED: u64 = 1;
 
 /// Where control can go, each with the sum of the counts up to it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Choices {
     targets: Vec<(u32, u64)>,
     total: u64,
@@ -56,41 +55,37 @@ impl Choices {
 }
 
 /// The counts by block.
-struct Counted {
-    counts: Vec<u64>,
+struct Counted<'a> {
+    counts: &'a [u64],
     edges: Vec<Choices>,
     calls: Vec<Choices>,
     /// Where the kernel is entered.
     entries: Choices,
 }
 
-impl Counted {
-    fn new(image: &Image, profile: &Profile) -> Counted {
-        let none = || image.blocks.iter().map(|_| Choices::default()).collect::<Vec<_>>();
+impl Counted<'_> {
+    fn new(graph: &Graph) -> Counted<'_> {
+        let none = vec![Choices::default(); graph.len()];
         let mut counted = Counted {
-            counts: vec![0; image.blocks.len()],
-            edges: none(),
-            calls: none(),
+            counts: &graph.counts,
+            edges: none.clone(),
+            calls: none,
             entries: Choices::default(),
         };
-        let at = |addr: &LinkAddr| image.block_at(*addr).map(|block| block.0);
-        for (addr, &count) in &profile.blocks {
-            if let Some(block) = at(addr) {
-                counted.counts[block as usize] = count;
-            }
-        }
-        let mut explained = vec![0_u64; image.blocks.len()];
-        let mut add = |choices: &mut [Choices], ends: &(LinkAddr, LinkAddr), count: u64| {
-            if let (Some(from), Some(to)) = (at(&ends.0), at(&ends.1)) {
-                choices[from as usize].add(to, count);
-                explained[to as usize] = explained[to as usize].saturating_add(count);
-            }
+        let mut explained = vec![0_u64; graph.len()];
+        let mut explain = |to: BlockId, count: u64| {
+            explained[to.index()] = explained[to.index()].saturating_add(count);
         };
-        profile.edges.iter().for_each(|(ends, &(_, count))| add(&mut counted.edges, ends, count));
-        profile.calls.iter().for_each(|(ends, &count)| add(&mut counted.calls, ends, count));
-        for function in image.functions.iter().filter(|function| !function.blocks.is_empty()) {
-            let entry = function.blocks.start;
-            let count = counted.counts[entry as usize];
+        for edge in &graph.edges {
+            counted.edges[edge.from.index()].add(edge.to.0, edge.count);
+            explain(edge.to, edge.count);
+        }
+        for call in &graph.calls {
+            counted.calls[call.from.index()].add(call.to.0, call.count);
+            explain(call.to, call.count);
+        }
+        for entry in graph.functions.iter().map(|blocks| blocks.start) {
+            let count = graph.counts[entry as usize];
             let from_outside = count.saturating_sub(explained[entry as usize]);
             if from_outside as f64 >= ENTERED * count as f64 {
                 counted.entries.add(entry, from_outside);
@@ -136,58 +131,80 @@ impl Counted {
     }
 }
 
-/// Joint misses and working-set epochs of a walk through the counts of a profile.
-pub(crate) fn walked(
-    image: &Image,
-    profile: &Profile,
-) -> (BTreeMap<(LinkAddr, LinkAddr), u64>, BlockEpochsTable) {
-    let counted = Counted::new(image, profile);
-    let mut joint = JointMisses::new(CACHE_BYTES, u64::from(image.entry_padding));
-    for block in &image.blocks {
-        // One translation block for each block, as if it were one instruction.
-        joint.define(image, block.addr.0, &[1]);
+/// Adds joint misses and working-set epochs to a graph that has neither, by a walk through its
+/// counts. False: the graph has them, or all that ran fits into the cache at once, so that nothing
+/// tells one order from another.
+pub fn add_what_ran_together(graph: &mut Graph) -> bool {
+    if !graph.joint_misses.is_empty() || !graph.block_epochs.is_empty() {
+        return false;
     }
-    let mut random = SplitMix64::new(SEED);
-    let ran = profile.blocks.values().filter(|&&count| count > 0).count() as u64;
+    let fetches = walked(graph, CACHE_BYTES);
+    if fetches.epochs.ended() == 0 {
+        return false;
+    }
+    let pair = |(&(a, b), &count): (&(CacheUnit, CacheUnit), &u64)| JointMiss {
+        a: BlockId(a),
+        b: BlockId(b),
+        count,
+    };
+    graph.joint_misses = fetches.counts.iter().map(pair).collect();
+    graph.joint_misses.sort_unstable_by_key(|pair| (pair.a, pair.b));
+    let rows = fetches.epochs.rows(|unit| Some(BlockId(unit))).blocks.into_iter();
+    graph.block_epochs = rows.map(|(block, epochs)| BlockEpochs { block, epochs }).collect();
+    true
+}
+
+/// What a walk through the counts fetches together. The units are the blocks.
+fn walked(graph: &Graph, cache_bytes: u64) -> JointFetches {
+    let counted = Counted::new(graph);
+    let mut fetches = JointFetches::new(cache_bytes);
+    graph.sizes.iter().for_each(|&size| fetches.add_unit(size.into(), true));
+    let ran = graph.counts.iter().filter(|&&count| count > 0).count() as u64;
     let mut left = (ran * STEPS_A_BLOCK).min(MOST_STEPS);
+    let mut random = SplitMix64::new(SEED);
     while left > 0 {
         let most = left.min(LONGEST_VISIT);
-        let steps = counted.visit(most, &mut random, |block| joint.ran(block, 1));
-        if steps == 0 {
-            break;
+        match counted.visit(most, &mut random, |block| fetches.fetch(block)) {
+            0 => break,
+            steps => left -= steps,
         }
-        left -= steps;
     }
-    (joint.counts(image), joint.block_epochs(image))
+    fetches
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use image::examples::row_of_blocks;
-    use layout::EdgeKind;
+    use layout::{Call, Edge, EdgeKind};
 
-    /// Counts by the numbers of blocks.
-    fn profile(
-        image: &Image,
-        blocks: &[(usize, u64)],
-        calls: &[(usize, usize, u64)],
-        edges: &[(usize, usize, u64)],
-    ) -> Profile {
-        let at = |block: usize| image.blocks[block].addr;
-        Profile {
-            blocks: blocks.iter().map(|&(block, count)| (at(block), count)).collect(),
-            calls: calls.iter().map(|&(from, to, n)| ((at(from), at(to)), n)).collect(),
+    /// One function of blocks of 10 bytes with these counts.
+    fn graph(counts: &[u64], calls: &[(u32, u32, u64)], edges: &[(u32, u32, u64)]) -> Graph {
+        let block = BlockId;
+        Graph {
+            sizes: vec![10; counts.len()],
+            counts: counts.to_vec(),
+            glued: vec![false; counts.len()],
+            alignments: vec![1; counts.len()],
+            functions: std::iter::once(0..counts.len() as u32).collect(),
+            calls: calls
+                .iter()
+                .map(|&(from, to, count)| Call { from: block(from), to: block(to), count })
+                .collect(),
             edges: edges
                 .iter()
-                .map(|&(from, to, n)| ((at(from), at(to)), (EdgeKind::Jump, n)))
+                .map(|&(from, to, count)| Edge {
+                    from: block(from),
+                    to: block(to),
+                    count,
+                    kind: EdgeKind::Jump,
+                })
                 .collect(),
-            ..Profile::empty(image.build_id.clone())
+            ..Graph::default()
         }
     }
 
-    fn visits(image: &Image, profile: &Profile, count: usize) -> Vec<Vec<u32>> {
-        let counted = Counted::new(image, profile);
+    fn visits(graph: &Graph, count: usize) -> Vec<Vec<u32>> {
+        let counted = Counted::new(graph);
         let mut random = SplitMix64::new(7);
         let mut visit = || {
             let mut ran = Vec::new();
@@ -200,36 +217,44 @@ mod tests {
     /// Block 0 is entered, calls 1, and goes on in 2. Block 1 jumps to 3.
     #[test]
     fn a_walk_calls_returns_and_takes_edges_as_counted() {
-        let image = row_of_blocks(&[10, 10, 10, 10], false);
-        let profile = profile(
-            &image,
-            &[(0, 100), (1, 100), (2, 100), (3, 100)],
-            &[(0, 1, 100)],
-            &[(0, 2, 100), (1, 3, 100)],
-        );
-        assert_eq!(visits(&image, &profile, 3), vec![vec![0, 1, 3, 2]; 3]);
+        let graph = graph(&[100; 4], &[(0, 1, 100)], &[(0, 2, 100), (1, 3, 100)]);
+        assert_eq!(visits(&graph, 3), vec![vec![0, 1, 3, 2]; 3]);
     }
 
     #[test]
     fn a_call_is_made_as_often_as_it_was_counted() {
-        let image = row_of_blocks(&[10, 10], false);
-        let profile = profile(&image, &[(0, 400), (1, 100)], &[(0, 1, 100)], &[]);
-        let called = visits(&image, &profile, 4000).iter().filter(|ran| ran.len() == 2).count();
+        let graph = graph(&[400, 100], &[(0, 1, 100)], &[]);
+        let called = visits(&graph, 4000).iter().filter(|ran| ran.len() == 2).count();
         // 1000 of 4000 are expected; six standard deviations are 164.
         assert!((836..=1164).contains(&called), "{called}");
     }
 
     #[test]
-    fn a_profile_without_counts_gives_nothing() {
-        let image = row_of_blocks(&[10, 10], false);
-        let (joint, epochs) = walked(&image, &profile(&image, &[], &[], &[]));
-        assert!(joint.is_empty() && epochs.blocks.is_empty());
+    fn a_loop_without_an_end_is_left() {
+        let graph = graph(&[9, 9], &[], &[(0, 1, 9), (1, 1, 9)]);
+        assert_eq!(visits(&graph, 1)[0].len(), 1000);
     }
 
     #[test]
-    fn a_loop_without_an_end_is_left() {
-        let image = row_of_blocks(&[10, 10], false);
-        let profile = profile(&image, &[(0, 9), (1, 9)], &[], &[(0, 1, 9), (1, 1, 9)]);
-        assert_eq!(visits(&image, &profile, 1)[0].len(), 1000);
+    fn what_fits_into_the_cache_is_left_alone() {
+        for counts in [[0, 0], [5, 5]] {
+            let mut graph = graph(&counts, &[], &[(0, 1, counts[0])]);
+            assert!(!add_what_ran_together(&mut graph));
+            assert!(graph.joint_misses.is_empty() && graph.block_epochs.is_empty());
+        }
+    }
+
+    /// Three services of two blocks each, in a cache of two blocks: the blocks of each miss together
+    /// and run in the same epochs. What follows a service is one of two others.
+    #[test]
+    fn the_blocks_of_a_service_run_together() {
+        let mut graph = graph(&[50; 6], &[], &[(0, 1, 50), (2, 3, 50), (4, 5, 50)]);
+        graph.functions = vec![0..2, 2..4, 4..6];
+        let fetches = walked(&graph, 20);
+        let [own, other] = [(0, 1), (1, 2)].map(|pair| fetches.counts[&pair]);
+        assert!(2 * own > 3 * other, "{own} {other}");
+        let rows = fetches.epochs.rows(Some).blocks;
+        assert_eq!(rows[&0], rows[&1]);
+        assert_ne!(rows[&1], rows[&2]);
     }
 }

@@ -3,6 +3,7 @@
 //! Input: a workload and a built tree. Output: a directory with the result of each step, and a
 //! table.
 
+use crate::command::layout::search::{LayoutSearch, TriesArgs};
 use crate::command::layout::{CallPaddingArgs, Ground, algorithms, extra_counts};
 use crate::command::record::TimeLimitArgs;
 use crate::command::replay::{replay_rows, simulation_scope, warn};
@@ -23,6 +24,7 @@ use host::progress::Progress;
 use host::recording::Recording;
 use host::{interrupt, output};
 use image::map::PlacementMap;
+use image::order::Layout;
 use image::{Image, vmlinux};
 use profile::collect;
 use replay::results::{ResultFile, ResultRow};
@@ -75,9 +77,12 @@ pub struct OptimizeArgs {
     #[command(flatten)]
     pub padding: CallPaddingArgs,
 
-    /// Where all randomness of the guest comes from
+    /// Where all randomness of the guest and of the layouts comes from
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
+
+    #[command(flatten)]
+    pub tries: TriesArgs,
 
     /// CPUs of the guest, 1 to 8
     #[arg(long, value_name = "N", default_value_t = CpuCount::ONE, value_parser = record::cpus())]
@@ -192,7 +197,7 @@ impl Road<'_> {
         let mut kernels = Vec::new();
         for &algorithm in &self.args.layout {
             self.say(&format!("laying the kernel out by {algorithm}"))?;
-            let (layout, _) = ground.lay_out(algorithm, self.args.seed)?;
+            let layout = self.laid_out(&ground, algorithm, original)?;
             let text = layout.to_text();
             output::write(&self.path(&format!("{algorithm}.kll")), text.as_bytes())?;
             kernels.push(self.relink(algorithm, &layout, &text)?);
@@ -200,12 +205,33 @@ impl Road<'_> {
         Ok(kernels)
     }
 
-    fn relink(
+    /// The layout by an algorithm: the best of several, if they are wanted and the algorithm
+    /// depends on its seed.
+    fn laid_out(
         &self,
+        ground: &Ground<'_>,
         algorithm: Algorithm,
-        layout: &image::order::Layout,
-        text: &str,
-    ) -> Result<Relinked> {
+        original: &Path,
+    ) -> Result<Layout> {
+        let (first, tries) = (self.args.seed, self.args.tries.tries);
+        if tries == 1 || !algorithm.depends_on_seed() {
+            return Ok(ground.lay_out(algorithm, first)?.0);
+        }
+        let search = LayoutSearch {
+            algorithm,
+            seeds: first..first.saturating_add(tries),
+            kernel: &self.args.tree,
+            image: &self.image,
+            machine: self.machines.first().context("no machine is named")?.clone(),
+            recordings: &[original.to_owned()],
+            part: &RecordingPart::WHOLE,
+        };
+        let (layout, _, tried) = search.run(ground)?;
+        note!("{}", report::search::text(&tried).trim_end());
+        Ok(layout)
+    }
+
+    fn relink(&self, algorithm: Algorithm, layout: &Layout, text: &str) -> Result<Relinked> {
         let directory = self.path(&format!("{algorithm}.kernel"));
         let done = directory.join("layout.kll");
         if fs::read_to_string(&done).is_ok_and(|known| known == text) {

@@ -15,28 +15,28 @@ pub use loops::{NaturalLoop, natural_loops};
 
 use crate::graph::{Graph, Ordered};
 use crate::hot::HotCode;
-use crate::row::{AlgorithmRow, Uses};
+use crate::row::{AlgorithmRow, MakeOrder, Uses};
 use crate::validate::{InputError, at_least, at_most, validate};
 
 /// Torrellas' sequences from the kernel's entries, with the SelfConfFree area.
 pub(crate) const OPTS: AlgorithmRow = AlgorithmRow {
     name: "opts",
     uses: Uses::Counts,
-    order: |graph, _| opts(graph, &Default::default()),
+    order: MakeOrder::One(|graph| opts(graph, &Default::default())),
 };
 
 /// OptS with loops of many iterations apart.
 pub(crate) const OPTL: AlgorithmRow = AlgorithmRow {
     name: "optl",
     uses: Uses::Counts,
-    order: |graph, _| with_loops(graph, LoopArea::Behind),
+    order: MakeOrder::One(|graph| with_loops(graph, LoopArea::Behind)),
 };
 
 /// OptS with loops that call placed with their callees so that they do not conflict.
 pub(crate) const CALL: AlgorithmRow = AlgorithmRow {
     name: "call",
     uses: Uses::Counts,
-    order: |graph, _| with_loops(graph, LoopArea::WithCallees),
+    order: MakeOrder::One(|graph| with_loops(graph, LoopArea::WithCallees)),
 };
 
 fn with_loops(graph: &Graph, loop_area: LoopArea) -> Result<Ordered, InputError> {

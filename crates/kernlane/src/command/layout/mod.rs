@@ -2,13 +2,14 @@
 //!
 //! Input: recordings or profiles and their kernel. Output: a layout, and its score.
 
-mod search;
+pub(crate) mod search;
 
 use crate::command::profile::ProfileInputArgs;
 use ::layout::{Algorithm, Graph, Score};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use execution::machine;
 use host::note;
 use host::outln;
 use host::output;
@@ -20,6 +21,7 @@ use profile::Profile;
 use profile::collect::ExtraCounts;
 use profile::graph::{self, LayoutInput};
 use replay::search::TriedLayouts;
+use search::{LayoutSearch, TriesArgs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -43,15 +45,9 @@ pub struct LayoutArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// Make the layout with as many seeds, from --seed on, replay the recordings over each, and
-    /// write the one with the fewest L1I misses of kernel and user
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u64).range(1..=100)
-    )]
-    pub tries: u64,
+    /// The first is --seed
+    #[command(flatten)]
+    pub tries: TriesArgs,
 
     /// The machine on which --tries replays
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
@@ -154,22 +150,54 @@ impl<'a> Ground<'a> {
 }
 
 pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
+    check_tries(args)?;
     let mut image = args.input.image()?;
     args.padding.apply(&mut image);
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
-    let (layout, score, tried) = if args.tries > 1 {
-        let (layout, score, tried) = search::search(args, &ground, &image)?;
-        (layout, score, Some(tried))
-    } else {
-        let _progress = Progress::new(format!("laying out by {}", args.algorithm));
-        let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;
-        (layout, score, None)
+    let (layout, score, tried) = match args.tries.tries {
+        1 => {
+            let _progress = Progress::new(format!("laying out by {}", args.algorithm));
+            let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;
+            (layout, score, None)
+        }
+        tries => {
+            let search = LayoutSearch {
+                algorithm: args.algorithm,
+                seeds: args.seed..args.seed.saturating_add(tries),
+                kernel: &args.input.kernel,
+                image: &image,
+                machine: machine::find(&args.machine)?,
+                recordings: &args.input.recordings,
+                part: &args.input.part,
+            };
+            let (layout, score, tried) = search.run(&ground)?;
+            (layout, score, Some(tried))
+        }
     };
     output::write(&args.output, layout.to_text().as_bytes())?;
     print(args, &original, &score, &layout, tried.as_ref())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that several seeds give several layouts, and that all inputs can be replayed.
+fn check_tries(args: &LayoutArgs) -> Result<()> {
+    if args.tries.tries == 1 {
+        return Ok(());
+    }
+    ensure!(
+        args.algorithm.depends_on_seed(),
+        "{} gives the same layout for every seed: leave --tries out",
+        args.algorithm
+    );
+    match args.input.recordings.iter().find(|path| !path.is_dir()) {
+        Some(other) => bail!(
+            "{}: no recording; --tries replays the recordings that the counts come from",
+            other.display()
+        ),
+        None => Ok(()),
+    }
 }
 
 fn print(
