@@ -12,6 +12,7 @@ mod fuzz;
 mod guest_test;
 mod kernel;
 mod layout_test;
+mod layout_times;
 mod live_fuzz;
 mod live_gain;
 mod live_test;
@@ -24,6 +25,7 @@ mod score;
 mod services_test;
 mod shift_test;
 mod speer;
+mod study;
 mod test;
 mod uml;
 mod uml_test;
@@ -88,6 +90,9 @@ cargo xtask live-fuzz [--kernel debian|debian-generic|kasan|kcsan] [--minutes N]
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 measure what replacing hot functions of the running stock kernel
                                 brings: recordings before and after, tables, gain.json
+cargo xtask layout-times DIRECTORY [WORKLOAD]…
+                                simulate every layout on processors of today, each workload with
+                                layouts made for the others: tables of kernel time; resumes
 cargo xtask speer DIRECTORY     make Speer's tables for Linux: a kernel for each of his benchmarks,
                                 tested on all of them; resumes
 cargo xtask uml-test            test whether a kernel for User Mode Linux, relinked in a random
@@ -141,6 +146,9 @@ fn main() -> ExitCode {
         }
         ["live-fuzz", ref words @ ..] => live_fuzz::live_fuzz(words),
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
+        ["layout-times", directory, ref names @ ..] => {
+            layout_times::layout_times(directory.as_ref(), names)
+        }
         ["speer", directory] => speer::speer(directory.as_ref()),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),

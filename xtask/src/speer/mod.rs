@@ -10,36 +10,28 @@ mod layouts;
 mod paper;
 mod tables;
 
-use crate::kernel::{self, Compiler};
+use crate::study::Study;
 use anyhow::{Context, Result, ensure};
 use layouts::{ALGORITHMS, AVERAGE, layout_name};
 use paper::{GROUPS, Group};
 use replay::per_operation::{OperationCost, per_operation};
-use replay::results::ResultFile;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use suite::benchmark::Benchmark;
 
 const MACHINE: &str = "server-32k";
 
 /// Makes the tables in `directory`.
 pub(crate) fn speer(directory: &Path) -> Result<()> {
-    let tree = kernel::tree(Compiler::Gcc)?;
-    let work = Work {
-        kernlane: crate::kernlane()?,
-        suite: static_suite()?,
-        tree,
-        directory: directory.to_owned(),
-    };
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("making {}", directory.display()))?;
+    let work = Work { suite: static_suite()?, study: Study::new(directory)? };
     for group in GROUPS {
-        for benchmark in group.benchmarks() {
-            work.recorded(benchmark)?;
-        }
-        work.profile(&group)?;
+        let benchmarks = group.benchmarks();
+        let recordings: Vec<PathBuf> =
+            benchmarks.iter().map(|benchmark| work.recorded(benchmark)).collect::<Result<_>>()?;
+        work.study.profile(group.name, &recordings, &[])?;
     }
-    work.average()?;
+    let profile = |group: &Group| work.study.path(&format!("{}.klp", group.name));
+    work.study.profile(AVERAGE, &GROUPS.iter().map(profile).collect::<Vec<_>>(), &[])?;
     let mut maps = Vec::new();
     for algorithm in ALGORITHMS {
         for kernel in GROUPS.iter().map(|group| group.name).chain([AVERAGE]) {
@@ -52,8 +44,8 @@ pub(crate) fn speer(directory: &Path) -> Result<()> {
     }
     let text = tables::markdown(&costs)?;
     let json = serde_json::to_string_pretty(&costs)? + "\n";
-    host::output::write(&work.path("speer.json"), json.as_bytes())?;
-    host::output::write(&work.path("tables.md"), text.as_bytes())?;
+    host::output::write(&work.study.path("speer.json"), json.as_bytes())?;
+    host::output::write(&work.study.path("tables.md"), text.as_bytes())?;
     print!("{text}");
     Ok(())
 }
@@ -72,84 +64,36 @@ fn static_suite() -> Result<PathBuf> {
 }
 
 struct Work {
-    kernlane: PathBuf,
+    study: Study,
     suite: PathBuf,
-    tree: PathBuf,
-    directory: PathBuf,
 }
 
 impl Work {
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
-    }
-
     /// A path whose name is that of a benchmark.
     fn of(&self, benchmark: &Benchmark, ending: &str) -> PathBuf {
-        self.path(&format!("{}.{ending}", benchmark.name.replace('/', "-")))
+        self.study.path(&format!("{}.{ending}", benchmark.name.replace('/', "-")))
     }
 
-    fn kernlane(&self, command: &str) -> Command {
-        let mut kernlane = Command::new(&self.kernlane);
-        kernlane.arg(command).env("KERNLANE_BENCH", &self.suite);
-        kernlane
-    }
-
-    fn recorded(&self, benchmark: &Benchmark) -> Result<()> {
+    fn recorded(&self, benchmark: &Benchmark) -> Result<PathBuf> {
         let output = self.of(benchmark, "rec");
-        if output.is_dir() {
-            return Ok(());
-        }
-        eprintln!("recording {}", benchmark.name);
-        let mut command = self.kernlane("record");
-        command.arg(format!("bench:{}", benchmark.name)).arg("--kernel").arg(&self.tree);
-        crate::run(command.arg("--output").arg(&output).stdout(Stdio::null()))
-    }
-
-    fn profile(&self, group: &Group) -> Result<()> {
-        let recordings: Vec<PathBuf> =
-            group.benchmarks().iter().map(|benchmark| self.of(benchmark, "rec")).collect();
-        self.merged(group.name, &recordings)
-    }
-
-    fn average(&self) -> Result<()> {
-        let profiles: Vec<PathBuf> =
-            GROUPS.iter().map(|group| self.path(&format!("{}.klp", group.name))).collect();
-        self.merged(AVERAGE, &profiles)
-    }
-
-    /// A profile in which each input weighs the same.
-    fn merged(&self, name: &str, inputs: &[PathBuf]) -> Result<()> {
-        let output = self.path(&format!("{name}.klp"));
-        if output.is_file() {
-            return Ok(());
-        }
-        eprintln!("the profile {name}");
-        let mut command = self.kernlane("profile");
-        command.args(inputs).arg("--kernel").arg(&self.tree).args(["--merge", "average"]);
-        crate::run(command.arg("--output").arg(&output).stdout(Stdio::null()))
+        let mut command = self.study.kernlane("record");
+        command.env("KERNLANE_BENCH", &self.suite);
+        command.arg(format!("bench:{}", benchmark.name)).arg("--kernel").arg(&self.study.tree);
+        self.study.make(&output, &mut command)?;
+        Ok(output)
     }
 
     /// Lays out, relinks, and returns the map from the old kernel to the new one.
     fn kernel(&self, name: &str, algorithm: &str) -> Result<PathBuf> {
-        let layout_name = layout_name(name, algorithm);
-        let map = self.path(&format!("{layout_name}.klm"));
-        if map.is_file() {
-            return Ok(map);
-        }
-        eprintln!("the kernel {layout_name}");
-        let layout = self.path(&format!("{layout_name}.kll"));
-        let mut command = self.kernlane("layout");
-        command.arg(self.path(&format!("{name}.klp"))).arg("--kernel").arg(&self.tree);
-        command.args(["--algorithm", algorithm, "--output"]).arg(&layout);
-        crate::run(command.stdout(Stdio::null()))?;
-        let output = self.path(&format!("{layout_name}.kernel"));
-        if !output.is_dir() {
-            let mut command = self.kernlane("relink");
-            command.arg("--tree").arg(&self.tree).arg("--layout").arg(&layout);
-            crate::run(command.arg("--output").arg(&output).stdout(Stdio::null()))?;
-        }
-        let text = std::fs::read(output.join("vmlinux.klm"))
-            .with_context(|| format!("the map of {}", output.display()))?;
+        let layout = self.study.layout(name, algorithm)?;
+        let directory = self.study.path(&format!("{}.kernel", layout_name(name, algorithm)));
+        let mut command = self.study.kernlane("relink");
+        command.arg("--tree").arg(&self.study.tree).arg("--layout").arg(&layout);
+        self.study.make(&directory, &mut command)?;
+        // Results name a layout by the file of its map.
+        let map = self.study.path(&format!("{}.klm", layout_name(name, algorithm)));
+        let text = std::fs::read(directory.join("vmlinux.klm"))
+            .with_context(|| format!("the map of {}", directory.display()))?;
         host::output::write(&map, &text)?;
         Ok(map)
     }
@@ -157,18 +101,12 @@ impl Work {
     /// What an operation costs on the original kernel and on each other.
     fn replayed(&self, benchmark: &Benchmark, maps: &[PathBuf]) -> Result<Vec<OperationCost>> {
         let path = self.of(benchmark, "results");
-        if !path.is_file() {
-            eprintln!("replaying {}", benchmark.name);
-            let mut command = self.kernlane("replay");
-            command.arg(self.of(benchmark, "rec")).args(["--machine", MACHINE, "--json"]);
-            for map in maps {
-                command.arg("--layout").arg(map);
-            }
-            let output = command.stderr(Stdio::inherit()).output()?;
-            ensure!(output.status.success(), "{command:?}: {}", output.status);
-            host::output::write(&path, &output.stdout)?;
+        let mut command = self.study.kernlane("replay");
+        command.arg(self.of(benchmark, "rec")).args(["--machine", MACHINE]);
+        for map in maps {
+            command.arg("--layout").arg(map);
         }
-        let rows = ResultFile::read(&path)?.rows;
+        let rows = self.study.replayed(&path, &mut command)?;
         ensure!(
             rows.len() == 1 + maps.len(),
             "{} is of other kernels: remove the file",

@@ -1,0 +1,74 @@
+//! Layouts judged by time: what each layout brings on two processors of today, on workloads that it
+//! was not made for.
+//!
+//! Each workload is tested with the layouts of all algorithms, made for the average of the six
+//! other workloads. An out-of-order core runs a tenth of its recording under each.
+//!
+//! Input: a directory, and workloads. Output: there, recordings, profiles, layouts, results and
+//! `tables.md`. What exists is not made again, so an interrupted command resumes. All cycles are
+//! simulated, with the fixed data behaviour of the machines.
+
+mod tables;
+
+use crate::study::Study;
+use anyhow::{Result, ensure};
+use guest::SHIPPED;
+use kernlane_layout::Algorithm;
+use replay::results::ResultRow;
+use std::path::{Path, PathBuf};
+
+const MACHINES: [&str; 2] = ["golden-cove", "zen4"];
+/// The part of a recording that is simulated.
+const PART: [&str; 4] = ["--from", "0.45", "--until", "0.55"];
+
+/// The algorithms that are compared: all that use counts, and a random order.
+fn algorithms() -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL
+        .into_iter()
+        .filter(|algorithm| algorithm.uses_counts() || algorithm.name() == "random")
+}
+
+/// Makes the tables of the named workloads, or of all, in `directory`.
+pub(crate) fn layout_times(directory: &Path, names: &[&str]) -> Result<()> {
+    let shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+    for name in names {
+        ensure!(shipped.contains(name), "no workload is called {name}: {}", shipped.join(", "));
+    }
+    let study = Study::new(directory)?;
+    for workload in &shipped {
+        recorded(&study, workload)?;
+    }
+    let mut text = String::new();
+    for workload in shipped.iter().filter(|name| names.is_empty() || names.contains(name)) {
+        let rows = tested(&study, workload, &shipped)?;
+        text += &tables::markdown(workload, &rows)?;
+    }
+    host::output::write(&study.path("tables.md"), text.as_bytes())?;
+    print!("{text}");
+    Ok(())
+}
+
+/// The recording and the profile of a workload.
+fn recorded(study: &Study, workload: &str) -> Result<()> {
+    let recording = study.path(&format!("{workload}.rec"));
+    let mut command = study.kernlane("record");
+    study.make(&recording, command.arg(workload).arg("--kernel").arg(&study.tree))?;
+    study.profile(workload, &[recording], &["--temporal-edges"])
+}
+
+/// A workload with the layouts that were made for all others.
+fn tested(study: &Study, workload: &str, shipped: &[&str]) -> Result<Vec<ResultRow>> {
+    let others = shipped.iter().filter(|name| **name != workload);
+    let profiles: Vec<PathBuf> = others.map(|name| study.path(&format!("{name}.klp"))).collect();
+    let made_for = format!("not-{workload}");
+    study.profile(&made_for, &profiles, &[])?;
+    let mut command = study.kernlane("replay");
+    command.arg(study.path(&format!("{workload}.rec"))).arg("--kernel").arg(&study.tree);
+    for algorithm in algorithms() {
+        command.arg("--layout").arg(study.layout(&made_for, algorithm.name())?);
+    }
+    for machine in MACHINES {
+        command.args(["--machine", machine]);
+    }
+    study.replayed(&study.path(&format!("{workload}.results")), command.args(PART))
+}

@@ -1,0 +1,147 @@
+//! The tables as Markdown.
+
+use anyhow::{Context, Result};
+use replay::results::{CoreResult, ORIGINAL, ResultRow};
+use std::fmt::Write;
+
+/// What a core did in the kernel under one layout.
+struct KernelTime {
+    cycles: f64,
+    /// The slots lost to the front end: latency and bandwidth.
+    front_end: f64,
+    /// Taken branches that the first target buffer did not have.
+    late_or_missing_targets: f64,
+    mispredictions: f64,
+    instructions: f64,
+    /// Direct jumps that were taken.
+    jumps: f64,
+    misses: f64,
+}
+
+impl KernelTime {
+    fn new(row: &ResultRow) -> Result<KernelTime> {
+        let core: &CoreResult = row.counters.core.as_ref().context("a machine without a core")?;
+        let counters = &core.counters.kernel;
+        let slots = &counters.slots;
+        Ok(KernelTime {
+            cycles: core.mode_cycles(counters),
+            front_end: (slots.front_end_latency + slots.front_end_bandwidth) as f64
+                / slots.total().max(1) as f64,
+            late_or_missing_targets: (counters.late_targets + counters.branches.misfetches) as f64,
+            mispredictions: counters.branches.mispredictions() as f64,
+            instructions: counters.instructions.max(1) as f64,
+            jumps: row.counters.kernel_jumps() as f64,
+            misses: row.counters.l1i.kernel.total() as f64,
+        })
+    }
+}
+
+/// A table for each machine: every layout against the original, the fastest first. The last line
+/// is the bound: the original without the slots that are lost to the front end.
+///
+/// # Errors
+/// A machine has no core, or a row of the original is missing.
+pub(super) fn markdown(workload: &str, rows: &[ResultRow]) -> Result<String> {
+    let mut text = String::new();
+    let mut machines: Vec<&str> = rows.iter().map(|row| row.machine.as_str()).collect();
+    machines.sort_unstable();
+    machines.dedup();
+    for machine in machines {
+        let of_machine = rows.iter().filter(|row| row.machine == machine);
+        let mut times: Vec<(&str, KernelTime)> = of_machine
+            .map(|row| Ok((row.layout.as_str(), KernelTime::new(row)?)))
+            .collect::<Result<_>>()?;
+        let at = times.iter().position(|(layout, _)| *layout == ORIGINAL);
+        let (_, original) =
+            times.remove(at.with_context(|| format!("{workload}: no row of the original"))?);
+        times.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
+        let _ = writeln!(
+            text,
+            "\n`{workload}` on `{machine}`, layouts made for the other workloads; the kernel:\n\n\
+             | layout | time | front-end-bound slots | late or missing targets, 1000 instr. | \
+             mispredictions, 1000 instr. | L1I misses | taken jumps |\n|---|---|---|---|---|---|---|"
+        );
+        let layouts = times.iter().map(|(layout, time)| (*layout, time));
+        for (layout, time) in std::iter::once((ORIGINAL, &original)).chain(layouts) {
+            // `not-net.packed` is the layout of `packed` for all but `net`.
+            let name = layout.rsplit('.').next().unwrap_or(layout);
+            let thousand = |count: f64| 1000.0 * count / time.instructions;
+            let change = |new: f64, old: f64| format!("{:+.1} %", 100.0 * (new / old - 1.0));
+            let changes = match layout == ORIGINAL {
+                true => [String::new(), String::new(), String::new()],
+                false => [
+                    change(time.cycles, original.cycles),
+                    change(time.misses, original.misses.max(1.0)),
+                    change(time.jumps, original.jumps.max(1.0)),
+                ],
+            };
+            let _ = writeln!(
+                text,
+                "| `{name}` | {} | {:.1} % | {:.2} | {:.2} | {} | {} |",
+                changes[0],
+                100.0 * time.front_end,
+                thousand(time.late_or_missing_targets),
+                thousand(time.mispredictions),
+                changes[1],
+                changes[2],
+            );
+        }
+        let _ = writeln!(
+            text,
+            "| bound: no front-end stalls | {:+.1} % | 0.0 % | | | | |",
+            -100.0 * original.front_end
+        );
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replay::examples;
+    use replay::results::ResultKind;
+    use sim::PerMode;
+    use sim::core::{CoreCounters, Slots};
+    use std::collections::BTreeMap;
+
+    /// A kernel that loses these slots to the front end, and uses 600.
+    fn row(layout: &str, front_end_latency: u64) -> ResultRow {
+        let kernel = CoreCounters {
+            instructions: 1000,
+            slots: Slots { retiring: 600, front_end_latency, ..Slots::default() },
+            late_targets: 4,
+            ..CoreCounters::default()
+        };
+        let mut row = examples::row(layout, ResultKind::Predicted, 500, &[]);
+        row.counters.core = Some(CoreResult {
+            widths: [6, 8],
+            cycles: 0,
+            counters: PerMode { kernel, user: CoreCounters::default() },
+            unknown: BTreeMap::new(),
+            functions: Vec::new(),
+        });
+        row
+    }
+
+    #[test]
+    fn the_fastest_layout_comes_first() {
+        let rows = [row(ORIGINAL, 400), row("not-net.slow", 300), row("not-net.fast", 200)];
+        let text = markdown("net", &rows).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "| `original` |  | 40.0 % | 4.00 | 0.00 |  |  |",
+                "| `fast` | -20.0 % | 25.0 % | 4.00 | 0.00 | +0.0 % | +0.0 % |",
+                "| `slow` | -10.0 % | 33.3 % | 4.00 | 0.00 | +0.0 % | +0.0 % |",
+                "| bound: no front-end stalls | -40.0 % | 0.0 % | | | | |",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_the_original_there_is_nothing_to_compare_with() {
+        let message = markdown("net", &[row("not-net.fast", 200)]).unwrap_err().to_string();
+        assert_eq!(message, "net: no row of the original");
+    }
+}
