@@ -60,9 +60,12 @@ impl Algorithm {
         matches!(self.row().order, MakeOrder::BySeed(_))
     }
 
-    /// Whether the algorithm uses [`Graph::joint_misses`] or [`Graph::block_epochs`].
-    pub fn uses_what_ran_together(self) -> bool {
+    /// Whether the algorithm would use [`Graph::joint_misses`] or [`Graph::block_epochs`], and the
+    /// graph has neither.
+    pub fn lacks_what_ran_together(self, graph: &Graph) -> bool {
         self.row().uses == Uses::RanTogether
+            && graph.joint_misses.is_empty()
+            && graph.block_epochs.is_empty()
     }
 
     /// Whether the algorithm uses [`Graph::temporal_edges`], which take long to count.

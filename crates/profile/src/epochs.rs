@@ -5,7 +5,9 @@
 //! it holds. Of a long recording, epochs at equal distances are kept. Never looks at an order.
 
 use crate::BlockEpochsTable;
-use crate::ideal::CacheUnit;
+use crate::ideal::{CacheUnit, CacheUnits};
+use image::Image;
+use image::address::LinkAddr;
 use std::collections::BTreeMap;
 
 /// The largest number of epochs kept. When there are more, every second epoch is kept, then every
@@ -76,22 +78,13 @@ impl WorkingSetEpochs {
         self.fetched = 0;
     }
 
-    /// The number of epochs that have ended.
-    pub(crate) fn ended(&self) -> u64 {
-        self.ended
-    }
-
-    /// The kept epochs in which each block ran, including the epoch that has not ended. `block`:
-    /// the block of a unit, if it is movable.
-    pub(crate) fn rows<B: Ord>(
-        &self,
-        block: impl Fn(CacheUnit) -> Option<B>,
-    ) -> BlockEpochsTable<B> {
+    /// The kept epochs in which each block ran, including the epoch that has not ended.
+    pub(crate) fn block_epochs(&self, units: &CacheUnits, image: &Image) -> BlockEpochsTable {
         let words = (self.kept.len() + 1).div_ceil(64);
-        let mut blocks: BTreeMap<B, Vec<u64>> = BTreeMap::new();
+        let mut blocks: BTreeMap<LinkAddr, Vec<u64>> = BTreeMap::new();
         for (epoch, ran) in self.kept.iter().chain([&self.current_units]).enumerate() {
-            for block in ran.iter().filter_map(|&unit| block(unit)) {
-                let row = blocks.entry(block).or_insert_with(|| vec![0; words]);
+            for block in ran.iter().filter_map(|&unit| units.block(unit)) {
+                let row = blocks.entry(image.block(block).addr).or_insert_with(|| vec![0; words]);
                 row[epoch / 64] |= 1 << (epoch % 64);
             }
         }

@@ -4,7 +4,7 @@
 //! Input: an image and counts. Output: a graph; later, for its order, a layout by old link
 //! addresses. This module orders nothing.
 
-use crate::{Profile, walk};
+use crate::Profile;
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
 use image::order::{Layout, Run};
@@ -18,9 +18,6 @@ use layout::graph::{
 pub struct LayoutInput {
     /// The arrays.
     pub graph: Graph,
-    /// The profile does not say what ran together: joint misses and working-set epochs are those of
-    /// a walk through its counts.
-    pub walked: bool,
     to_image: Vec<BlockIndex>,
 }
 
@@ -100,7 +97,6 @@ fn arrays(
             graph.seeds.push(Seed { block, class: *class, count });
         }
     }
-    movable.walked = walk::add_what_ran_together(graph);
     Ok(movable)
 }
 
@@ -121,7 +117,7 @@ fn without_counts(image: &Image, wanted: impl Fn(&ImageFunction) -> bool) -> Lay
         graph.functions.push(first..to_image.len() as u32);
     }
     graph.counts = vec![0; to_image.len()];
-    LayoutInput { graph, walked: false, to_image }
+    LayoutInput { graph, to_image }
 }
 
 impl LayoutInput {

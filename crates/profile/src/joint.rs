@@ -19,61 +19,25 @@ pub(crate) const CACHE_BYTES: u64 = 32 * 1024;
 /// Bytes of a line of code that does not move.
 const LINE: u64 = 64;
 
-/// What misses together in an ideal cache, by unit.
-pub(crate) struct JointFetches {
-    cache: IdealCache,
-    /// The bytes of each unit, and whether it is movable.
-    units: Vec<(u64, bool)>,
-    /// The movable unit that missed last.
-    last: Option<CacheUnit>,
-    /// Pairs of movable units, the lower number first.
-    pub counts: HashMap<(CacheUnit, CacheUnit), u64>,
-    pub epochs: WorkingSetEpochs,
-}
-
-impl JointFetches {
-    pub(crate) fn new(cache_bytes: u64) -> JointFetches {
-        JointFetches {
-            cache: IdealCache::new(cache_bytes),
-            units: Vec::new(),
-            last: None,
-            counts: HashMap::new(),
-            epochs: WorkingSetEpochs::new(cache_bytes),
-        }
-    }
-
-    /// Adds the next unit.
-    pub(crate) fn add_unit(&mut self, bytes: u64, movable: bool) {
-        self.cache.add_unit(bytes);
-        self.units.push((bytes, movable));
-    }
-
-    #[inline]
-    pub(crate) fn fetch(&mut self, unit: CacheUnit) {
-        let hit = self.cache.fetch(unit);
-        let (bytes, movable) = self.units[unit as usize];
-        self.epochs.ran(unit, if hit { 0 } else { bytes });
-        if hit || !movable {
-            return;
-        }
-        if let Some(last) = self.last.replace(unit).filter(|&last| last != unit) {
-            *self.counts.entry((last.min(unit), last.max(unit))).or_insert(0) += 1;
-        }
-    }
-}
-
 /// Counts joint misses while the execution is followed.
 pub(crate) struct JointMisses {
+    cache: IdealCache,
     units: CacheUnits,
-    fetches: JointFetches,
+    /// The block that missed last.
+    last: Option<CacheUnit>,
+    counts: HashMap<(CacheUnit, CacheUnit), u64>,
+    epochs: WorkingSetEpochs,
 }
 
 impl JointMisses {
     /// `padding`: bytes in front of each function's entry.
     pub(crate) fn new(cache_bytes: u64, padding: u64) -> JointMisses {
         JointMisses {
+            cache: IdealCache::new(cache_bytes),
             units: CacheUnits::new(LINE, padding),
-            fetches: JointFetches::new(cache_bytes),
+            last: None,
+            counts: HashMap::new(),
+            epochs: WorkingSetEpochs::new(cache_bytes),
         }
     }
 
@@ -81,28 +45,33 @@ impl JointMisses {
     pub(crate) fn define(&mut self, image: &Image, start: u64, lengths: &[u8]) {
         let known = self.units.count();
         self.units.define(image, start, lengths);
-        for unit in (known..self.units.count()).map(|unit| unit as CacheUnit) {
-            self.fetches.add_unit(self.units.bytes(unit), self.units.block(unit).is_some());
-        }
+        (known..self.units.count())
+            .for_each(|unit| self.cache.add_unit(self.units.bytes(unit as CacheUnit)));
     }
 
     /// The first `reached` instructions of a translation block ran.
     #[inline]
     pub(crate) fn ran(&mut self, translation: u32, reached: u32) {
         for unit in self.units.fetched(translation, reached) {
-            self.fetches.fetch(unit);
+            let hit = self.cache.fetch(unit);
+            self.epochs.ran(unit, if hit { 0 } else { self.units.bytes(unit) });
+            if hit || self.units.block(unit).is_none() {
+                continue;
+            }
+            if let Some(last) = self.last.replace(unit).filter(|&last| last != unit) {
+                *self.counts.entry((last.min(unit), last.max(unit))).or_insert(0) += 1;
+            }
         }
     }
 
     /// The working-set epochs in which each block ran.
     pub(crate) fn block_epochs(&self, image: &Image) -> BlockEpochsTable {
-        let address = |unit| self.units.block(unit).map(|block| image.block(block).addr);
-        self.fetches.epochs.rows(address)
+        self.epochs.block_epochs(&self.units, image)
     }
 
     /// The pairs, the lower address first.
     pub(crate) fn counts(&self, image: &Image) -> BTreeMap<(LinkAddr, LinkAddr), u64> {
-        self.units.by_address(image, &self.fetches.counts)
+        self.units.by_address(image, &self.counts)
     }
 }
 

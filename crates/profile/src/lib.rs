@@ -31,7 +31,6 @@ pub mod noise;
 mod temporal_edges;
 mod transfers;
 mod translated;
-pub mod walk;
 
 pub use file::ProfileError;
 pub use merge::{ProfileMerge, merge};
@@ -71,11 +70,11 @@ pub struct Process {
 /// The working-set epochs in which each block ran (`epochs.rs`). The epochs of merged recordings
 /// follow one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BlockEpochsTable<Block: Ord = LinkAddr> {
+pub struct BlockEpochsTable {
     /// Words of each row.
     pub words: usize,
     /// Bit n % 64 of word n / 64 is set when the block ran in epoch n.
-    pub blocks: BTreeMap<Block, Vec<u64>>,
+    pub blocks: BTreeMap<LinkAddr, Vec<u64>>,
 }
 
 /// The counts of one kernel. All maps are by the link addresses of blocks' first bytes.

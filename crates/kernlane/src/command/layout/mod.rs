@@ -125,10 +125,10 @@ impl<'a> Ground<'a> {
                  profile --temporal-edges`"
             );
         }
-        if algorithm.uses_what_ran_together() && self.movable.walked {
+        if algorithm.lacks_what_ran_together(graph) {
             note!(
-                "the profile has counts only: {algorithm} takes what runs together from a walk \
-                 through them"
+                "the profile has counts only: {algorithm} orders as ext-tsp-global does; recordings \
+                 say what runs together"
             );
         }
         let ordered = ::layout::order(graph, algorithm, seed)

@@ -13,7 +13,7 @@ use live::group::Group;
 use live::install::{self, PreparedGroup};
 use live::owners::Owners;
 use live::running::RunningKernel;
-use profile::{Profile, walk};
+use profile::Profile;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -168,11 +168,7 @@ pub(super) fn order(
         "{algorithm} needs to know which chunks of code alternate, and a group of functions does \
          not say: choose another algorithm"
     );
-    let mut graph = group.graph(profile);
-    if algorithm.uses_what_ran_together() {
-        walk::add_what_ran_together(&mut graph);
-    }
-    let order = layout::order(&graph, algorithm, seed)?;
+    let order = layout::order(&group.graph(profile), algorithm, seed)?;
     Ok(order.order.0.iter().map(|block| block.0).collect())
 }
 
