@@ -42,6 +42,7 @@ fn main() -> Result<()> {
             output: directory.path().join(output),
             seed: 1,
             cpus: trace::CpuCount::ONE,
+            turn: None,
             data: true,
             memory_mb: None,
             time_limit: Duration::from_secs(3600),

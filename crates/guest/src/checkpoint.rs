@@ -160,6 +160,7 @@ mod tests {
             seed,
             memory_mb: 512,
             cpus: 1,
+            turn: None,
             qemu: "10.0.2".into(),
             qemu_arguments: vec!["-m".into()],
         }

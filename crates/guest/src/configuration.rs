@@ -19,6 +19,9 @@ pub struct Boot {
     pub memory_mb: u32,
     /// The number of CPUs. QEMU runs several CPUs round-robin on one host thread.
     pub cpus: u32,
+    /// The longest turn of a CPU while others wait, in instructions. `None`: up to the next timer.
+    /// Needs several CPUs and [`GuestClock::Instructions`].
+    pub turn: Option<u32>,
     /// The value of QEMU's option `-cpu`.
     pub cpu_model: String,
     /// Whether the kernel randomizes its address.
@@ -71,6 +74,7 @@ impl Boot {
             command_line: Vec::new(),
             memory_mb: 512,
             cpus: 1,
+            turn: None,
             cpu_model: CPU_OF_RECORDINGS.into(),
             kaslr: false,
             clock: GuestClock::Host,

@@ -27,6 +27,8 @@ pub(crate) struct Followed {
     pub totals: trace::RecordingTotals,
     /// How long the recording lasts by the guest's clock.
     pub guest_time: Duration,
+    /// How often another CPU went on.
+    pub turns: u64,
 }
 
 #[derive(Default)]
@@ -76,11 +78,20 @@ impl Drop for Follower {
 fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
     let growing = GrowingFile { file: None, path, shared };
     let mut reader = trace::RecordingReader::new(growing)?;
-    let (mut totals, mut ticks) = (None, 0);
+    let (mut totals, mut ticks, mut turns) = (None, 0, 0);
     while let Some(chunk) = reader.next_chunk()? {
         match chunk {
             trace::Chunk::End(end) => totals = Some(end),
-            trace::Chunk::Stream(words) => ticks += ticked(&words),
+            trace::Chunk::Stream(words) => {
+                for event in trace::events(&words) {
+                    match event {
+                        // The nanoseconds that the guest's clock advanced.
+                        trace::StreamEvent::Clock(advanced) => ticks += u64::from(advanced),
+                        trace::StreamEvent::Cpu(_) => turns += 1,
+                        _ => {}
+                    }
+                }
+            }
             trace::Chunk::Translations(_) | trace::Chunk::Tasks(_) => {}
         }
         shared.instructions.store(reader.totals_so_far().instructions(), Ordering::Relaxed);
@@ -89,16 +100,7 @@ fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
     // An instruction takes a nanosecond of the guest's clock. The clock's last reading is a little
     // earlier than the end of the recording, or there is none.
     let guest_time = Duration::from_nanos(totals.instructions().max(ticks));
-    Ok(Followed { totals, guest_time })
-}
-
-/// The nanoseconds that the guest's clock advanced.
-fn ticked(words: &[u32]) -> u64 {
-    let ticks = |event| match event {
-        trace::StreamEvent::Clock(ticks) => u64::from(ticks),
-        _ => 0,
-    };
-    trace::events(words).map(ticks).sum()
+    Ok(Followed { totals, guest_time, turns })
 }
 
 /// A file that still grows. Reading it waits for more. At first the file may not exist.
@@ -141,8 +143,11 @@ mod tests {
     use std::io::Write;
 
     fn recording() -> Vec<u8> {
-        let header =
-            trace::RecordingHeader { workload: "w".into(), ..trace::RecordingHeader::default() };
+        let header = trace::RecordingHeader {
+            workload: "w".into(),
+            cpus: trace::CpuCount::new(2).unwrap(),
+            ..trace::RecordingHeader::default()
+        };
         let mut writer = trace::RecordingWriter::new(Vec::new(), &header).unwrap();
         let translation = trace::Translation {
             id: trace::TranslationId(0),
@@ -154,6 +159,9 @@ mod tests {
         let mut words = Vec::new();
         for _ in 0..5 {
             trace::StreamEvent::Executed(trace::TranslationId(0)).append_to(&mut words);
+        }
+        for cpu in [1, 0, 1] {
+            trace::StreamEvent::Cpu(trace::CpuId(cpu)).append_to(&mut words);
         }
         // The guest halts for most of the time between two readings of the clock.
         for ticks in [0, 4000] {
@@ -174,8 +182,9 @@ mod tests {
             file.write_all(piece).unwrap();
             std::thread::yield_now();
         }
-        let Followed { totals, guest_time } = follower.finish().unwrap();
+        let Followed { totals, guest_time, turns } = follower.finish().unwrap();
         assert_eq!((totals.kernel_instructions, guest_time), (10, Duration::from_nanos(4000)));
+        assert_eq!(turns, 3);
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod request;
 mod rootfs;
 mod state;
 mod summary;
+mod turn;
 mod workload;
 
 pub use boot::{GuestEnd, GuestOutcome, HostCost};
@@ -50,6 +51,7 @@ pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
 pub use record::RecordingSummary;
 pub use request::{RecordingConditions, RecordingRequest};
+pub use turn::{TURN, check_turn};
 pub use workload::{MEMORY_MB, SHIPPED, SeveralCpus, Workload, argument_help};
 
 use anyhow::{Context, Result};

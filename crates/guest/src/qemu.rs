@@ -3,6 +3,7 @@
 //! Input: a `Boot`. Output: a `Command`. This module never runs a guest; `boot.rs` does.
 
 use crate::configuration::{Boot, GuestClock};
+use crate::turn;
 use anyhow::{Context, Result, bail, ensure};
 use host::recording::Recording;
 use std::ffi::OsString;
@@ -68,6 +69,28 @@ impl Qemu {
         Ok(Qemu { program, version })
     }
 
+    /// Asks QEMU's help whether turns can be shortened. Returns the part of QEMU that does it.
+    ///
+    /// # Errors
+    /// QEMU was built without a part that is needed, or does not run.
+    pub fn shortens_turns(&self) -> Result<&'static str> {
+        for (option, needed) in turn::NEEDED {
+            let output = Command::new(&self.program)
+                .args([option, "help"])
+                .stdin(Stdio::null())
+                .output()
+                .with_context(|| format!("running {}", self.program.display()))?;
+            ensure!(
+                has_line(&String::from_utf8_lossy(&output.stdout), needed),
+                "{0} has no {needed}, which record --turn needs: `{0} {option} help` does not \
+                 list it. Leave out --turn, or name another QEMU in KERNLANE_QEMU",
+                self.program.display()
+            );
+        }
+        let [_, (_, filter)] = turn::NEEDED;
+        Ok(filter)
+    }
+
     /// The command line of a guest. The guest's serial lines are written to files in `directory`.
     ///
     /// # Errors
@@ -122,6 +145,12 @@ pub(crate) fn arguments(boot: &Boot) -> Result<Vec<String>> {
         add("-seed", seed.to_string());
         add("-rtc", "base=2020-01-01T00:00:00,clock=vm".into());
     }
+    if let Some(turn) = boot.turn {
+        ensure!(boot.clock != GuestClock::Host, "turns are counted by the guest's clock only");
+        for (option, value) in turn::arguments(turn, boot.cpus)? {
+            add(option, value);
+        }
+    }
     add("-display", "none".into());
     add("-monitor", "none".into());
     add("-append", kernel_command_line(boot));
@@ -161,6 +190,11 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
         path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
+}
+
+/// Whether a help text lists this word in a line of its own.
+fn has_line(help: &str, line: &str) -> bool {
+    help.lines().any(|listed| listed.trim() == line)
 }
 
 /// Reads texts such as `QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)`.
@@ -226,6 +260,35 @@ mod tests {
                 && line.ends_with("-no-reboot")
         );
         assert!(line.contains("panic=-1 printk.time=1 quiet"));
+    }
+
+    #[test]
+    fn a_part_of_qemu_is_a_whole_line_of_its_help() {
+        let help = "List of user creatable objects:\n  can-bus\n  filter-buffer\n  filter-dump\n";
+        assert!(has_line(help, "filter-buffer"));
+        assert!(!has_line(help, "filter"));
+        assert!(!has_line("", "hubport"));
+    }
+
+    #[test]
+    fn a_turn_adds_a_timer_and_nothing_else() {
+        let mut boot = boot();
+        boot.clock = GuestClock::Instructions { seed: 7 };
+        boot.cpus = 4;
+        let without = arguments(&boot).unwrap();
+        boot.turn = Some(1000);
+        let mut with = arguments(&boot).unwrap();
+        assert!(with.join(" ").contains(
+            "-netdev hubport,id=no-network,hubid=0 -object \
+             filter-buffer,id=turns,netdev=no-network,interval=4"
+        ));
+        with.retain(|word| without.contains(word));
+        assert_eq!(with, without);
+        boot.clock = GuestClock::Host;
+        assert!(arguments(&boot).is_err(), "the host's clock counts no instructions");
+        boot.clock = GuestClock::Instructions { seed: 7 };
+        boot.cpus = 1;
+        assert!(arguments(&boot).is_err(), "one CPU takes no turns");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::plugin;
 use crate::qemu::Qemu;
 use crate::request::{RecordingConditions, RecordingRequest};
 use crate::summary;
+use crate::turn::check_turn;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording as Files;
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,9 @@ pub struct RecordedAmounts {
     pub translations: u64,
     /// Tasks.
     pub tasks: u64,
+    /// How often another CPU went on, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<u64>,
     /// A hash, in hex, of the order of all executions: equal executions have equal hashes.
     pub hash: String,
     /// The bytes of `trace.klt`.
@@ -101,6 +105,7 @@ pub fn is_made(request: &RecordingRequest) -> bool {
             && made.checkpoint_sha256.is_none()
             && made.totals.data.is_some() == request.data
             && made.conditions.cpus == request.cpus.get()
+            && made.conditions.turn == request.turn
             && request.memory_mb.is_none_or(|memory_mb| made.conditions.memory_mb == memory_mb)
     })
 }
@@ -121,6 +126,10 @@ pub fn record(
         ensure!(from.is_none(), "a checkpoint has one CPU: leave out --from or --cpus");
     }
     let qemu = Qemu::find()?;
+    if let Some(turn) = request.turn {
+        check_turn(turn, request.cpus)?;
+        qemu.shortens_turns()?;
+    }
     let library = plugin::find()?;
     let draft = OutputDirectory::reserve(&request.output, request.force, Files::FILES)?;
 
@@ -139,23 +148,29 @@ pub fn record(
         progress(&format!("guest: {phase}"), follower.instructions())
     })?;
     judge(&boot, &outcome)?;
-    let Followed { totals, guest_time } =
+    let followed =
         follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
-    ensure!(totals.instructions() > 0, "the workload executed nothing between its marks");
+    ensure!(followed.totals.instructions() > 0, "the workload executed nothing between its marks");
     let summary = RecordingSummary {
         format: summary::FORMAT,
         conditions,
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
-        totals: RecordedAmounts::new(&totals, std::fs::metadata(&trace)?.len()),
+        totals: RecordedAmounts::new(&followed, request.cpus, std::fs::metadata(&trace)?.len()),
     };
     std::fs::write(files.summary(), summary::to_json(&summary)?)
         .context("writing the conditions")?;
     draft.publish()?;
-    Ok(FinishedRecording { summary, elapsed: outcome.elapsed, guest_time, cost: outcome.cost })
+    Ok(FinishedRecording {
+        summary,
+        elapsed: outcome.elapsed,
+        guest_time: followed.guest_time,
+        cost: outcome.cost,
+    })
 }
 
 impl RecordedAmounts {
-    fn new(totals: &trace::RecordingTotals, trace_bytes: u64) -> RecordedAmounts {
+    fn new(followed: &Followed, cpus: CpuCount, trace_bytes: u64) -> RecordedAmounts {
+        let totals = &followed.totals;
         RecordedAmounts {
             instructions: totals.instructions(),
             kernel_instructions: totals.kernel_instructions,
@@ -163,6 +178,7 @@ impl RecordedAmounts {
             executions: totals.executions,
             translations: totals.translations,
             tasks: totals.tasks,
+            turns: (cpus != CpuCount::ONE).then_some(followed.turns),
             hash: format!("{:016x}", totals.hash),
             trace_bytes,
             data: totals.data.map(|data| DataAccessTotals {
@@ -218,6 +234,9 @@ fn recording_plugin(
     }
     add("condition.initramfs_sha256", conditions.initramfs_sha256.clone());
     add("condition.memory_mb", conditions.memory_mb.to_string());
+    if let Some(turn) = conditions.turn {
+        add("condition.turn", turn.to_string());
+    }
     add("condition.qemu", conditions.qemu.clone());
     add("condition.qemu_arguments", conditions.qemu_arguments.join(" "));
     Ok(QemuPlugin { library, arguments })

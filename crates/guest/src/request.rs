@@ -31,6 +31,9 @@ pub struct RecordingRequest {
     pub seed: u64,
     /// The guest's CPUs.
     pub cpus: CpuCount,
+    /// The longest turn of a CPU while others wait, in instructions; `None` for QEMU's own: up to
+    /// the next timer of the guest.
+    pub turn: Option<u32>,
     /// Whether to record data accesses.
     pub data: bool,
     /// The guest's memory in MB; `None` for the workload's.
@@ -66,6 +69,9 @@ pub struct RecordingConditions {
     /// The guest's CPUs. Files from before several CPUs could be recorded do not say so.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub cpus: u8,
+    /// The longest turn of a CPU while others wait, in instructions, if it was limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u32>,
     /// QEMU's version.
     pub qemu: String,
     /// QEMU's arguments without files.
@@ -105,6 +111,7 @@ impl RecordingRequest {
         boot.clock = GuestClock::Instructions { seed: self.seed };
         boot.memory_mb = self.memory_mb.unwrap_or(workload.memory_mb);
         boot.cpus = self.cpus.get().into();
+        boot.turn = self.turn;
         boot.time_limit = self.time_limit;
         boot.state = state;
         // With address randomization, a kernel that draws one random number more or fewer would
@@ -121,6 +128,7 @@ impl RecordingRequest {
             seed: self.seed,
             memory_mb: boot.memory_mb,
             cpus: self.cpus.get(),
+            turn: self.turn,
             qemu: qemu.version.to_string(),
             qemu_arguments: qemu::arguments(&boot)?,
         };

@@ -74,7 +74,7 @@ macro_rules! commands {
 
 commands! {
     Optimize(OptimizeArgs) needs &[need::GUEST, need::PLUGIN, need::RELINK];
-    Record(RecordArgs) needs &[need::GUEST, need::PLUGIN];
+    Record(RecordArgs) needs &[need::GUEST, need::PLUGIN, need::TURNS];
     Checkpoint(CheckpointArgs) needs &[need::GUEST];
     Dump(DumpArgs) needs &[];
     Profile(ProfileArgs) needs &[];

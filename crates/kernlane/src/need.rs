@@ -16,6 +16,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     Qemu,
+    /// What QEMU shortens the turns of several CPUs with.
+    ShortTurns,
     Plugin,
     Apt,
     Cache,
@@ -36,6 +38,9 @@ pub(crate) const GUEST: &[Need] =
 
 /// To record what a guest does.
 pub(crate) const PLUGIN: &[Need] = &[Need::Plugin];
+
+/// To record several CPUs in short turns.
+pub(crate) const TURNS: &[Need] = &[Need::ShortTurns];
 
 /// To relink a kernel with its tree's own build. The tree's compiler is not tried here.
 pub(crate) const RELINK: &[Need] = &[
@@ -70,6 +75,7 @@ impl Need {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Need::Qemu => "QEMU",
+            Need::ShortTurns => "QEMU's timer for short turns",
             Need::Plugin => "the library that QEMU loads to record",
             Need::Apt => "Debian packages for guests",
             Need::Cache => "a cache directory",
@@ -83,6 +89,7 @@ impl Need {
     /// The part of a command's work that has the need. `None`: all of the work.
     pub(crate) fn only_for(self) -> Option<&'static str> {
         match self {
+            Need::ShortTurns => Some("--turn"),
             Need::Sampling => Some("watch and auto without --root"),
             Need::Program(_, _, what) => Some(what).filter(|what| !what.is_empty()),
             _ => None,
@@ -98,6 +105,7 @@ impl Need {
             Need::Qemu => {
                 Qemu::find().map(|qemu| format!("{} ({})", qemu.version, qemu.program.display()))
             }
+            Need::ShortTurns => Qemu::find()?.shortens_turns().map(str::to_owned),
             Need::Plugin => guest::plugin_library().map(|path| path.display().to_string()),
             Need::Apt => guest::resolvable("busybox-static")
                 .map(|version| format!("busybox-static {version}")),

@@ -5,11 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 fn kernlane(arguments: &[&str], directory: &Path) -> (Option<i32>, String, String) {
-    let old_qemu = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/old-qemu");
+    with_qemu("old-qemu", arguments, directory)
+}
+
+fn with_qemu(qemu: &str, arguments: &[&str], directory: &Path) -> (Option<i32>, String, String) {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let output = Command::new(env!("CARGO_BIN_EXE_kernlane"))
         .args(arguments)
         .current_dir(directory)
-        .env("KERNLANE_QEMU", old_qemu)
+        .env("KERNLANE_QEMU", programs.join(qemu))
         .env("KERNLANE_CACHE", directory.join("cache"))
         .output()
         .unwrap();
@@ -24,7 +28,7 @@ fn bad_input_is_named_and_nothing_is_made() {
     std::fs::create_dir(path.join("tree")).unwrap();
     std::fs::write(path.join("bzImage"), "not a kernel").unwrap();
     std::fs::write(path.join("mine.toml"), "about = 'x'\nmemory = -1\n").unwrap();
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 8] = [
         (
             &["nothing", "--kernel", "tree"],
             "there is no workload \"nothing\": give compile, database, engineering, files, net, \
@@ -38,6 +42,14 @@ fn bad_input_is_named_and_nothing_is_made() {
         ),
         (&["files", "--kernel", "bzImage"], "bzImage: not a boot image of an x86 kernel"),
         (&["files", "--kernel", "gone"], "gone: there is no such file or directory"),
+        (
+            &["files", "--kernel", "gone", "--turn", "1000"],
+            "--turn 1000: one CPU takes no turns; give --cpus, or leave out --turn",
+        ),
+        (
+            &["files", "--kernel", "gone", "--cpus", "4", "--turn", "200"],
+            "--turn 200: with 4 CPUs, the shortest turn is 250 instructions",
+        ),
     ];
     for (arguments, said) in cases {
         let all = [&["record", "--output", "out"], arguments].concat();
@@ -49,6 +61,18 @@ fn bad_input_is_named_and_nothing_is_made() {
         std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["bzImage", "mine.toml", "tree"]);
+}
+
+#[test]
+fn a_qemu_that_cannot_shorten_turns_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_, text, _) = with_qemu("qemu-without-filters", &["doctor"], directory.path());
+    let line = text.lines().find(|line| line.contains("short turns (for --turn)")).unwrap();
+    assert!(
+        line.trim_start().starts_with("missing")
+            && line.contains("has no filter-buffer, which record --turn needs"),
+        "{line}"
+    );
 }
 
 #[test]

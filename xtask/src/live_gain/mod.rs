@@ -119,6 +119,7 @@ fn make(
         output: output.to_owned(),
         seed: 1,
         cpus: trace::CpuCount::ONE,
+        turn: None,
         data: false,
         memory_mb: None,
         time_limit: Duration::from_secs(7200),

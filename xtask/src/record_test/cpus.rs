@@ -18,6 +18,8 @@ const MARKS: u64 = 5 * ROUNDS;
 /// The recording that `accesses_have_their_cpu` leaves.
 pub(super) const WITH_DATA: &str = "cpus-data";
 const FIRST_MARK: u32 = 16;
+/// The longest turn of the recording with short turns, in instructions.
+const TURN: u32 = 5000;
 
 /// Records a guest with this number of CPUs, twice, and with the plugin's own audit.
 pub(super) fn each_execution_has_its_cpu(machine: &TestedMachine, cpus: u8) -> Result<()> {
@@ -26,8 +28,7 @@ pub(super) fn each_execution_has_its_cpu(machine: &TestedMachine, cpus: u8) -> R
         boot(machine, cpus, path, &[])?;
     }
     let outcome = boot(machine, cpus, &paths[2], &[("verify", "on")])?;
-    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
-    ensure!(read(&paths[0])? == read(&paths[1])?, "two recordings differ");
+    are_equal(&paths[0], &paths[1])?;
 
     ensure!(outcome.qemu.contains(", difference 0\n"), "{}", outcome.qemu);
     for (wrong, what) in [
@@ -43,11 +44,70 @@ pub(super) fn each_execution_has_its_cpu(machine: &TestedMachine, cpus: u8) -> R
         |it: &WholeRecording| (it.totals.kernel_instructions, it.totals.user_instructions);
     ensure!(counted(&recording) == counted(&verified), "the audit changed the instructions");
     ensure!(recording.header.cpus.get() == cpus, "the header has {:?} CPUs", recording.header.cpus);
-    marks_are_on_their_cpus(&recording, cpus)
+    marks_are_on_their_cpus(&recording, cpus, MARKS)
+}
+
+fn are_equal(recording: &Path, again: &Path) -> Result<()> {
+    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
+    ensure!(read(recording)? == read(again)?, "two recordings differ");
+    Ok(())
+}
+
+/// Records short turns, twice. Each process first counts and waits for nobody. While all of them
+/// count, no CPU is halted, so every turn must end in time.
+pub(super) fn short_turns_are_kept(machine: &TestedMachine, cpus: u8) -> Result<()> {
+    let paths = ["short-turns", "short-turns-again"].map(|name| machine.out(name));
+    for path in &paths {
+        boot_pinned(machine, cpus, "count", Some(TURN), path, &[])?;
+    }
+    are_equal(&paths[0], &paths[1])?;
+    let recording = WholeRecording::read(&paths[0])?;
+    marks_are_on_their_cpus(&recording, cpus, MARKS + 2)?;
+
+    let turns = turns_while_all_count(&recording, cpus)?;
+    let mean = turns.iter().sum::<u64>() / (turns.len() as u64).max(1);
+    let turn = u64::from(TURN);
+    ensure!(turns.len() > 100, "there are {} turns: the test shows nothing", turns.len());
+    ensure!((turn / 4..=turn).contains(&mean), "a turn has {mean} instructions on the average");
+    // QEMU gives what division by the number of CPUs leaves to the first CPU.
+    let longest = turns.iter().max().copied().unwrap_or_default();
+    ensure!(longest < turn + u64::from(cpus), "a turn has {longest} instructions, not {turn}");
+    Ok(())
+}
+
+/// The instructions of each whole turn between the first mark of the last process to start and the
+/// second mark of the first process to count to its end.
+fn turns_while_all_count(recording: &WholeRecording, cpus: u8) -> Result<Vec<u64>> {
+    let instructions: Vec<u64> =
+        recording.translations.iter().map(|it| it.lengths.len() as u64).collect();
+    let mut marks = vec![0; usize::from(cpus)];
+    let (mut turns, mut turn) = (Vec::new(), None);
+    for event in &recording.events {
+        let ran = match event {
+            StreamEvent::Marker(mark) => {
+                let of = mark.checked_sub(FIRST_MARK).and_then(|of| marks.get_mut(of as usize));
+                *of.context("a mark of nobody")? += 1;
+                continue;
+            }
+            StreamEvent::Cpu(_) => {
+                let all_count = marks.iter().all(|&marks| marks == 1);
+                turns.extend(turn.filter(|_| all_count));
+                turn = all_count.then_some(0);
+                continue;
+            }
+            event => match event.execution() {
+                Some((_, Some(reached))) => u64::from(reached),
+                Some((id, None)) => instructions[id.0 as usize],
+                None => continue,
+            },
+        };
+        turn = turn.map(|so_far| so_far + ran);
+    }
+    Ok(turns)
 }
 
 /// Every mark of a CPU's process is on that CPU, and none is missing.
-fn marks_are_on_their_cpus(recording: &WholeRecording, cpus: u8) -> Result<()> {
+fn marks_are_on_their_cpus(recording: &WholeRecording, cpus: u8, expected: u64) -> Result<()> {
     let mut marks = vec![0; usize::from(cpus)];
     let (mut cpu, mut turns) = (CpuId::default(), 0);
     for event in &recording.events {
@@ -61,7 +121,8 @@ fn marks_are_on_their_cpus(recording: &WholeRecording, cpus: u8) -> Result<()> {
             _ => {}
         }
     }
-    ensure!(marks.iter().all(|&marks| marks == MARKS), "marks by CPU: {marks:?}, not {MARKS}");
+    let all_made = marks.iter().all(|&marks| marks == expected);
+    ensure!(all_made, "marks by CPU: {marks:?}, not {expected}");
     let least = u64::from(cpus) * ROUNDS;
     ensure!(turns >= least, "the CPUs took {turns} turns: the test shows nothing below {least}");
     Ok(())
@@ -73,7 +134,19 @@ fn boot(
     out: &Path,
     more: &[(&str, &str)],
 ) -> Result<GuestOutcome> {
-    let script = format!("sleep 5\n/kernlane/pinned {cpus}\n");
+    boot_pinned(machine, cpus, "", None, out, more)
+}
+
+/// `how`: the second argument of `pinned`. `turn`: the longest turn.
+fn boot_pinned(
+    machine: &TestedMachine,
+    cpus: u8,
+    how: &str,
+    turn: Option<u32>,
+    out: &Path,
+    more: &[(&str, &str)],
+) -> Result<GuestOutcome> {
+    let script = format!("sleep 5\n/kernlane/pinned {cpus} {how}\n");
     let mut contents = GuestContents::of_script(&script, Vec::new());
     contents.file("/kernlane/pinned", 0o755, machine.pinned.as_slice());
     let place = format!("{:#x}", machine.kernel.per_cpu_offset()?.0);
@@ -83,6 +156,7 @@ fn boot(
     let outcome = guest::run(&machine.kernel.boot_image, &contents, |boot: &mut Boot| {
         boot.clock = GuestClock::Instructions { seed: SEED };
         boot.cpus = cpus.into();
+        boot.turn = turn;
         boot.plugin = Some(plugin);
     })?;
     ensure!(outcome.end == guest::GuestEnd::Exited(0), "{:?}: {}", outcome.end, outcome.qemu);
@@ -100,14 +174,13 @@ pub(super) fn accesses_have_their_cpu(machine: &TestedMachine, cpus: u8) -> Resu
     for path in &paths {
         boot(machine, cpus, path, &data)?;
     }
-    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
-    ensure!(read(&paths[0])? == read(&paths[1])?, "two recordings with data differ");
+    are_equal(&paths[0], &paths[1])?;
     let (with, without) =
         (WholeRecording::read(&paths[0])?, WholeRecording::read(&machine.out("cpus"))?);
     let counted =
         |it: &WholeRecording| (it.totals.kernel_instructions, it.totals.user_instructions);
     ensure!(counted(&with) == counted(&without), "recording data changed the instructions");
-    marks_are_on_their_cpus(&with, cpus)?;
+    marks_are_on_their_cpus(&with, cpus, MARKS)?;
 
     let stored = stored_bytes(&paths[0], cpus)?;
     let counts: Vec<usize> = stored.iter().map(Vec::len).collect();

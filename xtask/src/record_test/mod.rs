@@ -67,6 +67,10 @@ pub(crate) fn record_test(tree: &Path) -> Result<()> {
             os_core::agrees(&machine, &machine.out(&format!("cpus-{cpus}.rec"))),
         );
     }
+    score.count(
+        "of 2 CPUs in short turns, each execution is on its CPU, and each turn ends in time",
+        cpus::short_turns_are_kept(&machine, 2),
+    );
     score.count("recording does not change the guest", machine.guest_unchanged());
     score.count("the recording is marked as incomplete if the guest ends early", machine.cut_off());
     score.count("the recording is marked as incomplete if the workload fails", machine.failed());

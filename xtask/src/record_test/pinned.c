@@ -4,7 +4,9 @@
  * While a process has the token, it increments its own counter in a line that all share, and a
  * common counter in the next line.
  *
- * pinned CPUS
+ * pinned CPUS [count]
+ *
+ * With "count", each process first counts between two more marks, and waits for nobody.
  */
 
 #include "bare.h"
@@ -21,6 +23,7 @@
 
 #define MOST_CPUS 8
 #define ROUNDS 200
+#define COUNT 100000
 
 /* Two lines of shared memory. */
 #define SHARED 0x50000000ul
@@ -46,7 +49,15 @@ static void mark(int cpu)
 	}
 }
 
-static void work(int cpu, int cpus, int (*pipes)[2])
+static void count(int cpu)
+{
+	mark(cpu);
+	for (volatile ulong n = 0; n < COUNT; n++)
+		;
+	mark(cpu);
+}
+
+static void work(int cpu, int cpus, int counts, int (*pipes)[2])
 {
 	ulong mask = 1ul << cpu;
 	byte token = 0;
@@ -57,6 +68,8 @@ static void work(int cpu, int cpus, int (*pipes)[2])
 	pages = (byte *)call(NR_MMAP, 0, ROUNDS * 4096, 3, 0x22, -1, 0);
 	if ((long)pages < 0)
 		end(3);
+	if (counts)
+		count(cpu);
 	for (int round = 0; round < ROUNDS; round++) {
 		mark(cpu);
 		pages[round * 4096] = 1;
@@ -81,7 +94,7 @@ void start(long *stack)
 {
 	int pipes[MOST_CPUS][2], cpus, failed = 0;
 
-	if (stack[0] != 2)
+	if (stack[0] != 2 && stack[0] != 3)
 		end(1);
 	cpus = *(char *)stack[2] - '0';
 	if (cpus < 1 || cpus > MOST_CPUS)
@@ -95,7 +108,7 @@ void start(long *stack)
 	MARK(1);
 	for (int cpu = 0; cpu < cpus; cpu++)
 		if (!call(NR_FORK, 0, 0, 0, 0, 0, 0))
-			work(cpu, cpus, pipes);
+			work(cpu, cpus, stack[0] == 3, pipes);
 	for (int cpu = 0; cpu < cpus; cpu++) {
 		int status;
 

@@ -169,6 +169,7 @@ impl Road<'_> {
             output: directory.clone(),
             seed: self.args.seed,
             cpus: self.args.cpus,
+            turn: None,
             data: false,
             memory_mb: None,
             time_limit: self.args.time_limit.duration(),

@@ -40,6 +40,11 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", default_value_t = CpuCount::ONE, value_parser = cpus())]
     pub cpus: CpuCount,
 
+    /// With --cpus: the longest turn of a CPU while others wait. Short turns come nearer to CPUs
+    /// that run side by side, and take longer to record [default: up to the guest's next timer]
+    #[arg(long, value_name = "INSTRUCTIONS", value_parser = turn_range())]
+    pub turn: Option<u32>,
+
     /// Also record data accesses and page mappings, for data caches and TLBs in `kernlane replay`
     #[arg(long)]
     pub data: bool,
@@ -48,6 +53,12 @@ pub struct RecordArgs {
 /// Limits that also hold in a workload's file.
 fn memory_range() -> clap::builder::RangedI64ValueParser<u32> {
     let (least, most) = guest::MEMORY_MB.into_inner();
+    clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
+}
+
+/// Turns that QEMU can keep with some number of CPUs.
+fn turn_range() -> clap::builder::RangedI64ValueParser<u32> {
+    let (least, most) = guest::TURN.into_inner();
     clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
 }
 
@@ -130,6 +141,7 @@ impl GuestArgs {
             output: self.output.clone(),
             seed: self.seed,
             cpus: CpuCount::ONE,
+            turn: None,
             data: false,
             memory_mb: self.memory,
             time_limit: self.time_limit.duration(),
@@ -140,9 +152,13 @@ impl GuestArgs {
 
 /// Runs `kernlane record`.
 pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
+    if let Some(turn) = args.turn {
+        guest::check_turn(turn, args.cpus)?;
+    }
     let mut request = args.guest.request()?;
     request.data = args.data;
     request.cpus = args.cpus;
+    request.turn = args.turn;
     interrupt::catch()?;
     let recording = with_progress(&request, args.from.as_deref())?;
     match args.guest.json {
@@ -175,6 +191,9 @@ fn print(args: &RecordArgs, recording: &FinishedRecording) -> Result<()> {
     let RecordingSummary { conditions, totals, .. } = &recording.summary;
     outln!("{}: {}", args.guest.output.display(), on(conditions))?;
     out!("{}", amounts(totals, recording.guest_time, recording.elapsed))?;
+    if let Some(number) = totals.turns {
+        out!("{}", turns(totals.instructions, number))?;
+    }
     if let Some(data) = &totals.data {
         outln!(
             "{:.1} M loads, {:.1} M stores, {} mappings of pages",
@@ -204,11 +223,19 @@ fn amounts(totals: &RecordedAmounts, guest_time: Duration, elapsed: Duration) ->
     )
 }
 
+/// How long the turns of several CPUs were on the average. A CPU that is alone in not being halted
+/// has one long turn.
+fn turns(instructions: u64, turns: u64) -> String {
+    let mean = instructions as f64 / turns.max(1) as f64;
+    format!("{turns} turns of the CPUs, {mean:.0} instructions on the average\n")
+}
+
 /// The conditions of a result, in one line.
 pub(crate) fn on(conditions: &RecordingConditions) -> String {
-    let cpus = match conditions.cpus {
-        1 => String::new(),
-        cpus => format!(", {cpus} CPUs"),
+    let cpus = match (conditions.cpus, conditions.turn) {
+        (1, _) => String::new(),
+        (cpus, None) => format!(", {cpus} CPUs"),
+        (cpus, Some(turn)) => format!(", {cpus} CPUs in turns of at most {turn} instructions"),
     };
     format!(
         "{} on {} (build id {}), seed {}{cpus}",
@@ -238,6 +265,13 @@ mod tests {
              one for each of its names",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn turns_have_a_mean_length() {
+        let text = "4 turns of the CPUs, 500 instructions on the average\n";
+        assert_eq!(turns(2_000, 4), text);
+        assert!(turns(2_000, 0).contains("2000 instructions"));
     }
 
     #[test]
