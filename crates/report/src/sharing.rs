@@ -208,8 +208,15 @@ pub fn change(change: &SharingChange) -> String {
     for moved in &change.moved {
         let cpu = moved.cpu.map_or(String::new(), |cpu| format!(" of CPU {cpu}"));
         let (name, bytes, addr) = (&moved.name, moved.bytes, &moved.addr);
+        let place = match &moved.objects {
+            None => format!("{bytes} bytes at {addr}, in lines of its own"),
+            Some(objects) => format!(
+                "{bytes} bytes of each object of slab {}, in lines of their own: {} objects",
+                objects.cache, objects.number
+            ),
+        };
         // Writing to a `String` never fails.
-        let _ = writeln!(out, "{name}{cpu}, {bytes} bytes at {addr}, in lines of its own");
+        let _ = writeln!(out, "{name}{cpu}, {place}");
     }
     let (before, after) = (&change.before, &change.after);
     let mut table = TextTable::new(&["", "as recorded", "moved", "difference"]);
@@ -242,7 +249,7 @@ pub fn change(change: &SharingChange) -> String {
 mod tests {
     use super::*;
     use attribution::sharing::table::{AccessCounts, FunctionUse, ObjectRow, StructureClass};
-    use attribution::sharing::what_if::MovedData;
+    use attribution::sharing::what_if::{MovedData, MovedObjects};
     use sim::coherent::{ClassCounts, SupplierCounts};
 
     fn counts(false_sharing: u64, upgrades: u64) -> LineCounts {
@@ -355,6 +362,14 @@ the kernel has no BTF: fields are offsets in their objects
             cpu: None,
             addr: "ffffffff82000008".to_owned(),
             bytes: 8,
+            objects: None,
+        };
+        let cache = "dentry".to_owned();
+        let in_slab = MovedData {
+            name: "dentry.d_lockref".to_owned(),
+            addr: String::new(),
+            objects: Some(MovedObjects { cache, number: 12 }),
+            ..moved.clone()
         };
         let of = two_counters();
         let text = change(&SharingChange {
@@ -363,7 +378,7 @@ the kernel has no BTF: fields are offsets in their objects
             seed: of.seed,
             cpus: of.cpus,
             machine: of.machine,
-            moved: vec![moved],
+            moved: vec![moved, in_slab],
             before: total(198, 31_760.0),
             after: total(0, 0.0),
         });
@@ -373,6 +388,7 @@ the kernel has no BTF: fields are offsets in their objects
 
     const CHANGE: &str = "\
 pair.misses, 8 bytes at ffffffff82000008, in lines of its own
+dentry.d_lockref, 8 bytes of each object of slab dentry, in lines of their own: 12 objects
 
                            as recorded   moved  difference
   misses by true sharing             0       0          +0

@@ -10,9 +10,11 @@ pub(crate) mod caches;
 mod counts;
 mod cure;
 mod details;
+mod moved;
 pub(crate) mod names;
 mod ranking;
 mod rows;
+pub(crate) mod slabs;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -21,13 +23,14 @@ pub mod what_if;
 use crate::services::{self, symbols::KernelSymbols};
 use anyhow::{Result, ensure};
 use caches::SharedMachine;
+use moved::MovedPlaces;
 use names::DataNames;
 use ranking::{MOST_LINES, Ranking};
 use sim::MachineModel;
 use std::io::Read;
 use table::{RowNames, SharingTable, SharingTotal};
 use trace::{RecordingHeader, RecordingReader};
-use what_if::{MoveRequest, SharingChange};
+use what_if::{MovableData, MoveRequest, SharingChange};
 
 /// The largest number of lines whose fields are collected.
 const MOST_ROWS: usize = 10_000;
@@ -57,7 +60,9 @@ impl<'a> SharingStudy<'a> {
     pub(crate) fn rank<R: Read>(&self, reader: &mut RecordingReader<R>) -> Result<Ranking> {
         services::check(reader, self.symbols)?;
         let machine = SharedMachine::new(self.machine, reader.header().cpus)?;
-        ranking::rank(reader, &machine, &[], MOST_LINES)
+        let owners = self.names.owners(reader.header());
+        let moved = &mut MovedPlaces::default();
+        ranking::rank(reader, &machine, moved, MOST_LINES, Some(owners))
     }
 
     /// The second pass: the first `top` lines of a ranking with their fields.
@@ -76,7 +81,9 @@ impl<'a> SharingStudy<'a> {
         let owners = self.names.owners(&header);
         let (lines, owners) = details::collect(reader, &machine, owners, &numbers)?;
         let types = self.names.types()?;
-        let names = RowNames { symbols: self.symbols, owners: &owners, types: &types };
+        let slabs = ranking.slab_objects(&types)?;
+        let names =
+            RowNames { symbols: self.symbols, owners: &owners, types: &types, slabs: &slabs };
         SharingTable::new(&header, &machine, ranking, lines, &names)
     }
 
@@ -96,16 +103,17 @@ impl<'a> SharingStudy<'a> {
             requests.iter().map(|text| MoveRequest::parse(text)).collect::<Result<_>>()?;
         let owners = self.names.owners(reader.header());
         let line_bytes = 1 << machine.line_log2();
-        let (ranges, moved) =
-            what_if::moves(&requests, &owners, &self.names.types()?, line_bytes, ranking.end)?;
-        let after = ranking::rank(reader, &machine, &ranges, 0)?;
+        let types = self.names.types()?;
+        let known = MovableData { owners, types: &types, slabs: &ranking.slab_objects(&types)? };
+        let mut moves = what_if::moves(&requests, known, line_bytes, ranking.end)?;
+        let after = ranking::rank(reader, &machine, &mut moves.places, 0, None)?;
         Ok(SharingChange {
             workload,
             kernel_build_id: build_id,
             seed,
             cpus: machine.cpus(),
             machine: machine.name().to_owned(),
-            moved,
+            moved: moves.rows(),
             before: SharingTotal::new(&machine, ranking),
             after: SharingTotal::new(&machine, &after),
         })

@@ -69,9 +69,8 @@ impl VariableTypes<'_> {
         self.0.is_some()
     }
 
-    fn of(&self, object: &NamedObject) -> Result<Option<(&Btf<'_>, TypeNumber)>> {
-        let Some(btf) = &self.0 else { return Ok(None) };
-        Ok(btf.variable(&object.name)?.map(|kind| (btf, kind)))
+    fn of(&self, object: &NamedObject) -> Result<Option<TypeNumber>> {
+        self.0.as_ref().map_or(Ok(None), |btf| btf.variable(&object.name))
     }
 
     /// The field of `size` bytes at an offset of an object. `None`: the object's type is not known.
@@ -84,28 +83,31 @@ impl VariableTypes<'_> {
         offset: u64,
         size: u64,
     ) -> Result<Option<FieldPlace>> {
-        self.of(object)?.map(|(btf, kind)| btf.field_at(kind, offset, size)).transpose()
+        self.of(object)?.map_or(Ok(None), |kind| self.field_at(kind, offset, size))
     }
 
-    /// The field of `size` bytes at an offset of a structure. `None`: the kernel does not describe
-    /// its types, or `fits` refuses the structure's size.
+    /// The field of `size` bytes at an offset of a type. `None`: the kernel does not describe its
+    /// types.
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(crate) fn structure_field(
+    pub(super) fn field_at(
         &self,
-        structure: &str,
+        kind: TypeNumber,
         offset: u64,
         size: u64,
-        fits: impl Fn(u64) -> bool,
     ) -> Result<Option<FieldPlace>> {
+        self.0.as_ref().map(|btf| btf.field_at(kind, offset, size)).transpose()
+    }
+
+    /// The type of a structure, and its bytes. `None`: the kernel does not describe it.
+    ///
+    /// # Errors
+    /// The kernel's BTF is damaged.
+    pub(super) fn structure(&self, name: &str) -> Result<Option<(TypeNumber, u64)>> {
         let Some(btf) = &self.0 else { return Ok(None) };
-        let Some(kind) = btf.type_of_structure(structure)? else { return Ok(None) };
-        let bytes = btf.size(structure)?;
-        match fits(bytes) && offset + size <= bytes {
-            true => btf.field_at(kind, offset, size).map(Some),
-            false => Ok(None),
-        }
+        let Some(kind) = btf.type_of_structure(name)? else { return Ok(None) };
+        Ok(Some((kind, btf.size(name)?)))
     }
 
     /// The bytes of an object that a text after its name means: `.FIELD`, `+OFFSET:BYTES`, or
@@ -114,9 +116,22 @@ impl VariableTypes<'_> {
     /// # Errors
     /// The object has no such field or bytes, or its type is not known.
     pub(super) fn part(&self, object: &NamedObject, text: &str) -> Result<(u64, u64)> {
-        let name = &object.name;
+        self.part_of(&object.name, object.bytes, self.of(object)?, text)
+    }
+
+    /// As `part`, of an object of a type with a name and a number of bytes.
+    ///
+    /// # Errors
+    /// As `part`.
+    pub(super) fn part_of(
+        &self,
+        name: &str,
+        all: u64,
+        kind: Option<TypeNumber>,
+        text: &str,
+    ) -> Result<(u64, u64)> {
         if text.is_empty() {
-            return Ok((0, object.bytes));
+            return Ok((0, all));
         }
         let (offset, bytes) = match text.strip_prefix('+') {
             Some(place) => {
@@ -126,7 +141,7 @@ impl VariableTypes<'_> {
                 (number(offset)?, number(bytes)?)
             }
             None => {
-                let Some((btf, kind)) = self.of(object)? else {
+                let Some((btf, kind)) = self.0.as_ref().zip(kind) else {
                     bail!(
                         "the kernel's BTF does not describe the type of {name}: write \
                          {name}+OFFSET:BYTES"
@@ -137,11 +152,10 @@ impl VariableTypes<'_> {
                 (field.offset, field.size)
             }
         };
-        let end = offset.checked_add(bytes).filter(|end| bytes > 0 && *end <= object.bytes);
+        let end = offset.checked_add(bytes).filter(|end| bytes > 0 && *end <= all);
         ensure!(
             end.is_some(),
-            "{name}{text}: these bytes are not in {name}, which has {} bytes",
-            object.bytes
+            "{name}{text}: these bytes are not in {name}, which has {all} bytes"
         );
         Ok((offset, bytes))
     }
