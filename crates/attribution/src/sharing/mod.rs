@@ -34,6 +34,8 @@ use what_if::{MovableData, MoveRequest, SharingChange};
 
 /// The largest number of lines whose fields are collected.
 const MOST_ROWS: usize = 10_000;
+/// The least number of lines that are added up by what they hold.
+const DATA_LINES: usize = 1000;
 
 /// What the passes over a recording share.
 pub(crate) struct SharingStudy<'a> {
@@ -65,7 +67,8 @@ impl<'a> SharingStudy<'a> {
         ranking::rank(reader, &machine, moved, MOST_LINES, Some(owners))
     }
 
-    /// The second pass: the first `top` lines of a ranking with their fields.
+    /// The second pass: the first `top` lines of a ranking with their fields, and what the first
+    /// lines hold.
     ///
     /// # Errors
     /// As [`SharingStudy::rank`]; the kernel's BTF is damaged.
@@ -77,14 +80,15 @@ impl<'a> SharingStudy<'a> {
     ) -> Result<SharingTable> {
         let header = reader.header().clone();
         let machine = SharedMachine::new(self.machine, header.cpus)?;
-        let numbers: Vec<u64> = ranking.lines.iter().take(top).map(|&(line, _)| line).collect();
+        let lines = ranking.lines.iter().take(top.max(DATA_LINES));
+        let numbers: Vec<u64> = lines.map(|&(line, _)| line).collect();
         let owners = self.names.owners(&header);
         let (lines, owners) = details::collect(reader, &machine, owners, &numbers)?;
         let types = self.names.types()?;
         let slabs = ranking.slab_objects(&types)?;
         let names =
             RowNames { symbols: self.symbols, owners: &owners, types: &types, slabs: &slabs };
-        SharingTable::new(&header, &machine, ranking, lines, &names)
+        SharingTable::new(&header, &machine, ranking, lines, top, &names)
     }
 
     /// The pass with moved data. `ranking`: of the first pass.

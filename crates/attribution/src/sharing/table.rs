@@ -50,8 +50,33 @@ pub struct SharingTable {
     /// Why the recording does not contain the use of frames; `None` when it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_unknown: Option<String>,
+    /// The number of lines that `data` adds up.
+    pub data_lines: usize,
+    /// What the most expensive lines hold, descending by cycles.
+    pub data: Vec<DataRow>,
     /// The most expensive lines, descending by cycles.
     pub lines: Vec<LineRow>,
+}
+
+/// The lines of an object, or of the objects of a slab cache. A line belongs to its most expensive
+/// object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataRow {
+    /// The class, as `report --misses` has it.
+    pub class: StructureClass,
+    /// The symbol, or the name of the slab cache; empty for classes without names.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Class and name.
+    pub title: String,
+    /// The number of lines.
+    pub lines: u64,
+    /// Their counts.
+    pub counts: LineCounts,
+    /// Their part of the cycles of all lines.
+    pub share: f64,
+    /// The cure for the most expensive of them.
+    pub cure: Cure,
 }
 
 /// What all CPUs asked for.
@@ -133,6 +158,8 @@ enum FieldOwner {
 }
 
 impl SharingTable {
+    /// `lines`: the uses of the first lines of the ranking, of which `top` become rows.
+    ///
     /// # Errors
     /// The kernel's BTF is damaged.
     pub(super) fn new(
@@ -140,6 +167,7 @@ impl SharingTable {
         machine: &SharedMachine<'_>,
         ranking: &Ranking,
         lines: Vec<LineUses>,
+        top: usize,
         names: &RowNames<'_>,
     ) -> Result<SharingTable> {
         let numbered = ranking.lines.iter().zip(lines);
@@ -149,6 +177,8 @@ impl SharingTable {
             })
             .collect::<Result<_>>()?;
         rows.sort_by(|a, b| b.counts.cycles.total_cmp(&a.counts.cycles));
+        let (data_lines, data) = (rows.len(), data(&rows));
+        rows.truncate(top);
         Ok(SharingTable {
             workload: header.workload.clone(),
             kernel_build_id: header.build_id.clone(),
@@ -161,6 +191,8 @@ impl SharingTable {
             unranked_cycles: ranking.unranked,
             types_known: names.types.known(),
             frames_unknown: names.owners.unknown().map(str::to_owned),
+            data_lines,
+            data,
             lines: rows,
         })
     }
@@ -334,4 +366,31 @@ fn add_addresses(objects: &mut [ObjectRow]) {
             row.title += &format!(" at {}", row.addr);
         }
     }
+}
+
+/// Adds up lines by what they hold. `rows`: descending by cycles.
+fn data(rows: &[LineRow]) -> Vec<DataRow> {
+    let mut data = Vec::<DataRow>::new();
+    let mut numbers = BTreeMap::new();
+    for row in rows {
+        let Some(object) = row.objects.first() else { continue };
+        let number = *numbers.entry((object.class, &object.name)).or_insert(data.len());
+        if number == data.len() {
+            data.push(DataRow {
+                class: object.class,
+                name: object.name.clone(),
+                title: format!("{} {}", object.class.title(), object.name).trim_end().to_owned(),
+                lines: 0,
+                counts: LineCounts::default(),
+                share: 0.0,
+                cure: row.cure.clone(),
+            });
+        }
+        let of = &mut data[number];
+        of.lines += 1;
+        of.counts += row.counts;
+        of.share += row.share;
+    }
+    data.sort_by(|a, b| b.counts.cycles.total_cmp(&a.counts.cycles));
+    data
 }
