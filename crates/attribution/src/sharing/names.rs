@@ -11,6 +11,8 @@ use image::btf::Btf;
 use image::btf::fields::{FieldPlace, TypeNumber};
 use image::mapping::map_file;
 use object::{Object, ObjectSection};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 use trace::RecordingHeader;
 
@@ -56,21 +58,31 @@ impl DataNames {
     /// The kernel's BTF is damaged.
     pub(crate) fn types(&self) -> Result<VariableTypes<'_>> {
         let parsed = self.types.as_deref().map(Btf::parse).transpose();
-        Ok(VariableTypes(parsed.context("the kernel's .BTF")?))
+        Ok(VariableTypes { btf: parsed.context("the kernel's .BTF")?, found: RefCell::default() })
     }
 }
 
 /// The types of a kernel's variables, as far as they are known.
-pub(crate) struct VariableTypes<'a>(Option<Btf<'a>>);
+pub(crate) struct VariableTypes<'a> {
+    btf: Option<Btf<'a>>,
+    /// The variables that were looked for: each search reads the whole section.
+    found: RefCell<HashMap<String, Option<TypeNumber>>>,
+}
 
 impl VariableTypes<'_> {
     /// Whether the kernel describes its types.
     pub(crate) fn known(&self) -> bool {
-        self.0.is_some()
+        self.btf.is_some()
     }
 
     fn of(&self, object: &NamedObject) -> Result<Option<TypeNumber>> {
-        self.0.as_ref().map_or(Ok(None), |btf| btf.variable(&object.name))
+        let Some(btf) = &self.btf else { return Ok(None) };
+        if let Some(&found) = self.found.borrow().get(&object.name) {
+            return Ok(found);
+        }
+        let found = btf.variable(&object.name)?;
+        self.found.borrow_mut().insert(object.name.clone(), found);
+        Ok(found)
     }
 
     /// The field of `size` bytes at an offset of an object. `None`: the object's type is not known.
@@ -97,7 +109,7 @@ impl VariableTypes<'_> {
         offset: u64,
         size: u64,
     ) -> Result<Option<FieldPlace>> {
-        self.0.as_ref().map(|btf| btf.field_at(kind, offset, size)).transpose()
+        self.btf.as_ref().map(|btf| btf.field_at(kind, offset, size)).transpose()
     }
 
     /// The type of a structure, and its bytes. `None`: the kernel does not describe it.
@@ -105,7 +117,7 @@ impl VariableTypes<'_> {
     /// # Errors
     /// The kernel's BTF is damaged.
     pub(super) fn structure(&self, name: &str) -> Result<Option<(TypeNumber, u64)>> {
-        let Some(btf) = &self.0 else { return Ok(None) };
+        let Some(btf) = &self.btf else { return Ok(None) };
         let Some(kind) = btf.type_of_structure(name)? else { return Ok(None) };
         Ok(Some((kind, btf.size(name)?)))
     }
@@ -141,7 +153,7 @@ impl VariableTypes<'_> {
                 (number(offset)?, number(bytes)?)
             }
             None => {
-                let Some((btf, kind)) = self.0.as_ref().zip(kind) else {
+                let Some((btf, kind)) = self.btf.as_ref().zip(kind) else {
                     bail!(
                         "the kernel's BTF does not describe the type of {name}: write \
                          {name}+OFFSET:BYTES"
