@@ -46,7 +46,10 @@ pub(crate) fn known_case(directory: &Path) -> Result<()> {
     let mut score = TestScore::default();
     for how in HOW {
         let workload = directory.join(format!("walk-{how}.toml"));
-        host::output::write(&workload, WORKLOAD.replace("walk.pl in-turn 40", &format!("walk.pl {how} 40")).as_bytes())?;
+        host::output::write(
+            &workload,
+            WORKLOAD.replace("walk.pl in-turn 40", &format!("walk.pl {how} 40")).as_bytes(),
+        )?;
         let record = |kernel: &Path, order: &str| -> Result<PathBuf> {
             let output = directory.join(format!("{how}-{order}.rec"));
             if !output.is_dir() {
@@ -115,7 +118,10 @@ impl KnownCase {
             "{}, seed {}, {} CPUs, simulated on {}; kernel {} with the old order, {} with the new",
             old.workload, old.seed, old.cpus, old.machine, old.kernel_build_id, new.kernel_build_id
         );
-        println!("{:32}{:>12}{:>12}{:>12}{:>14}", "", "old order", "--what-if", "new order", "difference");
+        println!(
+            "{:32}{:>12}{:>12}{:>12}{:>14}",
+            "", "old order", "--what-if", "new order", "difference"
+        );
         let true_sharing: OfTotal = |total| total.all_misses().true_sharing as f64;
         let rows: [(&str, OfTotal); 4] = [
             ("Minstructions", |total| total.instructions.total() as f64 / 1e6),
@@ -166,9 +172,7 @@ impl KnownCase {
     fn is_cured(&self) -> Result<()> {
         let cure = &of_dentries(&self.old)?.cure;
         match cure {
-            Cure::MoveWritten { field, .. } | Cure::MoveField { field, .. }
-                if field == FIELD =>
-            {
+            Cure::MoveWritten { field, .. } | Cure::MoveField { field, .. } if field == FIELD => {
                 Ok(())
             }
             _ => anyhow::bail!("the cure is {cure:?}"),

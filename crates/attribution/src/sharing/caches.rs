@@ -232,9 +232,7 @@ impl<O: SharingObserver> CoherentWalk<'_, O> {
     fn place(&mut self, executed: &Executed<'_>, access: &DataAccess) -> u64 {
         match self.moved.is_empty() {
             true => access.physical.0,
-            false => {
-                self.moved.place(executed.flow.virtual_address(access), access.physical.0)
-            }
+            false => self.moved.place(executed.flow.virtual_address(access), access.physical.0),
         }
     }
 }

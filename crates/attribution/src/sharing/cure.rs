@@ -148,9 +148,7 @@ fn parts<'a>(objects: &[ObjectRow], fields: &'a [FieldRow], events: u64) -> Vec<
         }
         _ => at == 0,
     };
-    let chosen = |field: &&FieldRow| {
-        beside_first(field.object) && often(field.accesses().total())
-    };
+    let chosen = |field: &&FieldRow| beside_first(field.object) && often(field.accesses().total());
     let mut rows: Vec<&FieldRow> = fields.iter().filter(chosen).collect();
     rows.sort_by_key(|row| (row.offset, row.object, row.size));
     let mut groups: Vec<(Part<'a>, Vec<&FieldRow>)> = Vec::new();

@@ -238,7 +238,7 @@ fn fits(structure: &str, described: u64, bytes: u64) -> bool {
         "task_struct" => described.saturating_sub(FPU_REGISTERS),
         _ => described,
     };
-    (least..end).contains(&bytes) && bytes >= SMALLEST && bytes % 8 == 0
+    (least..end).contains(&bytes) && bytes >= SMALLEST && bytes.is_multiple_of(8)
 }
 
 /// The size in the name of a cache of `kmalloc`: 192 of `kmalloc-192`, 2048 of `kmalloc-cg-2k`.
@@ -311,7 +311,7 @@ mod tests {
     fn most_users_decide() {
         let of = |users: &[Vec<u64>]| size(users, |_| false);
         let [field, other] = [places(192, 88, &OBJECTS), places(192, 0, &OBJECTS)];
-        assert_eq!(of(&[field.clone()]), Some(192));
+        assert_eq!(of(std::slice::from_ref(&field)), Some(192));
         assert_eq!(of(&[field.clone(), places(192, 8, &OBJECTS)]), Some(192));
         assert_eq!(of(&[places(192, 88, &OBJECTS[..8])]), None, "seven places are too few");
         assert_eq!(of(&[field.clone(), other.clone(), places(384, 8, &OBJECTS)]), Some(192));

@@ -284,12 +284,7 @@ impl RowNames<'_> {
         (row, owner)
     }
 
-    fn field(
-        &self,
-        field: &FieldUses,
-        object: usize,
-        owner: FieldOwner,
-    ) -> Result<FieldRow> {
+    fn field(&self, field: &FieldUses, object: usize, owner: FieldOwner) -> Result<FieldRow> {
         let size = u64::from(field.key.size);
         let name = match owner {
             FieldOwner::Unknown => format!("+{:#x} of the line", field.key.offset),

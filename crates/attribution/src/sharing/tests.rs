@@ -382,8 +382,7 @@ fn lines_beyond_the_limit_are_one_sum() {
     let machine = machine::find("server-8").unwrap();
     let shared = SharedMachine::new(&machine, CpuCount::new(2).unwrap()).unwrap();
     let reader = &mut RecordingReader::new(&recording[..]).unwrap();
-    let ranking =
-        ranking::rank(reader, &shared, &mut MovedPlaces::default(), 1, None).unwrap();
+    let ranking = ranking::rank(reader, &shared, &mut MovedPlaces::default(), 1, None).unwrap();
     assert_eq!(ranking.lines, [(0, 397.0 * CORE)]);
     assert_eq!((ranking.unranked, ranking.cycles), (37.0 * CORE, 434.0 * CORE));
     assert_eq!(ranking.end, 0x100_0011, "behind the code of the second function");
