@@ -82,8 +82,8 @@ pub(crate) struct SlabPlaces {
 }
 
 impl SlabPlaces {
-    /// A user accesses an object. `user`: the number of an instruction or a function; `place`: bytes
-    /// from the beginning of the slab.
+    /// A user accesses an object. `user`: the number of an instruction or a function; `place`:
+    /// bytes from the beginning of the slab.
     pub(crate) fn add(&mut self, cache: StructureId, user: u64, place: u64) {
         let new = || UsedPlaces { first: place, places: Vec::new(), step: 0 };
         self.users.entry((cache, user)).or_insert_with(new).add(place);
