@@ -60,7 +60,9 @@ pub(crate) fn known_case(directory: &Path) -> Result<()> {
             }
             Ok(output)
         };
-        let case = KnownCase::new((&old, &record(&old, "old")?), (&new, &record(&new, "new")?))?;
+        let (in_old, in_new) = (record(&old, "old")?, record(&new, "new")?);
+        let case =
+            KnownCase::new((old.as_path(), in_old.as_path()), (new.as_path(), in_new.as_path()))?;
         case.print();
         score.count(&format!("{how}: {FIELD} is found"), case.is_found());
         score.count(&format!("{how}: the cure is to move {FIELD}"), case.is_cured());
@@ -130,8 +132,7 @@ impl KnownCase {
             ("kcycles of all misses", |total| total.stalls / 1e3),
         ];
         for (what, of) in rows.into_iter().chain(NUMBERS) {
-            let [before, predicted, recorded] =
-                [&old.total, &what_if.after, &new.total].map(|total| of(total));
+            let [before, predicted, recorded] = [&old.total, &what_if.after, &new.total].map(of);
             println!(
                 "{what:32}{before:>12.1}{predicted:>12.1}{recorded:>12.1}{:>12.2} %",
                 100.0 * (predicted - recorded) / recorded
