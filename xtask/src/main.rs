@@ -11,6 +11,7 @@ mod export_test;
 mod fuzz;
 mod guest_test;
 mod kernel;
+mod known_case;
 mod layout_test;
 mod layout_times;
 mod live_fuzz;
@@ -103,8 +104,13 @@ cargo xtask bench-uml [ROUNDS] [--json]
 cargo xtask fuzz [TARGET]… [--inputs N]
                                 give each target of fuzz/ N inputs (10 000 000) with a fuzzer;
                                 resumes, and keeps a small corpus
-cargo xtask kernel gcc|clang|uml|kasan|kcsan
-                                build (or find) a demo kernel, and print the path of its tree
+cargo xtask known-case DIRECTORY
+                                test whether `kernlane report --sharing` finds a field that Linux
+                                moved, and whether --what-if is within 10 % of the kernel that has
+                                moved it; records in DIRECTORY
+cargo xtask kernel gcc|clang|uml|kasan|kcsan|old-order
+                                build (or find) a demo kernel, and print the path of its tree;
+                                old-order is gcc with the dentries of Linux 6.10
 ";
 
 fn main() -> ExitCode {
@@ -153,6 +159,10 @@ fn main() -> ExitCode {
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),
+        ["known-case", directory] => known_case::known_case(directory.as_ref()),
+        ["kernel", "old-order"] => known_case::old_order().map(|tree| {
+            println!("{}", tree.display());
+        }),
         ["kernel", compiler] => compiler.parse().and_then(|compiler| {
             println!("{}", kernel::tree(compiler)?.display());
             Ok(())

@@ -5,7 +5,7 @@
 use crate::text::frames_unknown;
 use crate::text_table::TextTable;
 use attribution::sharing::table::{
-    Cure, FieldRow, LineCounts, LineRow, SharingTable, SharingTotal,
+    Cure, DataRow, FieldRow, LineCounts, LineRow, SharingTable, SharingTotal,
 };
 use attribution::sharing::what_if::SharingChange;
 use sim::PerMode;
@@ -15,6 +15,8 @@ use std::fmt::Write;
 const FIELDS: usize = 12;
 const FUNCTIONS: usize = 4;
 const NAMES: usize = 3;
+/// The largest number of rows of data that several lines hold.
+const DATA: usize = 8;
 
 /// The lines of one machine: a table of all, and the fields of each.
 pub fn text(table: &SharingTable) -> String {
@@ -61,6 +63,7 @@ fn write(table: &SharingTable, out: &mut String) -> std::fmt::Result {
         ranked.push(cells);
     }
     out.push_str(&ranked.to_text());
+    data(table, out)?;
     for (at, line) in table.lines.iter().enumerate() {
         details(at + 1, line, out)?;
     }
@@ -76,6 +79,34 @@ fn write(table: &SharingTable, out: &mut String) -> std::fmt::Result {
             "{:.3} Mcycles are on lines that were not ranked, because there are too many",
             table.unranked_cycles / 1e6
         )?;
+    }
+    Ok(())
+}
+
+/// Data that several lines hold.
+fn data(table: &SharingTable, out: &mut String) -> std::fmt::Result {
+    let rows: Vec<&DataRow> = table.data.iter().filter(|row| row.lines > 1).take(DATA).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\ndata that several of the first {} lines hold:\n", table.data_lines)?;
+    let titles = ["data", "lines", "kcycles", "of all", "true", "false", "upgrades"];
+    let mut shown = TextTable::new(&titles);
+    for row in &rows {
+        let LineCounts { misses, upgrades, cycles, .. } = row.counts;
+        shown.push(vec![
+            row.title.clone(),
+            row.lines.to_string(),
+            format!("{:.1}", cycles / 1e3),
+            format!("{:.1} %", 100.0 * row.share),
+            misses.true_sharing.to_string(),
+            misses.false_sharing.to_string(),
+            upgrades.to_string(),
+        ]);
+    }
+    out.push_str(&shown.to_text());
+    for row in rows {
+        writeln!(out, "  {}: the cure for its first line: {}", row.title, cure(&row.cure))?;
     }
     Ok(())
 }
@@ -208,8 +239,15 @@ pub fn change(change: &SharingChange) -> String {
     for moved in &change.moved {
         let cpu = moved.cpu.map_or(String::new(), |cpu| format!(" of CPU {cpu}"));
         let (name, bytes, addr) = (&moved.name, moved.bytes, &moved.addr);
+        let place = match &moved.objects {
+            None => format!("{bytes} bytes at {addr}, in lines of its own"),
+            Some(objects) => format!(
+                "{bytes} bytes of each object of slab {}, in lines of their own: {} objects",
+                objects.cache, objects.number
+            ),
+        };
         // Writing to a `String` never fails.
-        let _ = writeln!(out, "{name}{cpu}, {bytes} bytes at {addr}, in lines of its own");
+        let _ = writeln!(out, "{name}{cpu}, {place}");
     }
     let (before, after) = (&change.before, &change.after);
     let mut table = TextTable::new(&["", "as recorded", "moved", "difference"]);
@@ -242,7 +280,7 @@ pub fn change(change: &SharingChange) -> String {
 mod tests {
     use super::*;
     use attribution::sharing::table::{AccessCounts, FunctionUse, ObjectRow, StructureClass};
-    use attribution::sharing::what_if::MovedData;
+    use attribution::sharing::what_if::{MovedData, MovedObjects};
     use sim::coherent::{ClassCounts, SupplierCounts};
 
     fn counts(false_sharing: u64, upgrades: u64) -> LineCounts {
@@ -301,6 +339,8 @@ mod tests {
             unranked_cycles: 0.0,
             types_known: false,
             frames_unknown: None,
+            data_lines: 1,
+            data: Vec::new(),
             lines: vec![LineRow {
                 physical: "2000000".to_owned(),
                 addr: "ffffffff82000000".to_owned(),
@@ -349,12 +389,52 @@ the kernel has no BTF: fields are offsets in their objects
 ";
 
     #[test]
+    fn data_of_several_lines_is_added_up() {
+        let mut of = two_counters();
+        let row = |name: &str, lines| DataRow {
+            class: StructureClass::Slab,
+            name: name.to_owned(),
+            title: format!("slab {name}"),
+            lines,
+            counts: counts(198, 199),
+            share: 0.5,
+            cure: Cure::MoveWritten {
+                field: "dentry.d_lockref".to_owned(),
+                readers: vec!["dentry.d_iname[8]".to_owned()],
+            },
+        };
+        of.data = vec![row("filp", 1), row("dentry", 7)];
+        of.data_lines = 8;
+        let text = text(&of);
+        let (_, tables) = text.split_once("0\n\n").unwrap();
+        let (data, _) = tables.split_once("\nline 1").unwrap();
+        assert_eq!(data, DATA_OF_LINES);
+    }
+
+    const DATA_OF_LINES: &str = "\
+data that several of the first 8 lines hold:
+
+  data         lines  kcycles  of all  true  false  upgrades
+  slab dentry      7     31.8  50.0 %     0    198       199
+  slab dentry: the cure for its first line: move the written field dentry.d_lockref away from \
+dentry.d_iname[8], which other CPUs read
+";
+
+    #[test]
     fn a_change_has_differences() {
         let moved = MovedData {
             name: "pair.misses".to_owned(),
             cpu: None,
             addr: "ffffffff82000008".to_owned(),
             bytes: 8,
+            objects: None,
+        };
+        let cache = "dentry".to_owned();
+        let in_slab = MovedData {
+            name: "dentry.d_lockref".to_owned(),
+            addr: String::new(),
+            objects: Some(MovedObjects { cache, number: 12 }),
+            ..moved.clone()
         };
         let of = two_counters();
         let text = change(&SharingChange {
@@ -363,7 +443,7 @@ the kernel has no BTF: fields are offsets in their objects
             seed: of.seed,
             cpus: of.cpus,
             machine: of.machine,
-            moved: vec![moved],
+            moved: vec![moved, in_slab],
             before: total(198, 31_760.0),
             after: total(0, 0.0),
         });
@@ -373,6 +453,7 @@ the kernel has no BTF: fields are offsets in their objects
 
     const CHANGE: &str = "\
 pair.misses, 8 bytes at ffffffff82000008, in lines of its own
+dentry.d_lockref, 8 bytes of each object of slab dentry, in lines of their own: 12 objects
 
                            as recorded   moved  difference
   misses by true sharing             0       0          +0

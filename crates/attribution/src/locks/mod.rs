@@ -51,7 +51,7 @@ pub(crate) fn locks<R: Read>(
     );
     let mut follower =
         LockFollower::new(functions, owners, latencies, machine.line_log2(), machine.cpus());
-    machine.run(reader, &[], &mut follower)?;
+    machine.run(reader, &mut follower)?;
     let waiting = follower.finish();
     LockTable::new(&header, &machine, &follower, &names.types()?, waiting)
 }

@@ -214,7 +214,7 @@ impl LockTable {
         waiting_behind: u64,
     ) -> Result<LockTable> {
         let uses = &followed.book.uses;
-        let mut names = LockNames::new(&followed.owners, types, uses);
+        let mut names = LockNames::new(&followed.owners, types, uses)?;
         let mut gathered = BTreeMap::<LockName, Gathered>::new();
         for lock in uses {
             let into = gathered.entry(names.name(lock)?).or_default();

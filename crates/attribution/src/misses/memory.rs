@@ -307,6 +307,17 @@ impl DataOwners {
         }
     }
 
+    /// The slab cache whose objects lie in a frame, and the first of the frames that were allocated
+    /// together with it. `None`: the frame has another use, or one that is not known yet.
+    #[inline]
+    pub(crate) fn slab(&self, frame: u64) -> Option<(StructureId, u64)> {
+        let first = self.head(frame);
+        match self.used(first) {
+            FrameUse::Slab(cache) => Some((*self.slab_caches.get(cache as usize)?, first)),
+            _ => None,
+        }
+    }
+
     fn in_frame(&mut self, frame: u64) -> MissOwner {
         let frame = self.head(frame);
         match self.marked(self.used(frame)) {
@@ -402,6 +413,8 @@ mod tests {
         ] {
             assert_eq!(owner(&mut memory, addr, frame), expected, "{addr:#x}");
         }
+        let slabs = [7, 8, 3].map(|frame| memory.slab(frame).map(|(_, first)| first));
+        assert_eq!(slabs, [Some(7), Some(7), None]);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! nothing.
 
 use super::counts::RequestCosts;
+use super::moved::MovedPlaces;
 use crate::executions::{self, Executed, ExecutionVisitor};
 use anyhow::{Context, Result, ensure};
 use execution::data::DataAccess;
@@ -17,16 +18,7 @@ use sim::coherent::{
 };
 use sim::{MachineModel, MemoryDescription, Mode, PerMode, PhysAddr};
 use std::io::Read;
-use std::ops::Range;
 use trace::{Accesses, CpuCount, RecordingReader, Task, Translation};
-
-/// Virtual addresses whose data is simulated at other physical addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MovedRange {
-    pub from: Range<u64>,
-    /// The physical address of the first byte.
-    pub to: u64,
-}
 
 /// A load or store, or the part of it in one line.
 #[derive(Clone, Copy)]
@@ -149,7 +141,19 @@ impl SharedMachine<'_> {
     pub(crate) fn run<R: Read>(
         &self,
         reader: &mut RecordingReader<R>,
-        moved: &[MovedRange],
+        observer: &mut impl SharingObserver,
+    ) -> Result<Vec<PerMode<CoreCounters>>> {
+        self.run_with(reader, &mut MovedPlaces::default(), observer)
+    }
+
+    /// As `run`, with data at other places.
+    ///
+    /// # Errors
+    /// As `run`.
+    pub(super) fn run_with<R: Read>(
+        &self,
+        reader: &mut RecordingReader<R>,
+        moved: &mut MovedPlaces,
         observer: &mut impl SharingObserver,
     ) -> Result<Vec<PerMode<CoreCounters>>> {
         let mut walk =
@@ -163,7 +167,7 @@ impl SharedMachine<'_> {
 struct CoherentWalk<'a, O> {
     caches: CoherentCaches,
     cores: &'a [CoreId],
-    moved: &'a [MovedRange],
+    moved: &'a mut MovedPlaces,
     observer: &'a mut O,
 }
 
@@ -173,6 +177,7 @@ impl<O: SharingObserver> ExecutionVisitor for CoherentWalk<'_, O> {
     }
 
     fn stream(&mut self, accesses: &Accesses) {
+        self.moved.stream(accesses);
         self.observer.stream(accesses);
     }
 
@@ -181,6 +186,7 @@ impl<O: SharingObserver> ExecutionVisitor for CoherentWalk<'_, O> {
     }
 
     fn executed(&mut self, executed: &Executed<'_>) {
+        self.moved.executed();
         self.observer.executed(executed);
         let execution = executed.execution;
         let cpu = usize::from(execution.cpu.0);
@@ -223,12 +229,10 @@ impl<O: SharingObserver> CoherentWalk<'_, O> {
 
     /// The physical address at which an access is simulated.
     #[inline]
-    fn place(&self, executed: &Executed<'_>, access: &DataAccess) -> u64 {
-        if self.moved.is_empty() {
-            return access.physical.0;
+    fn place(&mut self, executed: &Executed<'_>, access: &DataAccess) -> u64 {
+        match self.moved.is_empty() {
+            true => access.physical.0,
+            false => self.moved.place(executed.flow.virtual_address(access), access.physical.0),
         }
-        let addr = executed.flow.virtual_address(access);
-        let moved = self.moved.iter().find(|moved| moved.from.contains(&addr));
-        moved.map_or(access.physical.0, |moved| moved.to + (addr - moved.from.start))
     }
 }

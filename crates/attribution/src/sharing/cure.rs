@@ -9,6 +9,7 @@
 
 use super::counts::LineCounts;
 use super::rows::{FieldRow, ObjectRow};
+use crate::misses::memory::StructureClass;
 use serde::Serialize;
 
 /// What would stop a line from moving between CPUs.
@@ -115,7 +116,12 @@ pub(super) fn cure(objects: &[ObjectRow], fields: &[FieldRow], counts: &LineCoun
             .collect();
         beside.sort();
         beside.dedup();
-        return Cure::Align { object: title(most.object).to_owned(), beside };
+        let of_slab = objects.get(most.object).filter(|row| row.class == StructureClass::Slab);
+        let object = match of_slab {
+            Some(row) => format!("each object of {} {}", row.class.title(), row.name),
+            None => title(most.object).to_owned(),
+        };
+        return Cure::Align { object, beside };
     }
     if each_cpu_has_its_own(&written) {
         return Cure::PerCpu { object: title(most.object).to_owned() };
@@ -130,15 +136,19 @@ pub(super) fn cure(objects: &[ObjectRow], fields: &[FieldRow], counts: &LineCoun
     }
 }
 
-/// The parts that the cure is about: those of all objects with symbols, or those of the most
-/// expensive object without one. Other objects lay in the line at other times.
+/// The parts that the cure is about: those of all objects with symbols, those of all objects of the
+/// slab cache that costs most, or those of the most expensive object. Other objects lay in the line
+/// at other times.
 fn parts<'a>(objects: &[ObjectRow], fields: &'a [FieldRow], events: u64) -> Vec<Part<'a>> {
-    let has_symbol = |at: usize| objects.get(at).is_some_and(|object| object.bytes.is_some());
+    let cache = |row: &ObjectRow| (row.class == StructureClass::Slab).then(|| row.name.clone());
     let often = |count: u64| count > 0 && 100 * count >= events;
-    let chosen = |field: &&FieldRow| {
-        let of_line = if has_symbol(0) { has_symbol(field.object) } else { field.object == 0 };
-        of_line && often(field.accesses().total())
+    let beside_first = |at: usize| match (objects.first(), objects.get(at)) {
+        (Some(first), Some(row)) if first.bytes.is_some() && row.bytes.is_some() => {
+            cache(first) == cache(row)
+        }
+        _ => at == 0,
     };
+    let chosen = |field: &&FieldRow| beside_first(field.object) && often(field.accesses().total());
     let mut rows: Vec<&FieldRow> = fields.iter().filter(chosen).collect();
     rows.sort_by_key(|row| (row.offset, row.object, row.size));
     let mut groups: Vec<(Part<'a>, Vec<&FieldRow>)> = Vec::new();

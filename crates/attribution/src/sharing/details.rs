@@ -32,6 +32,8 @@ pub(super) struct FieldUses {
     pub key: FieldKey,
     /// The virtual address of the first access.
     pub addr: u64,
+    /// The physical address of the first of the pages that were allocated together, at that time.
+    pub pages: u64,
     /// By CPU.
     pub cpus: Vec<AccessCounts>,
     /// What its accesses asked for.
@@ -41,10 +43,11 @@ pub(super) struct FieldUses {
 }
 
 impl FieldUses {
-    fn new(key: FieldKey, addr: u64, cpus: usize) -> FieldUses {
+    fn new(key: FieldKey, addr: u64, pages: u64, cpus: usize) -> FieldUses {
         FieldUses {
             key,
             addr,
+            pages,
             cpus: vec![AccessCounts::default(); cpus],
             counts: LineCounts::default(),
             sites: HashMap::new(),
@@ -91,11 +94,11 @@ impl LineUses {
     }
 
     /// The number of a field.
-    fn field(&mut self, key: FieldKey, addr: u64) -> usize {
+    fn field(&mut self, key: FieldKey, addr: u64, pages: u64) -> usize {
         if let Some(&known) = self.numbers.get(&key) {
             return known;
         }
-        let new = FieldUses::new(key, addr, self.cpus.len());
+        let new = FieldUses::new(key, addr, pages, self.cpus.len());
         let at = match self.unused.pop() {
             Some(at) => {
                 self.fields[at] = new;
@@ -151,7 +154,7 @@ impl LineUses {
                     self.numbers.insert(key, at);
                 }
                 Some(&into) => {
-                    let empty = FieldUses::new(key, 0, 0);
+                    let empty = FieldUses::new(key, 0, 0, 0);
                     let field = std::mem::replace(&mut self.fields[at], empty);
                     self.fields[into].add(field);
                     self.unused.push(at);
@@ -229,8 +232,9 @@ impl SharingObserver for UseCollector {
             self.pending.insert(frame);
         }
         let offset = (used.physical.0 & ((1 << self.line_log2) - 1)) as u32;
+        let pages = self.owners.head(frame) << 12;
         let of_line = &mut self.lines[line];
-        let at = of_line.field(FieldKey { owner, offset, size: used.size }, addr);
+        let at = of_line.field(FieldKey { owner, offset, size: used.size }, addr, pages);
         let field = &mut of_line.fields[at];
         if let Some(counts) = field.cpus.get_mut(usize::from(execution.cpu.0)) {
             counts.count(access.is_store);
@@ -288,7 +292,7 @@ pub(super) fn collect<R: Read>(
         let bit = number as usize % (64 * FILTER_WORDS);
         collector.filter[bit / 64] |= 1 << (bit % 64);
     }
-    machine.run(reader, &[], &mut collector)?;
+    machine.run(reader, &mut collector)?;
     let UseCollector { mut owners, mut lines, mut pending, .. } = collector;
     let mut frames: Vec<u64> = pending.iter().copied().collect();
     frames.sort_unstable();

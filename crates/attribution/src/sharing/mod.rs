@@ -10,9 +10,11 @@ pub(crate) mod caches;
 mod counts;
 mod cure;
 mod details;
+mod moved;
 pub(crate) mod names;
 mod ranking;
 mod rows;
+pub(crate) mod slabs;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -21,16 +23,19 @@ pub mod what_if;
 use crate::services::{self, symbols::KernelSymbols};
 use anyhow::{Result, ensure};
 use caches::SharedMachine;
+use moved::MovedPlaces;
 use names::DataNames;
 use ranking::{MOST_LINES, Ranking};
 use sim::MachineModel;
 use std::io::Read;
 use table::{RowNames, SharingTable, SharingTotal};
 use trace::{RecordingHeader, RecordingReader};
-use what_if::{MoveRequest, SharingChange};
+use what_if::{MovableData, MoveRequest, SharingChange};
 
 /// The largest number of lines whose fields are collected.
 const MOST_ROWS: usize = 10_000;
+/// The least number of lines that are added up by what they hold.
+const DATA_LINES: usize = 1000;
 
 /// What the passes over a recording share.
 pub(crate) struct SharingStudy<'a> {
@@ -57,10 +62,13 @@ impl<'a> SharingStudy<'a> {
     pub(crate) fn rank<R: Read>(&self, reader: &mut RecordingReader<R>) -> Result<Ranking> {
         services::check(reader, self.symbols)?;
         let machine = SharedMachine::new(self.machine, reader.header().cpus)?;
-        ranking::rank(reader, &machine, &[], MOST_LINES)
+        let owners = self.names.owners(reader.header());
+        let moved = &mut MovedPlaces::default();
+        ranking::rank(reader, &machine, moved, MOST_LINES, Some(owners))
     }
 
-    /// The second pass: the first `top` lines of a ranking with their fields.
+    /// The second pass: the first `top` lines of a ranking with their fields, and what the first
+    /// lines hold.
     ///
     /// # Errors
     /// As [`SharingStudy::rank`]; the kernel's BTF is damaged.
@@ -72,12 +80,15 @@ impl<'a> SharingStudy<'a> {
     ) -> Result<SharingTable> {
         let header = reader.header().clone();
         let machine = SharedMachine::new(self.machine, header.cpus)?;
-        let numbers: Vec<u64> = ranking.lines.iter().take(top).map(|&(line, _)| line).collect();
+        let lines = ranking.lines.iter().take(top.max(DATA_LINES));
+        let numbers: Vec<u64> = lines.map(|&(line, _)| line).collect();
         let owners = self.names.owners(&header);
         let (lines, owners) = details::collect(reader, &machine, owners, &numbers)?;
         let types = self.names.types()?;
-        let names = RowNames { symbols: self.symbols, owners: &owners, types: &types };
-        SharingTable::new(&header, &machine, ranking, lines, &names)
+        let slabs = ranking.slab_objects(&types)?;
+        let names =
+            RowNames { symbols: self.symbols, owners: &owners, types: &types, slabs: &slabs };
+        SharingTable::new(&header, &machine, ranking, lines, top, &names)
     }
 
     /// The pass with moved data. `ranking`: of the first pass.
@@ -96,16 +107,17 @@ impl<'a> SharingStudy<'a> {
             requests.iter().map(|text| MoveRequest::parse(text)).collect::<Result<_>>()?;
         let owners = self.names.owners(reader.header());
         let line_bytes = 1 << machine.line_log2();
-        let (ranges, moved) =
-            what_if::moves(&requests, &owners, &self.names.types()?, line_bytes, ranking.end)?;
-        let after = ranking::rank(reader, &machine, &ranges, 0)?;
+        let types = self.names.types()?;
+        let known = MovableData { owners, types: &types, slabs: &ranking.slab_objects(&types)? };
+        let mut moves = what_if::moves(&requests, known, line_bytes, ranking.end)?;
+        let after = ranking::rank(reader, &machine, &mut moves.places, 0, None)?;
         Ok(SharingChange {
             workload,
             kernel_build_id: build_id,
             seed,
             cpus: machine.cpus(),
             machine: machine.name().to_owned(),
-            moved,
+            moved: moves.rows(),
             before: SharingTotal::new(&machine, ranking),
             after: SharingTotal::new(&machine, &after),
         })

@@ -11,6 +11,8 @@ use image::btf::Btf;
 use image::btf::fields::{FieldPlace, TypeNumber};
 use image::mapping::map_file;
 use object::{Object, ObjectSection};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 use trace::RecordingHeader;
 
@@ -56,22 +58,31 @@ impl DataNames {
     /// The kernel's BTF is damaged.
     pub(crate) fn types(&self) -> Result<VariableTypes<'_>> {
         let parsed = self.types.as_deref().map(Btf::parse).transpose();
-        Ok(VariableTypes(parsed.context("the kernel's .BTF")?))
+        Ok(VariableTypes { btf: parsed.context("the kernel's .BTF")?, found: RefCell::default() })
     }
 }
 
 /// The types of a kernel's variables, as far as they are known.
-pub(crate) struct VariableTypes<'a>(Option<Btf<'a>>);
+pub(crate) struct VariableTypes<'a> {
+    btf: Option<Btf<'a>>,
+    /// The variables that were looked for: each search reads the whole section.
+    found: RefCell<HashMap<String, Option<TypeNumber>>>,
+}
 
 impl VariableTypes<'_> {
     /// Whether the kernel describes its types.
     pub(crate) fn known(&self) -> bool {
-        self.0.is_some()
+        self.btf.is_some()
     }
 
-    fn of(&self, object: &NamedObject) -> Result<Option<(&Btf<'_>, TypeNumber)>> {
-        let Some(btf) = &self.0 else { return Ok(None) };
-        Ok(btf.variable(&object.name)?.map(|kind| (btf, kind)))
+    fn of(&self, object: &NamedObject) -> Result<Option<TypeNumber>> {
+        let Some(btf) = &self.btf else { return Ok(None) };
+        if let Some(&found) = self.found.borrow().get(&object.name) {
+            return Ok(found);
+        }
+        let found = btf.variable(&object.name)?;
+        self.found.borrow_mut().insert(object.name.clone(), found);
+        Ok(found)
     }
 
     /// The field of `size` bytes at an offset of an object. `None`: the object's type is not known.
@@ -84,28 +95,31 @@ impl VariableTypes<'_> {
         offset: u64,
         size: u64,
     ) -> Result<Option<FieldPlace>> {
-        self.of(object)?.map(|(btf, kind)| btf.field_at(kind, offset, size)).transpose()
+        self.of(object)?.map_or(Ok(None), |kind| self.field_at(kind, offset, size))
     }
 
-    /// The field of `size` bytes at an offset of a structure. `None`: the kernel does not describe
-    /// its types, or `fits` refuses the structure's size.
+    /// The field of `size` bytes at an offset of a type. `None`: the kernel does not describe its
+    /// types.
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(crate) fn structure_field(
+    pub(super) fn field_at(
         &self,
-        structure: &str,
+        kind: TypeNumber,
         offset: u64,
         size: u64,
-        fits: impl Fn(u64) -> bool,
     ) -> Result<Option<FieldPlace>> {
-        let Some(btf) = &self.0 else { return Ok(None) };
-        let Some(kind) = btf.type_of_structure(structure)? else { return Ok(None) };
-        let bytes = btf.size(structure)?;
-        match fits(bytes) && offset + size <= bytes {
-            true => btf.field_at(kind, offset, size).map(Some),
-            false => Ok(None),
-        }
+        self.btf.as_ref().map(|btf| btf.field_at(kind, offset, size)).transpose()
+    }
+
+    /// The type of a structure, and its bytes. `None`: the kernel does not describe it.
+    ///
+    /// # Errors
+    /// The kernel's BTF is damaged.
+    pub(super) fn structure(&self, name: &str) -> Result<Option<(TypeNumber, u64)>> {
+        let Some(btf) = &self.btf else { return Ok(None) };
+        let Some(kind) = btf.type_of_structure(name)? else { return Ok(None) };
+        Ok(Some((kind, btf.size(name)?)))
     }
 
     /// The bytes of an object that a text after its name means: `.FIELD`, `+OFFSET:BYTES`, or
@@ -114,9 +128,22 @@ impl VariableTypes<'_> {
     /// # Errors
     /// The object has no such field or bytes, or its type is not known.
     pub(super) fn part(&self, object: &NamedObject, text: &str) -> Result<(u64, u64)> {
-        let name = &object.name;
+        self.part_of(&object.name, object.bytes, self.of(object)?, text)
+    }
+
+    /// As `part`, of an object of a type with a name and a number of bytes.
+    ///
+    /// # Errors
+    /// As `part`.
+    pub(super) fn part_of(
+        &self,
+        name: &str,
+        all: u64,
+        kind: Option<TypeNumber>,
+        text: &str,
+    ) -> Result<(u64, u64)> {
         if text.is_empty() {
-            return Ok((0, object.bytes));
+            return Ok((0, all));
         }
         let (offset, bytes) = match text.strip_prefix('+') {
             Some(place) => {
@@ -126,7 +153,7 @@ impl VariableTypes<'_> {
                 (number(offset)?, number(bytes)?)
             }
             None => {
-                let Some((btf, kind)) = self.of(object)? else {
+                let Some((btf, kind)) = self.btf.as_ref().zip(kind) else {
                     bail!(
                         "the kernel's BTF does not describe the type of {name}: write \
                          {name}+OFFSET:BYTES"
@@ -137,11 +164,10 @@ impl VariableTypes<'_> {
                 (field.offset, field.size)
             }
         };
-        let end = offset.checked_add(bytes).filter(|end| bytes > 0 && *end <= object.bytes);
+        let end = offset.checked_add(bytes).filter(|end| bytes > 0 && *end <= all);
         ensure!(
             end.is_some(),
-            "{name}{text}: these bytes are not in {name}, which has {} bytes",
-            object.bytes
+            "{name}{text}: these bytes are not in {name}, which has {all} bytes"
         );
         Ok((offset, bytes))
     }

@@ -15,11 +15,13 @@ pub struct ObjectRow {
     /// The CPU of a per-CPU variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u8>,
-    /// Class, name and CPU; for an object without a name, its address.
+    /// Class, name and CPU. Its address, too, for an object without a name, and for one of several
+    /// of a slab cache in the line.
     pub title: String,
-    /// The virtual address in hex: of the object; without a symbol, of the first access.
+    /// The virtual address in hex: of the object; when its beginning is not known, of the first
+    /// access.
     pub addr: String,
-    /// The bytes of an object with a symbol.
+    /// The bytes of an object with a symbol, or of a slab cache whose size is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// The cycles of its fields.
@@ -35,8 +37,9 @@ pub struct FieldRow {
     pub size: u32,
     /// An index into the line's objects.
     pub object: usize,
-    /// The object's name and the field's path. Without a type: the offset in the object. Without a
-    /// symbol: the offset in the line.
+    /// The object's name and the field's path; for a slab object, the structure's name. Without a
+    /// type: the offset in the object. When the object's beginning is not known: the offset in the
+    /// line.
     pub name: String,
     /// Loads and stores by CPU.
     pub cpus: Vec<AccessCounts>,

@@ -11,9 +11,10 @@ use super::details::{FieldUses, LineUses};
 use super::names::VariableTypes;
 use super::ranking::Ranking;
 pub use super::rows::{FieldRow, FunctionUse, ObjectRow};
+use super::slabs::SlabObjects;
 use crate::misses::collector::function_at;
 pub use crate::misses::memory::StructureClass;
-use crate::misses::memory::{DataOwners, MissOwner, NamedObject};
+use crate::misses::memory::{DataOwners, MissOwner, NamedObject, Structure};
 use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
 use image::address::LinkAddr;
@@ -49,8 +50,33 @@ pub struct SharingTable {
     /// Why the recording does not contain the use of frames; `None` when it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_unknown: Option<String>,
+    /// The number of lines that `data` adds up.
+    pub data_lines: usize,
+    /// What the most expensive lines hold, descending by cycles.
+    pub data: Vec<DataRow>,
     /// The most expensive lines, descending by cycles.
     pub lines: Vec<LineRow>,
+}
+
+/// The lines of an object, or of the objects of a slab cache. A line belongs to its most expensive
+/// object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DataRow {
+    /// The class, as `report --misses` has it.
+    pub class: StructureClass,
+    /// The symbol, or the name of the slab cache; empty for classes without names.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Class and name.
+    pub title: String,
+    /// The number of lines.
+    pub lines: u64,
+    /// Their counts.
+    pub counts: LineCounts,
+    /// Their part of the cycles of all lines.
+    pub share: f64,
+    /// The cure for the most expensive of them.
+    pub cure: Cure,
 }
 
 /// What all CPUs asked for.
@@ -104,8 +130,9 @@ pub struct LineRow {
     pub share: f64,
     /// By CPU.
     pub cpus: Vec<PerMode<LineCounts>>,
-    /// What lies in the line, descending by cycles. An object without a symbol stands for all of
-    /// its class and name that were in the line, one after the other.
+    /// What lies in the line, descending by cycles. An object whose beginning is not known stands
+    /// for all of its class and name that were in the line, one after the other. So does an object
+    /// of a slab cache for all that were at its place.
     pub objects: Vec<ObjectRow>,
     /// What would stop the line from moving.
     pub cure: Cure,
@@ -118,9 +145,21 @@ pub(super) struct RowNames<'a> {
     pub symbols: &'a KernelSymbols,
     pub owners: &'a DataOwners,
     pub types: &'a VariableTypes<'a>,
+    pub slabs: &'a SlabObjects,
+}
+
+/// Where a field lies in its object.
+enum FieldOwner {
+    Symbol(NamedObject),
+    /// The offset in an object of a slab cache.
+    Slab(u64),
+    /// Where the object begins is not known.
+    Unknown,
 }
 
 impl SharingTable {
+    /// `lines`: the uses of the first lines of the ranking, of which `top` become rows.
+    ///
     /// # Errors
     /// The kernel's BTF is damaged.
     pub(super) fn new(
@@ -128,6 +167,7 @@ impl SharingTable {
         machine: &SharedMachine<'_>,
         ranking: &Ranking,
         lines: Vec<LineUses>,
+        top: usize,
         names: &RowNames<'_>,
     ) -> Result<SharingTable> {
         let numbered = ranking.lines.iter().zip(lines);
@@ -137,6 +177,8 @@ impl SharingTable {
             })
             .collect::<Result<_>>()?;
         rows.sort_by(|a, b| b.counts.cycles.total_cmp(&a.counts.cycles));
+        let (data_lines, data) = (rows.len(), data(&rows));
+        rows.truncate(top);
         Ok(SharingTable {
             workload: header.workload.clone(),
             kernel_build_id: header.build_id.clone(),
@@ -149,6 +191,8 @@ impl SharingTable {
             unranked_cycles: ranking.unranked,
             types_known: names.types.known(),
             frames_unknown: names.owners.unknown().map(str::to_owned),
+            data_lines,
+            data,
             lines: rows,
         })
     }
@@ -164,7 +208,7 @@ impl RowNames<'_> {
         let mut objects: Vec<ObjectRow> = Vec::new();
         let mut fields = Vec::new();
         for field in &uses.fields {
-            let (row, named) = self.object(field);
+            let (row, owner) = self.object(field, physical + u64::from(field.key.offset));
             let known = objects.iter().position(|it| {
                 (it.class, &it.name, it.cpu, it.bytes) == (row.class, &row.name, row.cpu, row.bytes)
                     && (row.bytes.is_none() || it.addr == row.addr)
@@ -174,8 +218,9 @@ impl RowNames<'_> {
                 objects.push(row);
             }
             objects[object].cycles += field.counts.cycles;
-            fields.push(self.field(field, object, named)?);
+            fields.push(self.field(field, object, owner)?);
         }
+        add_addresses(&mut objects);
         let mut order: Vec<usize> = (0..objects.len()).collect();
         order.sort_by(|&a, &b| objects[b].cycles.total_cmp(&objects[a].cycles).then(a.cmp(&b)));
         let place = |object: usize| order.iter().position(|&at| at == object).unwrap_or(object);
@@ -196,18 +241,32 @@ impl RowNames<'_> {
         })
     }
 
-    /// The object that a field belongs to.
-    fn object(&self, field: &FieldUses) -> (ObjectRow, Option<NamedObject>) {
-        let structure = match field.key.owner {
+    fn structure(&self, field: &FieldUses) -> Option<&Structure> {
+        match field.key.owner {
             MissOwner::Known(id) => self.owners.structures().get(id.0 as usize),
             MissOwner::Pending(_) => None,
-        };
+        }
+    }
+
+    /// The object that a field belongs to. `physical`: the address of the field.
+    fn object(&self, field: &FieldUses, physical: u64) -> (ObjectRow, FieldOwner) {
+        let structure = self.structure(field);
         let class = structure.map_or(StructureClass::Other, |structure| structure.class);
         let has_symbol = matches!(class, StructureClass::Static | StructureClass::PerCpu);
         let named = self.owners.object(field.addr).filter(|_| has_symbol);
         let name = structure.map_or("", |structure| structure.name.as_str());
-        let addr = named.as_ref().map_or(field.addr, |named| named.start);
-        let cpu = named.as_ref().and_then(|named| named.cpu);
+        let in_slab = (class == StructureClass::Slab).then(|| self.slabs.bytes(name)).flatten();
+        let offset = |bytes: u64| physical.saturating_sub(field.pages) % bytes;
+        let (addr, bytes, cpu, owner) = match (named, in_slab) {
+            (Some(named), _) => {
+                (named.start, Some(named.bytes), named.cpu, FieldOwner::Symbol(named))
+            }
+            (None, Some(bytes)) => {
+                let offset = offset(bytes);
+                (field.addr.wrapping_sub(offset), in_slab, None, FieldOwner::Slab(offset))
+            }
+            (None, None) => (field.addr, None, None, FieldOwner::Unknown),
+        };
         let title = match (name.is_empty(), cpu) {
             (true, _) => format!("{} at {addr:x}", class.title()),
             (false, None) => format!("{} {name}", class.title()),
@@ -219,24 +278,20 @@ impl RowNames<'_> {
             cpu,
             title,
             addr: format!("{addr:016x}"),
-            bytes: named.as_ref().map(|named| named.bytes),
+            bytes,
             cycles: 0.0,
         };
-        (row, named)
+        (row, owner)
     }
 
-    fn field(
-        &self,
-        field: &FieldUses,
-        object: usize,
-        named: Option<NamedObject>,
-    ) -> Result<FieldRow> {
+    fn field(&self, field: &FieldUses, object: usize, owner: FieldOwner) -> Result<FieldRow> {
         let size = u64::from(field.key.size);
-        let name = match &named {
-            None => format!("+{:#x} of the line", field.key.offset),
-            Some(named) => {
+        let name = match owner {
+            FieldOwner::Unknown => format!("+{:#x} of the line", field.key.offset),
+            FieldOwner::Slab(offset) => self.in_slab(field, offset)?,
+            FieldOwner::Symbol(named) => {
                 let offset = field.addr - named.start;
-                let path = match self.types.field(named, offset, size)? {
+                let path = match self.types.field(&named, offset, size)? {
                     Some(place) => place.path,
                     None if (offset, size) == (0, named.bytes) => String::new(),
                     None => format!("+{offset:#x}"),
@@ -252,6 +307,16 @@ impl RowNames<'_> {
             cpus: field.cpus.clone(),
             counts: field.counts,
             functions: self.functions(field),
+        })
+    }
+
+    /// The name of a field at an offset of an object of a slab cache.
+    fn in_slab(&self, field: &FieldUses, offset: u64) -> Result<String> {
+        let cache = self.structure(field).map_or("", |structure| structure.name.as_str());
+        let found = self.slabs.field(self.types, cache, offset, field.key.size.into())?;
+        Ok(match found {
+            Some((structure, place)) => format!("{structure}{}", place.path),
+            None => format!("{cache}+{offset:#x}"),
         })
     }
 
@@ -284,4 +349,43 @@ impl RowNames<'_> {
             None => format!("{:x}", addr.0),
         }
     }
+}
+
+/// Adds the address to the titles of objects of one slab cache that lie side by side.
+fn add_addresses(objects: &mut [ObjectRow]) {
+    let of_slabs = |row: &ObjectRow| row.class == StructureClass::Slab && row.bytes.is_some();
+    let titles: Vec<String> =
+        objects.iter().filter(|row| of_slabs(row)).map(|row| row.title.clone()).collect();
+    for row in objects.iter_mut().filter(|row| of_slabs(row)) {
+        if titles.iter().filter(|title| **title == row.title).count() > 1 {
+            row.title += &format!(" at {}", row.addr);
+        }
+    }
+}
+
+/// Adds up lines by what they hold. `rows`: descending by cycles.
+fn data(rows: &[LineRow]) -> Vec<DataRow> {
+    let mut data = Vec::<DataRow>::new();
+    let mut numbers = BTreeMap::new();
+    for row in rows {
+        let Some(object) = row.objects.first() else { continue };
+        let number = *numbers.entry((object.class, &object.name)).or_insert(data.len());
+        if number == data.len() {
+            data.push(DataRow {
+                class: object.class,
+                name: object.name.clone(),
+                title: format!("{} {}", object.class.title(), object.name).trim_end().to_owned(),
+                lines: 0,
+                counts: LineCounts::default(),
+                share: 0.0,
+                cure: row.cure.clone(),
+            });
+        }
+        let of = &mut data[number];
+        of.lines += 1;
+        of.counts += row.counts;
+        of.share += row.share;
+    }
+    data.sort_by(|a, b| b.counts.cycles.total_cmp(&a.counts.cycles));
+    data
 }

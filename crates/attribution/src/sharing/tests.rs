@@ -1,7 +1,10 @@
 //! Recordings of several CPUs, by hand, whose lines, fields and cures were counted by hand.
 
+mod slabs;
+
 use super::SharingStudy;
 use super::caches::SharedMachine;
+use super::moved::MovedPlaces;
 use super::names::DataNames;
 use super::ranking;
 use super::table::{AccessCounts, Cure, FieldRow, LineCounts, SharingTable};
@@ -58,7 +61,7 @@ impl Guest {
             |id: u32| (TranslationId(id), [Some(0x100_0000 + 0x10 * u64::from(id)), None]);
         let seen = ObservedAccesses {
             physical: (0..FUNCTIONS).map(physical).collect(),
-            slab_caches: vec!["dentry".into()],
+            slab_caches: vec!["dentry".into(), "kmalloc-32".into()],
             ..ObservedAccesses::default()
         };
         Guest { header, words: Vec::new(), seen, executes: 0, mapped: HashSet::new() }
@@ -379,7 +382,7 @@ fn lines_beyond_the_limit_are_one_sum() {
     let machine = machine::find("server-8").unwrap();
     let shared = SharedMachine::new(&machine, CpuCount::new(2).unwrap()).unwrap();
     let reader = &mut RecordingReader::new(&recording[..]).unwrap();
-    let ranking = ranking::rank(reader, &shared, &[], 1).unwrap();
+    let ranking = ranking::rank(reader, &shared, &mut MovedPlaces::default(), 1, None).unwrap();
     assert_eq!(ranking.lines, [(0, 397.0 * CORE)]);
     assert_eq!((ranking.unranked, ranking.cycles), (37.0 * CORE, 434.0 * CORE));
     assert_eq!(ranking.end, 0x100_0011, "behind the code of the second function");

@@ -67,6 +67,7 @@ use std::process::ExitCode;
   kernlane report --misses net.rec --kernel ~/linux --machine server-32k
   kernlane report --sharing files-4.rec --kernel ~/linux --machine server-8 --top 10
   kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'tasklist_lock -> own line'
+  kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'dentry.d_lockref -> own line'
   kernlane report --multiprocessor files-4.rec --one-cpu files.rec --kernel ~/linux
   kernlane report --locks files-4.rec --kernel ~/linux --top 10
   kernlane report --os-core files.rec --kernel ~/linux --machine os-core-8,os-core-small
@@ -126,8 +127,9 @@ pub struct ReportArgs {
     pub sharing: bool,
 
     /// With --sharing: print what coherence would cost with data in lines of its own. Takes
-    /// 'SYMBOL -> own line', 'SYMBOL.FIELD -> own line' (needs BTF) or 'SYMBOL+OFFSET:BYTES -> own
-    /// line'; may be given several times
+    /// 'NAME -> own line', 'NAME.FIELD -> own line' (needs BTF) or 'NAME+OFFSET:BYTES -> own line';
+    /// NAME is a symbol, a slab cache or its structure, with 'static' or 'slab' in front if it is
+    /// both; may be given several times
     #[arg(long, value_name = "MOVE", requires = "sharing")]
     pub what_if: Vec<String>,
 
