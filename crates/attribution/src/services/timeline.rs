@@ -1,9 +1,9 @@
 //! Execution over time: user mode, kernel and idle, executing or waiting for memory (Rosenblum
 //! 1995, figure 4.1).
 //!
-//! Takes stretches of one mode in their order; gives buckets of equal time, of all CPUs together and
-//! of each. The total time is unknown until the end: when all buckets are used, each two become one.
-//! A stretch across several buckets is spread over them evenly.
+//! Takes stretches of one mode in their order; gives buckets of equal time, of all CPUs together
+//! and of each. The total time is unknown until the end: when all buckets are used, each two become
+//! one. A stretch across several buckets is spread over them evenly.
 
 use serde::Serialize;
 use trace::CpuId;
