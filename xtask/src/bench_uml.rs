@@ -182,7 +182,7 @@ impl BenchSetup<'_> {
 }
 
 /// The CPU time in user mode of all children that have ended, in seconds.
-fn children_user_seconds() -> Result<f64> {
+pub(crate) fn children_user_seconds() -> Result<f64> {
     // SAFETY: the structure has only numbers, and the kernel writes all of it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();

@@ -4,6 +4,7 @@
 mod bare;
 mod bench_uml;
 mod book_test;
+mod champsim_test;
 mod check_test;
 mod demo;
 mod diff_test;
@@ -55,6 +56,10 @@ cargo xtask relink-test TREE    test that the original order gives the original 
                                 objtool accepts other orders, and that failures leave nothing behind
 cargo xtask export-test         test whether clang, lld and BOLT accept the files of
                                 `kernlane export`
+cargo xtask champsim-test CHAMPSIM RECORDING
+                                compare cache misses and cycles with ChampSim, which takes minutes
+                                for a recording of 20 million instructions; CHAMPSIM is its program,
+                                made with what `cargo xtask champsim-test configuration` prints
 cargo xtask diff-test TREE SHUFFLED
                                 test whether `kernlane diff` names the function that a patch
                                 changed, and the reason
@@ -128,6 +133,10 @@ fn main() -> ExitCode {
         }
         ["relink-test", tree] => relink_test::relink_test(tree.as_ref()),
         ["export-test"] => export_test::export_test(),
+        ["champsim-test", "configuration"] => champsim_test::configuration(),
+        ["champsim-test", champsim, recording] => {
+            champsim_test::champsim_test(champsim.as_ref(), recording.as_ref())
+        }
         ["diff-test", tree, shuffled] => diff_test::diff_test(tree.as_ref(), shuffled.as_ref()),
         ["layout-test", tree, profile] => layout_test::layout_test(tree.as_ref(), profile.as_ref()),
         ["record-test", tree] => record_test::record_test(tree.as_ref()),

@@ -19,6 +19,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod branches;
+pub mod compressed;
 pub mod perf;
 mod perfetto;
 pub mod samples_import;
@@ -27,6 +28,7 @@ mod tests;
 
 use anyhow::{Context, Result, bail};
 use attribution::{Attribution, ObservedRecording};
+use execution::part::RecordingPart;
 use image::address::LinkAddr;
 use image::order::Layout;
 use image::{Block, BlockIndex, Image};
@@ -57,6 +59,8 @@ pub enum Make {
     Order(fn(&ExportSubject, &Layout) -> Result<String>),
     /// The services of one recording and their chains of calls.
     Calls(fn(&ObservedRecording) -> Result<String>),
+    /// Every instruction of a part of one recording with data accesses, written as it is read.
+    Instructions(fn(&Path, &RecordingPart, &mut dyn Write) -> Result<champsim::TracedAmounts>),
     /// What ran in a window of time (nanoseconds of the guest's clock) of one recording, written as
     /// it is read. Gives the number of events.
     OverTime(fn(&Attribution, &Path, Range<u64>, &mut dyn Write) -> Result<u64>),
@@ -84,6 +88,7 @@ formats! {
     folded: FOLDED;
     pub in_time: PERFETTO;
     pub parquet: PARQUET;
+    pub champsim: CHAMPSIM;
 }
 
 /// What is exported: a profile, the image that ran, and the file that the image is of.

@@ -171,6 +171,11 @@ impl DataFlow {
         }
     }
 
+    /// A flow that leaves out no access to memory, for no machine.
+    pub fn of_every_access() -> DataFlow {
+        DataFlow { keeps_all: true, ..DataFlow::new(&[]) }
+    }
+
     /// Learns tasks. They come in the order of their ids.
     pub fn define_tasks(&mut self, tasks: &[Task]) {
         for task in tasks {

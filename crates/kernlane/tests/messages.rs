@@ -100,6 +100,17 @@ fn what_is_missing_or_out_of_range_is_named() {
             "invalid value '0' for '--tries <N>': 0 is not in 1..=100",
         ),
         ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
+        ("export net.rec --format bolt -o x", "bolt needs --kernel"),
+        (
+            "export net.rec --format champsim -o x.xz",
+            "the recording has no data accesses: make it with `kernlane record --data`",
+        ),
+        (
+            "export net.rec --format champsim --machine zen4 -o x",
+            "champsim holds what ran, which no machine and no annotation changes",
+        ),
+        ("export net.rec --format champsim --from 1 -o x", "--from 1 --until 1: a part of a rec"),
+        ("export net.rec --format champsim -o x.zst", "as .xz or .gz, not as .zst"),
     ] {
         let message = refused(path, line);
         assert!(message.contains(said) && !message.contains("-- -"), "{line}: {message}");

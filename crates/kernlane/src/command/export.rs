@@ -4,14 +4,17 @@
 //! those of `exchange::FORMATS`.
 
 use crate::command::layout::{Ground, algorithms, extra_counts};
-use crate::command::profile::ProfileInputArgs;
+use crate::command::profile::CountedArgs;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, bail, ensure};
 use attribution::Attribution;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use exchange::callgrind::CallgrindEvents;
+use exchange::champsim::TracedAmounts;
+use exchange::compressed::write_compressed;
 use exchange::{ExportSubject, FORMATS, Format, Make, in_time, parquet};
+use execution::part::RecordingPart;
 use host::interrupt;
 use host::outln;
 use host::output;
@@ -24,11 +27,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::{Chunk, RecordingReader, StreamEvent, events};
 
-/// Write counts for BOLT, clang, Propeller and lld, or calls for profile viewers
+/// Write counts for BOLT, clang, Propeller and lld, calls for profile viewers, or a trace
 ///
 /// Exact counts, taken without a processor that records branches, can feed a build by clang.
 /// --algorithm makes the order in formats that carry one. Formats of services and calls take one
-/// recording; --machine adds its misses. --from and --until cut a part out of formats over time.
+/// recording; --machine adds its misses. champsim takes one recording of one CPU with data accesses
+/// (`kernlane record --data`), and no --kernel. --from and --until cut a part out of it, and out of
+/// formats over time.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
@@ -40,10 +45,16 @@ use trace::{Chunk, RecordingReader, StreamEvent, events};
   kernlane export net.rec --kernel ~/linux --machine server-32k --format perfetto --until 0.1 \
   -o net.json       open in ui.perfetto.dev
   kernlane export net.rec --kernel ~/linux --format parquet -o net.tables && \
-  duckdb -c \"FROM 'net.tables/services.parquet'\"")]
+  duckdb -c \"FROM 'net.tables/services.parquet'\"
+  kernlane export net.rec --format champsim --until 0.1 -o net.trace.xz && champsim net.trace.xz")]
 pub struct ExportArgs {
     #[command(flatten)]
-    pub input: ProfileInputArgs,
+    pub counted: CountedArgs,
+
+    /// The kernel that was recorded: its build tree, or its vmlinux. All formats but champsim need
+    /// it
+    #[arg(long, short, value_name = "TREE|VMLINUX")]
+    pub kernel: Option<PathBuf>,
 
     /// What to write
     #[arg(long, short, value_parser = formats())]
@@ -94,6 +105,7 @@ struct Written<'a> {
 enum Amount {
     Lines(u64),
     Events(u64),
+    Trace(TracedAmounts),
     /// Files in the directory, without their ending.
     Tables(Vec<&'static str>),
 }
@@ -109,6 +121,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
             let recording = whole_recording(args)?;
             lines(args, &make(&attribution(args)?.observed(recording)?)?)?
         }
+        Make::Instructions(make) => Amount::Trace(instructions(args, make)?),
         Make::OverTime(make) => Amount::Events(over_time(args, make)?),
         Make::Tables => Amount::Tables(tables(args)?),
     };
@@ -130,6 +143,9 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
         }
         (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
         (false, Amount::Events(events)) => outln!("{path}: {events} events"),
+        (false, Amount::Trace(TracedAmounts { instructions, records, .. })) => {
+            outln!("{path}: {instructions} instructions in {records} records")
+        }
         (false, Amount::Tables(tables)) => {
             outln!("{path}: {} (docs/reference/exports.md)", tables.join(", "))
         }
@@ -138,8 +154,8 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
 
 /// The one recording of formats of services and calls.
 fn recording(args: &ExportArgs) -> Result<&Path> {
-    let [recording] = &args.input.recordings[..] else {
-        let given = args.input.recordings.len();
+    let [recording] = &args.counted.recordings[..] else {
+        let given = args.counted.recordings.len();
         bail!("{} takes one recording, {given} are given", args.format.name);
     };
     ensure!(
@@ -150,24 +166,47 @@ fn recording(args: &ExportArgs) -> Result<&Path> {
     Ok(recording)
 }
 
+/// The kernel that was recorded.
+fn kernel(args: &ExportArgs) -> Result<&Path> {
+    let kernel = args.kernel.as_deref();
+    kernel.with_context(|| format!("{} needs --kernel", args.format.name))
+}
+
 fn attribution(args: &ExportArgs) -> Result<Attribution> {
     let machines: Vec<String> = args.machine.iter().cloned().collect();
-    Attribution::open(&args.input.kernel, args.annotations.as_deref(), &machines)
+    Attribution::open(kernel(args)?, args.annotations.as_deref(), &machines)
 }
 
 /// Written as the recording is read: it may be longer than memory.
+fn instructions(
+    args: &ExportArgs,
+    make: fn(&Path, &RecordingPart, &mut dyn Write) -> Result<TracedAmounts>,
+) -> Result<TracedAmounts> {
+    ensure!(
+        args.machine.is_none() && args.annotations.is_none(),
+        "{} holds what ran, which no machine and no annotation changes",
+        args.format.name
+    );
+    let (recording, part) = (recording(args)?, &args.counted.part);
+    part.validate()?;
+    output::write_with(&args.output, |out| {
+        write_compressed(&args.output, out, |out| make(recording, part, out))
+    })
+}
+
+/// Written as the recording is read.
 fn over_time(
     args: &ExportArgs,
     make: fn(&Attribution, &Path, Range<u64>, &mut dyn Write) -> Result<u64>,
 ) -> Result<u64> {
     let recording = recording(args)?;
-    args.input.part.validate()?;
+    args.counted.part.validate()?;
     let attribution = attribution(args)?;
-    let window = match args.input.part.is_whole() {
+    let window = match args.counted.part.is_whole() {
         true => 0..u64::MAX,
         false => {
             let all = attribution::read(recording, "length", length)? as f64;
-            (args.input.part.from * all) as u64..(args.input.part.until * all).ceil() as u64
+            (args.counted.part.from * all) as u64..(args.counted.part.until * all).ceil() as u64
         }
     };
     output::write_with(&args.output, |out| make(&attribution, recording, window, out))
@@ -228,7 +267,7 @@ fn tables(args: &ExportArgs) -> Result<Vec<&'static str>> {
 /// As `recording`, of a format that takes no part of one.
 fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     ensure!(
-        args.input.part.is_whole(),
+        args.counted.part.is_whole(),
         "calls are followed through a whole recording: leave out --from and --until"
     );
     recording(args)
@@ -244,9 +283,9 @@ fn of_counts(
         "{} holds counts, which no machine and no annotation changes",
         args.format.name
     );
-    let image = args.input.image()?;
-    let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
-    let path = vmlinux::path(&args.input.kernel);
+    let path = vmlinux::path(kernel(args)?);
+    let image = vmlinux::read(&path)?;
+    let profile = args.counted.profile(&image, extra_counts(&[args.algorithm]))?;
     let subject = ExportSubject { image: &image, profile: &profile, path: &path };
     make(&subject, &|| Ok(Ground::new(&image, &profile)?.lay_out(args.algorithm, 1)?.0))
 }

@@ -17,16 +17,12 @@ use report::profile::ProfileSummary;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Recordings and their kernel: the first arguments of several commands.
+/// Recordings, profiles, and how they are put together.
 #[derive(Args)]
-pub struct ProfileInputArgs {
+pub struct CountedArgs {
     /// Recordings (directories), profiles (*.klp), or both
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
-
-    /// The kernel that was recorded: its build tree, or its vmlinux
-    #[arg(long, short, value_name = "TREE|VMLINUX")]
-    pub kernel: PathBuf,
 
     /// How the counts of several recordings are put together
     #[arg(long, value_enum, default_value_t = ProfileMerge::Sum)]
@@ -34,6 +30,17 @@ pub struct ProfileInputArgs {
 
     #[command(flatten)]
     pub part: RecordingPart,
+}
+
+/// Recordings and their kernel: the first arguments of several commands.
+#[derive(Args)]
+pub struct ProfileInputArgs {
+    #[command(flatten)]
+    pub counted: CountedArgs,
+
+    /// The kernel that was recorded: its build tree, or its vmlinux
+    #[arg(long, short, value_name = "TREE|VMLINUX")]
+    pub kernel: PathBuf,
 }
 
 /// Count how often each block, edge and call of the kernel ran
@@ -72,6 +79,13 @@ impl ProfileInputArgs {
     }
 
     /// The merged profile of all recordings and profiles that were named.
+    pub fn profile(&self, image: &Image, extra_counts: ExtraCounts) -> Result<Profile> {
+        self.counted.profile(image, extra_counts)
+    }
+}
+
+impl CountedArgs {
+    /// As [`ProfileInputArgs::profile`].
     pub fn profile(&self, image: &Image, extra_counts: ExtraCounts) -> Result<Profile> {
         let one = |path: &PathBuf| one_profile(path, image, &self.part, extra_counts);
         merge(self.recordings.iter().map(one).collect::<Result<_>>()?, self.merge)

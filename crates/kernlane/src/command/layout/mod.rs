@@ -169,8 +169,8 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
                 kernel: &args.input.kernel,
                 image: &image,
                 machine: machine::find(&args.machine)?,
-                recordings: &args.input.recordings,
-                part: &args.input.part,
+                recordings: &args.input.counted.recordings,
+                part: &args.input.counted.part,
             };
             let (layout, score, tried) = search.run(&ground)?;
             (layout, score, Some(tried))
@@ -191,7 +191,7 @@ fn check_tries(args: &LayoutArgs) -> Result<()> {
         "{} gives the same layout for every seed: leave --tries out",
         args.algorithm
     );
-    match args.input.recordings.iter().find(|path| !path.is_dir()) {
+    match args.input.counted.recordings.iter().find(|path| !path.is_dir()) {
         Some(other) => bail!(
             "{}: no recording; --tries replays the recordings that the counts come from",
             other.display()
