@@ -5,7 +5,7 @@
 use crate::text::frames_unknown;
 use crate::text_table::TextTable;
 use attribution::sharing::table::{
-    Cure, DataRow, FieldRow, LineCounts, LineRow, SharingTable, SharingTotal,
+    Cure, DataRow, FieldRow, FunctionRow, LineCounts, LineRow, SharingTable, SharingTotal,
 };
 use attribution::sharing::what_if::SharingChange;
 use sim::PerMode;
@@ -15,8 +15,9 @@ use std::fmt::Write;
 const FIELDS: usize = 12;
 const FUNCTIONS: usize = 4;
 const NAMES: usize = 3;
-/// The largest number of rows of data that several lines hold.
+/// The largest number of rows of data that several lines hold, and of functions.
 const DATA: usize = 8;
+const FUNCTION_ROWS: usize = 16;
 
 /// The lines of one machine: a table of all, and the fields of each.
 pub fn text(table: &SharingTable) -> String {
@@ -64,6 +65,7 @@ fn write(table: &SharingTable, out: &mut String) -> std::fmt::Result {
     }
     out.push_str(&ranked.to_text());
     data(table, out)?;
+    asking_functions(table, out)?;
     for (at, line) in table.lines.iter().enumerate() {
         details(at + 1, line, out)?;
     }
@@ -107,6 +109,38 @@ fn data(table: &SharingTable, out: &mut String) -> std::fmt::Result {
     out.push_str(&shown.to_text());
     for row in rows {
         writeln!(out, "  {}: the cure for its first line: {}", row.title, cure(&row.cure))?;
+    }
+    Ok(())
+}
+
+/// The functions that asked other cores for lines.
+fn asking_functions(table: &SharingTable, out: &mut String) -> std::fmt::Result {
+    let asked = table.functions.iter().filter(|row| row.counts.events() > 0);
+    let rows: Vec<&FunctionRow> = asked.collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nfunctions that asked for lines, their code included:\n")?;
+    let titles = [
+        "function", "kcycles", "of all", "true", "false", "upgrades", "cold", "capacity", "stalls",
+    ];
+    let mut shown = TextTable::new(&titles);
+    for row in rows.iter().take(FUNCTION_ROWS) {
+        let LineCounts { misses, upgrades, cycles, .. } = row.counts;
+        let mut cells = vec![
+            row.function.clone(),
+            format!("{:.1}", cycles / 1e3),
+            format!("{:.1} %", 100.0 * cycles / table.total.cycles.max(f64::MIN_POSITIVE)),
+        ];
+        let counts =
+            [misses.true_sharing, misses.false_sharing, upgrades, misses.cold, misses.capacity];
+        cells.extend(counts.map(|count| count.to_string()));
+        cells.push(format!("{:.1}", row.stalls / 1e3));
+        shown.push(cells);
+    }
+    out.push_str(&shown.to_text());
+    if rows.len() > FUNCTION_ROWS {
+        writeln!(out, "  and {} more (--json)", rows.len() - FUNCTION_ROWS)?;
     }
     Ok(())
 }
@@ -341,6 +375,10 @@ mod tests {
             frames_unknown: None,
             data_lines: 1,
             data: Vec::new(),
+            functions: vec![
+                FunctionRow { function: "f1".to_owned(), counts: counts(198, 199), stalls: 4e4 },
+                FunctionRow { function: "f2".to_owned(), counts: counts(0, 0), stalls: 400.0 },
+            ],
             lines: vec![LineRow {
                 physical: "2000000".to_owned(),
                 addr: "ffffffff82000000".to_owned(),
@@ -375,6 +413,11 @@ mod tests {
   line                       address  kcycles   of all  true  false  upgrades  cold  capacity
     1  static pair  ffffffff82000000     31.8  100.0 %     0    198       199     1         0
 
+functions that asked for lines, their code included:
+
+  function  kcycles   of all  true  false  upgrades  cold  capacity  stalls
+  f1           31.8  100.0 %     0    198       199     1         0    40.0
+
 line 1: ffffffff82000000 (physical 2000000): static pair
   cure: move the field pair.hits to its own line: other CPUs use pair.misses
   CPU 0: kernel true 0, false 99, upgrades 99
@@ -407,7 +450,7 @@ the kernel has no BTF: fields are offsets in their objects
         of.data_lines = 8;
         let text = text(&of);
         let (_, tables) = text.split_once("0\n\n").unwrap();
-        let (data, _) = tables.split_once("\nline 1").unwrap();
+        let (data, _) = tables.split_once("\nfunctions").unwrap();
         assert_eq!(data, DATA_OF_LINES);
     }
 

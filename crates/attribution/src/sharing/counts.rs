@@ -1,4 +1,4 @@
-//! Counts what a line, a field or a CPU asked other cores for.
+//! Counts what a line, a field, a function or a CPU asked other cores for.
 //!
 //! Input: who served each access. Output: misses by class, upgrades, and their cost. This module
 //! knows neither addresses nor names.
@@ -8,9 +8,10 @@ use sim::MachineModel;
 use sim::coherent::{ClassCounts, CoherentAccess, MissClass, Served, Supplier, SupplierCounts};
 use std::ops::AddAssign;
 
-/// The cycles until each supplier of a machine has answered.
+/// The cycles until the L2 and each supplier of a machine have answered.
 #[derive(Clone, Copy)]
 pub(super) struct RequestCosts {
+    l2: f64,
     last_level: f64,
     core: f64,
     cluster: f64,
@@ -23,6 +24,7 @@ impl RequestCosts {
         let (memory, cores) = (machine.memory.as_ref()?, machine.coherence.as_ref()?);
         let latency = |supplier: Supplier| supplier.latency(memory, cores);
         Some(RequestCosts {
+            l2: memory.latencies.l2(),
             last_level: latency(Supplier::LastLevel),
             core: latency(Supplier::Core),
             cluster: latency(Supplier::Cluster),
@@ -38,13 +40,27 @@ impl RequestCosts {
             Served::Upgraded(supplier) => supplier,
             Served::L1 | Served::L2 | Served::Missed(..) => return None,
         };
-        let cycles = match supplier {
+        Some((supplier, self.until(supplier)))
+    }
+
+    /// The cycles for which an access stops the CPU.
+    #[inline]
+    pub(super) fn cycles(&self, served: Served) -> f64 {
+        match served {
+            Served::L1 => 0.0,
+            Served::L2 => self.l2,
+            Served::Missed(_, supplier) | Served::Upgraded(supplier) => self.until(supplier),
+        }
+    }
+
+    #[inline]
+    fn until(&self, supplier: Supplier) -> f64 {
+        match supplier {
             Supplier::LastLevel => self.last_level,
             Supplier::Core => self.core,
             Supplier::Cluster => self.cluster,
             Supplier::Memory => self.memory,
-        };
-        Some((supplier, cycles))
+        }
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod caches;
 mod counts;
 mod cure;
 mod details;
+mod functions;
 mod moved;
 pub(crate) mod names;
 mod ranking;

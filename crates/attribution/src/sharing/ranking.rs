@@ -1,11 +1,12 @@
 //! The first pass: what coherence costs on each line.
 //!
-//! Input: a recording and a machine. Output: lines by cost, and where slab objects were accessed. A
-//! line takes about 40 bytes. The map holds [`MOST_LINES`] lines at most; the cost of all others is
+//! Input: a recording and a machine. Output: lines by cost, what each translation block asked for,
+//! and where slab objects were accessed. A line takes about 40 bytes. The map holds [`MOST_LINES`] lines at most; the cost of all others is
 //! one sum.
 
 use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
 use super::counts::RequestCosts;
+use super::functions::BlockMisses;
 use super::moved::MovedPlaces;
 use super::names::VariableTypes;
 use super::slabs::{SlabFrames, SlabObjects, SlabPlaces};
@@ -17,7 +18,7 @@ use sim::coherent::{CoherentAccess, CoreCounters, Served};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Read;
-use trace::{Accesses, RecordingReader};
+use trace::{Accesses, RecordingReader, Translation};
 
 /// The largest number of lines that are ranked: 512 MB of memory in lines of 64 bytes, of which
 /// each byte is shared. They take less than 400 MB.
@@ -36,6 +37,8 @@ pub(crate) struct Ranking {
     pub end: u64,
     /// By CPU.
     pub cpus: Vec<PerMode<CoreCounters>>,
+    /// What translation blocks asked for.
+    pub(super) blocks: BlockMisses,
     /// Where slab objects were accessed, by instruction.
     places: SlabPlaces,
     /// The data structures of the recording, by their numbers.
@@ -77,17 +80,23 @@ struct LineCosts {
     cycles: f64,
     unranked: f64,
     end: u64,
+    blocks: BlockMisses,
     /// `None`: objects of slab caches are not looked for.
     slabs: Option<SlabMisses>,
 }
 
 impl SharingObserver for LineCosts {
+    fn define(&mut self, translation: &Translation) {
+        self.blocks.define(translation);
+    }
+
     fn stream(&mut self, accesses: &Accesses) {
         self.slabs.iter_mut().for_each(|slabs| slabs.frames.stream(accesses));
     }
 
     #[inline]
-    fn executed(&mut self, _: &Executed<'_>) {
+    fn executed(&mut self, executed: &Executed<'_>) {
+        self.blocks.executed(executed.execution.translation);
         self.slabs.iter_mut().for_each(|slabs| slabs.frames.executed());
     }
 
@@ -109,9 +118,10 @@ impl SharingObserver for LineCosts {
         {
             slabs.missed();
         }
+        let number = request.physical.0 >> self.line_log2;
+        self.blocks.served(request, number, by, &self.costs);
         let Some((_, cycles)) = self.costs.of_sharing(by.served) else { return };
         self.cycles += cycles;
-        let number = request.physical.0 >> self.line_log2;
         let has_room = self.lines.len() < self.most;
         match self.lines.entry(number) {
             Entry::Occupied(mut cost) => *cost.get_mut() += cycles,
@@ -148,15 +158,16 @@ pub(super) fn rank<R: Read>(
         cycles: 0.0,
         unranked: 0.0,
         end: 0,
+        blocks: BlockMisses::default(),
         slabs,
     };
     let cpus = machine.run_with(reader, moved, &mut ranked)?;
-    let LineCosts { lines, cycles, unranked, end, slabs, .. } = ranked;
+    let LineCosts { lines, cycles, unranked, end, blocks, slabs, .. } = ranked;
     let (places, structures) = match slabs {
         Some(slabs) => (slabs.places, slabs.frames.structures().to_vec()),
         None => (SlabPlaces::default(), Vec::new()),
     };
     let mut lines: Vec<(u64, f64)> = lines.into_iter().collect();
     lines.sort_by(|(a, a_cycles), (b, b_cycles)| b_cycles.total_cmp(a_cycles).then(a.cmp(b)));
-    Ok(Ranking { lines, cycles, unranked, end: end + 1, cpus, places, structures })
+    Ok(Ranking { lines, cycles, unranked, end: end + 1, cpus, blocks, places, structures })
 }

@@ -8,6 +8,7 @@ pub use super::counts::{AccessCounts, LineCounts};
 pub use super::cure::Cure;
 use super::cure::cure;
 use super::details::{FieldUses, LineUses};
+pub use super::functions::FunctionRow;
 use super::names::VariableTypes;
 use super::ranking::Ranking;
 pub use super::rows::{FieldRow, FunctionUse, ObjectRow};
@@ -54,6 +55,8 @@ pub struct SharingTable {
     pub data_lines: usize,
     /// What the most expensive lines hold, descending by cycles.
     pub data: Vec<DataRow>,
+    /// What functions asked for, descending by cycles.
+    pub functions: Vec<FunctionRow>,
     /// The most expensive lines, descending by cycles.
     pub lines: Vec<LineRow>,
 }
@@ -193,6 +196,7 @@ impl SharingTable {
             frames_unknown: names.owners.unknown().map(str::to_owned),
             data_lines,
             data,
+            functions: ranking.blocks.rows(names.symbols),
             lines: rows,
         })
     }

@@ -230,6 +230,32 @@ fn two_counters_in_one_line_disturb_each_other() {
     assert_eq!(line.cure, Cure::MoveField { field: "pair.hits".to_owned(), beside });
 }
 
+/// Fetches of the two functions, which are in one line: a miss for each CPU.
+#[test]
+fn functions_have_what_they_asked_for() {
+    let table = counters(2, 100, 8).table(&typed_pair());
+    let rows: Vec<_> =
+        table.functions.iter().map(|row| (row.function.as_str(), row.counts)).collect();
+    let asked = |upgrades| counts(false_sharing(2, 99), upgrades);
+    assert_eq!(rows, [("f1", asked(100)), ("f0", asked(99))]);
+    let stalls: f64 = table.functions.iter().map(|row| row.stalls).sum();
+    assert_eq!(stalls, table.total.stalls);
+}
+
+#[test]
+fn a_miss_that_turns_out_to_be_true_stays_with_its_function() {
+    let mut guest = Guest::new(2);
+    for _ in 0..10 {
+        guest.run(0, 0, &[(STATIC, STORE, 3)]);
+        guest.run(1, 1, &[(STATIC + 8, LOAD, 3)]).run(1, 2, &[(STATIC, LOAD, 3)]);
+    }
+    let table = guest.table(&untyped(&[]));
+    let of = |name| table.functions.iter().find(|row| row.function == name).unwrap();
+    assert_eq!(of("f1").counts.misses, true_sharing(2, 9));
+    assert_eq!((of("f0").counts.upgrades, of("f1").counts.upgrades), (9, 0));
+    assert!(table.functions.iter().all(|row| row.function != "f2"), "it hits the L1");
+}
+
 #[test]
 fn two_objects_in_one_line_are_to_be_aligned() {
     let names = untyped(&[(STATIC, 8, "first"), (STATIC + 8, 8, "second")]);
