@@ -148,6 +148,38 @@ fn eight_cores_on_one_counter_take_it_from_each_other() {
     assert_eq!((sum.upgraded.core, sum.upgraded.cluster), (60, 19));
 }
 
+/// One core calls functions on seven others by interrupts, as Linux' `smp_call_function_many` does:
+/// it fills a request, puts it into the other core's queue, and waits until the request is done.
+#[test]
+fn a_storm_of_interrupts_moves_queues_and_requests() {
+    let mut caches = caches(8, 1, Protocol::Mesi);
+    let (queue, request) =
+        (|of: u8| 0x4000 + 64 * u64::from(of), |of: u8| 0x8000 + 64 * u64::from(of));
+    for _ in 0..100 {
+        for other in 1..8 {
+            store(&mut caches, 0, request(other));
+            increment(&mut caches, 0, queue(other));
+        }
+        for other in 1..8 {
+            increment(&mut caches, other, queue(other));
+            increment(&mut caches, other, request(other));
+        }
+        for other in 1..8 {
+            load(&mut caches, 0, request(other));
+        }
+    }
+    // The sender has both lines alone at first. Then it finds that each request was done, which it
+    // misses, and overwrites it, for which it asks. It misses each queue, and asks to write it.
+    let sender = kernel(&caches, 0);
+    assert_eq!(sender.l2_data, classes(7 * 2, 0, 7 * (100 + 99), 0));
+    assert_eq!(sender.upgrades, 7 * (99 + 99));
+    for other in 1..8 {
+        let receiver = kernel(&caches, other);
+        assert_eq!(receiver.l2_data, classes(2, 0, 2 * 99, 0), "core {other}");
+        assert_eq!(receiver.upgrades, 2 * 100, "core {other}");
+    }
+}
+
 /// The core uses the other core's word only after the miss: until then it was false sharing.
 #[test]
 fn a_miss_turns_out_to_be_true_sharing_later() {
