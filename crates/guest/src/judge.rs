@@ -6,6 +6,7 @@
 use crate::boot::{self, GuestEnd, GuestOutcome};
 use crate::configuration::Boot;
 use anyhow::{Result, bail};
+use trace::CpuCount;
 
 /// Returns an error unless the guest did its work.
 pub(crate) fn judge(boot: &Boot, outcome: &GuestOutcome) -> Result<()> {
@@ -60,6 +61,31 @@ fn failed_in(console: &str) -> Option<&str> {
     line.split(" with status").next()
 }
 
+/// Whether as many CPUs came up as the guest has.
+///
+/// # Errors
+/// The kernel's console has another number, or none.
+pub(crate) fn all_cpus_came_up(cpus: CpuCount, console: &str) -> Result<()> {
+    // smp: Brought up 1 node, 4 CPUs
+    let number = |line: &str| {
+        let (_, said) = line.split_once("smp: Brought up ")?;
+        said.trim_end().rsplit_once(", ")?.1.split(' ').next()?.parse::<u32>().ok()
+    };
+    let found = console.lines().find_map(number);
+    match found {
+        Some(found) if found == u32::from(cpus.get()) => Ok(()),
+        None if cpus == CpuCount::ONE => Ok(()),
+        Some(found) => bail!(
+            "the guest has {cpus} CPUs, and {found} came up: the kernel's command line \
+             (maxcpus=, nr_cpus=) or CONFIG_NR_CPUS limits them"
+        ),
+        None => bail!(
+            "the kernel's console does not say that {cpus} CPUs came up: the kernel must print its \
+             messages (no quiet or loglevel= in its own command line)"
+        ),
+    }
+}
+
 /// The message, with the last lines of everything that the guest and QEMU printed.
 pub(crate) fn explain(message: &str, outcome: &GuestOutcome) -> String {
     let mut text = message.to_string();
@@ -95,6 +121,23 @@ mod tests {
     fn judged(end: GuestEnd, console: &str) -> String {
         let boot = Boot::new("k".into(), "i".into());
         format!("{:#}", judge(&boot, &outcome(end, console)).unwrap_err())
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_come_up_is_an_error() {
+        let cpus = |number| CpuCount::new(number).unwrap();
+        let console = |number| {
+            format!(
+                "[    0.365517] smp: Bringing up secondary CPUs ...\n\
+                     [    0.639097] smp: Brought up 1 node, {number} CPUs\n"
+            )
+        };
+        assert!(all_cpus_came_up(cpus(4), &console(4)).is_ok());
+        assert!(all_cpus_came_up(cpus(1), "").is_ok());
+        assert!(all_cpus_came_up(cpus(1), "smp: Brought up 1 node, 1 CPU\n").is_ok());
+        let error = |found: &str| all_cpus_came_up(cpus(4), found).unwrap_err().to_string();
+        assert!(error(&console(3)).contains("has 4 CPUs, and 3 came up"));
+        assert!(error("no such line").contains("does not say that 4 CPUs came up"));
     }
 
     #[test]

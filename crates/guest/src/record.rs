@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::configuration::QemuPlugin;
 use crate::draft::OutputDirectory;
 use crate::follow::{Followed, Follower};
-use crate::judge::{explain, judge};
+use crate::judge::{all_cpus_came_up, explain, judge};
 use crate::plugin;
 use crate::qemu::Qemu;
 use crate::request::{RecordingConditions, RecordingRequest};
@@ -148,6 +148,7 @@ pub fn record(
         progress(&format!("guest: {phase}"), follower.instructions())
     })?;
     judge(&boot, &outcome)?;
+    all_cpus_came_up(request.cpus, &outcome.console)?;
     let followed =
         follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
     ensure!(followed.totals.instructions() > 0, "the workload executed nothing between its marks");
