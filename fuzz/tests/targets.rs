@@ -1,6 +1,9 @@
 //! Every target as a test: `cargo test` replays its corpus, its seeds and some damaged ones;
 //! `cargo xtask fuzz` lets a coverage-guided fuzzer look for more.
 
+// In this binary, because one without a target cannot be linked for a fuzzer.
+mod damaged_elf;
+
 use kernlane_fuzz::limits::Bounded;
 use kernlane_fuzz::{harness, targets, text_files};
 
