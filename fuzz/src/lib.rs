@@ -10,6 +10,11 @@
 //! target. To add one: a function and its seeds in the crate's module, and a line in
 //! [`targets::ALL`] and in `fuzz/tests/targets.rs`.
 
+// Cargo builds this crate's own tests, too, when a test is named. Without the fuzzer's library they
+// could not be linked for a fuzzer.
+#[cfg(all(test, fuzzing))]
+use bolero as _;
+
 pub mod attribution_files;
 pub mod boot;
 pub mod check_readers;
