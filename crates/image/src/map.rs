@@ -119,7 +119,7 @@ impl PlacementMap {
     /// The first broken rule, with its line.
     pub fn from_text(text: &str) -> Result<PlacementMap, MapError> {
         // The first line is read already.
-        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines()).peekable();
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.split_terminator('\n')).peekable();
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
         let build_id = BuildId(kernel.ok_or(MapError::Kernel)?.to_owned());
         let dropped = lines.next_if(|&(_, line)| line == CallPadding::DROPPED);

@@ -160,7 +160,7 @@ impl Layout {
     /// The first broken rule, with its line or address.
     pub fn from_text(text: &str) -> Result<Self, LayoutError> {
         // The first line is read already.
-        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines()).peekable();
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.split_terminator('\n')).peekable();
         let mut number = 1;
         let mut field = |key: &'static str| {
             number += 1;

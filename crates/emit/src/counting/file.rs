@@ -59,7 +59,7 @@ impl Counters {
     /// The first rule that the text breaks, with its line.
     pub fn from_text(text: &str) -> Result<Self, CountersError> {
         // The first line is read already.
-        let mut lines = (2..).zip(sealed::open(KIND, text)?.lines());
+        let mut lines = (2..).zip(sealed::open(KIND, text)?.split_terminator('\n'));
         let kernel = lines.next().and_then(|(_, line)| line.strip_prefix("kernel "));
         let build_id =
             BuildId(kernel.filter(|id| !id.is_empty()).ok_or(CountersError::Kernel)?.to_owned());
@@ -100,6 +100,14 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         assert_eq!(Counters::from_text(&example().to_text()), Ok(example()));
+    }
+
+    /// Found by the fuzzer: of two carriage returns, one was dropped each time.
+    #[test]
+    fn a_build_id_is_read_as_it_is_written() {
+        let text = "kernlane-counters 1\nkernel 3\r\r\n0\nend 1\n";
+        let read = Counters::from_text(text).unwrap();
+        assert_eq!(Counters::from_text(&read.to_text()), Ok(read));
     }
 
     #[test]
