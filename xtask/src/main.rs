@@ -11,6 +11,8 @@ mod diff_test;
 mod export_test;
 mod fuzz;
 mod guest_test;
+mod judge_processor;
+mod kept;
 mod kernel;
 mod known_case;
 mod layout_test;
@@ -21,7 +23,9 @@ mod live_test;
 mod machine;
 mod memory_test;
 mod page_test;
+mod processor;
 mod record_test;
+mod recording;
 mod relink_test;
 mod score;
 mod services_test;
@@ -103,9 +107,15 @@ cargo xtask speer DIRECTORY     make Speer's tables for Linux: a kernel for each
                                 tested on all of them; resumes
 cargo xtask uml-test            test whether a kernel for User Mode Linux, relinked in a random
                                 order or with counters, works like the original and counts right
-cargo xtask bench-uml [ROUNDS] [--json]
-                                measure layouts on this processor: kernels for User Mode Linux by
-                                turns, and BOLT's; about a minute for each round
+cargo xtask bench-uml [DIRECTORY] [--minutes N] [--simulate] [--machine NAME] [--json]
+                                measure layouts on this processor: kernels for User Mode Linux and
+                                BOLT's, in slices; with --simulate beside the model of a processor;
+                                resumes, and keeps all in DIRECTORY (target/bench-uml)
+cargo xtask judge-processor [DIRECTORY] [--machine NAME] [--minutes N] [--points|--programs]
+                            [--json]
+                                compare the model of a processor with this one: the same points and
+                                programs of Debian, timed here and simulated from recordings;
+                                resumes, and keeps all in DIRECTORY (target/judge-processor)
 cargo xtask fuzz [TARGET]… [--inputs N]
                                 give each target of fuzz/ N inputs (10 000 000) with a fuzzer;
                                 resumes, and keeps a small corpus
@@ -167,6 +177,7 @@ fn main() -> ExitCode {
         ["speer", directory] => speer::speer(directory.as_ref()),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
+        ["judge-processor", ref words @ ..] => judge_processor::judge_processor(words),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),
         ["known-case", directory] => known_case::known_case(directory.as_ref()),
         ["kernel", "old-order"] => known_case::old_order().map(|tree| {

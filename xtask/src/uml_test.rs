@@ -5,6 +5,7 @@
 //! with counters runs the loads, too, and its counts must be right.
 
 use crate::kernel::{self, Compiler};
+use crate::processor;
 use crate::uml::{DATAGRAMS, LOADS, REQUESTS, UmlGuest, judge, relinked};
 use anyhow::{Context, Result, ensure};
 use image::order::Layout;
@@ -36,7 +37,23 @@ pub(crate) fn uml_test() -> Result<()> {
         let kernel = in_order(&kernlane, &tree, algorithm, scratch.path())?;
         passes(&guest, &kernel.join("vmlinux"), &format!("the kernel in {algorithm} order"))?;
     }
+    serves(&guest, &tree.join("vmlinux"))?;
     counts(&kernlane, &tree, &guest, scratch.path())
+}
+
+/// A kernel runs slices of its loads, one after the other.
+fn serves(guest: &UmlGuest, kernel: &Path) -> Result<()> {
+    let mut server = guest.serve(kernel)?;
+    server.wait_for("ready")?;
+    for load in LOADS.iter().chain(&LOADS) {
+        server.tell(&format!("{load} 2\n"))?;
+        let said = server.wait_for("slice ")?;
+        let cycles = processor::slice_cycles(said.trim_start_matches("slice "));
+        let cycles = cycles.with_context(|| format!("{load}: {said:?} is no slice"))?;
+        ensure!(cycles.is_none_or(|cycles| cycles > 10_000.0), "{load} took {cycles:?} cycles");
+    }
+    println!("passed: a kernel runs slices of {}", LOADS.join(", "));
+    Ok(())
 }
 
 /// The tree's kernel in its original order, or in the order of an algorithm that needs no counts.

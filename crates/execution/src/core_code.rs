@@ -14,7 +14,7 @@ use sim::{Branch, BranchKind, CodeAddr, ItlbDescription, LineId, MachineModel, M
 use std::collections::BTreeMap;
 use std::ops::Range;
 use trace::{RunAddr, Translation, TranslationId};
-use uops::{TranslatedInstruction, UopTable};
+use uops::{TranslatedInstruction, UopLatencies, UopTable};
 
 /// The jump that a layout appends to a block, as bytes.
 const JUMP: &[u8] = &[0xe9, 0, 0, 0, 0];
@@ -22,12 +22,23 @@ const JUMP: &[u8] = &[0xe9, 0, 0, 0, 0];
 /// The uops of all translations, by one table of uops.
 pub struct UopCode {
     table: UopTable,
-    atomic_latency: u16,
+    latencies: UopLatencies,
     uops: Vec<Uop>,
     /// Translation t has `instructions[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
     instructions: Vec<TranslatedInstruction>,
     jump: TranslatedInstruction,
+}
+
+/// What the uops of a core depend on besides their table.
+pub(crate) fn latencies(core: &CoreDescription) -> UopLatencies {
+    let memory = &core.memory;
+    UopLatencies {
+        atomic: memory.atomic_latency as u16,
+        vector_load: memory.vector_latency.saturating_sub(memory.l1d_latency) as u16,
+        scaled_load: memory.scaled_latency.saturating_sub(memory.l1d_latency) as u16,
+        three_part_address: memory.address_latency as u16,
+    }
 }
 
 impl UopCode {
@@ -37,18 +48,17 @@ impl UopCode {
     /// There is no such table of uops.
     pub(crate) fn new(core: &CoreDescription) -> Result<UopCode> {
         let table = UopTable::find(&core.uop_table)?;
-        let atomic_latency = core.memory.atomic_latency as u16;
+        let latencies = latencies(core);
         let mut uops = Vec::new();
-        let made = table.translate(0, &[JUMP], atomic_latency, &mut uops);
+        let made = table.translate(0, &[JUMP], latencies, &mut uops);
         let jump = *made.first().context("a jump has no uop")?;
-        Ok(UopCode { table, atomic_latency, uops, starts: vec![0], instructions: Vec::new(), jump })
+        Ok(UopCode { table, latencies, uops, starts: vec![0], instructions: Vec::new(), jump })
     }
 
     /// Learns a translation. Translations come in the order of their ids.
     pub(crate) fn define(&mut self, translation: &Translation) {
         let code: Vec<&[u8]> = translation.code_by_instruction().map(|(_, bytes)| bytes).collect();
-        let made =
-            self.table.translate(translation.addr.0, &code, self.atomic_latency, &mut self.uops);
+        let made = self.table.translate(translation.addr.0, &code, self.latencies, &mut self.uops);
         self.instructions.extend(made);
         self.starts.push(self.instructions.len() as u32);
     }

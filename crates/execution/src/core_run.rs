@@ -6,7 +6,7 @@
 //! Input: fragments in the order in which they ran, and the accesses of their executions. Output:
 //! cycles and the cores' counters.
 
-use crate::core_code::{CoreBlocks, UopCode};
+use crate::core_code::{CoreBlocks, UopCode, latencies};
 use crate::data::{DataFlow, Execution};
 use crate::flow::{ExecutionFlow, Fragment, FragmentId};
 use crate::moved::MovedFragment;
@@ -16,6 +16,7 @@ use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
 use sim::{MachineModel, Mode, PerMode, PhysAddr};
 use std::collections::BTreeMap;
 use trace::{CpuId, RunAddr, Translation};
+use uops::UopLatencies;
 
 /// What a core counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub struct CoreCounts {
 /// The recorded code in uops, once for each table of uops.
 #[derive(Default)]
 pub struct UopCodes {
-    codes: Vec<(String, u32, UopCode)>,
+    codes: Vec<(String, UopLatencies, UopCode)>,
 }
 
 impl UopCodes {
@@ -48,8 +49,8 @@ impl UopCodes {
         let mut codes = UopCodes::default();
         for core in machines.filter_map(|machine| machine.core.as_ref()) {
             if codes.place(core).is_none() {
-                let latency = core.memory.atomic_latency;
-                codes.codes.push((core.uop_table.clone(), latency, UopCode::new(core)?));
+                let code = UopCode::new(core)?;
+                codes.codes.push((core.uop_table.clone(), latencies(core), code));
             }
         }
         Ok(codes)
@@ -63,9 +64,10 @@ impl UopCodes {
     }
 
     fn place(&self, core: &CoreDescription) -> Option<usize> {
-        self.codes.iter().position(|(table, latency, _)| {
-            *table == core.uop_table && *latency == core.memory.atomic_latency
-        })
+        let found = |(table, of, _): &(String, UopLatencies, UopCode)| {
+            *table == core.uop_table && *of == latencies(core)
+        };
+        self.codes.iter().position(found)
     }
 
     fn of(&self, core: &Core) -> Option<&UopCode> {
@@ -187,6 +189,13 @@ impl CoreRun {
         slots
     }
 
+    /// The counters of each mode so far, of all CPUs.
+    pub fn counters(&self) -> PerMode<CoreCounters> {
+        let mut counters = PerMode::default();
+        self.cores.all().iter().for_each(|cpu| counters += cpu.core.counters());
+        counters
+    }
+
     /// What was counted.
     pub fn counts(&self, flow: &ExecutionFlow) -> CoreCounts {
         let mut slots_at = BTreeMap::<RunAddr, CoreSlots>::new();
@@ -195,11 +204,9 @@ impl CoreRun {
             *slots_at.entry(code.addr).or_default() += *slots;
         }
         slots_at.retain(|_, slots| *slots != CoreSlots::default());
-        let mut counters = PerMode::default();
-        self.cores.all().iter().for_each(|cpu| counters += cpu.core.counters());
         CoreCounts {
             cycles: self.cycles,
-            counters,
+            counters: self.counters(),
             unknown: self.blocks.unknown(&flow.counts),
             slots_at: slots_at.into_iter().collect(),
         }

@@ -33,6 +33,17 @@ impl TargetBuffer {
         }
     }
 
+    /// The address, with higher bits folded into those that choose the set, so that code whose
+    /// branches lie at multiples of 16 or 64 bytes uses all sets. That processors fold so is
+    /// assumed. Different addresses stay different.
+    #[inline]
+    pub(crate) fn folded(&self, at: CodeAddr) -> CodeAddr {
+        match self.set_mask.count_ones() {
+            0 => at,
+            bits => CodeAddr(at.0 ^ at.0 >> bits ^ at.0 >> (2 * bits)),
+        }
+    }
+
     /// Whether the buffer has the branch at `at`. The order of its entries does not change.
     #[inline]
     pub(crate) fn holds(&self, at: CodeAddr) -> bool {

@@ -57,7 +57,7 @@ pub(crate) struct Conditions {
 /// Shares of the run's time, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Disturbances {
+pub struct Disturbances {
     /// The hypervisor ran something else on the measured CPU.
     pub steal_percent: Option<f64>,
     /// Something else than the suite ran on the measured CPU.
@@ -201,7 +201,7 @@ impl Conditions {
 
 /// What the CPUs have done since boot, in ticks of the kernel's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Usage {
+pub struct Usage {
     measured: Times,
     others: Times,
     /// Of the suite's own processes that have ended, in seconds.
@@ -217,14 +217,14 @@ struct Times {
 
 impl Usage {
     /// Up to now. `None`: `/proc/stat` cannot be read.
-    pub(crate) fn now(cpu: Option<usize>) -> Option<Usage> {
+    pub fn now(cpu: Option<usize>) -> Option<Usage> {
         let [user, kernel] = crate::sys::children_seconds().ok()?;
         let (measured, others) = times(&read("/proc/stat")?, cpu?)?;
         Some(Usage { measured, others, ours: user + kernel })
     }
 
     /// Shares of the time since an earlier moment.
-    pub(crate) fn since(self, earlier: Usage) -> Disturbances {
+    pub fn since(self, earlier: Usage) -> Disturbances {
         let less = |a: Times, b: Times| Times {
             all: a.all.saturating_sub(b.all),
             idle: a.idle.saturating_sub(b.idle),

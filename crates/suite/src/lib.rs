@@ -26,10 +26,12 @@ pub mod list;
 mod measure;
 mod page;
 mod public;
-mod random;
+pub mod random;
 mod result;
-mod statistics;
+pub mod statistics;
 mod sys;
 mod table;
 mod watch;
 pub mod worker;
+
+pub use conditions::{Disturbances, Usage};

@@ -18,7 +18,7 @@ const TRIMMED: f64 = 0.2;
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// The middle value; of an even number, the mean of the two in the middle. Sorts the values.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
+pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
     match values.len() % 2 {
@@ -30,7 +30,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
 
 /// A trimmed mean of logarithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Estimate {
+pub struct Estimate {
     /// The trimmed mean.
     pub mean: f64,
     /// The variance of the mean.
@@ -41,7 +41,7 @@ pub(crate) struct Estimate {
 
 impl Estimate {
     /// Of values above zero. `None`: fewer than two values are left after trimming.
-    pub(crate) fn of(values: &[f64]) -> Option<Estimate> {
+    pub fn of(values: &[f64]) -> Option<Estimate> {
         let mut logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
         logs.sort_by(f64::total_cmp);
         let count = logs.len();
@@ -60,13 +60,13 @@ impl Estimate {
     }
 
     /// The figure, and the ends of its interval.
-    pub(crate) fn figure(&self) -> [f64; 3] {
+    pub fn figure(&self) -> [f64; 3] {
         let half = self.half_width();
         [self.mean.exp(), (self.mean - half).exp(), (self.mean + half).exp()]
     }
 
     /// Half of the interval's width, as a share of the figure (0.01: 1 %).
-    pub(crate) fn half_width(&self) -> f64 {
+    pub fn half_width(&self) -> f64 {
         quantile(f64::midpoint(1.0, CONFIDENCE), self.freedom) * self.variance.sqrt()
     }
 }

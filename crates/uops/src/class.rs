@@ -96,6 +96,22 @@ pub(crate) fn is_zeroing(instruction: &Instruction) -> bool {
     }
 }
 
+/// Whether the address has a base, an index and a displacement.
+pub(crate) fn has_three_parts(instruction: &Instruction) -> bool {
+    instruction.memory_base() != Register::None
+        && instruction.memory_index() != Register::None
+        && instruction.memory_displ_size() > 0
+}
+
+/// Whether an operand is a vector register.
+pub(crate) fn uses_vectors(instruction: &Instruction) -> bool {
+    let vector = |operand| {
+        let register = instruction.op_register(operand);
+        register.is_vector_register() || register.is_mm()
+    };
+    (0..instruction.op_count()).any(vector)
+}
+
 /// Whether the instruction does nothing but load or store its operand in memory.
 pub(crate) fn only_moves(instruction: &Instruction) -> bool {
     use Mnemonic::{

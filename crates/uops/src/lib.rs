@@ -7,13 +7,15 @@
 //! is named.
 //!
 //! ```
-//! use kernlane_uops::UopTable;
+//! use kernlane_uops::{UopLatencies, UopTable};
 //!
 //! let table = UopTable::find("znver4")?;
 //! // add rax, [rbx]; cmp rax, rcx; jne
 //! let code: [&[u8]; 3] = [&[0x48, 0x03, 0x03], &[0x48, 0x39, 0xc8], &[0x75, 0x00]];
 //! let mut uops = Vec::new();
-//! let made = table.translate(0x1000, &code, 18, &mut uops);
+//! let latencies =
+//!     UopLatencies { atomic: 18, vector_load: 3, scaled_load: 1, three_part_address: 2 };
+//! let made = table.translate(0x1000, &code, latencies, &mut uops);
 //! // The load and the addition are one slot. The comparison and the jump are one uop.
 //! let counts: Vec<_> = made.iter().map(|it| (it.uops, it.slots)).collect();
 //! assert_eq!(counts, [(2, 1), (1, 1), (0, 0)]);
@@ -30,4 +32,4 @@ mod table;
 mod translate;
 
 pub use table::{TableError, UopTable};
-pub use translate::TranslatedInstruction;
+pub use translate::{TranslatedInstruction, UopLatencies};

@@ -12,8 +12,8 @@ use crate::fusion::Fusion;
 use crate::registers;
 use crate::table::{ComputingUop, Entry, UopTable};
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
-    Register, UsedMemory,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfo, InstructionInfoFactory,
+    Mnemonic, OpAccess, Register, UsedMemory,
 };
 use sim::core::{Uop, UopKind, UopRegister};
 
@@ -30,6 +30,19 @@ pub struct TranslatedInstruction {
     pub unknown: Option<Mnemonic>,
 }
 
+/// Latencies that a table of uops does not have, in cycles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UopLatencies {
+    /// From the operands of an atomic read-modify-write to its result.
+    pub atomic: u16,
+    /// What a load takes more when the instruction uses vector registers.
+    pub vector_load: u16,
+    /// What a load takes more when its index is scaled.
+    pub scaled_load: u16,
+    /// Of an address of three parts that is only computed (`lea 1(%rax, %rcx), %rax`).
+    pub three_part_address: u16,
+}
+
 /// The flags that arithmetic sets, among iced-x86's bits of flags: OF, SF, ZF, AF, CF, PF.
 const ARITHMETIC: u32 = 0x3f;
 
@@ -38,13 +51,12 @@ const MOST_UOPS: usize = 64;
 
 impl UopTable {
     /// Turns the instructions at `addr`, each given by its bytes, into uops, and appends these.
-    /// `atomic_latency`: cycles of an atomic read-modify-write. Bytes that are no instruction
-    /// become one uop without effect.
+    /// Bytes that are no instruction become one uop without effect.
     pub fn translate(
         &self,
         addr: u64,
         code: &[&[u8]],
-        atomic_latency: u16,
+        latencies: UopLatencies,
         into: &mut Vec<Uop>,
     ) -> Vec<TranslatedInstruction> {
         let mut at = addr;
@@ -69,7 +81,7 @@ impl UopTable {
                 table: self,
                 instruction,
                 facts: Facts::new(instruction, &mut info),
-                atomic_latency,
+                latencies,
                 uops: Vec::new(),
             };
             let unknown = translation.run();
@@ -123,7 +135,7 @@ impl Facts {
             let (reads, writes) = accesses(used.access());
             // A register of an address is a value, too, if the instruction names it as an operand.
             let only_address =
-                facts.address.contains(&register) && !names(instruction, used.register());
+                facts.address.contains(&register) && !takes(instruction, info, used.register());
             // A small part of a register keeps the rest, which is an operand then.
             let merges = writes && is_part(used.register());
             if (reads && !only_address || merges) && !facts.reads.contains(&register) {
@@ -166,11 +178,14 @@ fn accesses(access: OpAccess) -> (bool, bool) {
     }
 }
 
-/// Whether an operand of the instruction is this register.
-fn names(instruction: &Instruction, register: Register) -> bool {
+/// Whether the instruction takes the value of this register as an operand. The destination of a
+/// load is none, also where it held the address.
+fn takes(instruction: &Instruction, info: &InstructionInfo, register: Register) -> bool {
     (0..instruction.op_count()).any(|operand| {
         let named = instruction.op_register(operand);
-        named != Register::None && named.full_register() == register.full_register()
+        named != Register::None
+            && named.full_register() == register.full_register()
+            && accesses(info.op_access(operand)).0
     })
 }
 
@@ -183,7 +198,7 @@ struct Translation<'a> {
     table: &'a UopTable,
     instruction: &'a Instruction,
     facts: Facts,
-    atomic_latency: u16,
+    latencies: UopLatencies,
     uops: Vec<Uop>,
 }
 
@@ -219,7 +234,9 @@ impl Translation<'_> {
         // An address is computed where an addition is: LLVM's model of Golden Cove has one port for
         // it, the processor has five.
         if instruction.mnemonic() == Mnemonic::Lea {
-            self.make(&table.default);
+            let three = class::has_three_parts(instruction);
+            let latency = if three { self.latencies.three_part_address } else { 1 };
+            self.make(&Entry { latency, ..table.default.clone() });
             return false;
         }
         let entry = table.entry(instruction.code(), memory);
@@ -261,9 +278,14 @@ impl Translation<'_> {
         if computing.is_empty() && facts.stores == 0 && (facts.loads == 0 || merges) {
             computing.extend(self.table.default.computing.first());
         }
+        let UopLatencies { vector_load, scaled_load, .. } = self.latencies;
+        let vector = if class::uses_vectors(self.instruction) { vector_load } else { 0 };
+        let scaled = if self.instruction.memory_index_scale() > 1 { scaled_load } else { 0 };
+        let more = vector + scaled;
         let loaded: Vec<UopRegister> = (0..facts.loads.min(8)).map(registers::loaded).collect();
         for value in &loaded {
             let mut uop = Uop::new(UopKind::Load, self.table.load);
+            uop.latency = more;
             uop.reads = operands(facts.address.iter());
             uop.writes = match computing.is_empty() {
                 true => results(facts.writes.iter().chain([value])),
@@ -285,7 +307,7 @@ impl Translation<'_> {
             // A unit has the number of its first port.
             (uop.unit, uop.unit_cycles) = (ports.trailing_zeros() as u8 & 7, *kept);
             if place == last {
-                uop.latency = if atomic { self.atomic_latency } else { entry.latency };
+                uop.latency = if atomic { self.latencies.atomic } else { entry.latency };
                 uop.writes = match facts.stores {
                     0 => results(facts.writes.iter()),
                     _ => results([&result].into_iter().chain(&facts.writes)),
@@ -363,6 +385,9 @@ fn filled<'a>(all: impl Iterator<Item = &'a UopRegister>, none: UopRegister) -> 
 mod tests {
     use super::*;
 
+    const LATENCIES: UopLatencies =
+        UopLatencies { atomic: 18, vector_load: 3, scaled_load: 1, three_part_address: 2 };
+
     fn table() -> UopTable {
         UopTable::find("sapphirerapids").unwrap()
     }
@@ -370,7 +395,7 @@ mod tests {
     /// The uops of one instruction.
     fn uops_of(table: &UopTable, bytes: &[u8]) -> Vec<Uop> {
         let mut uops = Vec::new();
-        table.translate(0x1000, &[bytes], 18, &mut uops);
+        table.translate(0x1000, &[bytes], LATENCIES, &mut uops);
         uops
     }
 
@@ -386,8 +411,10 @@ mod tests {
     fn loads_computations_and_stores() {
         use UopKind::{Compute, Eliminated, Load, StoreAddress, StoreData};
         let table = table();
-        let cases: [(&[u8], &[(UopKind, bool)]); 12] = [
+        let cases: [(&[u8], &[(UopKind, bool)]); 14] = [
             (&[0x48, 0x01, 0xc8], &[(Compute, true)]), // add rax, rcx
+            (&[0x48, 0x8b, 0x00], &[(Load, true)]),    // mov rax, [rax]
+            (&[0x48, 0x03, 0x00], &[(Load, true), (Compute, false)]), // add rax, [rax]
             (&[0x48, 0x03, 0x03], &[(Load, true), (Compute, false)]), // add rax, [rbx]
             (
                 &[0x48, 0x01, 0x03], // add [rbx], rax
@@ -447,6 +474,16 @@ mod tests {
         let atomic = uops_of(&table, &[0xf0, 0x48, 0x01, 0x03]);
         let slowest = atomic.iter().map(|uop| uop.latency).max();
         assert_eq!(slowest, Some(18));
+        // movdqu xmm0, [rbx] takes longer than mov rax, [rbx].
+        let latency = |bytes: &[u8]| uops_of(&table, bytes)[0].latency;
+        assert_eq!(latency(&[0xf3, 0x0f, 0x6f, 0x03]), 3);
+        assert_eq!(latency(&[0x48, 0x8b, 0x03]), 0);
+        // mov rax, [rbx + 8 * rcx]; mov rax, [rbx + rcx]
+        assert_eq!(latency(&[0x48, 0x8b, 0x04, 0xcb]), 1);
+        assert_eq!(latency(&[0x48, 0x8b, 0x04, 0x0b]), 0);
+        // lea rax, [rbx + rcx + 1]; lea rax, [rbx + 8 * rcx]
+        assert_eq!(latency(&[0x48, 0x8d, 0x44, 0x0b, 0x01]), 2);
+        assert_eq!(latency(&[0x48, 0x8d, 0x04, 0xcb]), 1);
     }
 
     /// Loads, computations and stores are operations of a simple machine.
@@ -474,7 +511,7 @@ mod tests {
         // A register set to zero waits for nothing; a comparison and its jump are two operations.
         assert_eq!(uops_of(&table, &[0x31, 0xc0])[0].reads, [UopRegister::NONE; 3]);
         let code: [&[u8]; 2] = [&[0x48, 0x39, 0xc8], &[0x74, 0x00]];
-        let made = table.translate(0, &code, 2, &mut Vec::new());
+        let made = table.translate(0, &code, LATENCIES, &mut Vec::new());
         assert_eq!([made[0].slots, made[1].slots], [1, 1]);
         let multiply = uops_of(&table, &[0x48, 0x0f, 0xaf, 0xc1]);
         assert_eq!(multiply[0].latency, 10);
@@ -505,7 +542,7 @@ mod tests {
         let table = table();
         let code: [&[u8]; 3] = [&[0x48, 0x39, 0xc8], &[0x74, 0x00], &[0x74, 0x00]];
         let mut uops = Vec::new();
-        let made = table.translate(0, &code, 18, &mut uops);
+        let made = table.translate(0, &code, LATENCIES, &mut uops);
         assert_eq!(made.iter().map(|it| it.slots).collect::<Vec<_>>(), [1, 0, 1]);
         assert_eq!(uops[0].ports, table.branch);
         assert_eq!(uops[0].reads.iter().filter(|it| **it != UopRegister::NONE).count(), 2);
@@ -521,7 +558,7 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let bytes = state.to_le_bytes();
             uops.clear();
-            let made = table.translate(0, &[&bytes[1..], &bytes], 18, &mut uops);
+            let made = table.translate(0, &[&bytes[1..], &bytes], LATENCIES, &mut uops);
             assert!(made[0].slots > 0 && usize::from(made[0].uops) <= MOST_UOPS);
             assert_eq!(made[0].uops + made[1].uops, uops.len() as u8);
         }

@@ -1,20 +1,23 @@
 //! Programs for the guest that need no library.
 //!
-//! Input: C source, which may include `bare.h`. Output: the program's bytes. The instructions that
-//! a guest executes between its marks are then known exactly.
+//! Input: C source, which may include `bare.h` and `timing.h`. Output: the program's bytes. The
+//! instructions that a guest executes between its marks are then known exactly.
 
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use guest::{GuestEnd, GuestOutcome};
 use std::process::Command;
 
-const HEADER: &str = include_str!("bare.h");
+const HEADERS: [(&str, &str); 2] =
+    [("bare.h", include_str!("bare.h")), ("timing.h", include_str!("timing.h"))];
 
 /// Compiles `source`. Errors call the program `name`.
 pub(crate) fn compile(name: &str, source: &str) -> Result<Vec<u8>> {
     let directory = tempfile::Builder::new().prefix("kernlane-bare-").tempdir()?;
     let (file, program) = (directory.path().join("program.c"), directory.path().join("program"));
-    std::fs::write(directory.path().join("bare.h"), HEADER)?;
+    for (header, text) in HEADERS {
+        std::fs::write(directory.path().join(header), text)?;
+    }
     std::fs::write(&file, source)?;
     let flags = ["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-o"];
     run(Command::new("cc").args(flags).arg(&program).arg(&file))

@@ -11,7 +11,7 @@
 mod on_trace;
 mod peer;
 
-use crate::bench_uml::children_user_seconds;
+use crate::processor::children_seconds;
 use anyhow::{Context, Result, ensure};
 use execution::machine;
 use host::recording::Recording;
@@ -172,9 +172,9 @@ fn compare(peer: &PeerCounts, own: &OwnCounts, on_trace: [u64; 4]) -> Result<()>
 
 /// The CPU time of a command in user mode. What it prints is dropped.
 fn seconds(command: &mut Command) -> Result<f64> {
-    let begun = children_user_seconds()?;
+    let begun = children_seconds()?[0];
     crate::run(command.stdout(Stdio::null()))?;
-    Ok(children_user_seconds()? - begun)
+    Ok(children_seconds()?[0] - begun)
 }
 
 /// Whether the configuration has the caches of the machine.

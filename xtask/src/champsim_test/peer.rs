@@ -3,7 +3,7 @@
 //! A miss that waits for a line which is already on its way is no miss here. Neither are accesses
 //! of the page walker, and lines that come from the level above (written back).
 
-use crate::bench_uml::children_user_seconds;
+use crate::processor::children_seconds;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(super) struct PeerCounts {
 /// The counts, and the CPU time in user mode in seconds.
 pub(super) fn run(champsim: &Path, trace: &Path, scratch: &Path) -> Result<(PeerCounts, f64)> {
     let json = scratch.join("champsim.json");
-    let begun = children_user_seconds()?;
+    let begun = children_seconds()?[0];
     let output = Command::new(champsim)
         .arg("--hide-heartbeat")
         .arg("--json")
@@ -33,7 +33,7 @@ pub(super) fn run(champsim: &Path, trace: &Path, scratch: &Path) -> Result<(Peer
         .arg(trace)
         .output()
         .with_context(|| format!("{}: ChampSim cannot be run", champsim.display()))?;
-    let seconds = children_user_seconds()? - begun;
+    let seconds = children_seconds()?[0] - begun;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     ensure!(output.status.success(), "ChampSim: {}\n{said}", output.status);

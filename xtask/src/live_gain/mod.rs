@@ -15,7 +15,7 @@ mod tables;
 
 use crate::live_test::{debian, make_tool};
 use anyhow::{Context, Result, ensure};
-use guest::{GuestKernel, RecordingRequest, Workload, record};
+use guest::{GuestKernel, RecordingRequest, Workload};
 use measure::{BenchmarkGain, MachineResults};
 use names::GuestReport;
 use std::path::{Path, PathBuf};
@@ -125,12 +125,7 @@ fn make(
         time_limit: Duration::from_secs(7200),
         force: false,
     };
-    let made = record::record(&request, None, &mut |_, _| {});
-    let guest = output.with_extension("guest");
-    if guest.is_dir() {
-        std::fs::remove_dir_all(&guest).with_context(|| format!("removing {}", guest.display()))?;
-    }
-    made.map(drop).with_context(|| output.display().to_string())
+    crate::recording::record(&request).map(drop)
 }
 
 fn measured(

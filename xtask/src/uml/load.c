@@ -1,13 +1,21 @@
 /*
  * The load of a kernel for User Mode Linux: few system calls with much work behind each. Its
  * system calls go through ptrace(2), which would hide the kernel's own code. Runs as init: load
- * WORD ROUNDS [stay], with WORD mmsg, uring, pktgen or all.
+ * WORD ROUNDS [stay], with WORD mmsg, uring, pktgen or all; or load serve.
  *
  * Compares everything that comes back. Prints "passed: WORD" or "failed: WHAT", and powers off.
  * With "stay" it prints "staying" when all passed, and sleeps until the kernel is ended from
  * outside.
+ *
+ * With "serve" it prints "ready". Then it runs a load for each line "WORD ROUNDS" of its input, and
+ * prints a line: slice, 1, the ticks of the time stamp counter, those of a chain before and behind,
+ * and 0 (`slice_cycles` in processor.rs).
+ *
+ * With "record" it runs every load twice, each time as in a slice of bench-uml, the second time
+ * between the marks 4 and 5, and all of that between the marks 1 and 2.
  */
 #include "bare.h"
+#include "timing.h"
 
 enum {
 	NR_READ = 0, NR_WRITE = 1, NR_OPEN = 2, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16,
@@ -96,7 +104,10 @@ static void aim_messages(void)
 	}
 }
 
-static void mmsg(long rounds)
+static long datagrams_in, datagrams_out;
+static ulong datagrams_sent, datagrams_received;
+
+static void mmsg_begin(void)
 {
 	static struct {
 		short family, port;
@@ -105,7 +116,6 @@ static void mmsg(long rounds)
 	} to = { 2, 0, 0x0100007f, 0 };
 	static int room = 8 << 20, size = sizeof(to);
 	long in = call(NR_SOCKET, 2, 2, 0, 0, 0, 0), out = call(NR_SOCKET, 2, 2, 0, 0, 0, 0);
-	ulong sent = 0, received = 0;
 
 	require(in >= 0 && out >= 0, "socket");
 	raise_loopback(in);
@@ -116,17 +126,24 @@ static void mmsg(long rounds)
 	require(call(NR_GETSOCKNAME, in, (long)&to, (long)&size, 0, 0, 0) == 0, "getsockname");
 	require(call(NR_CONNECT, out, (long)&to, sizeof(to), 0, 0, 0) == 0, "connect");
 	aim_messages();
+	datagrams_in = in;
+	datagrams_out = out;
+}
+
+static void mmsg(long rounds)
+{
 	for (long round = 0; round < rounds; round++) {
 		for (int i = 0; i < BATCH; i++)
-			payloads[i][0] = payloads[i][PAYLOAD / 8 - 1] = sent++;
-		require(call(NR_SENDMMSG, out, (long)messages, BATCH, 0, 0, 0) == BATCH, "sendmmsg");
+			payloads[i][0] = payloads[i][PAYLOAD / 8 - 1] = datagrams_sent++;
+		require(call(NR_SENDMMSG, datagrams_out, (long)messages, BATCH, 0, 0, 0) == BATCH, "sendmmsg");
 		for (int i = 0; i < BATCH; i++)
 			payloads[i][0] = payloads[i][PAYLOAD / 8 - 1] = ~0ul;
-		require(call(NR_RECVMMSG, in, (long)messages, BATCH, 0, 0, 0) == BATCH, "recvmmsg");
-		for (int i = 0; i < BATCH; i++, received++) {
+		require(call(NR_RECVMMSG, datagrams_in, (long)messages, BATCH, 0, 0, 0) == BATCH,
+			"recvmmsg");
+		for (int i = 0; i < BATCH; i++, datagrams_received++) {
 			require(messages[i].length == PAYLOAD, "a datagram's length");
-			require(payloads[i][0] == received &&
-				payloads[i][PAYLOAD / 8 - 1] == received,
+			require(payloads[i][0] == datagrams_received &&
+				payloads[i][PAYLOAD / 8 - 1] == datagrams_received,
 				"a datagram's contents");
 		}
 	}
@@ -174,14 +191,24 @@ static long file_of_chunks(void)
 	return fd;
 }
 
-static void uring(long rounds)
+static long chunks_file, ring;
+static byte *requests, *results;
+static struct submission *submissions;
+
+static void uring_begin(void)
 {
-	long file = file_of_chunks();
 	long fd = call(NR_IO_URING_SETUP, DEPTH, (long)parameters, 0, 0, 0, 0);
 	require(fd >= 0, "io_uring_setup");
 	/* struct io_uring_params: sq_off is at word 10, cq_off at word 20 */
-	byte *requests = ring_at(fd, 0), *results = ring_at(fd, 0x8000000);
-	struct submission *submissions = (struct submission *)ring_at(fd, 0x10000000);
+	requests = ring_at(fd, 0);
+	results = ring_at(fd, 0x8000000);
+	submissions = (struct submission *)ring_at(fd, 0x10000000);
+	chunks_file = file_of_chunks();
+	ring = fd;
+}
+
+static void uring(long rounds)
+{
 	volatile unsigned int *tail = (void *)(requests + parameters[11]);
 	unsigned int *array = (void *)(requests + parameters[16]);
 	unsigned int mask = *(unsigned int *)(requests + parameters[12]);
@@ -196,7 +223,7 @@ static void uring(long rounds)
 			int reads = i % 2;
 
 			s->code = reads ? 22 /* IORING_OP_READ */ : 0 /* IORING_OP_NOP */;
-			s->fd = reads ? file : -1;
+			s->fd = reads ? chunks_file : -1;
 			s->offset = reads ? i * CHUNK : 0;
 			s->address = reads ? (ulong)chunks[i] : 0;
 			s->length = reads ? CHUNK : 0;
@@ -205,7 +232,7 @@ static void uring(long rounds)
 			array[(*tail + i) & mask] = i;
 		}
 		*tail += DEPTH;
-		require(call(NR_IO_URING_ENTER, fd, DEPTH, DEPTH, 1, 0, 0) == DEPTH, "io_uring_enter");
+		require(call(NR_IO_URING_ENTER, ring, DEPTH, DEPTH, 1, 0, 0) == DEPTH, "io_uring_enter");
 		require(*end - *head == DEPTH, "the number of completions");
 		for (; *head != *end; *head += 1) {
 			struct completion *c = &completions[*head & cq_mask];
@@ -258,50 +285,151 @@ static int contains(const char *text, const char *part)
 	return 0;
 }
 
-static void pktgen(long rounds)
+#define DEVICE "/proc/net/pktgen/lo"
+
+static void pktgen_begin(void)
 {
-	static char said[4096];
-	const char *device = "/proc/net/pktgen/lo";
 	long fd = call(NR_SOCKET, 2, 2, 0, 0, 0, 0);
-	ulong packets = rounds * BATCH;
 
 	raise_loopback(fd);
+	call(NR_CLOSE, fd, 0, 0, 0, 0, 0);
 	call(NR_MOUNT, (long)"proc", (long)"/proc", (long)"proc", 0, 0, 0);
 	tell("/proc/net/pktgen/kpktgend_0", "rem_device_all");
 	tell("/proc/net/pktgen/kpktgend_0", "add_device lo");
-	tell(device, sentence("count ", packets));
-	tell(device, "delay 0");
-	tell(device, "pkt_size 60");
-	tell(device, "dst 127.0.0.1");
+	tell(DEVICE, "delay 0");
+	tell(DEVICE, "pkt_size 60");
+	tell(DEVICE, "dst 127.0.0.1");
+}
+
+static void pktgen(long rounds)
+{
+	static char said[4096];
+	ulong packets = rounds * BATCH;
+	long fd, n;
+
+	tell(DEVICE, sentence("count ", packets));
 	tell("/proc/net/pktgen/pgctrl", "start\n");
-	fd = call(NR_OPEN, (long)device, 0, 0, 0, 0, 0);
-	require(fd >= 0 && call(NR_READ, fd, (long)said, sizeof(said) - 1, 0, 0, 0) > 0,
-		"reading pktgen's result");
+	fd = call(NR_OPEN, (long)DEVICE, 0, 0, 0, 0, 0);
+	require(fd >= 0, "opening pktgen's result");
+	n = call(NR_READ, fd, (long)said, sizeof(said) - 1, 0, 0, 0);
+	require(n > 0, "reading pktgen's result");
+	said[n] = 0;
+	call(NR_CLOSE, fd, 0, 0, 0, 0, 0);
 	require(contains(said, sentence("pkts-sofar: ", packets)), said);
 	require(contains(said, "errors: 0"), said);
 }
 
-static void run(const char *wanted, const char *name, void (*load)(long), long rounds)
+static const struct {
+	const char *name;
+	void (*begin)(void);
+	void (*run)(long rounds);
+	long slice; /* rounds: LOADS in bench_uml/mod.rs; 0: it sleeps, and is no slice */
+} loads[] = {
+	{ "mmsg", mmsg_begin, mmsg, 4 },
+	{ "uring", uring_begin, uring, 16 },
+	{ "pktgen", pktgen_begin, pktgen, 0 },
+};
+
+enum { LOADS = sizeof(loads) / sizeof(loads[0]) };
+
+static void run(const char *wanted, long rounds)
 {
-	if (!same(wanted, name) && !same(wanted, "all"))
-		return;
+	for (int i = 0; i < LOADS; i++) {
+		if (!same(wanted, loads[i].name) && !same(wanted, "all"))
+			continue;
+		loads[i].begin();
+		loads[i].run(rounds);
+		print("passed: ");
+		print(loads[i].name);
+		print("\n");
+	}
+}
+
+static long number(const char *digit)
+{
+	long value = 0;
+
+	for (; *digit >= '0' && *digit <= '9'; digit++)
+		value = value * 10 + *digit - '0';
+	return value;
+}
+
+/* A slice of a load. */
+static void slice(void (*load)(long), long rounds)
+{
+	static char line[128];
+	ulong before = chain(), begun = ticks(), took, behind;
+	int at = 0;
+
 	load(rounds);
-	print("passed: ");
-	print(name);
-	print("\n");
+	took = ticks() - begun;
+	behind = chain();
+	const ulong numbers[] = { took, before, behind };
+
+	for (int i = 0; i < 3; i++)
+		for (const char *from = sentence(" ", numbers[i]); *from; from++)
+			line[at++] = *from;
+	line[at] = 0;
+	print("slice 1");
+	print(line);
+	print(" 0\n");
+}
+
+static void serve(void)
+{
+	static char line[64];
+
+	for (int i = 0; i < LOADS; i++)
+		loads[i].begin();
+	print("ready\n");
+	for (;;) {
+		long n = call(NR_READ, 0, (long)line, sizeof(line) - 1, 0, 0, 0), end = 0;
+
+		if (n <= 0)
+			power_off();
+		line[n] = 0;
+		while (line[end] && line[end] != ' ')
+			end++;
+		require(line[end] == ' ', "no line WORD ROUNDS came");
+		line[end] = 0;
+		for (int i = 0; i < LOADS; i++)
+			if (same(line, loads[i].name))
+				slice(loads[i].run, number(line + end + 1));
+	}
+}
+
+static void record(void)
+{
+	for (int i = 0; i < LOADS; i++) {
+		if (loads[i].slice == 0)
+			continue;
+		loads[i].begin();
+		loads[i].run(loads[i].slice);
+	}
+	MARK(1);
+	for (int i = 0; i < LOADS; i++) {
+		if (loads[i].slice == 0)
+			continue;
+		loads[i].run(loads[i].slice);
+		MARK(4);
+		loads[i].run(loads[i].slice);
+		MARK(5);
+	}
+	MARK(2);
+	print("passed: record\n");
+	power_off();
 }
 
 void start(ulong *stack)
 {
 	char **arguments = (char **)(stack + 1);
-	long rounds = 0;
 
+	if (stack[0] >= 2 && same(arguments[1], "serve"))
+		serve();
+	if (stack[0] >= 2 && same(arguments[1], "record"))
+		record();
 	require(stack[0] >= 3, "load WORD ROUNDS");
-	for (char *digit = arguments[2]; *digit; digit++)
-		rounds = rounds * 10 + *digit - '0';
-	run(arguments[1], "mmsg", mmsg, rounds);
-	run(arguments[1], "uring", uring, rounds);
-	run(arguments[1], "pktgen", pktgen, rounds);
+	run(arguments[1], number(arguments[2]));
 	if (stack[0] >= 4 && same(arguments[3], "stay")) {
 		print("staying\n");
 		for (;;)

@@ -3,8 +3,11 @@
 //! Input: the built tree. This module relinks the kernel and runs it. It kills a kernel that does
 //! not end.
 
+mod server;
+
 use crate::bare;
 use anyhow::{Context, Result, bail, ensure};
+pub(crate) use server::UmlServer;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,7 +46,7 @@ impl UmlGuest {
         let root = scratch.join("root");
         fs::create_dir_all(root.join("proc"))?;
         let program = root.join("load");
-        fs::write(&program, bare::compile("load", LOAD)?)?;
+        fs::write(&program, load()?)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
         Ok(UmlGuest { root })
     }
@@ -52,30 +55,42 @@ impl UmlGuest {
     pub(crate) fn boot(&self, kernel: &Path, load: &[&str]) -> Result<UmlProcess> {
         let console = self.root.with_file_name("console");
         let log = fs::File::create(&console)?;
-        let child = Command::new(kernel)
-            .args([
-                "mem=128M",
-                "con=none",
-                "con0=null,fd:1",
-                "ssl=none",
-                "root=/dev/root",
-                "rw",
-                "rootfstype=hostfs",
-                "init=/load",
-            ])
-            .arg(format!("rootflags={}", self.root.display()))
-            .arg("--")
-            .args(load)
-            // The C library in the kernel would register a restartable sequence, which the kernel's
-            // own threads do not have.
-            .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("{} cannot be run", kernel.display()))?;
+        let mut command = self.command(kernel, "con0=null,fd:1", load);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child =
+            command.spawn().with_context(|| format!("{} cannot be run", kernel.display()))?;
         Ok(UmlProcess { child, kernel: kernel.to_owned(), console })
     }
+
+    /// Boots a kernel that runs slices of loads when it is told to.
+    pub(crate) fn serve(&self, kernel: &Path) -> Result<UmlServer> {
+        UmlServer::new(self.command(kernel, "con0=fd:0,fd:1", &["serve"]))
+            .with_context(|| format!("{} cannot be run", kernel.display()))
+    }
+
+    fn command(&self, kernel: &Path, console: &str, load: &[&str]) -> Command {
+        let mut command = Command::new(kernel);
+        command.args(words(console, &self.root, load)).env(TUNABLES.0, TUNABLES.1);
+        command
+    }
+}
+
+/// The C library in the kernel would register a restartable sequence, which the kernel's own
+/// threads do not have.
+pub(crate) const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+
+/// The program that runs the loads.
+pub(crate) fn load() -> Result<Vec<u8>> {
+    bare::compile("load", LOAD)
+}
+
+/// The command line of a kernel whose root file system is the directory `root`.
+pub(crate) fn words(console: &str, root: &Path, load: &[&str]) -> Vec<String> {
+    let rootflags = format!("rootflags={}", root.display());
+    let words = ["mem=128M", "con=none", console, "ssl=none", "root=/dev/root", "rw"];
+    let words =
+        words.into_iter().chain(["rootfstype=hostfs", "init=/load", rootflags.as_str(), "--"]);
+    words.chain(load.iter().copied()).map(str::to_owned).collect()
 }
 
 /// A running kernel. Dropping this kills it.

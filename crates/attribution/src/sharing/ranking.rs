@@ -1,8 +1,8 @@
 //! The first pass: what coherence costs on each line.
 //!
 //! Input: a recording and a machine. Output: lines by cost, what each translation block asked for,
-//! and where slab objects were accessed. A line takes about 40 bytes. The map holds [`MOST_LINES`] lines at most; the cost of all others is
-//! one sum.
+//! and where slab objects were accessed. A line takes about 40 bytes. The map holds [`MOST_LINES`]
+//! lines at most; the cost of all others is one sum.
 
 use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
 use super::counts::RequestCosts;

@@ -27,6 +27,7 @@ pub(super) struct CoreText {
     reorder_buffer: SourcedInteger,
     loads: SourcedInteger,
     stores: SourcedInteger,
+    bound_ports: Option<Spanned<Sourced<bool>>>,
     scheduler: Vec<Spanned<SchedulerText>>,
     fetch: FetchText,
     prediction: PredictionText,
@@ -54,6 +55,7 @@ struct FetchText {
     bytes: SourcedInteger,
     queue: SourcedInteger,
     l1i_misses: SourcedInteger,
+    l1i_fill: Option<SourcedInteger>,
     uop_cache_entries: Option<SourcedInteger>,
     uop_cache_ways: Option<SourcedInteger>,
     uop_cache_slots: Option<SourcedInteger>,
@@ -72,6 +74,7 @@ struct PredictionText {
     return_stack: SourcedInteger,
     mispredict_penalty: SourcedInteger,
     resteer_penalty: SourcedInteger,
+    call_bubble: Option<SourcedInteger>,
 }
 
 #[derive(Deserialize)]
@@ -87,7 +90,13 @@ struct BtbText {
 #[serde(deny_unknown_fields)]
 struct MemoryText {
     l1d_latency: SourcedInteger,
+    vector_latency: Option<SourcedInteger>,
+    scaled_latency: Option<SourcedInteger>,
+    address_latency: Option<SourcedInteger>,
     forward_latency: SourcedInteger,
+    renamed_loads: Option<SourcedInteger>,
+    blocked_penalty: Option<SourcedInteger>,
+    stores_to_a_line: Option<SourcedInteger>,
     atomic_latency: SourcedInteger,
     l1d_misses: SourcedInteger,
     l2_misses: SourcedInteger,
@@ -174,6 +183,10 @@ impl MachineFileReader<'_> {
                 reorder_buffer: self.small(&core.reorder_buffer)?,
                 loads: self.small(&core.loads)?,
                 stores: self.small(&core.stores)?,
+                bound_ports: match &core.bound_ports {
+                    Some(bound) => *self.sourced(bound)?,
+                    None => false,
+                },
                 schedulers: self.schedulers(core, &table)?,
             },
             front_end: self.front_end(&core.fetch)?,
@@ -246,6 +259,7 @@ impl MachineFileReader<'_> {
             queue: self.small(&fetch.queue)?,
             uop_cache,
             l1i_misses: self.small(&fetch.l1i_misses)?,
+            l1i_fill: self.or(&fetch.l1i_fill, 0)?,
         })
     }
 
@@ -276,14 +290,22 @@ impl MachineFileReader<'_> {
             return_stack: self.small(&prediction.return_stack)?,
             mispredict_penalty: self.small(&prediction.mispredict_penalty)?,
             resteer_penalty: self.small(&prediction.resteer_penalty)?,
+            call_bubble: self.or(&prediction.call_bubble, 0)?,
         })
     }
 
     fn core_memory(&self, memory: &MemoryText) -> Result<CoreMemoryDescription> {
         let (entries, ways) = (&memory.second_tlb_entries, &memory.second_tlb_ways);
+        let l1d_latency = self.small(&memory.l1d_latency)?;
         Ok(CoreMemoryDescription {
-            l1d_latency: self.small(&memory.l1d_latency)?,
+            l1d_latency,
+            vector_latency: self.or(&memory.vector_latency, l1d_latency)?,
+            scaled_latency: self.or(&memory.scaled_latency, l1d_latency)?,
+            address_latency: self.or(&memory.address_latency, 1)?,
             forward_latency: self.small(&memory.forward_latency)?,
+            renamed_loads: self.or(&memory.renamed_loads, 0)?,
+            blocked_penalty: self.or(&memory.blocked_penalty, 0)?,
+            stores_to_a_line: self.or(&memory.stores_to_a_line, 1)?,
             atomic_latency: self.small(&memory.atomic_latency)?,
             l1d_misses: self.small(&memory.l1d_misses)?,
             l2_misses: self.small(&memory.l2_misses)?,
@@ -322,6 +344,11 @@ impl MachineFileReader<'_> {
     ) -> Result<CacheGeometry> {
         CacheGeometry::tlb(*self.sourced(entries)?, *self.sourced(ways)?, Replacement::Lru)
             .with_context(|| format!("{}: {what} cannot be built", self.at(entries)))
+    }
+
+    /// A number that fits 32 bits, or `missing`.
+    fn or(&self, number: &Option<SourcedInteger>, missing: u32) -> Result<u32> {
+        number.as_ref().map_or(Ok(missing), |number| self.small(number))
     }
 
     /// A number that fits 32 bits. Larger ones are outside of every range.

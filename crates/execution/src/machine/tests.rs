@@ -220,7 +220,7 @@ fn machines_of_today_have_a_core() {
     let golden = core("golden-cove").unwrap();
     assert_eq!((golden.window.reorder_buffer, golden.window.schedulers.len()), (512, 3));
     let zen = core("zen4").unwrap();
-    assert_eq!((zen.prediction.mispredict_penalty, zen.window.dispatch), (13, 6));
+    assert_eq!((zen.prediction.mispredict_penalty, zen.window.dispatch), (16, 6));
     assert_eq!(zen.fixed_data.l2, 30_000);
     assert_eq!(core("gracemont").unwrap().front_end.uop_cache, None);
     for name in ["golden-cove", "zen4", "gracemont", "simos-1996", "simos-1998", "pentium4"] {
@@ -270,9 +270,9 @@ fn impossible_cores_name_rule_and_line() {
         ),
         (
             "depth = { value = 9",
-            "depth = { value = 12",
+            "depth = { value = 15",
             core,
-            "[core] cannot be built: mispredict_penalty, 13",
+            "[core] cannot be built: mispredict_penalty, 16",
         ),
         ("[6, 16, 40", "[16, 6, 40", core, "[core] cannot be built: the histories of direction"),
         (

@@ -37,6 +37,7 @@ pub(crate) struct BranchUnit {
     targets: PathTargets,
     returns: ReturnStack,
     history: PathHistory,
+    call_bubble: u32,
 }
 
 impl BranchUnit {
@@ -48,6 +49,7 @@ impl BranchUnit {
             targets: PathTargets::new(&description.indirect),
             returns: ReturnStack::new(description.return_stack),
             history: PathHistory::new(),
+            call_bubble: description.call_bubble,
         }
     }
 
@@ -60,7 +62,8 @@ impl BranchUnit {
     }
 
     fn not_taken(&mut self, branch: &Branch) -> BranchOutcome {
-        let known = self.levels.last().is_some_and(|(level, _)| level.holds(branch.at));
+        let known =
+            self.levels.last().is_some_and(|(level, _)| level.holds(level.folded(branch.at)));
         if known
             && branch.kind == BranchKind::Conditional
             && self.direction.predicts(branch.at, false)
@@ -73,11 +76,15 @@ impl BranchUnit {
     fn taken(&mut self, branch: &Branch, target: CodeAddr) -> BranchOutcome {
         let mut held = None;
         for (level, bubble) in &mut self.levels {
-            let found = level.taken(branch.at, target);
+            let found = level.taken(level.folded(branch.at), target);
             held = held.or_else(|| found.map(|target| (target, *bubble)));
         }
+        let more = match branch.kind {
+            BranchKind::Jump | BranchKind::Conditional => 0,
+            _ => self.call_bubble,
+        };
         let found = match held {
-            Some((_, bubble)) => BranchOutcome::Followed { bubble },
+            Some((_, bubble)) => BranchOutcome::Followed { bubble: bubble + more },
             None => BranchOutcome::Resteered,
         };
         let unless_wrong = |wrong: bool, failure| match wrong {
@@ -137,6 +144,7 @@ mod tests {
             return_stack: 2,
             mispredict_penalty: 10,
             resteer_penalty: 5,
+            call_bubble: 0,
         })
     }
 
@@ -159,6 +167,35 @@ mod tests {
         assert_eq!([10, 10].map(&mut jump), [Followed { bubble: 2 }, Followed { bubble: 0 }]);
         // Five jumps do not fit into four entries.
         assert_eq!([30, 40, 50, 20].map(&mut jump), [Resteered; 4]);
+    }
+
+    #[test]
+    fn calls_returns_and_indirect_branches_take_more_cycles() {
+        let mut unit = unit();
+        unit.call_bubble = 1;
+        let kinds = [BranchKind::Jump, BranchKind::Call, BranchKind::IndirectJump];
+        let second = kinds.map(|kind| {
+            unit.branch(&branch(kind, 10, 50, true));
+            unit.branch(&branch(kind, 10, 50, true))
+        });
+        assert_eq!(second, [0, 1, 1].map(|bubble| Followed { bubble }));
+    }
+
+    #[test]
+    fn jumps_at_multiples_of_16_bytes_use_all_sets() {
+        let mut unit = unit();
+        for (entries, ways) in [(256, 4), (1536, 6), (7168, 7)] {
+            let geometry = CacheGeometry::tlb(entries, ways, Replacement::Lru).unwrap();
+            unit.levels = vec![(TargetBuffer::new(geometry), 0)];
+            let mut jumps = |from: u64| {
+                let found = (from..from + entries)
+                    .map(|n| unit.branch(&branch(BranchKind::Jump, 0x40_0000 + 16 * n, 100, true)));
+                found.filter(|outcome| *outcome == Resteered).count() as u64
+            };
+            assert_eq!([jumps(0), jumps(0)], [entries, 0]);
+            // One jump more is too much for one set.
+            assert_eq!(jumps(1), 1);
+        }
     }
 
     #[test]

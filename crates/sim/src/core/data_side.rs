@@ -10,7 +10,7 @@ use super::description::{CoreDescription, FixedData};
 use super::in_flight::InFlight;
 use super::levels::{Levels, Source};
 use super::prefetch::Strides;
-use super::stores::{StoredData, Stores};
+use super::stores::{RenamedLoads, StoredData, Stores};
 use super::translation::{FirstTlb, SecondTlb, Translated};
 use super::uop::DataAccess;
 use crate::access::CacheAccess;
@@ -32,6 +32,17 @@ pub(crate) struct DataReady {
     pub cycle: u64,
     /// The L1D lacked it.
     pub missed: bool,
+}
+
+/// A load whose address the stream gives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load<'a> {
+    pub access: &'a DataAccess,
+    /// The instruction.
+    pub site: u32,
+    /// The cycle in which the address is known.
+    pub now: u64,
+    pub dispatched: u64,
 }
 
 /// Spreads the loads of a stream without data accesses over the levels.
@@ -73,6 +84,9 @@ pub(crate) struct DataSide {
     coming: InFlight,
     latency: u64,
     forward: u64,
+    /// Cycles that a load waits behind the stores that hold parts of its data.
+    blocked: u64,
+    renamed: RenamedLoads,
     tlb: Option<FirstTlb>,
     strides: Strides,
     next_line: bool,
@@ -88,11 +102,13 @@ impl DataSide {
             coming: InFlight::new(core.memory.l1d_misses),
             latency: core.memory.l1d_latency.into(),
             forward: core.memory.forward_latency.into(),
+            blocked: core.memory.blocked_penalty.into(),
+            renamed: RenamedLoads::new(core.memory.renamed_loads),
             tlb: memory.dtlb.map(|geometry| FirstTlb::new(geometry, false)),
             strides: Strides::new(core.memory.stride_entries),
             next_line: core.memory.next_line,
             fixed: FixedLoads::new(&core.fixed_data, memory),
-            stores: Stores::new(core.window.stores),
+            stores: Stores::new(core.window.stores, core.memory.stores_to_a_line),
         }
     }
 
@@ -115,24 +131,27 @@ impl DataSide {
         DataReady { cycle, missed: true }
     }
 
-    /// A load by the instruction `site`, whose address is known in `now`.
+    /// When the data of a load can be used.
     pub(super) fn load(
         &mut self,
-        access: &DataAccess,
-        site: u32,
-        now: u64,
+        load: &Load<'_>,
         shared: &mut SharedMemory,
         counters: &mut CoreCounters,
     ) -> DataReady {
+        let Load { access, site, now, dispatched } = *load;
         counters.loads += 1;
         let (mut start, walked) = self.translate(access.page, now, shared, counters);
         match self.stores.load(access.physical.0, access.size, start) {
             StoredData::Absent => {}
-            StoredData::Forwarded(data) => {
+            StoredData::Forwarded { data, between } => {
                 counters.forwarded += 1;
-                return DataReady { cycle: start.max(data) + self.forward, missed: false };
+                let cycle = match self.renamed.predicts(site, between) {
+                    true => data.value.max(dispatched),
+                    false => start.max(data.known) + self.forward,
+                };
+                return DataReady { cycle, missed: false };
             }
-            StoredData::Blocked(written) => start = start.max(written),
+            StoredData::Blocked(written) => start = start.max(written + self.blocked),
         }
         let mut ready = self.lines(access, start, shared, counters);
         ready.missed |= walked;
@@ -247,6 +266,7 @@ fn count_source(source: Source, counters: &mut CoreCounters) {
 mod tests {
     use super::*;
     use crate::core::examples;
+    use crate::core::stores::StoreData;
     use crate::line::Mode;
 
     fn sides(core: &CoreDescription) -> (DataSide, SharedMemory) {
@@ -270,24 +290,34 @@ mod tests {
         }
     }
 
+    fn load(
+        side: &mut DataSide,
+        addr: u64,
+        now: u64,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) -> DataReady {
+        side.load(&Load { access: &at(addr), site: 1, now, dispatched: now }, shared, counters)
+    }
+
     /// Latencies of the example: L1D 5, L2 15, memory 100; TLB 7, walk 20; two misses at once.
     #[test]
     fn each_level_has_its_latency() {
         let (mut side, mut shared) = sides(&examples::core());
         let mut counters = CoreCounters::default();
-        let mut load = |addr, now| {
-            let ready = side.load(&at(addr), 1, now, &mut shared, &mut counters);
+        let mut latency = |addr, now| {
+            let ready = load(&mut side, addr, now, &mut shared, &mut counters);
             (ready.cycle - now, ready.missed)
         };
         // The walk takes 27, then memory 100.
-        assert_eq!(load(0, 0), (127, true));
+        assert_eq!(latency(0, 0), (127, true));
         // The line is on its way.
-        assert_eq!(load(8, 20), (107, true));
-        assert_eq!(load(8, 200), (5, false));
-        assert_eq!(load(64, 300), (100, true));
+        assert_eq!(latency(8, 20), (107, true));
+        assert_eq!(latency(8, 200), (5, false));
+        assert_eq!(latency(64, 300), (100, true));
         // Two misses are on their way until 400 and 402. The third waits for the first.
-        assert_eq!(load(128, 302), (100, true));
-        assert_eq!(load(192, 304), (400 - 304 + 100, true));
+        assert_eq!(latency(128, 302), (100, true));
+        assert_eq!(latency(192, 304), (400 - 304 + 100, true));
         assert_eq!((counters.loads, counters.l1d_misses, counters.dtlb_walks), (6, 4, 1));
     }
 
@@ -297,9 +327,9 @@ mod tests {
         let (mut side, mut shared) = sides(&examples::core());
         let mut counters = CoreCounters::default();
         for (step, addr) in [0, 128, 256].into_iter().enumerate() {
-            side.load(&at(addr), 1, 1000 * step as u64, &mut shared, &mut counters);
+            load(&mut side, addr, 1000 * step as u64, &mut shared, &mut counters);
         }
-        let ready = side.load(&at(0), 1, 9000, &mut shared, &mut counters);
+        let ready = load(&mut side, 0, 9000, &mut shared, &mut counters);
         assert_eq!((ready.cycle, ready.missed), (9015, true));
         assert_eq!((counters.l1d_misses, counters.l2_data_misses), (4, 3));
     }
@@ -308,11 +338,41 @@ mod tests {
     fn loads_take_the_data_of_stores() {
         let (mut side, mut shared) = sides(&examples::core());
         let mut counters = CoreCounters::default();
-        side.load(&at(0), 1, 0, &mut shared, &mut counters);
-        side.stores.store(Some((0, 8)), 205, 220, 0);
-        let ready = side.load(&at(0), 1, 202, &mut shared, &mut counters);
+        load(&mut side, 0, 0, &mut shared, &mut counters);
+        side.stores.store(Some((0, 8)), StoreData { known: 205, value: 203 }, 220, 0);
+        let ready = load(&mut side, 0, 202, &mut shared, &mut counters);
         // Forwarding takes 4 cycles.
         assert_eq!((ready.cycle, counters.forwarded), (209, 1));
+    }
+
+    #[test]
+    fn a_renamed_load_has_the_register_of_the_store() {
+        let mut core = examples::core();
+        core.memory.renamed_loads = 16;
+        let (mut side, mut shared) = sides(&core);
+        let mut counters = CoreCounters::default();
+        load(&mut side, 0, 0, &mut shared, &mut counters);
+        let cycles: Vec<u64> = (1..6)
+            .map(|round| {
+                let now = 1000 * round;
+                let data = StoreData { known: now + 12, value: now + 11 };
+                side.stores.store(Some((0, 8)), data, now + 20, 0);
+                load(&mut side, 0, now + 2, &mut shared, &mut counters).cycle - now
+            })
+            .collect();
+        assert_eq!(cycles, [16, 16, 16, 16, 11]);
+    }
+
+    #[test]
+    fn a_load_of_more_than_the_store_waits() {
+        let mut core = examples::core();
+        core.memory.blocked_penalty = 10;
+        let (mut side, mut shared) = sides(&core);
+        let mut counters = CoreCounters::default();
+        load(&mut side, 0, 0, &mut shared, &mut counters);
+        side.stores.store(Some((0, 4)), StoreData { known: 205, value: 204 }, 220, 0);
+        // Written in 221.
+        assert_eq!(load(&mut side, 0, 202, &mut shared, &mut counters).cycle, 221 + 10 + 5);
     }
 
     /// One load in 4 from the L2, one in 8 from memory: in 8 loads, two and one.
@@ -337,8 +397,8 @@ mod tests {
         core.memory.next_line = true;
         let (mut side, mut shared) = sides(&core);
         let mut counters = CoreCounters::default();
-        side.load(&at(0), 1, 0, &mut shared, &mut counters);
-        let ready = side.load(&at(64), 1, 500, &mut shared, &mut counters);
+        load(&mut side, 0, 0, &mut shared, &mut counters);
+        let ready = load(&mut side, 64, 500, &mut shared, &mut counters);
         assert_eq!((ready.cycle, ready.missed, counters.l1d_prefetches), (505, false, 1));
     }
 }

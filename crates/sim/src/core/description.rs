@@ -48,6 +48,8 @@ pub struct WindowDescription {
     pub loads: u32,
     /// The entries of the store queue.
     pub stores: u32,
+    /// Whether a uop is bound to one of its ports when it is dispatched.
+    pub bound_ports: bool,
     /// The schedulers. A uop goes to the first one with a port for it.
     pub schedulers: Vec<SchedulerDescription>,
 }
@@ -81,6 +83,8 @@ pub struct FrontEndDescription {
     pub uop_cache: Option<UopCacheDescription>,
     /// The lines that the L1I waits for at once.
     pub l1i_misses: u32,
+    /// Cycles from one request of the L1I to the next one, at least.
+    pub l1i_fill: u32,
 }
 
 /// A uop cache. An entry holds slots of one line of the L1I.
@@ -112,6 +116,9 @@ pub struct PredictionDescription {
     pub mispredict_penalty: u32,
     /// Cycles without a uop when the decoder finds a branch that no target buffer had.
     pub resteer_penalty: u32,
+    /// Cycles without a fetch target behind a call, a return or an indirect branch, more than those
+    /// of the target buffer that has it.
+    pub call_bubble: u32,
 }
 
 /// A level of branch target buffers.
@@ -128,8 +135,20 @@ pub struct TargetLevel {
 pub struct CoreMemoryDescription {
     /// Cycles from a load that hits the L1D to its use.
     pub l1d_latency: u32,
+    /// The same for a load into a vector register.
+    pub vector_latency: u32,
+    /// The same for a load whose index is scaled.
+    pub scaled_latency: u32,
+    /// Cycles to compute an address of three parts, without a load.
+    pub address_latency: u32,
     /// Cycles from a load to its use when an earlier store has the data.
     pub forward_latency: u32,
+    /// The loads whose store is predicted, so that they take no time: a power of two; 0: none.
+    pub renamed_loads: u32,
+    /// Cycles that a load waits, after the stores that have parts of its data are written.
+    pub blocked_penalty: u32,
+    /// The stores to one line that are written to the L1D in a cycle.
+    pub stores_to_a_line: u32,
     /// Cycles from the operands of an atomic read-modify-write to its result, the load not counted.
     pub atomic_latency: u32,
     /// The lines that the L1D waits for at once.
@@ -223,10 +242,11 @@ impl CoreDescription {
             }
         }
         let (l1d, next) = (self.memory.l1d_latency, latencies.l2 as u32);
-        match l1d >= next {
-            true => Err(CoreError::L1dLatency { l1d, next }),
-            false => Ok(()),
+        if l1d >= next {
+            return Err(CoreError::L1dLatency { l1d, next });
         }
+        range("vector_latency", self.memory.vector_latency, l1d, 1000)?;
+        range("scaled_latency", self.memory.scaled_latency, l1d, 1000)
     }
 
     fn check_window(&self) -> Result<(), CoreError> {
@@ -264,6 +284,7 @@ impl CoreDescription {
         range("fetch_bytes", front.fetch_bytes, 15, 256)?;
         range("queue", front.queue, self.window.dispatch, 4096)?;
         range("l1i_misses", front.l1i_misses, 1, 256)?;
+        range("l1i_fill", front.l1i_fill, 0, 100)?;
         if let Some(cache) = &front.uop_cache {
             range("the slots of an entry of the uop cache", cache.slots, 1, 64)?;
             range("the width of the uop cache", cache.width, 1, 64)?;
@@ -293,6 +314,7 @@ impl CoreDescription {
         range("return_stack", prediction.return_stack, 1, 4096)?;
         range("mispredict_penalty", prediction.mispredict_penalty, 1, 1000)?;
         range("resteer_penalty", prediction.resteer_penalty, 1, 1000)?;
+        range("call_bubble", prediction.call_bubble, 0, 100)?;
         let (penalty, depth) = (prediction.mispredict_penalty, self.front_end.depth);
         match penalty < depth + 2 {
             true => Err(CoreError::ShortPenalty { penalty, depth }),
@@ -303,7 +325,13 @@ impl CoreDescription {
     fn check_memory(&self) -> Result<(), CoreError> {
         let memory = &self.memory;
         range("l1d_latency", memory.l1d_latency, 1, 1000)?;
+        range("address_latency", memory.address_latency, 1, 100)?;
         range("forward_latency", memory.forward_latency, 1, 1000)?;
+        if memory.renamed_loads > 0 {
+            table("renamed_loads", memory.renamed_loads)?;
+        }
+        range("blocked_penalty", memory.blocked_penalty, 0, 1000)?;
+        range("stores_to_a_line", memory.stores_to_a_line, 1, 16)?;
         range("atomic_latency", memory.atomic_latency, 1, 1000)?;
         range("l1d_misses", memory.l1d_misses, 1, 256)?;
         range("l2_misses", memory.l2_misses, 1, 256)?;

@@ -44,6 +44,7 @@ pub(crate) fn core() -> CoreDescription {
             reorder_buffer: 16,
             loads: 8,
             stores: 8,
+            bound_ports: false,
             schedulers: vec![SchedulerDescription { entries: 8, ports: 0b1111 }],
         },
         front_end: FrontEndDescription {
@@ -55,6 +56,7 @@ pub(crate) fn core() -> CoreDescription {
             queue: 8,
             uop_cache: None,
             l1i_misses: 2,
+            l1i_fill: 0,
         },
         prediction: PredictionDescription {
             base_entries: 64,
@@ -64,6 +66,7 @@ pub(crate) fn core() -> CoreDescription {
             return_stack: 4,
             mispredict_penalty: 12,
             resteer_penalty: 7,
+            call_bubble: 0,
         },
         memory: memory(),
         fixed_data: FixedData::default(),
@@ -74,7 +77,13 @@ pub(crate) fn core() -> CoreDescription {
 pub(crate) fn memory() -> CoreMemoryDescription {
     CoreMemoryDescription {
         l1d_latency: 5,
+        vector_latency: 5,
+        scaled_latency: 5,
+        address_latency: 1,
         forward_latency: 4,
+        renamed_loads: 0,
+        blocked_penalty: 0,
+        stores_to_a_line: 1,
         atomic_latency: 18,
         l1d_misses: 2,
         l2_misses: 4,

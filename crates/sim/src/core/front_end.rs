@@ -63,6 +63,9 @@ pub(crate) struct FrontEnd {
     uop_cache: Option<UopCache>,
     l1i: Cache,
     coming: InFlight,
+    fill: u64,
+    /// No line is requested before this cycle.
+    next_fill: u64,
     tlb: Option<FirstTlb>,
     /// The cycle in which the present target was predicted.
     pub predicted: u64,
@@ -113,6 +116,8 @@ impl FrontEnd {
             }),
             l1i: Cache::new(l1i),
             coming: InFlight::new(front.l1i_misses),
+            fill: front.l1i_fill.into(),
+            next_fill: 0,
             tlb: itlb.map(|geometry| FirstTlb::new(geometry, true)),
             predicted: 0,
             restart: 0,
@@ -222,7 +227,9 @@ impl FrontEnd {
         if self.l1i.access(run.line) == CacheAccess::Hit {
             return self.coming.there(run.line, asks);
         }
-        let (arrives, source) = shared.levels.request(run.physical, self.coming.free(asks));
+        let asks = self.coming.free(asks).max(self.next_fill);
+        self.next_fill = asks + self.fill;
+        let (arrives, source) = shared.levels.request(run.physical, asks);
         self.coming.begin(run.line, arrives);
         counters.l1i_misses += 1;
         counters.l2_instruction_misses += u64::from(source > Source::L2);
@@ -369,6 +376,17 @@ mod tests {
         // In the cache: they follow at full speed.
         assert_eq!(fetching.line(0, 4), [205, 205, 206, 206]);
         assert_eq!(fetching.counters.l1i_misses, 3);
+    }
+
+    #[test]
+    fn lines_come_one_after_the_other() {
+        let mut fetching = Fetching::new();
+        fetching.front.fill = 7;
+        // Predicted in 1 and 2; the second is requested in 8.
+        assert_eq!(fetching.line(0, 1), [104]);
+        assert_eq!(fetching.line(1, 1), [111]);
+        // In the cache: no request, and the second instruction of the cycle.
+        assert_eq!(fetching.line(0, 1), [111]);
     }
 
     #[test]

@@ -98,6 +98,9 @@ impl Folded {
         let turned = (self.value << self.turn | self.value >> (self.bits - self.turn)) & self.mask;
         let mut value = turned ^ self.leaving[leaving as usize & 3];
         let mut footprint = footprint & self.seen;
+        // Two parts have the whole footprint, unless the number is very short.
+        value ^= (footprint ^ footprint >> self.bits) & self.mask;
+        footprint = footprint.checked_shr(2 * self.bits).unwrap_or(0);
         while footprint != 0 {
             value ^= footprint & self.mask;
             footprint >>= self.bits;

@@ -310,8 +310,8 @@ impl Stage<'_> {
         let mut complete = 0;
         let mut restart = None;
         while !uops.is_empty() {
-            let slot = uops[1..].iter().position(|uop| uop.begins_slot);
-            let (now, later) = uops.split_at(slot.map_or(uops.len(), |more| more + 1));
+            let more = uops[1..].iter().take_while(|uop| !uop.begins_slot).count();
+            let (now, later) = uops.split_at(more + 1);
             uops = later;
             self.dispatch(now, delivered);
             for uop in now {

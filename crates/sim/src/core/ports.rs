@@ -5,8 +5,10 @@
 //! executes out of order. The order in time is not walked: a calendar of coming cycles holds the
 //! busy ports of each.
 //!
-//! Of the free ports a uop takes the one with the highest number. Tables number the ports that only
-//! execute common uops last, so that they keep free what few ports can do.
+//! In some processors a uop is bound to one of its ports when it is dispatched, and waits for that
+//! one; then its ports take turns. In others it takes any free port: the one with the highest
+//! number. Tables number the ports that only execute common uops last, so that they keep free what
+//! few ports can do.
 
 /// The cycles in the calendar. Uops of one window begin at most so far apart, except in long chains
 /// of misses; a uop further ahead finds its ports free.
@@ -21,17 +23,33 @@ pub(crate) struct Ports {
     calendar: Box<[u64; CALENDAR]>,
     /// The cycle from which each unit is free.
     units: [u64; UNITS],
+    /// A uop is bound to one of its ports when it is dispatched.
+    bound: bool,
+    /// By the lowest port of a uop: the port that was taken last.
+    last: [u8; 16],
 }
 
 impl Ports {
-    pub(super) fn new() -> Ports {
-        Ports { calendar: Box::new([0; CALENDAR]), units: [0; UNITS] }
+    /// `bound`: a uop is bound to one of its ports when it is dispatched.
+    pub(super) fn new(bound: bool) -> Ports {
+        Ports { calendar: Box::new([0; CALENDAR]), units: [0; UNITS], bound, last: [0; 16] }
+    }
+
+    /// The port that a uop is bound to: its ports take turns.
+    #[inline]
+    fn bind(&mut self, ports: u16) -> u16 {
+        let last = &mut self.last[ports.trailing_zeros() as usize & 15];
+        let behind = ports & !((2_u16 << *last).wrapping_sub(1));
+        let next = if behind != 0 { behind } else { ports };
+        *last = next.trailing_zeros() as u8 & 15;
+        1 << *last
     }
 
     /// Begins a uop on one of `ports` (at least one) in the first possible cycle from `earliest`
     /// on. Returns the cycle.
     #[inline]
     pub(super) fn begin(&mut self, ports: u16, earliest: u64) -> u64 {
+        let ports = if self.bound { self.bind(ports) } else { ports };
         let mut cycle = earliest;
         loop {
             let entry = &mut self.calendar[cycle as usize % CALENDAR];
@@ -66,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_port_begins_one_uop_a_cycle() {
-        let mut ports = Ports::new();
+        let mut ports = Ports::new(false);
         // Two ports: three uops need two cycles.
         assert_eq!([0; 3].map(|_| ports.begin(0b11, 5)), [5, 5, 6]);
         // Port 1 took 5 and 6, port 0 took 5.
@@ -79,8 +97,19 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_uop_waits_for_its_port() {
+        let mut ports = Ports::new(true);
+        // Ports 1, 2 and 1 in turn; the third waits though port 2 is free in 6.
+        assert_eq!([0; 3].map(|_| ports.begin(0b110, 5)), [5, 5, 6]);
+        assert_eq!(ports.begin(0b110, 6), 6);
+        assert_eq!(ports.begin(0b110, 6), 7);
+        // Port 15 is the last.
+        assert_eq!([0; 2].map(|_| ports.begin(1 << 15, 9)), [9, 10]);
+    }
+
+    #[test]
     fn a_unit_is_kept() {
-        let mut ports = Ports::new();
+        let mut ports = Ports::new(false);
         let starts = [0; 3].map(|_| ports.begin_on_unit(0b1, 0, 2, 6));
         assert_eq!(starts, [0, 6, 12]);
         // The port itself is free in between.

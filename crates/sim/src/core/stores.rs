@@ -3,8 +3,15 @@
 //!
 //! Stores are written to the L1D in program order, one in a cycle, when they have retired and their
 //! line is there. Until then a load of the same bytes takes them from the queue. A load that needs
-//! bytes of the store and others waits until the store is written. No load overtakes a store of the
-//! same bytes: the processor's prediction of such pairs is assumed perfect.
+//! bytes of the store and others, or bytes of two stores, waits until they are written (Intel,
+//! "64 and IA-32 Architectures Optimization Reference Manual", 248966, store forwarding: all data
+//! come from one store). No load overtakes a store of the same bytes: the processor's prediction of
+//! such pairs is assumed perfect.
+//!
+//! Processors also predict from which store a load takes its data, by the stores between the two
+//! (AMD, "Security Analysis of AMD Predictive Store Forwarding", 2021; Intel, "Fast Store
+//! Forwarding Predictor"). Then the load's data are known when those of the store are.
+//! [`RenamedLoads`] are such loads.
 
 use super::ring::Ring;
 
@@ -18,10 +25,28 @@ struct Piece {
     number: u64,
     /// The bytes that were written, one bit each.
     bytes: u8,
-    /// The cycle in which the data are known.
-    data: u64,
+    /// Of these, the bytes of the last store.
+    latest: u8,
+    data: StoreData,
+    /// The number of the last store.
+    store: u64,
     /// The cycle in which the L1D has them.
     written: u64,
+}
+
+/// When the data of a store are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoreData {
+    /// The cycle in which the store queue has them.
+    pub known: u64,
+    /// The cycle in which their register is known.
+    pub value: u64,
+}
+
+impl StoreData {
+    fn max(self, other: StoreData) -> StoreData {
+        StoreData { known: self.known.max(other.known), value: self.value.max(other.value) }
+    }
 }
 
 /// What a load finds in the store queue.
@@ -29,25 +54,53 @@ struct Piece {
 pub(crate) enum StoredData {
     /// Nothing: the cache has the data.
     Absent,
-    /// All bytes, known from this cycle on.
-    Forwarded(u64),
+    /// All bytes. `between`: the number of stores between the store and the load.
+    Forwarded { data: StoreData, between: u64 },
     /// A part of the bytes. The cache has all from this cycle on.
     Blocked(u64),
 }
 
+/// log2 of the bytes in a line that stores are written to together.
+const LINE: u32 = 6;
+/// No address has this line.
+const NO_LINE: u64 = u64::MAX;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Stores {
     pieces: Vec<Piece>,
-    /// The cycle in which the last store was written.
+    /// The number of stores so far.
+    count: u64,
+    /// The cycle in which the last store was written, its line, and how many stores were written in
+    /// that cycle.
     last: u64,
+    last_line: u64,
+    in_last: u32,
+    /// The stores to one line that are written in a cycle.
+    in_a_cycle: u32,
     /// The cycles in which the stores of the queue were written.
     written: Ring<u64>,
 }
 
 impl Stores {
-    pub(super) fn new(entries: u32) -> Stores {
-        let none = Piece { number: u64::MAX, bytes: 0, data: 0, written: 0 };
-        Stores { pieces: vec![none; PIECES], last: 0, written: Ring::new(entries, 0) }
+    /// `in_a_cycle`: the stores to one line that are written in a cycle.
+    pub(super) fn new(entries: u32, in_a_cycle: u32) -> Stores {
+        let none = Piece {
+            number: u64::MAX,
+            bytes: 0,
+            latest: 0,
+            data: StoreData::default(),
+            store: 0,
+            written: 0,
+        };
+        Stores {
+            pieces: vec![none; PIECES],
+            count: 0,
+            last: 0,
+            last_line: NO_LINE,
+            in_last: 0,
+            in_a_cycle,
+            written: Ring::new(entries, 0),
+        }
     }
 
     /// The cycle from which the queue has room for the next store.
@@ -61,26 +114,41 @@ impl Stores {
     pub(super) fn store(
         &mut self,
         at: Option<(u64, u8)>,
-        data: u64,
+        data: StoreData,
         retires: u64,
         line: u64,
     ) -> u64 {
-        let written = (self.last + 1).max(retires + 1).max(line);
-        self.last = written;
+        let number = at.map_or(NO_LINE, |(addr, _)| addr >> LINE);
+        let written = self.write(number, (retires + 1).max(line));
+        self.count += 1;
         self.written.push(written);
         let Some((addr, size)) = at else { return written };
+        let store = self.count;
         for (number, bytes) in pieces(addr, size) {
             let piece = &mut self.pieces[number as usize % PIECES];
             *piece = match piece.number == number && piece.written > retires {
                 true => Piece {
                     number,
                     bytes: piece.bytes | bytes,
+                    latest: bytes,
                     data: piece.data.max(data),
+                    store,
                     written,
                 },
-                false => Piece { number, bytes, data, written },
+                false => Piece { number, bytes, latest: bytes, data, store, written },
             };
         }
+        written
+    }
+
+    /// Writes a store to a line, in `from` at the earliest. Returns the cycle.
+    #[inline]
+    fn write(&mut self, line: u64, from: u64) -> u64 {
+        let joins = line == self.last_line && line != NO_LINE && self.in_last < self.in_a_cycle;
+        let first = if joins { self.last } else { self.last + 1 };
+        let written = first.max(from);
+        self.in_last = if written == self.last { self.in_last + 1 } else { 1 };
+        (self.last, self.last_line) = (written, line);
         written
     }
 
@@ -90,22 +158,67 @@ impl Stores {
         if now >= self.last {
             return StoredData::Absent;
         }
-        let (mut found, mut missing, mut data, mut written) = (false, false, 0, 0);
+        let (mut found, mut missing, mut written) = (false, false, 0);
+        let (mut data, mut store) = (StoreData::default(), 0);
         for (number, bytes) in pieces(addr, size) {
             let piece = &self.pieces[number as usize % PIECES];
             let here = piece.number == number && piece.written > now && piece.bytes & bytes != 0;
             if here {
+                // Of the last store and of an earlier one.
+                missing |= piece.latest & bytes != 0 && !piece.latest & bytes != 0;
+                missing |= found && piece.store != store;
                 found = true;
                 data = data.max(piece.data);
+                store = store.max(piece.store);
                 written = written.max(piece.written);
             }
             missing |= !here || piece.bytes & bytes != bytes;
         }
         match (found, missing) {
             (false, _) => StoredData::Absent,
-            (true, false) => StoredData::Forwarded(data),
+            (true, false) => StoredData::Forwarded { data, between: self.count - store },
             (true, true) => StoredData::Blocked(written),
         }
+    }
+}
+
+/// The loads whose stores are predicted, each by its instruction. One that took its data from the
+/// store at the same distance [`SURE`] times in a row is renamed.
+#[derive(Clone, Debug)]
+pub(crate) struct RenamedLoads {
+    table: Vec<RenamedLoad>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct RenamedLoad {
+    site: u32,
+    between: u64,
+    /// How often that was right, up to [`SURE`].
+    sure: u8,
+}
+
+/// How often the distance must repeat.
+const SURE: u8 = 3;
+
+impl RenamedLoads {
+    /// `entries`: a power of two, or 0: no load is renamed.
+    pub(super) fn new(entries: u32) -> RenamedLoads {
+        RenamedLoads { table: vec![RenamedLoad::default(); entries as usize] }
+    }
+
+    /// The load of the instruction `site` takes the data of the store that has `between` others
+    /// behind it. Whether that was predicted.
+    #[inline]
+    pub(super) fn predicts(&mut self, site: u32, between: u64) -> bool {
+        let mask = self.table.len().wrapping_sub(1);
+        let Some(entry) = self.table.get_mut(site as usize & mask) else { return false };
+        if entry.site != site || entry.between != between {
+            *entry = RenamedLoad { site, between, sure: 0 };
+            return false;
+        }
+        let sure = entry.sure == SURE;
+        entry.sure = (entry.sure + 1).min(SURE);
+        sure
     }
 }
 
@@ -123,7 +236,15 @@ fn pieces(addr: u64, size: u8) -> impl Iterator<Item = (u64, u8)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use StoredData::{Absent, Blocked, Forwarded};
+    use StoredData::{Absent, Blocked};
+
+    fn data(known: u64) -> StoreData {
+        StoreData { known, value: known - 1 }
+    }
+
+    fn forwarded(known: u64, between: u64) -> StoredData {
+        StoredData::Forwarded { data: data(known), between }
+    }
 
     #[test]
     fn bytes_are_cut_into_pieces_of_eight() {
@@ -136,17 +257,55 @@ mod tests {
 
     #[test]
     fn loads_take_what_is_not_yet_written() {
-        let mut stores = Stores::new(2);
-        assert_eq!(stores.store(Some((64, 8)), 5, 10, 0), 11);
-        assert_eq!(stores.load(64, 8, 7), Forwarded(5));
-        assert_eq!(stores.load(66, 2, 7), Forwarded(5));
+        let mut stores = Stores::new(2, 1);
+        assert_eq!(stores.store(Some((64, 8)), data(5), 10, 0), 11);
+        assert_eq!(stores.load(64, 8, 7), forwarded(5, 0));
+        assert_eq!(stores.load(66, 2, 7), forwarded(5, 0));
         assert_eq!(stores.load(60, 8, 7), Blocked(11));
         assert_eq!(stores.load(72, 8, 7), Absent);
         assert_eq!(stores.load(64, 8, 11), Absent);
+        // Two stores of four bytes: no load takes data from both.
+        let mut halves = Stores::new(4, 1);
+        halves.store(Some((64, 4)), data(5), 10, 0);
+        halves.store(Some((68, 4)), data(6), 10, 0);
+        assert_eq!(halves.load(64, 8, 7), Blocked(12));
+        assert_eq!(halves.load(68, 4, 7), forwarded(6, 0));
+        let mut pieces = Stores::new(4, 1);
+        pieces.store(Some((64, 8)), data(5), 10, 0);
+        pieces.store(Some((72, 8)), data(5), 10, 0);
+        assert_eq!(pieces.load(64, 8, 7), forwarded(5, 1));
+        assert_eq!(pieces.load(64, 16, 7), Blocked(12));
+        pieces.store(Some((64, 16)), data(5), 10, 0);
+        assert_eq!(pieces.load(64, 16, 7), forwarded(5, 0));
         // Stores are written one after the other, and when their line is there.
-        assert_eq!(stores.store(None, 5, 10, 30), 30);
-        assert_eq!(stores.store(None, 5, 10, 0), 31);
+        assert_eq!(stores.store(None, data(5), 10, 30), 30);
+        assert_eq!(stores.store(None, data(5), 10, 0), 31);
         // The queue has two entries: the next one takes that of the second store.
         assert_eq!(stores.free(), 30);
+    }
+
+    #[test]
+    fn stores_to_one_line_are_written_together() {
+        let mut stores = Stores::new(8, 2);
+        let mut write = |addr| stores.store(Some((addr, 8)), data(5), 10, 0);
+        assert_eq!([64, 72, 80, 88].map(&mut write), [11, 11, 12, 12]);
+        assert_eq!([128, 64, 72].map(&mut write), [13, 14, 14]);
+    }
+
+    #[test]
+    fn a_load_is_renamed_when_its_store_repeats() {
+        let mut loads = RenamedLoads::new(4);
+        assert_eq!(
+            [1, 1, 1, 1, 1].map(|it| loads.predicts(5, it)),
+            [false, false, false, false, true]
+        );
+        // Another distance, and another instruction with the same entry.
+        assert_eq!([2, 1].map(|it| loads.predicts(5, it)), [false; 2]);
+        for _ in 0..4 {
+            loads.predicts(9, 0);
+        }
+        assert!(loads.predicts(9, 0) && !loads.predicts(5, 1));
+        let mut none = RenamedLoads::new(0);
+        assert!((0..9).all(|_| !none.predicts(1, 1)));
     }
 }

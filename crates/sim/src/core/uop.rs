@@ -64,7 +64,7 @@ pub struct Uop {
     pub kind: UopKind,
     /// The ports that can execute it, one bit each. 0: it needs none.
     pub ports: u16,
-    /// Cycles from its operands to its results. Unused for loads: memory says.
+    /// Cycles from its operands to its results. For loads: cycles more than memory says.
     pub latency: u16,
     /// The operands.
     pub reads: [UopRegister; 3],
@@ -80,12 +80,13 @@ pub struct Uop {
 }
 
 impl Uop {
-    /// A uop of one slot and one cycle that reads and writes nothing.
+    /// A uop of one slot and one cycle that reads and writes nothing. A load takes as long as
+    /// memory says.
     pub const fn new(kind: UopKind, ports: u16) -> Uop {
         Uop {
             kind,
             ports,
-            latency: 1,
+            latency: if matches!(kind, UopKind::Load) { 0 } else { 1 },
             reads: [UopRegister::NONE; 3],
             writes: [UopRegister::DISCARD; 3],
             unit: 0,

@@ -13,13 +13,14 @@
 //! used, or as lost to one cause (`slots.rs`).
 
 use super::counters::CoreCounters;
-use super::data_side::{DataReady, DataSide, SharedMemory};
+use super::data_side::{DataReady, DataSide, Load, SharedMemory};
 use super::description::WindowDescription;
 use super::ports::Ports;
 use super::ring::Ring;
 use super::scheduler::Scheduler;
 use super::serialising::Serialising;
 use super::slots::SlotMeter;
+use super::stores::StoreData;
 use super::uop::{DataAccess, REGISTERS, Uop, UopKind};
 use super::when::When;
 
@@ -58,6 +59,8 @@ struct OpenStore {
     line: u64,
     /// The cycle in which its data are known.
     data: u64,
+    /// The cycle in which its data's register is known.
+    value: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +98,7 @@ impl Window {
             loads: Ring::new(window.loads, When::START),
             schedulers: window.schedulers.iter().map(|it| Scheduler::new(it.entries)).collect(),
             scheduler_of,
-            ports: Ports::new(),
+            ports: Ports::new(window.bound_ports),
             registers: [When::START; REGISTERS],
             barrier: When::START,
             resolved: 0,
@@ -184,10 +187,11 @@ impl Window {
             // Renaming alone gives it its value.
             UopKind::Eliminated => operands.delayed_to(slot.dispatched),
             UopKind::Load => {
-                let ready = load(access, begins.cycle(), around);
+                let ready = load(access, begins.cycle(), slot.dispatched, around);
                 slot.loads += 1;
                 slot.missed |= ready.missed;
-                When::new(ready.cycle, ready.missed || begins.of_memory())
+                let complete = When::new(ready.cycle, ready.missed || begins.of_memory());
+                complete.after(uop.latency.into())
             }
             UopKind::StoreAddress => {
                 around.counters.stores += 1;
@@ -197,11 +201,12 @@ impl Window {
                 });
                 let at = access.map(|access| (access.physical.0, access.size));
                 slot.stores = true;
-                slot.store = OpenStore { at, line, data: known };
+                slot.store = OpenStore { at, line, data: known, value: 0 };
                 When::new(known, begins.of_memory())
             }
             UopKind::StoreData => {
                 slot.store.data = slot.store.data.max(begins.cycle() + 1);
+                slot.store.value = operands.cycle();
                 begins.after(1)
             }
             UopKind::Serialising(class) => {
@@ -272,7 +277,8 @@ impl Window {
         }
         if slot.stores {
             let (store, retired) = (&slot.store, self.last_retired.cycle());
-            around.data.stores.store(store.at, store.data, retired, store.line);
+            let data = StoreData { known: store.data, value: store.value };
+            around.data.stores.store(store.at, data, retired, store.line);
         }
     }
 
@@ -295,9 +301,17 @@ impl Window {
 }
 
 #[inline]
-fn load(access: Option<&DataAccess>, now: u64, around: &mut Surroundings<'_>) -> DataReady {
+fn load(
+    access: Option<&DataAccess>,
+    now: u64,
+    dispatched: u64,
+    around: &mut Surroundings<'_>,
+) -> DataReady {
     match access {
-        Some(access) => around.data.load(access, around.site, now, around.shared, around.counters),
+        Some(access) => {
+            let load = Load { access, site: around.site, now, dispatched };
+            around.data.load(&load, around.shared, around.counters)
+        }
         None => around.data.load_unknown(around.fixed_data, now, around.counters),
     }
 }

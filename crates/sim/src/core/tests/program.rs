@@ -36,7 +36,7 @@ pub(super) fn serialising(class: Serialising) -> Uop {
 }
 
 pub(super) fn load(reads: u8, writes: u8) -> Uop {
-    Uop { kind: UopKind::Load, ports: 0b100, ..alu(1, reads, writes) }
+    Uop { kind: UopKind::Load, ports: 0b100, ..alu(0, reads, writes) }
 }
 
 /// A store of a register, in one slot.

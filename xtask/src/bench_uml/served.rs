@@ -1,0 +1,48 @@
+//! Kernels that are alive at once, and run a slice of a load when they are told to.
+//!
+//! Input: kernels. Output: core cycles of slices. A kernel that says nothing for a minute is
+//! killed, and the error has its console.
+
+use super::kernels::MeasuredKernel;
+use crate::processor::slice_cycles;
+use crate::uml::{UmlGuest, UmlServer};
+use anyhow::{Context, Result};
+use std::path::Path;
+
+pub(super) struct ServedKernel {
+    name: &'static str,
+    server: UmlServer,
+}
+
+impl ServedKernel {
+    /// Boots all kernels, and waits until each is ready.
+    pub(super) fn start_all(
+        kernels: &[MeasuredKernel],
+        directory: &Path,
+    ) -> Result<Vec<ServedKernel>> {
+        let guest = UmlGuest::new(directory)?;
+        let booted: Vec<ServedKernel> = kernels
+            .iter()
+            .map(|kernel| {
+                anyhow::Ok(ServedKernel {
+                    name: kernel.name,
+                    server: guest.serve(&kernel.program)?,
+                })
+            })
+            .collect::<Result<_>>()?;
+        booted.into_iter().map(ServedKernel::ready).collect()
+    }
+
+    fn ready(mut self) -> Result<ServedKernel> {
+        self.server.wait_for("ready").with_context(|| self.name)?;
+        Ok(self)
+    }
+
+    /// The core cycles of `rounds` of a load; `None`: the slice was disturbed.
+    pub(super) fn slice(&mut self, load: &str, rounds: u32) -> Result<Option<f64>> {
+        self.server.tell(&format!("{load} {rounds}\n")).with_context(|| self.name)?;
+        let said = self.server.wait_for("slice ").with_context(|| self.name)?;
+        slice_cycles(said.trim_start_matches("slice "))
+            .with_context(|| format!("{}: {said:?} is no slice", self.name))
+    }
+}

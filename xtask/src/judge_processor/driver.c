@@ -1,0 +1,281 @@
+/*
+ * Runs the points that `points.rs` writes behind this text: functions, and the table of them.
+ *
+ *   judged record         all points between the marks 1 and 2, each once to warm and once between
+ *                         the marks 4 and 5
+ *   judged POINT SLICES   one point on the processor; for each slice a line with how often the point
+ *                         ran, its ticks of the time stamp counter, the ticks of a chain of
+ *                         dependent additions before and behind it, and how often the kernel took
+ *                         the processor away
+ *   judged check          all points once, without time
+ *
+ * Every run of a point checks its result.
+ */
+#include "bare.h"
+#include "timing.h"
+
+#define NR_WRITE 1
+#define NR_MMAP 9
+#define NR_MADVISE 28
+#define NR_GETRUSAGE 98
+#define READ_AND_WRITE 3
+#define PRIVATE_ANONYMOUS 0x22
+#define NO_HUGE_PAGES 15
+
+/*
+ * A slice should take this number of ticks at least, but no more than MOST runs. A short slice is
+ * seldom interrupted.
+ */
+#define SLICE 400000
+#define MOST 64
+
+enum memory { NONE, CHAIN_OF_POINTERS, PATTERN, TARGETS, SCRATCH };
+
+struct point {
+	const char *name;
+	ulong (*run)(ulong iterations, void *memory);
+	ulong iterations;
+	ulong memory;
+	ulong count;    /* of pointers, pattern bytes or targets */
+	ulong stride;   /* bytes from one pointer to the next */
+	ulong skew;     /* bytes that pointers lie further in their strides: 0 to 63 times */
+	ulong expected; /* the result, where it does not depend on the memory */
+	byte *targets;
+};
+
+extern struct point points[];
+extern struct point points_end[];
+
+/* By point, where its memory lies and what it returns. */
+static struct made {
+	void *memory;
+	ulong expected;
+} made[512];
+
+static ulong length(const char *text)
+{
+	ulong n = 0;
+
+	while (text[n])
+		n++;
+	return n;
+}
+
+static int equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+static void print(long to, const char *text)
+{
+	call(NR_WRITE, to, (long)text, length(text), 0, 0, 0);
+}
+
+__attribute__((noreturn)) static void end(int status)
+{
+	for (;;)
+		call(NR_EXIT, status, 0, 0, 0, 0, 0);
+}
+
+__attribute__((noreturn)) static void fail(const char *what, const char *why)
+{
+	print(2, what);
+	print(2, why);
+	print(2, "\n");
+	end(1);
+}
+
+static void number(ulong value, const char *behind)
+{
+	char digits[24];
+	char *at = digits + sizeof(digits) - 1;
+
+	*at = 0;
+	do {
+		*--at = '0' + value % 10;
+		value /= 10;
+	} while (value);
+	print(1, at);
+	print(1, behind);
+}
+
+static byte *pages(ulong bytes)
+{
+	long at = call(NR_MMAP, 0, bytes, READ_AND_WRITE, PRIVATE_ANONYMOUS, -1, 0);
+
+	if (at < 0 && at > -4096)
+		fail("judged", ": there is no memory");
+	/* A kernel without huge pages refuses, which is as good. */
+	call(NR_MADVISE, at, bytes, NO_HUGE_PAGES, 0, 0, 0);
+	return (byte *)at;
+}
+
+static ulong next(ulong *state)
+{
+	*state = *state * 6364136223846793005UL + 1442695040888963407UL;
+	return *state >> 33;
+}
+
+/* One cycle through all numbers below `count` in random order (Sattolo 1986). */
+static unsigned int *cycle(ulong count, ulong *state)
+{
+	unsigned int *order = (unsigned int *)pages(count * sizeof(*order));
+
+	for (ulong i = 0; i < count; i++)
+		order[i] = i;
+	for (ulong i = count - 1; i > 0; i--) {
+		ulong other = next(state) % i;
+		unsigned int kept = order[i];
+
+		order[i] = order[other];
+		order[other] = kept;
+	}
+	return order;
+}
+
+/* The pages' pointers lie in all sets of an L1D of 64 sets and of an L2 of 2048. */
+static void **pointer(const struct point *point, byte *memory, ulong i)
+{
+	return (void **)(memory + i * point->stride + ((i + i / 32) & 63) * point->skew);
+}
+
+static void make(const struct point *point, struct made *made)
+{
+	ulong state = 88172645463325252UL;
+	ulong count = point->count;
+	unsigned int *order;
+
+	made->expected = point->expected;
+	switch (point->memory) {
+	case CHAIN_OF_POINTERS:
+		order = cycle(count, &state);
+		made->memory = pages(count * point->stride + 8192);
+		for (ulong i = 0; i < count; i++)
+			*pointer(point, made->memory, i) = pointer(point, made->memory, order[i]);
+		/* Each run goes round the whole cycle. */
+		made->expected = (ulong)made->memory;
+		break;
+	case PATTERN:
+		made->memory = pages(count);
+		made->expected = 0;
+		for (ulong i = 0; i < count; i++) {
+			byte taken = next(&state) >> 20 & 1;
+
+			((volatile byte *)made->memory)[i] = taken;
+			made->expected += taken;
+		}
+		made->expected *= point->iterations / count;
+		break;
+	case TARGETS:
+		order = cycle(count, &state);
+		made->memory = pages(count * sizeof(byte *));
+		for (ulong i = 0; i < count; i++)
+			((byte **)made->memory)[i] = point->targets + 16 * (ulong)order[i];
+		break;
+	case SCRATCH:
+		made->memory = pages(8192);
+		*(volatile byte *)made->memory = 0;
+		break;
+	}
+}
+
+static void run(const struct point *point, const struct made *made)
+{
+	if (point->run(point->iterations, made->memory) != made->expected)
+		fail(point->name, ": the result is wrong");
+}
+
+/* How often the kernel took the processor away: ru_nivcsw, the last of 18 numbers. */
+static ulong switches(void)
+{
+	ulong usage[18];
+
+	call(NR_GETRUSAGE, 0, (long)usage, 0, 0, 0, 0);
+	return usage[17];
+}
+
+static void slice(const struct point *point, const struct made *made, ulong repeats)
+{
+	ulong switched = switches();
+	ulong before = chain();
+	ulong begun = ticks();
+	ulong took, behind;
+
+	for (ulong i = 0; i < repeats; i++)
+		run(point, made);
+	took = ticks() - begun;
+	behind = chain();
+	switched = switches() - switched;
+	number(repeats, " ");
+	number(took, " ");
+	number(before, " ");
+	number(behind, " ");
+	number(switched, "\n");
+}
+
+static void measure(const struct point *point, const char *slices)
+{
+	ulong begun, took, repeats = 1;
+
+	make(point, &made[0]);
+	run(point, &made[0]);
+	begun = ticks();
+	run(point, &made[0]);
+	took = ticks() - begun;
+	while (repeats < MOST && repeats * took < SLICE)
+		repeats++;
+	/* Processors raise their frequency within milliseconds. */
+	for (int i = 0; i < 100; i++)
+		chain();
+	for (int left = slices[0] - '0'; left > 0; left--)
+		slice(point, &made[0], repeats);
+}
+
+static void record(void)
+{
+	for (struct point *point = points; point < points_end; point++)
+		make(point, &made[point - points]);
+	MARK(1);
+	for (struct point *point = points; point < points_end; point++) {
+		run(point, &made[point - points]);
+		MARK(4);
+		run(point, &made[point - points]);
+		MARK(5);
+	}
+	MARK(2);
+}
+
+static void check(void)
+{
+	for (struct point *point = points; point < points_end; point++) {
+		make(point, &made[0]);
+		run(point, &made[0]);
+	}
+}
+
+__attribute__((used)) static void start(long *stack)
+{
+	long count = stack[0];
+	char **words = (char **)(stack + 1);
+
+	if ((ulong)(points_end - points) > sizeof(made) / sizeof(made[0]))
+		fail("judged", ": too many points");
+	if (count == 2 && equal(words[1], "record")) {
+		record();
+		end(0);
+	}
+	if (count == 2 && equal(words[1], "check")) {
+		check();
+		end(0);
+	}
+	for (struct point *point = points; count == 3 && point < points_end; point++)
+		if (equal(words[1], point->name)) {
+			measure(point, words[2]);
+			end(0);
+		}
+	fail("judged", ": give record, check, or a point and the slices (1 to 9)");
+}
+
+START(start);

@@ -1,0 +1,385 @@
+//! `cargo xtask judge-processor`: compares the model of a processor with this machine's processor.
+//!
+//! The same programs run natively, in slices, and in a guest, where they are recorded with their
+//! data accesses and run on the model: *points*, each of which shows one structure of a processor,
+//! and programs of Debian. All figures are core cycles in user mode.
+//!
+//! ```text
+//! points, programs → recorded → model  ─┐
+//!                  └→ native → results ─┴→ steps, tables
+//! ```
+//!
+//! Results are kept in a directory. The command goes on where it was ended.
+
+pub(crate) mod model;
+mod native;
+mod points;
+mod programs;
+pub(crate) mod recorded;
+mod results;
+mod singles;
+mod steps;
+mod tables;
+
+use crate::kept::{Figure, Kept};
+use crate::kernel::{self, Compiler};
+use crate::processor::{self, Processor};
+use anyhow::{Context, Result, bail, ensure};
+use execution::machine;
+use host::recording::Recording;
+use points::Point;
+use programs::{GROUPS, Group, Program};
+use recorded::Recorder;
+use results::{Model, Native};
+use sim::MachineModel;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use suite::Usage;
+use suite::random::Random;
+use tables::{INTERVAL_TARGET, Tables};
+
+/// Where results are kept if nothing else is said.
+const DIRECTORY: &str = "target/judge-processor";
+/// Where the tables are kept, in a checkout.
+const KEPT: &str = "bench/judge-processor.txt";
+/// How long is measured if nothing else is said.
+const MINUTES: f64 = 20.0;
+/// Each figure has at least this number of rounds.
+const LEAST: usize = 6;
+
+/// What was typed.
+#[derive(Debug, PartialEq)]
+struct Options {
+    directory: PathBuf,
+    /// `None`: the described machine that is nearest to this machine's processor.
+    machine: Option<String>,
+    minutes: f64,
+    points: bool,
+    programs: bool,
+    json: bool,
+}
+
+impl Options {
+    fn parse(words: &[&str]) -> Result<Options> {
+        let mut options = Options {
+            directory: DIRECTORY.into(),
+            machine: None,
+            minutes: MINUTES,
+            points: true,
+            programs: true,
+            json: false,
+        };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            match word {
+                "--json" => options.json = true,
+                "--points" => options.programs = false,
+                "--programs" => options.points = false,
+                "--machine" => {
+                    let name = words.next().context("--machine needs a name")?;
+                    options.machine = Some((*name).to_owned());
+                }
+                "--minutes" => {
+                    let minutes = words.next().and_then(|minutes| minutes.parse().ok());
+                    let minutes = minutes.filter(|minutes: &f64| *minutes >= 0.0);
+                    options.minutes = minutes.context("--minutes needs a number")?;
+                }
+                _ if word.starts_with('-') => bail!("judge-processor has no option {word}"),
+                _ => options.directory = word.into(),
+            }
+        }
+        ensure!(options.points || options.programs, "--points and --programs exclude each other");
+        Ok(options)
+    }
+}
+
+/// The described machine that is nearest to a processor, and whether the processor is of this kind.
+/// Families and models: AMD, "Revision Guide" of each family; Linux,
+/// arch/x86/include/asm/intel-family.h.
+pub(crate) fn nearest(processor: &Processor) -> (&'static str, bool) {
+    match (processor.vendor.as_str(), processor.family, processor.model) {
+        ("AuthenticAMD", 25, 0x10..=0x1f | 0x60..=0x7f | 0xa0..=0xaf) => ("zen4", true),
+        ("AuthenticAMD" | "HygonGenuine", _, _) => ("zen4", false),
+        // Alder Lake, Raptor Lake and the Xeons of their kind.
+        ("GenuineIntel", 6, 0x8f | 0x97 | 0x9a | 0xb7 | 0xba | 0xbf | 0xcf) => {
+            ("golden-cove", true)
+        }
+        ("GenuineIntel", 6, 0xbe) => ("gracemont", true),
+        _ => ("golden-cove", false),
+    }
+}
+
+/// Judges. `words`: see `Options`.
+pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
+    let options = Options::parse(words)?;
+    let here = Processor::here()?;
+    let (near, same) = nearest(&here);
+    let name = options.machine.as_deref().unwrap_or(near);
+    let machine = machine::find(name)?;
+    std::fs::create_dir_all(&options.directory)
+        .with_context(|| format!("making {}", options.directory.display()))?;
+    let directory = options.directory.canonicalize()?;
+    let points = points::all();
+    let program = Built::new(&directory, &points)?;
+    let mut judge = Judge {
+        native: Kept::<Native>::native(&directory, &format!("{} {here:?}", program.hash))?,
+        model: Kept::<Model>::model(
+            &directory,
+            &machine.name,
+            &image::sealed::sha256(format!("{} {machine:?}", program.hash).as_bytes()),
+        )?,
+        points: if options.points { points } else { Vec::new() },
+        groups: if options.programs { &GROUPS } else { &[] },
+        program,
+        machine,
+        directory,
+    };
+    judge.simulate()?;
+    let roots = judge.roots()?;
+    judge.measure(&roots, Duration::from_secs_f64(60.0 * options.minutes))?;
+    let tables = judge.tables(&here, name == near && same);
+    let text = tables.text();
+    let whole = options.points && options.programs;
+    if whole && Path::new(KEPT).parent().is_some_and(Path::is_dir) {
+        host::output::write(Path::new(KEPT), text.as_bytes())?;
+    }
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&tables)?),
+        false => print!("{text}"),
+    }
+    Ok(())
+}
+
+/// The program that runs the points.
+struct Built {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Of its source.
+    hash: String,
+}
+
+impl Built {
+    fn new(directory: &Path, points: &[Point]) -> Result<Built> {
+        let source = points::source(points);
+        let hash = image::sealed::sha256(source.as_bytes());
+        let path = directory.join(format!("judged-{}", &hash[..12]));
+        if !path.is_file() {
+            host::output::write(&path, &crate::bare::compile("judged", &source)?)?;
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        Ok(Built { bytes: std::fs::read(&path)?, path, hash })
+    }
+}
+
+struct Judge {
+    directory: PathBuf,
+    machine: MachineModel,
+    program: Built,
+    points: Vec<Point>,
+    groups: &'static [Group],
+    native: Kept<Native>,
+    model: Kept<Model>,
+}
+
+/// A thing to measure in a round.
+#[derive(Clone, Copy)]
+enum Measured<'a> {
+    Point(&'a Point),
+    Program(&'a Path, &'a Program),
+}
+
+impl Judge {
+    /// Records and simulates what the model has not run.
+    fn simulate(&mut self) -> Result<()> {
+        let lacks = |model: &Model, group: &Group| {
+            group.programs.iter().any(|program| !model.programs.contains_key(program.name))
+        };
+        if self.points.iter().any(|point| !self.model.results.points.contains_key(&point.name)) {
+            let tree = kernel::tree(Compiler::Gcc)?;
+            let recorder = Recorder { tree: &tree, directory: &self.directory };
+            let found = self.simulated(&recorder.points(&self.program.bytes)?)?;
+            ensure!(found.len() == self.points.len(), "the recording has other points");
+            let names = self.points.iter().map(|point| point.name.clone());
+            self.model.results.points = names.zip(found).collect();
+            self.model.save()?;
+        }
+        for group in self.groups {
+            if !lacks(&self.model.results, group) {
+                continue;
+            }
+            let tree = kernel::tree(Compiler::Gcc)?;
+            let recorder = Recorder { tree: &tree, directory: &self.directory };
+            let found = self.simulated(&recorder.group(group)?)?;
+            ensure!(found.len() == group.programs.len(), "{}: other programs", group.name);
+            let names = group.programs.iter().map(|program| program.name.to_owned());
+            self.model.results.programs.extend(names.zip(found));
+            self.model.save()?;
+        }
+        Ok(())
+    }
+
+    fn simulated(&self, recording: &Recording) -> Result<Vec<model::Simulated>> {
+        model::simulated(recording, &self.machine)
+    }
+
+    /// For each group, the root file system in which its programs run natively.
+    fn roots(&self) -> Result<Vec<PathBuf>> {
+        if self.groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tree = kernel::tree(Compiler::Gcc)?;
+        let recorder = Recorder { tree: &tree, directory: &self.directory };
+        let root = |group| recorder.root(group, &recorder.group(group)?);
+        self.groups.iter().map(root).collect()
+    }
+
+    /// Measures in rounds until every interval is narrow or the time has passed.
+    fn measure(&mut self, roots: &[PathBuf], budget: Duration) -> Result<()> {
+        let Judge { native, points, groups, program, .. } = self;
+        let cpu = processor::last_cpu()?;
+        processor::pin(cpu)?;
+        let (begun, before) = (Instant::now(), Usage::now(Some(cpu)));
+        let all: Vec<Measured<'_>> = points
+            .iter()
+            .map(Measured::Point)
+            .chain(groups.iter().zip(roots).flat_map(|(group, root)| {
+                group.programs.iter().map(move |program| Measured::Program(root.as_path(), program))
+            }))
+            .collect();
+        let mut random = Random::new(native.results.seconds.to_bits());
+        let spent = native.results.seconds;
+        while begun.elapsed() < budget {
+            let mut round: Vec<Measured<'_>> =
+                all.iter().copied().filter(|it| it.lacks(&native.results)).collect();
+            if round.is_empty() {
+                break;
+            }
+            random.shuffle(&mut round);
+            eprintln!("measuring: {} of {} intervals are wide", round.len(), all.len());
+            for measured in round {
+                if begun.elapsed() >= budget {
+                    break;
+                }
+                measured.once(&program.path, &mut native.results)?;
+            }
+            native.results.seconds = spent + begun.elapsed().as_secs_f64();
+            if let (Some(before), Some(after)) = (before, Usage::now(Some(cpu))) {
+                native.results.disturbances = after.since(before);
+            }
+            native.save()?;
+        }
+        Ok(())
+    }
+
+    fn tables(&self, here: &Processor, same: bool) -> Tables {
+        let native = &self.native.results;
+        let figures: Vec<Figure> = self
+            .points
+            .iter()
+            .filter_map(|point| native.point(&point.name))
+            .chain(self.groups.iter().flat_map(|group| {
+                group.programs.iter().filter_map(|program| native.program(program.name))
+            }))
+            .collect();
+        let narrow = figures.iter().filter(|figure| figure.half_width() <= INTERVAL_TARGET).count();
+        let percent = |share: Option<f64>| {
+            share.map_or("an unknown share".to_owned(), |share| format!("{share:.1} %"))
+        };
+        let shares = native.disturbances;
+        let mut conditions = vec![
+            format!(
+                "Processor: {} (family {}, model {}). Simulated: {}, {}.",
+                here.name,
+                here.family,
+                here.model,
+                self.machine.name,
+                if same { "which describes it" } else { "another processor" }
+            ),
+            format!(
+                "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±1 %; {} rounds \
+                 gave nothing, because the frequency changed.",
+                native.seconds,
+                figures.len(),
+                native.disturbed
+            ),
+            format!(
+                "Of the time of the measured CPU the hypervisor took {}, and other programs {}; \
+                 the other CPUs were busy for {}.",
+                percent(shares.steal_percent),
+                percent(shares.other_load_percent),
+                percent(shares.other_cpus_percent)
+            ),
+        ];
+        if let Some([low, high]) = native.hertz {
+            conditions.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
+        }
+        Tables::new(conditions, &self.points, native, &self.model.results, &self.machine)
+    }
+}
+
+impl Measured<'_> {
+    /// Whether more rounds are needed.
+    fn lacks(&self, native: &Native) -> bool {
+        let figure = match self {
+            Measured::Point(point) => native.point(&point.name),
+            Measured::Program(_, program) => native.program(program.name),
+        };
+        figure.is_none_or(|it| it.rounds < LEAST || it.half_width() > INTERVAL_TARGET)
+    }
+
+    /// Measures one round.
+    fn once(&self, points: &Path, native: &mut Native) -> Result<()> {
+        let hertz = processor::hertz();
+        let [low, high] = native.hertz.unwrap_or([hertz; 2]);
+        native.hertz = Some([low.min(hertz), high.max(hertz)]);
+        match self {
+            Measured::Point(point) => match native::point(points, point)? {
+                Some(cycles) => native.points.entry(point.name.clone()).or_default().push(cycles),
+                None => native.disturbed += 1,
+            },
+            Measured::Program(root, program) => match native::program(root, program)? {
+                Some(run) => {
+                    native.programs.entry(program.name.to_owned()).or_default().push(run);
+                }
+                None => native.disturbed += 1,
+            },
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_options() {
+        let parsed = Options::parse(&["here", "--machine", "zen4", "--minutes", "2.5", "--json"]);
+        let options = parsed.unwrap();
+        assert_eq!(options.directory, Path::new("here"));
+        assert_eq!((options.machine.as_deref(), options.minutes), (Some("zen4"), 2.5));
+        assert!(options.json && options.points && options.programs);
+        let error = |words: &[&str]| format!("{:#}", Options::parse(words).unwrap_err());
+        assert!(error(&["--minutes", "many"]).contains("--minutes"));
+        assert!(error(&["--points", "--programs"]).contains("exclude"));
+        assert!(error(&["--machine"]).contains("--machine"));
+        assert!(error(&["--colour"]).contains("--colour"));
+    }
+
+    #[test]
+    fn the_nearest_machine_is_known() {
+        let of = |vendor: &str, family, model| {
+            let name = String::new();
+            nearest(&Processor { vendor: vendor.to_owned(), family, model, name })
+        };
+        assert_eq!(of("AuthenticAMD", 25, 17), ("zen4", true));
+        assert_eq!(of("AuthenticAMD", 25, 1), ("zen4", false));
+        assert_eq!(of("GenuineIntel", 6, 207), ("golden-cove", true));
+        assert_eq!(of("GenuineIntel", 6, 0xbe), ("gracemont", true));
+        assert_eq!(of("", 0, 0), ("golden-cove", false));
+        for name in ["zen4", "golden-cove", "gracemont"] {
+            assert!(machine::find(name).unwrap().core.is_some());
+        }
+    }
+}

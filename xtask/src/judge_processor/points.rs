@@ -1,0 +1,344 @@
+//! The points that the processor and the model are compared on: each a small function whose time
+//! depends on one structure. Points of a curve differ only in their size.
+//!
+//! Output: the points, and the C text of a program that runs them (`driver.c`). This module runs
+//! nothing.
+//!
+//! To add a point: an entry in `singles.rs`. To add a curve: its sizes, its function, and
+//! its steps in `steps.rs`.
+
+use super::singles::{SINGLES, single};
+use suite::random::Random;
+
+const DRIVER: &str = include_str!("driver.c");
+
+/// What a point's function finds at its second argument. The numbers are those of `enum memory`
+/// in `driver.c`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Memory {
+    None,
+    /// A cycle of pointers in random order. The run returns to the first one.
+    Chain {
+        count: u64,
+        stride: u64,
+        skew: u64,
+    },
+    /// Random bytes, 0 or 1. The run returns their sum.
+    Pattern {
+        count: u64,
+    },
+    /// Pointers to the function's targets, in random order.
+    Targets {
+        count: u64,
+    },
+    Scratch,
+}
+
+/// A function to time.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    /// The curve and the size, or the group and what is done: `btb/1024`, `latency/add`.
+    pub name: String,
+    /// `None`: the point stands for itself.
+    pub size: Option<u64>,
+    /// How often a run does what is timed.
+    pub operations: u64,
+    /// How often a run goes round its loop.
+    pub iterations: u64,
+    pub memory: Memory,
+    /// The result of a run, where it does not depend on the memory.
+    pub expected: u64,
+    /// Before the loop, in it, and behind it. `%rdi` counts the iterations.
+    pub before: String,
+    pub body: String,
+    pub after: String,
+}
+
+impl Point {
+    /// The name without the size.
+    pub(super) fn curve(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
+}
+
+/// Eight bytes: a move that needs no port, and a constant.
+const PAIR: &str = "mov %r8, %rdx\nmov $1, %ecx";
+
+pub(super) fn repeated(times: u64, text: &str) -> String {
+    format!(".rept {times}\n{text}\n.endr")
+}
+
+/// A point of a curve whose loop has `each` operations, and at least `least` of them in a run.
+fn on_curve(curve: &str, size: u64, each: u64, least: u64) -> Point {
+    let iterations = (least / each).max(2);
+    Point {
+        name: format!("{curve}/{size}"),
+        size: Some(size),
+        operations: each * iterations,
+        iterations,
+        memory: Memory::None,
+        expected: iterations,
+        before: "mov %rdi, %rax".to_owned(),
+        body: String::new(),
+        after: String::new(),
+    }
+}
+
+/// Straight code of `size` KB: one operation is a line of 64 bytes, 16 instructions.
+fn code(size: u64) -> Point {
+    let body = repeated(size * 128, PAIR);
+    Point { body, ..on_curve("code", size, size * 16, 30_000) }
+}
+
+/// `size` taken jumps, 16 bytes apart.
+fn btb(size: u64) -> Point {
+    let body = repeated(size, "jmp 2f\n.balign 16\n2:");
+    Point { body, ..on_curve("btb", size, size, 150_000) }
+}
+
+/// Jumps through `size` places `bytes` apart in random order; `skew`: the bytes that each of 64
+/// lies further in its place.
+fn jumps(curve: &str, size: u64, bytes: u64, skew: u64, least: u64) -> Point {
+    let mut order: Vec<u64> = (0..size).collect();
+    Random::new(size).shuffle(&mut order);
+    let mut next = vec![String::new(); order.len()];
+    let label = |place: u64| format!(".L{curve}_{size}_{place}");
+    for pair in order.windows(2) {
+        next[pair[0] as usize] = label(pair[1]);
+    }
+    let first = order.first().copied().unwrap_or(0);
+    let mut body = format!("jmp {}\n", label(first));
+    for (place, next) in (0..size).zip(next) {
+        // The one without a successor is the last.
+        let next = if next.is_empty() { format!(".L{curve}_{size}_end") } else { next };
+        body += &format!(".balign {bytes}\n");
+        if skew > 0 && place % 64 > 0 {
+            body += &format!(".skip {}, 0x90\n", place % 64 * skew);
+        }
+        body += &format!("{}:\njmp {next}\n", label(place));
+    }
+    body += &format!(".L{curve}_{size}_end:");
+    Point { body, ..on_curve(curve, size, size, least) }
+}
+
+/// Calls `size` deep, each from another place.
+fn returns(size: u64) -> Point {
+    let function = |at: u64| format!(".Lreturns_{size}_{at}");
+    let mut after = "ret\n".to_owned();
+    for at in 0..size {
+        after += &format!(".balign 16\n{}:\ninc %rax\n", function(at));
+        if at + 1 < size {
+            after += &format!("call {}\n", function(at + 1));
+        }
+        after += "ret\n";
+    }
+    let point = on_curve("returns", size, size, 60_000);
+    Point {
+        expected: point.operations,
+        before: "xor %eax, %eax".to_owned(),
+        body: format!("call {}", function(0)),
+        after,
+        ..point
+    }
+}
+
+/// `%rcx` goes through the numbers below `size`, again and again.
+fn next_index(size: u64) -> String {
+    format!("inc %rcx\nxor %r9d, %r9d\ncmp ${size}, %rcx\ncmove %r9, %rcx\n")
+}
+
+/// A branch that follows a random pattern of `size` outcomes, again and again.
+fn direction(size: u64) -> Point {
+    let iterations = size * (40_000 / size).max(16);
+    Point {
+        operations: iterations,
+        iterations,
+        memory: Memory::Pattern { count: size },
+        before: "xor %eax, %eax\nxor %ecx, %ecx".to_owned(),
+        body: format!(
+            "movzbl (%rsi, %rcx), %edx\n{}test %edx, %edx\nje 2f\ninc %rax\n2:",
+            next_index(size)
+        ),
+        ..on_curve("direction", size, 1, 1)
+    }
+}
+
+/// How often the branch of `mispredict/random` is executed in a run: more often than any predictor
+/// remembers.
+const RANDOM: u64 = 200_000;
+
+/// A branch that follows pseudorandom bits (xorshift: Marsaglia, "Xorshift RNGs", 2003), half of
+/// them 1.
+fn mispredict() -> Point {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut ones = 0;
+    for _ in 0..RANDOM {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        ones += state >> 20 & 1;
+    }
+    let shifted = |shift: &str| format!("mov %rcx, %rdx\n{shift}, %rdx\nxor %rdx, %rcx\n");
+    let random = ["shl $13", "shr $7", "shl $17"].map(shifted).concat();
+    Point {
+        name: "mispredict/random".to_owned(),
+        size: None,
+        operations: RANDOM,
+        iterations: RANDOM,
+        memory: Memory::None,
+        expected: ones,
+        before: "xor %eax, %eax\nmov $88172645463325252, %rcx".to_owned(),
+        body: format!("{random}test $0x100000, %ecx\nje 2f\ninc %rax\n2:"),
+        after: String::new(),
+    }
+}
+
+/// An indirect jump that goes to `size` targets in random order, again and again.
+fn indirect(size: u64) -> Point {
+    let iterations = size * (24_000 / size).max(24);
+    let targets = repeated(size, "inc %rax\njmp 3f\n.balign 16");
+    Point {
+        operations: iterations,
+        iterations,
+        memory: Memory::Targets { count: size },
+        expected: iterations,
+        before: "xor %eax, %eax\nxor %ecx, %ecx".to_owned(),
+        body: format!(
+            "mov (%rsi, %rcx, 8), %rdx\n{}jmp *%rdx\n.balign 16\n.Ltargets_{size}:\n{targets}\n3:",
+            next_index(size)
+        ),
+        ..on_curve("indirect", size, 1, 1)
+    }
+}
+
+/// Dependent loads through `count` pointers.
+fn chase(curve: &str, size: u64, count: u64, stride: u64, skew: u64) -> Point {
+    // Sixteen loads in an iteration; a run goes round the whole cycle.
+    let whole = if count.is_multiple_of(16) { 1 } else { 16 };
+    let rounds = (60_000 / count).max(1).next_multiple_of(whole);
+    let iterations = count * rounds / 16;
+    Point {
+        operations: iterations * 16,
+        iterations,
+        memory: Memory::Chain { count, stride, skew },
+        before: "mov %rsi, %rax".to_owned(),
+        body: repeated(16, "mov (%rax), %rax"),
+        ..on_curve(curve, size, 1, 1)
+    }
+}
+
+const CODE: [u64; 20] =
+    [4, 8, 12, 16, 20, 22, 24, 26, 28, 32, 36, 40, 48, 64, 128, 256, 512, 768, 1024, 1536];
+const BTB: [u64; 18] = [
+    256, 512, 768, 1024, 1280, 1408, 1536, 1664, 1792, 2048, 2560, 3072, 4096, 5120, 6144, 7168,
+    8192, 10240,
+];
+const L1I: [u64; 12] = [128, 256, 384, 448, 480, 512, 544, 576, 640, 768, 1024, 1280];
+const RETURNS: [u64; 14] = [4, 8, 12, 16, 20, 24, 28, 30, 32, 34, 36, 40, 48, 64];
+const DIRECTION: [u64; 10] = [16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
+const INDIRECT: [u64; 11] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
+const DTLB: [u64; 18] =
+    [16, 32, 48, 64, 68, 72, 76, 80, 96, 128, 256, 512, 1024, 2048, 2560, 3072, 4096, 6144];
+const ITLB: [u64; 12] = [16, 32, 48, 56, 60, 64, 68, 72, 80, 96, 128, 256];
+/// In KB.
+const CACHE: [u64; 27] = [
+    8, 16, 24, 28, 32, 36, 40, 48, 64, 96, 128, 256, 512, 768, 896, 1024, 1152, 1280, 1536, 2048,
+    4096, 8192, 16384, 24576, 32768, 49152, 65536,
+];
+
+/// All points, in the order of the program's table.
+pub(super) fn all() -> Vec<Point> {
+    let mut points: Vec<Point> = SINGLES.iter().map(single).collect();
+    points.push(mispredict());
+    points.extend(CODE.map(code));
+    points.extend(BTB.map(btb));
+    points.extend(L1I.map(|size| jumps("l1i", size, 64, 0, 150_000)));
+    points.extend(ITLB.map(|size| jumps("itlb", size, 4096, 64, 60_000)));
+    points.extend(RETURNS.map(returns));
+    points.extend(DIRECTION.map(direction));
+    points.extend(INDIRECT.map(indirect));
+    points.extend(DTLB.map(|size| chase("dtlb", size, size, 4096, 64)));
+    points.extend(CACHE.map(|size| chase("cache", size, size * 16, 64, 0)));
+    points
+}
+
+/// What one operation of a point is.
+pub(super) fn operation(point: &Point) -> &'static str {
+    match point.curve() {
+        "latency" | "throughput" => "instruction",
+        "forward" => "store, load and addition",
+        "code" => "line of 64 bytes",
+        "btb" | "l1i" | "itlb" => "taken jump",
+        "returns" => "call and return",
+        "direction" | "mispredict" => "iteration with the branch",
+        "indirect" => "iteration with the jump",
+        _ => "load",
+    }
+}
+
+/// The C text of the program that runs `points`.
+pub(super) fn source(points: &[Point]) -> String {
+    let (mut functions, mut table, mut names) = (String::new(), String::new(), String::new());
+    for (n, point) in points.iter().enumerate() {
+        functions += &format!(
+            ".balign 64\n.Lpoint_{n}:\n{}\n.balign 64\n1:\n{}\ndec %rdi\njnz 1b\n{}\nret\n",
+            point.before, point.body, point.after
+        );
+        names += &format!(".Lname_{n}: .asciz \"{}\"\n", point.name);
+        let (memory, count, stride, skew, targets) = match point.memory {
+            Memory::None => (0, 0, 0, 0, None),
+            Memory::Chain { count, stride, skew } => (1, count, stride, skew, None),
+            Memory::Pattern { count } => (2, count, 0, 0, None),
+            Memory::Targets { count } => (3, count, 0, 0, point.size),
+            Memory::Scratch => (4, 0, 0, 0, None),
+        };
+        let targets = targets.map_or("0".to_owned(), |size| format!(".Ltargets_{size}"));
+        table += &format!(
+            ".quad .Lname_{n}, .Lpoint_{n}, {}, {memory}, {count}, {stride}, {skew}, {}, \
+             {targets}\n",
+            point.iterations, point.expected
+        );
+    }
+    let assembly = format!(
+        ".pushsection .text\n{functions}.popsection\n.pushsection .rodata\n{names}.balign 8\n\
+         .globl points, points_end\npoints:\n{table}points_end:\n.popsection\n"
+    );
+    let escaped = assembly.replace('"', "\\\"");
+    let lines: String = escaped.lines().map(|line| format!("    \"{line}\\n\"\n")).collect();
+    format!("{DRIVER}\nasm(\n{lines});\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::process::Command;
+
+    #[test]
+    fn points_have_names_of_their_own_and_sizes_ascend() {
+        let points = all();
+        let names: BTreeSet<&str> = points.iter().map(|point| point.name.as_str()).collect();
+        assert_eq!(names.len(), points.len());
+        for pair in points.windows(2).filter(|pair| pair[0].curve() == pair[1].curve()) {
+            assert!(pair[0].size <= pair[1].size, "{} {}", pair[0].name, pair[1].name);
+        }
+    }
+
+    #[test]
+    fn the_program_builds_and_every_result_is_right() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("judged");
+        let program = crate::bare::compile("judged", &source(&all())).unwrap();
+        std::fs::write(&path, program).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let run = |words: &[&str]| Command::new(&path).args(words).output().unwrap();
+        let checked = run(&["check"]);
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+        let measured = run(&["latency/add", "2"]);
+        let said = String::from_utf8(measured.stdout).unwrap();
+        assert_eq!(said.lines().count(), 2, "{said}");
+        assert!(said.lines().all(|line| line.split(' ').count() == 5), "{said}");
+        assert!(!run(&["nothing", "2"]).status.success());
+    }
+}

@@ -1,0 +1,353 @@
+//! The points that stand for themselves: latencies, throughput, and the data of stores.
+//!
+//! Output: a table. To add a point: an entry in it.
+
+use super::points::{Memory, Point, repeated};
+
+/// A point that is no part of a curve: `each` operations in an iteration.
+pub(super) struct Single {
+    name: &'static str,
+    each: u64,
+    memory: Memory,
+    /// The result of one iteration; the result of a run grows with the iterations if `grows`.
+    result: u64,
+    grows: bool,
+    before: &'static str,
+    /// The instructions, and how often they stand in the loop.
+    body: (u64, &'static str),
+    after: &'static str,
+}
+
+/// The iterations of a [`Single`].
+const ITERATIONS: u64 = 2500;
+const ONE: &str = "xor %eax, %eax\nmov $1, %ecx";
+const OF_LINE: Memory = Memory::Chain { count: 1, stride: 64, skew: 0 };
+/// Registers that independent instructions write.
+const SIX_ADDS: &str = "add %rcx, %rax\nadd %rcx, %rdx\nadd %rcx, %r8\nadd %rcx, %r9\n\
+                        add %rcx, %r10\nadd %rcx, %r11";
+const SIX_PRODUCTS: &str = "imul %rcx, %rax\nimul %rcx, %rdx\nimul %rcx, %r8\nimul %rcx, %r9\n\
+                            imul %rcx, %r10\nimul %rcx, %r11";
+const EIGHT_SUMS: &str = "addsd %xmm8, %xmm0\naddsd %xmm8, %xmm1\naddsd %xmm8, %xmm2\n\
+                          addsd %xmm8, %xmm3\naddsd %xmm8, %xmm4\naddsd %xmm8, %xmm5\n\
+                          addsd %xmm8, %xmm6\naddsd %xmm8, %xmm7";
+const SIX_LOADS: &str = "mov (%rsi), %rax\nmov 8(%rsi), %rcx\nmov 16(%rsi), %rdx\n\
+                         mov 24(%rsi), %r8\nmov 32(%rsi), %r9\nmov 40(%rsi), %r10";
+const FOUR_STORES: &str = "mov %rcx, (%rsi)\nmov %rcx, 8(%rsi)\nmov %rcx, 16(%rsi)\n\
+                           mov %rcx, 24(%rsi)";
+
+pub(super) const SINGLES: [Single; 29] = [
+    Single {
+        name: "latency/add",
+        each: 64,
+        memory: Memory::None,
+        result: 64,
+        grows: true,
+        before: ONE,
+        body: (64, "add %rcx, %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/imul",
+        each: 64,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %eax\nmov $1, %ecx",
+        body: (64, "imul %rcx, %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/div",
+        each: 16,
+        memory: Memory::None,
+        result: 12345,
+        grows: false,
+        before: "mov $12345, %eax\nmov $1, %ecx",
+        body: (16, "xor %edx, %edx\ndiv %rcx"),
+        after: "",
+    },
+    Single {
+        name: "latency/load",
+        each: 64,
+        memory: OF_LINE,
+        result: 0,
+        grows: false,
+        before: "mov %rsi, %rax",
+        body: (64, "mov (%rax), %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/addsd",
+        each: 64,
+        memory: Memory::None,
+        result: 64,
+        grows: true,
+        before: "mov $1, %eax\npxor %xmm0, %xmm0\npxor %xmm1, %xmm1\ncvtsi2sd %rax, %xmm1",
+        body: (64, "addsd %xmm1, %xmm0"),
+        after: "cvttsd2si %xmm0, %rax",
+    },
+    Single {
+        name: "latency/mulsd",
+        each: 64,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %eax\npxor %xmm0, %xmm0\ncvtsi2sd %rax, %xmm0\nmovapd %xmm0, %xmm1",
+        body: (64, "mulsd %xmm1, %xmm0"),
+        after: "cvttsd2si %xmm0, %rax",
+    },
+    Single {
+        name: "latency/load-indexed",
+        each: 64,
+        memory: Memory::Scratch,
+        result: 0,
+        grows: false,
+        before: "xor %eax, %eax",
+        body: (64, "mov (%rsi, %rax, 8), %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/load-byte",
+        each: 64,
+        memory: Memory::Scratch,
+        result: 0,
+        grows: false,
+        before: "xor %eax, %eax",
+        body: (64, "movzbl (%rsi, %rax), %eax"),
+        after: "",
+    },
+    Single {
+        name: "latency/load-vector",
+        each: 32,
+        memory: Memory::Scratch,
+        result: 0,
+        grows: false,
+        before: "xor %eax, %eax",
+        body: (32, "movdqu (%rsi, %rax), %xmm0\nmovq %xmm0, %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/rotate",
+        each: 64,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %eax",
+        body: (64, "rol $1, %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/lea-scaled",
+        each: 64,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %eax\nxor %ecx, %ecx",
+        body: (64, "lea (%rax, %rcx, 8), %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/lea-three",
+        each: 64,
+        memory: Memory::None,
+        result: 64,
+        grows: true,
+        before: "xor %eax, %eax\nxor %ecx, %ecx",
+        body: (64, "lea 1(%rax, %rcx), %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/high-byte",
+        each: 64,
+        memory: Memory::None,
+        result: 0,
+        grows: false,
+        before: "xor %eax, %eax",
+        body: (64, "movzbl %ah, %eax"),
+        after: "",
+    },
+    Single {
+        name: "latency/conditional-move",
+        each: 64,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %eax\nmov $1, %ecx",
+        body: (64, "cmovc %rcx, %rax"),
+        after: "",
+    },
+    Single {
+        name: "latency/add-with-carry",
+        each: 64,
+        memory: Memory::None,
+        result: 0,
+        grows: false,
+        before: "xor %eax, %eax\nxor %ecx, %ecx\nclc",
+        body: (64, "adc %rcx, %rax"),
+        after: "",
+    },
+    Single {
+        name: "throughput/rotate",
+        each: 60,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %eax",
+        body: (
+            10,
+            "rol $32, %rax\nrol $1, %rdx\nrol $1, %r8\nrol $1, %r9\nrol $1, %r10\nrol $1, %r11",
+        ),
+        after: "",
+    },
+    Single {
+        name: "throughput/load-add",
+        each: 60,
+        memory: Memory::Scratch,
+        result: 0,
+        grows: false,
+        before: "xor %eax, %eax",
+        body: (
+            10,
+            "add (%rsi), %rax\nadd 8(%rsi), %rdx\nadd 16(%rsi), %r8\nadd 24(%rsi), %r9\nadd 32(%rsi), %r10\nadd 40(%rsi), %r11",
+        ),
+        after: "",
+    },
+    Single {
+        name: "throughput/add",
+        each: 60,
+        memory: Memory::None,
+        result: 10,
+        grows: true,
+        before: ONE,
+        body: (10, SIX_ADDS),
+        after: "",
+    },
+    Single {
+        name: "throughput/imul",
+        each: 60,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %eax\nmov $1, %ecx",
+        body: (10, SIX_PRODUCTS),
+        after: "",
+    },
+    Single {
+        name: "throughput/addsd",
+        each: 64,
+        memory: Memory::None,
+        result: 8,
+        grows: true,
+        before: "mov $1, %eax\npxor %xmm0, %xmm0\npxor %xmm8, %xmm8\ncvtsi2sd %rax, %xmm8",
+        body: (8, EIGHT_SUMS),
+        after: "cvttsd2si %xmm0, %rax",
+    },
+    Single {
+        name: "throughput/load",
+        each: 48,
+        memory: OF_LINE,
+        result: 0,
+        grows: false,
+        before: "",
+        body: (8, SIX_LOADS),
+        after: "",
+    },
+    Single {
+        name: "throughput/store",
+        each: 32,
+        memory: Memory::Scratch,
+        result: 1,
+        grows: false,
+        before: ONE,
+        body: (8, FOUR_STORES),
+        after: "mov (%rsi), %rax",
+    },
+    Single {
+        name: "throughput/nop",
+        each: 96,
+        memory: Memory::None,
+        result: 1,
+        grows: true,
+        before: "mov %rdi, %rax",
+        body: (96, "nopl 0(%rax)"),
+        after: "",
+    },
+    Single {
+        name: "throughput/branch-not-taken",
+        each: 32,
+        memory: Memory::None,
+        result: 1,
+        grows: true,
+        // `dec` does not change the carry flag.
+        before: "mov %rdi, %rax\nclc",
+        body: (32, "jc 2f"),
+        after: "2:",
+    },
+    Single {
+        name: "forward/same-size",
+        each: 16,
+        memory: Memory::Scratch,
+        result: 16,
+        grows: true,
+        before: "xor %eax, %eax\nmov $1, %ecx\nmov %rsi, %rdx",
+        body: (16, "mov %rax, (%rsi)\nmov (%rdx), %rax\nadd %rcx, %rax"),
+        after: "",
+    },
+    Single {
+        name: "forward/narrower-load",
+        each: 16,
+        memory: Memory::Scratch,
+        result: 16,
+        grows: true,
+        before: "xor %eax, %eax\nmov $1, %ecx\nmov %rsi, %rdx",
+        body: (16, "mov %rax, (%rsi)\nmov (%rdx), %eax\nadd %rcx, %rax"),
+        after: "",
+    },
+    Single {
+        name: "forward/one-store-between",
+        each: 16,
+        memory: Memory::Scratch,
+        result: 16,
+        grows: true,
+        before: "xor %eax, %eax\nmov $1, %ecx",
+        body: (16, "mov %rax, (%rsi)\nmov %rcx, 64(%rsi)\nmov (%rsi), %rax\nadd %rcx, %rax"),
+        after: "",
+    },
+    Single {
+        name: "forward/moving",
+        each: 16,
+        memory: Memory::Scratch,
+        result: 16,
+        grows: true,
+        before: "xor %eax, %eax\nxor %ecx, %ecx",
+        body: (
+            16,
+            "mov %rax, (%rsi, %rcx, 8)\nmov (%rsi, %rcx, 8), %rax\ninc %rax\ninc %ecx\nand $127, %ecx",
+        ),
+        after: "",
+    },
+    Single {
+        name: "forward/wider-load",
+        each: 16,
+        memory: Memory::Scratch,
+        result: 16,
+        grows: true,
+        before: "xor %eax, %eax\nxor %r8d, %r8d\nmov $1, %ecx\nmov %rsi, %rdx",
+        body: (16, "mov %eax, (%rsi)\nmov %r8d, 4(%rsi)\nmov (%rdx), %rax\nadd %rcx, %rax"),
+        after: "",
+    },
+];
+
+pub(super) fn single(single: &Single) -> Point {
+    Point {
+        name: single.name.to_owned(),
+        size: None,
+        operations: single.each * ITERATIONS,
+        iterations: ITERATIONS,
+        memory: single.memory,
+        expected: single.result * if single.grows { ITERATIONS } else { 1 },
+        before: single.before.to_owned(),
+        body: repeated(single.body.0, single.body.1),
+        after: single.after.to_owned(),
+    }
+}
