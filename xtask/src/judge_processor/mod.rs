@@ -13,6 +13,7 @@
 
 pub(crate) mod model;
 mod native;
+mod point;
 mod points;
 mod programs;
 pub(crate) mod recorded;
@@ -27,7 +28,7 @@ use crate::processor::{self, Processor};
 use anyhow::{Context, Result, bail, ensure};
 use execution::machine;
 use host::recording::Recording;
-use points::Point;
+use point::Point;
 use programs::{GROUPS, Group, Program};
 use recorded::Recorder;
 use results::{Model, Native};

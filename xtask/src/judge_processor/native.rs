@@ -3,7 +3,7 @@
 //! Input: programs. Output: the values of single rounds. `statistics` of the suite makes intervals
 //! of them.
 
-use crate::judge_processor::points::Point;
+use crate::judge_processor::point::Point;
 use crate::judge_processor::programs::Program;
 use crate::processor::{STEADY, children_seconds, hertz, slice_cycles};
 use anyhow::{Context, Result, ensure};

@@ -7,66 +7,14 @@
 //! To add a point: an entry in `singles.rs`. To add a curve: its sizes, its function, and
 //! its steps in `steps.rs`.
 
+use super::point::{Memory, Point, repeated};
 use super::singles::{SINGLES, single};
 use suite::random::Random;
 
 const DRIVER: &str = include_str!("driver.c");
 
-/// What a point's function finds at its second argument. The numbers are those of `enum memory`
-/// in `driver.c`.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Memory {
-    None,
-    /// A cycle of pointers in random order. The run returns to the first one.
-    Chain {
-        count: u64,
-        stride: u64,
-        skew: u64,
-    },
-    /// Random bytes, 0 or 1. The run returns their sum.
-    Pattern {
-        count: u64,
-    },
-    /// Pointers to the function's targets, in random order.
-    Targets {
-        count: u64,
-    },
-    Scratch,
-}
-
-/// A function to time.
-#[derive(Clone, Debug)]
-pub(super) struct Point {
-    /// The curve and the size, or the group and what is done: `btb/1024`, `latency/add`.
-    pub name: String,
-    /// `None`: the point stands for itself.
-    pub size: Option<u64>,
-    /// How often a run does what is timed.
-    pub operations: u64,
-    /// How often a run goes round its loop.
-    pub iterations: u64,
-    pub memory: Memory,
-    /// The result of a run, where it does not depend on the memory.
-    pub expected: u64,
-    /// Before the loop, in it, and behind it. `%rdi` counts the iterations.
-    pub before: String,
-    pub body: String,
-    pub after: String,
-}
-
-impl Point {
-    /// The name without the size.
-    pub(super) fn curve(&self) -> &str {
-        self.name.split('/').next().unwrap_or_default()
-    }
-}
-
 /// Eight bytes: a move that needs no port, and a constant.
 const PAIR: &str = "mov %r8, %rdx\nmov $1, %ecx";
-
-pub(super) fn repeated(times: u64, text: &str) -> String {
-    format!(".rept {times}\n{text}\n.endr")
-}
 
 /// A point of a curve whose loop has `each` operations, and at least `least` of them in a run.
 fn on_curve(curve: &str, size: u64, each: u64, least: u64) -> Point {

@@ -2,7 +2,7 @@
 //!
 //! Output: a table. To add a point: an entry in it.
 
-use super::points::{Memory, Point, repeated};
+use super::point::{Memory, Point, repeated};
 
 /// A point that is no part of a curve: `each` operations in an iteration.
 pub(super) struct Single {

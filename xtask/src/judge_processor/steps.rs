@@ -205,7 +205,7 @@ mod tests {
         let points = super::super::points::all();
         for step in &STEPS {
             for end in [step.from, step.to] {
-                let on = |point: &&super::super::points::Point| {
+                let on = |point: &&super::super::point::Point| {
                     point.curve() == step.curve && point.size == Some(end)
                 };
                 assert!(points.iter().any(|point| on(&point)), "{} {end}", step.structure);

@@ -2,7 +2,8 @@
 //!
 //! Input: results. Output: rows and text. This module measures nothing.
 
-use crate::judge_processor::points::{Point, operation};
+use crate::judge_processor::point::Point;
+use crate::judge_processor::points::operation;
 use crate::judge_processor::programs::GROUPS;
 use crate::judge_processor::results::{Model, Native};
 use crate::judge_processor::steps::{STEPS, capacity};
