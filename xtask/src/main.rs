@@ -131,6 +131,10 @@ cargo xtask kernel gcc|clang|uml|kasan|kcsan|old-order
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if words.iter().any(|word| ["--help", "-h"].contains(word)) {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
     let done = match words[..] {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),

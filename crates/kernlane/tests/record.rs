@@ -32,7 +32,7 @@ fn bad_input_is_named_and_nothing_is_made() {
         (
             &["nothing", "--kernel", "tree"],
             "there is no workload \"nothing\": give compile, database, engineering, files, net, \
-             shell, web, bench:NAME or the path",
+             shell, sqlite, web, bench:NAME or the path",
         ),
         (&["none.toml", "--kernel", "tree"], "reading the workload none.toml: No such file"),
         (&["mine.toml", "--kernel", "tree"], "line 2"),

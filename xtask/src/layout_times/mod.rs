@@ -1,8 +1,8 @@
 //! Layouts judged by time: what each layout brings on two processors of today, on workloads that it
 //! was not made for.
 //!
-//! Each workload is tested with the layouts of all algorithms, made for the average of the six
-//! other workloads. An out-of-order core runs a tenth of its recording under each.
+//! Each workload is tested with the layouts of all algorithms, made for the average of the other
+//! workloads. An out-of-order core runs the middle of its recording under each.
 //!
 //! Input: a directory, and workloads. Output: there, recordings, profiles, layouts, results and
 //! `tables.md`. What exists is not made again, so an interrupted command resumes. All cycles are
@@ -11,15 +11,16 @@
 mod tables;
 
 use crate::study::Study;
-use anyhow::{Result, ensure};
-use guest::SHIPPED;
+use anyhow::{Context, Result, ensure};
+use guest::{RecordingSummary, SHIPPED};
 use kernlane_layout::Algorithm;
 use replay::results::ResultRow;
 use std::path::{Path, PathBuf};
 
 const MACHINES: [&str; 2] = ["golden-cove", "zen4"];
-/// The part of a recording that is simulated.
-const PART: [&str; 4] = ["--from", "0.45", "--until", "0.55"];
+/// How many instructions of a recording are simulated, from its middle. All of all recordings under
+/// all layouts would take hours.
+const INSTRUCTIONS: u64 = 60_000_000;
 
 /// The algorithms that are compared: all that use counts, and a random order.
 fn algorithms() -> impl Iterator<Item = Algorithm> {
@@ -39,10 +40,13 @@ pub(crate) fn layout_times(directory: &Path, names: &[&str]) -> Result<()> {
         recorded(&study, workload)?;
     }
     let mut text = String::new();
+    let mut all = Vec::new();
     for workload in shipped.iter().filter(|name| names.is_empty() || names.contains(name)) {
         let rows = tested(&study, workload, &shipped)?;
         text += &tables::markdown(workload, &rows)?;
+        all.push((*workload, rows));
     }
+    text += &tables::means(&all)?;
     host::output::write(&study.path("tables.md"), text.as_bytes())?;
     print!("{text}");
     Ok(())
@@ -70,5 +74,17 @@ fn tested(study: &Study, workload: &str, shipped: &[&str]) -> Result<Vec<ResultR
     for machine in MACHINES {
         command.args(["--machine", machine]);
     }
-    study.replayed(&study.path(&format!("{workload}.results")), command.args(PART))
+    let part = middle(&study.path(&format!("{workload}.rec")))?;
+    study.replayed(&study.path(&format!("{workload}.results")), command.args(part))
+}
+
+/// The options that choose the middle of a recording.
+fn middle(recording: &Path) -> Result<[String; 4]> {
+    let path = recording.join("recording.json");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let summary: RecordingSummary =
+        serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    let half = (INSTRUCTIONS as f64 / summary.totals.instructions.max(1) as f64 / 2.0).min(0.5);
+    let share = |share: f64| format!("{share:.4}");
+    Ok(["--from".into(), share(0.5 - half), "--until".into(), share(0.5 + half)])
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use replay::results::{CoreResult, ORIGINAL, ResultRow};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// What a core did in the kernel under one layout.
@@ -43,17 +44,8 @@ impl KernelTime {
 /// A machine has no core, or a row of the original is missing.
 pub(super) fn markdown(workload: &str, rows: &[ResultRow]) -> Result<String> {
     let mut text = String::new();
-    let mut machines: Vec<&str> = rows.iter().map(|row| row.machine.as_str()).collect();
-    machines.sort_unstable();
-    machines.dedup();
-    for machine in machines {
-        let of_machine = rows.iter().filter(|row| row.machine == machine);
-        let mut times: Vec<(&str, KernelTime)> = of_machine
-            .map(|row| Ok((row.layout.as_str(), KernelTime::new(row)?)))
-            .collect::<Result<_>>()?;
-        let at = times.iter().position(|(layout, _)| *layout == ORIGINAL);
-        let (_, original) =
-            times.remove(at.with_context(|| format!("{workload}: no row of the original"))?);
+    for machine in machines(rows) {
+        let (original, mut times) = times(workload, machine, rows)?;
         times.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
         let _ = writeln!(
             text,
@@ -63,8 +55,7 @@ pub(super) fn markdown(workload: &str, rows: &[ResultRow]) -> Result<String> {
         );
         let layouts = times.iter().map(|(layout, time)| (*layout, time));
         for (layout, time) in std::iter::once((ORIGINAL, &original)).chain(layouts) {
-            // `not-net.packed` is the layout of `packed` for all but `net`.
-            let name = layout.rsplit('.').next().unwrap_or(layout);
+            let name = algorithm(layout);
             let thousand = |count: f64| 1000.0 * count / time.instructions;
             let change = |new: f64, old: f64| format!("{:+.1} %", 100.0 * (new / old - 1.0));
             let changes = match layout == ORIGINAL {
@@ -95,6 +86,75 @@ pub(super) fn markdown(workload: &str, rows: &[ResultRow]) -> Result<String> {
     Ok(text)
 }
 
+/// The machines of the rows, in their names' order.
+fn machines(rows: &[ResultRow]) -> Vec<&str> {
+    let mut machines: Vec<&str> = rows.iter().map(|row| row.machine.as_str()).collect();
+    machines.sort_unstable();
+    machines.dedup();
+    machines
+}
+
+/// The kernel's time in the original and under each layout, on a machine.
+fn times<'a>(
+    workload: &str,
+    machine: &str,
+    rows: &'a [ResultRow],
+) -> Result<(KernelTime, Vec<(&'a str, KernelTime)>)> {
+    let of_machine = rows.iter().filter(|row| row.machine == machine);
+    let mut times: Vec<(&str, KernelTime)> = of_machine
+        .map(|row| Ok((row.layout.as_str(), KernelTime::new(row)?)))
+        .collect::<Result<_>>()?;
+    let at = times.iter().position(|(layout, _)| *layout == ORIGINAL);
+    let (_, original) =
+        times.remove(at.with_context(|| format!("{workload}: no row of the original"))?);
+    Ok((original, times))
+}
+
+/// `not-net.packed` is the layout of `packed` for all but `net`.
+fn algorithm(layout: &str) -> &str {
+    layout.rsplit('.').next().unwrap_or(layout)
+}
+
+/// A table of each layout's change of the kernel's time in per cent: workloads and machines, and
+/// their mean. The best mean comes first.
+///
+/// # Errors
+/// As of [`markdown`].
+pub(super) fn means(workloads: &[(&str, Vec<ResultRow>)]) -> Result<String> {
+    let mut columns = Vec::new();
+    let mut changes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut bounds = Vec::new();
+    for (workload, rows) in workloads {
+        for machine in machines(rows) {
+            let (original, times) = times(workload, machine, rows)?;
+            columns.push(format!("`{workload}`, `{machine}`"));
+            bounds.push(-100.0 * original.front_end);
+            for (layout, time) in times {
+                let change = 100.0 * (time.cycles / original.cycles - 1.0);
+                changes.entry(algorithm(layout)).or_default().push(change);
+            }
+        }
+    }
+    let mean = |changes: &[f64]| changes.iter().sum::<f64>() / changes.len().max(1) as f64;
+    let mut rows: Vec<(&str, Vec<f64>)> = changes.into_iter().collect();
+    rows.sort_by(|(_, a), (_, b)| mean(a).total_cmp(&mean(b)));
+    rows.push(("bound: no front-end stalls", bounds));
+    let mut text = format!(
+        "\nThe kernel's time, change in per cent, layouts made for the other workloads:\n\n\
+         | layout | mean | {} |\n|---|---|{}\n",
+        columns.join(" | "),
+        "---|".repeat(columns.len())
+    );
+    for (layout, changes) in &rows {
+        let _ = write!(text, "| {layout} | {:+.1}", mean(changes));
+        for change in changes {
+            let _ = write!(text, " | {change:+.1}");
+        }
+        text += " |\n";
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +162,6 @@ mod tests {
     use replay::results::ResultKind;
     use sim::PerMode;
     use sim::core::{CoreCounters, Slots};
-    use std::collections::BTreeMap;
 
     /// A kernel that loses these slots to the front end, and uses 600.
     fn row(layout: &str, front_end_latency: u64) -> ResultRow {
@@ -135,6 +194,22 @@ mod tests {
                 "| `fast` | -20.0 % | 25.0 % | 4.00 | 0.00 | +0.0 % | +0.0 % |",
                 "| `slow` | -10.0 % | 33.3 % | 4.00 | 0.00 | +0.0 % | +0.0 % |",
                 "| bound: no front-end stalls | -40.0 % | 0.0 % | | | | |",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_best_mean_comes_first() {
+        let net = vec![row(ORIGINAL, 400), row("not-net.slow", 300), row("not-net.fast", 200)];
+        let web = vec![row(ORIGINAL, 400), row("not-web.slow", 350), row("not-web.fast", 400)];
+        let text = means(&[("net", net), ("web", web)]).unwrap();
+        let lines: Vec<&str> = text.lines().skip(5).collect();
+        assert_eq!(
+            lines,
+            [
+                "| fast | -10.0 | -20.0 | +0.0 |",
+                "| slow | -7.5 | -10.0 | -5.0 |",
+                "| bound: no front-end stalls | -40.0 | -40.0 | -40.0 |",
             ]
         );
     }
