@@ -38,6 +38,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug)]
 pub struct UopTable {
     pub(crate) load: u16,
+    pub(crate) vector_load: u16,
     pub(crate) store_address: u16,
     pub(crate) store_data: u16,
     pub(crate) branch: u16,
@@ -132,7 +133,7 @@ struct TableReader {
     ended: bool,
 }
 
-const SETS: [&str; 4] = ["load", "store-address", "store-data", "branch"];
+const SETS: [&str; 5] = ["load", "vector-load", "store-address", "store-data", "branch"];
 
 impl TableReader {
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -201,6 +202,7 @@ impl TableReader {
         if !self.ended {
             return Err(TableError::Missing("end"));
         }
+        let vector_load = self.words.remove("vector-load");
         let mut set = |name| self.words.remove(name).ok_or(TableError::Missing(name));
         let [load, store_address, store_data, branch] =
             [set("load")?, set("store-address")?, set("store-data")?, set("branch")?];
@@ -209,6 +211,7 @@ impl TableReader {
         let addition = addition.and_then(|place| self.entries.get(*place as usize));
         Ok(UopTable {
             load,
+            vector_load: vector_load.unwrap_or(load),
             store_address,
             store_data,
             branch,

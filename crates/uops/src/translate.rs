@@ -15,7 +15,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfo, InstructionInfoFactory,
     Mnemonic, OpAccess, Register, UsedMemory,
 };
-use sim::core::{Uop, UopKind, UopRegister};
+use sim::core::{AddressForm, Uop, UopKind, UopRegister};
 
 /// What an instruction became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,13 +279,21 @@ impl Translation<'_> {
             computing.extend(self.table.default.computing.first());
         }
         let UopLatencies { vector_load, scaled_load, .. } = self.latencies;
-        let vector = if class::uses_vectors(self.instruction) { vector_load } else { 0 };
+        let (ports, vector) = match class::uses_vectors(self.instruction) {
+            true => (self.table.vector_load, vector_load),
+            false => (self.table.load, 0),
+        };
         let scaled = if self.instruction.memory_index_scale() > 1 { scaled_load } else { 0 };
         let more = vector + scaled;
+        let form = class::address_form(self.instruction);
         let loaded: Vec<UopRegister> = (0..facts.loads.min(8)).map(registers::loaded).collect();
         for value in &loaded {
-            let mut uop = Uop::new(UopKind::Load, self.table.load);
+            let mut uop = Uop::new(UopKind::Load, ports);
             uop.latency = more;
+            uop.form = match class::is_renamable_load(self.instruction, facts.stores > 0) {
+                true => form,
+                false => AddressForm::NONE,
+            };
             uop.reads = operands(facts.address.iter());
             uop.writes = match computing.is_empty() {
                 true => results(facts.writes.iter().chain([value])),
@@ -318,6 +326,7 @@ impl Translation<'_> {
         let stored = if computing.is_empty() || branches { values } else { vec![&result] };
         for _ in 0..facts.stores.min(8) {
             let mut address = Uop::new(UopKind::StoreAddress, self.table.store_address);
+            address.form = form;
             address.reads = operands(facts.address.iter());
             let mut data = Uop::new(UopKind::StoreData, self.table.store_data);
             data.reads = operands(stored.iter().copied());

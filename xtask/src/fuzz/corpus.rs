@@ -7,7 +7,8 @@ use kernlane_fuzz::targets::Target;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a target's corpus in the project, and of each of its files.
+/// Files of a target's corpus in the project, their bytes, and the bytes of each.
+const FILES: usize = 100;
 const KEPT: u64 = 64 << 10;
 const FILE: u64 = 4 << 10;
 
@@ -49,7 +50,7 @@ fn files(directory: &Path) -> Result<Vec<(PathBuf, u64)>> {
 }
 
 /// Keeps of the growing corpus, in the project, the inputs that reach something that no smaller one
-/// reaches: as many as there is room for, the small ones first. Gives files and bytes.
+/// reaches: as many as there is room for, of all sizes. Gives files and bytes.
 pub(super) fn keep(engine: &Engine, target: &Target) -> Result<(usize, u64)> {
     let (kept, growing) = (kept(target), engine.corpus(target));
     let candidates: Vec<(PathBuf, u64)> =
@@ -60,11 +61,31 @@ pub(super) fn keep(engine: &Engine, target: &Target) -> Result<(usize, u64)> {
     }
     fs::create_dir_all(&kept)?;
     let (mut count, mut total) = (0, 0);
-    for (path, size) in reaching.into_iter().map(|at| &candidates[at]) {
+    for (path, size) in spread(&reaching).map(|&at| &candidates[at]) {
         if total + size <= KEPT {
             fs::copy(path, kept.join(path.file_name().context("a file has a name")?))?;
             (count, total) = (count + 1, total + size);
         }
     }
     Ok((count, total))
+}
+
+/// At most [`FILES`] of all, with equal distances.
+fn spread<T>(all: &[T]) -> impl Iterator<Item = &T> {
+    let taken = all.len().min(FILES);
+    (0..taken).map(move |number| &all[number * all.len() / taken])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_of_many_have_equal_distances() {
+        let few: Vec<usize> = (0..3).collect();
+        assert!(spread(&few).eq(&few));
+        let many: Vec<usize> = (0..250).collect();
+        let taken: Vec<usize> = spread(&many).copied().collect();
+        assert_eq!((taken.len(), &taken[..4], taken[99]), (100, &[0, 2, 5, 7][..], 247));
+    }
 }

@@ -231,7 +231,7 @@ impl Judge {
         }
         let tree = kernel::tree(Compiler::Gcc)?;
         let recorder = Recorder { tree: &tree, directory: &self.directory };
-        let root = |group| recorder.root(group, &recorder.group(group)?);
+        let root = |group| recorder.root(&self.program.path, group, &recorder.group(group)?);
         self.groups.iter().map(root).collect()
     }
 
@@ -330,16 +330,16 @@ impl Measured<'_> {
     }
 
     /// Measures one round.
-    fn once(&self, points: &Path, native: &mut Native) -> Result<()> {
+    fn once(&self, driver: &Path, native: &mut Native) -> Result<()> {
         let hertz = processor::hertz();
         let [low, high] = native.hertz.unwrap_or([hertz; 2]);
         native.hertz = Some([low.min(hertz), high.max(hertz)]);
         match self {
-            Measured::Point(point) => match native::point(points, point)? {
+            Measured::Point(point) => match native::point(driver, point)? {
                 Some(cycles) => native.points.entry(point.name.clone()).or_default().push(cycles),
                 None => native.disturbed += 1,
             },
-            Measured::Program(root, program) => match native::program(root, program)? {
+            Measured::Program(root, program) => match native::program(driver, root, program)? {
                 Some(run) => {
                     native.programs.entry(program.name.to_owned()).or_default().push(run);
                 }

@@ -5,11 +5,10 @@
 
 use crate::judge_processor::point::Point;
 use crate::judge_processor::programs::Program;
-use crate::processor::{STEADY, children_seconds, hertz, slice_cycles};
+use crate::processor::{STEADY, hertz, slice_cycles};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use suite::statistics::median;
@@ -42,42 +41,39 @@ pub(super) struct ProgramRun {
     pub seconds: [f64; 2],
 }
 
-/// Runs a program in the root file system `root`; `None` if the frequency changed meanwhile.
-pub(super) fn program(root: &Path, program: &Program) -> Result<Option<ProgramRun>> {
-    let mut command = in_root(root, program.command);
+/// Runs a program in the root file system `root`, in its directory `/guest`, with the environment
+/// of the guest; `driver` starts it. `None` if the frequency changed meanwhile.
+pub(super) fn program(driver: &Path, root: &Path, program: &Program) -> Result<Option<ProgramRun>> {
+    let mut command = in_root(driver, root, program.command);
     if let Some(input) = program.input {
         let path = root.join(input.trim_start_matches('/'));
         let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
         command.stdin(file);
     }
-    let (frequency, begun) = (hertz(), children_seconds()?);
-    let status = command.stdout(Stdio::null()).status()?;
-    let (ended, later) = (children_seconds()?, hertz());
-    ensure!(status.success(), "{}: {status}", program.name);
-    let seconds = [ended[0] - begun[0], ended[1] - begun[1]];
+    let frequency = hertz();
+    let ended = command.output()?;
+    let later = hertz();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{}: {}: {said}", program.name, ended.status);
+    let text = String::from_utf8_lossy(&ended.stdout);
+    let seconds = user_and_kernel(&text);
+    let seconds = seconds.with_context(|| format!("{}: {text:?} are no times", program.name))?;
     let steady = (frequency / later - 1.0).abs() <= STEADY;
     let cycles = (seconds[0] + seconds[1]) * (frequency + later) / 2.0;
     Ok(steady.then_some(ProgramRun { cycles, seconds }))
 }
 
-/// A command in the root file system `root`, in its directory `/guest`, with the environment of the
-/// guest. Addresses are not random, as in the guest.
-pub(super) fn in_root(root: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(words.first().copied().unwrap_or_default());
-    command.args(words.get(1..).unwrap_or_default()).stdin(Stdio::null()).env_clear();
+/// A command in the root file system `root`, as [`program`] runs it.
+pub(super) fn in_root(driver: &Path, root: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(driver);
+    command.arg("run").arg(root).args(words).stdin(Stdio::null()).env_clear();
     command.envs(crate::judge_processor::programs::ENVIRONMENT);
-    let root = root.to_owned();
-    let enter = move || {
-        std::os::unix::fs::chroot(&root)?;
-        std::env::set_current_dir("/guest")?;
-        // SAFETY: the call takes no pointer.
-        match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
-        }
-    };
-    // SAFETY: between fork and exec only system calls are made; the path is made before, and this
-    // process has no thread that could hold a lock of the allocator.
-    unsafe { command.pre_exec(enter) };
     command
+}
+
+/// Two numbers of microseconds, in seconds.
+fn user_and_kernel(text: &str) -> Option<[f64; 2]> {
+    let mut words = text.split_whitespace().map(|word| word.parse::<u32>().ok());
+    let times = [words.next()??, words.next()??];
+    words.next().is_none().then_some(times.map(|micros| f64::from(micros) / 1e6))
 }

@@ -159,6 +159,19 @@ fn indirect(size: u64) -> Point {
     }
 }
 
+/// Loads in `size` places, each of what the store before it wrote. Another register names the
+/// address.
+fn predicted(size: u64) -> Point {
+    let point = on_curve("predicted", size, size, 60_000);
+    Point {
+        memory: Memory::Scratch,
+        expected: point.operations,
+        before: "xor %eax, %eax\nmov $1, %ecx\nmov %rsi, %rdx".to_owned(),
+        body: repeated(size, "mov %rax, (%rsi)\nmov (%rdx), %rax\nadd %rcx, %rax"),
+        ..point
+    }
+}
+
 /// Dependent loads through `count` pointers.
 fn chase(curve: &str, size: u64, count: u64, stride: u64, skew: u64) -> Point {
     // Sixteen loads in an iteration; a run goes round the whole cycle.
@@ -188,6 +201,7 @@ const INDIRECT: [u64; 11] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 const DTLB: [u64; 18] =
     [16, 32, 48, 64, 68, 72, 76, 80, 96, 128, 256, 512, 1024, 2048, 2560, 3072, 4096, 6144];
 const ITLB: [u64; 12] = [16, 32, 48, 56, 60, 64, 68, 72, 80, 96, 128, 256];
+const PREDICTED: [u64; 7] = [8, 16, 20, 24, 28, 32, 48];
 /// In KB.
 const CACHE: [u64; 27] = [
     8, 16, 24, 28, 32, 36, 40, 48, 64, 96, 128, 256, 512, 768, 896, 1024, 1152, 1280, 1536, 2048,
@@ -205,6 +219,7 @@ pub(super) fn all() -> Vec<Point> {
     points.extend(RETURNS.map(returns));
     points.extend(DIRECTION.map(direction));
     points.extend(INDIRECT.map(indirect));
+    points.extend(PREDICTED.map(predicted));
     points.extend(DTLB.map(|size| chase("dtlb", size, size, 4096, 64)));
     points.extend(CACHE.map(|size| chase("cache", size, size * 16, 64, 0)));
     points
@@ -214,7 +229,7 @@ pub(super) fn all() -> Vec<Point> {
 pub(super) fn operation(point: &Point) -> &'static str {
     match point.curve() {
         "latency" | "throughput" => "instruction",
-        "forward" => "store, load and addition",
+        "forward" | "predicted" => "store, load and addition",
         "code" => "line of 64 bytes",
         "btb" | "l1i" | "itlb" => "taken jump",
         "returns" => "call and return",

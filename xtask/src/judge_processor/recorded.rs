@@ -102,8 +102,13 @@ impl Recorder<'_> {
     }
 
     /// The root file system with the packages and files of a group's recorded guest, and with the
-    /// inputs of its programs.
-    pub(super) fn root(&self, group: &Group, recording: &Recording) -> Result<PathBuf> {
+    /// inputs of its programs, which `driver` makes there.
+    pub(super) fn root(
+        &self,
+        driver: &Path,
+        group: &Group,
+        recording: &Recording,
+    ) -> Result<PathBuf> {
         let summary = fs::read_to_string(recording.summary())?;
         let summary: RecordingSummary = serde_json::from_str(&summary)?;
         // A recording's name tells what is in its guest.
@@ -131,7 +136,7 @@ impl Recorder<'_> {
         for (name, text) in group.files {
             fs::write(made.join("guest").join(name), text)?;
         }
-        run(&mut native::in_root(&made, &["/usr/bin/dash", "-e", "-c", group.set_up]))
+        run(&mut native::in_root(driver, &made, &["/usr/bin/dash", "-e", "-c", group.set_up]))
             .with_context(|| format!("making the inputs of {}", group.name))?;
         fs::rename(&made, &root)?;
         Ok(root)

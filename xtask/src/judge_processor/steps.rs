@@ -35,7 +35,7 @@ fn uop_cache(machine: &MachineModel) -> Option<f64> {
     Some(entries / f64::from(in_line) * 64.0 / 1024.0)
 }
 
-pub(super) const STEPS: [Step; 12] = [
+pub(super) const STEPS: [Step; 13] = [
     Step {
         structure: "uop cache, 16 instructions a line",
         curve: "code",
@@ -91,6 +91,14 @@ pub(super) const STEPS: [Step; 12] = [
         from: 2,
         to: 2048,
         described: |_| None,
+    },
+    Step {
+        structure: "loads whose store is predicted",
+        curve: "predicted",
+        unit: "loads",
+        from: 8,
+        to: 48,
+        described: |machine| Some(machine.core.as_ref()?.memory.predicted_loads.into()),
     },
     Step {
         structure: "first TLB of code",

@@ -10,9 +10,9 @@ use super::description::{CoreDescription, FixedData};
 use super::in_flight::InFlight;
 use super::levels::{Levels, Source};
 use super::prefetch::Strides;
-use super::stores::{RenamedLoads, StoredData, Stores};
+use super::stores::{ForwardedData, PredictedLoads, StoredData, Stores};
 use super::translation::{FirstTlb, SecondTlb, Translated};
-use super::uop::DataAccess;
+use super::uop::{AddressForm, DataAccess};
 use crate::access::CacheAccess;
 use crate::cache::Cache;
 use crate::hierarchy::PhysAddr;
@@ -40,6 +40,10 @@ pub(crate) struct Load<'a> {
     pub access: &'a DataAccess,
     /// The instruction.
     pub site: u32,
+    /// How it names its address.
+    pub form: AddressForm,
+    /// The same, as stores keep it.
+    pub key: u64,
     /// The cycle in which the address is known.
     pub now: u64,
     pub dispatched: u64,
@@ -86,7 +90,9 @@ pub(crate) struct DataSide {
     forward: u64,
     /// Cycles that a load waits behind the stores that hold parts of its data.
     blocked: u64,
-    renamed: RenamedLoads,
+    /// Loads that name their address as their store did are renamed.
+    renamed_addresses: bool,
+    predicted: PredictedLoads,
     tlb: Option<FirstTlb>,
     strides: Strides,
     next_line: bool,
@@ -103,7 +109,8 @@ impl DataSide {
             latency: core.memory.l1d_latency.into(),
             forward: core.memory.forward_latency.into(),
             blocked: core.memory.blocked_penalty.into(),
-            renamed: RenamedLoads::new(core.memory.renamed_loads),
+            renamed_addresses: core.memory.renamed_addresses,
+            predicted: PredictedLoads::new(core.memory.predicted_loads),
             tlb: memory.dtlb.map(|geometry| FirstTlb::new(geometry, false)),
             strides: Strides::new(core.memory.stride_entries),
             next_line: core.memory.next_line,
@@ -138,16 +145,16 @@ impl DataSide {
         shared: &mut SharedMemory,
         counters: &mut CoreCounters,
     ) -> DataReady {
-        let Load { access, site, now, dispatched } = *load;
+        let Load { access, site, now, .. } = *load;
         counters.loads += 1;
         let (mut start, walked) = self.translate(access.page, now, shared, counters);
         match self.stores.load(access.physical.0, access.size, start) {
             StoredData::Absent => {}
-            StoredData::Forwarded { data, between } => {
+            StoredData::Forwarded(from) => {
                 counters.forwarded += 1;
-                let cycle = match self.renamed.predicts(site, between) {
-                    true => data.value.max(dispatched),
-                    false => start.max(data.known) + self.forward,
+                let cycle = match self.renames(load, &from) {
+                    true => from.data.value.max(load.dispatched),
+                    false => start.max(from.data.known) + self.forward,
                 };
                 return DataReady { cycle, missed: false };
             }
@@ -159,6 +166,16 @@ impl DataSide {
             self.prefetch(PhysAddr(ahead), start, shared, counters);
         }
         ready
+    }
+
+    /// Whether a load gets its register's value from the store by renaming.
+    #[inline]
+    fn renames(&mut self, load: &Load<'_>, from: &ForwardedData) -> bool {
+        if !from.from_start || load.form == AddressForm::NONE {
+            return false;
+        }
+        let same_name = self.renamed_addresses && load.key != 0 && load.key == from.key;
+        same_name || self.predicted.predicts(load.site, from.between)
     }
 
     /// The address of a store is known in `now`: its line is requested. The cycle in which it is
@@ -297,7 +314,9 @@ mod tests {
         shared: &mut SharedMemory,
         counters: &mut CoreCounters,
     ) -> DataReady {
-        side.load(&Load { access: &at(addr), site: 1, now, dispatched: now }, shared, counters)
+        let (access, form) = (&at(addr), AddressForm::NONE);
+        let load = Load { access, site: 1, form, key: 0, now, dispatched: now };
+        side.load(&load, shared, counters)
     }
 
     /// Latencies of the example: L1D 5, L2 15, memory 100; TLB 7, walk 20; two misses at once.
@@ -339,28 +358,48 @@ mod tests {
         let (mut side, mut shared) = sides(&examples::core());
         let mut counters = CoreCounters::default();
         load(&mut side, 0, 0, &mut shared, &mut counters);
-        side.stores.store(Some((0, 8)), StoreData { known: 205, value: 203 }, 220, 0);
+        side.stores.store(Some((0, 8)), 0, StoreData { known: 205, value: 203 }, 220, 0);
         let ready = load(&mut side, 0, 202, &mut shared, &mut counters);
         // Forwarding takes 4 cycles.
         assert_eq!((ready.cycle, counters.forwarded), (209, 1));
     }
 
-    #[test]
-    fn a_renamed_load_has_the_register_of_the_store() {
-        let mut core = examples::core();
-        core.memory.renamed_loads = 16;
-        let (mut side, mut shared) = sides(&core);
+    /// The cycles that a load takes after each of five equal stores. The store's register is known
+    /// in cycle 11, its data in 12. `named`: as the store named its address.
+    fn after_stores(core: &CoreDescription, form: AddressForm, named: bool) -> Vec<u64> {
+        let (mut side, mut shared) = sides(core);
         let mut counters = CoreCounters::default();
         load(&mut side, 0, 0, &mut shared, &mut counters);
-        let cycles: Vec<u64> = (1..6)
+        (1..6)
             .map(|round| {
                 let now = 1000 * round;
                 let data = StoreData { known: now + 12, value: now + 11 };
-                side.stores.store(Some((0, 8)), data, now + 20, 0);
-                load(&mut side, 0, now + 2, &mut shared, &mut counters).cycle - now
+                side.stores.store(Some((0, 8)), 77, data, now + 20, 0);
+                let access = &at(0);
+                let key = if named { 77 } else { 78 };
+                let load = Load { access, site: 1, form, key, now: now + 2, dispatched: 0 };
+                side.load(&load, &mut shared, &mut counters).cycle - now
             })
-            .collect();
-        assert_eq!(cycles, [16, 16, 16, 16, 11]);
+            .collect()
+    }
+
+    #[test]
+    fn a_predicted_load_has_the_register_of_the_store() {
+        let mut core = examples::core();
+        core.memory.predicted_loads = 16;
+        let form = AddressForm::NO_REGISTER;
+        assert_eq!(after_stores(&core, form, false), [16, 16, 16, 16, 11]);
+        assert_eq!(after_stores(&core, AddressForm::NONE, true), [16; 5]);
+    }
+
+    #[test]
+    fn a_load_that_names_its_address_as_its_store_did_is_renamed() {
+        let mut core = examples::core();
+        let form = AddressForm::by_registers(77);
+        assert_eq!(after_stores(&core, form, true), [16; 5]);
+        core.memory.renamed_addresses = true;
+        assert_eq!(after_stores(&core, form, true), [11; 5]);
+        assert_eq!(after_stores(&core, form, false), [16; 5]);
     }
 
     #[test]
@@ -370,7 +409,7 @@ mod tests {
         let (mut side, mut shared) = sides(&core);
         let mut counters = CoreCounters::default();
         load(&mut side, 0, 0, &mut shared, &mut counters);
-        side.stores.store(Some((0, 4)), StoreData { known: 205, value: 204 }, 220, 0);
+        side.stores.store(Some((0, 4)), 0, StoreData { known: 205, value: 204 }, 220, 0);
         // Written in 221.
         assert_eq!(load(&mut side, 0, 202, &mut shared, &mut counters).cycle, 221 + 10 + 5);
     }

@@ -143,8 +143,10 @@ pub struct CoreMemoryDescription {
     pub address_latency: u32,
     /// Cycles from a load to its use when an earlier store has the data.
     pub forward_latency: u32,
-    /// The loads whose store is predicted, so that they take no time: a power of two; 0: none.
-    pub renamed_loads: u32,
+    /// A load that names its address by the same registers as the store before it takes no time.
+    pub renamed_addresses: bool,
+    /// The loads whose store is predicted by the stores between, so that they take no time.
+    pub predicted_loads: u32,
     /// Cycles that a load waits, after the stores that have parts of its data are written.
     pub blocked_penalty: u32,
     /// The stores to one line that are written to the L1D in a cycle.
@@ -327,9 +329,7 @@ impl CoreDescription {
         range("l1d_latency", memory.l1d_latency, 1, 1000)?;
         range("address_latency", memory.address_latency, 1, 100)?;
         range("forward_latency", memory.forward_latency, 1, 1000)?;
-        if memory.renamed_loads > 0 {
-            table("renamed_loads", memory.renamed_loads)?;
-        }
+        range("predicted_loads", memory.predicted_loads, 0, 256)?;
         range("blocked_penalty", memory.blocked_penalty, 0, 1000)?;
         range("stores_to_a_line", memory.stores_to_a_line, 1, 16)?;
         range("atomic_latency", memory.atomic_latency, 1, 1000)?;

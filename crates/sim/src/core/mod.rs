@@ -56,7 +56,9 @@ pub use description::{
 };
 pub use serialising::Serialising;
 pub use slots::{CoreSlots, GraduationSlots, Slots};
-pub use uop::{CoreBlock, CoreInstruction, DataAccess, FetchRun, Uop, UopKind, UopRegister};
+pub use uop::{
+    AddressForm, CoreBlock, CoreInstruction, DataAccess, FetchRun, Uop, UopKind, UopRegister,
+};
 
 use crate::branch_counters::PredictionFailure;
 use crate::branches::{Branch, CodeAddr};

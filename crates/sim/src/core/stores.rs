@@ -8,10 +8,11 @@
 //! come from one store). No load overtakes a store of the same bytes: the processor's prediction of
 //! such pairs is assumed perfect.
 //!
-//! Processors also predict from which store a load takes its data, by the stores between the two
-//! (AMD, "Security Analysis of AMD Predictive Store Forwarding", 2021; Intel, "Fast Store
-//! Forwarding Predictor"). Then the load's data are known when those of the store are.
-//! [`RenamedLoads`] are such loads.
+//! A load that begins at the first byte of its store, and gives a whole register, can be renamed:
+//! its data are known when those of the store are. Processors do so when both name the address by
+//! the same registers, which nothing wrote between them. For a few other loads they predict the
+//! store by the number of stores between the two (AMD, "Security Analysis of AMD Predictive Store
+//! Forwarding", 2021; Intel, "Fast Store Forwarding Predictor"): [`PredictedLoads`].
 
 use super::ring::Ring;
 
@@ -30,6 +31,8 @@ struct Piece {
     data: StoreData,
     /// The number of the last store.
     store: u64,
+    /// How the last store named its address: [`super::uop::AddressForm::key`].
+    key: u64,
     /// The cycle in which the L1D has them.
     written: u64,
 }
@@ -55,9 +58,21 @@ pub(crate) enum StoredData {
     /// Nothing: the cache has the data.
     Absent,
     /// All bytes. `between`: the number of stores between the store and the load.
-    Forwarded { data: StoreData, between: u64 },
+    Forwarded(ForwardedData),
     /// A part of the bytes. The cache has all from this cycle on.
     Blocked(u64),
+}
+
+/// What a store of the queue has for a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ForwardedData {
+    pub data: StoreData,
+    /// The number of stores between the store and the load.
+    pub between: u64,
+    /// The load begins at the store's first byte.
+    pub from_start: bool,
+    /// How the store named its address.
+    pub key: u64,
 }
 
 /// log2 of the bytes in a line that stores are written to together.
@@ -90,6 +105,7 @@ impl Stores {
             latest: 0,
             data: StoreData::default(),
             store: 0,
+            key: 0,
             written: 0,
         };
         Stores {
@@ -110,10 +126,12 @@ impl Stores {
     }
 
     /// A store that retires in `retires`, and whose line is in the L1D from `line` on. Its `size`
-    /// bytes at `addr`, if known, are ready in `data`. Returns the cycle in which it is written.
+    /// bytes at `addr`, if known, are ready in `data`; it named the address as `key` says. Returns
+    /// the cycle in which it is written.
     pub(super) fn store(
         &mut self,
         at: Option<(u64, u8)>,
+        key: u64,
         data: StoreData,
         retires: u64,
         line: u64,
@@ -133,9 +151,10 @@ impl Stores {
                     latest: bytes,
                     data: piece.data.max(data),
                     store,
+                    key,
                     written,
                 },
-                false => Piece { number, bytes, latest: bytes, data, store, written },
+                false => Piece { number, bytes, latest: bytes, data, store, key, written },
             };
         }
         written
@@ -160,6 +179,7 @@ impl Stores {
         }
         let (mut found, mut missing, mut written) = (false, false, 0);
         let (mut data, mut store) = (StoreData::default(), 0);
+        let (mut from_start, mut key) = (false, 0);
         for (number, bytes) in pieces(addr, size) {
             let piece = &self.pieces[number as usize % PIECES];
             let here = piece.number == number && piece.written > now && piece.bytes & bytes != 0;
@@ -167,6 +187,10 @@ impl Stores {
                 // Of the last store and of an earlier one.
                 missing |= piece.latest & bytes != 0 && !piece.latest & bytes != 0;
                 missing |= found && piece.store != store;
+                if !found {
+                    let first = |bytes: u8| bytes.trailing_zeros();
+                    (from_start, key) = (first(piece.latest) == first(bytes), piece.key);
+                }
                 found = true;
                 data = data.max(piece.data);
                 store = store.max(piece.store);
@@ -176,21 +200,25 @@ impl Stores {
         }
         match (found, missing) {
             (false, _) => StoredData::Absent,
-            (true, false) => StoredData::Forwarded { data, between: self.count - store },
+            (true, false) => {
+                let between = self.count - store;
+                StoredData::Forwarded(ForwardedData { data, between, from_start, key })
+            }
             (true, true) => StoredData::Blocked(written),
         }
     }
 }
 
-/// The loads whose stores are predicted, each by its instruction. One that took its data from the
-/// store at the same distance [`SURE`] times in a row is renamed.
+/// The loads whose stores are predicted, each by its instruction: the ones that were seen last. One
+/// that took its data from the store at the same distance [`SURE`] times in a row is predicted.
 #[derive(Clone, Debug)]
-pub(crate) struct RenamedLoads {
-    table: Vec<RenamedLoad>,
+pub(crate) struct PredictedLoads {
+    /// The last one first.
+    recent: Vec<PredictedLoad>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct RenamedLoad {
+#[derive(Clone, Copy, Debug)]
+struct PredictedLoad {
     site: u32,
     between: u64,
     /// How often that was right, up to [`SURE`].
@@ -200,24 +228,26 @@ struct RenamedLoad {
 /// How often the distance must repeat.
 const SURE: u8 = 3;
 
-impl RenamedLoads {
-    /// `entries`: a power of two, or 0: no load is renamed.
-    pub(super) fn new(entries: u32) -> RenamedLoads {
-        RenamedLoads { table: vec![RenamedLoad::default(); entries as usize] }
+impl PredictedLoads {
+    pub(super) fn new(entries: u32) -> PredictedLoads {
+        let none = PredictedLoad { site: u32::MAX, between: 0, sure: 0 };
+        PredictedLoads { recent: vec![none; entries as usize] }
     }
 
     /// The load of the instruction `site` takes the data of the store that has `between` others
     /// behind it. Whether that was predicted.
     #[inline]
     pub(super) fn predicts(&mut self, site: u32, between: u64) -> bool {
-        let mask = self.table.len().wrapping_sub(1);
-        let Some(entry) = self.table.get_mut(site as usize & mask) else { return false };
-        if entry.site != site || entry.between != between {
-            *entry = RenamedLoad { site, between, sure: 0 };
+        let Some(oldest) = self.recent.len().checked_sub(1) else { return false };
+        let at = self.recent.iter().position(|load| load.site == site).unwrap_or(oldest);
+        self.recent[..=at].rotate_right(1);
+        let load = &mut self.recent[0];
+        if load.site != site || load.between != between {
+            *load = PredictedLoad { site, between, sure: 0 };
             return false;
         }
-        let sure = entry.sure == SURE;
-        entry.sure = (entry.sure + 1).min(SURE);
+        let sure = load.sure == SURE;
+        load.sure = (load.sure + 1).min(SURE);
         sure
     }
 }
@@ -243,7 +273,12 @@ mod tests {
     }
 
     fn forwarded(known: u64, between: u64) -> StoredData {
-        StoredData::Forwarded { data: data(known), between }
+        forwarded_from(true, known, between)
+    }
+
+    fn forwarded_from(from_start: bool, known: u64, between: u64) -> StoredData {
+        let data = data(known);
+        StoredData::Forwarded(ForwardedData { data, between, from_start, key: 0 })
     }
 
     #[test]
@@ -258,28 +293,28 @@ mod tests {
     #[test]
     fn loads_take_what_is_not_yet_written() {
         let mut stores = Stores::new(2, 1);
-        assert_eq!(stores.store(Some((64, 8)), data(5), 10, 0), 11);
+        assert_eq!(stores.store(Some((64, 8)), 0, data(5), 10, 0), 11);
         assert_eq!(stores.load(64, 8, 7), forwarded(5, 0));
-        assert_eq!(stores.load(66, 2, 7), forwarded(5, 0));
+        assert_eq!(stores.load(66, 2, 7), forwarded_from(false, 5, 0));
         assert_eq!(stores.load(60, 8, 7), Blocked(11));
         assert_eq!(stores.load(72, 8, 7), Absent);
         assert_eq!(stores.load(64, 8, 11), Absent);
         // Two stores of four bytes: no load takes data from both.
         let mut halves = Stores::new(4, 1);
-        halves.store(Some((64, 4)), data(5), 10, 0);
-        halves.store(Some((68, 4)), data(6), 10, 0);
+        halves.store(Some((64, 4)), 0, data(5), 10, 0);
+        halves.store(Some((68, 4)), 0, data(6), 10, 0);
         assert_eq!(halves.load(64, 8, 7), Blocked(12));
         assert_eq!(halves.load(68, 4, 7), forwarded(6, 0));
         let mut pieces = Stores::new(4, 1);
-        pieces.store(Some((64, 8)), data(5), 10, 0);
-        pieces.store(Some((72, 8)), data(5), 10, 0);
+        pieces.store(Some((64, 8)), 0, data(5), 10, 0);
+        pieces.store(Some((72, 8)), 0, data(5), 10, 0);
         assert_eq!(pieces.load(64, 8, 7), forwarded(5, 1));
         assert_eq!(pieces.load(64, 16, 7), Blocked(12));
-        pieces.store(Some((64, 16)), data(5), 10, 0);
+        pieces.store(Some((64, 16)), 0, data(5), 10, 0);
         assert_eq!(pieces.load(64, 16, 7), forwarded(5, 0));
         // Stores are written one after the other, and when their line is there.
-        assert_eq!(stores.store(None, data(5), 10, 30), 30);
-        assert_eq!(stores.store(None, data(5), 10, 0), 31);
+        assert_eq!(stores.store(None, 0, data(5), 10, 30), 30);
+        assert_eq!(stores.store(None, 0, data(5), 10, 0), 31);
         // The queue has two entries: the next one takes that of the second store.
         assert_eq!(stores.free(), 30);
     }
@@ -287,25 +322,38 @@ mod tests {
     #[test]
     fn stores_to_one_line_are_written_together() {
         let mut stores = Stores::new(8, 2);
-        let mut write = |addr| stores.store(Some((addr, 8)), data(5), 10, 0);
+        let mut write = |addr| stores.store(Some((addr, 8)), 0, data(5), 10, 0);
         assert_eq!([64, 72, 80, 88].map(&mut write), [11, 11, 12, 12]);
         assert_eq!([128, 64, 72].map(&mut write), [13, 14, 14]);
     }
 
     #[test]
-    fn a_load_is_renamed_when_its_store_repeats() {
-        let mut loads = RenamedLoads::new(4);
+    fn a_load_knows_where_its_store_begins_and_how_it_named_the_address() {
+        let mut stores = Stores::new(2, 1);
+        stores.store(Some((64, 8)), 77, data(5), 10, 0);
+        let from = |addr, size| match stores.load(addr, size, 7) {
+            StoredData::Forwarded(ForwardedData { from_start, key, .. }) => (from_start, key),
+            _ => unreachable!("the store has all bytes"),
+        };
+        assert_eq!([from(64, 8), from(64, 4), from(68, 4)], [(true, 77), (true, 77), (false, 77)]);
+    }
+
+    #[test]
+    fn a_load_is_predicted_when_its_store_repeats() {
+        let mut loads = PredictedLoads::new(2);
         assert_eq!(
             [1, 1, 1, 1, 1].map(|it| loads.predicts(5, it)),
             [false, false, false, false, true]
         );
-        // Another distance, and another instruction with the same entry.
+        // Another distance.
         assert_eq!([2, 1].map(|it| loads.predicts(5, it)), [false; 2]);
         for _ in 0..4 {
             loads.predicts(9, 0);
         }
-        assert!(loads.predicts(9, 0) && !loads.predicts(5, 1));
-        let mut none = RenamedLoads::new(0);
+        // Two others drive it out, the one that was used last stays.
+        assert!(!loads.predicts(5, 1) && loads.predicts(9, 0));
+        assert!(!loads.predicts(6, 1) && loads.predicts(9, 0) && !loads.predicts(5, 1));
+        let mut none = PredictedLoads::new(0);
         assert!((0..9).all(|_| !none.predicts(1, 1)));
     }
 }

@@ -40,6 +40,36 @@ impl UopRegister {
     }
 }
 
+/// How an instruction names an address in memory. A core can rename a load whose store named the
+/// same address the same way ([`super::CoreMemoryDescription::renamed_addresses`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressForm(u16);
+
+impl AddressForm {
+    /// The load is none that can be renamed: it computes, too, or takes a part of a register.
+    pub const NONE: AddressForm = AddressForm(0);
+    /// No register names the address.
+    pub const NO_REGISTER: AddressForm = AddressForm(1);
+    /// By the stack pointer. Cores know how pushes, calls and additions move it.
+    pub const STACK: AddressForm = AddressForm(2);
+
+    /// By registers. `hash` is of their names, the scale and the displacement.
+    pub const fn by_registers(hash: u16) -> AddressForm {
+        AddressForm(if hash < 3 { hash + 3 } else { hash })
+    }
+
+    /// Identifies the address together with the cycles in which its registers got their values: a
+    /// register that was written since has another one. 0: two such addresses can differ.
+    #[inline]
+    pub(crate) fn key(self, base: u64, index: u64) -> u64 {
+        match self {
+            AddressForm::NONE | AddressForm::NO_REGISTER => 0,
+            AddressForm::STACK => 2,
+            AddressForm(form) => u64::from(form) | (base ^ index.rotate_left(20)) << 16,
+        }
+    }
+}
+
 /// What a uop does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UopKind {
@@ -75,6 +105,8 @@ pub struct Uop {
     pub unit: u8,
     /// See `unit`.
     pub unit_cycles: u8,
+    /// Loads and addresses of stores: how the instruction names the address.
+    pub form: AddressForm,
     /// Whether it begins a slot of the dispatch. A uop that is fused with the one before does not.
     pub begins_slot: bool,
 }
@@ -91,6 +123,7 @@ impl Uop {
             writes: [UopRegister::DISCARD; 3],
             unit: 0,
             unit_cycles: 0,
+            form: AddressForm::NONE,
             begins_slot: true,
         }
     }
@@ -169,6 +202,16 @@ mod tests {
     fn registers_have_their_range() {
         assert_eq!([0, 127, 255].map(UopRegister::new), [None; 3]);
         assert_eq!(UopRegister::new(126).map(UopRegister::index), Some(126));
-        assert!(size_of::<Uop>() <= 16);
+        assert!(size_of::<Uop>() <= 18);
+    }
+
+    #[test]
+    fn an_address_is_another_one_when_its_register_was_written() {
+        let form = AddressForm::by_registers(500);
+        assert_eq!(form.key(7, 0), form.key(7, 0));
+        assert_ne!(form.key(7, 0), form.key(8, 0));
+        assert_ne!(form.key(7, 0), AddressForm::by_registers(501).key(7, 0));
+        assert_eq!(AddressForm::STACK.key(7, 0), AddressForm::STACK.key(8, 0));
+        assert_eq!(AddressForm::NO_REGISTER.key(7, 0), 0);
     }
 }

@@ -21,7 +21,7 @@ use super::scheduler::Scheduler;
 use super::serialising::Serialising;
 use super::slots::SlotMeter;
 use super::stores::StoreData;
-use super::uop::{DataAccess, REGISTERS, Uop, UopKind};
+use super::uop::{AddressForm, DataAccess, REGISTERS, Uop, UopKind};
 use super::when::When;
 
 /// What a uop needs beside the window.
@@ -55,6 +55,8 @@ struct OpenSlot {
 struct OpenStore {
     /// Address and bytes, if known.
     at: Option<(u64, u8)>,
+    /// How the instruction named the address.
+    key: u64,
     /// The cycle in which its line is there.
     line: u64,
     /// The cycle in which its data are known.
@@ -187,7 +189,8 @@ impl Window {
             // Renaming alone gives it its value.
             UopKind::Eliminated => operands.delayed_to(slot.dispatched),
             UopKind::Load => {
-                let ready = load(access, begins.cycle(), slot.dispatched, around);
+                let address = NamedAddress { form: uop.form, key: key(&self.registers, uop) };
+                let ready = load(access, address, begins.cycle(), slot.dispatched, around);
                 slot.loads += 1;
                 slot.missed |= ready.missed;
                 let complete = When::new(ready.cycle, ready.missed || begins.of_memory());
@@ -201,7 +204,8 @@ impl Window {
                 });
                 let at = access.map(|access| (access.physical.0, access.size));
                 slot.stores = true;
-                slot.store = OpenStore { at, line, data: known, value: 0 };
+                let key = key(&self.registers, uop);
+                slot.store = OpenStore { at, key, line, data: known, value: 0 };
                 When::new(known, begins.of_memory())
             }
             UopKind::StoreData => {
@@ -278,7 +282,7 @@ impl Window {
         if slot.stores {
             let (store, retired) = (&slot.store, self.last_retired.cycle());
             let data = StoreData { known: store.data, value: store.value };
-            around.data.stores.store(store.at, data, retired, store.line);
+            around.data.stores.store(store.at, store.key, data, retired, store.line);
         }
     }
 
@@ -300,16 +304,31 @@ impl Window {
     }
 }
 
+/// How an instruction names an address.
+#[derive(Clone, Copy)]
+struct NamedAddress {
+    form: AddressForm,
+    key: u64,
+}
+
+/// Identifies the address of a load or store by its registers.
+#[inline]
+fn key(registers: &[When; REGISTERS], uop: &Uop) -> u64 {
+    let known = |n: usize| registers[uop.reads[n].index()].cycle();
+    uop.form.key(known(0), known(1))
+}
+
 #[inline]
 fn load(
     access: Option<&DataAccess>,
+    NamedAddress { form, key }: NamedAddress,
     now: u64,
     dispatched: u64,
     around: &mut Surroundings<'_>,
 ) -> DataReady {
     match access {
         Some(access) => {
-            let load = Load { access, site: around.site, now, dispatched };
+            let load = Load { access, site: around.site, form, key, now, dispatched };
             around.data.load(&load, around.shared, around.counters)
         }
         None => around.data.load_unknown(around.fixed_data, now, around.counters),
