@@ -43,15 +43,24 @@ pub fn names() -> String {
 /// # Errors
 /// There is no such machine, or its file cannot be read or describes no machine that can be built.
 pub fn find(name: &str) -> Result<MachineModel> {
+    let (text, file) = text(name)?;
+    parse(&text, &file)
+}
+
+/// The text of the machine called `name`, and its file's name for messages.
+///
+/// # Errors
+/// There is no such machine, or its file cannot be read.
+pub fn text(name: &str) -> Result<(String, String)> {
     if let Some((shipped, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
-        return parse(text, &format!("machines/{shipped}.toml"));
+        return Ok(((*text).to_owned(), format!("machines/{shipped}.toml")));
     }
     if !name.contains('/') && !name.ends_with(".toml") {
         bail!("no machine is called {name}: choose one of {}, or give the path of a file", names());
     }
     let text = std::fs::read_to_string(Path::new(name))
         .with_context(|| format!("{name}: cannot read this machine"))?;
-    parse(&text, name)
+    Ok((text, name.to_owned()))
 }
 
 #[derive(Deserialize)]

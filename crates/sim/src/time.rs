@@ -57,6 +57,11 @@ impl Latencies {
         self.l2
     }
 
+    /// The L3 has the line. Without an L3: as from memory.
+    pub fn l3(&self) -> f64 {
+        self.l3
+    }
+
     /// Memory has the line.
     pub fn memory(&self) -> f64 {
         self.memory

@@ -11,6 +11,7 @@
 //!
 //! Results are kept in a directory. The command goes on where it was ended.
 
+mod memory_here;
 pub(crate) mod model;
 mod native;
 mod point;
@@ -28,6 +29,7 @@ use crate::processor::{self, Processor};
 use anyhow::{Context, Result, bail, ensure};
 use execution::machine;
 use host::recording::Recording;
+use memory_here::{MemoryHere, PointCosts};
 use point::Point;
 use programs::{GROUPS, Group, Program};
 use recorded::Recorder;
@@ -139,7 +141,8 @@ pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
     judge.simulate()?;
     let roots = judge.roots()?;
     judge.measure(&roots, Duration::from_secs_f64(60.0 * options.minutes))?;
-    let tables = judge.tables(&here, name == near && same);
+    let with_memory = judge.with_memory_here(name)?;
+    let tables = judge.tables(&here, name == near && same, with_memory.as_ref());
     let text = tables.text();
     let whole = options.points && options.programs;
     if whole && Path::new(KEPT).parent().is_some_and(Path::is_dir) {
@@ -183,6 +186,38 @@ struct Judge {
     model: Kept<Model>,
 }
 
+/// The machine with the memory that the points found, and what its model gave.
+struct WithMemoryHere {
+    name: String,
+    memory: MemoryHere,
+    model: Model,
+}
+
+/// Records and simulates the programs that the model of `machine` has not run.
+fn simulate_programs(
+    groups: &[Group],
+    directory: &Path,
+    machine: &MachineModel,
+    model: &mut Kept<Model>,
+) -> Result<()> {
+    let has = |model: &Model, group: &Group| {
+        group.programs.iter().all(|program| model.programs.contains_key(program.name))
+    };
+    for group in groups {
+        if has(&model.results, group) {
+            continue;
+        }
+        let tree = kernel::tree(Compiler::Gcc)?;
+        let recorder = Recorder { tree: &tree, directory };
+        let found = model::simulated(&recorder.group(group)?, machine)?;
+        ensure!(found.len() == group.programs.len(), "{}: other programs", group.name);
+        let names = group.programs.iter().map(|program| program.name.to_owned());
+        model.results.programs.extend(names.zip(found));
+        model.save()?;
+    }
+    Ok(())
+}
+
 /// A thing to measure in a round.
 #[derive(Clone, Copy)]
 enum Measured<'a> {
@@ -193,9 +228,6 @@ enum Measured<'a> {
 impl Judge {
     /// Records and simulates what the model has not run.
     fn simulate(&mut self) -> Result<()> {
-        let lacks = |model: &Model, group: &Group| {
-            group.programs.iter().any(|program| !model.programs.contains_key(program.name))
-        };
         if self.points.iter().any(|point| !self.model.results.points.contains_key(&point.name)) {
             let tree = kernel::tree(Compiler::Gcc)?;
             let recorder = Recorder { tree: &tree, directory: &self.directory };
@@ -205,23 +237,34 @@ impl Judge {
             self.model.results.points = names.zip(found).collect();
             self.model.save()?;
         }
-        for group in self.groups {
-            if !lacks(&self.model.results, group) {
-                continue;
-            }
-            let tree = kernel::tree(Compiler::Gcc)?;
-            let recorder = Recorder { tree: &tree, directory: &self.directory };
-            let found = self.simulated(&recorder.group(group)?)?;
-            ensure!(found.len() == group.programs.len(), "{}: other programs", group.name);
-            let names = group.programs.iter().map(|program| program.name.to_owned());
-            self.model.results.programs.extend(names.zip(found));
-            self.model.save()?;
-        }
-        Ok(())
+        simulate_programs(self.groups, &self.directory, &self.machine, &mut self.model)
     }
 
     fn simulated(&self, recording: &Recording) -> Result<Vec<model::Simulated>> {
         model::simulated(recording, &self.machine)
+    }
+
+    /// Writes the machine with the memory that the points found here, and simulates the programs
+    /// on it. `None`: the points do not say enough. `name`: the described machine's.
+    fn with_memory_here(&self, name: &str) -> Result<Option<WithMemoryHere>> {
+        let cost = |name: &str| {
+            let point = self.points.iter().find(|point| point.name == name)?;
+            Some(PointCosts {
+                measured: self.native.results.point(name)?.value,
+                simulated: self.model.results.point(point)?,
+            })
+        };
+        let Some(memory) = MemoryHere::new(&self.machine, cost) else { return Ok(None) };
+        let (text, _) = machine::text(name)?;
+        let name = format!("{}-here", self.machine.name);
+        let text = memory.file(&text, &name)?;
+        let path = self.directory.join(format!("{name}.toml"));
+        host::output::write(&path, text.as_bytes())?;
+        let machine = machine::parse(&text, &path.display().to_string())?;
+        let hash = image::sealed::sha256(format!("{} {machine:?}", self.program.hash).as_bytes());
+        let mut model = Kept::<Model>::model(&self.directory, &name, &hash)?;
+        simulate_programs(self.groups, &self.directory, &machine, &mut model)?;
+        Ok(Some(WithMemoryHere { name, memory, model: model.results }))
     }
 
     /// For each group, the root file system in which its programs run natively.
@@ -273,7 +316,7 @@ impl Judge {
         Ok(())
     }
 
-    fn tables(&self, here: &Processor, same: bool) -> Tables {
+    fn tables(&self, here: &Processor, same: bool, found: Option<&WithMemoryHere>) -> Tables {
         let native = &self.native.results;
         let figures: Vec<Figure> = self
             .points
@@ -315,7 +358,15 @@ impl Judge {
         if let Some([low, high]) = native.hertz {
             conditions.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
         }
-        Tables::new(conditions, &self.points, native, &self.model.results, &self.machine)
+        if let Some(WithMemoryHere { name, memory, .. }) = found {
+            conditions.push(format!(
+                "The points find another memory than described: {}. Programs are simulated with \
+                 it, too: {name}.",
+                memory.text()
+            ));
+        }
+        let models = [Some(&self.model.results), found.map(|found| &found.model)];
+        Tables::new(conditions, &self.points, native, models, &self.machine)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::judge_processor::model::Simulated;
 use crate::judge_processor::native::ProgramRun;
+use crate::judge_processor::point::Point;
 use crate::kept::{Figure, Kept};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,13 @@ impl Kept<Model> {
     /// The results of a machine in a directory.
     pub(super) fn model(directory: &Path, machine: &str, made_for: &str) -> Result<Kept<Model>> {
         Kept::open(directory.join(format!("model-{machine}.json")), made_for)
+    }
+}
+
+impl Model {
+    /// The core cycles of an operation of a point.
+    pub(super) fn point(&self, point: &Point) -> Option<f64> {
+        Some(self.points.get(&point.name)?.cycles / point.operations as f64)
     }
 }
 

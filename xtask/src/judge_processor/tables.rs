@@ -55,6 +55,9 @@ struct ProgramRow {
     model: Option<f64>,
     /// Model by native, less one.
     error: Option<f64>,
+    /// The same with the memory that the points found.
+    memory_here: Option<f64>,
+    memory_here_error: Option<f64>,
 }
 
 /// How well the model does on all programs together.
@@ -77,6 +80,8 @@ pub(super) struct Tables {
     programs: Vec<ProgramRow>,
     /// `None`: fewer than two programs have both figures.
     verdict: Option<Verdict>,
+    /// With the memory that the points found.
+    memory_here_verdict: Option<Verdict>,
 }
 
 fn ratio(model: Option<f64>, native: Option<f64>) -> Option<f64> {
@@ -88,11 +93,10 @@ impl Tables {
         conditions: Vec<String>,
         points: &[Point],
         native: &Native,
-        model: &Model,
+        [model, memory_here]: [Option<&Model>; 2],
         machine: &MachineModel,
     ) -> Tables {
-        let simulated =
-            |point: &Point| Some(model.points.get(&point.name)?.cycles / point.operations as f64);
+        let simulated = |point: &Point| model?.point(point);
         let measured = |point: &Point| Some(native.point(&point.name)?.value);
         let point_rows = points.iter().map(|point| PointRow {
             point: point.name.clone(),
@@ -120,7 +124,7 @@ impl Tables {
             }
         });
         let program_rows = GROUPS.iter().flat_map(|group| group.programs).map(|program| {
-            let simulated = model.programs.get(program.name);
+            let simulated = model.and_then(|model| model.programs.get(program.name));
             let instructions = simulated.map(|simulated| simulated.counters.instructions);
             let native = native.program(program.name).zip(instructions).map(|(cycles, all)| {
                 let of = |cycles: f64| cycles / all as f64;
@@ -132,15 +136,26 @@ impl Tables {
                 }
             });
             let model = simulated.map(|simulated| simulated.cpi());
-            let error = ratio(model, native.map(|native| native.value)).map(|ratio| ratio - 1.0);
-            ProgramRow { program: program.name, instructions, native, model, error }
+            let error = |model| Some(ratio(model, Some(native?.value))? - 1.0);
+            let memory_here = memory_here.and_then(|model| model.programs.get(program.name));
+            let memory_here = memory_here.map(|simulated| simulated.cpi());
+            ProgramRow {
+                program: program.name,
+                instructions,
+                native,
+                model,
+                error: error(model),
+                memory_here,
+                memory_here_error: error(memory_here),
+            }
         });
         let programs: Vec<ProgramRow> = program_rows.collect();
         Tables {
             conditions,
             points: point_rows.collect(),
             capacities: steps.collect(),
-            verdict: verdict(&programs),
+            verdict: verdict(&programs, |row| row.model),
+            memory_here_verdict: verdict(&programs, |row| row.memory_here),
             programs,
         }
     }
@@ -183,24 +198,29 @@ impl Tables {
         }
         text += "\nPrograms, in core cycles of an instruction in user mode\n";
         text += &format!(
-            "{:<16} {:>13} {:>9} {:>7} {:>6} {:>9} {:>8}\n",
-            "", "M instr.", "measured", "±", "rounds", "simulated", "error"
+            "{:<16} {:>13} {:>9} {:>7} {:>6} {:>9} {:>8} {:>12} {:>8}\n",
+            "", "M instr.", "measured", "±", "rounds", "simulated", "error", "memory here", "error"
         );
         for row in &self.programs {
             text += &format!(
-                "{:<16} {:>13} {} {:>9} {:>8}\n",
+                "{:<16} {:>13} {} {:>9} {:>8} {:>12} {:>8}\n",
                 row.program,
                 number(row.instructions.map(|count| count as f64 / 1e6), 1),
                 measured(row.native.as_ref()),
                 number(row.model, 3),
-                row.error.map_or("-".to_owned(), |error| format!("{:+.0} %", 100.0 * error))
+                percent(row.error),
+                number(row.memory_here, 3),
+                percent(row.memory_here_error)
             );
         }
-        if let Some(verdict) = &self.verdict {
-            let _ = write!(
+        text += "\n";
+        let verdicts = [("", &self.verdict), (", memory here", &self.memory_here_verdict)];
+        for (memory, verdict) in verdicts {
+            let Some(verdict) = verdict else { continue };
+            let _ = writeln!(
                 text,
-                "\n{} programs: mean absolute error {:.1} % (target {:.0} %), Spearman's rank \
-                 correlation {:.3} (target {})\n",
+                "{} programs{memory}: mean absolute error {:.1} % (target {:.0} %), Spearman's rank \
+                 correlation {:.3} (target {})",
                 verdict.programs,
                 100.0 * verdict.mean_absolute_error,
                 100.0 * ERROR_TARGET,
@@ -216,6 +236,10 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
+fn percent(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), |share| format!("{:+.0} %", 100.0 * share))
+}
+
 /// A figure, half of its interval, and its rounds.
 fn measured(figure: Option<&Figure>) -> String {
     let half = figure.map(|figure| format!("{:.1} %", 100.0 * figure.half_width()));
@@ -229,8 +253,9 @@ fn measured(figure: Option<&Figure>) -> String {
     )
 }
 
-fn verdict(programs: &[ProgramRow]) -> Option<Verdict> {
-    let both = |row: &ProgramRow| Some((row.native?.value, row.model?));
+/// `model`: the simulated figure that is judged.
+fn verdict(programs: &[ProgramRow], model: impl Fn(&ProgramRow) -> Option<f64>) -> Option<Verdict> {
+    let both = |row: &ProgramRow| Some((row.native?.value, model(row)?));
     let (native, model): (Vec<f64>, Vec<f64>) = programs.iter().filter_map(both).unzip();
     if native.len() < 2 {
         return None;
@@ -286,12 +311,14 @@ mod tests {
             native: Some(Figure { value: native, low: native, high: native, rounds: 5 }),
             model,
             error: None,
+            memory_here: None,
+            memory_here_error: None,
         };
         let rows = [row(1.0, Some(1.1)), row(2.0, Some(1.4)), row(3.0, None)];
-        let found = verdict(&rows).unwrap();
+        let found = verdict(&rows, |row| row.model).unwrap();
         assert_eq!(found.programs, 2);
         assert!((found.mean_absolute_error - 0.2).abs() < 1e-12);
         assert!((found.rank_correlation - 1.0).abs() < 1e-12);
-        assert!(verdict(&rows[1..]).is_none());
+        assert!(verdict(&rows[1..], |row| row.model).is_none());
     }
 }

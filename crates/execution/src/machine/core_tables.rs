@@ -110,6 +110,7 @@ struct MemoryText {
     stride_entries: SourcedInteger,
     streams: SourcedInteger,
     stream_distance: SourcedInteger,
+    scattered_pages: Option<Spanned<Sourced<bool>>>,
 }
 
 /// Shares of all loads.
@@ -184,10 +185,7 @@ impl MachineFileReader<'_> {
                 reorder_buffer: self.small(&core.reorder_buffer)?,
                 loads: self.small(&core.loads)?,
                 stores: self.small(&core.stores)?,
-                bound_ports: match &core.bound_ports {
-                    Some(bound) => *self.sourced(bound)?,
-                    None => false,
-                },
+                bound_ports: self.or_no(&core.bound_ports)?,
                 schedulers: self.schedulers(core, &table)?,
             },
             front_end: self.front_end(&core.fetch)?,
@@ -304,10 +302,7 @@ impl MachineFileReader<'_> {
             scaled_latency: self.or(&memory.scaled_latency, l1d_latency)?,
             address_latency: self.or(&memory.address_latency, 1)?,
             forward_latency: self.small(&memory.forward_latency)?,
-            renamed_addresses: match &memory.renamed_addresses {
-                Some(renamed) => *self.sourced(renamed)?,
-                None => false,
-            },
+            renamed_addresses: self.or_no(&memory.renamed_addresses)?,
             predicted_loads: self.or(&memory.predicted_loads, 0)?,
             blocked_penalty: self.or(&memory.blocked_penalty, 0)?,
             stores_to_a_line: self.or(&memory.stores_to_a_line, 1)?,
@@ -322,6 +317,7 @@ impl MachineFileReader<'_> {
             stride_entries: self.small(&memory.stride_entries)?,
             streams: self.small(&memory.streams)?,
             stream_distance: self.small(&memory.stream_distance)?,
+            scattered_pages: self.or_no(&memory.scattered_pages)?,
         })
     }
 
@@ -349,6 +345,11 @@ impl MachineFileReader<'_> {
     ) -> Result<CacheGeometry> {
         CacheGeometry::tlb(*self.sourced(entries)?, *self.sourced(ways)?, Replacement::Lru)
             .with_context(|| format!("{}: {what} cannot be built", self.at(entries)))
+    }
+
+    /// Whether a machine has what few machines have.
+    fn or_no(&self, has: &Option<Spanned<Sourced<bool>>>) -> Result<bool> {
+        has.as_ref().map_or(Ok(false), |has| self.sourced(has).copied())
     }
 
     /// A number that fits 32 bits, or `missing`.

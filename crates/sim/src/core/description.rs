@@ -173,6 +173,9 @@ pub struct CoreMemoryDescription {
     pub streams: u32,
     /// The lines that the L2's prefetcher is ahead.
     pub stream_distance: u32,
+    /// Whether the recorded machine's pages lie anywhere in the memory behind the L1s, so that they
+    /// meet in sets of the L2 and L3 as those of a machine do that has run for long.
+    pub scattered_pages: bool,
 }
 
 /// The behaviour of loads in a stream without data accesses: of a million loads, the ones that find

@@ -96,5 +96,6 @@ pub(crate) fn memory() -> CoreMemoryDescription {
         stride_entries: 0,
         streams: 0,
         stream_distance: 0,
+        scattered_pages: false,
     }
 }

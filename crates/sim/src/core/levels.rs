@@ -27,19 +27,22 @@ struct Level {
     cache: Cache,
     line_log2: u32,
     latency: u64,
+    scattered_pages: bool,
 }
 
 impl Level {
-    fn new(cache: &CacheDescription, latency: f64) -> Level {
+    fn new(cache: &CacheDescription, latency: f64, scattered_pages: bool) -> Level {
         Level {
             cache: Cache::new(cache.geometry),
             line_log2: cache.line.trailing_zeros(),
             latency: latency as u64,
+            scattered_pages,
         }
     }
 
     #[inline]
     fn line(&self, addr: PhysAddr) -> LineId {
+        let addr = if self.scattered_pages { scattered(addr) } else { addr };
         LineId::physical(addr.0 >> self.line_log2)
     }
 
@@ -66,10 +69,11 @@ impl Levels {
     pub(super) fn new(memory: &MemoryDescription, core: &CoreMemoryDescription) -> Levels {
         let latencies = &memory.latencies;
         let line = memory.l2.as_ref().map_or(64, |l2| l2.line);
+        let scattered = core.scattered_pages;
         Levels {
-            l2: memory.l2.as_ref().map(|l2| Level::new(l2, latencies.l2)),
+            l2: memory.l2.as_ref().map(|l2| Level::new(l2, latencies.l2, scattered)),
             coming: InFlight::new(core.l2_misses),
-            l3: memory.l3.as_ref().map(|l3| Level::new(l3, latencies.l3)),
+            l3: memory.l3.as_ref().map(|l3| Level::new(l3, latencies.l3, scattered)),
             memory_latency: latencies.memory as u64,
             streams: Streams::new(core.streams, line.trailing_zeros(), core.stream_distance),
             prefetches: 0,
@@ -126,5 +130,51 @@ impl Levels {
             }
             None => (self.memory_latency, Source::Memory),
         }
+    }
+}
+
+/// log2 of the bytes in a page.
+const PAGE: u32 = 12;
+/// The bits of a page's number.
+const NUMBER: u64 = (1 << 40) - 1;
+
+/// The address in a memory whose pages lie in another order, the same for every call: as if drawn
+/// at random. Two pages never become one: each step can be undone.
+#[inline]
+fn scattered(addr: PhysAddr) -> PhysAddr {
+    let mixed = |number: u64| number ^ number >> 20;
+    let mut number = mixed(addr.0 >> PAGE & NUMBER);
+    // Factors of the finaliser of MurmurHash3 (Appleby, public domain).
+    for factor in [0xff51_afd7_ed55_8ccd_u64, 0xc4ce_b9fe_1a85_ec53] {
+        number = mixed(number.wrapping_mul(factor) & NUMBER);
+    }
+    PhysAddr(number << PAGE | addr.0 & ((1 << PAGE) - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn scattered_pages_stay_apart_and_fill_the_colours_as_random_ones() {
+        let pages = 1_u64 << 16;
+        let numbers: BTreeSet<u64> =
+            (0..pages).map(|page| scattered(PhysAddr(page << PAGE)).0 >> PAGE).collect();
+        assert_eq!(numbers.len() as u64, pages);
+        assert_eq!(scattered(PhysAddr(0x7abc)).0 & 0xfff, 0xabc);
+        // 256 pages in 32 colours: 8 in each if they lie side by side; a Poisson distribution has
+        // more than 8 of them in 0.41 of the colours.
+        let mut over = 0;
+        for first in (0..pages).step_by(256) {
+            let mut colours = [0_u32; 32];
+            for page in first..first + 256 {
+                let at = scattered(PhysAddr(page << PAGE)).0 >> PAGE & 31;
+                colours[at as usize] += 1;
+            }
+            over += colours.iter().filter(|&&pages| pages > 8).count();
+        }
+        let share = over as f64 / (32.0 * 256.0);
+        assert!((share - 0.41).abs() < 0.03, "{share}");
     }
 }
