@@ -51,7 +51,7 @@ impl<T: Serialize + DeserializeOwned + Default> Kept<T> {
 }
 
 /// A figure and the ends of its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figure {
     pub value: f64,
     pub low: f64,
@@ -64,6 +64,12 @@ impl Figure {
     pub(crate) fn of(rounds: &[f64]) -> Option<Figure> {
         let [value, low, high] = Estimate::of(rounds)?.figure();
         Some(Figure { value, low, high, rounds: rounds.len() })
+    }
+
+    /// The figure in another unit.
+    pub(crate) fn times(self, factor: f64) -> Figure {
+        let Figure { value, low, high, rounds } = self;
+        Figure { value: value * factor, low: low * factor, high: high * factor, rounds }
     }
 
     /// Half of the interval, as a share of the value.

@@ -112,10 +112,12 @@ cargo xtask bench-uml [DIRECTORY] [--minutes N] [--simulate] [--machine NAME] [-
                                 BOLT's, in slices; with --simulate beside the model of a processor;
                                 resumes, and keeps all in DIRECTORY (target/bench-uml)
 cargo xtask judge-processor [DIRECTORY] [--machine NAME] [--minutes N] [--points|--programs]
-                            [--json]
+                            [--measured FILE] [--json]
                                 compare the model of a processor with this one: the same points and
                                 programs of Debian, timed here and simulated from recordings;
-                                resumes, and keeps all in DIRECTORY (target/judge-processor)
+                                resumes, and keeps all in DIRECTORY (target/judge-processor).
+                                --measured: FILE is what --json printed of an earlier run
+                                (bench/judge-processor.json); nothing is timed here
 cargo xtask fuzz [TARGET]… [--inputs N]
                                 give each target of fuzz/ N inputs (10 000 000) with a fuzzer;
                                 resumes, and keeps a small corpus

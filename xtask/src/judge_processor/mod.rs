@@ -11,6 +11,7 @@
 //!
 //! Results are kept in a directory. The command goes on where it was ended.
 
+mod measured;
 mod memory_here;
 pub(crate) mod model;
 mod native;
@@ -29,6 +30,7 @@ use crate::processor::{self, Processor};
 use anyhow::{Context, Result, bail, ensure};
 use execution::machine;
 use host::recording::Recording;
+use measured::{Earlier, Measured};
 use memory_here::{MemoryHere, PointCosts};
 use point::Point;
 use programs::{GROUPS, Group, Program};
@@ -40,7 +42,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use suite::Usage;
 use suite::random::Random;
-use tables::{INTERVAL_TARGET, Tables};
+use tables::{Conditions, INTERVAL_TARGET, Tables};
 
 /// Where results are kept if nothing else is said.
 const DIRECTORY: &str = "target/judge-processor";
@@ -61,6 +63,8 @@ struct Options {
     points: bool,
     programs: bool,
     json: bool,
+    /// The results of an earlier run: nothing is measured.
+    measured: Option<PathBuf>,
 }
 
 impl Options {
@@ -72,6 +76,7 @@ impl Options {
             points: true,
             programs: true,
             json: false,
+            measured: None,
         };
         let mut words = words.iter();
         while let Some(&word) = words.next() {
@@ -82,6 +87,10 @@ impl Options {
                 "--machine" => {
                     let name = words.next().context("--machine needs a name")?;
                     options.machine = Some((*name).to_owned());
+                }
+                "--measured" => {
+                    options.measured =
+                        Some(words.next().context("--measured needs a file")?.into());
                 }
                 "--minutes" => {
                     let minutes = words.next().and_then(|minutes| minutes.parse().ok());
@@ -117,7 +126,9 @@ pub(crate) fn nearest(processor: &Processor) -> (&'static str, bool) {
 pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
     let options = Options::parse(words)?;
     let here = Processor::here()?;
+    let earlier = options.measured.as_deref().map(Earlier::read).transpose()?;
     let (near, same) = nearest(&here);
+    let near = earlier.as_ref().map_or(near, |earlier| &earlier.machine);
     let name = options.machine.as_deref().unwrap_or(near);
     let machine = machine::find(name)?;
     std::fs::create_dir_all(&options.directory)
@@ -139,19 +150,28 @@ pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
         directory,
     };
     judge.simulate()?;
-    let roots = judge.roots()?;
-    judge.measure(&roots, Duration::from_secs_f64(60.0 * options.minutes))?;
-    let with_memory = judge.with_memory_here(name)?;
-    let tables = judge.tables(&here, name == near && same, with_memory.as_ref());
-    let text = tables.text();
+    let (measured, said) = match &earlier {
+        Some(earlier) => (earlier.figures(), earlier.measured.clone()),
+        None => {
+            let roots = judge.roots()?;
+            judge.measure(&roots, Duration::from_secs_f64(60.0 * options.minutes))?;
+            let measured = Measured::here(&judge.points, &judge.native.results);
+            let said = judge.said(&here, &measured);
+            (measured, said)
+        }
+    };
+    let found = judge.with_memory_here(name, &measured)?;
+    let simulated = judge.simulated_how(name == near && same, earlier.is_some(), found.as_ref());
+    let models = [Some(&judge.model.results), found.as_ref().map(|found| &found.model)];
+    let conditions = Conditions { measured: said, simulated };
+    let tables = Tables::new(conditions, &judge.points, &measured, models, &judge.machine);
+    let json = serde_json::to_string_pretty(&tables)? + "\n";
     let whole = options.points && options.programs;
     if whole && Path::new(KEPT).parent().is_some_and(Path::is_dir) {
-        host::output::write(Path::new(KEPT), text.as_bytes())?;
+        host::output::write(Path::new(KEPT), tables.text().as_bytes())?;
+        host::output::write(&Path::new(KEPT).with_extension("json"), json.as_bytes())?;
     }
-    match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&tables)?),
-        false => print!("{text}"),
-    }
+    print!("{}", if options.json { json } else { tables.text() });
     Ok(())
 }
 
@@ -220,7 +240,7 @@ fn simulate_programs(
 
 /// A thing to measure in a round.
 #[derive(Clone, Copy)]
-enum Measured<'a> {
+enum Subject<'a> {
     Point(&'a Point),
     Program(&'a Path, &'a Program),
 }
@@ -246,11 +266,11 @@ impl Judge {
 
     /// Writes the machine with the memory that the points found here, and simulates the programs
     /// on it. `None`: the points do not say enough. `name`: the described machine's.
-    fn with_memory_here(&self, name: &str) -> Result<Option<WithMemoryHere>> {
+    fn with_memory_here(&self, name: &str, measured: &Measured) -> Result<Option<WithMemoryHere>> {
         let cost = |name: &str| {
             let point = self.points.iter().find(|point| point.name == name)?;
             Some(PointCosts {
-                measured: self.native.results.point(name)?.value,
+                measured: measured.points.get(name)?.value,
                 simulated: self.model.results.point(point)?,
             })
         };
@@ -284,17 +304,17 @@ impl Judge {
         let cpu = processor::last_cpu()?;
         processor::pin(cpu)?;
         let (begun, before) = (Instant::now(), Usage::now(Some(cpu)));
-        let all: Vec<Measured<'_>> = points
+        let all: Vec<Subject<'_>> = points
             .iter()
-            .map(Measured::Point)
+            .map(Subject::Point)
             .chain(groups.iter().zip(roots).flat_map(|(group, root)| {
-                group.programs.iter().map(move |program| Measured::Program(root.as_path(), program))
+                group.programs.iter().map(move |program| Subject::Program(root.as_path(), program))
             }))
             .collect();
         let mut random = Random::new(native.results.seconds.to_bits());
         let spent = native.results.seconds;
         while begun.elapsed() < budget {
-            let mut round: Vec<Measured<'_>> =
+            let mut round: Vec<Subject<'_>> =
                 all.iter().copied().filter(|it| it.lacks(&native.results)).collect();
             if round.is_empty() {
                 break;
@@ -316,30 +336,18 @@ impl Judge {
         Ok(())
     }
 
-    fn tables(&self, here: &Processor, same: bool, found: Option<&WithMemoryHere>) -> Tables {
+    /// How it was measured, in sentences.
+    fn said(&self, here: &Processor, measured: &Measured) -> Vec<String> {
         let native = &self.native.results;
-        let figures: Vec<Figure> = self
-            .points
-            .iter()
-            .filter_map(|point| native.point(&point.name))
-            .chain(self.groups.iter().flat_map(|group| {
-                group.programs.iter().filter_map(|program| native.program(program.name))
-            }))
-            .collect();
+        let figures: Vec<&Figure> =
+            measured.points.values().chain(measured.programs.values()).collect();
         let narrow = figures.iter().filter(|figure| figure.half_width() <= INTERVAL_TARGET).count();
         let percent = |share: Option<f64>| {
             share.map_or("an unknown share".to_owned(), |share| format!("{share:.1} %"))
         };
         let shares = native.disturbances;
-        let mut conditions = vec![
-            format!(
-                "Processor: {} (family {}, model {}). Simulated: {}, {}.",
-                here.name,
-                here.family,
-                here.model,
-                self.machine.name,
-                if same { "which describes it" } else { "another processor" }
-            ),
+        let mut said = vec![
+            format!("Processor: {} (family {}, model {}).", here.name, here.family, here.model),
             format!(
                 "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±1 %; {} rounds \
                  gave nothing, because the frequency changed.",
@@ -356,26 +364,41 @@ impl Judge {
             ),
         ];
         if let Some([low, high]) = native.hertz {
-            conditions.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
+            said.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
         }
+        said
+    }
+
+    /// How it was simulated, in sentences. `describes`: the machine describes this processor.
+    fn simulated_how(
+        &self,
+        describes: bool,
+        earlier: bool,
+        found: Option<&WithMemoryHere>,
+    ) -> Vec<String> {
+        let name = &self.machine.name;
+        let mut said = vec![match (earlier, describes) {
+            (true, _) => format!("Simulated: {name}. The measured figures are of an earlier run."),
+            (false, true) => format!("Simulated: {name}, which describes the processor."),
+            (false, false) => format!("Simulated: {name}, another processor."),
+        }];
         if let Some(WithMemoryHere { name, memory, .. }) = found {
-            conditions.push(format!(
+            said.push(format!(
                 "The points find another memory than described: {}. Programs are simulated with \
                  it, too: {name}.",
                 memory.text()
             ));
         }
-        let models = [Some(&self.model.results), found.map(|found| &found.model)];
-        Tables::new(conditions, &self.points, native, models, &self.machine)
+        said
     }
 }
 
-impl Measured<'_> {
+impl Subject<'_> {
     /// Whether more rounds are needed.
     fn lacks(&self, native: &Native) -> bool {
         let figure = match self {
-            Measured::Point(point) => native.point(&point.name),
-            Measured::Program(_, program) => native.program(program.name),
+            Subject::Point(point) => native.point(&point.name),
+            Subject::Program(_, program) => native.program(program.name),
         };
         figure.is_none_or(|it| it.rounds < LEAST || it.half_width() > INTERVAL_TARGET)
     }
@@ -386,11 +409,11 @@ impl Measured<'_> {
         let [low, high] = native.hertz.unwrap_or([hertz; 2]);
         native.hertz = Some([low.min(hertz), high.max(hertz)]);
         match self {
-            Measured::Point(point) => match native::point(driver, point)? {
+            Subject::Point(point) => match native::point(driver, point)? {
                 Some(cycles) => native.points.entry(point.name.clone()).or_default().push(cycles),
                 None => native.disturbed += 1,
             },
-            Measured::Program(root, program) => match native::program(driver, root, program)? {
+            Subject::Program(root, program) => match native::program(driver, root, program)? {
                 Some(run) => {
                     native.programs.entry(program.name.to_owned()).or_default().push(run);
                 }

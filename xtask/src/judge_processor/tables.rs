@@ -2,10 +2,11 @@
 //!
 //! Input: results. Output: rows and text. This module measures nothing.
 
+use crate::judge_processor::measured::Measured;
 use crate::judge_processor::point::Point;
 use crate::judge_processor::points::operation;
 use crate::judge_processor::programs::GROUPS;
-use crate::judge_processor::results::{Model, Native};
+use crate::judge_processor::results::Model;
 use crate::judge_processor::steps::{STEPS, capacity};
 use crate::kept::Figure;
 use serde::Serialize;
@@ -70,11 +71,22 @@ struct Verdict {
     rank_target: f64,
 }
 
+/// How the figures came about, in sentences.
+#[derive(Debug)]
+pub(super) struct Conditions {
+    pub measured: Vec<String>,
+    pub simulated: Vec<String>,
+}
+
 /// Everything that the command found.
 #[derive(Debug, Serialize)]
 pub(super) struct Tables {
-    /// Processor, machine and disturbances, in sentences.
-    conditions: Vec<String>,
+    /// The machine that was simulated.
+    machine: String,
+    /// How it was measured: processor and disturbances, in sentences.
+    measured: Vec<String>,
+    /// How it was simulated, in sentences.
+    simulated: Vec<String>,
     points: Vec<PointRow>,
     capacities: Vec<StepRow>,
     programs: Vec<ProgramRow>,
@@ -90,18 +102,19 @@ fn ratio(model: Option<f64>, native: Option<f64>) -> Option<f64> {
 
 impl Tables {
     pub(super) fn new(
-        conditions: Vec<String>,
+        conditions: Conditions,
         points: &[Point],
-        native: &Native,
+        native: &Measured,
         [model, memory_here]: [Option<&Model>; 2],
         machine: &MachineModel,
     ) -> Tables {
         let simulated = |point: &Point| model?.point(point);
-        let measured = |point: &Point| Some(native.point(&point.name)?.value);
+        let figure = |point: &Point| native.points.get(&point.name).copied();
+        let measured = |point: &Point| Some(figure(point)?.value);
         let point_rows = points.iter().map(|point| PointRow {
             point: point.name.clone(),
             operation: operation(point),
-            native: native.point(&point.name),
+            native: figure(point),
             model: simulated(point),
             ratio: ratio(simulated(point), measured(point)),
         });
@@ -126,15 +139,8 @@ impl Tables {
         let program_rows = GROUPS.iter().flat_map(|group| group.programs).map(|program| {
             let simulated = model.and_then(|model| model.programs.get(program.name));
             let instructions = simulated.map(|simulated| simulated.counters.instructions);
-            let native = native.program(program.name).zip(instructions).map(|(cycles, all)| {
-                let of = |cycles: f64| cycles / all as f64;
-                Figure {
-                    value: of(cycles.value),
-                    low: of(cycles.low),
-                    high: of(cycles.high),
-                    ..cycles
-                }
-            });
+            let native = native.programs.get(program.name).zip(instructions);
+            let native = native.map(|(cycles, all)| cycles.times(1.0 / all as f64));
             let model = simulated.map(|simulated| simulated.cpi());
             let error = |model| Some(ratio(model, Some(native?.value))? - 1.0);
             let memory_here = memory_here.and_then(|model| model.programs.get(program.name));
@@ -151,7 +157,9 @@ impl Tables {
         });
         let programs: Vec<ProgramRow> = program_rows.collect();
         Tables {
-            conditions,
+            machine: machine.name.clone(),
+            measured: conditions.measured,
+            simulated: conditions.simulated,
             points: point_rows.collect(),
             capacities: steps.collect(),
             verdict: verdict(&programs, |row| row.model),
@@ -162,7 +170,8 @@ impl Tables {
 
     /// The tables as text.
     pub(super) fn text(&self) -> String {
-        let mut text = self.conditions.join("\n") + "\n\n";
+        let conditions = [&self.measured[..], &self.simulated[..]].concat();
+        let mut text = conditions.join("\n") + "\n\n";
         text += "Points, in core cycles of one operation\n";
         text += &format!(
             "{:<28} {:>9} {:>7} {:>6} {:>9} {:>12}  operation\n",
