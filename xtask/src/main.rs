@@ -117,7 +117,7 @@ cargo xtask judge-processor [DIRECTORY] [--machine NAME] [--minutes N] [--points
                                 programs of Debian, timed here and simulated from recordings;
                                 resumes, and keeps all in DIRECTORY (target/judge-processor).
                                 --measured: FILE is what --json printed of an earlier run
-                                (bench/judge-processor.json); nothing is timed here
+                                (bench/judge-processor*.json); nothing is timed here
 cargo xtask fuzz [TARGET]… [--inputs N]
                                 give each target of fuzz/ N inputs (10 000 000) with a fuzzer;
                                 resumes, and keeps a small corpus

@@ -5,12 +5,15 @@
 
 use crate::judge_processor::point::Point;
 use crate::judge_processor::programs::GROUPS;
-use crate::judge_processor::results::Native;
+use crate::judge_processor::results::{Model, Native};
 use crate::kept::Figure;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Runs of a program whose instructions differ by a smaller share had the same input.
+const SAME: f64 = 0.01;
 
 /// Core cycles of an operation of each point, and of each program in user mode.
 #[derive(Debug, Default)]
@@ -68,21 +71,32 @@ impl Earlier {
         serde_json::from_slice(&text).with_context(hint)
     }
 
-    pub(super) fn figures(&self) -> Measured {
+    /// The figures, and the programs that are left out, because they had another input: they
+    /// executed more or fewer instructions than `model` has.
+    pub(super) fn figures(&self, model: &Model) -> (Measured, Vec<&str>) {
         let point = |row: &EarlierPoint| Some((row.point.clone(), row.native?));
-        let program = |row: &EarlierProgram| {
-            Some((row.program.clone(), row.native?.times(row.instructions? as f64)))
-        };
-        Measured {
-            points: self.points.iter().filter_map(point).collect(),
-            programs: self.programs.iter().filter_map(program).collect(),
+        let mut left_out = Vec::new();
+        let mut programs = BTreeMap::new();
+        for row in &self.programs {
+            let (Some(native), Some(before)) = (row.native, row.instructions) else { continue };
+            let now = model.programs.get(&row.program);
+            let ratio = now.map(|now| now.counters.instructions as f64 / before as f64);
+            match ratio {
+                Some(ratio) if (ratio - 1.0).abs() <= SAME => {
+                    programs.insert(row.program.clone(), native.times(before as f64));
+                }
+                _ => left_out.push(row.program.as_str()),
+            }
         }
+        (Measured { points: self.points.iter().filter_map(point).collect(), programs }, left_out)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge_processor::model::Simulated;
+    use sim::core::CoreCounters;
 
     #[test]
     fn an_earlier_run_gives_its_figures() {
@@ -90,13 +104,20 @@ mod tests {
         let text = format!(
             r#"{{"machine": "zen4", "measured": ["Processor: P."],
                 "points": [{{"point": "a/1", "native": {figure}}}, {{"point": "b", "native": null}}],
-                "programs": [{{"program": "gzip", "instructions": 10, "native": {figure}}}]}}"#
+                "programs": [{{"program": "gzip", "instructions": 10, "native": {figure}}},
+                             {{"program": "bc", "instructions": 11, "native": {figure}}}]}}"#
         );
+        let mut model = Model::default();
+        for program in ["gzip", "bc"] {
+            let counters = CoreCounters { instructions: 10, ..CoreCounters::default() };
+            model.programs.insert(program.to_owned(), Simulated { cycles: 1.0, counters });
+        }
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("earlier.json");
         std::fs::write(&path, text).unwrap();
         let earlier = Earlier::read(&path).unwrap();
-        let figures = earlier.figures();
+        let (figures, left_out) = earlier.figures(&model);
+        assert_eq!(left_out, ["bc"]);
         assert_eq!(figures.points.keys().collect::<Vec<_>>(), ["a/1"]);
         assert!((figures.programs["gzip"].value - 5.0).abs() < 1e-12);
         assert_eq!(figures.programs["gzip"].rounds, 9);

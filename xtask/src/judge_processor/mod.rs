@@ -151,7 +151,14 @@ pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
     };
     judge.simulate()?;
     let (measured, said) = match &earlier {
-        Some(earlier) => (earlier.figures(), earlier.measured.clone()),
+        Some(earlier) => {
+            let (measured, left_out) = earlier.figures(&judge.model.results);
+            let mut said = earlier.measured.clone();
+            if !left_out.is_empty() {
+                said.push(format!("With another input, left out: {}.", left_out.join(", ")));
+            }
+            (measured, said)
+        }
         None => {
             let roots = judge.roots()?;
             judge.measure(&roots, Duration::from_secs_f64(60.0 * options.minutes))?;
@@ -166,7 +173,7 @@ pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
     let conditions = Conditions { measured: said, simulated };
     let tables = Tables::new(conditions, &judge.points, &measured, models, &judge.machine);
     let json = serde_json::to_string_pretty(&tables)? + "\n";
-    let whole = options.points && options.programs;
+    let whole = options.points && options.programs && earlier.is_none();
     if whole && Path::new(KEPT).parent().is_some_and(Path::is_dir) {
         host::output::write(Path::new(KEPT), tables.text().as_bytes())?;
         host::output::write(&Path::new(KEPT).with_extension("json"), json.as_bytes())?;
