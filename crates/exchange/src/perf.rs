@@ -57,6 +57,9 @@ pub fn data(file: &[u8]) -> Result<PerfSamples> {
     Ok(samples)
 }
 
+/// The bytes of the first `struct perf_event_attr` (PERF_ATTR_SIZE_VER0).
+const SMALLEST_ATTRIBUTE: u64 = 64;
+
 /// Checks that the sections in the header lie in the file, because the reader allocates as much
 /// memory as the header says.
 fn sections_are_inside(file: &[u8]) -> Result<()> {
@@ -70,7 +73,10 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
     };
     // struct perf_file_header has magic, size and attr_size. The offsets and sizes of attrs, data
     // and event_types follow, and then the bits of features.
-    let (attributes, data, event_types, features) = (24, 40, 56, 72);
+    let (attribute_size, attributes, data, event_types, features) = (16, 24, 40, 56, 72);
+    if number(attribute_size).is_none_or(|size| size < SMALLEST_ATTRIBUTE) {
+        bail!("its event attributes are smaller than those of any perf: it is damaged or cut off");
+    }
     if ![attributes, data, event_types].into_iter().all(inside) {
         bail!("a section lies outside of the file: it is damaged or cut off");
     }
@@ -270,6 +276,10 @@ mod tests {
             }
         }
         assert!(data(b"no perf.data").is_err());
+        // No size of the attributes, by which the reader would divide.
+        let mut bytes = whole.clone();
+        bytes[16..24].fill(0);
+        assert!(data(&bytes).is_err_and(|error| error.to_string().contains("attributes")));
     }
 
     #[test]

@@ -118,6 +118,7 @@ pub fn parse(text: &str) -> Result<SourceSamples> {
             *heads = heads.saturating_add(head);
             continue;
         }
+        ensure!(depth <= names.len(), "{}: indented deeper than the line that it belongs to", at());
         let body = line.trim();
         if let Some(metadata) = body.strip_prefix('!') {
             ensure!(
@@ -128,7 +129,6 @@ pub fn parse(text: &str) -> Result<SourceSamples> {
             );
             continue;
         }
-        ensure!(depth <= names.len(), "{}: indented deeper than the line that it belongs to", at());
         names.truncate(depth);
         places.truncate(depth - 1);
         let entry = entry(body).with_context(|| {
@@ -307,6 +307,10 @@ mod tests {
         assert!(error("f:1:1\n 2 3\n").contains("line 2: neither"));
         assert!(error("f:1\n").contains("line 1: neither"));
         assert!(error("[main:3 @ f]:1:1\n").contains("contexts"));
+        assert!(
+            error(" !Attributes: 5\n").contains("line 1: indented deeper than the line"),
+            "metadata without a function"
+        );
         assert!(
             error("f:1:1\n 1: 1\n !CFGChecksum: 5\n")
                 .contains("line 3: this is a profile of pseudo probes")
