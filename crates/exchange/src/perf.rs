@@ -57,8 +57,13 @@ pub fn data(file: &[u8]) -> Result<PerfSamples> {
     Ok(samples)
 }
 
-/// The bytes of the first `struct perf_event_attr` (PERF_ATTR_SIZE_VER0).
-const SMALLEST_ATTRIBUTE: u64 = 64;
+/// The bytes of a `struct perf_event_attr`: from those of the first one (PERF_ATTR_SIZE_VER0) to a
+/// page, above which the kernel takes none.
+const ATTRIBUTE: std::ops::RangeInclusive<u64> = 64..=4096;
+/// The feature HEADER_EVENT_DESC, and those from SIMPLEPERF_FILES on (tools/perf/util/header.h, and
+/// simpleperf's record_file.h).
+const EVENT_DESCRIPTIONS: u32 = 12;
+const SIMPLEPERF: usize = 2;
 
 /// Checks that the sections in the header lie in the file, because the reader allocates as much
 /// memory as the header says.
@@ -74,8 +79,8 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
     // struct perf_file_header has magic, size and attr_size. The offsets and sizes of attrs, data
     // and event_types follow, and then the bits of features.
     let (attribute_size, attributes, data, event_types, features) = (16, 24, 40, 56, 72);
-    if number(attribute_size).is_none_or(|size| size < SMALLEST_ATTRIBUTE) {
-        bail!("its event attributes are smaller than those of any perf: it is damaged or cut off");
+    if number(attribute_size).is_none_or(|size| !ATTRIBUTE.contains(&size)) {
+        bail!("its event attributes have the size of no perf's: it is damaged or cut off");
     }
     if ![attributes, data, event_types].into_iter().all(inside) {
         bail!("a section lies outside of the file: it is damaged or cut off");
@@ -84,12 +89,59 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
     let table = number(data)
         .zip(number(data + 8))
         .and_then(|(offset, size)| usize::try_from(offset + size).ok());
-    let bits: u32 =
-        (0..4).filter_map(|word| number(features + 8 * word)).map(u64::count_ones).sum();
-    match table {
-        Some(table) if (0..bits as usize).all(|feature| inside(table + 16 * feature)) => Ok(()),
-        _ => bail!("the section of a feature lies outside of the file: it is damaged or cut off"),
+    let words: Vec<u64> = (0..4).filter_map(|word| number(features + 8 * word)).collect();
+    let bits: u32 = words.iter().map(|word| word.count_ones()).sum();
+    let Some(table) =
+        table.filter(|table| (0..bits as usize).all(|feature| inside(table + 16 * feature)))
+    else {
+        bail!("the section of a feature lies outside of the file: it is damaged or cut off");
+    };
+    // The reader would take sizes of lists from them without a check.
+    let simpleperf = words.iter().skip(SIMPLEPERF).any(|&word| word != 0);
+    if simpleperf || number(event_types + 8) != Some(0) {
+        bail!(
+            "it was made by simpleperf, or by a perf before 3.8: use perf of the kernel's sources"
+        );
     }
+    let first = words.first().copied().unwrap_or(0);
+    if first >> EVENT_DESCRIPTIONS & 1 == 1 {
+        let before = (first & ((1 << EVENT_DESCRIPTIONS) - 1)).count_ones() as usize;
+        let (offset, size) = (number(table + 16 * before), number(table + 16 * before + 8));
+        let section = offset.zip(size).and_then(|(offset, size)| {
+            file.get(usize::try_from(offset).ok()?..usize::try_from(offset + size).ok()?)
+        });
+        if section.and_then(event_descriptions_are_whole).is_none() {
+            bail!("the descriptions of its events are damaged");
+        }
+    }
+    Ok(())
+}
+
+/// `None`: a list of the section says that it is longer than the section (struct
+/// `header_event_desc` in tools/perf/Documentation/perf.data-file-format.txt).
+fn event_descriptions_are_whole(section: &[u8]) -> Option<()> {
+    fn number(rest: &mut &[u8]) -> Option<usize> {
+        let (first, behind) = rest.split_first_chunk()?;
+        *rest = behind;
+        usize::try_from(u32::from_le_bytes(*first)).ok()
+    }
+    fn skip(rest: &mut &[u8], bytes: usize) -> Option<()> {
+        *rest = rest.get(bytes..)?;
+        Some(())
+    }
+    let mut rest = section;
+    let (events, attribute) = (number(&mut rest)?, number(&mut rest)?);
+    if events > 0 && !ATTRIBUTE.contains(&(attribute as u64)) || events > section.len() {
+        return None;
+    }
+    for _ in 0..events {
+        skip(&mut rest, attribute)?;
+        let ids = number(&mut rest)?;
+        let name = number(&mut rest)?;
+        skip(&mut rest, name)?;
+        skip(&mut rest, ids.checked_mul(8)?)?;
+    }
+    Some(())
 }
 
 /// The mapping `[kernel.kallsyms]_text`. Its page offset is the symbol's run-time address
@@ -280,6 +332,27 @@ mod tests {
         let mut bytes = whole.clone();
         bytes[16..24].fill(0);
         assert!(data(&bytes).is_err_and(|error| error.to_string().contains("attributes")));
+        // Types of events, whose lists the reader would believe.
+        let mut bytes = whole.clone();
+        bytes[64] = 8;
+        assert!(data(&bytes).is_err_and(|error| error.to_string().contains("before 3.8")));
+    }
+
+    #[test]
+    fn descriptions_of_events_hold_their_lists() {
+        let mut section = [1_u32.to_le_bytes(), 64_u32.to_le_bytes()].concat();
+        section.extend([0; 64]);
+        for number in [1_u32, 4] {
+            section.extend(number.to_le_bytes());
+        }
+        section.extend(b"e\0\0\0");
+        section.extend([0; 8]);
+        assert!(event_descriptions_are_whole(&section).is_some());
+        assert!(
+            (0..section.len()).all(|end| event_descriptions_are_whole(&section[..end]).is_none())
+        );
+        section[72] = 255;
+        assert!(event_descriptions_are_whole(&section).is_none());
     }
 
     #[test]
