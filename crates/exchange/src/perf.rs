@@ -114,7 +114,35 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
             bail!("the descriptions of its events are damaged");
         }
     }
+    let records = number(data).zip(number(data + 8)).and_then(|(offset, size)| {
+        file.get(usize::try_from(offset).ok()?..usize::try_from(offset + size).ok()?)
+    });
+    if records.is_none_or(|records| !traces_are_inside(records)) {
+        bail!("a trace lies outside of the file: it is damaged or cut off");
+    }
     Ok(())
+}
+
+/// PERF_RECORD_AUXTRACE (tools/lib/perf/include/perf/event.h).
+const AUXTRACE: u32 = 71;
+
+/// Whether each trace of a processor lies behind its record (struct `perf_record_auxtrace`).
+fn traces_are_inside(records: &[u8]) -> bool {
+    let mut rest = records;
+    // struct perf_event_header: type, misc, size. Other damage is the reader's.
+    while let Some(&[a, b, c, d, _, _, low, high]) = rest.first_chunk() {
+        let size = u16::from_le_bytes([low, high]).max(8);
+        let trace = match (u32::from_le_bytes([a, b, c, d]), rest.get(8..16)) {
+            (AUXTRACE, Some(size)) => size.try_into().map_or(0, u64::from_le_bytes),
+            _ => 0,
+        };
+        let behind = usize::try_from(trace).ok().and_then(|trace| trace.checked_add(size.into()));
+        match behind.and_then(|behind| rest.get(behind..)) {
+            Some(behind) => rest = behind,
+            None => return trace == 0,
+        }
+    }
+    true
 }
 
 /// `None`: a list of the section says that it is longer than the section (struct
@@ -351,6 +379,8 @@ mod tests {
         assert!(
             (0..section.len()).all(|end| event_descriptions_are_whole(&section[..end]).is_none())
         );
+        assert!(traces_are_inside(&[71, 0, 0, 0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9]));
+        assert!(!traces_are_inside(&[71, 0, 0, 0, 0, 0, 16, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9]));
         section[72] = 255;
         assert!(event_descriptions_are_whole(&section).is_none());
     }
