@@ -5,7 +5,7 @@
 //! `include/uapi/linux/perf_event.h`, `PERF_RECORD_SAMPLE`, defines the format of a sample.
 
 use super::branches::Branches;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use linux_perf_data::linux_perf_event_reader::{
     BranchSampleFormat, EventRecord, RawEventRecord, RecordType, SampleFormat,
 };
@@ -27,6 +27,8 @@ pub struct PerfSamples {
 /// # Errors
 /// The file is damaged, or its samples have no branch stacks.
 pub fn data(file: &[u8]) -> Result<PerfSamples> {
+    // Kernlane's kernels run on x86-64. The checks below read little-endian numbers.
+    ensure!(file.starts_with(b"PERFILE2"), "not a perf.data file of a little-endian machine");
     sections_are_inside(file)?;
     let PerfFileReader { mut perf_file, mut record_iter } =
         PerfFileReader::parse_file(Cursor::new(file)).context("not a readable perf.data file")?;
@@ -114,32 +116,42 @@ fn sections_are_inside(file: &[u8]) -> Result<()> {
             bail!("the descriptions of its events are damaged");
         }
     }
-    let records = number(data).zip(number(data + 8)).and_then(|(offset, size)| {
-        file.get(usize::try_from(offset).ok()?..usize::try_from(offset + size).ok()?)
-    });
-    if records.is_none_or(|records| !traces_are_inside(records)) {
+    let offset = number(data).and_then(|offset| usize::try_from(offset).ok());
+    let records = offset.and_then(|offset| file.get(offset..));
+    if !records.zip(number(data + 8)).is_some_and(|(rest, bytes)| traces_are_inside(rest, bytes)) {
         bail!("a trace lies outside of the file: it is damaged or cut off");
     }
     Ok(())
 }
 
-/// PERF_RECORD_AUXTRACE (tools/lib/perf/include/perf/event.h).
+/// Records of the tool itself (tools/lib/perf/include/perf/event.h).
+const FINISHED_ROUND: u32 = 68;
 const AUXTRACE: u32 = 71;
 
-/// Whether each trace of a processor lies behind its record (struct `perf_record_auxtrace`).
-fn traces_are_inside(records: &[u8]) -> bool {
-    let mut rest = records;
-    // struct perf_event_header: type, misc, size. Other damage is the reader's.
-    while let Some(&[a, b, c, d, _, _, low, high]) = rest.first_chunk() {
-        let size = u16::from_le_bytes([low, high]).max(8);
-        let trace = match (u32::from_le_bytes([a, b, c, d]), rest.get(8..16)) {
-            (AUXTRACE, Some(size)) => size.try_into().map_or(0, u64::from_le_bytes),
-            _ => 0,
+/// Whether the trace of a processor that follows each record AUXTRACE lies in the file. `file`
+/// begins at the records, which have `bytes`. Follows them as the reader does, which takes the body
+/// of FINISHED_ROUND for the next record. Other damage is the reader's to find.
+fn traces_are_inside(file: &[u8], bytes: u64) -> bool {
+    let (mut rest, mut read) = (file, 0_u64);
+    while read < bytes {
+        // struct perf_event_header: type, misc, size.
+        let Some(&[a, b, c, d, _, _, low, high]) = rest.first_chunk() else { return true };
+        let (kind, size) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([low, high]));
+        read = read.saturating_add(size.into());
+        let length = if kind == FINISHED_ROUND { 8 } else { size.into() };
+        let (Some(record), Some(behind)) = (rest.get(8..length), rest.get(length..)) else {
+            return true;
         };
-        let behind = usize::try_from(trace).ok().and_then(|trace| trace.checked_add(size.into()));
-        match behind.and_then(|behind| rest.get(behind..)) {
-            Some(behind) => rest = behind,
-            None => return trace == 0,
+        rest = behind;
+        if kind == AUXTRACE {
+            let Some(trace) = record.first_chunk().copied().map(u64::from_le_bytes) else {
+                return true;
+            };
+            read = read.saturating_add(trace);
+            match usize::try_from(trace).ok().and_then(|trace| rest.get(trace..)) {
+                Some(behind) => rest = behind,
+                None => return false,
+            }
         }
     }
     true
@@ -379,8 +391,12 @@ mod tests {
         assert!(
             (0..section.len()).all(|end| event_descriptions_are_whole(&section[..end]).is_none())
         );
-        assert!(traces_are_inside(&[71, 0, 0, 0, 0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9]));
-        assert!(!traces_are_inside(&[71, 0, 0, 0, 0, 0, 16, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9]));
+        let trace = |bytes: u8| [71, 0, 0, 0, 0, 0, 16, 0, bytes, 0, 0, 0, 0, 0, 0, 0, 9];
+        assert!(traces_are_inside(&trace(1), 17) && !traces_are_inside(&trace(2), 17));
+        // The records end within the last one, and its body lies in the file.
+        assert!(!traces_are_inside(&trace(2), 8));
+        let round = [68, 0, 0, 0, 0, 0, 16, 0];
+        assert!(!traces_are_inside(&[&round[..], &trace(2)].concat(), 24));
         section[72] = 255;
         assert!(event_descriptions_are_whole(&section).is_none());
     }
