@@ -4,7 +4,7 @@
 //! the table. Damaged tables give an error with the broken rule.
 
 use super::kernel::KernelFile;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// One symbol. `name` begins with the type letter.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +56,7 @@ pub(crate) fn read(kernel: &KernelFile) -> Result<Option<Kallsyms>> {
     sorted_by_name(&entries, seqs)?;
     let tables = [count_at, at("kallsyms_names")?, at("kallsyms_markers")?, offsets_at];
     let start = tables.into_iter().min().unwrap_or(first);
+    ensure!(start <= seqs_at, "kallsyms_seqs_of_names lies before the other tables of kallsyms");
     Ok(Some(Kallsyms { entries, stretch: (start, seqs_at + seqs.len() as u64) }))
 }
 
