@@ -21,6 +21,7 @@ mod live_fuzz;
 mod live_gain;
 mod live_test;
 mod machine;
+mod machine_file;
 mod memory_test;
 mod page_test;
 mod processor;

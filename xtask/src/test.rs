@@ -124,7 +124,7 @@ fn relinked_kernels_hold(
     step("the original order gives the original kernel, and objtool accepts other orders");
     relink_test::relink_test(tree)?;
     step("the whole road: a layout for a workload, and a random order of all blocks");
-    let road = optimized(kernlane, "files", tree, &["packed", "random"], options)?;
+    let road = optimized(kernlane, "files", tree, &["ext-tsp", "random"], options)?;
     predictions_hold(&road)?;
     step("in a guest, the kernel in a random order works like the original");
     vm_test::vm_test(tree, &road.join("random.kernel"), machines)?;

@@ -92,7 +92,7 @@ fn what_is_missing_or_out_of_range_is_named() {
         ("report --locks net.rec", "--kernel <TREE|VMLINUX|SYSTEM.MAP>"),
         ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
         (
-            "layout net.klp --kernel net.rec/System.map --tries 3 -o x.kll",
+            "layout net.klp -a packed --kernel net.rec/System.map --tries 3 -o x.kll",
             "net.klp: no recording; --tries replays the recordings that the counts come from",
         ),
         (

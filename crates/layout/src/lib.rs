@@ -70,14 +70,14 @@ algorithms! {
     chang_hwu: CHANG_HWU as ChangHwu;
     kerninst: KERNINST as KernInst;
     pub opts: OPTS as OptS, OPTL as OptL, CALL as Call;
-    pub ext_tsp: EXT_TSP as ExtTsp;
+    pub ext_tsp: #[default] EXT_TSP as ExtTsp;
     pub cdsort: EXT_TSP_CDSORT as ExtTspCdSort;
     balanced_partitioning: BALANCED_PARTITIONING as BalancedPartitioning;
     pub gloy_smith: GLOY_SMITH as GloySmith;
     codestitcher: CODESTITCHER as Codestitcher;
     pub global: EXT_TSP_GLOBAL as ExtTspGlobal;
     pub joint: JOINT as Joint;
-    pub packed: #[default] PACKED as Packed;
+    pub packed: PACKED as Packed;
 }
 
 pub use algorithm::order;

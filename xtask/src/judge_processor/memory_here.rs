@@ -7,9 +7,9 @@
 //! Input: points, measured and simulated, and a machine's file. Output: a file with the numbers of
 //! the memory replaced. No program's time is looked at.
 
-use anyhow::{Context, Result};
+use crate::machine_file::{self, MachineFile};
+use anyhow::Result;
 use sim::MachineModel;
-use toml::{Table, Value};
 
 /// Cycles of an operation of a point.
 #[derive(Clone, Copy, Debug)]
@@ -88,20 +88,12 @@ impl MemoryHere {
     /// # Errors
     /// `text` is no machine with an L3 and an out-of-order core.
     pub(super) fn file(&self, text: &str, name: &str) -> Result<String> {
-        let mut file: Table = toml::from_str(text)?;
-        file.insert("name".into(), name.into());
+        let mut file = MachineFile::named(text, name)?;
         for number in &self.0 {
-            let mut table = &mut file;
-            for step in number.table {
-                let next = table.get_mut(*step).and_then(Value::as_table_mut);
-                table = next.with_context(|| format!("the machine has no [{step}]"))?;
-            }
-            let mut entry = Table::new();
-            entry.insert("value".into(), Value::Integer(number.value.try_into()?));
-            entry.insert("source".into(), number.source.clone().into());
-            table.insert(number.key.into(), entry.into());
+            let table = file.table(number.table)?;
+            machine_file::set(table, number.key, number.value, &number.source)?;
         }
-        Ok(toml::to_string(&file)?)
+        file.text()
     }
 
     /// The numbers in a sentence.

@@ -2,16 +2,19 @@
 //! was not made for.
 //!
 //! Each workload is tested with the layouts of all algorithms, made for the average of the other
-//! workloads. An out-of-order core runs the middle of its recording under each.
+//! workloads. An out-of-order core runs the middle of its recording under each. The same cores with
+//! all code at hand run the original and the default layout: no order of the same jumps is faster.
 //!
 //! Input: a directory, and workloads. Output: there, recordings, profiles, layouts, results and
 //! `tables.md`. What exists is not made again, so an interrupted command resumes. All cycles are
 //! simulated, with the fixed data behaviour of the machines.
 
+mod at_hand;
 mod tables;
 
 use crate::study::Study;
 use anyhow::{Context, Result, ensure};
+use execution::machine;
 use guest::{RecordingSummary, SHIPPED};
 use kernlane_layout::Algorithm;
 use replay::results::ResultRow;
@@ -42,14 +45,27 @@ pub(crate) fn layout_times(directory: &Path, names: &[&str]) -> Result<()> {
     let mut text = String::new();
     let mut all = Vec::new();
     for workload in shipped.iter().filter(|name| names.is_empty() || names.contains(name)) {
-        let rows = tested(&study, workload, &shipped)?;
-        text += &tables::markdown(workload, &rows)?;
-        all.push((*workload, rows));
+        let tested = Tested {
+            workload,
+            rows: tested(&study, workload, &shipped)?,
+            at_hand: tested_at_hand(&study, workload)?,
+        };
+        text += &tables::markdown(&tested)?;
+        all.push(tested);
     }
     text += &tables::means(&all)?;
     host::output::write(&study.path("tables.md"), text.as_bytes())?;
     print!("{text}");
     Ok(())
+}
+
+/// What replay counted of a workload.
+struct Tested<'a> {
+    workload: &'a str,
+    /// Each layout on each machine.
+    rows: Vec<ResultRow>,
+    /// The original and the default layout on the machines that have all code at hand.
+    at_hand: Vec<ResultRow>,
 }
 
 /// The recording and the profile of a workload.
@@ -64,7 +80,7 @@ fn recorded(study: &Study, workload: &str) -> Result<()> {
 fn tested(study: &Study, workload: &str, shipped: &[&str]) -> Result<Vec<ResultRow>> {
     let others = shipped.iter().filter(|name| **name != workload);
     let profiles: Vec<PathBuf> = others.map(|name| study.path(&format!("{name}.klp"))).collect();
-    let made_for = format!("not-{workload}");
+    let made_for = made_for(workload);
     study.profile(&made_for, &profiles, &[])?;
     let mut command = study.kernlane("replay");
     command.arg(study.path(&format!("{workload}.rec"))).arg("--kernel").arg(&study.tree);
@@ -76,6 +92,27 @@ fn tested(study: &Study, workload: &str, shipped: &[&str]) -> Result<Vec<ResultR
     }
     let part = middle(&study.path(&format!("{workload}.rec")))?;
     study.replayed(&study.path(&format!("{workload}.results")), command.args(part))
+}
+
+/// The name of the profile of all workloads but this one.
+fn made_for(workload: &str) -> String {
+    format!("not-{workload}")
+}
+
+/// A workload with the default layout, on machines that have all code at hand.
+fn tested_at_hand(study: &Study, workload: &str) -> Result<Vec<ResultRow>> {
+    let layout = study.layout(&made_for(workload), Algorithm::default().name())?;
+    let recording = study.path(&format!("{workload}.rec"));
+    let mut command = study.kernlane("replay");
+    command.arg(&recording).arg("--kernel").arg(&study.tree).arg("--layout").arg(layout);
+    for machine in MACHINES {
+        let path = study.path(&format!("{machine}{}.toml", at_hand::AT_HAND));
+        let (text, _) = machine::text(machine)?;
+        host::output::write(&path, at_hand::at_hand(&text, machine)?.as_bytes())?;
+        command.arg("--machine").arg(path);
+    }
+    let part = middle(&recording)?;
+    study.replayed(&study.path(&format!("{workload}.at-hand.results")), command.args(part))
 }
 
 /// The options that choose the middle of a recording.

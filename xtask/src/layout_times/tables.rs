@@ -1,5 +1,7 @@
 //! The tables as Markdown.
 
+use crate::layout_times::Tested;
+use crate::layout_times::at_hand::AT_HAND;
 use anyhow::{Context, Result};
 use replay::results::{CoreResult, ORIGINAL, ResultRow};
 use std::collections::BTreeMap;
@@ -37,12 +39,14 @@ impl KernelTime {
     }
 }
 
-/// A table for each machine: every layout against the original, the fastest first. The last line
-/// is the bound: the original without the slots that are lost to the front end.
+/// A table for each machine: every layout against the original, the fastest first. The last lines
+/// are the bounds: the default layout with all code at hand, and the original without the slots
+/// that are lost to the front end.
 ///
 /// # Errors
 /// A machine has no core, or a row of the original is missing.
-pub(super) fn markdown(workload: &str, rows: &[ResultRow]) -> Result<String> {
+pub(super) fn markdown(tested: &Tested<'_>) -> Result<String> {
+    let Tested { workload, rows, .. } = tested;
     let mut text = String::new();
     for machine in machines(rows) {
         let (original, mut times) = times(workload, machine, rows)?;
@@ -77,6 +81,13 @@ pub(super) fn markdown(workload: &str, rows: &[ResultRow]) -> Result<String> {
                 changes[2],
             );
         }
+        let (algorithm, placed) = at_hand(tested, machine)?;
+        let _ = writeln!(
+            text,
+            "| bound: `{algorithm}` with all code at hand | {:+.1} % | {:.1} % | | | | |",
+            100.0 * (placed.cycles / original.cycles - 1.0),
+            100.0 * placed.front_end,
+        );
         let _ = writeln!(
             text,
             "| bound: no front-end stalls | {:+.1} % | 0.0 % | | | | |",
@@ -110,6 +121,13 @@ fn times<'a>(
     Ok((original, times))
 }
 
+/// The algorithm of the layout that ran on a machine with all code at hand, and its time there.
+fn at_hand<'a>(tested: &'a Tested<'_>, machine: &str) -> Result<(&'a str, KernelTime)> {
+    let (_, mut times) = times(tested.workload, &format!("{machine}{AT_HAND}"), &tested.at_hand)?;
+    let (layout, time) = times.pop().context("no layout ran with all code at hand")?;
+    Ok((algorithm(layout), time))
+}
+
 /// `not-net.packed` is the layout of `packed` for all but `net`.
 fn algorithm(layout: &str) -> &str {
     layout.rsplit('.').next().unwrap_or(layout)
@@ -120,15 +138,18 @@ fn algorithm(layout: &str) -> &str {
 ///
 /// # Errors
 /// As of [`markdown`].
-pub(super) fn means(workloads: &[(&str, Vec<ResultRow>)]) -> Result<String> {
+pub(super) fn means(workloads: &[Tested<'_>]) -> Result<String> {
     let mut columns = Vec::new();
     let mut changes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    let mut bounds = Vec::new();
-    for (workload, rows) in workloads {
+    let (mut placed, mut bounds) = (Vec::new(), Vec::new());
+    for tested in workloads {
+        let Tested { workload, rows, .. } = tested;
         for machine in machines(rows) {
             let (original, times) = times(workload, machine, rows)?;
             columns.push(format!("`{workload}`, `{machine}`"));
             bounds.push(-100.0 * original.front_end);
+            let (_, at_hand) = at_hand(tested, machine)?;
+            placed.push(100.0 * (at_hand.cycles / original.cycles - 1.0));
             for (layout, time) in times {
                 let change = 100.0 * (time.cycles / original.cycles - 1.0);
                 changes.entry(algorithm(layout)).or_default().push(change);
@@ -138,6 +159,7 @@ pub(super) fn means(workloads: &[(&str, Vec<ResultRow>)]) -> Result<String> {
     let mean = |changes: &[f64]| changes.iter().sum::<f64>() / changes.len().max(1) as f64;
     let mut rows: Vec<(&str, Vec<f64>)> = changes.into_iter().collect();
     rows.sort_by(|(_, a), (_, b)| mean(a).total_cmp(&mean(b)));
+    rows.push(("bound: the default with all code at hand", placed));
     rows.push(("bound: no front-end stalls", bounds));
     let mut text = format!(
         "\nThe kernel's time, change in per cent, layouts made for the other workloads:\n\n\
@@ -182,10 +204,23 @@ mod tests {
         row
     }
 
+    /// The original and two layouts. With all code at hand, the fast one loses 100 slots.
+    fn tested(workload: &'static str, slow: u64, fast: u64) -> Tested<'static> {
+        let name = |layout: &str| format!("not-{workload}.{layout}");
+        let at_hand = |layout: &str, lost| {
+            let row = row(layout, lost);
+            ResultRow { machine: format!("{}{AT_HAND}", row.machine), ..row }
+        };
+        Tested {
+            workload,
+            rows: vec![row(ORIGINAL, 400), row(&name("slow"), slow), row(&name("fast"), fast)],
+            at_hand: vec![at_hand(ORIGINAL, 200), at_hand(&name("fast"), 100)],
+        }
+    }
+
     #[test]
     fn the_fastest_layout_comes_first() {
-        let rows = [row(ORIGINAL, 400), row("not-net.slow", 300), row("not-net.fast", 200)];
-        let text = markdown("net", &rows).unwrap();
+        let text = markdown(&tested("net", 300, 200)).unwrap();
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
         assert_eq!(
             lines,
@@ -193,6 +228,7 @@ mod tests {
                 "| `original` |  | 40.0 % | 4.00 | 0.00 |  |  |",
                 "| `fast` | -20.0 % | 25.0 % | 4.00 | 0.00 | +0.0 % | +0.0 % |",
                 "| `slow` | -10.0 % | 33.3 % | 4.00 | 0.00 | +0.0 % | +0.0 % |",
+                "| bound: `fast` with all code at hand | -30.0 % | 14.3 % | | | | |",
                 "| bound: no front-end stalls | -40.0 % | 0.0 % | | | | |",
             ]
         );
@@ -200,15 +236,14 @@ mod tests {
 
     #[test]
     fn the_best_mean_comes_first() {
-        let net = vec![row(ORIGINAL, 400), row("not-net.slow", 300), row("not-net.fast", 200)];
-        let web = vec![row(ORIGINAL, 400), row("not-web.slow", 350), row("not-web.fast", 400)];
-        let text = means(&[("net", net), ("web", web)]).unwrap();
+        let text = means(&[tested("net", 300, 200), tested("web", 350, 400)]).unwrap();
         let lines: Vec<&str> = text.lines().skip(5).collect();
         assert_eq!(
             lines,
             [
                 "| fast | -10.0 | -20.0 | +0.0 |",
                 "| slow | -7.5 | -10.0 | -5.0 |",
+                "| bound: the default with all code at hand | -30.0 | -30.0 | -30.0 |",
                 "| bound: no front-end stalls | -40.0 | -40.0 | -40.0 |",
             ]
         );
@@ -216,7 +251,9 @@ mod tests {
 
     #[test]
     fn without_the_original_there_is_nothing_to_compare_with() {
-        let message = markdown("net", &[row("not-net.fast", 200)]).unwrap_err().to_string();
+        let mut tested = tested("net", 300, 200);
+        tested.rows.remove(0);
+        let message = markdown(&tested).unwrap_err().to_string();
         assert_eq!(message, "net: no row of the original");
     }
 }

@@ -61,7 +61,7 @@ pub struct ExportArgs {
     pub format: &'static Format,
 
     /// The algorithm of the formats that carry an order
-    #[arg(long, short, default_value = "ext-tsp", value_parser = algorithms())]
+    #[arg(long, short, default_value_t = Algorithm::default(), value_parser = algorithms())]
     pub algorithm: Algorithm,
 
     /// A machine to simulate, for the formats of services and calls

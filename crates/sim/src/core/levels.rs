@@ -97,6 +97,14 @@ impl Levels {
         (arrives, source)
     }
 
+    /// The levels have the line at `addr` from now on, as if it had come before the run began.
+    pub(super) fn bring(&mut self, addr: PhysAddr) {
+        for level in [&mut self.l2, &mut self.l3].into_iter().flatten() {
+            let line = level.line(addr);
+            level.has(line);
+        }
+    }
+
     /// A load or store lacked the line at `addr` in the L1D in `now`: prefetches into the L2 if the
     /// line belongs to a stream.
     pub(super) fn train(&mut self, addr: PhysAddr, now: u64) {

@@ -127,6 +127,11 @@ impl Core {
         }))
     }
 
+    /// Code that ran before the run began: the levels behind the L1I have its lines.
+    pub fn ran_before(&mut self, runs: &[FetchRun]) {
+        runs.iter().for_each(|run| self.shared.levels.bring(run.physical));
+    }
+
     /// Runs a block. `uops`: the table that its instructions name. `accesses`: what the block loads
     /// and stores, by instruction in program order; `None`: the stream has no data accesses.
     pub fn run(&mut self, block: &CoreBlock<'_>, uops: &[Uop], accesses: Option<&[DataAccess]>) {

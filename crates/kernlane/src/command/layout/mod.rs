@@ -32,7 +32,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp -o net.kll
-  kernlane layout net.rec files.rec --merge average --kernel ~/linux --tries 10 -o both.kll")]
+  kernlane layout net.rec files.rec --merge average --kernel ~/linux -a packed --tries 10 -o both.kll")]
 pub struct LayoutArgs {
     #[command(flatten)]
     pub input: ProfileInputArgs,

@@ -57,6 +57,22 @@ fn decoders_bound_the_front_end() {
     assert_eq!(period(&narrow, &Program::lines(&[&[eliminated(); 6]])), 6.0);
 }
 
+/// Two lines that the L2 has: each comes 85 cycles earlier than from memory.
+#[test]
+fn code_that_ran_before_comes_from_the_l2() {
+    let program = Program::lines(&[&[alu(1, 0, 0)], &[alu(1, 0, 0)]]);
+    let run = |ran_before: bool| {
+        let mut core = Core::new(&with(|core| core.front_end.l1i_misses = 1)).unwrap().unwrap();
+        if ran_before {
+            core.ran_before(&program.fetch_runs(0..2));
+        }
+        program.run(&mut core, 0);
+        (core.finish(), core.counters().kernel.l2_instruction_misses)
+    };
+    let ((cold, missed), (warm, found)) = (run(false), run(true));
+    assert_eq!((cold - warm, missed, found), (170, 2, 0));
+}
+
 /// The branch is dispatched, executed in the next cycle, and 12 cycles after its dispatch the right
 /// path follows from the uop cache. Without one, decoding takes 3 cycles more.
 #[test]

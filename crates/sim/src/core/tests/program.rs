@@ -146,6 +146,20 @@ impl Program {
         }
     }
 
+    /// What is fetched of these lines.
+    pub(super) fn fetch_runs(&self, lines: std::ops::Range<usize>) -> Vec<FetchRun> {
+        let run = |(line, own): (usize, &Vec<CoreInstruction>)| {
+            let number = self.first_line + line as u32;
+            FetchRun {
+                line: LineId::new(Mode::Kernel, number).unwrap(),
+                page: LineId::new(Mode::Kernel, 0).unwrap(),
+                physical: PhysAddr((1 << 30) | (u64::from(number) * 64)),
+                instructions: own.len() as u16,
+            }
+        };
+        self.lines.iter().enumerate().take(lines.end).skip(lines.start).map(run).collect()
+    }
+
     fn block(
         &self,
         core: &mut Core,
@@ -153,18 +167,8 @@ impl Program {
         lines: std::ops::Range<usize>,
         branches: &[Branch],
     ) {
-        let (mut runs, mut instructions) = (Vec::new(), Vec::<CoreInstruction>::new());
-        for line in lines.clone() {
-            let number = self.first_line + line as u32;
-            let own = &self.lines[line];
-            runs.push(FetchRun {
-                line: LineId::new(Mode::Kernel, number).unwrap(),
-                page: LineId::new(Mode::Kernel, 0).unwrap(),
-                physical: PhysAddr((1 << 30) | (u64::from(number) * 64)),
-                instructions: own.len() as u16,
-            });
-            instructions.extend(own);
-        }
+        let runs = self.fetch_runs(lines.clone());
+        let mut instructions: Vec<CoreInstruction> = self.lines[lines.clone()].concat();
         if let (Some(last), false) = (instructions.last_mut(), branches.is_empty()) {
             last.branch = 1;
         }
