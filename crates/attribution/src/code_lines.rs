@@ -1,14 +1,15 @@
 //! The cache lines of the code of translation blocks.
 //!
-//! Input: translation blocks, in the order of their numbers. Output: the lines of a block, or of
-//! its first instructions. This module simulates nothing.
+//! Input: translation blocks, in the order of their numbers; for a recording with data accesses,
+//! also where they lie in physical memory. Output: the lines of a block, or of its first
+//! instructions. This module simulates nothing.
 
 use anyhow::Result;
 use execution::code::TranslatedCode;
-use execution::numbering::{FetchUnit, Numbering};
-use sim::LineId;
+use execution::data::DataFlow;
+use execution::numbering::{FetchUnit, NumberedUnit, Numbering};
 use std::ops::Range;
-use trace::{RunAddr, Translation, TranslationId};
+use trace::{AccessPatterns, Translation, TranslationId};
 
 /// The lines of all translation blocks that were defined.
 pub(crate) struct CodeLines {
@@ -16,8 +17,8 @@ pub(crate) struct CodeLines {
     line_bytes: u64,
     /// Translation block t lies in `lines[firsts[t]..firsts[t + 1]]`.
     firsts: Vec<u32>,
-    /// Each line, and the first address that is fetched from it.
-    pub(crate) lines: Vec<(LineId, RunAddr)>,
+    /// Each line, with the first address that is fetched from it.
+    pub(crate) lines: Vec<NumberedUnit>,
 }
 
 impl CodeLines {
@@ -33,8 +34,30 @@ impl CodeLines {
 
     /// Adds the next translation block.
     pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.numbering.units(translation.addr, translation.code.len() as u32, &mut self.lines)?;
+        let (start, bytes) = (translation.addr, translation.code.len() as u32);
+        self.numbering.units(start, bytes, &mut |_| None, &mut self.lines)?;
         self.firsts.push(self.lines.len() as u32);
+        Ok(())
+    }
+
+    /// Gives the lines of a block their physical addresses, and the numbers that these have. Does
+    /// nothing if the block has them.
+    #[inline]
+    pub(crate) fn locate(
+        &mut self,
+        id: TranslationId,
+        code: &TranslatedCode,
+        flow: &mut DataFlow,
+        patterns: &AccessPatterns,
+    ) -> Result<()> {
+        for line in self.of(id) {
+            let NumberedUnit { id: number, addr, physical } = &mut self.lines[line];
+            if physical.is_some() {
+                return Ok(());
+            }
+            *physical = Some(flow.code(*addr, code, id, patterns));
+            *number = self.numbering.number(*addr, *physical)?;
+        }
         Ok(())
     }
 

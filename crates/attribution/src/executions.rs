@@ -31,7 +31,7 @@ pub(crate) struct Executed<'a> {
     pub accesses: &'a [DataAccess],
     /// Gives the virtual address of an access.
     pub flow: &'a DataFlow,
-    fetched: &'a [FetchedLines],
+    fetched: &'a [CodeLines],
 }
 
 impl Executed<'_> {
@@ -51,37 +51,21 @@ impl Executed<'_> {
         &self,
         machine: usize,
     ) -> impl Iterator<Item = (LineId, RunAddr, PhysAddr)> {
-        let FetchedLines { code, physical } = &self.fetched[machine];
+        let fetched = &self.fetched[machine];
         let left = self.execution.left.into();
-        let lines = code.executed(self.execution.translation, self.code, left);
-        let of = code.lines[lines.clone()].iter().zip(&physical[lines]);
-        of.map(|(&(line, addr), &physical)| (line, addr, physical))
-    }
-}
-
-/// The lines of the code on one machine.
-struct FetchedLines {
-    code: CodeLines,
-    /// The physical address of each line; set when the translation block first runs.
-    physical: Vec<PhysAddr>,
-}
-
-impl FetchedLines {
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.code.define(translation)?;
-        self.physical.resize(self.code.lines.len(), PhysAddr::default());
-        Ok(())
+        let lines = fetched.executed(self.execution.translation, self.code, left);
+        fetched.lines[lines]
+            .iter()
+            .map(|line| (line.id, line.addr, line.physical.unwrap_or_default()))
     }
 }
 
 /// The executions of a piece of a stream, with their lines and accesses.
 pub(crate) struct PieceOfExecutions {
     /// By machine.
-    fetched: Vec<FetchedLines>,
+    fetched: Vec<CodeLines>,
     flow: DataFlow,
     codes: Vec<TranslatedCode>,
-    /// Whether the physical addresses of a translation block are known.
-    located: Vec<bool>,
     next: NextExecution,
 }
 
@@ -95,15 +79,11 @@ struct NextExecution {
 impl PieceOfExecutions {
     /// Nothing yet, for these machines.
     pub(crate) fn new(machines: &[MachineModel]) -> PieceOfExecutions {
-        let lines = |machine: &MachineModel| FetchedLines {
-            code: CodeLines::new(machine.l1i_line, machine.l1i.sets()),
-            physical: Vec::new(),
-        };
+        let lines = |machine: &MachineModel| CodeLines::new(machine.l1i_line, machine.l1i.sets());
         PieceOfExecutions {
             fetched: machines.iter().map(lines).collect(),
             flow: DataFlow::new(machines),
             codes: Vec::new(),
-            located: Vec::new(),
             next: NextExecution::default(),
         }
     }
@@ -112,7 +92,6 @@ impl PieceOfExecutions {
     pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
         self.fetched.iter_mut().try_for_each(|fetched| fetched.define(translation))?;
         self.codes.push(TranslatedCode::new(translation)?);
-        self.located.push(false);
         Ok(())
     }
 
@@ -122,16 +101,25 @@ impl PieceOfExecutions {
     }
 
     /// The piece with these words comes. The one before is forgotten.
+    ///
+    /// # Errors
+    /// There is more code than a simulation can number.
     pub(crate) fn follow(
         &mut self,
         words: &[u32],
         stream: &mut AccessStream<'_>,
         patterns: &AccessPatterns,
-    ) {
+    ) -> Result<()> {
         self.flow.forget(self.flow.executions.len());
         self.next = NextExecution::default();
         self.flow.follow(words, stream);
-        locate(&mut self.fetched, &mut self.flow, &self.codes, &mut self.located, patterns);
+        for at in 0..self.flow.executions.len() {
+            let id = self.flow.executions[at].translation;
+            for fetched in &mut self.fetched {
+                fetched.locate(id, &self.codes[id.0 as usize], &mut self.flow, patterns)?;
+            }
+        }
+        Ok(())
     }
 
     /// The stream ends.
@@ -181,7 +169,7 @@ pub(crate) fn walk<R: Read>(
                 visitor.stream(accesses);
                 let mut stream = AccessStream::new(accesses, patterns);
                 for words in trace::pieces(&words, PIECE_WORDS) {
-                    piece.follow(words, &mut stream, patterns);
+                    piece.follow(words, &mut stream, patterns)?;
                     while let Some(executed) = piece.next() {
                         visitor.executed(&executed);
                     }
@@ -192,26 +180,4 @@ pub(crate) fn walk<R: Read>(
         }
     }
     Ok(())
-}
-
-/// Finds the physical addresses of translation blocks that run for the first time.
-fn locate(
-    fetched: &mut [FetchedLines],
-    flow: &mut DataFlow,
-    codes: &[TranslatedCode],
-    located: &mut [bool],
-    patterns: &AccessPatterns,
-) {
-    for at in 0..flow.executions.len() {
-        let id = flow.executions[at].translation;
-        if std::mem::replace(&mut located[id.0 as usize], true) {
-            continue;
-        }
-        let code = &codes[id.0 as usize];
-        for fetched in fetched.iter_mut() {
-            for at in fetched.code.of(id) {
-                fetched.physical[at] = flow.code(fetched.code.lines[at].1, code, id, patterns);
-            }
-        }
-    }
 }

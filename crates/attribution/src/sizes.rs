@@ -16,7 +16,7 @@ use execution::data::{AccessStream, DataFlow};
 use execution::per_cpu::PerCpu;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
-use sim::{LineId, MissCounts, PerMode, PhysAddr, Requester, Sweep};
+use sim::{LineId, MissCounts, PerMode, Requester, Sweep};
 use std::io::Read;
 use trace::{
     AccessPatterns, Accesses, Chunk, CpuCount, RecordingHeader, RecordingReader, StreamEvent,
@@ -127,7 +127,9 @@ pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
             Chunk::Tasks(tasks) => caches.flow.define_tasks(&tasks),
             Chunk::Stream(words) => match reader.accesses().filter(|_| takes_data) {
                 None => caches.fetches(&words),
-                Some((accesses, patterns)) => caches.fetches_and_data(&words, accesses, patterns),
+                Some((accesses, patterns)) => {
+                    caches.fetches_and_data(&words, accesses, patterns)?
+                }
             },
             Chunk::End(end) => totals = Some(end),
         }
@@ -139,8 +141,6 @@ pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
 struct SweptCaches {
     lines: CodeLines,
     codes: Vec<TranslatedCode>,
-    /// The physical addresses of the lines, as far as they were needed.
-    physical: Vec<Option<PhysAddr>>,
     flow: DataFlow,
     instructions: PerCpu<Sweep>,
     /// Made at the first accesses: data, unified.
@@ -159,7 +159,6 @@ impl SweptCaches {
                 1 << Holds::Instructions.sets().end(),
             ),
             codes: Vec::new(),
-            physical: Vec::new(),
             flow: DataFlow::new(&[]),
             instructions: PerCpu::new(sweep(Holds::Instructions)),
             with_data: None,
@@ -186,16 +185,20 @@ impl SweptCaches {
             let Some((id, reached)) = event.execution() else { continue };
             let requester = Requester::of(self.codes[id.0 as usize].mode());
             for at in self.lines_of(id, reached.unwrap_or(0)) {
-                self.instructions.current().access(self.lines.lines[at].0, requester);
+                self.instructions.current().access(self.lines.lines[at].id, requester);
             }
         }
     }
 
-    fn fetches_and_data(&mut self, words: &[u32], accesses: &Accesses, patterns: &AccessPatterns) {
+    fn fetches_and_data(
+        &mut self,
+        words: &[u32],
+        accesses: &Accesses,
+        patterns: &AccessPatterns,
+    ) -> Result<()> {
         let [mut data, mut both] =
             self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
         let line_of = |holds: Holds, addr: u64| addr >> holds.line().trailing_zeros();
-        self.physical.resize(self.lines.lines.len(), None);
         let mut stream = AccessStream::new(accesses, patterns);
         for piece in trace::pieces(words, PIECE_WORDS) {
             self.flow.forget(self.flow.executions.len());
@@ -206,14 +209,12 @@ impl SweptCaches {
                 let id = execution.translation;
                 let kernel = self.codes[id.0 as usize].addr.is_kernel();
                 let requester = if kernel { Requester::KERNEL } else { execution.process };
+                let code = &self.codes[id.0 as usize];
+                self.lines.locate(id, code, &mut self.flow, patterns)?;
                 for at in self.lines_of(id, execution.left.into()) {
-                    let (line, addr) = self.lines.lines[at];
-                    self.instructions.current().access(line, requester);
-                    let physical = match self.physical[at] {
-                        Some(physical) => physical,
-                        None => self.flow.code(addr, &self.codes[id.0 as usize], id, patterns),
-                    };
-                    self.physical[at] = Some(physical);
+                    let line = self.lines.lines[at];
+                    self.instructions.current().access(line.id, requester);
+                    let physical = line.physical.unwrap_or_default();
                     both.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
                 }
                 for made in &self.flow.accesses()[access..access + execution.accesses as usize] {
@@ -230,6 +231,7 @@ impl SweptCaches {
         }
         self.flow.finish(stream);
         self.with_data = Some([data, both]);
+        Ok(())
     }
 
     fn finish(

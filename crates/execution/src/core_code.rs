@@ -7,7 +7,7 @@
 use crate::branches::place;
 use crate::flow::{Fragment, FragmentExit, FragmentId};
 use crate::moved::MovedFragment;
-use crate::numbering::{FetchUnit, Numbering};
+use crate::numbering::{FetchUnit, NumberedUnit, Numbering};
 use anyhow::{Context, Result};
 use sim::core::{CoreBlock, CoreDescription, CoreInstruction, FetchRun, Uop, UopKind};
 use sim::{Branch, BranchKind, CodeAddr, ItlbDescription, LineId, MachineModel, Mode, PhysAddr};
@@ -202,20 +202,16 @@ impl CoreBlocks {
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
     ) -> Result<()> {
         let mut units = Vec::new();
-        self.lines.units(at, u32::from(bytes.max(1)), &mut units)?;
-        for (line, addr) in units {
+        self.lines.units(at, u32::from(bytes.max(1)), lies, &mut units)?;
+        for NumberedUnit { id: line, addr, physical } in units {
             let same = self.runs.len() > first_run
                 && !*left
                 && self.runs.last().is_some_and(|run| run.line == line);
             if !same {
-                let mut page = Vec::new();
-                self.pages.units(addr, 1, &mut page)?;
-                let (page, _) = page.first().copied().context("an address has no page")?;
-                let known = lies(addr);
                 self.runs.push(FetchRun {
                     line,
-                    page,
-                    physical: known.unwrap_or_else(|| self.stand_in(line)),
+                    page: self.pages.number(addr, None)?,
+                    physical: physical.unwrap_or_else(|| self.stand_in(line)),
                     instructions: 0,
                 });
                 *left = false;

@@ -382,10 +382,15 @@ impl DataFlow {
         let second_page = addr.0 >> 12 != code.addr.0 >> 12;
         match of_code[usize::from(second_page)] {
             Some(physical) => PhysAddr(physical & !0xfff | addr.0 & 0xfff),
-            // The translation was never executed to its end. Any place that no other code has
-            // serves as well.
-            None => PhysAddr(addr.0 & 0xf_ffff_ffff),
+            // The translation was never executed to its end.
+            None => DataFlow::stand_in(addr),
         }
+    }
+
+    /// A physical address for code whose place is not known, behind all memory of a guest. Code at
+    /// other virtual addresses has other ones.
+    pub fn stand_in(addr: RunAddr) -> PhysAddr {
+        PhysAddr(1 << 36 | addr.0 & 0xf_ffff_ffff)
     }
 }
 

@@ -4,10 +4,14 @@
 //! Addresses are split into *frames* with as many lines as the largest cache has sets. Frames are
 //! numbered in the order in which they are first seen. The number of a line is frame × lines in a
 //! frame + its place in the frame.
+//!
+//! A line of user code has the number of its physical line, where that is known: processes share
+//! the lines of a library at different addresses, and have different lines at one address. The
+//! kernel's code has one place, so its lines have virtual numbers.
 
 use crate::division::{LinePlace, LineTag, SetDivision};
 use anyhow::{Context, Result};
-use sim::{ItlbDescription, LineId, Mode};
+use sim::{ItlbDescription, LineId, Mode, PhysAddr};
 use std::collections::HashMap;
 use trace::RunAddr;
 
@@ -48,6 +52,17 @@ impl FetchUnit {
     }
 }
 
+/// A line or page that was numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumberedUnit {
+    /// The number.
+    pub id: LineId,
+    /// The first of the wanted addresses in the unit.
+    pub addr: RunAddr,
+    /// Where the byte at this address lies in physical memory, if known.
+    pub physical: Option<PhysAddr>,
+}
+
 /// Numbers the units of one layout.
 #[derive(Clone, Debug)]
 pub struct Numbering {
@@ -71,8 +86,8 @@ impl Numbering {
         Numbering { unit, frame_bits: sets.trailing_zeros(), division, frames: HashMap::new() }
     }
 
-    /// Appends the units that hold the `bytes` at `start`, each with the first of these addresses
-    /// in the unit.
+    /// Appends the units that hold the `bytes` at `start`. `lies` gives the physical address of
+    /// code, if known.
     ///
     /// # Errors
     /// There are more units than a simulation can number.
@@ -80,13 +95,14 @@ impl Numbering {
         &mut self,
         start: RunAddr,
         bytes: u32,
-        into: &mut Vec<(LineId, RunAddr)>,
+        lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
+        into: &mut Vec<NumberedUnit>,
     ) -> Result<()> {
         let end = u128::from(start.0) + u128::from(bytes);
         let mut at = start;
         while u128::from(at.0) < end {
-            let shift = self.unit.shift(at);
-            into.push((self.number(at, shift)?, at));
+            let (shift, physical) = (self.unit.shift(at), lies(at));
+            into.push(NumberedUnit { id: self.number(at, physical)?, addr: at, physical });
             let behind = (u128::from(at.0 >> shift) + 1) << shift;
             match u64::try_from(behind) {
                 Ok(next) => at = RunAddr(next),
@@ -96,10 +112,18 @@ impl Numbering {
         Ok(())
     }
 
-    fn number(&mut self, addr: RunAddr, shift: u32) -> Result<LineId> {
+    /// The number of the unit that holds the byte at `addr`.
+    ///
+    /// # Errors
+    /// There are more units than a simulation can number.
+    pub fn number(&mut self, addr: RunAddr, physical: Option<PhysAddr>) -> Result<LineId> {
         let mode = if addr.is_kernel() { Mode::Kernel } else { Mode::User };
-        let LinePlace { set, tag } =
-            self.division.place(addr.0 >> shift, mode, 1 << self.frame_bits);
+        let shift = self.unit.shift(addr);
+        let unit = match (self.unit, mode, physical) {
+            (FetchUnit::Lines(_), Mode::User, Some(physical)) => physical.0 >> shift,
+            _ => addr.0 >> shift,
+        };
+        let LinePlace { set, tag } = self.division.place(unit, mode, 1 << self.frame_bits);
         let next = self.frames.len() as u32;
         let frame = *self.frames.entry((tag, shift)).or_insert(next);
         let index = u64::from(frame) << self.frame_bits | u64::from(set);
@@ -116,8 +140,8 @@ mod tests {
 
     fn units(numbering: &mut Numbering, start: u64, bytes: u32) -> Vec<(Mode, u32, u64)> {
         let mut found = Vec::new();
-        numbering.units(RunAddr(start), bytes, &mut found).unwrap();
-        found.into_iter().map(|(line, addr)| (line.mode(), line.index(), addr.0)).collect()
+        numbering.units(RunAddr(start), bytes, &mut |_| None, &mut found).unwrap();
+        found.into_iter().map(|unit| (unit.id.mode(), unit.id.index(), unit.addr.0)).collect()
     }
 
     #[test]
@@ -135,6 +159,23 @@ mod tests {
         );
         assert_eq!(units(&mut numbering, base + 0xfff, 1), [(Mode::Kernel, 63, base + 0xfff)]);
         assert_eq!(units(&mut numbering, base, 0), []);
+    }
+
+    #[test]
+    fn user_lines_are_physical_where_known() {
+        let mut numbering = Numbering::new(FetchUnit::Lines(64), 64);
+        let mut line = |addr, physical: Option<u64>| {
+            numbering.number(RunAddr(addr), physical.map(PhysAddr)).unwrap()
+        };
+        let shared = line(0x7f00_0000_1040, Some(0x5_3040));
+        assert_eq!(line(0x7e00_0000_9050, Some(0x5_3050)), shared);
+        assert_ne!(line(0x7f00_0000_1040, Some(0x6_2040)), shared);
+        let kernel = line(0xffff_ffff_8100_0040, Some(0x100_0040));
+        assert_eq!(line(0xffff_ffff_8100_0040, None), kernel);
+        // Pages are translated, so their numbers are virtual.
+        let mut pages = Numbering::new(FetchUnit::Pages { kernel: 2 << 20, other: 4096 }, 1);
+        let mut page = |addr| pages.number(RunAddr(addr), Some(PhysAddr(0x5_3040))).unwrap();
+        assert_ne!(page(0x40_1000), page(0x40_2000));
     }
 
     #[test]

@@ -68,14 +68,13 @@ impl FetchedUnits {
         let mut units = Vec::new();
         for fetch in &moved.fetches {
             units.clear();
-            self.numbering.units(fetch.start, fetch.bytes, &mut units)?;
-            for &(line, addr) in &units {
-                if self.lines.len() == first || self.lines.last() != Some(&line) {
-                    self.lines.push(line);
-                    self.physical.extend(lies(addr));
-                    self.origins.push(RunAddr(
-                        fetch.origin.0.wrapping_add(addr.0.wrapping_sub(fetch.start.0)),
-                    ));
+            self.numbering.units(fetch.start, fetch.bytes, lies, &mut units)?;
+            for unit in &units {
+                if self.lines.len() == first || self.lines.last() != Some(&unit.id) {
+                    self.lines.push(unit.id);
+                    self.physical.extend(unit.physical);
+                    let inside = unit.addr.0.wrapping_sub(fetch.start.0);
+                    self.origins.push(RunAddr(fetch.origin.0.wrapping_add(inside)));
                 }
             }
         }
@@ -378,12 +377,17 @@ impl<'a> Simulation<'a> {
     ) -> Result<()> {
         let predicts = self.running.iter().any(|running| running.cpus[0].predicting.is_some());
         for fragment in &flow.fragments[self.fragments.len()..] {
-            let code = self.codes.get(&fragment.translation);
-            let code = code.unwrap_or(&flow.codes[fragment.translation.0 as usize]);
-            let moved = moved::run(code, fragment, self.placement);
             let id = fragment.translation;
-            let mut lies =
-                |addr| data.as_mut().map(|(data, patterns)| data.code(addr, code, id, patterns));
+            let moved_user = self.codes.get(&id);
+            let code = moved_user.unwrap_or(&flow.codes[id.0 as usize]);
+            let moved = moved::run(code, fragment, self.placement);
+            let mut lies = |addr| {
+                let (data, patterns) = data.as_mut()?;
+                Some(match moved_user {
+                    Some(_) => DataFlow::stand_in(addr),
+                    None => data.code(addr, code, id, patterns),
+                })
+            };
             self.fetched.iter_mut().try_for_each(|fetched| fetched.push(&moved, &mut lies))?;
             for core in self.running.iter_mut().filter_map(|running| running.core.as_mut()) {
                 core.learn(fragment, &moved, code.mode(), codes, &mut lies)?;

@@ -137,8 +137,7 @@ impl Meter for CoherentMeter<'_> {
         stream: &mut AccessStream<'_>,
         patterns: &AccessPatterns,
     ) -> Result<()> {
-        self.piece.follow(words, stream, patterns);
-        Ok(())
+        self.piece.follow(words, stream, patterns)
     }
 
     fn accesses_end(&mut self, stream: AccessStream<'_>) {

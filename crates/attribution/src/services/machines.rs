@@ -208,6 +208,8 @@ impl Machines {
 }
 
 impl RunningMachine {
+    /// Gives the lines of a translation block their physical addresses, and the numbers that these
+    /// have.
     #[cold]
     fn locate(
         &mut self,
@@ -215,11 +217,18 @@ impl RunningMachine {
         code: &TranslatedCode,
         flow: &mut DataFlow,
         patterns: &AccessPatterns,
-    ) {
-        let span = self.spans[id.0 as usize];
-        for at in span.at as usize..(span.at + span.count) as usize {
-            self.physical[at] = flow.code(self.addrs[at], code, id, patterns);
+    ) -> Result<()> {
+        let span = &mut self.spans[id.0 as usize];
+        let lines = span.at as usize..(span.at + span.count) as usize;
+        for at in lines.clone() {
+            let physical = flow.code(self.addrs[at], code, id, patterns);
+            self.lines[at] = self.numbering.number(self.addrs[at], Some(physical))?;
+            self.physical[at] = physical;
         }
+        if let [first, .., last] | [first @ last] = self.lines[lines] {
+            (span.first, span.last) = (first, last);
+        }
+        Ok(())
     }
 
     /// The indices of a translation block's lines; only of its first instructions when given.
@@ -408,7 +417,7 @@ impl DataAhead {
         running: &mut [RunningMachine],
         codes: &[TranslatedCode],
         patterns: &AccessPatterns,
-    ) {
+    ) -> Result<()> {
         self.located.resize(codes.len(), false);
         for running in running.iter_mut() {
             running.physical.resize(running.lines.len(), PhysAddr::default());
@@ -418,26 +427,28 @@ impl DataAhead {
             if !self.located[id.0 as usize] {
                 self.located[id.0 as usize] = true;
                 for running in running.iter_mut() {
-                    running.locate(id, &codes[id.0 as usize], &mut self.flow, patterns);
+                    running.locate(id, &codes[id.0 as usize], &mut self.flow, patterns)?;
                 }
             }
         }
+        Ok(())
     }
 }
 
 impl Machines {
     /// Adds the next translation block.
     pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
+        let (start, bytes) = (translation.addr, translation.code.len() as u32);
         let mut units = Vec::new();
         for running in &mut self.running {
             units.clear();
-            running.numbering.units(translation.addr, translation.code.len() as u32, &mut units)?;
+            running.numbering.units(start, bytes, &mut |_| None, &mut units)?;
             let at = running.lines.len() as u32;
-            running.lines.extend(units.iter().map(|&(line, _)| line));
-            running.addrs.extend(units.iter().map(|&(_, addr)| addr));
-            if let (Some(&(first, _)), Some(&(last, _))) = (units.first(), units.last()) {
+            running.lines.extend(units.iter().map(|unit| unit.id));
+            running.addrs.extend(units.iter().map(|unit| unit.addr));
+            if let (Some(first), Some(last)) = (units.first(), units.last()) {
                 let count = units.len() as u32;
-                running.spans.push(LineSpan { first, last, at, count });
+                running.spans.push(LineSpan { first: first.id, last: last.id, at, count });
             }
             if let Some(pages) = &mut running.pages {
                 pages.define(translation)?;
@@ -507,7 +518,7 @@ impl Machines {
         data.flow.forget(data.flow.executions.len());
         (data.ran, data.counted) = (0, 0);
         data.flow.follow(words, stream);
-        data.locate(running, &self.codes, patterns);
+        data.locate(running, &self.codes, patterns)?;
         for running in running {
             running.look_ahead(&self.shorts, &self.codes, &data.flow);
         }

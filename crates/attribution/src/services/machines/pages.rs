@@ -27,10 +27,11 @@ impl InstructionPages {
     }
 
     pub(super) fn define(&mut self, translation: &Translation) -> Result<()> {
+        let (start, bytes) = (translation.addr, translation.code.len() as u32);
         let mut units = Vec::new();
-        self.numbering.units(translation.addr, translation.code.len() as u32, &mut units)?;
-        if let (Some(&(first, _)), Some(&(last, behind))) = (units.first(), units.last()) {
-            self.of.push((first, last, behind.0.wrapping_sub(translation.addr.0) as u32));
+        self.numbering.units(start, bytes, &mut |_| None, &mut units)?;
+        if let (Some(first), Some(last)) = (units.first(), units.last()) {
+            self.of.push((first.id, last.id, last.addr.0.wrapping_sub(start.0) as u32));
         }
         Ok(())
     }
