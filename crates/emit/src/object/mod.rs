@@ -169,25 +169,33 @@ fn movables(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Vec<MovableBlo
     object
         .pieces
         .iter()
-        .zip(hot)
-        .map(|(p, hot)| MovableBlock {
+        .zip(&hot)
+        .map(|(p, &in_hot)| MovableBlock {
             at: address(p.at),
             size: p.size,
             lead: p.lead,
             lead_named: p.lead > 0 && object.functions[p.function as usize].lead_named,
             gap: p.gap,
-            align: if hot && p.align <= ENTRY_ALIGNMENT { 1 } else { p.align },
+            align: if in_hot && p.align <= ENTRY_ALIGNMENT { 1 } else { p.align },
             // The piece knows only its offset in the section, which need not begin at a page.
-            residue: if hot && p.align <= ENTRY_ALIGNMENT {
+            residue: if in_hot && p.align <= ENTRY_ALIGNMENT {
                 0
             } else {
                 ((base.0 + u64::from(p.residue)) % u64::from(p.align)) as u32
             },
             exit: exit(p.exit),
             tail: p.tail,
-            pinned: p.pinned,
+            pinned: p.pinned || only_jumps_away(object, p, &hot),
         })
         .collect()
+}
+
+/// Whether a jump is all that the part of a function with its entry has. Without the jump, the
+/// function's symbol would have no bytes.
+fn only_jumps_away(object: &KernelObject<'_>, piece: &pieces::Piece, hot: &[bool]) -> bool {
+    let pieces::PieceExit::Jump(to) = piece.exit else { return false };
+    let of = |at: u32| object.piece_at(at).map(|i| (object.pieces[i].function, hot[i]));
+    piece.entry && piece.size == u32::from(piece.tail) && of(piece.at) != of(to)
 }
 
 /// The places that may grow: two-byte static keys, and places with counters.

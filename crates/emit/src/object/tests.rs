@@ -263,6 +263,37 @@ fn the_reversed_order_is_the_same_program() {
     assert_eq!(object.relocations(text).unwrap()[0].offset, 0x1f);
 }
 
+/// h is one jump. The symbol of a function names at least one byte, so the jump stays even where it
+/// goes to the next byte.
+#[test]
+fn a_function_that_is_one_jump_keeps_it() {
+    let mut b = builder();
+    // 30 jmp 20
+    b.object.append_section_data(b.code, &[0x90, 0x90, 0x90, 0xeb, 0xee], 1);
+    b.object.add_symbol(Symbol {
+        name: b"h".to_vec(),
+        value: 0x30,
+        size: 2,
+        kind: SymbolKind::Text,
+        scope: SymbolScope::Linkage,
+        weak: false,
+        section: SymbolSection::Section(b.code),
+        flags: SymbolFlags::None,
+    });
+    let data = b.object.write().unwrap();
+    let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
+    let order = [0, 1, 2, 3, 6, 4, 5];
+    let names = PartNames::Readable;
+    let plan = RewritePlan { order: &order, hot: order.len(), base: BASE, names, counters: &[] };
+    let new = rewrite(&object, &plan).unwrap().bytes;
+    let new = Elf::parse(&new).unwrap();
+    let text = new.bytes(new.by_name(".text").unwrap());
+    let symbol = |name: &str| new.symbols.iter().find(|s| new.name(s) == name).unwrap();
+    let (g, h) = (symbol("g"), symbol("h"));
+    assert_eq!((h.size, h.value + 2), (2, g.value));
+    assert_eq!(text[h.value as usize..g.value as usize], [0xeb, 0]);
+}
+
 /// The patched padding moves with its function. The rest stays, and its symbol shrinks. If the
 /// template's length is unknown, all padding moves.
 #[test]
