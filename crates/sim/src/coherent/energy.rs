@@ -28,19 +28,21 @@ impl EnergyDescription {
     }
 }
 
+/// Energies of round numbers, for tests.
+#[cfg(test)]
+pub(super) const ENERGY: EnergyDescription = EnergyDescription {
+    instruction: 70.0,
+    l1d: 20.0,
+    l2: 100.0,
+    l3: 500.0,
+    memory: 2000.0,
+    static_share: 0.5,
+};
+
 #[cfg(test)]
 mod tests {
     use super::super::counters::SupplierCounts;
     use super::*;
-
-    const ENERGY: EnergyDescription = EnergyDescription {
-        instruction: 70.0,
-        l1d: 20.0,
-        l2: 100.0,
-        l3: 500.0,
-        memory: 2000.0,
-        static_share: 0.5,
-    };
 
     #[test]
     fn energy_by_hand() {

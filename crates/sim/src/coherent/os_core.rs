@@ -113,17 +113,9 @@ impl OsCoreDescription {
 
 #[cfg(test)]
 mod tests {
+    use super::super::energy::ENERGY;
     use super::*;
     use crate::Replacement;
-
-    const ENERGY: EnergyDescription = EnergyDescription {
-        instruction: 70.0,
-        l1d: 20.0,
-        l2: 100.0,
-        l3: 500.0,
-        memory: 2000.0,
-        static_share: 0.5,
-    };
 
     fn core(moving: f64, power: f64, energy: EnergyDescription) -> Result<f64, OsCoreError> {
         let cache = CacheGeometry::cache(4096, 4, 64, Replacement::Lru).unwrap();
