@@ -1,6 +1,7 @@
 //! Writes how many inputs each target has had, and what they reached, as `bench/fuzz.txt`.
 //!
-//! Input: the state of the targets. Output: a file. Runs nothing.
+//! Input: the state of the targets, and the file as it was: it keeps the rows of targets that have
+//! no state on this machine. Output: the file. Runs nothing.
 
 use super::engine::{Engine, State};
 use anyhow::{Context, Result};
@@ -16,22 +17,24 @@ pub(super) fn write(engine: &Engine) -> Result<()> {
 }
 
 pub(super) fn text(engine: &Engine) -> Result<String> {
+    let before = std::fs::read_to_string(FILE).with_context(|| FILE.to_owned())?;
     let mut rows = Vec::new();
     for target in &targets::ALL {
         let path = engine.state(target);
-        let state = if path.exists() { State::read(&path)? } else { State::default() };
+        let state = if path.exists() { Some(State::read(&path)?) } else { None };
         rows.push((target.name, state));
     }
     let version = said(Command::new("rustc").arg("--version"))?;
     let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]))?;
     Ok(format!(
-        "cargo xtask fuzz\nCommit {commit}; {version}; {}, libFuzzer without sanitizers, with \
-         overflow\n\
-         checks and debug assertions. Seconds by the clock, other work runs beside. A target \
-         fails when\n\
-         it panics, takes more than 1 s of processor time or more than 256 MB of memory.\n\n{}",
+        "cargo xtask fuzz\n\
+         Last run at commit {commit}; {version};\n\
+         {}, libFuzzer without sanitizers, with overflow checks and debug\n\
+         assertions. Seconds by the clock, other work runs beside. A target fails when it panics, \
+         takes\n\
+         more than 1 s of processor time or more than 256 MB of memory.\n\n{}",
         engine.version,
-        table(&rows)
+        table(&rows, &before)
     ))
 }
 
@@ -40,20 +43,30 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn table(rows: &[(&str, State)]) -> String {
+/// The table, with the row of `before` for a target without a state.
+fn table(rows: &[(&str, Option<State>)], before: &str) -> String {
     let mut text = format!(
         "{:<20} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
         "target", "inputs", "seconds", "edges", "files", "bytes", "crashes"
     );
     for (name, state) in rows {
-        let (files, bytes) = state.corpus;
-        let _ = writeln!(
-            text,
-            "{name:<20} {:>10} {:>8.0} {:>8} {files:>8} {bytes:>8} {:>8}",
-            state.inputs, state.seconds, state.edges, state.crashes
-        );
+        let is_row = |line: &&str| line.split_whitespace().next() == Some(*name);
+        let line = match (state, before.lines().find(is_row)) {
+            (Some(state), _) => row(name, state),
+            (None, Some(line)) => line.to_owned(),
+            (None, None) => row(name, &State::default()),
+        };
+        let _ = writeln!(text, "{line}");
     }
     text
+}
+
+fn row(name: &str, state: &State) -> String {
+    let (files, bytes) = state.corpus;
+    format!(
+        "{name:<20} {:>10} {:>8.0} {:>8} {files:>8} {bytes:>8} {:>8}",
+        state.inputs, state.seconds, state.edges, state.crashes
+    )
 }
 
 #[cfg(test)]
@@ -63,9 +76,18 @@ mod tests {
     #[test]
     fn a_row_says_what_a_target_has_had() {
         let state = State { inputs: 2000, seconds: 3.4, edges: 155, corpus: (12, 90), crashes: 1 };
-        let text = table(&[("maps", state), ("btf", State::default())]);
+        let text = table(&[("maps", Some(state)), ("btf", None)], "");
         let words: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(words[1], ["maps", "2000", "3", "155", "12", "90", "1"]);
         assert_eq!(words[2], ["btf", "0", "0", "0", "0", "0", "0"]);
+    }
+
+    #[test]
+    fn the_row_of_a_target_without_a_state_stays() {
+        let state = || Some(State { inputs: 2000, ..State::default() });
+        let before = table(&[("maps", state()), ("btf", state())], "");
+        let after = table(&[("maps", Some(State::default())), ("btf", None)], &before);
+        assert_eq!(after.lines().nth(2), before.lines().nth(2));
+        assert_ne!(after.lines().nth(1), before.lines().nth(1));
     }
 }
