@@ -173,7 +173,7 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
     correspondence.pairs = std::mem::take(&mut walked.pairs);
     findings.absorb(std::mem::take(&mut walked.findings));
 
-    let noreturn = unreturning(&walked, &old.kernel, &known, &jump_targets);
+    let noreturn = unreturning(&walked, &old.kernel, &known, jump_targets);
     findings.absorb(resolve::resolve(&walked, &correspondence, &units, &noreturn));
     findings.absorb(tables::check(&correspondence));
     findings.absorb(orc::check(&correspondence, &walked));
@@ -291,11 +291,15 @@ fn unreturning(
     walked: &CodeWalk,
     kernel: &KernelFile,
     known: &OldKernelFacts,
-    jump_targets: &std::collections::HashMap<u64, u64>,
+    jump_targets: std::collections::HashMap<u64, u64>,
 ) -> noreturn::NeverReturns {
+    let mut side_exits: std::collections::HashMap<u64, Vec<u64>> = Default::default();
+    for (from, to) in jump_targets.into_iter().chain(tables::fixups(kernel)) {
+        side_exits.entry(from).or_default().push(to);
+    }
     let behind_blocks = walked.falls.iter().filter_map(|f| f.callee);
     let behind_padding = walked.dead_ends.values().filter_map(|d| d.callee);
-    noreturn::NeverReturns::derive(behind_blocks.chain(behind_padding), kernel, known, jump_targets)
+    noreturn::NeverReturns::derive(behind_blocks.chain(behind_padding), kernel, known, &side_exits)
 }
 
 /// Data that another stage compares by meaning, and data that is new with each link (the build id).

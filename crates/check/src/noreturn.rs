@@ -23,12 +23,14 @@ impl NeverReturns {
 
     /// Decides for the functions `candidates` and for everything that they call. The result is the
     /// least fixpoint of this rule: a function returns if some path from its entry reaches a
-    /// return. The path continues behind a call only if the callee returns.
+    /// return. The path continues behind a call only if the callee returns. `side_exits` are the
+    /// places where control may go from an instruction in addition: the targets of static keys, and
+    /// where a fault continues.
     pub(crate) fn derive(
         candidates: impl Iterator<Item = u64>,
         kernel: &KernelFile,
         known: &OldKernelFacts,
-        jump_targets: &HashMap<u64, u64>,
+        side_exits: &HashMap<u64, Vec<u64>>,
     ) -> Self {
         let mut queue: BTreeSet<u64> = candidates.collect();
         let mut seen = queue.clone();
@@ -38,7 +40,7 @@ impl NeverReturns {
             if returns.contains(&function) {
                 continue;
             }
-            match search(function, kernel, known, jump_targets, &returns) {
+            match search(function, kernel, known, side_exits, &returns) {
                 ReturnSearch::Returns => {
                     returns.insert(function);
                     queue.extend(waiting.remove(&function).unwrap_or_default());
@@ -69,7 +71,7 @@ fn search(
     entry: u64,
     kernel: &KernelFile,
     known: &OldKernelFacts,
-    jump_targets: &HashMap<u64, u64>,
+    side_exits: &HashMap<u64, Vec<u64>>,
     returns: &HashSet<u64>,
 ) -> ReturnSearch {
     let mut seen = HashSet::new();
@@ -93,7 +95,7 @@ fn search(
             if !seen.insert(i.ip()) {
                 break;
             }
-            todo.extend(jump_targets.get(&i.ip()));
+            todo.extend(side_exits.get(&i.ip()).into_iter().flatten());
             if known.passable.contains(&i.next_ip()) || known.static_keys.contains(&i.ip()) {
                 todo.push(i.next_ip());
             }

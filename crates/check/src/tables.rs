@@ -242,6 +242,11 @@ pub(crate) fn static_keys(kernel: &KernelFile) -> HashMap<u64, u64> {
     entries_of("__jump_table", kernel).iter().map(|e| (e.values[0].0, e.values[1].0)).collect()
 }
 
+/// The instructions of a kernel that may fault, each with the place where it then continues.
+pub(crate) fn fixups(kernel: &KernelFile) -> impl Iterator<Item = (u64, u64)> {
+    entries_of("__ex_table", kernel).into_iter().map(|e| (e.values[0].0, e.values[1].0))
+}
+
 /// The `ud2` of every WARN: the bug-table entries with `BUGFLAG_WARNING`.
 pub(crate) fn warnings(kernel: &KernelFile) -> impl Iterator<Item = u64> {
     const BUGFLAG_WARNING: u128 = 1;
