@@ -46,21 +46,34 @@ pub fn checked_tables(bytes: &[u8]) {
     }
 }
 
-/// Why the checker refuses the new kernel; nothing if it accepts it.
-///
-/// # Panics
-/// One of them is not read, or the checker cannot compare them.
-pub fn refusal(old: &LinkedProgram, new: &LinkedProgram, map: &Placement) -> Option<String> {
-    let (old, new) = (side(old), side(new));
-    let findings = check::check(&old, &new, map).expect("the checker compares them");
-    (!findings.equal()).then(|| findings.text(&old.kernel, &new.kernel, 3))
-}
+/// A linked program as the checker reads it.
+pub struct CheckedProgram<'a>(CheckedKernel<'a>);
 
-fn side(linked: &LinkedProgram) -> CheckedKernel<'_> {
-    let mut kernel = KernelFile::parse(&linked.file).expect("the linker writes right files");
-    kernel.pc_relative = Some(linked.relative.iter().map(|&place| (place, 4)).collect());
-    let relocs = Relocs { abs64: linked.absolute.clone(), ..Relocs::default() };
-    CheckedKernel { kernel, relocs: Some(relocs) }
+impl<'a> CheckedProgram<'a> {
+    /// Reads it.
+    ///
+    /// # Panics
+    /// The checker refuses to read it.
+    pub fn read(linked: &'a LinkedProgram) -> CheckedProgram<'a> {
+        let mut kernel = KernelFile::parse(&linked.file).expect("the linker writes right files");
+        kernel.pc_relative = Some(linked.relative.iter().map(|&place| (place, 4)).collect());
+        let relocs = Relocs { abs64: linked.absolute.clone(), ..Relocs::default() };
+        CheckedProgram(CheckedKernel { kernel, relocs: Some(relocs) })
+    }
+
+    /// Why the checker refuses `new` for this program; nothing if it accepts it. To write the
+    /// reason as text takes longer than to find it.
+    ///
+    /// # Panics
+    /// The checker cannot compare them.
+    pub fn refusal(
+        &self,
+        new: &CheckedProgram<'_>,
+        map: &Placement,
+    ) -> Option<impl Fn() -> String> {
+        let findings = check::check(&self.0, &new.0, map).expect("the checker compares them");
+        (!findings.equal()).then(|| move || findings.text(&self.0.kernel, &new.0.kernel, 3))
+    }
 }
 
 pub fn checked_table_seeds() -> Vec<Vec<u8>> {

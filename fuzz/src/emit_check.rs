@@ -3,7 +3,7 @@
 //! A random program is linked; it is linked again, rewritten in a random order. `check` must accept
 //! the second kernel, and must refuse it when one byte of it that means something is another.
 
-use crate::check_readers::refusal;
+use crate::check_readers::CheckedProgram;
 use crate::image_readers::text_base;
 use crate::linker::{LinkedProgram, link};
 use crate::program::GeneratedProgram;
@@ -14,18 +14,22 @@ use image::place::Placement;
 
 pub fn relinked(bytes: &[u8]) {
     let mut source = ByteSource::new(bytes);
-    let object = GeneratedProgram::new(&mut source).object();
+    let program = GeneratedProgram::new(&mut source);
+    let object = program.object();
     let rewritten = rearranged(&object, &mut source);
     let (old, mut new) = (link(&object), link(&rewritten.bytes));
-    if let Some(why) = refusal(&old, &new, &rewritten.placement) {
-        panic!("a right kernel is refused:\n{why}");
+    let map = &rewritten.placement;
+    let checked = CheckedProgram::read(&old);
+    if let Some(why) = checked.refusal(&CheckedProgram::read(&new), map) {
+        panic!("a right kernel is refused:\n{}", why());
     }
-    let places = meaningful_bytes(&new, &rewritten.placement);
+    let places = meaningful_bytes(&program, &new, map);
     let at = places[usize::from(source.word()) % places.len()];
     let difference = source.byte().max(1);
     new.file[at] ^= difference;
-    if refusal(&old, &new, &rewritten.placement).is_none() {
-        panic!("a wrong kernel is accepted: byte {at:#x} of the file ^ {difference:#x}");
+    if checked.refusal(&CheckedProgram::read(&new), map).is_none() {
+        let place = new.describe(at);
+        panic!("a wrong kernel is accepted: {place}, byte {at:#x} of the file, ^ {difference:#x}");
     }
 }
 
@@ -44,8 +48,14 @@ fn rearranged(object: &[u8], source: &mut ByteSource<'_>) -> Rewritten {
 }
 
 /// The bytes of the file that mean something to the kernel: its instructions, its data, its tables,
-/// and the unwinder's states of its blocks.
-fn meaningful_bytes(kernel: &LinkedProgram, map: &Placement) -> Vec<usize> {
+/// and the unwinder's states of its blocks. Control never comes to a jump that is appended behind a
+/// call of a function that never returns.
+fn meaningful_bytes(
+    program: &GeneratedProgram,
+    kernel: &LinkedProgram,
+    map: &Placement,
+) -> Vec<usize> {
+    let unreturning = unreturning(program, kernel);
     let mut found = Vec::new();
     let mut offset = kernel.file_offset_of_sections();
     for section in &kernel.sections {
@@ -54,7 +64,11 @@ fn meaningful_bytes(kernel: &LinkedProgram, map: &Placement) -> Vec<usize> {
             ".text" => {
                 for block in &map.blocks {
                     let from = offset + (block.new.0 - section.address) as usize;
-                    let size = block.new_size as usize + usize::from(block.appended);
+                    let end = block.new.0 + u64::from(block.new_size);
+                    let is_run =
+                        kernel.called_before(end).is_none_or(|to| !unreturning.contains(&to));
+                    let appended = if is_run { block.appended } else { 0 };
+                    let size = block.new_size as usize + usize::from(appended);
                     let is_key =
                         |at: &usize| kernel.is_static_key(section.address + (at - offset) as u64);
                     found.extend((from..from + size).filter(|at| !is_key(at)));
@@ -74,6 +88,14 @@ fn meaningful_bytes(kernel: &LinkedProgram, map: &Placement) -> Vec<usize> {
         offset += size;
     }
     found
+}
+
+/// The addresses of the functions that never return.
+fn unreturning(program: &GeneratedProgram, kernel: &LinkedProgram) -> Vec<u64> {
+    let returning = program.returning();
+    let number = |name: &str| name.strip_prefix('f')?.parse::<usize>().ok();
+    let never = |name: &str| number(name).is_some_and(|number| !returning[number]);
+    kernel.symbols.iter().filter(|s| never(&s.name)).map(|s| s.address).collect()
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {

@@ -34,6 +34,7 @@ const LE: LittleEndian = LittleEndian;
 pub struct LinkedProgram {
     pub file: Vec<u8>,
     pub sections: Vec<SectionSpec>,
+    pub symbols: Vec<SymbolSpec>,
     /// Where 64-bit addresses stand outside of code, ascending.
     pub absolute: Vec<u64>,
     /// Where 32-bit distances stand outside of code, ascending.
@@ -62,6 +63,7 @@ pub fn link(object: &[u8]) -> LinkedProgram {
     let mut linked = LinkedProgram {
         file: Vec::new(),
         sections: Vec::new(),
+        symbols: Vec::new(),
         absolute: Vec::new(),
         relative: Vec::new(),
     };
@@ -93,6 +95,7 @@ pub fn link(object: &[u8]) -> LinkedProgram {
         });
     }
     linked.file = elf::executable(&linked.sections, &symbols);
+    linked.symbols = symbols;
     linked
 }
 
@@ -258,6 +261,18 @@ impl LinkedProgram {
         elf::offset_of_sections(self.sections.len())
     }
 
+    /// The section and the offset in it of a byte of the file.
+    pub fn describe(&self, byte: usize) -> String {
+        let mut offset = self.file_offset_of_sections();
+        for section in &self.sections {
+            if (offset..offset + section.bytes.len()).contains(&byte) {
+                return format!("{}+{:#x}", section.name, byte - offset);
+            }
+            offset += section.bytes.len();
+        }
+        "outside of sections".to_owned()
+    }
+
     /// Whether a byte of code belongs to a place that a static key patches: a no-op may be another
     /// one there.
     pub fn is_static_key(&self, at: u64) -> bool {
@@ -269,6 +284,13 @@ impl LinkedProgram {
             let length = if matches!(first, 0x66 | 0xeb) { 2 } else { 5 };
             (site..site + length).contains(&at)
         })
+    }
+
+    /// The address that a call directly in front of `end` goes to.
+    pub fn called_before(&self, end: u64) -> Option<u64> {
+        let text = self.section(".text");
+        let call = &text.bytes[(end - text.address).checked_sub(5)? as usize..];
+        (call[0] == 0xe8).then(|| near(end - 1, call, 1))
     }
 
     /// The entries of the unwinder's table that hold for the first byte of a block.

@@ -31,6 +31,46 @@ struct GeneratedBlock {
     end: End,
 }
 
+impl GeneratedFunction {
+    /// Whether a path reaches a return, if of the functions that it calls these return.
+    fn returns(&self, returning: &[bool]) -> bool {
+        let mut seen = vec![false; self.blocks.len()];
+        let mut todo = vec![0];
+        while let Some(number) = todo.pop() {
+            if std::mem::replace(&mut seen[number], true) {
+                continue;
+            }
+            let block = &self.blocks[number];
+            if !block.reaches_its_end(returning, &mut todo) {
+                continue;
+            }
+            match block.end {
+                End::Return { .. } => return true,
+                End::RunsOn => todo.push(number + 1),
+                End::Jump { target, .. } => todo.push(target),
+                End::Branch { target, .. } => todo.extend([target, number + 1]),
+                End::Bug => {}
+            }
+        }
+        false
+    }
+}
+
+impl GeneratedBlock {
+    /// Whether control passes all operations. The blocks to which it may go before that come to
+    /// `exits`.
+    fn reaches_its_end(&self, returning: &[bool], exits: &mut Vec<usize>) -> bool {
+        for operation in &self.operations {
+            match *operation {
+                Operation::Key { target, .. } | Operation::Fault(target) => exits.push(target),
+                Operation::Call(function) if !returning[function] => return false,
+                _ => {}
+            }
+        }
+        true
+    }
+}
+
 type State = [u8; 6];
 
 #[derive(Clone, Copy)]
@@ -108,6 +148,19 @@ impl GeneratedProgram {
             })
             .collect();
         GeneratedProgram { functions, pointers }
+    }
+
+    /// Which functions return: those in which some path reaches a return. A path ends at a call of
+    /// a function that never returns.
+    pub fn returning(&self) -> Vec<bool> {
+        let mut returns = vec![false; self.functions.len()];
+        loop {
+            let now: Vec<bool> = self.functions.iter().map(|f| f.returns(&returns)).collect();
+            if now == returns {
+                return returns;
+            }
+            returns = now;
+        }
     }
 
     /// Bytes of which programs of every kind are made.
