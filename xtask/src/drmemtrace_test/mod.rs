@@ -23,7 +23,7 @@ use trace::RecordingReader;
 /// The caches.
 const MACHINE: &str = include_str!("machine.toml");
 /// The difference of misses that passes, in percent.
-const TOLERANCE: f64 = 1.0;
+const TOLERANCE: u64 = 1;
 
 pub(crate) fn drmemtrace_test(launcher: &Path, recording: &Path) -> Result<()> {
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
@@ -128,7 +128,7 @@ impl Table {
     fn near(&mut self, what: &str, own: u64, peer: u64) {
         let percent = 100.0 * (peer as f64 / own as f64 - 1.0);
         let row = format!("{what}: kernlane replay {own}, DynamoRIO {peer} ({percent:+.2} %)");
-        self.row(percent.abs() <= TOLERANCE, &row);
+        self.row(100 * own.abs_diff(peer) <= TOLERANCE * own, &row);
     }
 
     fn row(&mut self, holds: bool, row: &str) {
