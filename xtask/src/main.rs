@@ -8,6 +8,7 @@ mod champsim_test;
 mod check_test;
 mod demo;
 mod diff_test;
+mod drmemtrace_test;
 mod export_test;
 mod fuzz;
 mod guest_test;
@@ -65,6 +66,10 @@ cargo xtask champsim-test CHAMPSIM RECORDING
                                 compare cache misses and cycles with ChampSim, which takes minutes
                                 for a recording of 20 million instructions; CHAMPSIM is its program,
                                 made with what `cargo xtask champsim-test configuration` prints
+cargo xtask drmemtrace-test LAUNCHER RECORDING
+                                test whether DynamoRIO's tools accept what `kernlane export` writes,
+                                and compare instructions and cache misses; LAUNCHER is its
+                                drmemtrace_launcher
 cargo xtask diff-test TREE SHUFFLED
                                 test whether `kernlane diff` names the function that a patch
                                 changed, and the reason
@@ -153,6 +158,9 @@ fn main() -> ExitCode {
         ["champsim-test", "configuration"] => champsim_test::configuration(),
         ["champsim-test", champsim, recording] => {
             champsim_test::champsim_test(champsim.as_ref(), recording.as_ref())
+        }
+        ["drmemtrace-test", launcher, recording] => {
+            drmemtrace_test::drmemtrace_test(launcher.as_ref(), recording.as_ref())
         }
         ["diff-test", tree, shuffled] => diff_test::diff_test(tree.as_ref(), shuffled.as_ref()),
         ["layout-test", tree, profile] => layout_test::layout_test(tree.as_ref(), profile.as_ref()),

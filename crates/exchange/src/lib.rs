@@ -22,9 +22,12 @@ pub mod branches;
 pub mod compressed;
 pub mod perf;
 mod perfetto;
+#[cfg(test)]
+mod recorded;
 pub mod samples_import;
 #[cfg(test)]
 mod tests;
+pub mod walk;
 
 use anyhow::{Context, Result, bail};
 use attribution::{Attribution, ObservedRecording};
@@ -38,6 +41,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use walk::TracedAmounts;
 
 /// A file that another tool takes.
 #[derive(Debug)]
@@ -59,8 +63,8 @@ pub enum Make {
     Order(fn(&ExportSubject, &Layout) -> Result<String>),
     /// The services of one recording and their chains of calls.
     Calls(fn(&ObservedRecording) -> Result<String>),
-    /// Every instruction of a part of one recording with data accesses, written as it is read.
-    Instructions(fn(&Path, &RecordingPart, &mut dyn Write) -> Result<champsim::TracedAmounts>),
+    /// Every instruction of a part of one recording, written as it is read.
+    Instructions(fn(&Path, &RecordingPart, &mut dyn Write) -> Result<TracedAmounts>),
     /// What ran in a window of time (nanoseconds of the guest's clock) of one recording, written as
     /// it is read. Gives the number of events.
     OverTime(fn(&Attribution, &Path, Range<u64>, &mut dyn Write) -> Result<u64>),
@@ -88,7 +92,8 @@ formats! {
     folded: FOLDED;
     pub in_time: PERFETTO;
     pub parquet: PARQUET;
-    pub champsim: CHAMPSIM;
+    champsim: CHAMPSIM;
+    drmemtrace: DRMEMTRACE, DRMEMTRACE_SERIAL;
 }
 
 /// What is exported: a profile, the image that ran, and the file that the image is of.

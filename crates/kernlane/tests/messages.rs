@@ -109,6 +109,7 @@ fn what_is_missing_or_out_of_range_is_named() {
             "export net.rec --format champsim --machine zen4 -o x",
             "champsim holds what ran, which no machine and no annotation changes",
         ),
+        ("export net.rec --format drmemtrace --from 1 -o x", "--from 1 --until 1: a part of a rec"),
         ("export net.rec --format champsim --from 1 -o x", "--from 1 --until 1: a part of a rec"),
         ("export net.rec --format champsim -o x.zst", "as .xz or .gz, not as .zst"),
     ] {

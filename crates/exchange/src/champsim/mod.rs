@@ -20,21 +20,19 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+use crate::walk::{self, ExecutionSink, TracedAmounts, WalkedExecution, WalkedFragment};
 use crate::{Format, Make};
 use anyhow::{Context, Result};
-use execution::code::LastInstruction;
-use execution::data::{AccessStream, DataAccess, DataFlow, PIECE_WORDS};
-use execution::flow::{ExecutionFlow, Fragment, FragmentExit, FragmentId};
-use execution::part::{PartFilter, RecordingPart, open_executions};
-use host::recording::Recording;
+use execution::code::{LastInstruction, TranslatedCode};
+use execution::data::DataAccess;
+use execution::flow::FragmentExit;
+use execution::part::RecordingPart;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 use instruction::TracedInstruction;
 use record::InstructionRecord;
-use serde::Serialize;
-use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
-use trace::{AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, StreamEvent, Translation};
+use trace::{RunAddr, Translation};
 
 /// The format.
 pub(crate) const CHAMPSIM: Format = Format {
@@ -47,17 +45,6 @@ pub(crate) const CHAMPSIM: Format = Format {
 /// log2 of the bytes in a line of ChampSim.
 const LINE: u32 = 6;
 
-/// How much was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TracedAmounts {
-    /// Instructions of the recording.
-    pub instructions: u64,
-    /// Records: one for each instruction, and more for those with many accesses.
-    pub records: u64,
-    /// Branches written as no branch, because something interrupted them, or the part ended.
-    pub interrupted_branches: u64,
-}
-
 /// Writes the instructions of a part of a recording.
 ///
 /// # Errors
@@ -67,43 +54,13 @@ fn instructions(
     part: &RecordingPart,
     out: &mut dyn Write,
 ) -> Result<TracedAmounts> {
-    let cut = part.cut(|| open_executions(&Recording::at(recording)))?;
-    attribution::read(recording, "instructions", |reader| write_trace(reader, cut, out))
-}
-
-/// As [`instructions`], of what `cut` keeps.
-fn write_trace<R: Read>(
-    reader: &mut RecordingReader<R>,
-    cut: PartFilter,
-    out: &mut dyn Write,
-) -> Result<TracedAmounts> {
-    reader.header().one_cpu().context("a trace of ChampSim has one CPU")?;
-    let mut writer = TraceWriter::new(cut, out);
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(defined) => writer.define(&defined)?,
-            Chunk::Tasks(_) | Chunk::End(_) => {}
-            Chunk::Stream(words) => {
-                let (accesses, patterns) = reader.accesses().context(
-                    "the recording has no data accesses: make it with `kernlane record --data`",
-                )?;
-                writer.words(&words, accesses, patterns)?;
-                if writer.cut.has_ended() {
-                    break;
-                }
-            }
-        }
-    }
-    writer.finish(reader.accesses().map(|(_, patterns)| patterns))
-}
-
-/// A fragment as it is written.
-struct TracedFragment {
-    /// Where control arrives; `None`: no instruction runs.
-    start: Option<RunAddr>,
-    /// The address and the registers of each instruction that runs.
-    instructions: Box<[(u64, TracedInstruction)]>,
-    end: FragmentEnd,
+    let mut writer = TraceWriter::new(out);
+    let cut = walk::cut(recording, part)?;
+    attribution::read(recording, "instructions", |reader| {
+        reader.header().one_cpu().context("a trace of ChampSim has one CPU")?;
+        walk::walk(reader, cut, true, &mut writer)
+    })?;
+    writer.finish()
 }
 
 /// How the last instruction of a fragment is written.
@@ -122,7 +79,7 @@ enum FragmentEnd {
 }
 
 impl FragmentEnd {
-    fn of(fragment: &Fragment, last: LastInstruction) -> FragmentEnd {
+    fn of(fragment: &WalkedFragment, last: LastInstruction) -> FragmentEnd {
         if matches!(fragment.exit, FragmentExit::Midway(_)) {
             return FragmentEnd::Plain;
         }
@@ -152,142 +109,56 @@ struct OpenBranch {
 }
 
 struct TraceWriter<'a> {
-    cut: PartFilter,
     out: &'a mut dyn Write,
-    flow: ExecutionFlow,
-    data: DataFlow,
-    /// The instructions of each translation.
-    code: Vec<Box<[TracedInstruction]>>,
-    fragments: Vec<TracedFragment>,
-    /// The number of accesses of each execution of the part whose fragment is still to come.
-    executions: VecDeque<usize>,
-    /// The accesses of these executions.
-    accesses: VecDeque<DataAccess>,
+    factory: InstructionInfoFactory,
+    /// By translation: how control leaves its last instruction, and its instructions.
+    code: Vec<(LastInstruction, Box<[TracedInstruction]>)>,
     open: Option<OpenBranch>,
     amounts: TracedAmounts,
 }
 
+impl ExecutionSink for TraceWriter<'_> {
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
+        let count = translation.lengths.len();
+        let traced = translation.code_by_instruction().enumerate().map(|(index, (at, bytes))| {
+            let decoded = Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE).decode();
+            let last = if index + 1 == count { code.last } else { LastInstruction::Plain };
+            TracedInstruction::new(&decoded, last, &mut self.factory)
+        });
+        self.code.push((code.last, traced.collect()));
+        Ok(())
+    }
+
+    fn execution(&mut self, execution: &WalkedExecution) -> Result<()> {
+        let WalkedExecution { fragment, mut accesses, .. } = *execution;
+        self.settle(Some(fragment.start))?;
+        let code = std::mem::take(&mut self.code);
+        let (last, instructions) = &code[fragment.translation.0 as usize];
+        let ends_at = fragment.places.len() - 1;
+        for (index, (place, traced)) in fragment.places.iter().zip(instructions).enumerate() {
+            let across = traced.branch.is_some() && place.first.0 >> LINE != place.last.0 >> LINE;
+            let ip = if across { place.last } else { place.first };
+            let record = self.with_accesses(ip.0, index, &mut accesses)?;
+            let end = match index == ends_at {
+                true => FragmentEnd::of(fragment, *last),
+                false => FragmentEnd::Plain,
+            };
+            self.instruction(record, traced, end, fragment.start)?;
+        }
+        self.code = code;
+        Ok(())
+    }
+}
+
 impl<'a> TraceWriter<'a> {
-    fn new(cut: PartFilter, out: &'a mut dyn Write) -> TraceWriter<'a> {
+    fn new(out: &'a mut dyn Write) -> TraceWriter<'a> {
         TraceWriter {
-            cut,
             out,
-            flow: ExecutionFlow::default(),
-            data: DataFlow::of_every_access(),
+            factory: InstructionInfoFactory::new(),
             code: Vec::new(),
-            fragments: Vec::new(),
-            executions: VecDeque::new(),
-            accesses: VecDeque::new(),
             open: None,
             amounts: TracedAmounts::default(),
         }
-    }
-
-    fn define(&mut self, translations: &[Translation]) -> Result<()> {
-        self.cut.define(translations);
-        let mut factory = InstructionInfoFactory::new();
-        for translation in translations {
-            self.flow.define(translation)?;
-            let last = self.flow.codes.last().map_or(LastInstruction::Plain, |code| code.last);
-            let count = translation.lengths.len();
-            let traced =
-                translation.code_by_instruction().enumerate().map(|(index, (at, bytes))| {
-                    let decoded = Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE).decode();
-                    let last = if index + 1 == count { last } else { LastInstruction::Plain };
-                    TracedInstruction::new(&decoded, last, &mut factory)
-                });
-            self.code.push(traced.collect());
-        }
-        Ok(())
-    }
-
-    fn words(
-        &mut self,
-        words: &[u32],
-        accesses: &Accesses,
-        patterns: &AccessPatterns,
-    ) -> Result<()> {
-        let mut stream = AccessStream::new(accesses, patterns);
-        let (mut kept, mut run) = (Vec::new(), Vec::new());
-        for piece in trace::pieces(words, PIECE_WORDS) {
-            self.data.follow(piece, &mut stream);
-            self.keep(piece, &mut kept);
-            self.flow.follow(kept.drain(..), &mut run)?;
-            self.learn(patterns);
-            run.drain(..).try_for_each(|fragment| self.fragment(fragment))?;
-        }
-        self.data.finish(stream);
-        Ok(())
-    }
-
-    /// Appends the events of the part, and keeps the accesses of its executions.
-    fn keep(&mut self, words: &[u32], kept: &mut Vec<StreamEvent>) {
-        let mut rest = self.data.accesses();
-        let mut executions = self.data.executions.iter();
-        for event in trace::events(words) {
-            let inside = self.cut.keeps(&event);
-            if event.execution().is_some() {
-                let count = executions.next().map_or(0, |execution| execution.accesses as usize);
-                let (own, later) = rest.split_at(count.min(rest.len()));
-                rest = later;
-                if inside {
-                    self.executions.push_back(own.len());
-                    self.accesses.extend(own);
-                }
-            }
-            if inside {
-                kept.push(event);
-            }
-        }
-        self.data.forget(self.data.executions.len());
-    }
-
-    /// Adds the fragments that are new.
-    fn learn(&mut self, patterns: &AccessPatterns) {
-        for fragment in &self.flow.fragments[self.fragments.len()..] {
-            let id = fragment.translation;
-            let code = &self.flow.codes[id.0 as usize];
-            let count = match fragment.exit {
-                FragmentExit::LateNext | FragmentExit::LateTaken => 0,
-                FragmentExit::Midway(reached) => usize::from(reached),
-                FragmentExit::Next | FragmentExit::Taken | FragmentExit::Interrupted => usize::MAX,
-            };
-            let mut at = code.addr;
-            let instructions = self.code[id.0 as usize].iter().zip(code.lengths.iter()).take(count);
-            let instructions = instructions.map(|(traced, &length)| {
-                let end = at.0.wrapping_add(length.into());
-                let (first, last) = (at, RunAddr(end.wrapping_sub(1)));
-                at = RunAddr(end);
-                let across = traced.branch.is_some() && first.0 >> LINE != last.0 >> LINE;
-                let named = if across { last } else { first };
-                (self.data.code(named, code, id, patterns).0, *traced)
-            });
-            self.fragments.push(TracedFragment {
-                instructions: instructions.collect(),
-                start: (count > 0).then_some(code.addr),
-                end: FragmentEnd::of(fragment, code.last),
-            });
-        }
-    }
-
-    /// Writes the fragment that runs next.
-    fn fragment(&mut self, id: FragmentId) -> Result<()> {
-        let fragments = std::mem::take(&mut self.fragments);
-        let fragment = &fragments[id.0 as usize];
-        if let Some(start) = fragment.start {
-            self.settle(Some(start))?;
-            let last = fragment.instructions.len().saturating_sub(1);
-            let mut left = self.executions.pop_front().unwrap_or(0);
-            for (index, (ip, traced)) in fragment.instructions.iter().enumerate() {
-                let record = self.with_accesses(*ip, index, &mut left)?;
-                let end = if index == last { fragment.end } else { FragmentEnd::Plain };
-                self.instruction(record, traced, end, start)?;
-            }
-            // Accesses of instructions that were not reached.
-            self.accesses.drain(..left.min(self.accesses.len()));
-        }
-        self.fragments = fragments;
-        Ok(())
     }
 
     /// The last record of an instruction with its accesses, taken from `left`. Writes the others.
@@ -295,15 +166,13 @@ impl<'a> TraceWriter<'a> {
         &mut self,
         ip: u64,
         index: usize,
-        left: &mut usize,
+        left: &mut &[DataAccess],
     ) -> Result<InstructionRecord> {
         let mut record = InstructionRecord { ip, ..InstructionRecord::default() };
-        while *left > 0
-            && let Some(access) = self.accesses.front().copied()
+        while let Some((access, rest)) = left.split_first()
             && usize::from(access.instruction) <= index
         {
-            self.accesses.pop_front();
-            *left -= 1;
+            *left = rest;
             let last = access.physical.0.saturating_add(u64::from(access.size.max(1)) - 1);
             for line in access.physical.0 >> LINE..=last >> LINE {
                 let address = access.physical.0.max(line << LINE).max(1);
@@ -358,11 +227,7 @@ impl<'a> TraceWriter<'a> {
         Ok(self.out.write_all(&record.to_bytes())?)
     }
 
-    fn finish(mut self, patterns: Option<&AccessPatterns>) -> Result<TracedAmounts> {
-        let mut run = Vec::new();
-        self.flow.finish(&mut run);
-        self.learn(patterns.unwrap_or(&AccessPatterns::default()));
-        run.into_iter().try_for_each(|fragment| self.fragment(fragment))?;
+    fn finish(mut self) -> Result<TracedAmounts> {
         self.settle(None)?;
         Ok(self.amounts)
     }

@@ -11,8 +11,8 @@ use attribution::Attribution;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use exchange::callgrind::CallgrindEvents;
-use exchange::champsim::TracedAmounts;
 use exchange::compressed::write_compressed;
+use exchange::walk::TracedAmounts;
 use exchange::{ExportSubject, FORMATS, Format, Make, in_time, parquet};
 use execution::part::RecordingPart;
 use host::interrupt;
@@ -31,9 +31,9 @@ use trace::{Chunk, RecordingReader, StreamEvent, events};
 ///
 /// Exact counts, taken without a processor that records branches, can feed a build by clang.
 /// --algorithm makes the order in formats that carry one. Formats of services and calls take one
-/// recording; --machine adds its misses. champsim takes one recording of one CPU with data accesses
-/// (`kernlane record --data`), and no --kernel. --from and --until cut a part out of it, and out of
-/// formats over time.
+/// recording; --machine adds its misses. champsim and drmemtrace take one recording of one CPU, and
+/// no --kernel; champsim needs data accesses (`kernlane record --data`). --from and --until cut a
+/// part out of them, and out of formats over time.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
@@ -46,13 +46,15 @@ use trace::{Chunk, RecordingReader, StreamEvent, events};
   -o net.json       open in ui.perfetto.dev
   kernlane export net.rec --kernel ~/linux --format parquet -o net.tables && \
   duckdb -c \"FROM 'net.tables/services.parquet'\"
-  kernlane export net.rec --format champsim --until 0.1 -o net.trace.xz && champsim net.trace.xz")]
+  kernlane export net.rec --format champsim --until 0.1 -o net.trace.xz && champsim net.trace.xz
+  kernlane export net.rec --format drmemtrace --until 0.1 -o net.trace.gz \
+  && drmemtrace_launcher -infile net.trace.gz -tool basic_counts")]
 pub struct ExportArgs {
     #[command(flatten)]
     pub counted: CountedArgs,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux. All formats but champsim need
-    /// it
+    /// The kernel that was recorded: its build tree, or its vmlinux. All formats but champsim and
+    /// drmemtrace need it
     #[arg(long, short, value_name = "TREE|VMLINUX")]
     pub kernel: Option<PathBuf>,
 
