@@ -1,6 +1,7 @@
 //! Everything that is neither plain cargo nor for users: the demo, the demo kernels, and the tests
 //! that need a kernel tree or a virtual machine.
 
+mod ab_test;
 mod bare;
 mod bench_uml;
 mod book_test;
@@ -131,6 +132,10 @@ cargo xtask known-case DIRECTORY
                                 test whether `kernlane report --sharing` finds a field that Linux
                                 moved, and whether --what-if is within 10 % of the kernel that has
                                 moved it; records in DIRECTORY
+cargo xtask ab-test [kexec|grub|systemd-boot|wrong-kernel|power-loss|stop]…
+                                test whether `kernlane bench --ab --kernels` boots two kernels of
+                                Debian 12 in turns, in guests whose boot loaders do it; makes the
+                                disk as root; takes about 5 minutes for each; resumes
 cargo xtask kernel gcc|clang|uml|kasan|kcsan|old-order
                                 build (or find) a demo kernel, and print the path of its tree;
                                 old-order is gcc with the dentries of Linux 6.10
@@ -194,6 +199,7 @@ fn main() -> ExitCode {
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
         ["judge-processor", ref words @ ..] => judge_processor::judge_processor(words),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),
+        ["ab-test", ref names @ ..] => ab_test::ab_test(names),
         ["known-case", directory] => known_case::known_case(directory.as_ref()),
         ["kernel", "old-order"] => known_case::old_order().map(|tree| {
             println!("{}", tree.display());
@@ -230,6 +236,19 @@ fn kernlane() -> Result<PathBuf> {
         "kernlane-plugin",
     ]))?;
     ensure!(program.is_file(), "cargo did not build {}", program.display());
+    Ok(program)
+}
+
+/// The suite as one program without shared libraries, for guests.
+fn static_suite() -> Result<PathBuf> {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let mut command = Command::new("cargo");
+    command.args(["build", "--quiet", "--release", "-p", "kernlane-suite", "--target", TARGET]);
+    run(command.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    let executable = std::env::current_exe()?;
+    let target = executable.ancestors().nth(2).context("xtask is not in a target directory")?;
+    let program = target.join(TARGET).join("release/kernlane-bench");
+    ensure!(program.is_file(), "{} does not exist after the build", program.display());
     Ok(program)
 }
 

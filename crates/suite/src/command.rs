@@ -20,7 +20,7 @@ use host::{interrupt, note, out, output};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Measure what each service of the running kernel costs, or compare two measurements
 ///
@@ -273,7 +273,7 @@ fn ab(args: &BenchArgs, directory: &Path, words: &[&str]) -> Result<ExitCode> {
     }
     interrupt::catch()?;
     let measured = |work: &Measurement| {
-        std::thread::sleep(Duration::from_secs_f64(work.settle_seconds));
+        settle(Duration::from_secs_f64(work.settle_seconds))?;
         measure(&Settings {
             benchmarks: benchmarks(&work.filter)?,
             seed: work.seed,
@@ -296,6 +296,17 @@ fn ab(args: &BenchArgs, directory: &Path, words: &[&str]) -> Result<ExitCode> {
             compare(["before.json", "after.json"].map(|name| directory.join(name)), args)
         }
     }
+}
+
+/// Waits until a machine that has just booted has settled.
+fn settle(patience: Duration) -> Result<()> {
+    const TICK: Duration = Duration::from_millis(100);
+    let begun = Instant::now();
+    while begun.elapsed() < patience {
+        interrupt::check()?;
+        std::thread::sleep(TICK.min(patience.saturating_sub(begun.elapsed())));
+    }
+    interrupt::check()
 }
 
 /// A run over several boots, as the options describe it.

@@ -124,10 +124,14 @@ impl Comparison {
                 noisy: measured.iter().any(|measured| measured.noisy),
             }
         });
+        let mut conditions = before.conditions.differences(&after.conditions);
+        if before.suite != after.suite {
+            conditions.insert(0, ("suite's version", before.suite.clone(), after.suite.clone()));
+        }
         Comparison {
             rows: rows.collect(),
             left_out,
-            conditions: before.conditions.differences(&after.conditions),
+            conditions,
             warnings: [before, after].map(|results| results.conditions.warnings.clone()),
         }
     }

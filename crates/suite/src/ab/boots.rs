@@ -5,11 +5,13 @@
 
 use super::merged::merged;
 use super::state::{Kernel, Measurement, RunningKernel, State};
-use super::steps::{self, Step};
+use super::steps::{self, Step, UNIT};
 use crate::conditions::Conditions;
 use crate::result::Results;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use host::{note, output};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// What the last step of a boot was.
@@ -117,9 +119,42 @@ pub(crate) fn begin(state: &State, directory: &Path) -> Result<()> {
         steps::begin(state, directory).and_then(|steps| steps.iter().try_for_each(Step::carry_out));
     if done.is_err() {
         // Nothing was measured, so nothing is lost.
-        stop(directory)?;
+        end(state, &Step::carry_out);
+        forget(directory)?;
     }
     done
+}
+
+/// Does what follows when no more reboots shall follow, as far as it can be done.
+fn end(state: &State, carry_out: &dyn Fn(&Step) -> Result<()>) {
+    for step in steps::end(state) {
+        if let Err(error) = carry_out(&step) {
+            note!("{error:#}");
+        }
+    }
+}
+
+/// Removes the state of a run. What was measured stays.
+fn forget(directory: &Path) -> Result<()> {
+    let path: PathBuf = directory.join("state.json");
+    std::fs::remove_file(&path).with_context(|| path.display().to_string())
+}
+
+/// Makes this process the only one that works on a run, until the file is closed.
+fn lock(directory: &Path) -> Result<File> {
+    let named = || directory.display().to_string();
+    let file = File::open(directory).with_context(named)?;
+    // SAFETY: the descriptor is open, and the call touches no memory.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let error = std::io::Error::last_os_error();
+        ensure!(error.kind() == std::io::ErrorKind::WouldBlock, "{}: flock: {error}", named());
+        bail!(
+            "{}: another process works on this run: see `systemctl status {UNIT}`, or end it by \
+             Ctrl-C on its terminal",
+            named()
+        );
+    }
+    Ok(file)
 }
 
 /// One boot of a run.
@@ -136,21 +171,53 @@ impl Boot<'_> {
     /// Goes on where the last boot ended. `measure` measures the running kernel.
     ///
     /// # Errors
-    /// The wrong kernel runs, or a step fails. No further boot follows then.
+    /// The wrong kernel runs, the last boot was interrupted, or a step fails. No further boot
+    /// follows then, until this is called once more.
     pub(crate) fn resume(
         &self,
         measure: impl FnOnce(&Measurement) -> Result<Results>,
     ) -> Result<Ended> {
+        State::read(self.directory)?;
+        let _only = lock(self.directory)?;
+        // Another process may have worked on it until now.
         let mut state = State::read(self.directory)?;
-        let ended = self.step(&mut state, measure);
-        if ended.is_err() {
-            for step in steps::end(&state) {
-                if let Err(error) = (self.carry_out)(&step) {
-                    note!("{error:#}");
-                }
+        let done = match state.ended.take() {
+            Some(why) => self.go_on(&mut state, &why, measure),
+            None => self.step(&mut state, measure),
+        };
+        if let Err(error) = &done {
+            state.ended = Some(format!("{error:#}"));
+            if let Err(error) = state.write(self.directory) {
+                note!("{error:#}");
             }
+            end(&state, self.carry_out);
         }
-        ended
+        done
+    }
+
+    /// Goes on with a run that was ended, because a user wants it.
+    fn go_on(
+        &self,
+        state: &mut State,
+        why: &str,
+        measure: impl FnOnce(&Measurement) -> Result<Results>,
+    ) -> Result<Ended> {
+        note!("this run was ended: {why}; it goes on");
+        state.measuring = None;
+        state.write(self.directory)?;
+        steps::begin(state, self.directory)?.iter().try_for_each(self.carry_out)?;
+        let next = state.wanted();
+        let is_left = state.last_boot.as_deref() == Some(self.id);
+        if !is_left && state.runs(next, self.running).is_err() {
+            return self.leave(state, next);
+        }
+        self.step(state, measure)
+    }
+
+    /// Boots a kernel.
+    fn leave(&self, state: &State, next: usize) -> Result<Ended> {
+        steps::boot(state, next).iter().try_for_each(self.carry_out)?;
+        Ok(Ended::Reboots)
     }
 
     fn step(
@@ -163,8 +230,19 @@ impl Boot<'_> {
         let is_new = state.last_boot.as_deref() != Some(id);
         if is_new {
             let which = state.wanted();
-            state.runs(which, running)?;
+            let begun = state.measuring.take();
+            if begun.is_some_and(|begun| begun != id) {
+                bail!(
+                    "the last boot was interrupted while {} was measured: it crashed, or somebody \
+                     switched it off; --resume measures it again",
+                    state.kernels[which].boot
+                );
+            }
+            let runs = state.runs(which, running);
+            runs.map_err(|wrong| anyhow!("{wrong:#}; --resume boots the right one"))?;
             if !state.is_measured() {
+                state.measuring = Some(id.to_owned());
+                state.write(directory)?;
                 // Each boot has its own order.
                 let boot = state.measured.len() as u64;
                 let seed = state.measurement.seed.wrapping_add(boot);
@@ -172,15 +250,14 @@ impl Boot<'_> {
                 let path = State::result(directory, state.measured.len());
                 output::write(&path, results.text()?.as_bytes())?;
                 state.measured.push(which);
+                state.measuring = None;
             }
             state.last_boot = Some(id.to_owned());
             state.write(directory)?;
         }
         let first = state.kernels[0].identity.as_ref() == Some(&running.identity);
         if !state.is_measured() || !first {
-            let next = state.wanted();
-            steps::boot(state, next).iter().try_for_each(carry_out)?;
-            return Ok(Ended::Reboots);
+            return self.leave(state, state.wanted());
         }
         for (which, name) in ["before.json", "after.json"].iter().enumerate() {
             let merged = merged(&boots_of(state, directory, which)?)?;
@@ -199,12 +276,17 @@ fn boots_of(state: &State, directory: &Path, which: usize) -> Result<Vec<Results
 /// Ends a run, wherever it is. What was measured stays.
 ///
 /// # Errors
-/// No run was begun there; a step fails.
+/// No run was begun there; a process works on it that no unit started; a step fails.
 pub(crate) fn stop(directory: &Path) -> Result<()> {
     let state = State::read(directory)?;
-    let done: Vec<Result<()>> = steps::end(&state).iter().map(Step::carry_out).collect();
-    let path: PathBuf = directory.join("state.json");
-    std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
+    if steps::unit_path().exists() {
+        // The process of the unit ends with it, and may remove the unit itself.
+        steps::stop().carry_out()?;
+    }
+    let _only = lock(directory)?;
+    let rest = if steps::unit_path().exists() { steps::end(&state) } else { Vec::new() };
+    let done: Vec<Result<()>> = rest.iter().map(Step::carry_out).collect();
+    forget(directory)?;
     done.into_iter().collect()
 }
 
@@ -242,7 +324,7 @@ mod tests {
     use crate::result::examples::{entry, results};
     use std::cell::RefCell;
 
-    /// A machine that boots what `kexec --load` names, except when it is told to boot another.
+    /// A machine that boots what `kexec` loads, except when it is told to boot another.
     struct Machine {
         running: RefCell<usize>,
         steps: RefCell<Vec<String>>,
@@ -320,6 +402,89 @@ mod tests {
         assert!(!steps.iter().any(|step| step.contains("kexec")), "{steps:?}");
     }
 
+    /// Resumes until the run ends; gives the number of boots.
+    fn finished(machine: &Machine, directory: &Path) -> usize {
+        let boots = (100..120)
+            .take_while(|boot| resumed(machine, directory, *boot).unwrap() == Ended::Reboots);
+        let boots = boots.count();
+        assert_eq!(*machine.running.borrow(), 0);
+        boots
+    }
+
+    #[test]
+    fn a_user_goes_on_after_a_wrong_kernel() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, here) = (machine(), directory.path());
+        begun(2, here);
+        resumed(&machine, here, 0).unwrap();
+        *machine.running.borrow_mut() = 0;
+        resumed(&machine, here, 1).unwrap_err();
+        let why = State::read(here).unwrap().ended.unwrap();
+        assert!(why.ends_with("--resume boots the right one"), "{why}");
+        machine.steps.borrow_mut().clear();
+        // Nothing is measured on the wrong kernel. The unit is there again, the right one boots.
+        assert_eq!(resumed(&machine, here, 1).unwrap(), Ended::Reboots);
+        assert_eq!(State::read(here).unwrap().measured, [0]);
+        assert!(machine.steps.borrow()[0].starts_with("write /etc/systemd/system/"));
+        assert_eq!(*machine.running.borrow(), 1);
+        assert_eq!(finished(&machine, here), 2);
+        assert_eq!(State::read(here).unwrap().measured, [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_boot_that_was_interrupted_is_measured_when_a_user_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, here) = (machine(), directory.path());
+        begun(2, here);
+        resumed(&machine, here, 0).unwrap();
+        // The second boot ends without a word while it is measured, and the loader boots it again.
+        let mut state = State::read(here).unwrap();
+        state.measuring = Some("boot 1".into());
+        state.write(here).unwrap();
+        machine.steps.borrow_mut().clear();
+        let message = resumed(&machine, here, 2).unwrap_err().to_string();
+        assert!(
+            message.starts_with(
+                "the last boot was interrupted while /boot/vmlinuz-2 was measured: it crashed"
+            ),
+            "{message}"
+        );
+        assert!(!machine.steps.borrow().iter().any(|step| step.contains("kexec")));
+        assert_eq!(resumed(&machine, here, 2).unwrap(), Ended::Reboots);
+        assert_eq!(State::read(here).unwrap().measured, [0, 1]);
+        assert_eq!(finished(&machine, here), 1);
+    }
+
+    #[test]
+    fn a_benchmark_that_fails_ends_the_run_until_a_user_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, here) = (machine(), directory.path());
+        begun(2, here);
+        let carry_out = |step: &Step| machine.carry_out(step);
+        let (id, running) = ("boot 0", machine.kernel());
+        let boot = Boot { directory: here, id, running: &running, carry_out: &carry_out };
+        boot.resume(|_| bail!("interrupted")).unwrap_err();
+        let state = State::read(here).unwrap();
+        assert_eq!((state.ended.as_deref(), &state.measured[..]), (Some("interrupted"), &[][..]));
+        assert!(machine.steps.borrow()[0].contains("disable"));
+        assert_eq!(finished(&machine, here), 3);
+    }
+
+    #[test]
+    fn two_processes_do_not_work_on_one_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, here) = (machine(), directory.path());
+        begun(2, here);
+        let held = lock(here).unwrap();
+        let message = resumed(&machine, here, 0).unwrap_err().to_string();
+        assert!(message.contains("another process works on this run: see `systemctl status"));
+        assert!(stop(here).is_err());
+        assert!(machine.steps.borrow().is_empty());
+        assert_eq!(State::read(here).unwrap().ended, None);
+        drop(held);
+        assert_eq!(finished(&machine, here), 3);
+    }
+
     #[test]
     fn a_boot_counts_once() {
         let directory = tempfile::tempdir().unwrap();
@@ -338,12 +503,12 @@ mod tests {
         assert_eq!(count("measure /boot/vmlinuz-1"), 2, "{plan}");
         assert_eq!(count("measure /boot/vmlinuz-2"), 2);
         // A B B A: three reboots, and the first kernel runs in the end.
-        assert_eq!(count("kexec --load"), 3);
+        assert_eq!(count("run: kexec"), 3);
         assert!(plan.starts_with("write /etc/systemd/system/kernlane-bench-ab.service:"));
         assert!(plan.ends_with("write /var/lib/ab/before.json and /var/lib/ab/after.json\n"));
         // A B: the first kernel is booted once more.
         let plan = super::plan(&state(1), Path::new("/var/lib/ab")).unwrap();
-        assert_eq!(plan.matches("kexec --load").count(), 2, "{plan}");
+        assert_eq!(plan.matches("run: kexec").count(), 2, "{plan}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Of the file.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 const NAME: &str = "state.json";
 
 /// How a kernel is booted.
@@ -62,6 +62,10 @@ pub(crate) struct State {
     pub measured: Vec<usize>,
     /// The boot in which the last one was measured.
     pub last_boot: Option<String>,
+    /// The boot in which a measurement was begun and has not ended.
+    pub measuring: Option<String>,
+    /// Why the run was ended before every boot was measured. Only a user goes on then.
+    pub ended: Option<String>,
     /// Whether a unit of systemd resumes.
     pub unit: bool,
     /// The words that start this program.
@@ -106,6 +110,8 @@ impl State {
             boots,
             measured: Vec::new(),
             last_boot: None,
+            measuring: None,
+            ended: None,
             unit: true,
             program: Vec::new(),
             command_line: String::new(),
@@ -160,21 +166,23 @@ impl State {
     /// Reads the state of a run.
     ///
     /// # Errors
-    /// There is none, or it is of another version.
+    /// There is none, it is damaged, or it is of another version.
     pub(crate) fn read(directory: &Path) -> Result<State> {
         let path = directory.join(NAME);
         let named = || path.display().to_string();
         let text = std::fs::read_to_string(&path).with_context(|| {
             format!("{}: no run of `kernlane bench --ab` was begun there", named())
         })?;
-        let state: State = serde_json::from_str(&text).with_context(named)?;
+        let value: serde_json::Value = serde_json::from_str(&text).with_context(named)?;
+        let format = value.get("format").and_then(serde_json::Value::as_u64);
+        let format = format.with_context(|| format!("{}: it has no format number", named()))?;
         ensure!(
-            state.format == FORMAT,
-            "{}: its format is {}, and this version reads {FORMAT}",
-            named(),
-            state.format
+            format == FORMAT,
+            "{}: its format is {format}, and this version reads {FORMAT}: go on with the version \
+             that began the run",
+            named()
         );
-        Ok(state)
+        serde_json::from_value(value).with_context(named)
     }
 
     /// Writes it, whole or not at all.
@@ -274,9 +282,19 @@ mod tests {
         state.write(directory.path()).unwrap();
         assert_eq!(State::read(directory.path()).unwrap(), state);
         let text = std::fs::read_to_string(directory.path().join(NAME)).unwrap();
-        let newer = text.replacen("\"format\": 1", "\"format\": 2", 1);
-        std::fs::write(directory.path().join(NAME), newer).unwrap();
-        let message = State::read(directory.path()).unwrap_err().to_string();
-        assert!(message.ends_with("its format is 2, and this version reads 1"), "{message}");
+        // A version that knows none of the other keys says so, too.
+        for (damaged, said) in [
+            (
+                "{\"format\": 3}",
+                "state.json: its format is 3, and this version reads 2: go on with",
+            ),
+            ("{}", "state.json: it has no format number"),
+            ("{\"format\": 2}", "state.json: missing field `method`"),
+            (&text[..text.len() / 2], "state.json: EOF while parsing"),
+        ] {
+            std::fs::write(directory.path().join(NAME), damaged).unwrap();
+            let message = format!("{:#}", State::read(directory.path()).unwrap_err());
+            assert!(message.contains(said), "{damaged}: {message}");
+        }
     }
 }

@@ -15,6 +15,11 @@ use std::process::Command;
 pub(crate) const UNIT: &str = "kernlane-bench-ab.service";
 const UNITS: &str = "/etc/systemd/system";
 
+/// Where the unit is while a run is under way.
+pub(crate) fn unit_path() -> PathBuf {
+    Path::new(UNITS).join(UNIT)
+}
+
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
@@ -86,7 +91,7 @@ pub(crate) fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
         return Ok(Vec::new());
     }
     Ok(vec![
-        Step::Write(Path::new(UNITS).join(UNIT), unit(state, directory)?),
+        Step::Write(unit_path(), unit(state, directory)?),
         Step::run(&["systemctl", "daemon-reload"]),
         Step::run(&["systemctl", "enable", UNIT]),
     ])
@@ -99,9 +104,14 @@ pub(crate) fn end(state: &State) -> Vec<Step> {
     }
     vec![
         Step::run(&["systemctl", "disable", UNIT]),
-        Step::Remove(Path::new(UNITS).join(UNIT)),
+        Step::Remove(unit_path()),
         Step::run(&["systemctl", "daemon-reload"]),
     ]
+}
+
+/// Ends the process that the unit has started.
+pub(crate) fn stop() -> Step {
+    Step::run(&["systemctl", "stop", UNIT])
 }
 
 /// Boots one of the kernels, once.
@@ -111,7 +121,10 @@ pub(crate) fn boot(state: &State, which: usize) -> Vec<Step> {
     let reboot = |how: &str| Step::run(&["systemctl", "--no-block", how]);
     match state.method {
         Method::Kexec => {
-            let mut words = vec!["kexec".to_owned(), "--load".into(), target.clone()];
+            // Under lockdown (Secure Boot) only the newer of the two system calls works.
+            let how = ["kexec", "--kexec-syscall-auto", "--load"].map(str::to_owned);
+            let mut words = Vec::from(how);
+            words.push(target.clone());
             words.extend(initrd(Path::new(target)).map(|path| format!("--initrd={path}")));
             words.push(format!("--command-line={}", state.command_line));
             steps.push(Step::run(&words));
@@ -150,10 +163,12 @@ fn unit(state: &State, directory: &Path) -> Result<String> {
     let mut words: Vec<OsString> = state.program.clone();
     words.extend(["--ab".into(), directory.into(), "--resume".into()]);
     let words: Vec<String> = words.iter().map(unit_word).collect::<Result<_>>()?;
+    let mounted = unit_text(&directory.into())?;
     Ok(format!(
         "[Unit]
 Description=kernlane bench --ab: measures two kernels alternately
 After=multi-user.target
+RequiresMountsFor={mounted}
 
 [Service]
 Type=exec
@@ -168,12 +183,17 @@ WantedBy=multi-user.target
 
 /// A word of a unit's command line (systemd.service(5), "Command lines").
 fn unit_word(word: &OsString) -> Result<String> {
+    Ok(unit_text(word)?.replace('$', "$$"))
+}
+
+/// A word of another line of a unit, where variables mean nothing (systemd.syntax(7), "Quoting").
+fn unit_text(word: &OsString) -> Result<String> {
     let text = word.to_str().filter(|text| !text.contains(['\n', '\0'])).with_context(|| {
         let shown = String::from_utf8_lossy(word.as_bytes()).into_owned();
         format!("{shown:?} cannot stand in a unit of systemd")
     })?;
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
-    Ok(format!("\"{}\"", escaped.replace('%', "%%").replace('$', "$$")))
+    Ok(format!("\"{}\"", escaped.replace('%', "%%")))
 }
 
 #[cfg(test)]
@@ -193,7 +213,8 @@ mod tests {
             said(&boot(&state, 1)),
             [
                 "run: sync",
-                "run: kexec --load /boot/vmlinuz-2 '--command-line=root=/dev/vda1 quiet'",
+                "run: kexec --kexec-syscall-auto --load /boot/vmlinuz-2 \
+                 '--command-line=root=/dev/vda1 quiet'",
                 "run: systemctl --no-block kexec",
             ]
         );
@@ -207,6 +228,16 @@ mod tests {
         );
         state.method = Method::SystemdBoot;
         assert_eq!(said(&boot(&state, 1))[1], "run: bootctl set-oneshot /boot/vmlinuz-2");
+    }
+
+    #[test]
+    fn the_unit_does_not_stop_itself() {
+        let mut state = state(1);
+        let steps = said(&end(&state));
+        assert!(steps[0].starts_with("run: systemctl disable "), "{steps:?}");
+        assert!(!steps.contains(&stop().to_string()), "{steps:?}");
+        state.unit = false;
+        assert!(end(&state).is_empty());
     }
 
     #[test]
@@ -227,6 +258,8 @@ mod tests {
         let text = unit(&state, Path::new("/var/lib/a \"b\" %n $x")).unwrap();
         let line = "ExecStart=\"/bin/true\" \"bench\" \"--ab\" \"/var/lib/a \\\"b\\\" %%n $$x\" \
                     \"--resume\"\n";
+        assert!(text.contains(line), "{text}");
+        let line = "RequiresMountsFor=\"/var/lib/a \\\"b\\\" %%n $x\"\n";
         assert!(text.contains(line), "{text}");
         assert!(unit(&state, Path::new("a\nb")).is_err());
         let directory = tempfile::tempdir().unwrap();
