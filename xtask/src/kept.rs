@@ -72,6 +72,13 @@ impl Figure {
         Figure { value: value * factor, low: low * factor, high: high * factor, rounds }
     }
 
+    /// The figure with a second error, a share of the value that does not depend on the first one.
+    pub(crate) fn with_error(self, error: f64) -> Figure {
+        let wide = |end: f64| (end - self.value).hypot(self.value * error);
+        let (low, high) = (self.value - wide(self.low), self.value + wide(self.high));
+        Figure { low, high, ..self }
+    }
+
     /// Half of the interval, as a share of the value.
     pub(crate) fn half_width(&self) -> f64 {
         (self.high / self.value).ln()

@@ -1,18 +1,21 @@
 //! Which pairs of instructions a processor makes one uop of: a comparison and the conditional jump
-//! behind it.
+//! behind it; and which take one slot: a move and the computation behind it.
 //!
 //! Intel: "64 and IA-32 Architectures Optimization Reference Manual" (248966), macro-fusion. AMD:
 //! "Software Optimization Guide for the AMD Zen 4 Microarchitecture" (57647), branch fusion.
 //!
 //! Input: two instructions. Output: whether they become one uop. This module knows no ports.
 
-use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind};
+use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind, Register};
 
 /// The rules of a maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fusion {
     Intel,
     Amd,
+    /// Also of a move between registers and a computation that changes its result. Measured on a Zen
+    /// 5 by `cargo xtask judge-processor`, `throughput/move-and-add`.
+    AmdMoves,
     /// No pair becomes one uop.
     Never,
 }
@@ -22,6 +25,7 @@ impl Fusion {
         match name {
             "intel" => Some(Fusion::Intel),
             "amd" => Some(Fusion::Amd),
+            "amd-moves" => Some(Fusion::AmdMoves),
             "none" => Some(Fusion::Never),
             _ => None,
         }
@@ -68,7 +72,7 @@ impl Fusion {
                     | Condition::g
             ),
             (
-                Fusion::Amd,
+                Fusion::Amd | Fusion::AmdMoves,
                 Mnemonic::Cmp
                 | Mnemonic::Add
                 | Mnemonic::Sub
@@ -80,6 +84,22 @@ impl Fusion {
             ) => true,
             _ => false,
         }
+    }
+
+    /// Whether the move `first` and `second` take one slot. On a Zen 5, `mov` with `add`, `sub`,
+    /// `and`, `or`, `xor`, `inc`, `dec` or `not` does, twelve instructions a cycle. With `neg`, a
+    /// shift, a product, `lea`, a comparison or an operand in memory it does not.
+    pub(crate) fn joins(self, first: &Instruction, second: &Instruction) -> bool {
+        use Mnemonic::{Add, And, Dec, Inc, Mov, Not, Or, Sub, Xor};
+        let whole = |register: Register| register.is_gpr32() || register.is_gpr64();
+        let to = first.op0_register();
+        self == Fusion::AmdMoves
+            && first.mnemonic() == Mov
+            && whole(to)
+            && whole(first.op1_register())
+            && matches!(second.mnemonic(), Add | Sub | And | Or | Xor | Inc | Dec | Not)
+            && second.op0_register() == to
+            && second.op1_kind() != OpKind::Memory
     }
 }
 
@@ -129,5 +149,35 @@ mod tests {
             assert_eq!(found, expected, "{bytes:02x?}");
         }
         assert!(!Fusion::Amd.fuses(&decode(&[0x85, 0xc0]), &decode(&[0xeb, 0])));
+    }
+
+    #[test]
+    fn a_move_joins_what_changes_its_result() {
+        let decode = |bytes: &[u8]| Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+        let joins = |fusion: Fusion, first: &[u8], second: &[u8]| {
+            fusion.joins(&decode(first), &decode(second))
+        };
+        let mov: &[u8] = &[0x48, 0x89, 0xc8]; // mov rax, rcx
+        // add rax, rdx; and rax, 15; inc rax; not rax; shl rax, 3; add rcx, rdx; add rax, [rsi];
+        // add [rax], rdx; cmp rax, rdx
+        let cases: [(&[u8], bool); 9] = [
+            (&[0x48, 0x01, 0xd0], true),
+            (&[0x48, 0x83, 0xe0, 0x0f], true),
+            (&[0x48, 0xff, 0xc0], true),
+            (&[0x48, 0xf7, 0xd0], true),
+            (&[0x48, 0xc1, 0xe0, 0x03], false),
+            (&[0x48, 0x01, 0xd1], false),
+            (&[0x48, 0x03, 0x06], false),
+            (&[0x48, 0x01, 0x10], false),
+            (&[0x48, 0x39, 0xd0], false),
+        ];
+        for (second, expected) in cases {
+            assert_eq!(joins(Fusion::AmdMoves, mov, second), expected, "{second:02x?}");
+            assert!(!joins(Fusion::Amd, mov, second));
+        }
+        // mov eax, 1; mov rax, [rsi]
+        for first in [&[0xb8, 1, 0, 0, 0][..], &[0x48, 0x8b, 0x06]] {
+            assert!(!joins(Fusion::AmdMoves, first, &[0x48, 0x01, 0xd0]));
+        }
     }
 }

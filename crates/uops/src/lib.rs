@@ -26,6 +26,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod class;
+mod facts;
 mod fusion;
 mod registers;
 mod table;

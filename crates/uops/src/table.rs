@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use thiserror::Error;
 
 /// The tables that come with Kernlane.
-const SHIPPED: [(&str, &str); 4] = [
+const SHIPPED: [(&str, &str); 5] = [
     ("pentium4", include_str!("../tables/pentium4.txt")),
     ("r10000", include_str!("../tables/r10000.txt")),
     ("sapphirerapids", include_str!("../tables/sapphirerapids.txt")),
     ("znver4", include_str!("../tables/znver4.txt")),
+    ("znver5", include_str!("../tables/znver5.txt")),
 ];
 
 /// A computing uop of an instruction.
@@ -46,6 +47,8 @@ pub struct UopTable {
     /// Each uop is an operation of a simple machine: it takes a slot, and renaming removes none. An
     /// instruction without an entry is of the default, and that is no gap of the table.
     pub(crate) simple: bool,
+    /// Loads of instructions that also compute are renamed as moves are.
+    pub(crate) renamed_operands: bool,
     ports: Vec<String>,
     entries: Vec<Entry>,
     /// For a code and whether it names memory: the index of its entry.
@@ -126,6 +129,7 @@ struct TableReader {
     words: HashMap<&'static str, u16>,
     fusion: Option<Fusion>,
     simple: bool,
+    renamed_operands: bool,
     ports: Vec<String>,
     entries: Vec<Entry>,
     places: HashMap<(Code, bool), u32>,
@@ -159,6 +163,7 @@ impl TableReader {
             "uops" => return Err(format!("format {rest}; this version reads format 1")),
             "name" => {}
             "simple" => self.simple = true,
+            "renamed-operands" => self.renamed_operands = true,
             "ports" => {
                 self.ports = rest.split_whitespace().map(str::to_owned).collect();
                 if self.ports.len() > 16 {
@@ -217,6 +222,7 @@ impl TableReader {
             branch,
             fusion: self.fusion.ok_or(TableError::Missing("fusion"))?,
             simple: self.simple,
+            renamed_operands: self.renamed_operands,
             ports: self.ports,
             default: addition.cloned().ok_or(TableError::Missing("Add_r64_rm64/r"))?,
             entries: self.entries,

@@ -8,12 +8,12 @@
 //! Input: decoded instructions and a table. Output: uops in program order.
 
 use crate::class;
+use crate::facts::Facts;
 use crate::fusion::Fusion;
 use crate::registers;
 use crate::table::{ComputingUop, Entry, UopTable};
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfo, InstructionInfoFactory,
-    Mnemonic, OpAccess, Register, UsedMemory,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
 };
 use sim::core::{AddressForm, Uop, UopKind, UopRegister};
 
@@ -43,9 +43,6 @@ pub struct UopLatencies {
     pub three_part_address: u16,
 }
 
-/// The flags that arithmetic sets, among iced-x86's bits of flags: OF, SF, ZF, AF, CF, PF.
-const ARITHMETIC: u32 = 0x3f;
-
 /// The most uops of an instruction.
 const MOST_UOPS: usize = 64;
 
@@ -70,128 +67,63 @@ impl UopTable {
             .collect();
         let mut info = InstructionInfoFactory::new();
         let mut made = Vec::with_capacity(decoded.len());
-        let mut fused = false;
+        let mut fused = 0;
         for (index, instruction) in decoded.iter().enumerate() {
             let first_uop = into.len() as u32;
-            if std::mem::take(&mut fused) {
+            if fused > 0 {
+                fused -= 1;
                 made.push(TranslatedInstruction { first_uop, uops: 0, slots: 0, unknown: None });
                 continue;
             }
-            let mut translation = Translation {
-                table: self,
-                instruction,
-                facts: Facts::new(instruction, &mut info),
-                latencies,
-                uops: Vec::new(),
-            };
-            let unknown = translation.run();
-            let next = decoded.get(index + 1);
-            if next.is_some_and(|next| self.fusion.fuses(instruction, next)) {
-                fused = translation.fuse();
+            let rest = &decoded[index + 1..];
+            let (mut uops, unknown) = self.uops(instruction, rest.first(), &mut info, latencies);
+            fused = usize::from(uops.jumps);
+            if let [next, later @ ..] = rest
+                && self.fusion.joins(instruction, next)
+            {
+                let (mut second, _) = self.uops(next, later.first(), &mut info, latencies);
+                second.all.iter_mut().take(1).for_each(|uop| uop.begins_slot = false);
+                fused = 1 + usize::from(second.jumps);
+                uops.all.append(&mut second.all);
             }
-            let uops = translation.uops;
-            let slots = uops.iter().filter(|uop| uop.begins_slot).count() as u8;
+            let slots = uops.all.iter().filter(|uop| uop.begins_slot).count() as u8;
             made.push(TranslatedInstruction {
                 first_uop,
-                uops: uops.len() as u8,
+                uops: uops.all.len() as u8,
                 slots,
                 unknown: unknown.then(|| instruction.mnemonic()),
             });
-            into.extend(uops);
+            into.extend(uops.all);
         }
         made
     }
-}
 
-/// What an instruction reads and writes.
-#[derive(Debug, Default)]
-struct Facts {
-    /// The registers of addresses.
-    address: Vec<UopRegister>,
-    reads: Vec<UopRegister>,
-    writes: Vec<UopRegister>,
-    loads: usize,
-    stores: usize,
-}
-
-impl Facts {
-    fn new(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Facts {
-        let mut facts = Facts::default();
-        let info = factory.info(instruction);
-        for memory in info.used_memory() {
-            facts.memory(memory);
-        }
-        let by_stack = instruction.is_stack_instruction()
-            || matches!(
-                instruction.flow_control(),
-                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Return
-            );
-        for used in info.used_registers() {
-            let Some(register) = registers::of(used.register()) else { continue };
-            let stack_pointer = used.register().full_register() == Register::RSP;
-            if stack_pointer && by_stack {
-                continue;
-            }
-            let (reads, writes) = accesses(used.access());
-            // A register of an address is a value, too, if the instruction names it as an operand.
-            let only_address =
-                facts.address.contains(&register) && !takes(instruction, info, used.register());
-            // A small part of a register keeps the rest, which is an operand then.
-            let merges = writes && is_part(used.register());
-            if (reads && !only_address || merges) && !facts.reads.contains(&register) {
-                facts.reads.push(register);
-            }
-            if writes && !facts.writes.contains(&register) {
-                facts.writes.push(register);
-            }
-        }
-        if instruction.rflags_read() & ARITHMETIC != 0 {
-            facts.reads.push(registers::flags());
-        }
-        if instruction.rflags_modified() & ARITHMETIC != 0 {
-            facts.writes.insert(facts.writes.len().min(1), registers::flags());
-        }
-        facts
-    }
-
-    fn memory(&mut self, memory: &UsedMemory) {
-        let (reads, writes) = accesses(memory.access());
-        self.loads += usize::from(reads);
-        self.stores += usize::from(writes);
-        if reads || writes {
-            let registers = [memory.base(), memory.index()].into_iter().filter_map(registers::of);
-            for register in registers {
-                if !self.address.contains(&register) {
-                    self.address.push(register);
-                }
-            }
-        }
+    /// The uops of an instruction, and whether the table has no entry. `next`: the one behind it.
+    fn uops(
+        &self,
+        instruction: &Instruction,
+        next: Option<&Instruction>,
+        info: &mut InstructionInfoFactory,
+        latencies: UopLatencies,
+    ) -> (Fusing, bool) {
+        let mut translation = Translation {
+            table: self,
+            instruction,
+            facts: Facts::new(instruction, info),
+            latencies,
+            uops: Vec::new(),
+        };
+        let unknown = translation.run();
+        let jumps =
+            next.is_some_and(|next| self.fusion.fuses(instruction, next)) && translation.fuse();
+        (Fusing { all: translation.uops, jumps }, unknown)
     }
 }
 
-fn accesses(access: OpAccess) -> (bool, bool) {
-    match access {
-        OpAccess::None | OpAccess::NoMemAccess => (false, false),
-        OpAccess::Read | OpAccess::CondRead => (true, false),
-        OpAccess::Write => (false, true),
-        OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
-    }
-}
-
-/// Whether the instruction takes the value of this register as an operand. The destination of a
-/// load is none, also where it held the address.
-fn takes(instruction: &Instruction, info: &InstructionInfo, register: Register) -> bool {
-    (0..instruction.op_count()).any(|operand| {
-        let named = instruction.op_register(operand);
-        named != Register::None
-            && named.full_register() == register.full_register()
-            && accesses(info.op_access(operand)).0
-    })
-}
-
-/// Whether a write of the register keeps other parts of it.
-fn is_part(register: Register) -> bool {
-    register.is_gpr8() || register.is_gpr16()
+/// The uops of an instruction, and whether the last computing one is also the jump behind it.
+struct Fusing {
+    all: Vec<Uop>,
+    jumps: bool,
 }
 
 struct Translation<'a> {
@@ -290,7 +222,11 @@ impl Translation<'_> {
         for value in &loaded {
             let mut uop = Uop::new(UopKind::Load, ports);
             uop.latency = more;
-            uop.form = match class::is_renamable_load(self.instruction, facts.stores > 0) {
+            uop.form = match class::is_renamable_load(
+                self.instruction,
+                facts.stores > 0,
+                self.table.renamed_operands,
+            ) {
                 true => form,
                 false => AddressForm::NONE,
             };
@@ -393,6 +329,7 @@ fn filled<'a>(all: impl Iterator<Item = &'a UopRegister>, none: UopRegister) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iced_x86::Register;
 
     const LATENCIES: UopLatencies =
         UopLatencies { atomic: 18, vector_load: 3, scaled_load: 1, three_part_address: 2 };
@@ -558,6 +495,20 @@ mod tests {
     }
 
     /// Whatever the bytes: no panic, at least one slot unless it is fused, and few uops.
+    #[test]
+    fn a_move_and_what_changes_its_result_are_one_slot() {
+        let table = UopTable::find("znver5").unwrap();
+        let mut uops = Vec::new();
+        // mov rax, rcx; sub rax, rdx; jne; shl rax, 3
+        let code: [&[u8]; 4] =
+            [&[0x48, 0x89, 0xc8], &[0x48, 0x29, 0xd0], &[0x75, 0], &[0x48, 0xc1, 0xe0, 3]];
+        let made = table.translate(0, &code, LATENCIES, &mut uops);
+        let counts: Vec<_> = made.iter().map(|it| (it.uops, it.slots)).collect();
+        assert_eq!(counts, [(2, 1), (0, 0), (0, 0), (1, 1)]);
+        assert_eq!(kinds(&uops[..2]), [(UopKind::Eliminated, true), (UopKind::Compute, false)]);
+        assert_eq!(uops[1].ports, table.branch);
+    }
+
     #[test]
     fn any_bytes_are_translated() {
         let table = table();

@@ -112,6 +112,10 @@ impl Options {
 pub(crate) fn nearest(processor: &Processor) -> (&'static str, bool) {
     match (processor.vendor.as_str(), processor.family, processor.model) {
         ("AuthenticAMD", 25, 0x10..=0x1f | 0x60..=0x7f | 0xa0..=0xaf) => ("zen4", true),
+        // EPYC 9005, Ryzen 9000 and Ryzen AI 300; later ones of the family are not known here.
+        ("AuthenticAMD", 26, model) => {
+            ("zen5", matches!(model, 0..=0x2f | 0x40..=0x4f | 0x60..=0x7f))
+        }
         ("AuthenticAMD" | "HygonGenuine", _, _) => ("zen4", false),
         // Alder Lake, Raptor Lake and the Xeons of their kind.
         ("GenuineIntel", 6, 0x8f | 0x97 | 0x9a | 0xb7 | 0xba | 0xbf | 0xcf) => {
@@ -457,10 +461,12 @@ mod tests {
         };
         assert_eq!(of("AuthenticAMD", 25, 17), ("zen4", true));
         assert_eq!(of("AuthenticAMD", 25, 1), ("zen4", false));
+        assert_eq!(of("AuthenticAMD", 26, 2), ("zen5", true));
+        assert_eq!(of("AuthenticAMD", 26, 0x50), ("zen5", false));
         assert_eq!(of("GenuineIntel", 6, 207), ("golden-cove", true));
         assert_eq!(of("GenuineIntel", 6, 0xbe), ("gracemont", true));
         assert_eq!(of("", 0, 0), ("golden-cove", false));
-        for name in ["zen4", "golden-cove", "gracemont"] {
+        for name in ["zen4", "zen5", "golden-cove", "gracemont"] {
             assert!(machine::find(name).unwrap().core.is_some());
         }
     }

@@ -66,13 +66,32 @@ impl Native {
     }
 
     /// The core cycles of a program in user mode. The kernel counts both modes together exactly,
-    /// but tells them apart by ticks. So the share of user mode is that of all runs.
+    /// but tells them apart by ticks. So the share of user mode is that of all runs, and its own
+    /// error belongs to the interval: ticks come at random places of a program.
     pub(super) fn program(&self, name: &str) -> Option<Figure> {
         let runs = self.programs.get(name)?;
-        let seconds = |mode: usize| runs.iter().map(|run| run.seconds[mode]).sum::<f64>();
-        let share = seconds(0) / (seconds(0) + seconds(1));
-        Figure::of(&runs.iter().map(|run| run.cycles * share).collect::<Vec<_>>())
+        let all: f64 = runs.iter().map(|run| run.seconds[0] + run.seconds[1]).sum();
+        let kernel: f64 = runs.iter().map(kernel_seconds).sum();
+        let share = (1.0 - kernel / all).max(0.0);
+        let figure = Figure::of(&runs.iter().map(|run| run.cycles * share).collect::<Vec<_>>())?;
+        let ticks = all / TICK;
+        // Laplace's rule of succession: where no tick met the kernel, the next one still can.
+        let missed = (kernel / TICK + 1.0) / (ticks + 2.0);
+        let error = NORMAL_95 * (missed * (1.0 - missed) / (ticks + 2.0)).sqrt() / (1.0 - missed);
+        Some(figure.with_error(error))
     }
+}
+
+/// Seconds between two ticks of a kernel of 250 Hz, as distributions configure it.
+const TICK: f64 = 0.004;
+/// 95 % of a normal distribution lie within so many standard deviations.
+const NORMAL_95: f64 = 1.96;
+
+/// The seconds that the ticks of a run say of the kernel. A run that is shorter than a tick, and was
+/// met by one, stands for a whole one: others of its kind were not met.
+fn kernel_seconds(run: &ProgramRun) -> f64 {
+    let [user, kernel] = run.seconds;
+    if kernel > 0.0 && user + kernel < TICK { TICK } else { kernel }
 }
 
 #[cfg(test)]
@@ -85,7 +104,14 @@ mod tests {
         let mut native = Native::default();
         native.programs.insert("p".into(), vec![run(100.0, 1.0, 0.0), run(100.0, 0.5, 0.5)]);
         let figure = native.program("p").unwrap();
-        assert!((figure.value - 75.0).abs() < 1e-9 && figure.half_width() < 1e-9);
+        assert!((figure.value - 75.0).abs() < 1e-9);
+        // 500 ticks, a quarter of them in the kernel: 1.96 × √(0.25 × 0.75 / 500) / 0.75 is 5 %.
+        assert!((figure.high / 75.0 - 1.05).abs() < 0.002, "{figure:?}");
+        assert!((figure.low / 75.0 - 0.95).abs() < 0.002, "{figure:?}");
         assert_eq!(native.program("q"), None);
+        // Half a tick each. One of four runs was met in the kernel: half of the time.
+        let short = [0.0, 0.0, 0.0, 0.002].map(|kernel| run(100.0, 0.002 - kernel, kernel));
+        native.programs.insert("short".into(), short.to_vec());
+        assert!((native.program("short").unwrap().value - 50.0).abs() < 1e-9);
     }
 }

@@ -25,6 +25,14 @@ const OF_LINE: Memory = Memory::Chain { count: 1, stride: 64, skew: 0 };
 /// Registers that independent instructions write.
 const SIX_ADDS: &str = "add %rcx, %rax\nadd %rcx, %rdx\nadd %rcx, %r8\nadd %rcx, %r9\n\
                         add %rcx, %r10\nadd %rcx, %r11";
+/// Each pair is an operation.
+const SIX_MOVES_AND_ADDS: &str = "mov %rcx, %rax\nadd %rcx, %rax\nmov %rcx, %rdx\n\
+                                  add %rcx, %rdx\nmov %rcx, %r8\nadd %rcx, %r8\n\
+                                  mov %rcx, %r9\nadd %rcx, %r9\nmov %rcx, %r10\n\
+                                  add %rcx, %r10\nmov %rcx, %r11\nadd %rcx, %r11";
+const SIX_ADDRESSES: &str = "lea 1(%rcx, %rcx), %rax\nlea 1(%rcx, %rcx), %rdx\n\
+                             lea 1(%rcx, %rcx), %r8\nlea 1(%rcx, %rcx), %r9\n\
+                             lea 1(%rcx, %rcx), %r10\nlea 1(%rcx, %rcx), %r11";
 const SIX_PRODUCTS: &str = "imul %rcx, %rax\nimul %rcx, %rdx\nimul %rcx, %r8\nimul %rcx, %r9\n\
                             imul %rcx, %r10\nimul %rcx, %r11";
 const EIGHT_SUMS: &str = "addsd %xmm8, %xmm0\naddsd %xmm8, %xmm1\naddsd %xmm8, %xmm2\n\
@@ -35,7 +43,7 @@ const SIX_LOADS: &str = "mov (%rsi), %rax\nmov 8(%rsi), %rcx\nmov 16(%rsi), %rdx
 const FOUR_STORES: &str = "mov %rcx, (%rsi)\nmov %rcx, 8(%rsi)\nmov %rcx, 16(%rsi)\n\
                            mov %rcx, 24(%rsi)";
 
-pub(super) const SINGLES: [Single; 39] = [
+pub(super) const SINGLES: [Single; 43] = [
     Single {
         name: "latency/add",
         each: 64,
@@ -64,6 +72,20 @@ pub(super) const SINGLES: [Single; 39] = [
         grows: false,
         before: "mov $12345, %eax\nmov $1, %ecx",
         body: (16, "xor %edx, %edx\ndiv %rcx"),
+        after: "",
+    },
+    // A quotient of 63 bits.
+    Single {
+        name: "latency/div-long",
+        each: 16,
+        memory: Memory::None,
+        result: 1,
+        grows: false,
+        before: "mov $1, %ecx\nmov $0x7fffffffffffffff, %r8",
+        body: (
+            16,
+            "xor %edx, %edx\nmov %r8, %rax\ndiv %rcx\nand $0, %rax\ninc %rax\nmov %rax, %rcx",
+        ),
         after: "",
     },
     Single {
@@ -95,6 +117,16 @@ pub(super) const SINGLES: [Single; 39] = [
         before: "mov $1, %eax\npxor %xmm0, %xmm0\ncvtsi2sd %rax, %xmm0\nmovapd %xmm0, %xmm1",
         body: (64, "mulsd %xmm1, %xmm0"),
         after: "cvttsd2si %xmm0, %rax",
+    },
+    Single {
+        name: "latency/vector-add",
+        each: 64,
+        memory: Memory::None,
+        result: 0,
+        grows: false,
+        before: "xor %eax, %eax\npxor %xmm0, %xmm0\npxor %xmm1, %xmm1",
+        body: (64, "paddd %xmm1, %xmm0"),
+        after: "",
     },
     Single {
         name: "latency/load-indexed",
@@ -220,6 +252,26 @@ pub(super) const SINGLES: [Single; 39] = [
         grows: true,
         before: ONE,
         body: (10, SIX_ADDS),
+        after: "",
+    },
+    Single {
+        name: "throughput/move-and-add",
+        each: 60,
+        memory: Memory::None,
+        result: 2,
+        grows: false,
+        before: ONE,
+        body: (10, SIX_MOVES_AND_ADDS),
+        after: "",
+    },
+    Single {
+        name: "throughput/lea-three",
+        each: 60,
+        memory: Memory::None,
+        result: 3,
+        grows: false,
+        before: ONE,
+        body: (10, SIX_ADDRESSES),
         after: "",
     },
     Single {

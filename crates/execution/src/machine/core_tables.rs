@@ -49,6 +49,7 @@ struct SchedulerText {
 #[serde(deny_unknown_fields)]
 struct FetchText {
     targets: SourcedInteger,
+    targets_in_a_cycle: Option<SourcedInteger>,
     depth: SourcedInteger,
     decode_stages: SourcedInteger,
     decoders: SourcedInteger,
@@ -56,10 +57,12 @@ struct FetchText {
     queue: SourcedInteger,
     l1i_misses: SourcedInteger,
     l1i_fill: Option<SourcedInteger>,
+    itlb_interval: Option<SourcedInteger>,
     uop_cache_entries: Option<SourcedInteger>,
     uop_cache_ways: Option<SourcedInteger>,
     uop_cache_slots: Option<SourcedInteger>,
     uop_cache_width: Option<SourcedInteger>,
+    uop_cache_by_start: Option<Spanned<Sourced<bool>>>,
 }
 
 /// Histories in taken branches, penalties in cycles.
@@ -98,11 +101,13 @@ struct MemoryText {
     predicted_loads: Option<SourcedInteger>,
     blocked_penalty: Option<SourcedInteger>,
     stores_to_a_line: Option<SourcedInteger>,
+    stores_in_a_cycle: Option<SourcedInteger>,
     atomic_latency: SourcedInteger,
     l1d_misses: SourcedInteger,
     l2_misses: SourcedInteger,
     second_tlb_entries: SourcedInteger,
     second_tlb_ways: SourcedInteger,
+    second_tlb_hashed: Option<Spanned<Sourced<bool>>>,
     second_tlb_latency: SourcedInteger,
     page_walk: SourcedInteger,
     page_walkers: SourcedInteger,
@@ -237,11 +242,12 @@ impl MachineFileReader<'_> {
             &fetch.uop_cache_width,
         );
         let uop_cache = match cache {
-            (None, None, None, None) => None,
+            (None, None, None, None) if fetch.uop_cache_by_start.is_none() => None,
             (Some(entries), Some(ways), Some(slots), Some(width)) => Some(UopCacheDescription {
                 geometry: self.entries("the uop cache", entries, ways)?,
                 slots: self.small(slots)?,
                 width: self.small(width)?,
+                by_start: self.or_no(&fetch.uop_cache_by_start)?,
             }),
             _ => bail!(
                 "{}: [core.fetch] must give uop_cache_entries, uop_cache_ways, uop_cache_slots \
@@ -251,6 +257,7 @@ impl MachineFileReader<'_> {
         };
         Ok(FrontEndDescription {
             fetch_targets: self.small(&fetch.targets)?,
+            targets_in_a_cycle: self.or(&fetch.targets_in_a_cycle, 1)?,
             depth: self.small(&fetch.depth)?,
             decode_stages: self.small(&fetch.decode_stages)?,
             decoders: self.small(&fetch.decoders)?,
@@ -259,6 +266,11 @@ impl MachineFileReader<'_> {
             uop_cache,
             l1i_misses: self.small(&fetch.l1i_misses)?,
             l1i_fill: self.or(&fetch.l1i_fill, 0)?,
+            itlb_interval: fetch
+                .itlb_interval
+                .as_ref()
+                .map(|interval| self.small(interval))
+                .transpose()?,
         })
     }
 
@@ -306,10 +318,12 @@ impl MachineFileReader<'_> {
             predicted_loads: self.or(&memory.predicted_loads, 0)?,
             blocked_penalty: self.or(&memory.blocked_penalty, 0)?,
             stores_to_a_line: self.or(&memory.stores_to_a_line, 1)?,
+            stores_in_a_cycle: self.or(&memory.stores_in_a_cycle, 1)?,
             atomic_latency: self.small(&memory.atomic_latency)?,
             l1d_misses: self.small(&memory.l1d_misses)?,
             l2_misses: self.small(&memory.l2_misses)?,
             second_tlb: self.entries("the second-level TLB", entries, ways)?,
+            second_tlb_hashed: self.or_no(&memory.second_tlb_hashed)?,
             second_tlb_latency: self.small(&memory.second_tlb_latency)?,
             page_walk: self.small(&memory.page_walk)?,
             page_walkers: self.small(&memory.page_walkers)?,

@@ -223,7 +223,12 @@ fn machines_of_today_have_a_core() {
     assert_eq!((zen.prediction.mispredict_penalty, zen.window.dispatch), (16, 6));
     assert_eq!(zen.fixed_data.l2, 30_000);
     assert_eq!(core("gracemont").unwrap().front_end.uop_cache, None);
-    for name in ["golden-cove", "zen4", "gracemont", "simos-1996", "simos-1998", "pentium4"] {
+    let zen = core("zen5").unwrap();
+    assert_eq!((zen.window.reorder_buffer, zen.front_end.targets_in_a_cycle), (448, 2));
+    assert!(zen.front_end.uop_cache.unwrap().by_start);
+    let names =
+        ["golden-cove", "zen4", "zen5", "gracemont", "simos-1996", "simos-1998", "pentium4"];
+    for name in names {
         assert!(sim::core::Core::new(&find(name).unwrap()).unwrap().is_some());
     }
 }

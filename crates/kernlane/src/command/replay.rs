@@ -35,8 +35,8 @@ use trace::RecordingReader;
 /// iTLB misses, taken branches, fetched and touched bytes, and time by a simple model. Recordings
 /// with data accesses add misses of data caches, second-level caches and TLBs, and time by SimOS'
 /// in-order model. --branches adds mispredictions. Machines with an out-of-order core (golden-cove,
-/// zen4, gracemont, simos-1996, simos-1998, pentium4) add its cycles, and what each slot of them
-/// was for. A recording of several CPUs with data accesses, on a machine with several cores
+/// zen4, zen5, gracemont, simos-1996, simos-1998, pentium4) add its cycles, and what each slot of
+/// them was for. A recording of several CPUs with data accesses, on a machine with several cores
 /// (server-8, simos-1994-8), adds each CPU's misses by class, and its time. One pass over the
 /// recording serves all layouts and machines.
 #[derive(Args)]

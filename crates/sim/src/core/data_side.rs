@@ -115,7 +115,11 @@ impl DataSide {
             strides: Strides::new(core.memory.stride_entries),
             next_line: core.memory.next_line,
             fixed: FixedLoads::new(&core.fixed_data, memory),
-            stores: Stores::new(core.window.stores, core.memory.stores_to_a_line),
+            stores: Stores::new(
+                core.window.stores,
+                core.memory.stores_to_a_line,
+                core.memory.stores_in_a_cycle,
+            ),
         }
     }
 

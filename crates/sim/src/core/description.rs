@@ -68,6 +68,8 @@ pub struct SchedulerDescription {
 pub struct FrontEndDescription {
     /// The fetch targets that the predictor can be ahead of the fetch.
     pub fetch_targets: u32,
+    /// The fetch targets predicted in a cycle. From as many the uop cache delivers in a cycle.
+    pub targets_in_a_cycle: u32,
     /// Cycles from the prediction of a fetch target to the dispatch of its first uop, by way of
     /// the uop cache.
     pub depth: u32,
@@ -85,6 +87,9 @@ pub struct FrontEndDescription {
     pub l1i_misses: u32,
     /// Cycles from one request of the L1I to the next one, at least.
     pub l1i_fill: u32,
+    /// Cycles from one miss of the first TLB of code to the next one, at least. Then code in the
+    /// uop cache is translated, too. `None`: only code that comes from the L1I is translated.
+    pub itlb_interval: Option<u32>,
 }
 
 /// A uop cache. An entry holds slots of one line of the L1I.
@@ -96,6 +101,8 @@ pub struct UopCacheDescription {
     pub slots: u32,
     /// The slots delivered in a cycle.
     pub width: u32,
+    /// Whether code that is entered at two places of a line has entries of its own for each.
+    pub by_start: bool,
 }
 
 /// Branch prediction.
@@ -151,6 +158,8 @@ pub struct CoreMemoryDescription {
     pub blocked_penalty: u32,
     /// The stores to one line that are written to the L1D in a cycle.
     pub stores_to_a_line: u32,
+    /// The stores to any lines that are written to the L1D in a cycle.
+    pub stores_in_a_cycle: u32,
     /// Cycles from the operands of an atomic read-modify-write to its result, the load not counted.
     pub atomic_latency: u32,
     /// The lines that the L1D waits for at once.
@@ -159,6 +168,8 @@ pub struct CoreMemoryDescription {
     pub l2_misses: u32,
     /// The second-level TLB, of code and data.
     pub second_tlb: CacheGeometry,
+    /// Whether a hash chooses the set of a page in it.
+    pub second_tlb_hashed: bool,
     /// Cycles that a miss of a first-level TLB adds.
     pub second_tlb_latency: u32,
     /// Cycles that a page walk adds.
@@ -283,6 +294,8 @@ impl CoreDescription {
     fn check_front_end(&self) -> Result<(), CoreError> {
         let front = &self.front_end;
         range("fetch_targets", front.fetch_targets, 1, 4096)?;
+        range("targets_in_a_cycle", front.targets_in_a_cycle, 1, 8)?;
+        range("itlb_interval", front.itlb_interval.unwrap_or(0), 0, 100)?;
         range("depth", front.depth, 2, 100)?;
         range("decode_stages", front.decode_stages, 0, 100)?;
         range("decoders", front.decoders, 1, 32)?;
@@ -335,6 +348,7 @@ impl CoreDescription {
         range("predicted_loads", memory.predicted_loads, 0, 256)?;
         range("blocked_penalty", memory.blocked_penalty, 0, 1000)?;
         range("stores_to_a_line", memory.stores_to_a_line, 1, 16)?;
+        range("stores_in_a_cycle", memory.stores_in_a_cycle, 1, 16)?;
         range("atomic_latency", memory.atomic_latency, 1, 1000)?;
         range("l1d_misses", memory.l1d_misses, 1, 256)?;
         range("l2_misses", memory.l2_misses, 1, 256)?;

@@ -49,6 +49,7 @@ pub(crate) fn core() -> CoreDescription {
         },
         front_end: FrontEndDescription {
             fetch_targets: 4,
+            targets_in_a_cycle: 1,
             depth: 6,
             decode_stages: 3,
             decoders: 2,
@@ -57,6 +58,7 @@ pub(crate) fn core() -> CoreDescription {
             uop_cache: None,
             l1i_misses: 2,
             l1i_fill: 0,
+            itlb_interval: None,
         },
         prediction: PredictionDescription {
             base_entries: 64,
@@ -85,10 +87,12 @@ pub(crate) fn memory() -> CoreMemoryDescription {
         predicted_loads: 0,
         blocked_penalty: 0,
         stores_to_a_line: 1,
+        stores_in_a_cycle: 1,
         atomic_latency: 18,
         l1d_misses: 2,
         l2_misses: 4,
         second_tlb: CacheGeometry::tlb(16, 16, Lru).unwrap(),
+        second_tlb_hashed: false,
         second_tlb_latency: 7,
         page_walk: 20,
         page_walkers: 1,

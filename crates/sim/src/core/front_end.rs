@@ -26,6 +26,7 @@ use super::ring::Ring;
 use super::translation::{FirstTlb, Translated};
 use super::uop::{CoreInstruction, FetchRun};
 use crate::access::CacheAccess;
+use crate::branches::CodeAddr;
 use crate::cache::Cache;
 use crate::geometry::CacheGeometry;
 use crate::hierarchy::PhysAddr;
@@ -33,20 +34,27 @@ use crate::line::LineId;
 
 /// The bits of a line's index that name it in the uop cache. Those above number its entries.
 const LINE_BITS: u32 = 26;
+/// The same where entries also bear the place at which control arrived in the line.
+const SHORT_LINE_BITS: u32 = 20;
 
 #[derive(Clone, Debug)]
 struct UopCache {
     cache: Cache,
     slots: u32,
     width: u32,
+    by_start: bool,
 }
 
 impl UopCache {
-    /// Whether the entries of a line are there. They are from now on.
-    fn has(&mut self, line: LineId, entries: std::ops::Range<u32>) -> bool {
+    /// Whether the entries of a line are there. They are from now on. `start`: where control arrived
+    /// in the line, below 64.
+    fn has(&mut self, line: LineId, start: u32, entries: std::ops::Range<u32>) -> bool {
+        let line_bits = if self.by_start { SHORT_LINE_BITS } else { LINE_BITS };
+        let start = if self.by_start { start << SHORT_LINE_BITS } else { 0 };
         let mut has = true;
         for entry in entries {
-            let index = line.index() & ((1 << LINE_BITS) - 1) | (entry & 15) << LINE_BITS;
+            let line_index = line.index() & ((1 << line_bits) - 1);
+            let index = line_index | start | (entry & 15) << LINE_BITS;
             let entry = LineId::new(line.mode(), index.min(LineId::MAX_INDEX)).unwrap_or(line);
             has &= self.cache.access(entry) == CacheAccess::Hit;
         }
@@ -67,8 +75,13 @@ pub(crate) struct FrontEnd {
     /// No line is requested before this cycle.
     next_fill: u64,
     tlb: Option<FirstTlb>,
-    /// The cycle in which the present target was predicted.
+    itlb_interval: Option<u32>,
+    /// The TLB misses in this cycle at the earliest.
+    next_translation: u64,
+    /// The cycle in which the present target was predicted, and the targets predicted in it.
     pub predicted: u64,
+    predicted_in_cycle: u32,
+    targets_in_a_cycle: u32,
     /// No target is predicted before this cycle.
     restart: u64,
     /// The cycles in which the fetch took the targets of the queue.
@@ -79,6 +92,10 @@ pub(crate) struct FrontEnd {
     at: FetchRun,
     /// The line of the present target, and the slots and entries of it so far.
     line: LineId,
+    /// Where control arrived in it; 0: it came from the line before.
+    start: u32,
+    /// Where control arrives next.
+    next_start: u32,
     slots: u32,
     entries: u32,
     /// The slots that these entries hold.
@@ -88,8 +105,10 @@ pub(crate) struct FrontEnd {
     fresh: bool,
     /// Whether the next code follows without a taken branch.
     sequential: bool,
-    /// Whether the next delivery begins a new cycle.
-    new_cycle: bool,
+    /// Whether a taken branch came before the next delivery.
+    jumped: bool,
+    /// How many taken branches the uop cache can still follow in this cycle.
+    left_jumps: u32,
     /// The cycle of delivery, and what is left of it.
     cycle: u64,
     left: u32,
@@ -113,13 +132,18 @@ impl FrontEnd {
                 cache: Cache::new(cache.geometry),
                 slots: cache.slots,
                 width: cache.width,
+                by_start: cache.by_start,
             }),
             l1i: Cache::new(l1i),
             coming: InFlight::new(front.l1i_misses),
             fill: front.l1i_fill.into(),
             next_fill: 0,
             tlb: itlb.map(|geometry| FirstTlb::new(geometry, true)),
+            itlb_interval: front.itlb_interval,
+            next_translation: 0,
             predicted: 0,
+            predicted_in_cycle: front.targets_in_a_cycle,
+            targets_in_a_cycle: front.targets_in_a_cycle,
             restart: 0,
             targets: Ring::new(front.fetch_targets, 0),
             queue: Ring::new(front.queue, 0),
@@ -130,18 +154,27 @@ impl FrontEnd {
                 instructions: 0,
             },
             line: LineId::NONE,
+            start: 0,
+            next_start: 0,
             slots: 0,
             entries: 0,
             held: 0,
             decoding: true,
             fresh: true,
             sequential: false,
-            new_cycle: false,
+            jumped: false,
+            left_jumps: 0,
             cycle: 0,
             left: 0,
             left_bytes: 0,
             waited_for_line: false,
         }
+    }
+
+    /// Control arrives at `addr`, if it does not come from the code before.
+    #[inline]
+    pub(super) fn arrives(&mut self, addr: CodeAddr) {
+        self.next_start = (addr.0 & 63) as u32;
     }
 
     /// Goes on with `run`.
@@ -157,7 +190,13 @@ impl FrontEnd {
         if self.sequential && run.line == self.line {
             return;
         }
-        self.predicted = (self.predicted + 1).max(self.restart).max(self.targets.oldest());
+        let full = self.predicted_in_cycle == self.targets_in_a_cycle;
+        let next = self.predicted + u64::from(full);
+        let predicted = next.max(self.restart).max(self.targets.oldest());
+        let same = predicted == self.predicted;
+        self.predicted_in_cycle = if same { self.predicted_in_cycle + 1 } else { 1 };
+        self.predicted = predicted;
+        self.start = if self.sequential { 0 } else { self.next_start };
         self.line = run.line;
         (self.slots, self.entries, self.held, self.fresh) = (0, 0, 0, true);
         if self.uop_cache.is_none() {
@@ -167,8 +206,11 @@ impl FrontEnd {
 
     /// Begins to deliver from the uop cache or, when it `asks` for the line, from the decoders.
     fn supply(&mut self, asks: bool, shared: &mut SharedMemory, counters: &mut CoreCounters) {
-        let mut ready = self.predicted + self.depth - 1;
         let mut fetched = self.predicted;
+        if !asks && self.itlb_interval.is_some() {
+            fetched = self.translate(shared, counters);
+        }
+        let mut ready = fetched + self.depth - 1;
         if asks {
             let line = self.request(shared, counters);
             if line > ready && line + self.decode_stages > self.cycle {
@@ -178,8 +220,11 @@ impl FrontEnd {
             ready = ready.max(line) + self.decode_stages;
             fetched = fetched.max(line);
         }
-        if self.new_cycle || ready > self.cycle {
-            self.begin_cycle(ready.max(self.cycle + u64::from(self.new_cycle)));
+        let ends = self.jumped && (self.decoding || self.left_jumps == 0);
+        if ends || ready > self.cycle {
+            self.begin_cycle(ready.max(self.cycle + u64::from(ends)));
+        } else if self.jumped {
+            self.left_jumps -= 1;
         }
         if self.fresh {
             // The fetch took the target when the line was there, and so late that the stages behind
@@ -187,7 +232,7 @@ impl FrontEnd {
             let stages = self.depth - 1 + if self.decoding { self.decode_stages } else { 0 };
             self.targets.push(fetched.max(self.cycle.saturating_sub(stages)));
         }
-        (self.sequential, self.new_cycle, self.fresh) = (true, false, false);
+        (self.sequential, self.jumped, self.fresh) = (true, false, false);
     }
 
     /// Decides where an instruction of `slots` comes from, when it needs another entry of the uop
@@ -205,7 +250,7 @@ impl FrontEnd {
         let Some(cache) = &mut self.uop_cache else { return };
         let entries = self.slots.div_ceil(cache.slots).max(1);
         let was_decoding = self.decoding && !self.fresh;
-        self.decoding = !cache.has(self.line, self.entries..entries);
+        self.decoding = !cache.has(self.line, self.start, self.entries..entries);
         self.entries = entries;
         self.held = entries.saturating_mul(cache.slots);
         if self.fresh || self.decoding && !was_decoding {
@@ -213,16 +258,25 @@ impl FrontEnd {
         }
     }
 
+    /// The cycle in which the translation of the target's page is known.
+    fn translate(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) -> u64 {
+        let Some(tlb) = &mut self.tlb else { return self.predicted };
+        let (known, how) = tlb.translate(self.at.page, self.predicted, &mut shared.tlb);
+        if how == Translated::First {
+            return known;
+        }
+        counters.itlb_misses += 1;
+        counters.itlb_walks += u64::from(how == Translated::Walked);
+        let waits = self.next_translation.saturating_sub(self.predicted);
+        let interval = self.itlb_interval.unwrap_or(0);
+        self.next_translation = self.predicted + waits + u64::from(interval);
+        known + waits
+    }
+
     /// Requests the line of the target in the cycle in which the target was predicted. The cycle in
     /// which the line is there.
     fn request(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) -> u64 {
-        let (mut asks, run) = (self.predicted, self.at);
-        if let Some(tlb) = &mut self.tlb {
-            let (known, how) = tlb.translate(run.page, asks, &mut shared.tlb);
-            counters.itlb_misses += u64::from(how != Translated::First);
-            counters.itlb_walks += u64::from(how == Translated::Walked);
-            asks = known;
-        }
+        let (asks, run) = (self.translate(shared, counters), self.at);
         counters.l1i_requests += 1;
         if self.l1i.access(run.line) == CacheAccess::Hit {
             return self.coming.there(run.line, asks);
@@ -281,19 +335,23 @@ impl FrontEnd {
     /// A branch was taken, and the predictor knew it after `bubble` cycles.
     #[inline]
     pub(super) fn taken(&mut self, bubble: u32) {
-        (self.sequential, self.new_cycle) = (false, true);
-        self.predicted += u64::from(bubble);
+        (self.sequential, self.jumped) = (false, true);
+        if bubble > 0 {
+            self.predicted += u64::from(bubble);
+            self.predicted_in_cycle = self.targets_in_a_cycle;
+        }
     }
 
     /// What comes next is predicted again, so that it can be dispatched in `dispatch` at the
     /// earliest.
     pub(super) fn restart(&mut self, dispatch: u64) {
-        (self.sequential, self.new_cycle) = (false, true);
+        (self.sequential, self.jumped) = (false, true);
         self.restart = self.restart.max(dispatch.saturating_sub(self.depth));
     }
 
     fn begin_cycle(&mut self, cycle: u64) {
         (self.cycle, self.left, self.left_bytes) = (cycle, self.width(), self.fetch_bytes);
+        self.left_jumps = self.targets_in_a_cycle - 1;
     }
 
     /// The instructions decoded, or the slots delivered by the uop cache, in a cycle.
@@ -339,7 +397,7 @@ mod tests {
         fn line(&mut self, number: u32, count: u16) -> Vec<u64> {
             let run = FetchRun {
                 line: LineId::new(Mode::Kernel, number).unwrap(),
-                page: LineId::new(Mode::Kernel, 0).unwrap(),
+                page: LineId::new(Mode::Kernel, number / 8).unwrap(),
                 physical: PhysAddr(u64::from(number) * 64),
                 instructions: count,
             };
@@ -359,6 +417,12 @@ mod tests {
             };
             (0..count).map(deliver).collect()
         }
+    }
+
+    /// Four entries of two slots; four slots a cycle.
+    fn uop_cache(by_start: bool) -> UopCache {
+        let geometry = CacheGeometry::tlb(4, 4, crate::Replacement::Lru).unwrap();
+        UopCache { cache: Cache::new(geometry), slots: 2, width: 4, by_start }
     }
 
     /// The example: depth 6, decoding 3 more, 2 decoders of 16 bytes, L2 15, memory 100, 4 fetch
@@ -407,11 +471,7 @@ mod tests {
     #[test]
     fn what_ran_before_comes_from_the_uop_cache() {
         let mut fetching = Fetching::new();
-        fetching.front.uop_cache = Some(UopCache {
-            cache: Cache::new(CacheGeometry::tlb(4, 4, crate::Replacement::Lru).unwrap()),
-            slots: 2,
-            width: 4,
-        });
+        fetching.front.uop_cache = Some(uop_cache(false));
         // Four slots are two entries.
         fetching.line(0, 4);
         fetching.front.restart(1000);
@@ -421,5 +481,65 @@ mod tests {
         assert_eq!(fetching.line(0, 5), [1999, 1999, 1999, 1999, 2002]);
         let counters = &fetching.counters;
         assert_eq!((counters.uop_cache_slots, counters.decoded_slots), (8, 5));
+    }
+
+    #[test]
+    fn two_targets_come_in_a_cycle() {
+        let mut fetching = Fetching::new();
+        fetching.front.uop_cache = Some(uop_cache(false));
+        (fetching.front.targets_in_a_cycle, fetching.front.predicted_in_cycle) = (2, 2);
+        let mut jump_from = |line| {
+            let cycle = fetching.line(line, 1)[0];
+            fetching.front.taken(0);
+            cycle
+        };
+        // Decoded: a taken branch ends the cycle.
+        let decoded = [0, 1].map(&mut jump_from);
+        assert!(decoded[1] > decoded[0], "{decoded:?}");
+        fetching.front.restart(1000);
+        let mut jump_from = |line| {
+            let cycle = fetching.line(line, 1)[0];
+            fetching.front.taken(0);
+            cycle
+        };
+        assert_eq!([0, 1, 0, 1].map(&mut jump_from), [999, 999, 1000, 1000]);
+    }
+
+    #[test]
+    fn entries_begin_where_control_arrives() {
+        let mut fetching = Fetching::new();
+        fetching.front.uop_cache = Some(uop_cache(true));
+        fetching.line(0, 2);
+        // Elsewhere in the line: decoded, 3 cycles late.
+        fetching.front.restart(1000);
+        fetching.front.arrives(CodeAddr(32));
+        assert_eq!(fetching.line(0, 2), [1002; 2]);
+        fetching.front.restart(2000);
+        assert_eq!(fetching.line(0, 2), [1999; 2]);
+        // The first entry is still there.
+        fetching.front.restart(3000);
+        fetching.front.arrives(CodeAddr(0));
+        assert_eq!(fetching.line(0, 2), [2999; 2]);
+    }
+
+    /// A TLB of one page; the second one takes 7 cycles more.
+    #[test]
+    fn misses_of_the_tlb_come_one_after_the_other() {
+        let mut fetching = Fetching::new();
+        fetching.front.uop_cache = Some(uop_cache(false));
+        let one = CacheGeometry::tlb(1, 1, crate::Replacement::Lru).unwrap();
+        fetching.front.tlb = Some(FirstTlb::new(one, true));
+        let mut both_pages = |dispatch, interval| {
+            fetching.front.itlb_interval = interval;
+            fetching.front.restart(dispatch);
+            let first = fetching.line(0, 1)[0];
+            fetching.front.taken(0);
+            [first, fetching.line(8, 1)[0]]
+        };
+        both_pages(500, None);
+        // What the uop cache has is not translated, or 7 cycles late.
+        assert_eq!(both_pages(1000, None), [999, 1000]);
+        assert_eq!(both_pages(2000, Some(0)), [2006, 2007]);
+        assert_eq!(both_pages(3000, Some(9)), [3006, 3015]);
     }
 }

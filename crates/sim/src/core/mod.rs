@@ -137,6 +137,7 @@ impl Core {
     pub fn run(&mut self, block: &CoreBlock<'_>, uops: &[Uop], accesses: Option<&[DataAccess]>) {
         if let Some(arrives) = block.arrives {
             self.arrives(arrives, block.mode);
+            self.front.arrives(arrives);
         }
         self.mode = block.mode;
         let mut instructions = block.instructions;

@@ -90,15 +90,17 @@ pub(crate) struct Stores {
     last: u64,
     last_line: u64,
     in_last: u32,
-    /// The stores to one line that are written in a cycle.
+    /// The stores to one line, and those to any lines, that are written in a cycle.
+    to_a_line: u32,
     in_a_cycle: u32,
     /// The cycles in which the stores of the queue were written.
     written: Ring<u64>,
 }
 
 impl Stores {
-    /// `in_a_cycle`: the stores to one line that are written in a cycle.
-    pub(super) fn new(entries: u32, in_a_cycle: u32) -> Stores {
+    /// `to_a_line`: the stores to one line that are written in a cycle; `in_a_cycle`: those to any
+    /// lines.
+    pub(super) fn new(entries: u32, to_a_line: u32, in_a_cycle: u32) -> Stores {
         let none = Piece {
             number: u64::MAX,
             bytes: 0,
@@ -114,6 +116,7 @@ impl Stores {
             last: 0,
             last_line: NO_LINE,
             in_last: 0,
+            to_a_line,
             in_a_cycle,
             written: Ring::new(entries, 0),
         }
@@ -163,7 +166,8 @@ impl Stores {
     /// Writes a store to a line, in `from` at the earliest. Returns the cycle.
     #[inline]
     fn write(&mut self, line: u64, from: u64) -> u64 {
-        let joins = line == self.last_line && line != NO_LINE && self.in_last < self.in_a_cycle;
+        let same = line == self.last_line && line != NO_LINE;
+        let joins = self.in_last < if same { self.to_a_line } else { self.in_a_cycle };
         let first = if joins { self.last } else { self.last + 1 };
         let written = first.max(from);
         self.in_last = if written == self.last { self.in_last + 1 } else { 1 };
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn loads_take_what_is_not_yet_written() {
-        let mut stores = Stores::new(2, 1);
+        let mut stores = Stores::new(2, 1, 1);
         assert_eq!(stores.store(Some((64, 8)), 0, data(5), 10, 0), 11);
         assert_eq!(stores.load(64, 8, 7), forwarded(5, 0));
         assert_eq!(stores.load(66, 2, 7), forwarded_from(false, 5, 0));
@@ -300,12 +304,12 @@ mod tests {
         assert_eq!(stores.load(72, 8, 7), Absent);
         assert_eq!(stores.load(64, 8, 11), Absent);
         // Two stores of four bytes: no load takes data from both.
-        let mut halves = Stores::new(4, 1);
+        let mut halves = Stores::new(4, 1, 1);
         halves.store(Some((64, 4)), 0, data(5), 10, 0);
         halves.store(Some((68, 4)), 0, data(6), 10, 0);
         assert_eq!(halves.load(64, 8, 7), Blocked(12));
         assert_eq!(halves.load(68, 4, 7), forwarded(6, 0));
-        let mut pieces = Stores::new(4, 1);
+        let mut pieces = Stores::new(4, 1, 1);
         pieces.store(Some((64, 8)), 0, data(5), 10, 0);
         pieces.store(Some((72, 8)), 0, data(5), 10, 0);
         assert_eq!(pieces.load(64, 8, 7), forwarded(5, 1));
@@ -321,15 +325,18 @@ mod tests {
 
     #[test]
     fn stores_to_one_line_are_written_together() {
-        let mut stores = Stores::new(8, 2);
+        let mut stores = Stores::new(8, 2, 1);
         let mut write = |addr| stores.store(Some((addr, 8)), 0, data(5), 10, 0);
         assert_eq!([64, 72, 80, 88].map(&mut write), [11, 11, 12, 12]);
         assert_eq!([128, 64, 72].map(&mut write), [13, 14, 14]);
+        let mut stores = Stores::new(8, 2, 2);
+        let mut write = |addr| stores.store(Some((addr, 8)), 0, data(5), 10, 0);
+        assert_eq!([64, 128, 72, 80, 136].map(&mut write), [11, 11, 12, 12, 13]);
     }
 
     #[test]
     fn a_load_knows_where_its_store_begins_and_how_it_named_the_address() {
-        let mut stores = Stores::new(2, 1);
+        let mut stores = Stores::new(2, 1, 1);
         stores.store(Some((64, 8)), 77, data(5), 10, 0);
         let from = |addr, size| match stores.load(addr, size, 7) {
             StoredData::Forwarded(ForwardedData { from_start, key, .. }) => (from_start, key),

@@ -5,148 +5,15 @@
 //! llvm-objdump name it, and llvm-mca print the resources that it uses. Instructions that only
 //! AVX-512 processors have are left out: QEMU's own code generator runs none.
 
+mod models;
+
 use anyhow::{Context, Result, bail};
 use iced_x86::{Code, Decoder, DecoderOptions, OpKind};
+use models::{MODELS, Model};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
-
-/// A processor, and how its model names what the tables need.
-struct Model {
-    cpu: &'static str,
-    title: &'static str,
-    source: &'static str,
-    /// The ports, the first bit first. Ports that only execute common uops come last, because a
-    /// core prefers them.
-    ports: &'static [&'static str],
-    load: &'static [&'static str],
-    /// Those of loads into vector registers.
-    vector_load: &'static [&'static str],
-    store_address: &'static [&'static str],
-    store_data: &'static [&'static str],
-    branch: &'static [&'static str],
-    fusion: &'static str,
-    /// Resources that are no ports of computing uops.
-    ignored: &'static [&'static str],
-    /// Cycles of a load in the model.
-    load_latency: u32,
-    /// A load and the uop that uses it, or both parts of a store, count as one slot. The model
-    /// counts them as two.
-    fuses_memory: bool,
-    /// Where the processor was measured and the model is wrong.
-    measured: &'static [Measured],
-}
-
-/// What `cargo xtask judge-processor` measured: points `latency/...`.
-struct Measured {
-    /// How the instructions' names begin, without the prefix of AVX.
-    names: &'static [&'static str],
-    memory: bool,
-    /// The entry in place of the model's ports; `None`: the model's.
-    ports: Option<&'static str>,
-    latency: u32,
-}
-
-/// A chain of `movq %rax, %xmm0` and back takes 7 cycles; a load into a vector register, 7 cycles
-/// by the maker, and `movq` or `pmovmskb` take 9. LLVM's model has 1 cycle for each way. Back and
-/// forth by `cvtsi2sd` and `cvttsd2si` takes 12, of which the model gives 5 to the first.
-const MEASURED_ZEN4: [Measured; 6] = [
-    Measured {
-        names: &["Movd_rm32_", "Movq_rm64_", "Pmovmskb_", "Movmskp"],
-        memory: false,
-        ports: None,
-        latency: 2,
-    },
-    Measured { names: &["Pextr"], memory: false, ports: None, latency: 3 },
-    Measured { names: &["Movd_xmm_rm32", "Movq_xmm_rm64"], memory: false, ports: None, latency: 5 },
-    Measured {
-        names: &["Cvttsd2si_", "Cvttss2si_", "Cvtsd2si_", "Cvtss2si_"],
-        memory: false,
-        ports: None,
-        latency: 7,
-    },
-    Measured { names: &["Pshufb_"], memory: false, ports: None, latency: 2 },
-    // A load alone: the model adds a uop of 4 cycles.
-    Measured {
-        names: &[
-            "Movaps_xmm_",
-            "Movapd_xmm_",
-            "Movups_xmm_",
-            "Movupd_xmm_",
-            "Movdqa_xmm_",
-            "Movdqu_xmm_",
-            "Movaps_ymm_",
-            "Movapd_ymm_",
-            "Movups_ymm_",
-            "Movupd_ymm_",
-            "Movdqa_ymm_",
-            "Movdqu_ymm_",
-            "Movsd_xmm_xmmm64",
-            "Movss_xmm_xmmm32",
-            "Movsd_xmm_m64",
-            "Movss_xmm_m32",
-            "Movq_xmm_",
-            "Movd_xmm_",
-            "Lddqu_",
-        ],
-        memory: true,
-        ports: Some("-"),
-        latency: 1,
-    },
-];
-
-const MODELS: [Model; 2] = [
-    Model {
-        cpu: "sapphirerapids",
-        title: "Golden Cove (Sapphire Rapids)",
-        source: "llvm/lib/Target/X86/X86SchedSapphireRapids.td",
-        ports: &[
-            "SPRPort02",
-            "SPRPort03",
-            "SPRPort10",
-            "SPRPort07",
-            "SPRPort08",
-            "SPRPort04",
-            "SPRPort09",
-            "SPRPort01",
-            "SPRPort05",
-            "SPRPort00",
-            "SPRPort06",
-            "SPRPort11",
-        ],
-        load: &["SPRPort02", "SPRPort03", "SPRPort10"],
-        vector_load: &["SPRPort02", "SPRPort03", "SPRPort10"],
-        store_address: &["SPRPort07", "SPRPort08"],
-        store_data: &["SPRPort04", "SPRPort09"],
-        branch: &["SPRPort00", "SPRPort06"],
-        fusion: "intel",
-        ignored: &["SPRPortAny", "SPRPortInvalid"],
-        load_latency: 5,
-        fuses_memory: true,
-        measured: &[],
-    },
-    Model {
-        cpu: "znver4",
-        title: "Zen 4",
-        source: "llvm/lib/Target/X86/X86ScheduleZnver4.td",
-        ports: &[
-            "Zn4AGU0", "Zn4AGU1", "Zn4AGU2", "Zn4FP1", "Zn4FP0", "Zn4FP2", "Zn4FP3", "Zn4BRU1",
-            "Zn4ALU1", "Zn4ALU0", "Zn4ALU2", "Zn4ALU3",
-        ],
-        load: &["Zn4AGU0", "Zn4AGU1", "Zn4AGU2"],
-        // Measured: two loads into vector registers a cycle, three into others.
-        vector_load: &["Zn4AGU0", "Zn4AGU1"],
-        store_address: &["Zn4AGU0", "Zn4AGU1", "Zn4AGU2"],
-        store_data: &[],
-        branch: &["Zn4ALU0", "Zn4BRU1"],
-        fusion: "amd",
-        ignored: &["Zn4LSU", "Zn4Load", "Zn4Store", "Zn4FP45", "Zn4FPOpMask4", "Zn4FPSt", "Zn4Int"],
-        load_latency: 4,
-        fuses_memory: false,
-        measured: &MEASURED_ZEN4,
-    },
-];
 
 /// An instruction of a form: its code, and whether it names memory.
 type Form = (Code, bool);
@@ -311,13 +178,13 @@ fn table(
     for ((code, memory), text) in texts {
         let Some(entry) = scheduling.get(text) else { continue };
         let registers = texts.get(&(code.clone(), false)).and_then(|text| scheduling.get(text));
-        if let Some(line) = entry_text(model, &units, entry, *memory, registers) {
+        if let Some(line) = entry_text(model, &units, entry, *memory, registers)? {
             let line = corrected(model, code, *memory, line)?;
             let form = if *memory { "m" } else { "r" };
             groups.entry(line).or_default().insert(format!("{code}/{form}"));
         }
     }
-    let mask = |names: &[&str]| port_mask(model, names.iter().copied());
+    let mask = |names: &[&str]| bits(model.ports(), names.iter().copied());
     let mut text = format!(
         "# Uops of x86 instructions on {}, of {} in LLVM {version}\n\
          # (Apache License v2.0 with LLVM Exceptions), printed by llvm-mca -mcpu={}.\n\
@@ -326,23 +193,25 @@ fn table(
          \n\
          # the instructions: name in iced-x86, r for registers, m for memory.{}\n\
          uops 1\nname {}\nports {}\nload {:x}\nvector-load {:x}\nstore-address {:x}\n\
-         store-data {:x}\nbranch {:x}\nfusion {}\n",
+         store-data {:x}\nbranch {:x}\nfusion {}\n{}",
         model.title,
         model.source,
         model.cpu,
-        if model.measured.is_empty() {
-            ""
-        } else {
-            "\n# What was measured instead is in make_tables.rs."
-        },
+        model.own.as_ref().map_or("", |own| own.source).to_owned()
+            + if model.measured.is_empty() {
+                ""
+            } else {
+                "\n# What was measured instead is in examples/make_tables/models.rs."
+            },
         model.cpu,
-        model.ports.join(" "),
+        model.ports().join(" "),
         mask(model.load),
         mask(model.vector_load),
         mask(model.store_address),
         mask(model.store_data),
         mask(model.branch),
-        model.fusion
+        model.fusion,
+        if model.renames_operands { "renamed-operands\n" } else { "" }
     );
     for (entry, forms) in groups {
         let mut line = format!("{entry}:");
@@ -365,7 +234,8 @@ fn corrected(model: &Model, code: &str, memory: bool, entry: String) -> Result<S
     let plain = code.strip_prefix("VEX_V").unwrap_or(code);
     let begins =
         |name: &&str| plain.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-    let found = model.measured.iter().find(|it| it.memory == memory && it.names.iter().any(begins));
+    let applies = |form: Option<bool>| form.is_none_or(|form| form == memory);
+    let found = model.measured.iter().find(|it| applies(it.memory) && it.names.iter().any(begins));
     let Some(measured) = found else { return Ok(entry) };
     let parts: Vec<&str> = entry.splitn(3, ' ').collect();
     let [slots, _, ports] = parts[..] else { bail!("{code}: {entry}") };
@@ -484,11 +354,28 @@ fn row(line: &str) -> Option<(String, Scheduling)> {
     Some((normal(&text), entry))
 }
 
-fn port_mask<'a>(model: &Model, names: impl Iterator<Item = &'a str>) -> u16 {
+/// The bits of `names` among `all`.
+fn bits<'a>(all: &[&str], names: impl Iterator<Item = &'a str>) -> u16 {
     names.fold(0, |mask, name| {
-        let port = model.ports.iter().position(|port| *port == name);
+        let port = all.iter().position(|port| *port == name);
         mask | port.map_or(0, |port| 1 << port)
     })
+}
+
+impl Model {
+    /// The ports of the table.
+    fn ports(&self) -> &'static [&'static str] {
+        self.own.as_ref().map_or(self.units, |own| own.ports)
+    }
+
+    /// The ports of the table that execute what these units of LLVM's model do.
+    fn ports_of(&self, units: u16) -> Result<u16> {
+        let Some(own) = &self.own else { return Ok(units) };
+        let is = |group: &&(&[&str], &[&str])| bits(self.units, group.0.iter().copied()) == units;
+        let group = own.groups.iter().find(is);
+        let (_, ports) = group.with_context(|| format!("{}: no ports for {units:x}", self.cpu))?;
+        Ok(bits(own.ports, ports.iter().copied()))
+    }
 }
 
 /// Slots, latency and computing uops. `None`: the model has nothing to say.
@@ -498,14 +385,14 @@ fn entry_text(
     entry: &Scheduling,
     memory: bool,
     registers: Option<&Scheduling>,
-) -> Option<String> {
+) -> Result<Option<String>> {
     // What is microcoded has a placeholder.
     if entry.uops > 40 {
-        return None;
+        return Ok(None);
     }
     let mask_of = |name: &str| {
         let units = units.get(name).map_or(&[][..], |units| units);
-        port_mask(model, units.iter().map(String::as_str))
+        bits(model.units, units.iter().map(String::as_str))
     };
     let ignored = |name: &str| model.ignored.contains(&name);
     let mut groups: BTreeMap<u16, u32> = BTreeMap::new();
@@ -527,11 +414,14 @@ fn entry_text(
         own.push((mask, cycles.saturating_sub(within)));
     }
     // Loads and stores have uops of their own, which the decoder's facts tell.
-    let load = port_mask(model, model.load.iter().copied());
-    let address = port_mask(model, model.store_address.iter().copied());
-    let data = port_mask(model, model.store_data.iter().copied());
+    own.retain(|(_, cycles)| *cycles > 0);
+    for (mask, _) in &mut own {
+        *mask = model.ports_of(*mask)?;
+    }
+    let set = |names: &[&str]| bits(model.ports(), names.iter().copied());
+    let (load, address, data) = (set(model.load), set(model.store_address), set(model.store_data));
     let of_memory = |mask: u16| mask & !(load | address | data) == 0;
-    own.retain(|(mask, cycles)| *cycles > 0 && !of_memory(*mask));
+    own.retain(|(mask, _)| !of_memory(*mask));
     own.sort_unstable();
     let total: u32 = own.iter().map(|(_, cycles)| cycles).sum();
     let kept = total > entry.uops;
@@ -559,5 +449,5 @@ fn entry_text(
         slots -= u32::from(stores).min(slots.saturating_sub(1));
     }
     let uops = if uops.is_empty() { "-".to_owned() } else { uops.join(",") };
-    Some(format!("{} {} {uops}", slots.max(1), latency.max(1)))
+    Ok(Some(format!("{} {} {uops}", slots.max(1), latency.max(1))))
 }
