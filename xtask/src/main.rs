@@ -31,6 +31,7 @@ mod relink_test;
 mod score;
 mod services_test;
 mod shift_test;
+mod slowdown_test;
 mod speer;
 mod study;
 mod test;
@@ -112,6 +113,10 @@ cargo xtask bench-uml [DIRECTORY] [--minutes N] [--simulate] [--machine NAME] [-
                                 measure layouts on this processor: kernels for User Mode Linux and
                                 BOLT's, in slices; with --simulate beside the model of a processor;
                                 resumes, and keeps all in DIRECTORY (target/bench-uml)
+cargo xtask slowdown-test [DIRECTORY] [--minutes N]
+                                make a kernel for User Mode Linux whose umask(2) is 2 % slower;
+                                `kernlane bench --compare` must find that and nothing else;
+                                resumes, and keeps all in DIRECTORY (target/slowdown-test)
 cargo xtask judge-processor [DIRECTORY] [--machine NAME] [--minutes N] [--points|--programs]
                             [--measured FILE] [--json]
                                 compare the model of a processor with this one: the same points and
@@ -184,6 +189,7 @@ fn main() -> ExitCode {
         ["speer", directory] => speer::speer(directory.as_ref()),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
+        ["slowdown-test", ref words @ ..] => slowdown_test::slowdown_test(words),
         ["judge-processor", ref words @ ..] => judge_processor::judge_processor(words),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),
         ["known-case", directory] => known_case::known_case(directory.as_ref()),
@@ -222,6 +228,19 @@ fn kernlane() -> Result<PathBuf> {
         "kernlane-plugin",
     ]))?;
     ensure!(program.is_file(), "cargo did not build {}", program.display());
+    Ok(program)
+}
+
+/// The suite's program for guests, built without shared libraries.
+fn static_suite() -> Result<PathBuf> {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let mut command = Command::new("cargo");
+    command.args(["build", "--quiet", "--release", "-p", "kernlane-suite", "--target", TARGET]);
+    run(command.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    let executable = std::env::current_exe()?;
+    let target = executable.ancestors().nth(2).context("xtask is not in a target directory")?;
+    let program = target.join(TARGET).join("release/kernlane-bench");
+    ensure!(program.is_file(), "{} does not exist after the build", program.display());
     Ok(program)
 }
 

@@ -38,6 +38,11 @@ impl ServedKernel {
         Ok(self)
     }
 
+    /// The kernel's first process.
+    pub(super) fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
     /// The core cycles of `rounds` of a load; `None`: the slice was disturbed.
     pub(super) fn slice(&mut self, load: &str, rounds: u32) -> Result<Option<f64>> {
         self.server.tell(&format!("{load} {rounds}\n")).with_context(|| self.name)?;

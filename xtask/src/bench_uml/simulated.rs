@@ -25,11 +25,14 @@ pub(super) fn cycles(
     let recorder = Recorder { tree: &tree, directory };
     let program = stripped(&kernel.program, directory)?;
     let hash = &image::sealed::sha256(&program)[..12];
-    let files = vec![
+    let mut files = vec![
         ("/guest/vmlinux".to_owned(), 0o755, program),
         ("/guest/root/load".to_owned(), 0o755, uml::load()?),
-        ("/guest/root/proc/empty".to_owned(), 0o644, Vec::new()),
     ];
+    files.extend(uml::MOUNT_POINTS.map(|directory| {
+        let path = format!("/guest/root/{directory}/empty");
+        (path, 0o644, Vec::new())
+    }));
     let recording = recorder.recording(&format!("uml-{hash}"), &workload(), files)?;
     let found = model::simulated(&recording, machine)?;
     ensure!(found.len() == LOADS.len(), "the recording of {} has other loads", kernel.name);
@@ -46,7 +49,8 @@ fn stripped(program: &Path, directory: &Path) -> Result<Vec<u8>> {
 }
 
 fn workload() -> String {
-    let words = uml::words("con0=null,fd:1", Path::new("/guest/root"), &["record"]).join(" ");
+    let root = Path::new("/guest/root");
+    let words = uml::words(uml::MEMORY, "con0=null,fd:1", root, &["record"]).join(" ");
     format!(
         "about = 'a kernel for User Mode Linux'
 packages = []

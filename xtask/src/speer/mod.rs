@@ -16,14 +16,13 @@ use layouts::{ALGORITHMS, AVERAGE, layout_name};
 use paper::{GROUPS, Group};
 use replay::per_operation::{OperationCost, per_operation};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use suite::benchmark::Benchmark;
 
 const MACHINE: &str = "server-32k";
 
 /// Makes the tables in `directory`.
 pub(crate) fn speer(directory: &Path) -> Result<()> {
-    let work = Work { suite: static_suite()?, study: Study::new(directory)? };
+    let work = Work { suite: crate::static_suite()?, study: Study::new(directory)? };
     for group in GROUPS {
         let benchmarks = group.benchmarks();
         let recordings: Vec<PathBuf> =
@@ -48,19 +47,6 @@ pub(crate) fn speer(directory: &Path) -> Result<()> {
     host::output::write(&work.study.path("tables.md"), text.as_bytes())?;
     print!("{text}");
     Ok(())
-}
-
-/// The suite's program for guests, built without shared libraries.
-fn static_suite() -> Result<PathBuf> {
-    const TARGET: &str = "x86_64-unknown-linux-gnu";
-    let mut command = Command::new("cargo");
-    command.args(["build", "--quiet", "--release", "-p", "kernlane-suite", "--target", TARGET]);
-    crate::run(command.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
-    let executable = std::env::current_exe()?;
-    let target = executable.ancestors().nth(2).context("xtask is not in a target directory")?;
-    let program = target.join(TARGET).join("release/kernlane-bench");
-    ensure!(program.is_file(), "{} does not exist after the build", program.display());
-    Ok(program)
 }
 
 struct Work {
