@@ -135,11 +135,10 @@ mod tests {
 
     #[test]
     fn this_process_has_had_time() {
+        // On a busy machine it takes long to get a tick.
         let begun = std::time::Instant::now();
-        while begun.elapsed().as_millis() < 50 {
-            std::hint::black_box(begun);
+        while Spent::now(std::process::id()).unwrap() == Spent::default() {
+            assert!(begun.elapsed().as_secs() < 60, "this process had no tick in a minute");
         }
-        let spent = Spent::now(std::process::id()).unwrap();
-        assert!(spent.kernel + spent.host > 0);
     }
 }

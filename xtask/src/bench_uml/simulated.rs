@@ -12,8 +12,8 @@ use crate::kernel::{self, Compiler};
 use crate::uml;
 use anyhow::{Context, Result, ensure};
 use sim::MachineModel;
+use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 /// The cycles of each load's slice under a kernel.
 pub(super) fn cycles(
@@ -23,7 +23,9 @@ pub(super) fn cycles(
 ) -> Result<[f64; LOADS.len()]> {
     let tree = kernel::tree(Compiler::Gcc)?;
     let recorder = Recorder { tree: &tree, directory };
-    let program = stripped(&kernel.program, directory)?;
+    // As it is: `strip` breaks the segments of BOLT's kernel.
+    let program =
+        fs::read(&kernel.program).with_context(|| kernel.program.display().to_string())?;
     let hash = &image::sealed::sha256(&program)[..12];
     let mut files = vec![
         ("/guest/vmlinux".to_owned(), 0o755, program),
@@ -39,13 +41,6 @@ pub(super) fn cycles(
     let mut cycles = [0.0; LOADS.len()];
     cycles.iter_mut().zip(&found).for_each(|(cycles, found)| *cycles = found.cycles);
     Ok(cycles)
-}
-
-/// The program without what only debuggers read.
-fn stripped(program: &Path, directory: &Path) -> Result<Vec<u8>> {
-    let output = directory.join("stripped");
-    crate::run(Command::new("strip").arg("-o").arg(&output).arg(program))?;
-    std::fs::read(&output).with_context(|| output.display().to_string())
 }
 
 fn workload() -> String {

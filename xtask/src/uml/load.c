@@ -160,7 +160,6 @@ static void pktgen_begin(void)
 	raise_loopback(fd);
 	call(NR_CLOSE, fd, 0, 0, 0, 0, 0);
 	call(NR_MOUNT, (long)"proc", (long)"/proc", (long)"proc", 0, 0, 0);
-	tell("/proc/net/pktgen/kpktgend_0", "rem_device_all");
 	tell("/proc/net/pktgen/kpktgend_0", "add_device lo");
 	tell(DEVICE, "delay 0");
 	tell(DEVICE, "pkt_size 60");
