@@ -169,7 +169,7 @@ pub(crate) fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<Pat
     let file = part.join(".kernlane-patch");
     fs::write(&file, patch)?;
     run(Command::new("patch").args(["-s", "-p1", "-i", ".kernlane-patch"]).current_dir(&part))?;
-    build_with_progress(&part, compiler, &["bzImage"])?;
+    build_with_progress(&part, compiler, &compiler.targets()[..1])?;
     fs::write(part.join(STAMP), stamp)?;
     remove(&tree)?;
     fs::rename(&part, &tree)?;

@@ -33,6 +33,7 @@ mod relink_test;
 mod score;
 mod services_test;
 mod shift_test;
+mod slowdown_test;
 mod speer;
 mod study;
 mod test;
@@ -118,6 +119,10 @@ cargo xtask bench-uml [DIRECTORY] [--minutes N] [--simulate] [--machine NAME] [-
                                 measure layouts on this processor: kernels for User Mode Linux and
                                 BOLT's, in slices; with --simulate beside the model of a processor;
                                 resumes, and keeps all in DIRECTORY (target/bench-uml)
+cargo xtask slowdown-test [DIRECTORY] [--minutes N]
+                                make a kernel for User Mode Linux whose umask(2) is 2 % slower;
+                                `kernlane bench --compare` must find that and nothing else;
+                                resumes, and keeps all in DIRECTORY (target/slowdown-test)
 cargo xtask judge-processor [DIRECTORY] [--machine NAME] [--minutes N] [--points|--programs]
                             [--measured FILE] [--json]
                                 compare the model of a processor with this one: the same points and
@@ -197,6 +202,7 @@ fn main() -> ExitCode {
         ["speer", directory] => speer::speer(directory.as_ref()),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
+        ["slowdown-test", ref words @ ..] => slowdown_test::slowdown_test(words),
         ["judge-processor", ref words @ ..] => judge_processor::judge_processor(words),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),
         ["ab-test", ref names @ ..] => ab_test::ab_test(names),
@@ -239,7 +245,7 @@ fn kernlane() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The suite as one program without shared libraries, for guests.
+/// The suite's program for guests, built without shared libraries.
 fn static_suite() -> Result<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let mut command = Command::new("cargo");

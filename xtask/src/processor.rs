@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use std::arch::asm;
+use std::arch::x86_64::{__rdtscp, _mm_lfence};
 use std::fs;
 use std::time::Instant;
 
@@ -94,9 +95,15 @@ pub(crate) const STEADY: f64 = 0.03;
 pub(crate) fn slice_cycles(line: &str) -> Option<Option<f64>> {
     let numbers: Option<Vec<f64>> = line.split(' ').map(|word| word.parse().ok()).collect();
     let [repeats, ticks, before, behind, switches] = numbers?[..] else { return None };
-    let steady = (before / behind - 1.0).abs() <= STEADY && switches == 0.0;
+    Some(cycles(repeats, ticks, before, behind).filter(|_| switches == 0.0))
+}
+
+/// The core cycles of one of `repeats`, of the ticks of all of them and of a chain before and
+/// behind; `None`: the frequency changed.
+pub(crate) fn cycles(repeats: f64, ticks: f64, before: f64, behind: f64) -> Option<f64> {
+    let steady = (before / behind - 1.0).abs() <= STEADY;
     let ticks_per_cycle = (before + behind) / 2.0 / f64::from(CHAIN);
-    Some(steady.then(|| ticks / ticks_per_cycle / repeats))
+    steady.then(|| ticks / ticks_per_cycle / repeats)
 }
 
 /// The chains of which the fastest counts: an interrupt makes others longer.
@@ -110,6 +117,32 @@ pub(crate) fn hertz() -> f64 {
         begun.elapsed().as_secs_f64()
     });
     f64::from(CHAIN) / seconds.fold(f64::INFINITY, f64::min)
+}
+
+/// The ticks of a chain.
+pub(crate) fn chain_ticks() -> u64 {
+    let begun = ticks();
+    chain();
+    ticks() - begun
+}
+
+/// Ticks of the time stamp counter in a nanosecond.
+pub(crate) fn ticks_per_nanosecond() -> f64 {
+    let (begun, first) = (Instant::now(), ticks());
+    while begun.elapsed().as_millis() < 5 {
+        chain();
+    }
+    (ticks() - first) as f64 / begun.elapsed().as_nanos() as f64
+}
+
+/// The time stamp counter, behind all earlier instructions and before all later ones.
+fn ticks() -> u64 {
+    // SAFETY: every 64-bit processor has the instructions; they change nothing else.
+    unsafe {
+        let now = __rdtscp(&mut 0);
+        _mm_lfence();
+        now
+    }
 }
 
 fn chain() {
@@ -162,6 +195,7 @@ mod tests {
     #[test]
     fn this_machine_has_a_frequency_and_a_cpu() {
         assert!(hertz() > 1e6);
+        assert!(chain_ticks() > 1000 && ticks_per_nanosecond() > 0.1);
         let cpu = last_cpu().unwrap();
         std::thread::spawn(move || pin(cpu).unwrap()).join().unwrap();
         assert!(pin(1 << 20).is_err());

@@ -17,6 +17,8 @@ use std::process::{Command, Stdio};
 
 /// The rounds of each load. They take less than a second.
 const ROUNDS: u64 = 50;
+/// The loads whose calls of some functions are known.
+const COUNTED: [&str; 3] = ["mmsg", "uring", "pktgen"];
 
 pub(crate) fn uml_test() -> Result<()> {
     let kernlane = crate::kernlane()?;
@@ -87,10 +89,12 @@ fn passes(guest: &UmlGuest, kernel: &Path, what: &str) -> Result<()> {
 /// counts are derived from a few counters.
 fn counts(kernlane: &Path, tree: &Path, guest: &UmlGuest, scratch: &Path) -> Result<()> {
     let counting = relinked(kernlane, tree, &["--count"], scratch.join("counting.kernel"))?;
-    let mut running =
-        guest.boot(&counting.join("vmlinux"), &["all", &ROUNDS.to_string(), "stay"])?;
+    let mut running = guest.boot(
+        &counting.join("vmlinux"),
+        &[COUNTED.join(",").as_str(), &ROUNDS.to_string(), "stay"],
+    )?;
     running.stays()?;
-    judge(&running.said()?, &LOADS, "the counting kernel")?;
+    judge(&running.said()?, &COUNTED, "the counting kernel")?;
     let file = scratch.join("counted.klp");
     let mut command = Command::new(kernlane);
     command.arg("counts").arg(&counting).arg("--tree").arg(tree);

@@ -13,7 +13,7 @@ use crate::measure::{Settings, measure};
 use crate::public::list as public;
 use crate::public::run::{self as public_run, PublicSettings};
 use crate::result::{Outcome, Results};
-use crate::{counted, list, page, table, worker};
+use crate::{counted, list, page, served, table, worker};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use host::{interrupt, note, out, output};
@@ -119,6 +119,10 @@ pub struct BenchArgs {
     #[arg(long, hide = true, value_name = "NAME")]
     pub worker: Option<String>,
 
+    /// Be told from outside of the machine which benchmark runs a slice (internal)
+    #[arg(long, hide = true)]
+    pub served: bool,
+
     /// With --worker: run N operations between marks, for a recorder (internal)
     #[arg(long, hide = true, value_name = "N", requires = "worker")]
     pub operations: Option<u64>,
@@ -135,6 +139,10 @@ pub fn run(args: &BenchArgs, words: &[&str]) -> Result<ExitCode> {
             Some(operations) => counted::run(name, directory, operations)?,
             None => worker::serve(name, directory, args.cpu)?,
         }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.served {
+        served::serve(&directory(args))?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some([before, after]) = args.compare.as_deref() {

@@ -28,6 +28,7 @@ mod page;
 mod public;
 pub mod random;
 mod result;
+pub mod served;
 pub mod statistics;
 mod sys;
 mod table;

@@ -13,9 +13,14 @@ const HEADERS: [(&str, &str); 2] =
 
 /// Compiles `source`. Errors call the program `name`.
 pub(crate) fn compile(name: &str, source: &str) -> Result<Vec<u8>> {
+    compile_with(name, source, &[])
+}
+
+/// As [`compile`], with more headers: their names and texts.
+pub(crate) fn compile_with(name: &str, source: &str, headers: &[(&str, &str)]) -> Result<Vec<u8>> {
     let directory = tempfile::Builder::new().prefix("kernlane-bare-").tempdir()?;
     let (file, program) = (directory.path().join("program.c"), directory.path().join("program"));
-    for (header, text) in HEADERS {
+    for (header, text) in HEADERS.iter().chain(headers) {
         std::fs::write(directory.path().join(header), text)?;
     }
     std::fs::write(&file, source)?;

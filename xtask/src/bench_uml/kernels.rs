@@ -12,15 +12,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The rounds of each load in the counted run.
-const COUNTED_ROUNDS: &str = "200";
-const ALGORITHMS: [&str; 8] = [
+/// The slices of each load in the counted run. So each load has the same share of its time.
+const COUNTED_SLICES: &str = "50";
+/// The blocks reversed, and each algorithm that orders by the profile. `gloy-smith` is none of
+/// them: it needs temporal relationships, which counters do not see.
+const ALGORITHMS: [&str; 14] = [
     "reverse",
     "pettis-hansen",
     "chang-hwu",
+    "kerninst",
+    "opts",
+    "optl",
+    "call",
     "ext-tsp",
     "ext-tsp-cdsort",
+    "balanced-partitioning",
     "codestitcher",
+    "ext-tsp-global",
     "joint",
     "packed",
 ];
@@ -93,7 +101,7 @@ impl KernelMaker<'_> {
         let counting = self.relinked(&["--count"], "counting")?;
         let guest = UmlGuest::new(self.directory)?;
         let mut running =
-            guest.boot(&counting.join("vmlinux"), &["all", COUNTED_ROUNDS, "stay"])?;
+            guest.boot(&counting.join("vmlinux"), &["slices", COUNTED_SLICES, "stay"])?;
         running.stays()?;
         let mut command = Command::new(self.kernlane);
         command.arg("counts").arg(&counting).arg("--tree").arg(self.tree);

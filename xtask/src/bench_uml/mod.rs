@@ -17,20 +17,24 @@
 //!
 //! Kernels and ratios are kept in a directory. The command goes on where it was ended.
 
+mod agreement;
 mod kernels;
 mod served;
+mod shares;
 mod simulated;
 
 use crate::judge_processor::nearest;
 use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
+use agreement::Agreement;
 use anyhow::{Context, Result, bail};
 use execution::machine;
 use kernels::{MeasuredKernel, ORIGINAL};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use served::ServedKernel;
+use shares::Shares;
 use sim::MachineModel;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +45,8 @@ use suite::{Disturbances, Usage};
 
 /// The loads, and the rounds of each that take two milliseconds. pktgen is none of them, because it
 /// sleeps whenever it starts.
-const LOADS: [(&str, u32); 2] = [("mmsg", 4), ("uring", 16)];
+const LOADS: [(&str, u32); 5] =
+    [("mmsg", 5), ("uring", 48), ("files", 2), ("database", 10), ("web", 3)];
 /// The name of the column of all loads together: the geometric mean.
 const ALL: &str = "all";
 /// Where results are kept if nothing else is said.
@@ -51,8 +56,8 @@ const KEPT: &str = "bench/uml.txt";
 /// How long is measured if nothing else is said.
 const MINUTES: f64 = 15.0;
 /// The rounds of a start, and those before them that do not count.
-const ROUNDS: usize = 40;
-const WARM: usize = 5;
+const ROUNDS: usize = 20;
+const WARM: usize = 4;
 /// Each figure has at least this number of starts, and at most this half-width.
 const LEAST: usize = 6;
 const INTERVAL_TARGET: f64 = 0.005;
@@ -104,6 +109,8 @@ impl Options {
 struct Measured {
     /// By kernel and load: the original's cycles divided by the kernel's, for each start.
     speeds: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
+    /// By load: whose code ran under the original kernel.
+    shares: BTreeMap<String, Shares>,
     /// Slices that gave nothing, because the frequency changed in them, and all slices.
     disturbed: u64,
     slices: u64,
@@ -184,6 +191,10 @@ fn measure(
     let cpu = processor::last_cpu()?;
     processor::pin(cpu)?;
     let (begun, before) = (Instant::now(), Usage::now(Some(cpu)));
+    if kept.results.shares.is_empty() && !budget.is_zero() {
+        kept.results.shares = shares::measure(&kernels[0], directory)?;
+        kept.save()?;
+    }
     let spent = kept.results.seconds;
     let mut random = Random::new(spent.to_bits());
     while begun.elapsed() < budget && kept.results.lacks(kernels) {
@@ -269,6 +280,14 @@ fn conditions(measured: &Measured, kernels: &[MeasuredKernel], here: &Processor)
         .collect();
     let narrow = figures.iter().filter(|it| it.half_width() <= INTERVAL_TARGET).count();
     let shares = measured.disturbances;
+    let own: Vec<String> = LOADS
+        .iter()
+        .filter_map(|(load, _)| {
+            let own = measured.shares.get(*load)?.kernel;
+            Some(format!("{load} {:.0} %", 100.0 * own))
+        })
+        .collect();
+    let own = own.join(", ");
     vec![
         format!("Processor: {} (family {}, model {}).", here.name, here.family, here.model),
         format!(
@@ -286,6 +305,7 @@ fn conditions(measured: &Measured, kernels: &[MeasuredKernel], here: &Processor)
             percent(shares.steal_percent),
             percent(shares.other_cpus_percent)
         ),
+        format!("Of a load's time under the original kernel, the kernel's own code had: {own}."),
     ]
 }
 
@@ -348,6 +368,15 @@ impl Tables<'_> {
                 let at = columns().position(|column| column == load)?;
                 Some(format!("{:.3}", model.get(kernel)?[at]))
             });
+            text += "\n";
+            for (at, load) in columns().enumerate() {
+                let both = |kernel: &MeasuredKernel| {
+                    let simulated = model.get(kernel.name)?[at];
+                    Some((self.measured.figure(kernel.name, load)?, simulated))
+                };
+                let kernels: Vec<_> = self.kernels.iter().skip(1).filter_map(both).collect();
+                text += &Agreement::new(&kernels).text(load);
+            }
         }
         text
     }
@@ -387,16 +416,28 @@ mod tests {
     #[test]
     fn a_start_has_the_median_of_its_rounds() {
         let kernels = [kernel(ORIGINAL), kernel("fast"), kernel("never")];
-        let round =
-            |original: f64| vec![[Some(original); 2], [Some(100.0), Some(50.0)], [Some(1.0), None]];
+        let cycles = |first, others| {
+            let mut all = [others; LOADS.len()];
+            all[0] = first;
+            all
+        };
+        let round = |original: f64| {
+            vec![
+                cycles(Some(original), Some(original)),
+                cycles(Some(100.0), Some(50.0)),
+                cycles(Some(1.0), None),
+            ]
+        };
         let mut rounds = vec![round(100.0), round(200.0), round(900.0)];
         // In the last round the original's slice of the first load was disturbed.
         rounds[2][0][0] = None;
         let found = speeds(&kernels, &rounds);
         assert_eq!(found.len(), 1);
-        let (name, [mmsg, uring, all]) = found[0];
-        assert_eq!((name, mmsg, uring), ("fast", 1.5, 4.0));
-        assert!((all - 6.0f64.sqrt()).abs() < 1e-12);
+        let (name, [first, others @ .., all]) = found[0];
+        assert_eq!((name, first, others), ("fast", 1.5, [4.0; LOADS.len() - 1]));
+        let count = LOADS.len() as f64;
+        let mean = ((1.5f64.ln() + (count - 1.0) * 4.0f64.ln()) / count).exp();
+        assert!((all - mean).abs() < 1e-12);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::kernels::MeasuredKernel;
 use crate::processor::slice_cycles;
 use crate::uml::{UmlGuest, UmlServer};
 use anyhow::{Context, Result};
+use std::fs;
 use std::path::Path;
 
 pub(super) struct ServedKernel {
@@ -16,18 +17,26 @@ pub(super) struct ServedKernel {
 
 impl ServedKernel {
     /// Boots all kernels, and waits until each is ready.
+    ///
+    /// Each start has new copies of the programs. The pages of a file stay where they lay when it
+    /// was written, so that two files of the same bytes differ in speed, start after start.
     pub(super) fn start_all(
         kernels: &[MeasuredKernel],
         directory: &Path,
     ) -> Result<Vec<ServedKernel>> {
         let guest = UmlGuest::new(directory)?;
+        let copies = directory.join("started");
+        if copies.exists() {
+            fs::remove_dir_all(&copies).with_context(|| copies.display().to_string())?;
+        }
+        fs::create_dir(&copies).with_context(|| copies.display().to_string())?;
         let booted: Vec<ServedKernel> = kernels
             .iter()
             .map(|kernel| {
-                anyhow::Ok(ServedKernel {
-                    name: kernel.name,
-                    server: guest.serve(&kernel.program)?,
-                })
+                let program = copies.join(kernel.name);
+                fs::copy(&kernel.program, &program)
+                    .with_context(|| kernel.program.display().to_string())?;
+                anyhow::Ok(ServedKernel { name: kernel.name, server: guest.serve(&program)? })
             })
             .collect::<Result<_>>()?;
         booted.into_iter().map(ServedKernel::ready).collect()
@@ -36,6 +45,11 @@ impl ServedKernel {
     fn ready(mut self) -> Result<ServedKernel> {
         self.server.wait_for("ready").with_context(|| self.name)?;
         Ok(self)
+    }
+
+    /// The kernel's first process.
+    pub(super) fn pid(&self) -> u32 {
+        self.server.pid()
     }
 
     /// The core cycles of `rounds` of a load; `None`: the slice was disturbed.

@@ -12,8 +12,8 @@ use crate::kernel::{self, Compiler};
 use crate::uml;
 use anyhow::{Context, Result, ensure};
 use sim::MachineModel;
+use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 /// The cycles of each load's slice under a kernel.
 pub(super) fn cycles(
@@ -23,13 +23,18 @@ pub(super) fn cycles(
 ) -> Result<[f64; LOADS.len()]> {
     let tree = kernel::tree(Compiler::Gcc)?;
     let recorder = Recorder { tree: &tree, directory };
-    let program = stripped(&kernel.program, directory)?;
+    // As it is: `strip` breaks the segments of BOLT's kernel.
+    let program =
+        fs::read(&kernel.program).with_context(|| kernel.program.display().to_string())?;
     let hash = &image::sealed::sha256(&program)[..12];
-    let files = vec![
+    let mut files = vec![
         ("/guest/vmlinux".to_owned(), 0o755, program),
         ("/guest/root/load".to_owned(), 0o755, uml::load()?),
-        ("/guest/root/proc/empty".to_owned(), 0o644, Vec::new()),
     ];
+    files.extend(uml::MOUNT_POINTS.map(|directory| {
+        let path = format!("/guest/root/{directory}/empty");
+        (path, 0o644, Vec::new())
+    }));
     let recording = recorder.recording(&format!("uml-{hash}"), &workload(), files)?;
     let found = model::simulated(&recording, machine)?;
     ensure!(found.len() == LOADS.len(), "the recording of {} has other loads", kernel.name);
@@ -38,15 +43,9 @@ pub(super) fn cycles(
     Ok(cycles)
 }
 
-/// The program without what only debuggers read.
-fn stripped(program: &Path, directory: &Path) -> Result<Vec<u8>> {
-    let output = directory.join("stripped");
-    crate::run(Command::new("strip").arg("-o").arg(&output).arg(program))?;
-    std::fs::read(&output).with_context(|| output.display().to_string())
-}
-
 fn workload() -> String {
-    let words = uml::words("con0=null,fd:1", Path::new("/guest/root"), &["record"]).join(" ");
+    let root = Path::new("/guest/root");
+    let words = uml::words(uml::MEMORY, "con0=null,fd:1", root, &["record"]).join(" ");
     format!(
         "about = 'a kernel for User Mode Linux'
 packages = []

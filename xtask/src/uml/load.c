@@ -1,7 +1,8 @@
 /*
  * The load of a kernel for User Mode Linux: few system calls with much work behind each. Its
  * system calls go through ptrace(2), which would hide the kernel's own code. Runs as init: load
- * WORD ROUNDS [stay], with WORD mmsg, uring, pktgen or all; or load serve.
+ * WORDS ROUNDS [stay], with WORDS all, or names of loads with commas between them; load slices
+ * NUMBER [stay], which runs so many slices of each load; or load serve.
  *
  * Compares everything that comes back. Prints "passed: WORD" or "failed: WHAT", and powers off.
  * With "stay" it prints "staying" when all passed, and sleeps until the kernel is ended from
@@ -11,61 +12,14 @@
  * prints a line: slice, 1, the ticks of the time stamp counter, those of a chain before and behind,
  * and 0 (`slice_cycles` in processor.rs).
  *
+ * With "suite" it mounts what the suite's benchmarks need, and becomes the suite's program, which
+ * runs their slices (crates/suite/src/served.rs).
+ *
  * With "record" it runs every load twice, each time as in a slice of bench-uml, the second time
  * between the marks 4 and 5, and all of that between the marks 1 and 2.
  */
-#include "bare.h"
+#include "mixes.h"
 #include "timing.h"
-
-enum {
-	NR_READ = 0, NR_WRITE = 1, NR_OPEN = 2, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16,
-	NR_PAUSE = 34, NR_SOCKET = 41, NR_BIND = 49, NR_CONNECT = 42, NR_GETSOCKNAME = 51,
-	NR_SETSOCKOPT = 54, NR_MOUNT = 165, NR_REBOOT = 169, NR_RECVMMSG = 299, NR_SENDMMSG = 307,
-	NR_MEMFD_CREATE = 319, NR_IO_URING_SETUP = 425, NR_IO_URING_ENTER = 426
-};
-
-static long length(const char *text)
-{
-	long n = 0;
-
-	while (text[n])
-		n++;
-	return n;
-}
-
-static void print(const char *text)
-{
-	call(NR_WRITE, 1, (long)text, length(text), 0, 0, 0);
-}
-
-static void power_off(void)
-{
-	call(NR_REBOOT, 0xfee1dead, 672274793, 0x4321fedc, 0, 0, 0);
-	call(NR_EXIT, 1, 0, 0, 0, 0, 0);
-}
-
-static void fail(const char *what)
-{
-	print("failed: ");
-	print(what);
-	print("\n");
-	power_off();
-	for (;;)
-		;
-}
-
-static void require(int holds, const char *what)
-{
-	if (!holds)
-		fail(what);
-}
-
-static int same(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	return *a == *b;
-}
 
 /* UDP over loopback, BATCH datagrams a system call. */
 enum { BATCH = 512, PAYLOAD = 64 };
@@ -84,15 +38,6 @@ struct message {
 static struct message messages[BATCH];
 static ulong vectors[BATCH][2];
 static ulong payloads[BATCH][PAYLOAD / 8];
-
-static void raise_loopback(long fd)
-{
-	static struct { char name[16]; short flags; char rest[22]; } request = { "lo" };
-
-	require(call(NR_IOCTL, fd, 0x8913, (long)&request, 0, 0, 0) == 0, "reading lo's flags");
-	request.flags |= 1;
-	require(call(NR_IOCTL, fd, 0x8914, (long)&request, 0, 0, 0) == 0, "raising lo");
-}
 
 static void aim_messages(void)
 {
@@ -149,98 +94,37 @@ static void mmsg(long rounds)
 	}
 }
 
-/* io_uring: reads of a file in tmpfs and no-ops by turns, DEPTH a system call. */
-enum { DEPTH = 256, CHUNK = 64 };
+/* io_uring: reads of a file in tmpfs and no-ops by turns, BATCHED a system call. */
+enum { BATCHED = 256, CHUNK = 64 };
 
-struct submission {
-	byte code, flags;
-	short priority;
-	int fd;
-	ulong offset, address;
-	unsigned int length, operation_flags;
-	ulong user_data, rest[3];
-};
-
-struct completion {
-	ulong user_data;
-	int result;
-	unsigned int flags;
-};
-
-static unsigned int parameters[30];
-static ulong chunks[DEPTH][CHUNK / 8];
-
-static byte *ring_at(long fd, ulong offset)
-{
-	long at = call(NR_MMAP, 0, 65536, 3, 1, fd, offset);
-
-	require(at > 0 || at < -4095, "mapping a ring");
-	return (byte *)at;
-}
-
-static long file_of_chunks(void)
-{
-	long fd = call(NR_MEMFD_CREATE, (long)"chunks", 0, 0, 0, 0, 0);
-
-	require(fd >= 0, "memfd_create");
-	for (ulong i = 0; i < DEPTH; i++) {
-		for (int n = 0; n < CHUNK / 8; n++)
-			chunks[0][n] = i * CHUNK + n;
-		require(call(NR_WRITE, fd, (long)chunks[0], CHUNK, 0, 0, 0) == CHUNK, "writing to a memfd");
-	}
-	return fd;
-}
-
-static long chunks_file, ring;
-static byte *requests, *results;
-static struct submission *submissions;
+static ulong chunks[BATCHED][CHUNK / 8];
+static long chunks_file;
 
 static void uring_begin(void)
 {
-	long fd = call(NR_IO_URING_SETUP, DEPTH, (long)parameters, 0, 0, 0, 0);
-	require(fd >= 0, "io_uring_setup");
-	/* struct io_uring_params: sq_off is at word 10, cq_off at word 20 */
-	requests = ring_at(fd, 0);
-	results = ring_at(fd, 0x8000000);
-	submissions = (struct submission *)ring_at(fd, 0x10000000);
-	chunks_file = file_of_chunks();
-	ring = fd;
+	ring_begin();
+	chunks_file = call(NR_MEMFD_CREATE, (long)"chunks", 0, 0, 0, 0, 0);
+	require(chunks_file >= 0, "memfd_create");
+	for (ulong i = 0; i < BATCHED; i++) {
+		for (int n = 0; n < CHUNK / 8; n++)
+			chunks[0][n] = i * CHUNK + n;
+		require(call(NR_WRITE, chunks_file, (long)chunks[0], CHUNK, 0, 0, 0) == CHUNK,
+			"writing to a memfd");
+	}
 }
 
 static void uring(long rounds)
 {
-	volatile unsigned int *tail = (void *)(requests + parameters[11]);
-	unsigned int *array = (void *)(requests + parameters[16]);
-	unsigned int mask = *(unsigned int *)(requests + parameters[12]);
-	volatile unsigned int *head = (void *)(results + parameters[20]);
-	volatile unsigned int *end = (void *)(results + parameters[21]);
-	unsigned int cq_mask = *(unsigned int *)(results + parameters[22]);
-	struct completion *completions = (void *)(results + parameters[25]);
-
 	for (long round = 0; round < rounds; round++) {
-		for (unsigned int i = 0; i < DEPTH; i++) {
-			struct submission *s = &submissions[i];
-			int reads = i % 2;
-
-			s->code = reads ? 22 /* IORING_OP_READ */ : 0 /* IORING_OP_NOP */;
-			s->fd = reads ? chunks_file : -1;
-			s->offset = reads ? i * CHUNK : 0;
-			s->address = reads ? (ulong)chunks[i] : 0;
-			s->length = reads ? CHUNK : 0;
-			s->user_data = i;
-			chunks[i][0] = ~0ul;
-			array[(*tail + i) & mask] = i;
+		for (unsigned int i = 0; i < BATCHED; i += 2) {
+			request(OP_NOP, -1, 0, 0, 0);
+			request(OP_READ, chunks_file, chunks[i + 1], CHUNK, CHUNK)->offset =
+				(i + 1) * CHUNK;
+			chunks[i + 1][0] = ~0ul;
 		}
-		*tail += DEPTH;
-		require(call(NR_IO_URING_ENTER, ring, DEPTH, DEPTH, 1, 0, 0) == DEPTH, "io_uring_enter");
-		require(*end - *head == DEPTH, "the number of completions");
-		for (; *head != *end; *head += 1) {
-			struct completion *c = &completions[*head & cq_mask];
-			int reads = c->user_data % 2;
-
-			require(c->result == (reads ? CHUNK : 0), "a completion's result");
-			require(!reads || chunks[c->user_data][0] == c->user_data * CHUNK, "what was read");
-		}
+		submit();
+		for (unsigned int i = 1; i < BATCHED; i += 2)
+			require(chunks[i][0] == i * CHUNK, "what was read");
 	}
 }
 
@@ -252,24 +136,6 @@ static void tell(const char *file, const char *text)
 	require(fd >= 0, file);
 	require(call(NR_WRITE, fd, (long)text, length(text), 0, 0, 0) == length(text), text);
 	call(NR_CLOSE, fd, 0, 0, 0, 0, 0);
-}
-
-/* "WORD NUMBER", in a place that the next call uses again. */
-static char *sentence(const char *word, ulong number)
-{
-	static char text[64];
-	char digits[20];
-	int n = 0, at = 0;
-
-	for (; word[at]; at++)
-		text[at] = word[at];
-	do
-		digits[n++] = '0' + number % 10;
-	while (number /= 10);
-	while (n)
-		text[at++] = digits[--n];
-	text[at] = 0;
-	return text;
 }
 
 static int contains(const char *text, const char *part)
@@ -294,7 +160,6 @@ static void pktgen_begin(void)
 	raise_loopback(fd);
 	call(NR_CLOSE, fd, 0, 0, 0, 0, 0);
 	call(NR_MOUNT, (long)"proc", (long)"/proc", (long)"proc", 0, 0, 0);
-	tell("/proc/net/pktgen/kpktgend_0", "rem_device_all");
 	tell("/proc/net/pktgen/kpktgend_0", "add_device lo");
 	tell(DEVICE, "delay 0");
 	tell(DEVICE, "pkt_size 60");
@@ -325,20 +190,42 @@ static const struct {
 	void (*run)(long rounds);
 	long slice; /* rounds: LOADS in bench_uml/mod.rs; 0: it sleeps, and is no slice */
 } loads[] = {
-	{ "mmsg", mmsg_begin, mmsg, 4 },
-	{ "uring", uring_begin, uring, 16 },
+	{ "mmsg", mmsg_begin, mmsg, 5 },
+	{ "uring", uring_begin, uring, 48 },
+	{ "files", files_begin, files, 2 },
+	{ "database", database_begin, database, 10 },
+	{ "web", web_begin, web, 3 },
 	{ "pktgen", pktgen_begin, pktgen, 0 },
 };
 
 enum { LOADS = sizeof(loads) / sizeof(loads[0]) };
 
+/* Whether a list with commas has the word. */
+static int listed(const char *list, const char *word)
+{
+	while (*list) {
+		const char *from = word;
+
+		while (*from && *list == *from)
+			list++, from++;
+		if (!*from && (!*list || *list == ','))
+			return 1;
+		while (*list && *list++ != ',')
+			;
+	}
+	return 0;
+}
+
+/* Runs loads: so many rounds of each, or so many slices. */
 static void run(const char *wanted, long rounds)
 {
+	int slices = same(wanted, "slices"), all = slices || same(wanted, "all");
+
 	for (int i = 0; i < LOADS; i++) {
-		if (!same(wanted, loads[i].name) && !same(wanted, "all"))
+		if (!all && !listed(wanted, loads[i].name))
 			continue;
 		loads[i].begin();
-		loads[i].run(rounds);
+		loads[i].run(slices && loads[i].slice ? rounds * loads[i].slice : rounds);
 		print("passed: ");
 		print(loads[i].name);
 		print("\n");
@@ -420,6 +307,31 @@ static void record(void)
 	power_off();
 }
 
+/* Becomes the program of the suite. `arguments`: those of load. */
+static void suite(char **arguments)
+{
+	static const char *const environment[] = { "PATH=/", "TMPDIR=/tmp", 0 };
+	static const char *const file_systems[][2] = {
+		{ "proc", "/proc" }, { "sysfs", "/sys" }, { "devtmpfs", "/dev" }, { "tmpfs", "/tmp" },
+	};
+
+	for (ulong n = 0; n < sizeof(file_systems) / sizeof(file_systems[0]); n++) {
+		const char *const *pair = file_systems[n];
+
+		require(call(NR_MOUNT, (long)pair[0], (long)pair[1], (long)pair[0], 0, 0, 0) == 0, pair[1]);
+	}
+	call(NR_MKDIR, (long)"/dev/pts", 0755, 0, 0, 0, 0);
+	require(call(NR_MOUNT, (long)"devpts", (long)"/dev/pts", (long)"devpts", 0, 0, 0) == 0,
+		"/dev/pts");
+	raise_loopback(call(NR_SOCKET, 2, 2, 0, 0, 0, 0));
+	arguments[0] = "/kernlane-bench";
+	arguments[1] = "--served";
+	/* The kernel adds words of its own command line. */
+	arguments[2] = 0;
+	call(NR_EXECVE, (long)arguments[0], (long)arguments, (long)environment, 0, 0, 0);
+	fail("/kernlane-bench cannot be started");
+}
+
 void start(ulong *stack)
 {
 	char **arguments = (char **)(stack + 1);
@@ -428,6 +340,8 @@ void start(ulong *stack)
 		serve();
 	if (stack[0] >= 2 && same(arguments[1], "record"))
 		record();
+	if (stack[0] >= 2 && same(arguments[1], "suite"))
+		suite(arguments);
 	require(stack[0] >= 3, "load WORD ROUNDS");
 	run(arguments[1], number(arguments[2]));
 	if (stack[0] >= 4 && same(arguments[3], "stay")) {

@@ -14,9 +14,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LOAD: &str = include_str!("load.c");
-pub(crate) const LOADS: [&str; 3] = ["mmsg", "uring", "pktgen"];
+const HEADERS: [(&str, &str); 3] = [
+    ("init.h", include_str!("init.h")),
+    ("ring.h", include_str!("ring.h")),
+    ("mixes.h", include_str!("mixes.h")),
+];
+pub(crate) const LOADS: [&str; 6] = ["mmsg", "uring", "files", "database", "web", "pktgen"];
+/// The memory of a kernel that runs loads.
+pub(crate) const MEMORY: &str = "mem=128M";
+/// The directories of the root file system in which something is mounted.
+pub(crate) const MOUNT_POINTS: [&str; 4] = ["proc", "sys", "dev", "tmp"];
 /// Datagrams, or packets, in each round of a load, and requests in a round of io_uring: BATCH and
-/// DEPTH in `load.c`.
+/// BATCHED in `load.c`.
 pub(crate) const DATAGRAMS: u64 = 512;
 pub(crate) const REQUESTS: u64 = 256;
 /// Only a kernel that hangs takes this long.
@@ -42,13 +51,13 @@ pub(crate) struct UmlGuest {
 
 impl UmlGuest {
     pub(crate) fn new(scratch: &Path) -> Result<UmlGuest> {
-        use std::os::unix::fs::PermissionsExt;
         let root = scratch.join("root");
-        fs::create_dir_all(root.join("proc"))?;
-        let program = root.join("load");
-        fs::write(&program, load()?)?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-        Ok(UmlGuest { root })
+        for directory in MOUNT_POINTS {
+            fs::create_dir_all(root.join(directory))?;
+        }
+        let guest = UmlGuest { root };
+        guest.add_program("load", &load()?)?;
+        Ok(guest)
     }
 
     /// Boots a kernel with these arguments for its load.
@@ -68,9 +77,26 @@ impl UmlGuest {
             .with_context(|| format!("{} cannot be run", kernel.display()))
     }
 
+    /// Adds a program to the root file system.
+    pub(crate) fn add_program(&self, name: &str, program: &[u8]) -> Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.root.join(name);
+        fs::write(&path, program).with_context(|| path.display().to_string())?;
+        Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?)
+    }
+
+    /// Boots a kernel that runs slices of the suite's benchmarks when it is told to. The root file
+    /// system has the suite's program as `kernlane-bench`. `parameters`: more words for the kernel.
+    pub(crate) fn serve_suite(&self, kernel: &Path, parameters: &[String]) -> Result<UmlServer> {
+        let mut command = Command::new(kernel);
+        command.args(parameters).args(words("mem=512M", "con0=fd:0,fd:1", &self.root, &["suite"]));
+        command.env(TUNABLES.0, TUNABLES.1);
+        UmlServer::new(command).with_context(|| format!("{} cannot be run", kernel.display()))
+    }
+
     fn command(&self, kernel: &Path, console: &str, load: &[&str]) -> Command {
         let mut command = Command::new(kernel);
-        command.args(words(console, &self.root, load)).env(TUNABLES.0, TUNABLES.1);
+        command.args(words(MEMORY, console, &self.root, load)).env(TUNABLES.0, TUNABLES.1);
         command
     }
 }
@@ -81,13 +107,13 @@ pub(crate) const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq
 
 /// The program that runs the loads.
 pub(crate) fn load() -> Result<Vec<u8>> {
-    bare::compile("load", LOAD)
+    bare::compile_with("load", LOAD, &HEADERS)
 }
 
 /// The command line of a kernel whose root file system is the directory `root`.
-pub(crate) fn words(console: &str, root: &Path, load: &[&str]) -> Vec<String> {
+pub(crate) fn words(memory: &str, console: &str, root: &Path, load: &[&str]) -> Vec<String> {
     let rootflags = format!("rootflags={}", root.display());
-    let words = ["mem=128M", "con=none", console, "ssl=none", "root=/dev/root", "rw"];
+    let words = [memory, "con=none", console, "ssl=none", "root=/dev/root", "rw"];
     let words =
         words.into_iter().chain(["rootfstype=hostfs", "init=/load", rootflags.as_str(), "--"]);
     words.chain(load.iter().copied()).map(str::to_owned).collect()

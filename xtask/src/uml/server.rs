@@ -35,6 +35,11 @@ impl UmlServer {
         Ok(UmlServer { child, input, output, unread: Vec::new(), said: VecDeque::new() })
     }
 
+    /// The kernel's first process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Writes to the kernel's console.
     ///
     /// # Errors

@@ -1,0 +1,263 @@
+//! `cargo xtask slowdown-test`: whether the suite finds a system call that became 2 % slower, and
+//! nothing else.
+//!
+//! Four kernels for User Mode Linux are alive at once: the demo kernel twice, and twice a kernel
+//! whose umask(2) adds numbers for nothing (`slower-umask.patch`): no time, and 2 % of the time of
+//! `call/umask`. In each start the kernels run slices of the suite's benchmarks in random order, on
+//! one CPU. A start gives one value for each kernel and benchmark, the median of its slices.
+//!
+//! ```text
+//! kernels → calibrated → served: slices → results → `kernlane bench --compare` → judged
+//! ```
+//!
+//! Results are kept in a directory. The command goes on where it was ended.
+
+mod benchmarks;
+mod calibration;
+mod judged;
+mod served;
+
+use crate::kept::Kept;
+use crate::kernel::{self, Compiler};
+use crate::processor::{self, Processor};
+use anyhow::{Context, Result, bail};
+use calibration::Calibration;
+use judged::Verdicts;
+use serde::{Deserialize, Serialize};
+use served::{SuiteServer, TestKernel};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use suite::random::Random;
+use suite::served::ServedRounds;
+use suite::statistics::{Estimate, median};
+use suite::{Disturbances, Usage};
+
+/// Where results are kept if nothing else is said.
+const DIRECTORY: &str = "target/slowdown-test";
+/// Where the tables are kept, in a checkout.
+const KEPT: &str = "bench/slowdown.txt";
+const MINUTES: f64 = 10.0;
+/// The benchmark whose system call is slowed, and by how much.
+const SLOWED: &str = "call/umask";
+const SHARE: f64 = 0.02;
+/// The slices of a start, and those before them that do not count.
+const SLICES: usize = 12;
+const WARM: usize = 1;
+/// Nanoseconds of a slice.
+const SLICE: f64 = 1e6;
+/// Each figure has at least this number of starts, and at most this half-width.
+const LEAST: usize = 12;
+const INTERVAL_TARGET: f64 = 0.003;
+const PATCH: &str = include_str!("slower-umask.patch");
+/// The kernels: the demo kernel twice, and the patched one with and without additions.
+const ORIGINAL: &str = "original";
+const AGAIN: &str = "original again";
+const PATCHED: &str = "patched";
+const SLOWER: &str = "slowed";
+
+/// What was typed: the directory, and the minutes.
+fn parse(words: &[&str]) -> Result<(PathBuf, f64)> {
+    let (mut directory, mut minutes) = (PathBuf::from(DIRECTORY), MINUTES);
+    let mut words = words.iter();
+    while let Some(&word) = words.next() {
+        match word {
+            "--minutes" => {
+                let number = words.next().and_then(|minutes| minutes.parse().ok());
+                let number = number.filter(|minutes: &f64| *minutes >= 0.0);
+                minutes = number.context("--minutes needs a number")?;
+            }
+            _ if word.starts_with('-') => bail!("slowdown-test has no option {word}"),
+            _ => directory = word.into(),
+        }
+    }
+    Ok((directory, minutes))
+}
+
+/// What was measured.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Measured {
+    calibration: Option<Calibration>,
+    /// By benchmark: operations in a slice.
+    operations: BTreeMap<String, u64>,
+    /// By kernel and benchmark: core cycles of an operation, for each start.
+    cycles: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
+    /// Benchmarks that cannot run, and why.
+    not_run: BTreeMap<String, String>,
+    /// Slices that gave nothing, because the frequency changed in them, and all slices.
+    disturbed: u64,
+    slices: u64,
+    /// How long was measured.
+    seconds: f64,
+    /// Core cycles in a nanosecond, at the beginning.
+    gigahertz: f64,
+    /// Of the last run of the command.
+    disturbances: Disturbances,
+}
+
+impl Measured {
+    fn starts(&self) -> usize {
+        self.cycles.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Whether a figure needs more starts.
+    fn lacks(&self) -> bool {
+        let narrow = |cycles: &Vec<f64>| {
+            let half = Estimate::of(cycles).map(|estimate| estimate.half_width());
+            cycles.len() >= LEAST && half.is_some_and(|half| half <= INTERVAL_TARGET)
+        };
+        self.starts() < LEAST || !self.cycles.values().flat_map(BTreeMap::values).all(narrow)
+    }
+
+    /// What a kernel's benchmarks took, as the suite writes it.
+    fn rounds(&self, kernel: &str) -> BTreeMap<String, ServedRounds> {
+        let of = |(name, cycles): (&String, &Vec<f64>)| {
+            let rounds = cycles.iter().map(|cycles| cycles / self.gigahertz).collect();
+            let operations = self.operations.get(name).copied().unwrap_or(0);
+            (name.clone(), ServedRounds { operations, rounds })
+        };
+        self.cycles.get(kernel).into_iter().flatten().map(of).collect()
+    }
+}
+
+/// Measures and judges. `words`: see [`parse`].
+pub(crate) fn slowdown_test(words: &[&str]) -> Result<()> {
+    let (directory, minutes) = parse(words)?;
+    let here = Processor::here()?;
+    let kernlane = crate::kernlane()?;
+    let original = kernel::tree(Compiler::GccUserMode)?.join("vmlinux");
+    let patched = kernel::patched(Compiler::GccUserMode, "slower-umask", PATCH)?.join("vmlinux");
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("making {}", directory.display()))?;
+    let directory = directory.canonicalize()?;
+    let guest = served::guest(&directory)?;
+    let build_ids = [&original, &patched]
+        .map(|program| image::vmlinux::read(program).map(|image| format!("{:?}", image.build_id)));
+    let [before, after] = build_ids;
+    let made_for = format!("{} {} {here:?}", before?, after?);
+    let mut kept = Kept::<Measured>::open(directory.join("measured.json"), &made_for)?;
+    let cpu = processor::last_cpu()?;
+    processor::pin(cpu)?;
+    let calibration = match kept.results.calibration {
+        Some(calibration) => calibration,
+        None => {
+            let calibration = Calibration::measure(&patched, &guest)?;
+            kept.results.calibration = Some(calibration);
+            kept.results.gigahertz = processor::hertz() / 1e9;
+            kept.save()?;
+            calibration
+        }
+    };
+    let kernel = |name, program: &Path, parameters| TestKernel {
+        name,
+        program: program.to_owned(),
+        parameters,
+    };
+    let kernels = [
+        kernel(ORIGINAL, &original, Vec::new()),
+        kernel(AGAIN, &original, Vec::new()),
+        kernel(PATCHED, &patched, vec![calibration::parameter(0)]),
+        kernel(SLOWER, &patched, vec![calibration::parameter(calibration.additions)]),
+    ];
+    let (begun, usage) = (Instant::now(), Usage::now(Some(cpu)));
+    let spent = kept.results.seconds;
+    let budget = Duration::from_secs_f64(60.0 * minutes);
+    let mut random = Random::new(spent.to_bits());
+    while begun.elapsed() < budget && kept.results.lacks() {
+        start(&kernels, &guest, &mut random, &mut kept.results)?;
+        kept.results.seconds = spent + begun.elapsed().as_secs_f64();
+        if let (Some(before), Some(after)) = (usage, Usage::now(Some(cpu))) {
+            kept.results.disturbances = after.since(before);
+        }
+        kept.save()?;
+        eprintln!("{} starts, {:.0} s", kept.results.starts(), kept.results.seconds);
+    }
+    let verdicts = Verdicts::compare(&kernlane, &directory, &kept.results)?;
+    let text = verdicts.text(&kept.results, &here);
+    if Path::new(KEPT).parent().is_some_and(Path::is_dir) {
+        host::output::write(Path::new(KEPT), text.as_bytes())?;
+    }
+    print!("{text}");
+    verdicts.judge()
+}
+
+/// Boots all kernels, runs slices of all benchmarks in random order, and adds each median.
+fn start(
+    kernels: &[TestKernel],
+    guest: &crate::uml::UmlGuest,
+    random: &mut Random,
+    measured: &mut Measured,
+) -> Result<()> {
+    let mut servers = SuiteServer::start_all(kernels, guest)?;
+    let mut prepared = Vec::new();
+    for name in benchmarks::chosen() {
+        if measured.not_run.contains_key(name) {
+            continue;
+        }
+        match servers.iter_mut().map(|server| server.prepare(name)).collect::<Result<Vec<_>>>()? {
+            answers if answers.iter().all(Result::is_ok) => prepared.push(name),
+            answers => {
+                let why = answers.into_iter().find_map(Result::err).unwrap_or_default();
+                measured.not_run.insert(name.to_owned(), why);
+            }
+        }
+    }
+    for &name in &prepared {
+        if !measured.operations.contains_key(name) {
+            let ticks = (SLICE * processor::ticks_per_nanosecond()) as u64;
+            let operations = servers[0].calibrate(name, ticks)?;
+            measured.operations.insert(name.to_owned(), operations);
+        }
+    }
+    let mut order: Vec<(usize, usize)> =
+        (0..servers.len()).flat_map(|at| (0..prepared.len()).map(move |n| (at, n))).collect();
+    let mut values = vec![vec![Vec::new(); prepared.len()]; servers.len()];
+    for round in 0..WARM + SLICES {
+        random.shuffle(&mut order);
+        for &(at, n) in &order {
+            let cycles = servers[at].slice(prepared[n], measured.operations[prepared[n]])?;
+            if round >= WARM {
+                measured.slices += 1;
+                measured.disturbed += u64::from(cycles.is_none());
+                values[at][n].extend(cycles);
+            }
+        }
+    }
+    for (kernel, values) in kernels.iter().zip(values) {
+        let of_kernel = measured.cycles.entry(kernel.name.to_owned()).or_default();
+        for (name, mut cycles) in prepared.iter().zip(values) {
+            // Without half of its slices, a start says too little.
+            if cycles.len() > SLICES / 2 {
+                of_kernel.entry((*name).to_owned()).or_default().push(median(&mut cycles));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_options() {
+        assert_eq!(parse(&["here", "--minutes", "2.5"]).unwrap(), ("here".into(), 2.5));
+        for words in [&["--minutes"][..], &["--minutes", "-1"], &["--colour"]] {
+            assert!(parse(words).unwrap_err().to_string().contains(words[0]));
+        }
+    }
+
+    #[test]
+    fn starts_go_on_until_all_intervals_are_narrow() {
+        let mut measured = Measured { gigahertz: 4.0, ..Measured::default() };
+        assert!(measured.lacks());
+        let cycles = BTreeMap::from([(SLOWED.to_owned(), vec![400.0; LEAST])]);
+        measured.cycles.insert(ORIGINAL.to_owned(), cycles.clone());
+        assert!(!measured.lacks());
+        assert_eq!(measured.rounds(ORIGINAL)[SLOWED].rounds, vec![100.0; LEAST]);
+        measured.cycles.insert(AGAIN.to_owned(), cycles);
+        let again = measured.cycles.get_mut(AGAIN).unwrap().get_mut(SLOWED).unwrap();
+        again.iter_mut().step_by(2).for_each(|cycles| *cycles = 410.0);
+        assert!(measured.lacks());
+    }
+}
