@@ -352,8 +352,6 @@ fn wrong_code_is_found() {
     );
 }
 
-/// The byte behind g's return differs from the old kernel. This is wrong if the int3 there belonged
-/// to g. It is right if the int3 was the linker's padding behind g.
 /// g has no return of its own, but a fault in it continues at one. So the code behind a call of g
 /// runs.
 #[test]
@@ -366,6 +364,8 @@ fn a_function_returns_if_a_fault_in_it_leads_to_a_return() {
     assert_eq!(kinds_between(&old, &new, &map()), ["successors"]);
 }
 
+/// The byte behind g's return differs from the old kernel. This is wrong if the int3 there belonged
+/// to g. It is right if the int3 was the linker's padding behind g.
 #[test]
 fn an_int3_behind_a_return_must_stay_if_it_belongs_to_the_function() {
     let kinds = |size_of_g| {
