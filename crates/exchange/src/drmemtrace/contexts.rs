@@ -234,9 +234,8 @@ impl Contexts {
         let mut tracker = ContextTracker { entries: Rc::new(entries), ..Default::default() };
         let (mut returns, mut at_start) = (Vec::new(), None);
         executions(recording, cut.clone(), |from, next, thread, inside| {
-            match (from, thread) {
-                (None, Some(thread)) => tracker.thread = thread,
-                _ => {}
+            if let (None, Some(thread)) = (from, thread) {
+                tracker.thread = thread;
             }
             let arrival = tracker.arrive(from, next);
             note(&arrival, next, &mut returns);
