@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const MACHINES: [&str; 2] = ["golden-cove", "zen4"];
 /// How many instructions of a recording are simulated, from its middle. All of all recordings under
 /// all layouts would take hours.
-const INSTRUCTIONS: u64 = 60_000_000;
+const INSTRUCTIONS: u64 = 30_000_000;
 
 /// The algorithms that are compared: all that use counts, and a random order.
 fn algorithms() -> impl Iterator<Item = Algorithm> {

@@ -18,7 +18,7 @@ use replay::per_operation::{OperationCost, per_operation};
 use std::path::{Path, PathBuf};
 use suite::benchmark::Benchmark;
 
-const MACHINE: &str = "server-32k";
+const MACHINE: &str = "zen4";
 
 /// Makes the tables in `directory`.
 pub(crate) fn speer(directory: &Path) -> Result<()> {
