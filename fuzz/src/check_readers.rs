@@ -72,7 +72,7 @@ impl<'a> CheckedProgram<'a> {
         map: &Placement,
     ) -> Option<impl Fn() -> String> {
         let findings = check::check(&self.0, &new.0, map).expect("the checker compares them");
-        (!findings.equal()).then(|| move || findings.text(&self.0.kernel, &new.0.kernel, 3))
+        (!findings.equal()).then_some(move || findings.text(&self.0.kernel, &new.0.kernel, 3))
     }
 }
 
