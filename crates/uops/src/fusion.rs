@@ -13,8 +13,8 @@ use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind, Register};
 pub(crate) enum Fusion {
     Intel,
     Amd,
-    /// Also of a move between registers and a computation that changes its result. Measured on a Zen
-    /// 5 by `cargo xtask judge-processor`, `throughput/move-and-add`.
+    /// Also of a move between registers and a computation that changes its result. Measured on a
+    /// Zen 5 by `cargo xtask judge-processor`, `throughput/move-and-add`.
     AmdMoves,
     /// No pair becomes one uop.
     Never,

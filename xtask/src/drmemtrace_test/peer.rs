@@ -40,10 +40,9 @@ impl Launcher {
             .output()
             .with_context(|| format!("{}: DynamoRIO cannot be run", self.0.display()))?;
         let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let end = &said[said.floor_char_boundary(said.len().saturating_sub(2000))..];
+        let end = String::from_utf8_lossy(&said[said.len().saturating_sub(2000)..]);
         ensure!(output.status.success(), "DynamoRIO's {tool}: {}\n{end}", output.status);
-        Ok(said)
+        Ok(String::from_utf8_lossy(&said).into_owned())
     }
 
     /// The number of violations that the invariant checker finds. The first ones are printed.

@@ -3,8 +3,8 @@
  *
  *   judged record         all points between the marks 1 and 2, each once to warm and once between
  *                         the marks 4 and 5
- *   judged POINT SLICES   one point on the processor; for each slice a line with how often the point
- *                         ran, its ticks of the time stamp counter, the ticks of a chain of
+ *   judged POINT SLICES   one point on the processor; for each slice a line with how often the
+ *                         point ran, its ticks of the time stamp counter, the ticks of a chain of
  *                         dependent additions before and behind it, and how often the kernel took
  *                         the processor away
  *   judged check          all points once, without time

@@ -87,8 +87,8 @@ const TICK: f64 = 0.004;
 /// 95 % of a normal distribution lie within so many standard deviations.
 const NORMAL_95: f64 = 1.96;
 
-/// The seconds that the ticks of a run say of the kernel. A run that is shorter than a tick, and was
-/// met by one, stands for a whole one: others of its kind were not met.
+/// The seconds that the ticks of a run say of the kernel. A run that is shorter than a tick, and
+/// was met by one, stands for a whole one: others of its kind were not met.
 fn kernel_seconds(run: &ProgramRun) -> f64 {
     let [user, kernel] = run.seconds;
     if kernel > 0.0 && user + kernel < TICK { TICK } else { kernel }

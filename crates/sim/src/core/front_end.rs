@@ -46,8 +46,8 @@ struct UopCache {
 }
 
 impl UopCache {
-    /// Whether the entries of a line are there. They are from now on. `start`: where control arrived
-    /// in the line, below 64.
+    /// Whether the entries of a line are there. They are from now on. `start`: where control
+    /// arrived in the line, below 64.
     fn has(&mut self, line: LineId, start: u32, entries: std::ops::Range<u32>) -> bool {
         let line_bits = if self.by_start { SHORT_LINE_BITS } else { LINE_BITS };
         let start = if self.by_start { start << SHORT_LINE_BITS } else { 0 };

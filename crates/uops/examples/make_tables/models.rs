@@ -112,10 +112,10 @@ const TWO_CYCLES_ZEN5: [&str; 38] = [
     "Cmpp", "Cmps", "Maxp", "Maxs", "Minp", "Mins", "Blendp",
 ];
 
-/// As on Zen 4: `movq %rax, %xmm0` and back take 9 cycles (`latency/to-vector-and-back`), a load and
-/// `movq` or `pmovmskb` 9 (`latency/load-vector`), `cvtsi2sd` and `cvttsd2si` 13
-/// (`latency/to-double-and-back`), of which the first has the way of `movq`. Divisions take 10 to 16
-/// cycles (`latency/div`, `latency/div-long`), and 7 to 9 when they are independent: those of a
+/// As on Zen 4: `movq %rax, %xmm0` and back take 9 cycles (`latency/to-vector-and-back`), a load
+/// and `movq` or `pmovmskb` 9 (`latency/load-vector`), `cvtsi2sd` and `cvttsd2si` 13
+/// (`latency/to-double-and-back`), of which the first has the way of `movq`. Divisions take 10 to
+/// 16 cycles (`latency/div`, `latency/div-long`), and 7 to 9 when they are independent: those of a
 /// value in between stand here.
 const MEASURED_ZEN5: [Measured; 12] = [
     Measured {
