@@ -90,8 +90,8 @@ fn a_clock_that_jumps_is_named() {
     }
 }
 
-/// The clock jumps after so many times that it was asked: ten times at the beginning, as often
-/// 50 ms later, and then by the rounds.
+/// The clock jumps after this number of reads: ten at the beginning, ten 50 ms later, and then those
+/// of the rounds.
 const READS: usize = 25;
 /// The listener's number in the child.
 const LISTENER: i32 = 100;
@@ -119,8 +119,8 @@ fn ask_for_the_clock() -> std::io::Result<()> {
     if listener < 0 || copy < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Answers what the clock says, later by so many seconds after it was asked `READS` times, until
-/// the child and its children end. Gives how often it was asked.
+/// Answers reads of the clock until the child and its children end. After `READS` reads the answer
+/// is later by `seconds`. Gives the number of reads.
 fn answer(child: u32, seconds: i64) -> usize {
     // SAFETY: the calls touch no memory, and each gives a new descriptor.
     let listener = unsafe {

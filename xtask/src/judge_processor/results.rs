@@ -84,7 +84,7 @@ impl Native {
 
 /// Seconds between two ticks of a kernel of 250 Hz, as distributions configure it.
 const TICK: f64 = 0.004;
-/// 95 % of a normal distribution lie within so many standard deviations.
+/// 95 % of a normal distribution lie within this number of standard deviations.
 const NORMAL_95: f64 = 1.96;
 
 /// The seconds that the ticks of a run say of the kernel. A run that is shorter than a tick, and

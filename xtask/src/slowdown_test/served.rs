@@ -51,7 +51,7 @@ impl SuiteServer {
         })
     }
 
-    /// How many operations of a benchmark take so many ticks.
+    /// The number of operations of a benchmark that take this number of ticks.
     pub(super) fn calibrate(&mut self, benchmark: &str, ticks: u64) -> Result<u64> {
         let said = self.ask(benchmark, &format!("calibrate {ticks}"))?;
         self.number(benchmark, &said, "times ")

@@ -34,7 +34,7 @@ static byte pattern(ulong at)
 	return at * 31 + (at >> 8) * 7 + 1;
 }
 
-/* Makes a file of so many bytes. */
+/* Makes a file of this number of bytes. */
 static void make_file(const char *path, ulong size)
 {
 	static byte bytes[32768];
