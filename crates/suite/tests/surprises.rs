@@ -90,8 +90,8 @@ fn a_clock_that_jumps_is_named() {
     }
 }
 
-/// The clock jumps after this number of reads: ten at the beginning, ten 50 ms later, and then those
-/// of the rounds.
+/// The clock jumps after this number of reads: ten at the beginning, ten 50 ms later, and then
+/// those of the rounds.
 const READS: usize = 25;
 /// The listener's number in the child.
 const LISTENER: i32 = 100;
