@@ -1,4 +1,4 @@
-//! Kernels that run the suite's benchmarks in slices, when they are told to.
+//! Kernels that run slices of the suite's benchmarks on request.
 //!
 //! Input: kernels with their parameters. Output: core cycles of an operation. The suite's program
 //! in each kernel times its slices itself (`crates/suite/src/served.rs`); chains before and behind
@@ -57,7 +57,7 @@ impl SuiteServer {
         self.number(benchmark, &said, "times ")
     }
 
-    /// The core cycles of an operation, by a slice of so many; `None`: the slice was disturbed.
+    /// The core cycles of an operation in a slice; `None`: the slice was disturbed.
     pub(super) fn slice(&mut self, benchmark: &str, operations: u64) -> Result<Option<f64>> {
         let before = chain_ticks();
         let said = self.ask(benchmark, &format!("slice {operations}"))?;

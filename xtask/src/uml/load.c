@@ -2,7 +2,7 @@
  * The load of a kernel for User Mode Linux: few system calls with much work behind each. Its
  * system calls go through ptrace(2), which would hide the kernel's own code. Runs as init: load
  * WORDS ROUNDS [stay], with WORDS all, or names of loads with commas between them; load slices
- * NUMBER [stay], which runs so many slices of each load; or load serve.
+ * NUMBER [stay], which runs NUMBER slices of each load; or load serve.
  *
  * Compares everything that comes back. Prints "passed: WORD" or "failed: WHAT", and powers off.
  * With "stay" it prints "staying" when all passed, and sleeps until the kernel is ended from
@@ -216,7 +216,7 @@ static int listed(const char *list, const char *word)
 	return 0;
 }
 
-/* Runs loads: so many rounds of each, or so many slices. */
+/* Runs loads: a number of rounds, or of slices, of each. */
 static void run(const char *wanted, long rounds)
 {
 	int slices = same(wanted, "slices"), all = slices || same(wanted, "all");
