@@ -140,8 +140,20 @@ fn forget(directory: &Path) -> Result<()> {
     std::fs::remove_file(&path).with_context(|| path.display().to_string())
 }
 
-/// Makes this process the only one that works on a run, until the file is closed.
-fn lock(directory: &Path) -> Result<File> {
+/// The right of one process to work on a run. It ends when this is dropped.
+struct RunLock(File);
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: another thread may have forked, and until its child
+        // calls exec, the child holds the lock too.
+        // SAFETY: the descriptor is open, and the call touches no memory.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Makes this process the only one that works on a run.
+fn lock(directory: &Path) -> Result<RunLock> {
     let named = || directory.display().to_string();
     let file = File::open(directory).with_context(named)?;
     // SAFETY: the descriptor is open, and the call touches no memory.
@@ -154,7 +166,7 @@ fn lock(directory: &Path) -> Result<File> {
             named()
         );
     }
-    Ok(file)
+    Ok(RunLock(file))
 }
 
 /// One boot of a run.
