@@ -10,8 +10,10 @@ use std::collections::{HashMap, HashSet};
 /// How an instruction refers to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReferenceKind {
-    /// A direct jump or call.
-    Branch,
+    /// A direct jump.
+    Jump,
+    /// A direct call.
+    Call,
     /// A RIP-relative operand.
     RipRelative,
     /// An absolute displacement or immediate.

@@ -96,12 +96,18 @@ impl FunctionExtents {
 impl ReferenceCheck<'_, '_, '_> {
     fn reference(&self, r: &InstructionReference, findings: &mut Findings) {
         let landing = match r.refers {
-            ReferenceKind::Branch if self.control_lands(r.old, r.new) => Landing::Exact,
+            ReferenceKind::Jump if self.control_lands(r.old, r.new) => Landing::Exact,
+            // An entry is one address: the kernel's tables (ftrace, static calls) name it. No
+            // no-ops may lie in between, and a call is no reference beside a thing.
+            ReferenceKind::Call => match self.correspondence.lands(r.old, r.new) {
+                Landing::Exact => Landing::Exact,
+                _ => Landing::No,
+            },
             _ => self.correspondence.lands(r.old, r.new),
         };
         let kind = match (r.refers, landing) {
             (_, Landing::Biased) => "references beside a thing",
-            (ReferenceKind::Branch, _) => "targets of branches",
+            (ReferenceKind::Jump | ReferenceKind::Call, _) => "targets of branches",
             (ReferenceKind::RipRelative, _) => "RIP-relative operands",
             (ReferenceKind::Absolute, _) => "absolute operands",
         };
