@@ -36,7 +36,8 @@ impl Guest {
     /// QEMU is not installed, or `log` cannot be written.
     pub(super) fn start(qemu: &mut Command, log: &Path) -> Result<Guest> {
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "1024"]);
-        qemu.args(["-nodefaults", "-display", "none", "-serial", "stdio"]);
+        // GRUB does not get on in a BIOS without a display adapter.
+        qemu.args(["-nodefaults", "-vga", "std", "-display", "none", "-serial", "stdio"]);
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = interrupt::spawn(qemu).context("QEMU cannot be started")?;
         let input = program.take_stdin().context("QEMU has no standard input")?;
