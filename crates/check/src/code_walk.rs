@@ -10,10 +10,8 @@ use std::collections::{HashMap, HashSet};
 /// How an instruction refers to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReferenceKind {
-    /// A direct jump.
-    Jump,
-    /// A direct call.
-    Call,
+    /// A direct jump or call.
+    Branch,
     /// A RIP-relative operand.
     RipRelative,
     /// An absolute displacement or immediate.

@@ -100,7 +100,7 @@ fn compare_branch(
     }
     // An inverted branch jumps to the block that it used to fall through to.
     walk.references.push(InstructionReference {
-        refers: if a.is_call_near() { ReferenceKind::Call } else { ReferenceKind::Jump },
+        refers: ReferenceKind::Branch,
         at_old: a.ip(),
         at_new: b.ip(),
         old: if inverted { a.next_ip() } else { a.near_branch_target() },

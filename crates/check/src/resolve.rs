@@ -96,24 +96,31 @@ impl FunctionExtents {
 impl ReferenceCheck<'_, '_, '_> {
     fn reference(&self, r: &InstructionReference, findings: &mut Findings) {
         let landing = match r.refers {
-            ReferenceKind::Jump if self.control_lands(r.old, r.new) => Landing::Exact,
-            // An entry is one address: the kernel's tables (ftrace, static calls) name it. No
-            // no-ops may lie in between, and a call is no reference beside a thing.
-            ReferenceKind::Call => match self.correspondence.lands(r.old, r.new) {
-                Landing::Exact => Landing::Exact,
-                _ => Landing::No,
-            },
+            ReferenceKind::Branch => self.branch_lands(r.old, r.new),
             _ => self.correspondence.lands(r.old, r.new),
         };
         let kind = match (r.refers, landing) {
             (_, Landing::Biased) => "references beside a thing",
-            (ReferenceKind::Jump | ReferenceKind::Call, _) => "targets of branches",
+            (ReferenceKind::Branch, _) => "targets of branches",
             (ReferenceKind::RipRelative, _) => "RIP-relative operands",
             (ReferenceKind::Absolute, _) => "absolute operands",
         };
         findings.expect(landing != Landing::No, kind, r.at_old, r.at_new, || {
             self.wrong_target(r.old, r.new)
         });
+    }
+
+    /// How well the target `new` of a branch corresponds to `old`. A branch to paired code goes to
+    /// that code itself, as in the old kernel: the kernel's tables (ftrace, static calls) name
+    /// entries, not the no-ops in front of them.
+    fn branch_lands(&self, old: u64, new: u64) -> Landing {
+        let c = self.correspondence;
+        match c.lands(old, new) {
+            Landing::Exact => Landing::Exact,
+            _ if c.pair_at(old).is_some() => Landing::No,
+            _ if self.control_lands(old, new) => Landing::Exact,
+            beside => beside,
+        }
     }
 
     fn wrong_target(&self, old: u64, new: u64) -> String {

@@ -296,20 +296,23 @@ fn only_a_map_drops_call_padding() {
     assert!(!kinds_between(&padded(), &elsewhere, &dropped).is_empty());
 }
 
-/// Control that arrives there goes on to the entry, but the kernel's tables name the entry.
+/// Control that arrives there goes on to the code, but the kernel's tables name the entry.
 #[test]
-fn a_call_of_the_no_ops_in_front_of_an_entry_is_found() {
+fn a_branch_to_the_no_ops_in_front_of_its_target_is_found() {
     // f calls h, not g.
     let mut before = old();
     before.text[0x06] = 0x16;
-    let after_calling = |address: u8| {
+    let after = |called: u8, jumped: u8| {
         let mut kernel = new();
         kernel.text[0x1e..0x20].fill(0x90);
-        kernel.text[0x41] = address.wrapping_sub(0x45);
+        kernel.text[0x3e..0x40].fill(0x90);
+        kernel.text[0x41] = called.wrapping_sub(0x45);
+        kernel.text[0x14] = jumped.wrapping_sub(0x15);
         kinds_between(&before, &kernel, &map())
     };
-    assert_eq!(after_calling(0x20), [""; 0]);
-    assert_eq!(after_calling(0x1e), ["targets of branches"]);
+    assert_eq!(after(0x20, 0x40), [""; 0]);
+    assert_eq!(after(0x1e, 0x40), ["targets of branches"]);
+    assert_eq!(after(0x20, 0x3e), ["targets of branches"]);
 }
 
 #[test]
