@@ -28,6 +28,9 @@ const SECTIONS: [(&str, u64); 7] = [
 /// The number of `__jump_table` among them.
 const KEYS: usize = 3;
 
+/// The no-ops at the places of static keys that are off.
+const KEY_NO_OPS: [&[u8]; 2] = [&[0x66, 0x90], &[0x0f, 0x1f, 0x44, 0, 0]];
+
 const LE: LittleEndian = LittleEndian;
 
 /// A linked kernel.
@@ -286,11 +289,17 @@ impl LinkedProgram {
         })
     }
 
-    /// The address that a call directly in front of `end` goes to.
+    /// The address that a call in front of `end` goes to. No-ops of static keys may stand behind
+    /// the call.
     pub fn called_before(&self, end: u64) -> Option<u64> {
         let text = self.section(".text");
-        let call = &text.bytes[(end - text.address).checked_sub(5)? as usize..];
-        (call[0] == 0xe8).then(|| near(end - 1, call, 1))
+        let mut code = &text.bytes[..(end - text.address) as usize];
+        while let Some(rest) = KEY_NO_OPS.iter().find_map(|no_op| code.strip_suffix(*no_op)) {
+            code = rest;
+        }
+        let call = code.last_chunk::<5>()?;
+        let next = text.address + code.len() as u64;
+        (call[0] == 0xe8).then(|| near(next, &call[1..], 0))
     }
 
     /// The entries of the unwinder's table that hold for the first byte of a block.
