@@ -130,9 +130,9 @@ cargo xtask judge-processor [DIRECTORY] [--machine NAME] [--minutes N] [--points
                                 resumes, and keeps all in DIRECTORY (target/judge-processor).
                                 --measured: FILE is what --json printed of an earlier run
                                 (bench/judge-processor*.json); nothing is timed here
-cargo xtask fuzz [TARGET]… [--inputs N]
-                                give each target of fuzz/ N inputs (10 000 000) with a fuzzer;
-                                resumes, and keeps a small corpus
+cargo xtask fuzz [TARGET]… [--inputs N] [--jobs N]
+                                give each target of fuzz/ N inputs (10 000 000), with N fuzzers (1)
+                                at the same time; resumes, and keeps a small corpus
 cargo xtask known-case DIRECTORY
                                 test whether `kernlane report --sharing` finds a field that Linux
                                 moved, and whether --what-if is within 10 % of the kernel that has

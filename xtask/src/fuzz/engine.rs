@@ -6,7 +6,7 @@ use kernlane_fuzz::targets::{LONGEST, Target};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
 /// Seconds after which the fuzzer stops, so that the state is written.
@@ -14,6 +14,9 @@ const AT_ONCE: u64 = 60;
 /// Seconds that an input may take by the clock on a busy machine. The harness limits processor time
 /// to one second.
 const TIMEOUT: u64 = 60;
+
+/// Begins the options of LLVM's instrumentation. Of an option given twice, the last one counts.
+const FLAG: &str = "-Cllvm-args=-sanitizer-coverage-";
 
 /// cargo-bolero, and where it works.
 pub(super) struct Engine {
@@ -53,7 +56,14 @@ impl Engine {
         // The sanitizers need another toolchain. What they find is what unsafe code does, and the
         // crates under test have none.
         command.args(["--engine", "libfuzzer", "--rustc-bootstrap", "--sanitizer", "NONE"]);
-        command.arg("--target-dir").arg(self.directory.join("build"));
+        let mut build = "build";
+        if !target.read {
+            // What the code compares, and how deep its stack gets, say nothing of a generator's
+            // choices, and to note them takes more than half of the time.
+            command.env("RUSTFLAGS", format!("{FLAG}trace-compares=0 {FLAG}stack-depth=0"));
+            build = "build-generated";
+        }
+        command.arg("--target-dir").arg(self.directory.join(build));
         command.arg("--corpus-dir").arg(self.corpus(target));
         command.arg("--crashes-dir").arg(self.crashes(target));
         command.args(["--timeout", &format!("{TIMEOUT}s")]);
@@ -121,27 +131,47 @@ impl Session {
         host::output::write(&self.path, &serde_json::to_vec_pretty(&self.state)?)
     }
 
-    /// The largest number of inputs for the target.
+    /// At most so many inputs for the target, by so many fuzzers that share a corpus.
     ///
     /// # Errors
-    /// The target failed on one, or the fuzzer could not be run.
-    pub(super) fn run(&mut self, engine: &Engine, target: &Target, inputs: u64) -> Result<()> {
+    /// The target failed on one, or the fuzzers could not be run.
+    pub(super) fn run(
+        &mut self,
+        engine: &Engine,
+        target: &Target,
+        inputs: u64,
+        jobs: u64,
+    ) -> Result<()> {
         let crashes = engine.crashes(target);
-        let mut command = engine.command(target);
-        command.args(["--runs", &inputs.to_string(), "-T", &format!("{AT_ONCE}s")]);
-        command.arg("--engine-args=-print_final_stats=1");
         let begun = Instant::now();
-        let output = command.stdout(Stdio::inherit()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        fs::write(engine.state(target).with_file_name("log"), &said)?;
-        self.add(&said, begun.elapsed().as_secs_f64());
+        let start = |_| {
+            let mut command = engine.command(target);
+            command.args(["--runs", &inputs.div_ceil(jobs).to_string()]);
+            command.args(["-T", &format!("{AT_ONCE}s"), "--engine-args=-print_final_stats=1"]);
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+        };
+        let fuzzers: Vec<Child> = (0..jobs).map(start).collect::<Result<_, _>>()?;
+        // Each on a thread: one that nobody reads from would wait.
+        let outputs: Vec<Output> = std::thread::scope(|scope| {
+            let wait = |fuzzer: Child| scope.spawn(|| fuzzer.wait_with_output());
+            let waiting: Vec<_> = fuzzers.into_iter().map(wait).collect();
+            let finished = waiting.into_iter().map(|w| w.join().expect("waiting does not panic"));
+            finished.collect::<std::io::Result<_>>()
+        })?;
+        self.state.seconds += begun.elapsed().as_secs_f64();
         self.state.crashes = fs::read_dir(&crashes).map_or(0, Iterator::count);
-        failure_of(&output, &said, &crashes)
+        let mut outcome = Ok(());
+        for output in outputs {
+            let said = String::from_utf8_lossy(&output.stderr);
+            fs::write(engine.state(target).with_file_name("log"), said.as_bytes())?;
+            self.add(&said);
+            outcome = outcome.and(failure_of(&output, &said, &crashes));
+        }
+        outcome
     }
 
-    fn add(&mut self, said: &str, seconds: f64) {
+    fn add(&mut self, said: &str) {
         self.state.inputs += inputs_of(said).unwrap_or(0);
-        self.state.seconds += seconds;
         self.state.edges = self.state.edges.max(edges_of(said).unwrap_or(0));
     }
 }

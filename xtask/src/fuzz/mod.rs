@@ -18,23 +18,28 @@ const INPUTS: u64 = 10_000_000;
 struct FuzzRequest<'a> {
     targets: Vec<&'a str>,
     inputs: u64,
+    /// Fuzzers that run at the same time.
+    jobs: u64,
 }
 
 impl<'a> FuzzRequest<'a> {
     fn parse(words: &[&'a str]) -> Result<FuzzRequest<'a>> {
-        let mut request = FuzzRequest { targets: Vec::new(), inputs: INPUTS };
+        let mut request = FuzzRequest { targets: Vec::new(), inputs: INPUTS, jobs: 1 };
         let mut words = words.iter();
         while let Some(&word) = words.next() {
             match word {
-                "--inputs" => {
-                    let number = words.next().context("--inputs: give a number")?;
-                    request.inputs = number.parse().context("--inputs: give a number")?;
-                }
+                "--inputs" => request.inputs = number_of(word, words.next())?,
+                "--jobs" => request.jobs = number_of(word, words.next())?,
                 name => request.targets.push(name),
             }
         }
         Ok(request)
     }
+}
+
+fn number_of(option: &str, word: Option<&&str>) -> Result<u64> {
+    let number = word.and_then(|word| word.parse().ok()).filter(|&number| number > 0);
+    number.with_context(|| format!("{option}: give a number"))
 }
 
 /// Runs the targets one after the other, until each has had its inputs.
@@ -44,7 +49,7 @@ pub(crate) fn fuzz(words: &[&str]) -> Result<()> {
     let engine = Engine::find(&directory()?)?;
     let mut failed = Vec::new();
     for target in chosen {
-        match fuzz_target(&engine, target, request.inputs) {
+        match fuzz_target(&engine, target, &request) {
             Ok(()) => {}
             Err(error) => {
                 eprintln!("{}: {error:#}", target.name);
@@ -71,14 +76,15 @@ fn choose(names: &[&str]) -> Result<Vec<&'static Target>> {
     names.iter().map(find).collect()
 }
 
-fn fuzz_target(engine: &Engine, target: &Target, inputs: u64) -> Result<()> {
+fn fuzz_target(engine: &Engine, target: &Target, request: &FuzzRequest) -> Result<()> {
+    let inputs = request.inputs;
     let mut session = Session::open(engine, target)?;
     corpus::begin(engine, target)?;
     let mut outcome = Ok(());
     while session.state.inputs < inputs && outcome.is_ok() {
         let remaining = inputs - session.state.inputs;
         eprintln!("{}: {} of {inputs} inputs", target.name, session.state.inputs);
-        outcome = session.run(engine, target, remaining);
+        outcome = session.run(engine, target, remaining, request.jobs);
         session.save()?;
     }
     session.state.corpus = corpus::keep(engine, target)?;
@@ -104,10 +110,11 @@ mod tests {
 
     #[test]
     fn targets_and_inputs_are_understood() {
-        let request = FuzzRequest::parse(&["maps", "--inputs", "7", "btf"]).unwrap();
-        assert_eq!(request, FuzzRequest { targets: vec!["maps", "btf"], inputs: 7 });
+        let request = FuzzRequest::parse(&["maps", "--inputs", "7", "--jobs", "2", "btf"]).unwrap();
+        assert_eq!(request, FuzzRequest { targets: vec!["maps", "btf"], inputs: 7, jobs: 2 });
         assert!(FuzzRequest::parse(&["--inputs", "many"]).is_err());
         assert!(FuzzRequest::parse(&["--inputs"]).is_err());
+        assert!(FuzzRequest::parse(&["--jobs", "0"]).is_err());
         assert_eq!(choose(&[]).unwrap().len(), targets::ALL.len());
         assert!(choose(&["typo"]).err().unwrap().to_string().contains("maps"));
     }
