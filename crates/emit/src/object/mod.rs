@@ -190,12 +190,27 @@ fn movables(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Vec<MovableBlo
         .collect()
 }
 
-/// Whether a jump is all that the part of a function with its entry has. Without the jump, the
+/// Whether jumps are all that the part of a function with its entry has. Without the first jump, the
 /// function's symbol would have no bytes.
-fn only_jumps_away(object: &KernelObject<'_>, piece: &pieces::Piece, hot: &[bool]) -> bool {
-    let pieces::PieceExit::Jump(to) = piece.exit else { return false };
-    let of = |at: u32| object.piece_at(at).map(|i| (object.pieces[i].function, hot[i]));
-    piece.entry && piece.size == u32::from(piece.tail) && of(piece.at) != of(to)
+fn only_jumps_away(object: &KernelObject<'_>, entry: &pieces::Piece, hot: &[bool]) -> bool {
+    if !entry.entry {
+        return false;
+    }
+    let part = |piece: &pieces::Piece| (piece.function, object.piece_at(piece.at).map(|i| hot[i]));
+    let mut piece = entry;
+    // More jumps than pieces go in circles, and one of them stays.
+    for _ in &object.pieces {
+        let pieces::PieceExit::Jump(to) = piece.exit else { return false };
+        let Some(next) = object.piece_at(to).map(|i| &object.pieces[i]) else { return false };
+        if piece.size != u32::from(piece.tail) {
+            return false;
+        }
+        if part(next) != part(entry) {
+            return true;
+        }
+        piece = next;
+    }
+    false
 }
 
 /// The places that may grow: two-byte static keys, and places with counters.

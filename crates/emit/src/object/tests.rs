@@ -9,7 +9,7 @@ use ::object::{
     Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
     SymbolScope, elf,
 };
-use image::object::elf::Elf;
+use image::object::elf::{Elf, ElfSymbol};
 use image::object::orc::OrcSections;
 use image::object::{KernelObject, ObjectHints};
 use image::place::CallPadding;
@@ -267,13 +267,30 @@ fn the_reversed_order_is_the_same_program() {
 /// goes to the next byte.
 #[test]
 fn a_function_that_is_one_jump_keeps_it() {
-    let mut b = builder();
     // 30 jmp 20
-    b.object.append_section_data(b.code, &[0x90, 0x90, 0x90, 0xeb, 0xee], 1);
+    let (h, g, code) = placed_h_and_g(&[0xeb, 0xee], &[0, 1, 2, 3, 6, 4, 5], 7);
+    assert_eq!((h.size, h.value + 2), (2, g.value));
+    assert_eq!(code[..2], [0xeb, 0]);
+}
+
+/// h is two jumps, the second to cold code that follows. Without the first one, h had no bytes.
+#[test]
+fn a_function_that_only_jumps_keeps_the_first_jump() {
+    // 30 jmp 33; 32 ret; 33 jmp 32
+    let order = [0, 1, 2, 3, 4, 5, 6, 8, 7];
+    let (h, _, code) = placed_h_and_g(&[0xeb, 1, 0xc3, 0xeb, 0xfd], &order, 8);
+    assert_eq!((h.size, &code[..3]), (2, &[0xeb, 0, 0xc3][..]));
+}
+
+/// The symbols of h and g, and the code from h on, when the pieces with h behind them, which is
+/// `code`, are placed in an order whose first `hot` pieces are hot.
+fn placed_h_and_g(code: &[u8], order: &[u32], hot: usize) -> (ElfSymbol, ElfSymbol, Vec<u8>) {
+    let mut b = builder();
+    b.object.append_section_data(b.code, &[&[0x90; 3], code].concat(), 1);
     b.object.add_symbol(Symbol {
         name: b"h".to_vec(),
         value: 0x30,
-        size: 2,
+        size: code.len() as u64,
         kind: SymbolKind::Text,
         scope: SymbolScope::Linkage,
         weak: false,
@@ -282,16 +299,14 @@ fn a_function_that_is_one_jump_keeps_it() {
     });
     let data = b.object.write().unwrap();
     let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
-    let order = [0, 1, 2, 3, 6, 4, 5];
     let names = PartNames::Readable;
-    let plan = RewritePlan { order: &order, hot: order.len(), base: BASE, names, counters: &[] };
+    let plan = RewritePlan { order, hot, base: BASE, names, counters: &[] };
     let new = rewrite(&object, &plan).unwrap().bytes;
     let new = Elf::parse(&new).unwrap();
     let text = new.bytes(new.by_name(".text").unwrap());
-    let symbol = |name: &str| new.symbols.iter().find(|s| new.name(s) == name).unwrap();
-    let (g, h) = (symbol("g"), symbol("h"));
-    assert_eq!((h.size, h.value + 2), (2, g.value));
-    assert_eq!(text[h.value as usize..g.value as usize], [0xeb, 0]);
+    let symbol = |name: &str| *new.symbols.iter().find(|s| new.name(s) == name).unwrap();
+    let (h, g) = (symbol("h"), symbol("g"));
+    (h, g, text[h.value as usize..].to_vec())
 }
 
 /// The patched padding moves with its function. The rest stays, and its symbol shrinks. If the
