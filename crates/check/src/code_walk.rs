@@ -36,6 +36,8 @@ pub(crate) struct FallThrough {
     pub at_new: u64,
     pub old: u64,
     pub new: u64,
+    /// Whether the new kernel continues there by a jump that the map says was appended.
+    pub jumps: bool,
     /// The callee if the last instruction is a direct call. The callee may never return.
     pub callee: Option<u64>,
 }

@@ -137,7 +137,11 @@ impl ReferenceCheck<'_, '_, '_> {
     }
 
     fn fall_through(&self, fall: &FallThrough, noreturn: &NeverReturns, findings: &mut Findings) {
-        if self.control_lands(fall.old, fall.new) {
+        let lands = match fall.jumps {
+            true => self.branch_lands(fall.old, fall.new) == Landing::Exact,
+            false => self.control_lands(fall.old, fall.new),
+        };
+        if lands {
             return findings.prove("successors", 1);
         }
         if self.is_dead_end(fall.old, noreturn) {

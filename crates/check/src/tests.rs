@@ -315,6 +315,30 @@ fn a_branch_to_the_no_ops_in_front_of_its_target_is_found() {
     assert_eq!(after(0x20, 0x3e), ["targets of branches"]);
 }
 
+/// The last block of f lies behind two no-ops, and both other blocks of f jump to it.
+#[test]
+fn an_appended_jump_to_the_no_ops_in_front_of_its_target_is_found() {
+    let mut map = map();
+    map.blocks[0].appended = 2;
+    map.blocks[2].new = LinkAddr(TEXT + 0x2a);
+    let after = |first: u8, second: u8| {
+        let mut kernel = new();
+        kernel.text[0x15..0x20].fill(0xcc);
+        kernel.text[0x28..0x2e].copy_from_slice(&[0x90, 0x90, 0x31, 0xc0, 0xc3, 0xcc]);
+        kernel.text[0x15..0x17].copy_from_slice(&[0xeb, first - 0x17]);
+        kernel.text[0x46] = second.wrapping_sub(0x47);
+        let states = [(0x15, 16), (0x17, 8), (0x2a, 16), (0x2e, 8), (0x45, 16), (0x47, 0)];
+        kernel.unwinder.truncate(1);
+        kernel.unwinder.extend(states.map(|(at, state)| (TEXT + at, state)));
+        kernel.symbols[1].2 = 7;
+        kernel.symbols.push(TestSymbol("f.cold", TEXT + 0x2a, 4));
+        kinds(&kernel, &map)
+    };
+    assert_eq!(after(0x2a, 0x2a), [""; 0]);
+    assert_eq!(after(0x28, 0x2a), ["successors"]);
+    assert_eq!(after(0x2a, 0x28), ["successors"]);
+}
+
 #[test]
 fn code_like_padding_in_front_of_an_entry_is_found() {
     let mut text = new();

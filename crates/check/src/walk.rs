@@ -282,7 +282,9 @@ fn run_on(
     walk: &mut CodeWalk,
 ) {
     if let Some(to) = behind(unit, target, new, walk) {
-        walk.falls.push(FallThrough { at_old: at.0, at_new: at.1, old: target, new: to, callee });
+        let jumps = unit.appended > 0;
+        let fall = FallThrough { at_old: at.0, at_new: at.1, old: target, new: to, jumps, callee };
+        walk.falls.push(fall);
     }
 }
 
