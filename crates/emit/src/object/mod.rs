@@ -197,9 +197,10 @@ fn only_jumps_away(object: &KernelObject<'_>, entry: &pieces::Piece, hot: &[bool
         return false;
     }
     let part = |piece: &pieces::Piece| (piece.function, object.piece_at(piece.at).map(|i| hot[i]));
+    let function = &object.functions[entry.function as usize];
     let mut piece = entry;
-    // More jumps than pieces go in circles, and one of them stays.
-    for _ in &object.pieces {
+    // More jumps than the function has bytes go in circles, and one of them stays.
+    for _ in function.at..function.end {
         let pieces::PieceExit::Jump(to) = piece.exit else { return false };
         let Some(next) = object.piece_at(to).map(|i| &object.pieces[i]) else { return false };
         if piece.size != u32::from(piece.tail) {
