@@ -131,7 +131,8 @@ impl Session {
         host::output::write(&self.path, &serde_json::to_vec_pretty(&self.state)?)
     }
 
-    /// At most so many inputs for the target, by so many fuzzers that share a corpus.
+    /// Runs `jobs` fuzzers, which share a corpus, until they have given the target `inputs` inputs
+    /// or [`AT_ONCE`] has passed.
     ///
     /// # Errors
     /// The target failed on one, or the fuzzers could not be run.
@@ -160,14 +161,11 @@ impl Session {
         })?;
         self.state.seconds += begun.elapsed().as_secs_f64();
         self.state.crashes = fs::read_dir(&crashes).map_or(0, Iterator::count);
-        let mut outcome = Ok(());
-        for output in outputs {
-            let said = String::from_utf8_lossy(&output.stderr);
-            fs::write(engine.state(target).with_file_name("log"), said.as_bytes())?;
-            self.add(&said);
-            outcome = outcome.and(failure_of(&output, &said, &crashes));
-        }
-        outcome
+        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        let all: Vec<String> = outputs.iter().map(said).collect();
+        fs::write(engine.state(target).with_file_name("log"), all.concat())?;
+        all.iter().for_each(|said| self.add(said));
+        outputs.iter().zip(&all).try_for_each(|(output, said)| failure_of(output, said, &crashes))
     }
 
     fn add(&mut self, said: &str) {

@@ -39,7 +39,7 @@ impl<'a> FuzzRequest<'a> {
 
 fn number_of(option: &str, word: Option<&&str>) -> Result<u64> {
     let number = word.and_then(|word| word.parse().ok()).filter(|&number| number > 0);
-    number.with_context(|| format!("{option}: give a number"))
+    number.with_context(|| format!("{option}: give a number above 0"))
 }
 
 /// Runs the targets one after the other, until each has had its inputs.
