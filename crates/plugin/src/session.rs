@@ -1,7 +1,7 @@
 //! The course of a session: waiting for marker 1, recording, over. QEMU's callbacks pass what they
 //! learn to the recorder.
 //!
-//! While waiting, only marker 1 and task switches are instrumented. Marker 1 makes QEMU drop all
+//! While waiting, only marker 1, task switches and halts are instrumented. Marker 1 makes QEMU drop all
 //! translations. So everything that runs later is translated again, at its real address, with the
 //! recorder's callbacks. The end of the recording drops them again.
 //!
@@ -14,6 +14,7 @@ use crate::arguments::{Arguments, DataArguments, OnError, TaskPlaces};
 use crate::clock::ClockReader;
 use crate::cpus::{BaseRegisters, CpuBase, CpuWatch, ExecutingCpu};
 use crate::frames::FrameUses;
+use crate::halt::{self, MainThread};
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
 use crate::mappings::CpuMappings;
 use crate::output::RecordingOutput;
@@ -52,6 +53,8 @@ struct PluginSession {
     per_cpu_offset: Option<u64>,
     /// Reads a CPU's base while waiting.
     base_registers: BaseRegisters,
+    /// `None` when `/proc` does not show it.
+    main_thread: Option<MainThread>,
     phase: SessionPhase,
 }
 
@@ -86,6 +89,8 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
+    let main_thread =
+        MainThread::find().inspect_err(|error| halt::warn(&halt::cannot_be_read(error))).ok();
     let (tasks, phase) = (tasks.map(TaskWatch::new), SessionPhase::Waiting(file));
     let session = Box::new(PluginSession {
         id,
@@ -98,6 +103,7 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
         tasks,
         per_cpu_offset,
         base_registers: BaseRegisters::default(),
+        main_thread,
         phase,
     });
     SESSION.store(Box::into_raw(session), Ordering::Relaxed);
@@ -168,6 +174,15 @@ impl PluginSession {
             None => say("the recording is incomplete"),
         }
     }
+}
+
+/// QEMU calls this before an instruction that halts the vCPU.
+unsafe extern "C" fn on_halt(_: c_uint, _: *mut c_void) {
+    guarded(|session| {
+        if let Some(main_thread) = &mut session.main_thread {
+            main_thread.wait_for_sleep();
+        }
+    });
 }
 
 fn failed(on_error: OnError, error: &WriteError) {

@@ -49,6 +49,9 @@ impl ActiveRecording {
                     instruction.at_execution(on_drop_of_mappings, CallbackReads::Nothing, 0);
                 }
             }
+            if halt::halts(&self.code[start..]) {
+                instruction.at_execution(on_halt, CallbackReads::Nothing, 0);
+            }
             if let Some(number) = instruction::marker(&self.code[start..]) {
                 instruction.at_execution(
                     on_marker,

@@ -14,6 +14,9 @@ pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qe
             if instruction::marker(&code) == Some(MARKER_BEGIN) {
                 instruction.at_execution(on_marker, CallbackReads::Nothing, 0);
             }
+            if halt::halts(&code) {
+                instruction.at_execution(on_halt, CallbackReads::Nothing, 0);
+            }
             if let Some(function) = places.and_then(|places| places.function_at(instruction.addr()))
             {
                 instruction.at_execution(

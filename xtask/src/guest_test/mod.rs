@@ -38,6 +38,7 @@ pub(crate) fn guest_test(kernel: &Path) -> Result<()> {
             tool.repeats(workload),
         );
     }
+    report("a recording does not depend on when QEMU's threads run", tool.threads_are_late());
     report(
         "recordings from a checkpoint have the same bytes, and a checkpoint of another guest is \
          refused",
@@ -106,20 +107,44 @@ impl GuestTests {
     }
 
     fn recorded(&self, workload: &str, output: &str, more: &[&str]) -> Result<Vec<u8>> {
-        let ended = self.record(workload, output, more).output()?;
+        self.recorded_by(self.record(workload, output, more), output)
+    }
+
+    fn recorded_by(&self, mut command: Command, output: &str) -> Result<Vec<u8>> {
+        let ended = command.output()?;
         ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
         Ok(std::fs::read(Recording::at(self.path(output)).trace())?)
+    }
+
+    /// Whether the recordings `one` and `two`, which have these traces, are the same.
+    fn same(&self, one: &[u8], two: &[u8]) -> Result<()> {
+        if one == two {
+            return Ok(());
+        }
+        let offset = one.iter().zip(two).take_while(|(one, two)| one == two).count();
+        let instructions = |name: &str| anyhow::Ok(self.summary(name)?.totals.instructions);
+        bail!(
+            "the two traces differ from byte {offset} on ({} and {} bytes, {} and {} instructions)",
+            one.len(),
+            two.len(),
+            instructions("one")?,
+            instructions("two")?
+        )
+    }
+
+    fn summary(&self, name: &str) -> Result<RecordingSummary> {
+        let text = std::fs::read_to_string(Recording::at(self.path(name)).summary())?;
+        Ok(serde_json::from_str(&text)?)
     }
 
     fn repeats(&self, workload: &str) -> Result<()> {
         let (one, two) =
             (self.recorded(workload, "one", &[])?, self.recorded(workload, "two", &[])?);
-        ensure!(one == two, "the two traces differ");
+        self.same(&one, &two)?;
         let conditions =
             |name: &str| std::fs::read_to_string(Recording::at(self.path(name)).summary());
-        let text = conditions("one")?;
-        ensure!(text == conditions("two")?, "the two sets of conditions differ");
-        let totals = serde_json::from_str::<RecordingSummary>(&text)?.totals;
+        ensure!(conditions("one")? == conditions("two")?, "the two sets of conditions differ");
+        let totals = self.summary("one")?.totals;
         let bits = 8.0 * totals.trace_bytes as f64 / totals.instructions as f64;
         println!(
             "{workload}: {:.1} M instructions, {:.3} bit each",
@@ -140,6 +165,21 @@ impl GuestTests {
         Ok(())
     }
 
+    /// `web` halts while it is recorded, and timers ring right before.
+    fn threads_are_late(&self) -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let at = |name| directory.path().join(name);
+        let (source, library) = (at("delays.c"), at("delays.so"));
+        std::fs::write(&source, include_str!("delays.c"))?;
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]);
+        crate::run(compiler.arg(&library).arg(&source))?;
+        let one = self.recorded("web", "one", &[])?;
+        let mut late = self.record("web", "two", &[]);
+        late.env("LD_PRELOAD", &library);
+        self.same(&one, &self.recorded_by(late, "two")?)
+    }
+
     fn starts_from_checkpoint(&self) -> Result<()> {
         let directory = self.path("checkpoint");
         let mut command = Command::new(&self.kernlane);
@@ -150,7 +190,7 @@ impl GuestTests {
             self.recorded("files", "one", &["--from", from])?,
             self.recorded("files", "two", &["--from", from])?,
         );
-        ensure!(one == two, "the two traces differ");
+        self.same(&one, &two)?;
         let message =
             refused(&self.record("files", "other", &["--from", from, "--seed", "2"]).output()?)?;
         ensure!(message.contains("seed: 1, now 2"), "{message}");
