@@ -1,9 +1,9 @@
 //! The course of a session: waiting for marker 1, recording, over. QEMU's callbacks pass what they
 //! learn to the recorder.
 //!
-//! While waiting, only marker 1, task switches and halts are instrumented. Marker 1 makes QEMU drop all
-//! translations. So everything that runs later is translated again, at its real address, with the
-//! recorder's callbacks. The end of the recording drops them again.
+//! While waiting, only marker 1, task switches and halts are instrumented. Marker 1 makes QEMU drop
+//! all translations. So everything that runs later is translated again, at its real address, with
+//! the recorder's callbacks. The end of the recording drops them again.
 //!
 //! Input: QEMU's callbacks. Output: calls of the recorder. A session never analyses.
 
