@@ -78,6 +78,7 @@ struct PredictionText {
     mispredict_penalty: SourcedInteger,
     resteer_penalty: SourcedInteger,
     call_bubble: Option<SourcedInteger>,
+    indirect_bubble: Option<SourcedInteger>,
 }
 
 #[derive(Deserialize)]
@@ -302,6 +303,7 @@ impl MachineFileReader<'_> {
             mispredict_penalty: self.small(&prediction.mispredict_penalty)?,
             resteer_penalty: self.small(&prediction.resteer_penalty)?,
             call_bubble: self.or(&prediction.call_bubble, 0)?,
+            indirect_bubble: self.or(&prediction.indirect_bubble, 0)?,
         })
     }
 

@@ -38,6 +38,7 @@ pub(crate) struct BranchUnit {
     returns: ReturnStack,
     history: PathHistory,
     call_bubble: u32,
+    indirect_bubble: u32,
 }
 
 impl BranchUnit {
@@ -50,6 +51,7 @@ impl BranchUnit {
             returns: ReturnStack::new(description.return_stack),
             history: PathHistory::new(),
             call_bubble: description.call_bubble,
+            indirect_bubble: description.indirect_bubble,
         }
     }
 
@@ -81,7 +83,10 @@ impl BranchUnit {
         }
         let more = match branch.kind {
             BranchKind::Jump | BranchKind::Conditional => 0,
-            _ => self.call_bubble,
+            BranchKind::Call | BranchKind::Return => self.call_bubble,
+            BranchKind::IndirectJump | BranchKind::IndirectCall => {
+                self.call_bubble + self.indirect_bubble
+            }
         };
         let found = match held {
             Some((_, bubble)) => BranchOutcome::Followed { bubble: bubble + more },
@@ -145,6 +150,7 @@ mod tests {
             mispredict_penalty: 10,
             resteer_penalty: 5,
             call_bubble: 0,
+            indirect_bubble: 0,
         })
     }
 
@@ -172,13 +178,13 @@ mod tests {
     #[test]
     fn calls_returns_and_indirect_branches_take_more_cycles() {
         let mut unit = unit();
-        unit.call_bubble = 1;
+        (unit.call_bubble, unit.indirect_bubble) = (1, 2);
         let kinds = [BranchKind::Jump, BranchKind::Call, BranchKind::IndirectJump];
         let second = kinds.map(|kind| {
             unit.branch(&branch(kind, 10, 50, true));
             unit.branch(&branch(kind, 10, 50, true))
         });
-        assert_eq!(second, [0, 1, 1].map(|bubble| Followed { bubble }));
+        assert_eq!(second, [0, 1, 3].map(|bubble| Followed { bubble }));
     }
 
     #[test]

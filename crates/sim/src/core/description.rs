@@ -126,6 +126,8 @@ pub struct PredictionDescription {
     /// Cycles without a fetch target behind a call, a return or an indirect branch, more than those
     /// of the target buffer that has it.
     pub call_bubble: u32,
+    /// The same behind an indirect branch, in addition to `call_bubble`.
+    pub indirect_bubble: u32,
 }
 
 /// A level of branch target buffers.
@@ -333,6 +335,7 @@ impl CoreDescription {
         range("mispredict_penalty", prediction.mispredict_penalty, 1, 1000)?;
         range("resteer_penalty", prediction.resteer_penalty, 1, 1000)?;
         range("call_bubble", prediction.call_bubble, 0, 100)?;
+        range("indirect_bubble", prediction.indirect_bubble, 0, 100)?;
         let (penalty, depth) = (prediction.mispredict_penalty, self.front_end.depth);
         match penalty < depth + 2 {
             true => Err(CoreError::ShortPenalty { penalty, depth }),

@@ -69,6 +69,7 @@ pub(crate) fn core() -> CoreDescription {
             mispredict_penalty: 12,
             resteer_penalty: 7,
             call_bubble: 0,
+            indirect_bubble: 0,
         },
         memory: memory(),
         fixed_data: FixedData::default(),
