@@ -69,6 +69,33 @@ fn jumps(curve: &str, size: u64, bytes: u64, skew: u64, least: u64) -> Point {
     Point { body, ..on_curve(curve, size, size, least) }
 }
 
+/// Code that stays in the uop cache, `additions` of it, and then a line that the L1I lacks, again
+/// and again: more lines lie at multiples of 4096 bytes than the sets there hold.
+fn alone(additions: u64) -> Point {
+    const LINES: u64 = 24;
+    let label = |what: &str, n: u64| format!(".Lalone_{additions}_{what}_{n}");
+    // The other code lies in other sets. It has lines for itself.
+    let (set_count, size) = (56, (4 * additions + 5).div_ceil(64));
+    let four = ["rdx", "r8", "r9", "r10"].map(|register| format!("add $1, %{register}\n"));
+    let stays = repeated(additions / 4, &four.concat());
+    let mut body = format!("jmp {}\n", label("stays", 0));
+    for n in 0..LINES {
+        body += &format!(
+            ".balign 4096\n{}:\nadd $1, %rdx\njmp {}\n.balign 64\n",
+            label("line", n),
+            label("stays", n + 1)
+        );
+        let set = n * size % set_count;
+        if set > 0 {
+            body += &format!(".skip {}, 0x90\n", set * 64);
+        }
+        body += &format!("{}:\n{stays}\njmp {}\n", label("stays", n), label("line", n));
+    }
+    body += &format!("{}:", label("stays", LINES));
+    let point = on_curve("l1i-alone", additions, LINES, 60_000);
+    Point { size: None, body, ..point }
+}
+
 /// Calls `size` deep, each from another place.
 fn returns(size: u64) -> Point {
     let function = |at: u64| format!(".Lreturns_{size}_{at}");
@@ -213,6 +240,7 @@ const CACHE: [u64; 27] = [
 pub(super) fn all() -> Vec<Point> {
     let mut points: Vec<Point> = SINGLES.iter().map(single).collect();
     points.push(mispredict());
+    points.extend([12, 28, 60].map(alone));
     points.extend(CODE.map(code));
     points.extend(BTB.map(btb));
     points.extend(L1I.map(|size| jumps("l1i", size, 64, 0, 150_000)));
@@ -233,6 +261,7 @@ pub(super) fn operation(point: &Point) -> &'static str {
         "forward" | "predicted" => "store, load and addition",
         "code" => "line of 64 bytes",
         "btb" | "l1i" | "itlb" => "taken jump",
+        "l1i-alone" => "line and what is before it",
         "returns" => "call and return",
         "direction" | "mispredict" => "iteration with the branch",
         "indirect" => "iteration with the jump",

@@ -57,6 +57,7 @@ struct FetchText {
     queue: SourcedInteger,
     l1i_misses: SourcedInteger,
     l1i_fill: Option<SourcedInteger>,
+    request_in_turn: Option<Spanned<Sourced<bool>>>,
     itlb_interval: Option<SourcedInteger>,
     uop_cache_entries: Option<SourcedInteger>,
     uop_cache_ways: Option<SourcedInteger>,
@@ -267,6 +268,7 @@ impl MachineFileReader<'_> {
             uop_cache,
             l1i_misses: self.small(&fetch.l1i_misses)?,
             l1i_fill: self.or(&fetch.l1i_fill, 0)?,
+            request_in_turn: self.or_no(&fetch.request_in_turn)?,
             itlb_interval: fetch
                 .itlb_interval
                 .as_ref()

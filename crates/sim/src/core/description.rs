@@ -87,6 +87,9 @@ pub struct FrontEndDescription {
     pub l1i_misses: u32,
     /// Cycles from one request of the L1I to the next one, at least.
     pub l1i_fill: u32,
+    /// Whether the L1I is asked for a line behind code from the uop cache when the line's turn has
+    /// come, and not when it is predicted.
+    pub request_in_turn: bool,
     /// Cycles from one miss of the first TLB of code to the next one, at least. Then code in the
     /// uop cache is translated, too. `None`: only code that comes from the L1I is translated.
     pub itlb_interval: Option<u32>,

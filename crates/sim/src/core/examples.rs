@@ -58,6 +58,7 @@ pub(crate) fn core() -> CoreDescription {
             uop_cache: None,
             l1i_misses: 2,
             l1i_fill: 0,
+            request_in_turn: false,
             itlb_interval: None,
         },
         prediction: PredictionDescription {

@@ -72,6 +72,7 @@ pub(crate) struct FrontEnd {
     l1i: Cache,
     coming: InFlight,
     fill: u64,
+    request_in_turn: bool,
     /// No line is requested before this cycle.
     next_fill: u64,
     tlb: Option<FirstTlb>,
@@ -101,6 +102,8 @@ pub(crate) struct FrontEnd {
     /// The slots that these entries hold.
     held: u32,
     decoding: bool,
+    /// Whether what was delivered before came from the uop cache.
+    behind_uop_cache: bool,
     /// Nothing of the target was delivered yet.
     fresh: bool,
     /// Whether the next code follows without a taken branch.
@@ -160,6 +163,8 @@ impl FrontEnd {
             entries: 0,
             held: 0,
             decoding: true,
+            behind_uop_cache: false,
+            request_in_turn: front.request_in_turn,
             fresh: true,
             sequential: false,
             jumped: false,
@@ -250,6 +255,7 @@ impl FrontEnd {
         let Some(cache) = &mut self.uop_cache else { return };
         let entries = self.slots.div_ceil(cache.slots).max(1);
         let was_decoding = self.decoding && !self.fresh;
+        self.behind_uop_cache = !self.decoding;
         self.decoding = !cache.has(self.line, self.start, self.entries..entries);
         self.entries = entries;
         self.held = entries.saturating_mul(cache.slots);
@@ -276,7 +282,11 @@ impl FrontEnd {
     /// Requests the line of the target in the cycle in which the target was predicted. The cycle in
     /// which the line is there.
     fn request(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) -> u64 {
-        let (asks, run) = (self.translate(shared, counters), self.at);
+        let (mut asks, run) = (self.translate(shared, counters), self.at);
+        if self.request_in_turn && self.behind_uop_cache {
+            // The uop cache is looked up so long before it delivers.
+            asks = asks.max(self.cycle.saturating_sub(self.decode_stages));
+        }
         counters.l1i_requests += 1;
         if self.l1i.access(run.line) == CacheAccess::Hit {
             return self.coming.there(run.line, asks);
@@ -520,6 +530,23 @@ mod tests {
         fetching.front.restart(3000);
         fetching.front.arrives(CodeAddr(0));
         assert_eq!(fetching.line(0, 2), [2999; 2]);
+    }
+
+    #[test]
+    fn a_line_behind_the_uop_cache_is_requested_in_its_turn() {
+        let last = |in_turn| {
+            let mut fetching = Fetching::new();
+            fetching.front.uop_cache = Some(uop_cache(false));
+            fetching.front.request_in_turn = in_turn;
+            fetching.line(0, 8);
+            // Eight slots are four entries, and take two cycles.
+            fetching.front.restart(1000);
+            fetching.line(0, 8);
+            fetching.line(1, 1)[0]
+        };
+        // From memory: predicted in 995, there in 1095, decoded in 1098. Or the uop cache delivers
+        // in 999 and 1000, and its miss is known in 997.
+        assert_eq!([false, true].map(last), [1098, 1100]);
     }
 
     /// A TLB of one page; the second one takes 7 cycles more.
