@@ -13,5 +13,7 @@ pub(crate) fn record(request: &RecordingRequest) -> Result<RecordingSummary> {
     if guest.is_dir() {
         std::fs::remove_dir_all(&guest).with_context(|| format!("removing {}", guest.display()))?;
     }
-    Ok(made.with_context(|| request.output.display().to_string())?.summary)
+    let made = made.with_context(|| request.output.display().to_string())?;
+    made.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+    Ok(made.summary)
 }

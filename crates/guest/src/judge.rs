@@ -42,6 +42,12 @@ fn plugin_failure(messages: &str) -> Option<&str> {
     said.find(|message| message.contains("failed"))
 }
 
+/// What the plugin warned of.
+pub(crate) fn warnings(messages: &str) -> Vec<String> {
+    let warned = messages.lines().filter_map(|line| line.strip_prefix("kernlane: warning: "));
+    warned.map(str::to_owned).collect()
+}
+
 /// The reason of the kernel's panic, if it panicked (kernel/panic.c).
 fn panic(console: &str) -> Option<&str> {
     console
@@ -121,6 +127,13 @@ mod tests {
     fn judged(end: GuestEnd, console: &str) -> String {
         let boot = Boot::new("k".into(), "i".into());
         format!("{:#}", judge(&boot, &outcome(end, console)).unwrap_err())
+    }
+
+    #[test]
+    fn warnings_of_the_plugin_are_handed_on() {
+        let messages =
+            "kernlane: recorded 5 instructions\nkernlane: warning: no pids\nwarning: x\n";
+        assert_eq!(warnings(messages), ["no pids"]);
     }
 
     #[test]

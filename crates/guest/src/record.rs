@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::configuration::QemuPlugin;
 use crate::draft::OutputDirectory;
 use crate::follow::{Followed, Follower};
-use crate::judge::{all_cpus_came_up, explain, judge};
+use crate::judge::{all_cpus_came_up, explain, judge, warnings};
 use crate::plugin;
 use crate::qemu::Qemu;
 use crate::request::{RecordingConditions, RecordingRequest};
@@ -34,6 +34,8 @@ pub struct FinishedRecording {
     pub guest_time: Duration,
     /// What QEMU used on the host.
     pub cost: HostCost,
+    /// What may be wrong with the recording.
+    pub warnings: Vec<String>,
 }
 
 /// `recording.json`: the conditions of a recording, and its totals.
@@ -166,6 +168,7 @@ pub fn record(
         elapsed: outcome.elapsed,
         guest_time: followed.guest_time,
         cost: outcome.cost,
+        warnings: warnings(&outcome.qemu),
     })
 }
 

@@ -11,7 +11,7 @@
 //! Input: the state of the main thread in `/proc`. This module changes nothing but when a halt
 //! begins by the host's clock.
 
-use crate::say;
+use crate::warn;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -36,9 +36,14 @@ pub(crate) struct MainThread {
 }
 
 impl MainThread {
-    /// # Errors
-    /// `/proc` does not show the thread.
-    pub(crate) fn find() -> io::Result<MainThread> {
+    /// `None`, with a warning, if `/proc` does not show the thread.
+    pub(crate) fn find() -> Option<MainThread> {
+        MainThread::open()
+            .inspect_err(|error| warn_that_halts_do_not_wait(&cannot_be_read(error)))
+            .ok()
+    }
+
+    fn open() -> io::Result<MainThread> {
         let open = |name| File::open(format!("/proc/self/task/{}/{name}", std::process::id()));
         Ok(MainThread { status: open("stat")?, syscall: open("syscall")?, warned: false })
     }
@@ -71,19 +76,17 @@ impl MainThread {
 
     fn warn_once(&mut self, why: &str) {
         if !self.warned {
-            warn(why);
+            warn_that_halts_do_not_wait(why);
             self.warned = true;
         }
     }
 }
 
-/// Says that halts cannot wait for the main thread.
-pub(crate) fn warn(why: &str) {
-    say(&format!("{why}: another recording of the same guest may differ"));
+fn warn_that_halts_do_not_wait(why: &str) {
+    warn(&format!("{why}: another recording of the same guest may differ"));
 }
 
-/// Why the main thread is not known.
-pub(crate) fn cannot_be_read(error: &io::Error) -> String {
+fn cannot_be_read(error: &io::Error) -> String {
     format!("the state of QEMU's main thread cannot be read in /proc: {error}")
 }
 

@@ -126,6 +126,11 @@ fn check_qemu(info: &sys::qemu_info_t, cpus: c_int) -> Result<(), String> {
     }
 }
 
+/// Says what may be wrong with a recording that goes on. `kernlane record` hands on such lines.
+fn warn(message: &str) {
+    say(&format!("warning: {message}"));
+}
+
 /// Prints a message for the one who started QEMU.
 fn say(message: &str) {
     // `eprintln!` panics when standard error cannot take the message (a full disk).

@@ -89,8 +89,6 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
-    let main_thread =
-        MainThread::find().inspect_err(|error| halt::warn(&halt::cannot_be_read(error))).ok();
     let (tasks, phase) = (tasks.map(TaskWatch::new), SessionPhase::Waiting(file));
     let session = Box::new(PluginSession {
         id,
@@ -103,7 +101,7 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
         tasks,
         per_cpu_offset,
         base_registers: BaseRegisters::default(),
-        main_thread,
+        main_thread: MainThread::find(),
         phase,
     });
     SESSION.store(Box::into_raw(session), Ordering::Relaxed);

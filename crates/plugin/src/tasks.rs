@@ -6,7 +6,7 @@
 use crate::arguments::TaskPlaces;
 use crate::cpus::CpuBase;
 use crate::qemu::{Register, read_memory};
-use crate::say;
+use crate::warn;
 use std::collections::HashMap;
 use trace::{RunAddr, TaskPointer};
 
@@ -134,7 +134,7 @@ impl TaskWatch {
 
     fn warn_once(&mut self, what: &str) {
         if !self.warned {
-            say(&format!(
+            warn(&format!(
                 "{what}; tasks will be missing in the recording; check that switch_to=, set_comm=, \
                  comm= and pid= belong to this kernel"
             ));

@@ -9,6 +9,7 @@ use clap::builder::TypedValueParser;
 use guest::record::{self, FinishedRecording, RecordedAmounts, RecordingSummary};
 use guest::{self, GuestKernel, RecordingConditions, RecordingRequest};
 use host::interrupt;
+use host::note;
 use host::out;
 use host::outln;
 use host::progress::Progress;
@@ -168,7 +169,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Records, and shows progress on a terminal.
+/// Records, shows progress on a terminal, and prints the recording's warnings.
 ///
 /// # Errors
 /// The recording cannot be made.
@@ -177,7 +178,11 @@ pub(crate) fn with_progress(
     from: Option<&Path>,
 ) -> Result<FinishedRecording> {
     let progress = Progress::new("preparing");
-    record::record(request, from, &mut |phase, instructions| show(&progress, phase, instructions))
+    let recording = record::record(request, from, &mut |phase, instructions| {
+        show(&progress, phase, instructions)
+    })?;
+    recording.warnings.iter().for_each(|warning| note!("warning: {warning}"));
+    Ok(recording)
 }
 
 fn show(progress: &Progress, phase: &str, instructions: u64) {
