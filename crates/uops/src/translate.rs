@@ -219,9 +219,14 @@ impl Translation<'_> {
         let more = vector + scaled;
         let form = class::address_form(self.instruction);
         let loaded: Vec<UopRegister> = (0..facts.loads.min(8)).map(registers::loaded).collect();
+        let atomic = facts.loads > 0
+            && facts.stores > 0
+            && (self.instruction.has_lock_prefix()
+                || self.instruction.mnemonic() == Mnemonic::Xchg);
         for value in &loaded {
             let mut uop = Uop::new(UopKind::Load, ports);
             uop.latency = more;
+            uop.waits_for_stores = atomic;
             uop.form = match class::is_renamable_load(
                 self.instruction,
                 facts.stores > 0,
@@ -240,10 +245,6 @@ impl Translation<'_> {
         // What comes first is kept: loaded values, then registers.
         let values: Vec<&UopRegister> = loaded.iter().chain(&facts.reads).collect();
         let result = registers::result();
-        let atomic = facts.loads > 0
-            && facts.stores > 0
-            && (self.instruction.has_lock_prefix()
-                || self.instruction.mnemonic() == Mnemonic::Xchg);
         let last = computing.len().saturating_sub(1);
         for (place, ComputingUop { ports, kept }) in computing.iter().enumerate() {
             let mut uop = Uop::new(UopKind::Compute, *ports);

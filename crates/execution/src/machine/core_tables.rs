@@ -7,9 +7,9 @@ use super::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use sim::core::{
-    CoreDescription, CoreMemoryDescription, FixedData, FrontEndDescription, PredictionDescription,
-    SchedulerDescription, Serialising, TaggedTable, TargetLevel, UopCacheDescription,
-    WindowDescription,
+    CoreDescription, CoreMemoryDescription, DirectionDescription, FixedData, FrontEndDescription,
+    PortBinding, PredictionDescription, SchedulerDescription, Serialising, TaggedTable,
+    TargetLevel, UopCacheDescription, WindowDescription,
 };
 use sim::{CacheGeometry, Replacement};
 use toml::Spanned;
@@ -27,7 +27,7 @@ pub(super) struct CoreText {
     reorder_buffer: SourcedInteger,
     loads: SourcedInteger,
     stores: SourcedInteger,
-    bound_ports: Option<Spanned<Sourced<bool>>>,
+    bound_ports: Option<Spanned<Sourced<PortBindingText>>>,
     scheduler: Vec<Spanned<SchedulerText>>,
     fetch: FetchText,
     prediction: PredictionText,
@@ -66,6 +66,13 @@ struct FetchText {
     uop_cache_by_start: Option<Spanned<Sourced<bool>>>,
 }
 
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PortBindingText {
+    InTurn,
+    Pair,
+}
+
 /// Histories in taken branches, penalties in cycles.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,6 +80,7 @@ struct PredictionText {
     base_entries: SourcedInteger,
     direction_entries: SourcedInteger,
     direction_history: SourcedNumbers,
+    direction_shared: Option<Spanned<Sourced<bool>>>,
     indirect_entries: SourcedInteger,
     indirect_history: SourcedNumbers,
     return_stack: SourcedInteger,
@@ -192,7 +200,7 @@ impl MachineFileReader<'_> {
                 reorder_buffer: self.small(&core.reorder_buffer)?,
                 loads: self.small(&core.loads)?,
                 stores: self.small(&core.stores)?,
-                bound_ports: self.or_no(&core.bound_ports)?,
+                bound_ports: self.port_binding(core)?,
                 schedulers: self.schedulers(core, &table)?,
             },
             front_end: self.front_end(&core.fetch)?,
@@ -201,6 +209,14 @@ impl MachineFileReader<'_> {
             fixed_data: self.fixed_data(&core.fixed_data)?,
             serialising,
         })
+    }
+
+    fn port_binding(&self, core: &CoreText) -> Result<Option<PortBinding>> {
+        let Some(binding) = &core.bound_ports else { return Ok(None) };
+        Ok(Some(match self.sourced(binding)? {
+            PortBindingText::InTurn => PortBinding::InTurn,
+            PortBindingText::Pair => PortBinding::Pair,
+        }))
     }
 
     fn schedulers(&self, core: &CoreText, table: &UopTable) -> Result<Vec<SchedulerDescription>> {
@@ -269,11 +285,7 @@ impl MachineFileReader<'_> {
             l1i_misses: self.small(&fetch.l1i_misses)?,
             l1i_fill: self.or(&fetch.l1i_fill, 0)?,
             request_in_turn: self.or_no(&fetch.request_in_turn)?,
-            itlb_interval: fetch
-                .itlb_interval
-                .as_ref()
-                .map(|interval| self.small(interval))
-                .transpose()?,
+            itlb_interval: self.if_given(&fetch.itlb_interval)?,
         })
     }
 
@@ -297,8 +309,11 @@ impl MachineFileReader<'_> {
             });
         }
         Ok(PredictionDescription {
-            base_entries: self.small(&prediction.base_entries)?,
-            direction: tables(&prediction.direction_entries, &prediction.direction_history)?,
+            direction: DirectionDescription {
+                base_entries: self.small(&prediction.base_entries)?,
+                tables: tables(&prediction.direction_entries, &prediction.direction_history)?,
+                shared: self.or_no(&prediction.direction_shared)?,
+            },
             indirect: tables(&prediction.indirect_entries, &prediction.indirect_history)?,
             targets,
             return_stack: self.small(&prediction.return_stack)?,
@@ -373,6 +388,11 @@ impl MachineFileReader<'_> {
     /// A number that fits 32 bits, or `missing`.
     fn or(&self, number: &Option<SourcedInteger>, missing: u32) -> Result<u32> {
         number.as_ref().map_or(Ok(missing), |number| self.small(number))
+    }
+
+    /// A number that fits 32 bits, if a machine has it.
+    fn if_given(&self, number: &Option<SourcedInteger>) -> Result<Option<u32>> {
+        number.as_ref().map(|number| self.small(number)).transpose()
     }
 
     /// A number that fits 32 bits. Larger ones are outside of every range.

@@ -243,8 +243,8 @@ fn machines_of_the_papers_have_the_papers_numbers() {
         let window = &core.window;
         assert_eq!((window.dispatch, window.retire, window.reorder_buffer), (4, 4, 64));
         assert_eq!((window.loads, window.stores), (32, 32));
-        assert_eq!(core.prediction.base_entries, 1024);
-        assert!(core.prediction.direction.is_empty() && core.front_end.uop_cache.is_none());
+        assert_eq!(core.prediction.direction.base_entries, 1024);
+        assert!(core.prediction.direction.tables.is_empty() && core.front_end.uop_cache.is_none());
         let misses = [core.front_end.l1i_misses, core.memory.l1d_misses, core.memory.l2_misses];
         assert_eq!(misses, [4; 3]);
         let latencies = machine.memory.unwrap().latencies;

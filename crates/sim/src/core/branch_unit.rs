@@ -46,7 +46,7 @@ impl BranchUnit {
         let levels = description.targets.iter();
         BranchUnit {
             levels: levels.map(|level| (TargetBuffer::new(level.geometry), level.bubble)).collect(),
-            direction: PathDirection::new(description.base_entries, &description.direction),
+            direction: PathDirection::new(&description.direction),
             targets: PathTargets::new(&description.indirect),
             returns: ReturnStack::new(description.return_stack),
             history: PathHistory::new(),
@@ -132,7 +132,7 @@ impl BranchUnit {
 mod tests {
     use super::*;
     use crate::Replacement;
-    use crate::core::description::TargetLevel;
+    use crate::core::description::{DirectionDescription, TargetLevel};
     use crate::geometry::CacheGeometry;
     use BranchOutcome::{Followed, Mispredicted, Resteered};
 
@@ -142,8 +142,7 @@ mod tests {
             bubble,
         };
         BranchUnit::new(&PredictionDescription {
-            base_entries: 64,
-            direction: Vec::new(),
+            direction: DirectionDescription { base_entries: 64, tables: Vec::new(), shared: false },
             indirect: Vec::new(),
             targets: vec![level(1, 0), level(4, 2)],
             return_stack: 2,

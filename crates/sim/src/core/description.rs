@@ -6,10 +6,9 @@
 //!
 //! Input: numbers. Output: a [`CoreDescription`]. This module simulates nothing.
 
-use super::direction;
 use super::history;
-use super::indirect;
 use super::serialising::Serialising;
+use super::tagged;
 use crate::geometry::CacheGeometry;
 use crate::time::Latencies;
 use thiserror::Error;
@@ -48,10 +47,19 @@ pub struct WindowDescription {
     pub loads: u32,
     /// The entries of the store queue.
     pub stores: u32,
-    /// Whether a uop is bound to one of its ports when it is dispatched.
-    pub bound_ports: bool,
+    /// The ports that a uop is bound to when it is dispatched. `None`: it takes any free port.
+    pub bound_ports: Option<PortBinding>,
     /// The schedulers. A uop goes to the first one with a port for it.
     pub schedulers: Vec<SchedulerDescription>,
+}
+
+/// The ports that a uop is bound to when it is dispatched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortBinding {
+    /// One. The ports take turns.
+    InTurn,
+    /// A pseudo-random pair.
+    Pair,
 }
 
 /// A scheduler.
@@ -108,13 +116,22 @@ pub struct UopCacheDescription {
     pub by_start: bool,
 }
 
+/// The predictor of directions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectionDescription {
+    /// The counters of the base predictor: a power of two.
+    pub base_entries: u32,
+    /// The tagged tables, all of one size, from the shortest history to the longest.
+    pub tables: Vec<TaggedTable>,
+    /// Whether the tables share their entries: all together have as many as one.
+    pub shared: bool,
+}
+
 /// Branch prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PredictionDescription {
-    /// The counters of the base predictor: a power of two.
-    pub base_entries: u32,
-    /// The tagged tables for directions, from the shortest history to the longest.
-    pub direction: Vec<TaggedTable>,
+    /// The predictor of directions.
+    pub direction: DirectionDescription,
     /// The tagged tables for the targets of indirect branches, in the same order.
     pub indirect: Vec<TaggedTable>,
     /// The branch target buffers, the fastest first. Each holds what the ones before hold.
@@ -317,9 +334,10 @@ impl CoreDescription {
 
     fn check_prediction(&self) -> Result<(), CoreError> {
         let prediction = &self.prediction;
-        table("base_entries", prediction.base_entries)?;
-        histories("direction", &prediction.direction, direction::TABLES)?;
-        histories("indirect", &prediction.indirect, indirect::TABLES)?;
+        let direction = &prediction.direction;
+        table("base_entries", direction.base_entries)?;
+        histories("direction", &direction.tables, tagged::TABLES)?;
+        histories("indirect", &prediction.indirect, tagged::TABLES)?;
         let entries = |level: &TargetLevel| level.geometry.sets() * level.geometry.ways();
         if prediction.targets.is_empty() {
             return Err(CoreError::NoTargetBuffer);

@@ -3,65 +3,33 @@
 //!
 //! The history is the path of taken branches, as in Intel's processors since Haswell (Yavarzadeh et
 //! al., "Half&Half: Demystifying Intel's Directional Branch Predictors", IEEE S&P 2023, section 3).
-//! There is no predictor of loops and no statistical corrector. Tables have one way.
+//! There is no predictor of loops and no statistical corrector.
 //!
 //! Input: conditional branches with their outcomes, in order. Output: each prediction.
 
+use super::description::DirectionDescription;
 use super::history::PathHistory;
-use super::tagged::{Place, TableHistory, TaggedTable};
+use super::tagged::{Found, Hit, TaggedTables};
 use crate::branches::CodeAddr;
 
-/// The most tagged tables.
-pub(crate) const TABLES: usize = 16;
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    tag: u16,
-    /// From -4 to 3; taken when it is not negative.
-    counter: i8,
-    /// From 0 to 3. An entry that is useful is not replaced.
-    useful: u8,
-}
-
-/// No branch has this tag.
-const EMPTY: Entry = Entry { tag: u16::MAX, counter: 0, useful: 0 };
-
-#[derive(Clone, Debug)]
-struct Table {
-    history: TableHistory,
-    entries: Vec<Entry>,
-}
+/// A counter from -4 to 3; taken when it is not negative.
+type Counter = i8;
 
 /// Predicts directions.
 #[derive(Clone, Debug)]
 pub(crate) struct PathDirection {
     /// Counters of two bits.
     base: Vec<u8>,
-    tables: Vec<Table>,
+    tables: TaggedTables<Counter>,
     /// Not negative: a new entry is trusted less than the shorter history.
     shorter_is_better: i8,
 }
 
-/// What a prediction was made from.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    places: [Place; TABLES],
-    /// One more than the index of the table with the longest history that has the branch; 0: none.
-    longest: usize,
-    /// The same of the next shorter one.
-    shorter: usize,
-}
-
 impl PathDirection {
-    /// `base` must be a power of two. There are at most [`TABLES`] tables.
-    pub(super) fn new(base: u32, tables: &[TaggedTable]) -> PathDirection {
-        let table = |&table: &TaggedTable| Table {
-            history: TableHistory::new(table),
-            entries: vec![EMPTY; table.entries as usize],
-        };
+    pub(super) fn new(description: &DirectionDescription) -> PathDirection {
         PathDirection {
-            base: vec![1; base as usize],
-            tables: tables.iter().take(TABLES).map(table).collect(),
+            base: vec![1; description.base_entries as usize],
+            tables: TaggedTables::new(&description.tables, description.shared, 0),
             shorter_is_better: 0,
         }
     }
@@ -69,25 +37,22 @@ impl PathDirection {
     /// Predicts whether the branch at `at` is taken, and learns that it was `taken`.
     #[inline]
     pub(super) fn predicts(&mut self, at: CodeAddr, taken: bool) -> bool {
-        let found = self.find(at);
+        let found = self.tables.find(at);
         let base = self.base_index(at);
-        let of = |table: usize| match table {
-            0 => self.base[base] >= 2,
-            table => self.entry(&found, table).counter >= 0,
+        let of = |hit: Option<Hit>| match hit {
+            None => self.base[base] >= 2,
+            Some(hit) => self.tables.entry(hit).prediction >= 0,
         };
-        let shorter = of(found.shorter);
-        let (predicted, is_new) = match found.longest {
-            0 => (shorter, false),
-            longest => {
-                let entry = self.entry(&found, longest);
-                let is_new = entry.useful == 0 && matches!(entry.counter, -1 | 0);
-                let predicted = entry.counter >= 0;
-                (if is_new && self.shorter_is_better >= 0 { shorter } else { predicted }, is_new)
-            }
-        };
+        let (longest, shorter) = (of(found.longest), of(found.shorter));
+        let is_new = found.longest.is_some_and(|hit| {
+            let entry = self.tables.entry(hit);
+            entry.useful == 0 && matches!(entry.prediction, -1 | 0)
+        });
+        let predicted = if is_new && self.shorter_is_better >= 0 { shorter } else { longest };
         self.learn(&found, base, shorter, is_new, taken);
-        if predicted != taken && found.longest < self.tables.len() {
-            self.allocate(&found, taken);
+        // A new entry that was right, but was not trusted yet, needs no longer history.
+        if predicted != taken && !(is_new && longest == taken) {
+            self.tables.allocate(&found, if taken { 0 } else { -1 });
         }
         predicted
     }
@@ -95,20 +60,7 @@ impl PathDirection {
     /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
     #[inline]
     pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
-        self.tables.iter_mut().for_each(|table| table.history.push(history, footprint));
-    }
-
-    #[inline]
-    fn find(&self, at: CodeAddr) -> Found {
-        let mut found = Found { places: [Place::default(); TABLES], longest: 0, shorter: 0 };
-        for (index, (table, place)) in self.tables.iter().zip(&mut found.places).enumerate() {
-            *place = table.history.place(at);
-            if table.entries[place.index as usize].tag == place.tag {
-                found.shorter = found.longest;
-                found.longest = index + 1;
-            }
-        }
-        found
+        self.tables.push(history, footprint);
     }
 
     #[inline]
@@ -116,22 +68,15 @@ impl PathDirection {
         (at.0 ^ at.0 >> 16) as usize & (self.base.len() - 1)
     }
 
-    /// `table` counts from 1.
-    #[inline]
-    fn entry(&self, found: &Found, table: usize) -> &Entry {
-        &self.tables[table - 1].entries[found.places[table - 1].index as usize]
-    }
-
     fn learn(&mut self, found: &Found, base: usize, shorter: bool, is_new: bool, taken: bool) {
         let up = |counter: i8, limit: i8| (counter + 1).min(limit);
-        if found.longest == 0 {
+        let Some(longest) = found.longest else {
             let counter = &mut self.base[base];
             *counter = if taken { (*counter + 1).min(3) } else { counter.saturating_sub(1) };
             return;
-        }
-        let at = found.places[found.longest - 1].index as usize;
-        let entry = &mut self.tables[found.longest - 1].entries[at];
-        let own = entry.counter >= 0;
+        };
+        let entry = self.tables.entry_mut(longest);
+        let own = entry.prediction >= 0;
         if own != shorter {
             if is_new {
                 let right = shorter == taken;
@@ -146,30 +91,15 @@ impl PathDirection {
                 entry.useful.saturating_sub(1)
             };
         }
-        entry.counter = if taken { up(entry.counter, 3) } else { (entry.counter - 1).max(-4) };
-    }
-
-    /// A longer history gets an entry: the shortest whose entry is not useful. If all are useful,
-    /// all become less so.
-    fn allocate(&mut self, found: &Found, taken: bool) {
-        let longer = found.longest..self.tables.len();
-        for index in longer.clone() {
-            let place = found.places[index];
-            let entry = &mut self.tables[index].entries[place.index as usize];
-            if entry.useful == 0 {
-                *entry = Entry { tag: place.tag, counter: if taken { 0 } else { -1 }, useful: 0 };
-                return;
-            }
-        }
-        for index in longer {
-            self.tables[index].entries[found.places[index].index as usize].useful -= 1;
-        }
+        entry.prediction =
+            if taken { up(entry.prediction, 3) } else { (entry.prediction - 1).max(-4) };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::tagged::TaggedTable;
 
     struct Judge {
         predictor: PathDirection,
@@ -178,7 +108,15 @@ mod tests {
 
     impl Judge {
         fn new(tables: &[TaggedTable]) -> Judge {
-            Judge { predictor: PathDirection::new(64, tables), history: PathHistory::new() }
+            Judge::of(DirectionDescription {
+                base_entries: 64,
+                tables: tables.to_vec(),
+                shared: false,
+            })
+        }
+
+        fn of(description: DirectionDescription) -> Judge {
+            Judge { predictor: PathDirection::new(&description), history: PathHistory::new() }
         }
 
         /// Whether the prediction was right.

@@ -44,7 +44,7 @@ pub(crate) fn core() -> CoreDescription {
             reorder_buffer: 16,
             loads: 8,
             stores: 8,
-            bound_ports: false,
+            bound_ports: None,
             schedulers: vec![SchedulerDescription { entries: 8, ports: 0b1111 }],
         },
         front_end: FrontEndDescription {
@@ -62,8 +62,7 @@ pub(crate) fn core() -> CoreDescription {
             itlb_interval: None,
         },
         prediction: PredictionDescription {
-            base_entries: 64,
-            direction: Vec::new(),
+            direction: DirectionDescription { base_entries: 64, tables: Vec::new(), shared: false },
             indirect: Vec::new(),
             targets: vec![level(4, 0), level(16, 2)],
             return_stack: 4,

@@ -5,72 +5,48 @@
 //! Input: indirect branches with their targets, in order. Output: each prediction.
 
 use super::history::PathHistory;
-use super::tagged::{Place, TableHistory, TaggedTable};
+use super::tagged::{TaggedTable, TaggedTables};
 use crate::branches::CodeAddr;
 
-/// The most tables.
-pub(crate) const TABLES: usize = 8;
-
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct PathTarget {
     target: CodeAddr,
-    tag: u16,
-    /// From 0 to 3. The target of an entry with 0 is replaced when it is wrong.
+    /// From 0 to 3. A target with 0 is replaced when it is wrong.
     confidence: u8,
-    /// An entry that is useful is not replaced by another branch.
-    useful: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Table {
-    history: TableHistory,
-    entries: Vec<Entry>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct PathTargets {
-    tables: Vec<Table>,
+    tables: TaggedTables<PathTarget>,
 }
 
 impl PathTargets {
-    /// At most [`TABLES`] tables.
     pub(super) fn new(tables: &[TaggedTable]) -> PathTargets {
-        let empty = Entry { target: CodeAddr(0), tag: u16::MAX, confidence: 0, useful: false };
-        let table = |&table: &TaggedTable| Table {
-            history: TableHistory::new(table),
-            entries: vec![empty; table.entries as usize],
-        };
-        PathTargets { tables: tables.iter().take(TABLES).map(table).collect() }
+        let none = PathTarget { target: CodeAddr(0), confidence: 0 };
+        PathTargets { tables: TaggedTables::new(tables, false, none) }
     }
 
     /// Predicts the target of the branch at `at`, whose last target was `last`. Learns `target`.
     pub(super) fn predicts(&mut self, at: CodeAddr, last: CodeAddr, target: CodeAddr) -> CodeAddr {
-        let mut places = [Place::default(); TABLES];
-        let mut longest = None;
-        let mut shorter = last;
-        for (index, (table, place)) in self.tables.iter().zip(&mut places).enumerate() {
-            *place = table.history.place(at);
-            let entry = &table.entries[place.index as usize];
-            if entry.tag == place.tag {
-                shorter = longest.map_or(last, |(_, target)| target);
-                longest = Some((index, entry.target));
-            }
-        }
-        let predicted = longest.map_or(last, |(_, target)| target);
-        if let Some((index, _)) = longest {
-            let entry = &mut self.tables[index].entries[places[index].index as usize];
-            if entry.target == target {
-                entry.confidence = (entry.confidence + 1).min(3);
-                entry.useful |= shorter != target;
-            } else if entry.confidence > 0 {
-                entry.confidence -= 1;
+        let found = self.tables.find(at);
+        let of = |hit| self.tables.entry(hit).prediction.target;
+        let shorter = found.shorter.map_or(last, of);
+        let predicted = found.longest.map_or(last, of);
+        if let Some(longest) = found.longest {
+            let entry = self.tables.entry_mut(longest);
+            let known = &mut entry.prediction;
+            if known.target == target {
+                known.confidence = (known.confidence + 1).min(3);
+                entry.useful |= u8::from(shorter != target);
+            } else if known.confidence > 0 {
+                known.confidence -= 1;
             } else {
-                entry.target = target;
-                entry.useful = false;
+                known.target = target;
+                entry.useful = 0;
             }
         }
         if predicted != target {
-            self.allocate(longest.map_or(0, |(index, _)| index + 1), &places, target);
+            self.tables.allocate(&found, PathTarget { target, confidence: 0 });
         }
         predicted
     }
@@ -78,18 +54,7 @@ impl PathTargets {
     /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
     #[inline]
     pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
-        self.tables.iter_mut().for_each(|table| table.history.push(history, footprint));
-    }
-
-    fn allocate(&mut self, from: usize, places: &[Place; TABLES], target: CodeAddr) {
-        for (table, place) in self.tables.iter_mut().zip(places).skip(from) {
-            let entry = &mut table.entries[place.index as usize];
-            if !entry.useful {
-                *entry = Entry { target, tag: place.tag, confidence: 0, useful: false };
-                return;
-            }
-            entry.useful = false;
-        }
+        self.tables.push(history, footprint);
     }
 }
 

@@ -50,9 +50,9 @@ mod window;
 
 pub use counters::CoreCounters;
 pub use description::{
-    CoreDescription, CoreError, CoreMemoryDescription, FixedData, FrontEndDescription,
-    PredictionDescription, SchedulerDescription, TaggedTable, TargetLevel, UopCacheDescription,
-    WindowDescription,
+    CoreDescription, CoreError, CoreMemoryDescription, DirectionDescription, FixedData,
+    FrontEndDescription, PortBinding, PredictionDescription, SchedulerDescription, TaggedTable,
+    TargetLevel, UopCacheDescription, WindowDescription,
 };
 pub use serialising::Serialising;
 pub use slots::{CoreSlots, GraduationSlots, Slots};

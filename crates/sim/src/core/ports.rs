@@ -5,10 +5,11 @@
 //! executes out of order. The order in time is not walked: a calendar of coming cycles holds the
 //! busy ports of each.
 //!
-//! In some processors a uop is bound to one of its ports when it is dispatched, and waits for that
-//! one; then its ports take turns. In others it takes any free port: the one with the highest
-//! number. Tables number the ports that only execute common uops last, so that they keep free what
-//! few ports can do.
+//! In some processors a uop is bound to one or two of its ports when it is dispatched, and waits
+//! for these. In others it takes any free port: the one with the highest number. Tables number the
+//! ports that only execute common uops last, so that they keep free what few ports can do.
+
+use super::description::PortBinding;
 
 /// The cycles in the calendar. Uops of one window begin at most so far apart, except in long chains
 /// of misses; a uop further ahead finds its ports free.
@@ -23,21 +24,40 @@ pub(crate) struct Ports {
     calendar: Box<[u64; CALENDAR]>,
     /// The cycle from which each unit is free.
     units: [u64; UNITS],
-    /// A uop is bound to one of its ports when it is dispatched.
-    bound: bool,
-    /// By the lowest port of a uop: the port that was taken last.
+    binding: Option<PortBinding>,
+    /// By the lowest port of a uop: the port that was taken last, of those that take turns.
     last: [u8; 16],
+    /// The state of a linear congruential generator.
+    random: u64,
 }
 
 impl Ports {
-    /// `bound`: a uop is bound to one of its ports when it is dispatched.
-    pub(super) fn new(bound: bool) -> Ports {
-        Ports { calendar: Box::new([0; CALENDAR]), units: [0; UNITS], bound, last: [0; 16] }
+    /// `binding`: the ports that a uop is bound to when it is dispatched.
+    pub(super) fn new(binding: Option<PortBinding>) -> Ports {
+        Ports {
+            calendar: Box::new([0; CALENDAR]),
+            units: [0; UNITS],
+            binding,
+            last: [0; 16],
+            random: 0,
+        }
     }
 
-    /// The port that a uop is bound to: its ports take turns.
+    /// The ports that a uop is bound to.
     #[inline]
     fn bind(&mut self, ports: u16) -> u16 {
+        match self.binding {
+            None => ports,
+            Some(PortBinding::InTurn) => self.next_in_turn(ports),
+            Some(PortBinding::Pair) => {
+                let first = self.any(ports);
+                first | self.any(ports & !first)
+            }
+        }
+    }
+
+    #[inline]
+    fn next_in_turn(&mut self, ports: u16) -> u16 {
         let last = &mut self.last[ports.trailing_zeros() as usize & 15];
         let behind = ports & !((2_u16 << *last).wrapping_sub(1));
         let next = if behind != 0 { behind } else { ports };
@@ -45,11 +65,22 @@ impl Ports {
         1 << *last
     }
 
+    /// A pseudo-random one of `ports`; none of none.
+    #[inline]
+    fn any(&mut self, mut ports: u16) -> u16 {
+        self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let skipped = (self.random >> 32) * u64::from(ports.count_ones()) >> 32;
+        for _ in 0..skipped {
+            ports &= ports - 1;
+        }
+        ports & ports.wrapping_neg()
+    }
+
     /// Begins a uop on one of `ports` (at least one) in the first possible cycle from `earliest`
     /// on. Returns the cycle.
     #[inline]
     pub(super) fn begin(&mut self, ports: u16, earliest: u64) -> u64 {
-        let ports = if self.bound { self.bind(ports) } else { ports };
+        let ports = self.bind(ports);
         let mut cycle = earliest;
         loop {
             let entry = &mut self.calendar[cycle as usize % CALENDAR];
@@ -84,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_port_begins_one_uop_a_cycle() {
-        let mut ports = Ports::new(false);
+        let mut ports = Ports::new(None);
         // Two ports: three uops need two cycles.
         assert_eq!([0; 3].map(|_| ports.begin(0b11, 5)), [5, 5, 6]);
         // Port 1 took 5 and 6, port 0 took 5.
@@ -98,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_bound_uop_waits_for_its_port() {
-        let mut ports = Ports::new(true);
+        let mut ports = Ports::new(Some(PortBinding::InTurn));
         // Ports 1, 2 and 1 in turn; the third waits though port 2 is free in 6.
         assert_eq!([0; 3].map(|_| ports.begin(0b110, 5)), [5, 5, 6]);
         assert_eq!(ports.begin(0b110, 6), 6);
@@ -107,9 +138,26 @@ mod tests {
         assert_eq!([0; 2].map(|_| ports.begin(1 << 15, 9)), [9, 10]);
     }
 
+    /// Six ports have fifteen pairs.
+    #[test]
+    fn each_pair_is_bound_equally_often() {
+        let mut ports = Ports::new(Some(PortBinding::Pair));
+        let mut pairs = std::collections::BTreeMap::new();
+        for _ in 0..15_000 {
+            *pairs.entry(ports.bind(0b11_1111_0000)).or_insert(0) += 1;
+        }
+        assert_eq!(pairs.len(), 15);
+        for (pair, uops) in pairs {
+            assert_eq!((pair & !0b11_1111_0000, pair.count_ones()), (0, 2));
+            assert!((850..1150).contains(&uops), "{pair:b}: {uops}");
+        }
+        // With two ports, both. With one, that one.
+        assert_eq!([ports.bind(0b110), ports.bind(1 << 15)], [0b110, 1 << 15]);
+    }
+
     #[test]
     fn a_unit_is_kept() {
-        let mut ports = Ports::new(false);
+        let mut ports = Ports::new(None);
         let starts = [0; 3].map(|_| ports.begin_on_unit(0b1, 0, 2, 6));
         assert_eq!(starts, [0, 6, 12]);
         // The port itself is free in between.

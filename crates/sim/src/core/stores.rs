@@ -128,6 +128,12 @@ impl Stores {
         self.written.oldest()
     }
 
+    /// The cycle in which the last store was written.
+    #[inline]
+    pub(super) fn all_written(&self) -> u64 {
+        self.last
+    }
+
     /// A store that retires in `retires`, and whose line is in the L1D from `line` on. Its `size`
     /// bytes at `addr`, if known, are ready in `data`; it named the address as `key` says. Returns
     /// the cycle in which it is written.

@@ -1,13 +1,19 @@
 //! Tables whose entries are found by an address and a path, and bear a tag.
 //!
 //! The predictors of directions and of targets are made of such tables, each with a longer history
-//! than the one before. The entry of the longest history that is there predicts.
+//! than the one before. The entry of the longest history that is there predicts. Tables have
+//! entries of their own, or share them (Seznec, "TAGE-SC-L Branch Predictors Again", CBP-5, 2016).
 //!
-//! Input: an address and a path. Output: the entry, or none. This module does not know what an
-//! entry predicts.
+//! Input: an address and a path. Output: entries. This module does not know what an entry predicts.
 
 use super::history::{Folded, PathHistory};
 use crate::branches::CodeAddr;
+
+/// The most tables of a predictor.
+pub(crate) const TABLES: usize = 16;
+
+/// The entries of a set.
+const WAYS: usize = 4;
 
 /// The size of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,51 +24,249 @@ pub struct TaggedTable {
     pub history: u32,
 }
 
-/// The bits of a tag.
-pub(crate) const TAG_BITS: u32 = 11;
+/// The bits of a tag that do not number the table.
+const TAG_BITS: u32 = 11;
 
-/// Where an address lies in a table under the present path.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
-    pub index: u32,
-    pub tag: u16,
+/// The tag of an entry that no branch has.
+const NO_TAG: u16 = u16::MAX;
+
+/// The bits of a folded path. An even number would know half as much: taken branches turn the path
+/// by two bits, so that it would repeat itself after half of its bits.
+const PATH_BITS: u32 = 31;
+
+/// An entry of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tagged<P> {
+    /// What it predicts.
+    pub prediction: P,
+    /// An entry that is useful, which is more than 0, is not replaced.
+    pub useful: u8,
+    tag: u16,
 }
 
-/// The present path as one table sees it.
+/// The tables of a predictor.
 #[derive(Clone, Debug)]
-pub(crate) struct TableHistory {
-    index: Folded,
-    tags: [Folded; 2],
-    index_bits: u32,
+pub(crate) struct TaggedTables<P> {
+    paths: Vec<Folded>,
+    /// The entries of all tables. Those of a set lie side by side.
+    entries: Vec<Tagged<P>>,
+    /// By table: its first entry.
+    first: [usize; TABLES],
+    /// One less than the number of sets of a table, which is a power of two.
+    last_set: u32,
+    ways: usize,
+    /// The way where the search for an entry to replace begins. It moves on, so that two branches
+    /// of one set do not replace each other for ever.
+    turn: usize,
+    /// The entries that were given away since all became less useful.
+    given: usize,
 }
 
-impl TableHistory {
-    pub(super) fn new(table: TaggedTable) -> TableHistory {
-        let index_bits = table.entries.trailing_zeros();
-        let folded = |bits: u32| Folded::new(table.history, bits.max(1));
-        TableHistory {
-            index: folded(index_bits),
-            tags: [folded(TAG_BITS), folded(TAG_BITS - 1)],
-            index_bits,
+/// An entry that a branch has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    /// One more than the index of its table.
+    pub table: usize,
+    /// Its number.
+    pub entry: usize,
+}
+
+/// What the tables have of a branch under the present path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// By table: the first entry of the branch's set, and the branch's tag.
+    sets: [(u32, u16); TABLES],
+    /// The entry of the longest history.
+    pub longest: Option<Hit>,
+    /// That of the next shorter one.
+    pub shorter: Option<Hit>,
+}
+
+impl<P: Copy> TaggedTables<P> {
+    /// At most [`TABLES`] tables, all of one size. `shared`: all together have the entries of one.
+    pub(super) fn new(tables: &[TaggedTable], shared: bool, prediction: P) -> TaggedTables<P> {
+        let tables = &tables[..tables.len().min(TABLES)];
+        let size = tables.first().map_or(1, |table| table.entries as usize);
+        let ways = WAYS.min(size);
+        let all = if shared { size } else { size * tables.len() };
+        TaggedTables {
+            paths: tables.iter().map(|table| Folded::new(table.history, PATH_BITS)).collect(),
+            entries: vec![Tagged { prediction, useful: 0, tag: NO_TAG }; all],
+            first: std::array::from_fn(|table| if shared { 0 } else { table * size }),
+            last_set: (size / ways) as u32 - 1,
+            ways,
+            turn: 0,
+            given: 0,
         }
     }
 
+    /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
     #[inline]
     pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
-        let leaving = history.leaving(self.index.length());
-        self.index.push(leaving, footprint);
-        self.tags.iter_mut().for_each(|tag| tag.push(leaving, footprint));
+        for path in &mut self.paths {
+            path.push(history.leaving(path.length()), footprint);
+        }
     }
 
+    /// Looks for the branch at `at`.
     #[inline]
-    pub(super) fn place(&self, at: CodeAddr) -> Place {
-        // User code is known by its address, too, so all its bits count.
-        let at = (at.0 ^ at.0 >> 32) as u32;
-        let index = at ^ at >> self.index_bits ^ self.index.value();
-        let tag = at ^ at >> 13 ^ self.tags[0].value() ^ self.tags[1].value() << 1;
-        Place {
-            index: index & ((1 << self.index_bits) - 1),
-            tag: (tag & ((1 << TAG_BITS) - 1)) as u16,
+    pub(super) fn find(&self, at: CodeAddr) -> Found {
+        let mut found = Found { sets: [(0, 0); TABLES], longest: None, shorter: None };
+        for (table, path) in self.paths.iter().enumerate() {
+            let mixed = mixed(at, path.value());
+            let set = (mixed >> 40) as u32 & self.last_set;
+            let first = self.first[table] + set as usize * self.ways;
+            // Tables that share entries know theirs by the tag.
+            let tag = (mixed >> 20) as u16 & ((1 << TAG_BITS) - 1) | (table as u16) << TAG_BITS;
+            found.sets[table] = (first as u32, tag);
+            let set = &self.entries[first..first + self.ways];
+            if let Some(way) = set.iter().position(|entry| entry.tag == tag) {
+                found.shorter = found.longest;
+                found.longest = Some(Hit { table: table + 1, entry: first + way });
+            }
         }
+        found
+    }
+
+    /// The entry of a branch.
+    #[inline]
+    pub(super) fn entry(&self, hit: Hit) -> &Tagged<P> {
+        &self.entries[hit.entry]
+    }
+
+    /// The entry of a branch.
+    #[inline]
+    pub(super) fn entry_mut(&mut self, hit: Hit) -> &mut Tagged<P> {
+        &mut self.entries[hit.entry]
+    }
+
+    /// Gives the branch an entry with a longer history than it has one: the shortest with an entry
+    /// in its set that is not useful. Whenever as many were given as there are, all become less
+    /// useful: what is never used any more leaves.
+    pub(super) fn allocate(&mut self, found: &Found, prediction: P) {
+        let from = found.longest.map_or(0, |hit| hit.table);
+        let longer = &found.sets[from..self.paths.len()];
+        self.turn = (self.turn + 1) % self.ways;
+        self.given += 1;
+        if self.given > self.entries.len() {
+            self.given = 0;
+            self.entries.iter_mut().for_each(|entry| entry.useful /= 2);
+        }
+        for &(first, tag) in longer {
+            let set = &mut self.entries[first as usize..][..self.ways];
+            let mut ways = (self.turn..self.ways).chain(0..self.turn);
+            if let Some(way) = ways.find(|&way| set[way].useful == 0) {
+                set[way] = Tagged { prediction, useful: 0, tag };
+                return;
+            }
+        }
+        for &(first, _) in longer {
+            for entry in &mut self.entries[first as usize..][..self.ways] {
+                entry.useful = entry.useful.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// A number that depends on an address and a path, each bit on all of theirs.
+#[inline]
+fn mixed(at: CodeAddr, path: u32) -> u64 {
+    // User code is known by its address, too, so all its bits count.
+    let key = at.0.rotate_left(PATH_BITS) ^ u64::from(path);
+    let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two tables; which one has the branch, and what it predicts.
+    struct Tables {
+        tables: TaggedTables<u8>,
+        history: PathHistory,
+    }
+
+    impl Tables {
+        fn new(entries: u32, shared: bool) -> Tables {
+            let tables = [2, 8].map(|history| TaggedTable { entries, history });
+            let tables = TaggedTables::new(&tables, shared, 0);
+            Tables { tables, history: PathHistory::new() }
+        }
+
+        fn taken(&mut self, footprint: u32) {
+            self.tables.push(&self.history, footprint);
+            self.history.push(footprint);
+        }
+
+        fn find(&self, at: u64) -> Option<(usize, u8)> {
+            let longest = self.tables.find(CodeAddr(at)).longest;
+            longest.map(|hit| (hit.table, self.tables.entry(hit).prediction))
+        }
+
+        fn allocate(&mut self, at: u64, prediction: u8) {
+            let found = self.tables.find(CodeAddr(at));
+            self.tables.allocate(&found, prediction);
+        }
+
+        fn use_all(&mut self) {
+            self.tables.entries.iter_mut().for_each(|entry| entry.useful = 1);
+        }
+    }
+
+    #[test]
+    fn a_branch_has_entries_of_its_path() {
+        for shared in [false, true] {
+            let mut tables = Tables::new(64, shared);
+            assert_eq!(tables.find(0x40), None);
+            tables.allocate(0x40, 7);
+            assert_eq!((tables.find(0x40), tables.find(0x41)), (Some((1, 7)), None));
+            tables.allocate(0x40, 9);
+            assert_eq!(tables.find(0x40), Some((2, 9)));
+            // Three other branches: the short path is another one, and comes back.
+            [5, 6, 6].into_iter().for_each(|footprint| tables.taken(footprint));
+            assert_eq!(tables.find(0x40), None);
+            (0..16).for_each(|_| tables.taken(0));
+            assert_eq!(tables.find(0x40), Some((2, 9)));
+        }
+    }
+
+    /// One set of four entries in each table.
+    #[test]
+    fn useful_entries_are_not_replaced() {
+        let mut tables = Tables::new(4, false);
+        (0..4).for_each(|at| tables.allocate(at, at as u8));
+        assert_eq!([0, 1, 2, 3].map(|at| tables.find(at)), [0, 1, 2, 3].map(|n| Some((1, n))));
+        tables.use_all();
+        // Both tables are full: the entries become less useful, and the next branch gets one.
+        tables.allocate(4, 4);
+        assert_eq!(tables.find(4), None);
+        tables.allocate(4, 4);
+        assert_eq!(tables.find(4), Some((1, 4)));
+    }
+
+    #[test]
+    fn branches_of_a_set_do_not_replace_each_other_for_ever() {
+        let mut tables = Tables::new(4, true);
+        tables.allocate(1, 1);
+        tables.allocate(2, 2);
+        assert_eq!([1, 2].map(|at| tables.find(at)), [Some((1, 1)), Some((1, 2))]);
+    }
+
+    /// A loop with a branch in it: two footprints in some order, 4096 paths.
+    #[test]
+    fn paths_of_two_branches_are_told_apart() {
+        let mut tables =
+            TaggedTables::new(&[TaggedTable { entries: 1 << 12, history: 24 }], false, ());
+        let (mut history, mut seen) = (PathHistory::new(), std::collections::BTreeSet::new());
+        let mut state = 1_u64;
+        for _ in 0..4096 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let footprint = if state >> 63 != 0 { 0x9a3c } else { 0x51f7 };
+            tables.push(&history, footprint);
+            history.push(footprint);
+            seen.insert(tables.find(CodeAddr(0x40)).sets[0]);
+        }
+        assert!(seen.len() > 4000, "{}", seen.len());
     }
 }

@@ -107,6 +107,8 @@ pub struct Uop {
     pub unit_cycles: u8,
     /// Loads and addresses of stores: how the instruction names the address.
     pub form: AddressForm,
+    /// Waits until all earlier stores are written, as atomic instructions do.
+    pub waits_for_stores: bool,
     /// Whether it begins a slot of the dispatch. A uop that is fused with the one before does not.
     pub begins_slot: bool,
 }
@@ -124,6 +126,7 @@ impl Uop {
             unit: 0,
             unit_cycles: 0,
             form: AddressForm::NONE,
+            waits_for_stores: false,
             begins_slot: true,
         }
     }

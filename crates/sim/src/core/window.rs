@@ -178,10 +178,14 @@ impl Window {
         around: &mut Surroundings<'_>,
     ) -> u64 {
         around.counters.uops += 1;
+        let first = match uop.waits_for_stores {
+            true => When::new(around.data.stores.all_written(), true),
+            false => When::START,
+        };
         let operands = uop
             .reads
             .iter()
-            .fold(When::START, |last, register| last.max(self.registers[register.index()]));
+            .fold(first, |last, register| last.max(self.registers[register.index()]));
         let begins = self.begin(uop, operands, self.slot.dispatched + 1);
         let slot = &mut self.slot;
         let complete = match uop.kind {

@@ -181,6 +181,20 @@ fn a_store_gives_its_data_to_the_load() {
     assert_eq!(period(&machine(), &program), 5.0);
 }
 
+/// A load that waits until the store before it, to another line, is written: both take turns.
+#[test]
+fn an_atomic_load_waits_for_the_stores_before_it() {
+    let [address, data] = store(2);
+    let in_turn = |waits_for_stores| {
+        let load = Uop { waits_for_stores, ..load(0, 2) };
+        let program = Program::lines(&[&[load, address, data]]).accesses(|_| vec![0, 256]);
+        period(&machine(), &program)
+    };
+    // Or as fast as the port of the stores. The load takes 4 cycles, the store 1, and retires and
+    // is written in the next two.
+    assert_eq!([false, true].map(in_turn), [2.0, 7.0]);
+}
+
 #[test]
 fn a_serialising_instruction_costs_its_cycles() {
     let program = Program::lines(&[&[serialising(Serialising::Identify)]]);
@@ -261,7 +275,10 @@ fn contradicting_numbers_name_their_rule() {
         (|core| core.window.loads = 17, "the reorder buffer of 16 slots is smaller than the 17"),
         (|core| core.window.schedulers.clear(), "at least one scheduler"),
         (|core| core.front_end.depth = 11, "mispredict_penalty, 12 cycles, must be at least 2"),
-        (|core| core.prediction.base_entries = 100, "base_entries must be a power of two"),
+        (
+            |core| core.prediction.direction.base_entries = 100,
+            "base_entries must be a power of two",
+        ),
         (|core| core.prediction.targets.swap(0, 1), "a branch target buffer of 4 entries follows"),
         (|core| core.prediction.targets.clear(), "at least one branch target buffer"),
         (|core| core.fixed_data.l2 = 1_000_001, "the shares of fixed_data"),
