@@ -37,6 +37,7 @@ use programs::{GROUPS, Group, Program};
 use recorded::Recorder;
 use results::{Model, Native};
 use sim::MachineModel;
+use singles::IDENTIFY;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -322,6 +323,15 @@ impl Judge {
                 group.programs.iter().map(move |program| Subject::Program(root.as_path(), program))
             }))
             .collect();
+        for (group, root) in groups.iter().zip(roots) {
+            for it in group.programs {
+                let counts = &mut native.results.identifications;
+                if !counts.contains_key(it.name) {
+                    let count = native::identifications(&program.path, root, it)?;
+                    counts.insert(it.name.to_owned(), count);
+                }
+            }
+        }
         let mut random = Random::new(native.results.seconds.to_bits());
         let spent = native.results.seconds;
         while begun.elapsed() < budget {
@@ -377,7 +387,20 @@ impl Judge {
         if let Some([low, high]) = native.hertz {
             said.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
         }
+        said.extend(self.identifying_said());
         said
+    }
+
+    /// What the `cpuid` of programs take, in sentences.
+    fn identifying_said(&self) -> Option<String> {
+        let native = &self.native.results;
+        let cost = native.point(IDENTIFY)?.value;
+        let counts = native.identifications.values();
+        let (fewest, most) = (counts.clone().min()?, counts.max()?);
+        Some(format!(
+            "A cpuid took {cost:.0} cycles, for which a hypervisor may have run. Programs execute \
+             {fewest} to {most} of them when they start; these cycles are not counted."
+        ))
     }
 
     /// How it was simulated, in sentences. `describes`: the machine describes this processor.

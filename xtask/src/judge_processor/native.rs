@@ -44,7 +44,7 @@ pub(super) struct ProgramRun {
 /// Runs a program in the root file system `root`, in its directory `/guest`, with the environment
 /// of the guest; `driver` starts it. `None` if the frequency changed meanwhile.
 pub(super) fn program(driver: &Path, root: &Path, program: &Program) -> Result<Option<ProgramRun>> {
-    let mut command = in_root(driver, root, program.command);
+    let mut command = in_root(driver, "run", root, program.command);
     if let Some(input) = program.input {
         let path = root.join(input.trim_start_matches('/'));
         let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
@@ -63,10 +63,19 @@ pub(super) fn program(driver: &Path, root: &Path, program: &Program) -> Result<O
     Ok(steady.then_some(ProgramRun { cycles, seconds }))
 }
 
+/// How many `cpuid` a program executes when it starts.
+pub(super) fn identifications(driver: &Path, root: &Path, program: &Program) -> Result<u64> {
+    let ended = in_root(driver, "identify", root, program.command).output()?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{}: {}: {said}", program.name, ended.status);
+    let text = String::from_utf8_lossy(&ended.stdout);
+    text.trim().parse().with_context(|| format!("{}: {text:?} is no number", program.name))
+}
+
 /// A command in the root file system `root`, as [`program`] runs it.
-pub(super) fn in_root(driver: &Path, root: &Path, words: &[&str]) -> Command {
+pub(super) fn in_root(driver: &Path, how: &str, root: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(driver);
-    command.arg("run").arg(root).args(words).stdin(Stdio::null()).env_clear();
+    command.arg(how).arg(root).args(words).stdin(Stdio::null()).env_clear();
     command.envs(crate::judge_processor::programs::ENVIRONMENT);
     command
 }

@@ -136,8 +136,13 @@ impl Recorder<'_> {
         for (name, text) in group.files {
             fs::write(made.join("guest").join(name), text)?;
         }
-        run(&mut native::in_root(driver, &made, &["/usr/bin/dash", "-e", "-c", group.set_up]))
-            .with_context(|| format!("making the inputs of {}", group.name))?;
+        run(&mut native::in_root(
+            driver,
+            "run",
+            &made,
+            &["/usr/bin/dash", "-e", "-c", group.set_up],
+        ))
+        .with_context(|| format!("making the inputs of {}", group.name))?;
         fs::rename(&made, &root)?;
         Ok(root)
     }

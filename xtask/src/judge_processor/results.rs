@@ -7,6 +7,7 @@
 use crate::judge_processor::model::Simulated;
 use crate::judge_processor::native::ProgramRun;
 use crate::judge_processor::point::Point;
+use crate::judge_processor::singles::IDENTIFY;
 use crate::kept::{Figure, Kept};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ pub(super) struct Native {
     pub points: BTreeMap<String, Vec<f64>>,
     /// By program, its runs.
     pub programs: BTreeMap<String, Vec<ProgramRun>>,
+    /// By program, how many `cpuid` it executes when it starts.
+    #[serde(default)]
+    pub identifications: BTreeMap<String, u64>,
     /// Rounds that gave nothing, because the frequency changed in them.
     pub disturbed: u64,
     /// How long was measured.
@@ -65,7 +69,14 @@ impl Native {
         Figure::of(self.points.get(name)?)
     }
 
-    /// The core cycles of a program in user mode. The kernel counts both modes together exactly,
+    /// The core cycles that the `cpuid` of a program's start take, if they were measured.
+    pub(super) fn identifying(&self, name: &str) -> Option<f64> {
+        let count = *self.identifications.get(name)?;
+        Some(count as f64 * self.point(IDENTIFY)?.value)
+    }
+
+    /// The core cycles of a program in user mode, without those of [`Native::identifying`]: in a
+    /// virtual machine they are the hypervisor's. The kernel counts both modes together exactly,
     /// but tells them apart by ticks. So the share of user mode is that of all runs, and its own
     /// error belongs to the interval: ticks come at random places of a program.
     pub(super) fn program(&self, name: &str) -> Option<Figure> {
@@ -73,7 +84,9 @@ impl Native {
         let all: f64 = runs.iter().map(|run| run.seconds[0] + run.seconds[1]).sum();
         let kernel: f64 = runs.iter().map(kernel_seconds).sum();
         let share = (1.0 - kernel / all).max(0.0);
-        let figure = Figure::of(&runs.iter().map(|run| run.cycles * share).collect::<Vec<_>>())?;
+        let others = self.identifying(name).unwrap_or(0.0);
+        let cycles: Vec<f64> = runs.iter().map(|run| run.cycles * share - others).collect();
+        let figure = Figure::of(&cycles)?;
         let ticks = all / TICK;
         // Laplace's rule of succession: where no tick met the kernel, the next one still can.
         let missed = (kernel / TICK + 1.0) / (ticks + 2.0);
@@ -109,6 +122,10 @@ mod tests {
         assert!((figure.high / 75.0 - 1.05).abs() < 0.002, "{figure:?}");
         assert!((figure.low / 75.0 - 0.95).abs() < 0.002, "{figure:?}");
         assert_eq!(native.program("q"), None);
+        // Without two `cpuid` of 10 cycles.
+        native.identifications.insert("p".into(), 2);
+        native.points.insert(IDENTIFY.into(), vec![10.0; 9]);
+        assert!((native.program("p").unwrap().value - 55.0).abs() < 1e-9);
         // Half a tick each. One of four runs was met in the kernel: half of the time.
         let short = [0.0, 0.0, 0.0, 0.002].map(|kernel| run(100.0, 0.002 - kernel, kernel));
         native.programs.insert("short".into(), short.to_vec());

@@ -18,6 +18,9 @@ pub(super) struct Single {
     after: &'static str,
 }
 
+/// The point for an instruction for which a hypervisor may run.
+pub(super) const IDENTIFY: &str = "latency/cpuid";
+
 /// The iterations of a [`Single`].
 const ITERATIONS: u64 = 2500;
 const ONE: &str = "xor %eax, %eax\nmov $1, %ecx";
@@ -25,6 +28,12 @@ const OF_LINE: Memory = Memory::Chain { count: 1, stride: 64, skew: 0 };
 /// Registers that independent instructions write.
 const SIX_ADDS: &str = "add %rcx, %rax\nadd %rcx, %rdx\nadd %rcx, %r8\nadd %rcx, %r9\n\
                         add %rcx, %r10\nadd %rcx, %r11";
+const FOUR_ADDS: &str = "add %rcx, %rax\nadd %rcx, %rdx\nadd %rcx, %r8\nadd %rcx, %r9";
+/// Each in another line.
+const FOUR_ATOMICS: &str = "lock addl $1, (%rsi)\nlock addl $1, 64(%rsi)\n\
+                            lock addl $1, 128(%rsi)\nlock addl $1, 192(%rsi)";
+const STORES_AND_ATOMIC: &str = "movl $1, 64(%rsi)\nmovl $1, 128(%rsi)\nmovl $1, 192(%rsi)\n\
+                                 movl $1, 256(%rsi)\nlock addl $1, (%rsi)";
 /// Each pair is an operation.
 const SIX_MOVES_AND_ADDS: &str = "mov %rcx, %rax\nadd %rcx, %rax\nmov %rcx, %rdx\n\
                                   add %rcx, %rdx\nmov %rcx, %r8\nadd %rcx, %r8\n\
@@ -43,7 +52,7 @@ const SIX_LOADS: &str = "mov (%rsi), %rax\nmov 8(%rsi), %rcx\nmov 16(%rsi), %rdx
 const FOUR_STORES: &str = "mov %rcx, (%rsi)\nmov %rcx, 8(%rsi)\nmov %rcx, 16(%rsi)\n\
                            mov %rcx, 24(%rsi)";
 
-pub(super) const SINGLES: [Single; 43] = [
+pub(super) const SINGLES: [Single; 47] = [
     Single {
         name: "latency/add",
         each: 64,
@@ -255,6 +264,16 @@ pub(super) const SINGLES: [Single; 43] = [
         after: "",
     },
     Single {
+        name: "throughput/four-chains",
+        each: 60,
+        memory: Memory::None,
+        result: 15,
+        grows: true,
+        before: ONE,
+        body: (15, FOUR_ADDS),
+        after: "",
+    },
+    Single {
         name: "throughput/move-and-add",
         each: 60,
         memory: Memory::None,
@@ -334,6 +353,38 @@ pub(super) const SINGLES: [Single; 43] = [
         before: "mov %rdi, %rax\nclc",
         body: (32, "jc 2f"),
         after: "2:",
+    },
+    Single {
+        name: "throughput/atomic",
+        each: 8,
+        memory: Memory::Scratch,
+        result: 0,
+        grows: false,
+        before: "",
+        body: (2, FOUR_ATOMICS),
+        after: "xor %eax, %eax",
+    },
+    // An operation is the atomic one and the stores before it.
+    Single {
+        name: "throughput/stores-and-atomic",
+        each: 4,
+        memory: Memory::Scratch,
+        result: 0,
+        grows: false,
+        before: "",
+        body: (4, STORES_AND_ATOMIC),
+        after: "xor %eax, %eax",
+    },
+    Single {
+        name: IDENTIFY,
+        each: 1,
+        memory: Memory::None,
+        result: 0,
+        grows: false,
+        before: "",
+        // %rbx is the caller's.
+        body: (1, "mov %rbx, %r8\nxor %eax, %eax\ncpuid\nmov %r8, %rbx"),
+        after: "xor %eax, %eax",
     },
     Single {
         name: "forward/same-size",

@@ -81,7 +81,7 @@ pub(super) const STEPS: [Step; 13] = [
         curve: "direction",
         unit: "outcomes",
         from: 64,
-        to: 16384,
+        to: 32768,
         described: |_| None,
     },
     Step {
