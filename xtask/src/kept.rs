@@ -79,6 +79,13 @@ impl Figure {
         Figure { low, high, ..self }
     }
 
+    /// The figure without `part`; `None` if nothing is left.
+    pub(crate) fn less(self, part: f64) -> Option<Figure> {
+        let Figure { value, low, high, rounds } = self;
+        let left = Figure { value: value - part, low: low - part, high: high - part, rounds };
+        (left.value > 0.0).then_some(left)
+    }
+
     /// Half of the interval, as a share of the value.
     pub(crate) fn half_width(&self) -> f64 {
         (self.high / self.value).ln()
