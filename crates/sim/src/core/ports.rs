@@ -69,7 +69,7 @@ impl Ports {
     #[inline]
     fn any(&mut self, mut ports: u16) -> u16 {
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        let skipped = (self.random >> 32) * u64::from(ports.count_ones()) >> 32;
+        let skipped = ((self.random >> 32) * u64::from(ports.count_ones())) >> 32;
         for _ in 0..skipped {
             ports &= ports - 1;
         }
