@@ -397,9 +397,13 @@ impl Judge {
         let cost = native.point(IDENTIFY)?.value;
         let counts = native.identifications.values();
         let (fewest, most) = (counts.clone().min()?, counts.max()?);
+        let executed = match fewest == most {
+            true => most.to_string(),
+            false => format!("{fewest} to {most}"),
+        };
         Some(format!(
             "A cpuid took {cost:.0} cycles, for which a hypervisor may have run. Programs execute \
-             {fewest} to {most} of them when they start; these cycles are not counted."
+             {executed} of them when they start; these cycles are not counted."
         ))
     }
 
