@@ -421,6 +421,9 @@ mod tests {
         let atomic = uops_of(&table, &[0xf0, 0x48, 0x01, 0x03]);
         let slowest = atomic.iter().map(|uop| uop.latency).max();
         assert_eq!(slowest, Some(18));
+        // Its load waits for the stores before it. That of `add [rbx], rax` does not.
+        let waits = |uops: &[Uop]| uops.iter().filter(|uop| uop.waits_for_stores).count();
+        assert_eq!((waits(&atomic), waits(&store)), (1, 0));
         // movdqu xmm0, [rbx] takes longer than mov rax, [rbx].
         let latency = |bytes: &[u8]| uops_of(&table, bytes)[0].latency;
         assert_eq!(latency(&[0xf3, 0x0f, 0x6f, 0x03]), 3);

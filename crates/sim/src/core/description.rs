@@ -242,6 +242,8 @@ pub enum CoreError {
          cycles: the branch takes 2 cycles before the front end starts again"
     )]
     ShortPenalty { penalty: u32, depth: u32 },
+    #[error("the tables of {name} must be of one size, and {later} entries follow {earlier}")]
+    TableSizes { name: &'static str, earlier: u32, later: u32 },
     #[error("the histories of {name} must grow from table to table, and {later} follows {earlier}")]
     Histories { name: &'static str, earlier: u32, later: u32 },
     #[error("at least one branch target buffer is needed")]
@@ -416,6 +418,10 @@ fn histories(name: &'static str, tables: &[TaggedTable], most: usize) -> Result<
         range(name, one.history, 1, history::LONGEST)?;
     }
     for pair in tables.windows(2) {
+        let (earlier, later) = (pair[0].entries, pair[1].entries);
+        if earlier != later {
+            return Err(CoreError::TableSizes { name, earlier, later });
+        }
         let (earlier, later) = (pair[0].history, pair[1].history);
         if earlier >= later {
             return Err(CoreError::Histories { name, earlier, later });

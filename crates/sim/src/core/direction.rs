@@ -108,15 +108,13 @@ mod tests {
 
     impl Judge {
         fn new(tables: &[TaggedTable]) -> Judge {
-            Judge::of(DirectionDescription {
-                base_entries: 64,
-                tables: tables.to_vec(),
-                shared: false,
-            })
+            let description =
+                DirectionDescription { base_entries: 64, tables: tables.to_vec(), shared: false };
+            Judge::of(&description)
         }
 
-        fn of(description: DirectionDescription) -> Judge {
-            Judge { predictor: PathDirection::new(&description), history: PathHistory::new() }
+        fn of(description: &DirectionDescription) -> Judge {
+            Judge { predictor: PathDirection::new(description), history: PathHistory::new() }
         }
 
         /// Whether the prediction was right.
@@ -177,5 +175,45 @@ mod tests {
             wrong(&mut judge);
         }
         assert_eq!((0..10).map(|_| wrong(&mut judge)).sum::<usize>(), 0);
+    }
+
+    /// An entry that is right, but not trusted yet, does not bring another one with it.
+    #[test]
+    fn a_new_entry_that_was_right_stays_the_only_one() {
+        let mut judge = Judge::new(&TABLES);
+        let outcomes = [false, false, true, true].map(|taken| {
+            let right = judge.predictor.predicts(CodeAddr(8), taken) == taken;
+            let longest = judge.predictor.tables.find(CodeAddr(8)).longest;
+            (right, longest.map(|hit| hit.table))
+        });
+        let (known, new) = ((true, None), (false, Some(1)));
+        assert_eq!(outcomes, [known, known, new, new]);
+    }
+
+    /// Patterns of random outcomes, one after another, in 4096 shared entries, which could not hold
+    /// all of them.
+    #[test]
+    fn a_long_pattern_takes_the_place_of_what_is_not_used_any_more() {
+        let tables = [5, 12, 25, 50, 100, 200];
+        let tables = tables.map(|history| TaggedTable { entries: 4096, history }).to_vec();
+        let description = DirectionDescription { base_entries: 64, tables, shared: true };
+        let mut judge = Judge::of(&description);
+        let mut state = 1_u64;
+        let mut wrong = [0; 6];
+        for (number, wrong) in (1..).zip(&mut wrong) {
+            let next = || {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state >> 60 & 1 != 0
+            };
+            let pattern: Vec<bool> = std::iter::repeat_with(next).take(2048).collect();
+            for round in 0..24 {
+                for &taken in &pattern {
+                    let right = judge.branch(number << 16, taken);
+                    judge.branch((number << 16) + 0x20, true);
+                    *wrong += u32::from(round == 23 && !right);
+                }
+            }
+        }
+        assert!(wrong.iter().all(|&wrong| wrong <= 100), "{wrong:?} of 2048");
     }
 }

@@ -58,8 +58,8 @@ pub(crate) struct TaggedTables<P> {
     /// The way where the search for an entry to replace begins. It moves on, so that two branches
     /// of one set do not replace each other for ever.
     turn: usize,
-    /// The entries that were given away since all became less useful.
-    given: usize,
+    /// How often an entry was asked for since all became less useful.
+    asked: usize,
 }
 
 /// An entry that a branch has.
@@ -96,7 +96,7 @@ impl<P: Copy> TaggedTables<P> {
             last_set: (size / ways) as u32 - 1,
             ways,
             turn: 0,
-            given: 0,
+            asked: 0,
         }
     }
 
@@ -141,15 +141,16 @@ impl<P: Copy> TaggedTables<P> {
     }
 
     /// Gives the branch an entry with a longer history than it has one: the shortest with an entry
-    /// in its set that is not useful. Whenever as many were given as there are, all become less
-    /// useful: what is never used any more leaves.
+    /// in its set that is not useful. If all are useful, all become less so. And whenever as many
+    /// were asked for as there are, all entries of all tables do: what is never used any more
+    /// leaves.
     pub(super) fn allocate(&mut self, found: &Found, prediction: P) {
         let from = found.longest.map_or(0, |hit| hit.table);
         let longer = &found.sets[from..self.paths.len()];
         self.turn = (self.turn + 1) % self.ways;
-        self.given += 1;
-        if self.given > self.entries.len() {
-            self.given = 0;
+        self.asked += 1;
+        if self.asked > self.entries.len() {
+            self.asked = 0;
             self.entries.iter_mut().for_each(|entry| entry.useful /= 2);
         }
         for &(first, tag) in longer {
@@ -253,20 +254,20 @@ mod tests {
         assert_eq!([1, 2].map(|at| tables.find(at)), [Some((1, 1)), Some((1, 2))]);
     }
 
-    /// A loop with a branch in it: two footprints in some order, 4096 paths.
+    /// A loop with a branch in it: two footprints in some order.
     #[test]
     fn paths_of_two_branches_are_told_apart() {
         let mut tables =
             TaggedTables::new(&[TaggedTable { entries: 1 << 12, history: 24 }], false, ());
         let (mut history, mut seen) = (PathHistory::new(), std::collections::BTreeSet::new());
         let mut state = 1_u64;
-        for _ in 0..4096 {
+        for _ in 0..60_000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let footprint = if state >> 63 != 0 { 0x9a3c } else { 0x51f7 };
             tables.push(&history, footprint);
             history.push(footprint);
             seen.insert(tables.find(CodeAddr(0x40)).sets[0]);
         }
-        assert!(seen.len() > 4000, "{}", seen.len());
+        assert!(seen.len() > 55_000, "{}", seen.len());
     }
 }

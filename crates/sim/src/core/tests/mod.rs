@@ -270,7 +270,7 @@ fn contradicting_numbers_name_their_rule() {
     let message = |change: fn(&mut CoreDescription)| {
         Core::new(&with(change)).map(|_| ()).unwrap_err().to_string()
     };
-    let cases: [(fn(&mut CoreDescription), &str); 10] = [
+    let cases: [(fn(&mut CoreDescription), &str); 11] = [
         (|core| core.window.retire = 1, "the retirement of 1 slots a cycle is narrower"),
         (|core| core.window.loads = 17, "the reorder buffer of 16 slots is smaller than the 17"),
         (|core| core.window.schedulers.clear(), "at least one scheduler"),
@@ -278,6 +278,14 @@ fn contradicting_numbers_name_their_rule() {
         (
             |core| core.prediction.direction.base_entries = 100,
             "base_entries must be a power of two",
+        ),
+        (
+            |core| {
+                let tables = [(64, 4), (32, 9)];
+                let table = |(entries, history)| TaggedTable { entries, history };
+                core.prediction.direction.tables = tables.map(table).to_vec();
+            },
+            "the tables of direction must be of one size, and 32 entries follow 64",
         ),
         (|core| core.prediction.targets.swap(0, 1), "a branch target buffer of 4 entries follows"),
         (|core| core.prediction.targets.clear(), "at least one branch target buffer"),
