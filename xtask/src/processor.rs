@@ -82,7 +82,7 @@ pub(crate) fn last_cpu() -> Result<usize> {
 }
 
 /// The length of a chain, in cycles (`bare/timing.h` has the same).
-const CHAIN: u32 = 64_000;
+pub(crate) const CHAIN: u32 = 64_000;
 /// Two chains that differ more than this share were disturbed.
 pub(crate) const STEADY: f64 = 0.03;
 

@@ -5,12 +5,13 @@
  *                         the marks 4 and 5
  *   judged POINT SLICES   one point on the processor; for each slice a line with how often the
  *                         point ran, its ticks of the time stamp counter, the ticks of a chain of
- *                         dependent additions before and behind it, and how often the kernel took
- *                         the processor away
+ *                         dependent additions before and behind it, how often the kernel took the
+ *                         processor away, and the ticks of no-ops before and behind it
  *   judged check          all points once, without time
  *   judged run ROOT PROGRAM WORD...
  *                         a program in the root file system ROOT; a line with its microseconds in
- *                         user mode and in kernel mode. This process is small, so that its copy,
+ *                         user mode and in kernel mode, and, before and behind it, the ticks of a
+ *                         chain and of NEAR times no-ops. This process is small, so that its copy,
  *                         which becomes the program, is torn down in no time.
  *
  *   judged identify ROOT PROGRAM WORD...
@@ -217,23 +218,47 @@ static ulong switches(void)
 	return usage[17];
 }
 
+/*
+ * The ticks of 16 000 no-ops of 6 bytes (NO_OPS in native.rs): as many in a cycle as the core takes, unless
+ * its other thread, which may belong to another virtual machine, takes some.
+ */
+static ulong no_ops(void)
+{
+	ulong begun = ticks();
+
+	asm volatile("mov $160, %%ecx\n"
+		     ".balign 64\n"
+		     "1:\n"
+		     ".rept 100\n"
+		     ".nops 6\n"
+		     ".endr\n"
+		     "dec %%ecx\n"
+		     "jnz 1b\n"
+		     : : : "rcx", "memory");
+	return ticks() - begun;
+}
+
 static void slice(const struct point *point, const struct made *made, ulong repeats)
 {
 	ulong switched = switches();
 	ulong before = chain();
+	ulong crowded = no_ops();
 	ulong begun = ticks();
-	ulong took, behind;
+	ulong took, behind, later;
 
 	for (ulong i = 0; i < repeats; i++)
 		run(point, made);
 	took = ticks() - begun;
+	later = no_ops();
 	behind = chain();
 	switched = switches() - switched;
 	number(repeats, " ");
 	number(took, " ");
 	number(before, " ");
 	number(behind, " ");
-	number(switched, "\n");
+	number(switched, " ");
+	number(crowded, " ");
+	number(later, "\n");
 }
 
 static void measure(const struct point *point, const char *slices)
@@ -292,19 +317,36 @@ __attribute__((noreturn)) static void become(const char *root, char **words, cha
 	fail(words[0], ": cannot be executed");
 }
 
+/* The time near a program's for which no-ops are timed: some tenths of a millisecond. */
+#define NEAR 400
+
+/* Prints the ticks of a chain and of no-ops. */
+static void crowd(const char *behind)
+{
+	ulong sum = 0;
+
+	number(chain(), " ");
+	for (int i = 0; i < NEAR; i++)
+		sum += no_ops();
+	number(sum, behind);
+}
+
 static void program(const char *root, char **words, char **environment)
 {
 	/* Two times of seconds and microseconds, and 14 other numbers. */
 	ulong usage[18];
 	int status = 0;
-	long child = call(NR_FORK, 0, 0, 0, 0, 0, 0);
+	long child;
 
+	crowd(" ");
+	child = call(NR_FORK, 0, 0, 0, 0, 0, 0);
 	if (child == 0)
 		become(root, words, environment);
 	if (child < 0 || call(NR_WAIT4, child, (long)&status, 0, (long)usage, 0, 0) != child)
 		fail(words[0], ": cannot be started");
 	if (status != 0)
 		fail(words[0], ": failed");
+	crowd(" ");
 	number(usage[0] * 1000000 + usage[1], " ");
 	number(usage[2] * 1000000 + usage[3], "\n");
 }

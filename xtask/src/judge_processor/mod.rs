@@ -43,6 +43,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use suite::Usage;
 use suite::random::Random;
+use suite::statistics::median;
 use tables::{Conditions, INTERVAL_TARGET, Tables};
 
 /// Where results are kept if nothing else is said.
@@ -374,11 +375,14 @@ impl Judge {
         let mut said = vec![
             format!("Processor: {} (family {}, model {}).", here.name, here.family, here.model),
             format!(
-                "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±1 %; {} rounds \
-                 gave nothing, because the frequency changed.",
+                "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±1 %. Rounds \
+                 gave nothing: {} because the frequency changed, {} because the core's other \
+                 thread was busy (fewer than {:.1} no-ops in a cycle).",
                 native.seconds,
                 figures.len(),
-                native.disturbed
+                native.disturbed,
+                native.crowded,
+                native::ALONE * native.most_no_ops()
             ),
             format!(
                 "Of the time of the measured CPU the hypervisor took {}, and other programs {}; \
@@ -451,16 +455,18 @@ impl Subject<'_> {
         let [low, high] = native.hertz.unwrap_or([hertz; 2]);
         native.hertz = Some([low.min(hertz), high.max(hertz)]);
         match self {
-            Subject::Point(point) => match native::point(driver, point)? {
-                Some(cycles) => native.points.entry(point.name.clone()).or_default().push(cycles),
-                None => native.disturbed += 1,
-            },
-            Subject::Program(root, program) => match native::program(driver, root, program)? {
-                Some(run) => {
-                    native.programs.entry(program.name.to_owned()).or_default().push(run);
+            Subject::Point(point) => {
+                let slices = native::point(driver, point)?;
+                if let Some(cycles) = native.alone(&slices).map(|mut times| median(&mut times)) {
+                    native.points.entry(point.name.clone()).or_default().push(cycles);
                 }
-                None => native.disturbed += 1,
-            },
+            }
+            Subject::Program(root, program) => {
+                let runs: Vec<_> = native::program(driver, root, program)?.into_iter().collect();
+                if let Some(runs) = native.alone(&runs) {
+                    native.programs.entry(program.name.to_owned()).or_default().extend(runs);
+                }
+            }
         }
         Ok(())
     }

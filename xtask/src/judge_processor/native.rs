@@ -2,38 +2,75 @@
 //!
 //! Input: programs. Output: the values of single rounds. `statistics` of the suite makes intervals
 //! of them.
+//!
+//! A processor's core may have a second thread, which in a virtual machine belongs to others. While
+//! it is busy, a program takes up to 1.7 times as long. Nothing says so but the number of
+//! instructions that the core takes in a cycle: no-ops are timed near all that is timed.
 
 use crate::judge_processor::point::Point;
 use crate::judge_processor::programs::Program;
-use crate::processor::{STEADY, hertz, slice_cycles};
+use crate::processor::{CHAIN, STEADY, hertz, slice_cycles};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use suite::statistics::median;
 
 /// The slices of a round: the process is new in each round.
 const SLICES: &str = "9";
 
-/// The core cycles of one operation: the median of a round's slices that nothing disturbed; `None`
-/// if there is none.
-pub(super) fn point(program: &Path, point: &Point) -> Result<Option<f64>> {
+/// The no-ops that the driver times before and behind each slice.
+const NO_OPS: f64 = 16_000.0;
+/// How often the driver times them before and behind a program.
+const NEAR: f64 = 400.0;
+/// With a smaller share of the most no-ops in a cycle, the core's other thread was busy.
+pub(super) const ALONE: f64 = 0.9;
+
+/// What was timed, and how crowded the core was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Timed<T> {
+    pub time: T,
+    /// No-ops in a cycle, before or behind it: the fewer of both.
+    pub no_ops: f64,
+}
+
+impl<T> Timed<T> {
+    /// Whether the core's other thread did nothing, near what was timed. `most`: the most no-ops
+    /// that the core takes in a cycle.
+    pub(super) fn alone(&self, most: f64) -> bool {
+        self.no_ops >= ALONE * most
+    }
+}
+
+/// The core cycles of one operation, in each of a round's slices that nothing disturbed.
+pub(super) fn point(program: &Path, point: &Point) -> Result<Vec<Timed<f64>>> {
     let ended = Command::new(program).args([&point.name, SLICES]).output()?;
     let said = String::from_utf8_lossy(&ended.stderr);
     ensure!(ended.status.success(), "{}: {}: {said}", point.name, ended.status);
     let text = String::from_utf8_lossy(&ended.stdout);
-    let slices = text.lines().map(slice_cycles).collect::<Option<Vec<_>>>();
+    let slices = text.lines().map(slice).collect::<Option<Vec<_>>>();
     let slices = slices.with_context(|| format!("{}: {text:?} are no slices", point.name))?;
-    let mut cycles: Vec<f64> = slices.into_iter().flatten().collect();
-    if cycles.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(median(&mut cycles) / point.operations as f64))
+    let each = |slice: Timed<f64>| Timed { time: slice.time / point.operations as f64, ..slice };
+    Ok(slices.into_iter().flatten().map(each).collect())
+}
+
+/// A slice, from a line of the driver.
+fn slice(line: &str) -> Option<Option<Timed<f64>>> {
+    let mut words = line.rsplitn(3, ' ');
+    let no_ops: [f64; 2] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
+    let line = words.next()?;
+    let chain: f64 = line.split(' ').nth(2)?.parse().ok()?;
+    let no_ops = in_a_cycle(NO_OPS, no_ops[0].max(no_ops[1]), chain);
+    Some(slice_cycles(line)?.map(|time| Timed { time, no_ops }))
+}
+
+/// No-ops in a cycle, of the ticks of `no_ops` and of a chain.
+fn in_a_cycle(no_ops: f64, ticks: f64, chain: f64) -> f64 {
+    no_ops / ticks * chain / f64::from(CHAIN)
 }
 
 /// One run of a program.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ProgramRun {
     /// Core cycles in user and kernel mode together.
     pub cycles: f64,
@@ -43,7 +80,11 @@ pub(super) struct ProgramRun {
 
 /// Runs a program in the root file system `root`, in its directory `/guest`, with the environment
 /// of the guest; `driver` starts it. `None` if the frequency changed meanwhile.
-pub(super) fn program(driver: &Path, root: &Path, program: &Program) -> Result<Option<ProgramRun>> {
+pub(super) fn program(
+    driver: &Path,
+    root: &Path,
+    program: &Program,
+) -> Result<Option<Timed<ProgramRun>>> {
     let mut command = in_root(driver, "run", root, program.command);
     if let Some(input) = program.input {
         let path = root.join(input.trim_start_matches('/'));
@@ -56,11 +97,10 @@ pub(super) fn program(driver: &Path, root: &Path, program: &Program) -> Result<O
     let said = String::from_utf8_lossy(&ended.stderr);
     ensure!(ended.status.success(), "{}: {}: {said}", program.name, ended.status);
     let text = String::from_utf8_lossy(&ended.stdout);
-    let seconds = user_and_kernel(&text);
-    let seconds = seconds.with_context(|| format!("{}: {text:?} are no times", program.name))?;
+    let run = run(&text, (frequency + later) / 2.0);
+    let run = run.with_context(|| format!("{}: {text:?} are no times", program.name))?;
     let steady = (frequency / later - 1.0).abs() <= STEADY;
-    let cycles = (seconds[0] + seconds[1]) * (frequency + later) / 2.0;
-    Ok(steady.then_some(ProgramRun { cycles, seconds }))
+    Ok(steady.then_some(run))
 }
 
 /// How many `cpuid` a program executes when it starts.
@@ -80,9 +120,41 @@ pub(super) fn in_root(driver: &Path, how: &str, root: &Path, words: &[&str]) -> 
     command
 }
 
-/// Two numbers of microseconds, in seconds.
-fn user_and_kernel(text: &str) -> Option<[f64; 2]> {
-    let mut words = text.split_whitespace().map(|word| word.parse::<u32>().ok());
-    let times = [words.next()??, words.next()??];
-    words.next().is_none().then_some(times.map(|micros| f64::from(micros) / 1e6))
+/// A run, from a line of the driver, on a core of this frequency.
+fn run(line: &str, hertz: f64) -> Option<Timed<ProgramRun>> {
+    let words = line.split_whitespace().map(|word| word.parse().ok());
+    let words: Vec<u32> = words.collect::<Option<_>>()?;
+    let [chain_before, before, chain_behind, behind, user, kernel] = words[..] else { return None };
+    let no_ops = |ticks, chain| in_a_cycle(NEAR * NO_OPS, f64::from(ticks), f64::from(chain));
+    let seconds = [user, kernel].map(|micros| f64::from(micros) / 1e6);
+    Some(Timed {
+        time: ProgramRun { cycles: (seconds[0] + seconds[1]) * hertz, seconds },
+        no_ops: no_ops(before, chain_before).min(no_ops(behind, chain_behind)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_says_how_crowded_the_core_was() {
+        // Two ticks for each of three cycles. The core takes 8 no-ops in a cycle, and behind the
+        // slice 4.
+        let found = slice("2 1000 42667 42667 0 1333 2667").unwrap().unwrap();
+        assert!((found.time - 750.0).abs() < 0.1, "{found:?}");
+        assert!((found.no_ops - 4.0).abs() < 0.01, "{found:?}");
+        assert!(!found.alone(8.0) && found.alone(4.0));
+        assert_eq!(slice("2 1000 42667 52667 0 1333 1333"), Some(None));
+        assert_eq!(slice("2 1000 42667 42667 0"), None);
+    }
+
+    #[test]
+    fn a_run_says_how_crowded_the_core_was() {
+        let found = run("42667 533333 42667 1066667 3000 1000\n", 1e9).unwrap();
+        assert!((found.no_ops - 4.0).abs() < 0.01, "{found:?}");
+        assert_eq!(found.time.seconds, [0.003, 0.001]);
+        assert!((found.time.cycles - 4e6).abs() < 1.0);
+        assert_eq!(run("3000 1000", 1e9), None);
+    }
 }

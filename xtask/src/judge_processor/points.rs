@@ -215,6 +215,59 @@ fn chase(curve: &str, size: u64, count: u64, stride: u64, skew: u64) -> Point {
     }
 }
 
+/// Lines of no-ops, `no_ops` of `bytes` each, and a jump to the next line.
+fn window((no_ops, bytes): (u64, u64)) -> Point {
+    const LINES: u64 = 32;
+    let line = format!(".nops {}, {bytes}\njmp 2f\n.balign 64\n2:", no_ops * bytes);
+    let point = on_curve("windows", no_ops, LINES, 60_000);
+    Point { size: None, body: repeated(LINES, &line), ..point }
+}
+
+/// 128 blocks of 1 to 2 × `length` - 1 instructions, such as programs have, in random order: each
+/// ends with a taken branch. One operation is an instruction.
+fn mixed(length: u64) -> Point {
+    const BLOCKS: u64 = 128;
+    let mut random = Random::new(length);
+    let mut order: Vec<u64> = (0..BLOCKS).collect();
+    random.shuffle(&mut order[1..]);
+    let mut next = vec![BLOCKS; order.len()];
+    for pair in order.windows(2) {
+        next[pair[0] as usize] = pair[1];
+    }
+    let label = |block: u64| format!(".Lmixed_{length}_{block}");
+    let (mut body, mut instructions) = (String::new(), 0);
+    for (block, next) in (0..BLOCKS).zip(next) {
+        let more = random.number() % (2 * length - 1);
+        body += &format!("{}:\n", label(block));
+        for _ in 0..more {
+            instructions += 1;
+            let register = ["rax", "rcx", "r8", "r9", "r10", "r11"][instructions % 6];
+            let at = random.number() % 64 * 8;
+            body += &match random.number() % 20 {
+                0..8 => format!("add $1, %{register}\n"),
+                8..12 => format!("mov {at}(%rsi), %{register}\n"),
+                // With the loads' register, a multiple of 1024 bytes further than a load, the store
+                // would be taken for the load's.
+                12..14 => format!("mov %{register}, {at}(%rdx)\n"),
+                14..17 => format!("mov ${at}, %{register}\n"),
+                _ => format!("lea {at}(%rsi), %{register}\n"),
+            };
+        }
+        // No addition carries.
+        body += &format!("jnc {}\n", label(next));
+        instructions += 1;
+    }
+    body += &format!("{}:", label(BLOCKS));
+    Point {
+        memory: Memory::Scratch,
+        expected: 0,
+        before: "lea 1024(%rsi), %rdx\nxor %eax, %eax".to_owned(),
+        body,
+        after: "xor %eax, %eax".to_owned(),
+        ..on_curve("mixed", length, instructions as u64, 60_000)
+    }
+}
+
 const CODE: [u64; 20] =
     [4, 8, 12, 16, 20, 22, 24, 26, 28, 32, 36, 40, 48, 64, 128, 256, 512, 768, 1024, 1536];
 const BTB: [u64; 18] = [
@@ -241,6 +294,8 @@ pub(super) fn all() -> Vec<Point> {
     let mut points: Vec<Point> = SINGLES.iter().map(single).collect();
     points.push(mispredict());
     points.extend([12, 28, 60].map(alone));
+    points.extend([2, 4, 6, 8, 16].map(mixed));
+    points.extend([(5, 11), (11, 5), (12, 5), (17, 3), (23, 2), (29, 2)].map(window));
     points.extend(CODE.map(code));
     points.extend(BTB.map(btb));
     points.extend(L1I.map(|size| jumps("l1i", size, 64, 0, 150_000)));
@@ -257,9 +312,9 @@ pub(super) fn all() -> Vec<Point> {
 /// What one operation of a point is.
 pub(super) fn operation(point: &Point) -> &'static str {
     match point.curve() {
-        "latency" | "throughput" => "instruction",
+        "latency" | "throughput" | "mixed" => "instruction",
         "forward" | "predicted" => "store, load and addition",
-        "code" => "line of 64 bytes",
+        "code" | "windows" => "line of 64 bytes",
         "btb" | "l1i" | "itlb" => "taken jump",
         "l1i-alone" => "line and what is before it",
         "returns" => "call and return",
@@ -331,7 +386,7 @@ mod tests {
         let measured = run(&["latency/add", "2"]);
         let said = String::from_utf8(measured.stdout).unwrap();
         assert_eq!(said.lines().count(), 2, "{said}");
-        assert!(said.lines().all(|line| line.split(' ').count() == 5), "{said}");
+        assert!(said.lines().all(|line| line.split(' ').count() == 7), "{said}");
         assert!(!run(&["nothing", "2"]).status.success());
     }
 }

@@ -5,7 +5,7 @@
 //! `model-MACHINE.json`, for the points' program and the machine, in the command's directory.
 
 use crate::judge_processor::model::Simulated;
-use crate::judge_processor::native::ProgramRun;
+use crate::judge_processor::native::{ProgramRun, Timed};
 use crate::judge_processor::point::Point;
 use crate::judge_processor::singles::IDENTIFY;
 use crate::kept::{Figure, Kept};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use suite::Disturbances;
+use suite::statistics::median;
 
 /// What was measured on the processor.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -27,6 +28,12 @@ pub(super) struct Native {
     pub identifications: BTreeMap<String, u64>,
     /// Rounds that gave nothing, because the frequency changed in them.
     pub disturbed: u64,
+    /// Rounds that gave nothing, because the core's other thread was busy.
+    #[serde(default)]
+    pub crowded: u64,
+    /// The no-ops that the core took in a cycle, in the middle of each round.
+    #[serde(default)]
+    pub no_ops: Vec<f64>,
     /// How long was measured.
     pub seconds: f64,
     /// Of the last run of the command.
@@ -64,6 +71,31 @@ impl Model {
 }
 
 impl Native {
+    /// What was timed while the core's other thread did nothing; `None`, and the round is counted
+    /// as one that gave nothing, if there is none.
+    pub(super) fn alone<T: Copy>(&mut self, round: &[Timed<T>]) -> Option<Vec<T>> {
+        let mut no_ops: Vec<f64> = round.iter().map(|timed| timed.no_ops).collect();
+        if !no_ops.is_empty() {
+            self.no_ops.push(median(&mut no_ops));
+        }
+        let most = self.most_no_ops();
+        let alone = round.iter().filter(|timed| timed.alone(most));
+        let times: Vec<T> = alone.map(|timed| timed.time).collect();
+        if times.is_empty() {
+            *if round.is_empty() { &mut self.disturbed } else { &mut self.crowded } += 1;
+            return None;
+        }
+        Some(times)
+    }
+
+    /// The no-ops that the core takes in a cycle while its other thread does nothing. A single slice
+    /// can say too many: a crowded core's chain takes longer, too. So one round in ten has more.
+    pub(super) fn most_no_ops(&self) -> f64 {
+        let mut no_ops = self.no_ops.clone();
+        no_ops.sort_by(f64::total_cmp);
+        no_ops.get(no_ops.len() * 9 / 10).copied().unwrap_or(0.0)
+    }
+
     /// The core cycles of an operation of a point.
     pub(super) fn point(&self, name: &str) -> Option<Figure> {
         Figure::of(self.points.get(name)?)
@@ -108,6 +140,17 @@ fn kernel_seconds(run: &ProgramRun) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_timed_on_a_crowded_core_does_not_count() {
+        let timed = |time, no_ops| Timed { time, no_ops };
+        let mut native = Native { no_ops: vec![8.0; 20], ..Native::default() };
+        let round = [timed(1, 8.0), timed(2, 4.5), timed(3, 7.5)];
+        assert_eq!(native.alone(&round), Some(vec![1, 3]));
+        assert_eq!(native.alone(&[timed(4, 5.0)]), None);
+        assert_eq!(native.alone::<u8>(&[]), None);
+        assert_eq!((native.crowded, native.disturbed), (1, 1));
+    }
 
     #[test]
     fn a_program_has_the_cycles_of_its_user_mode() {

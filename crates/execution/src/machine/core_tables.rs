@@ -64,6 +64,7 @@ struct FetchText {
     uop_cache_slots: Option<SourcedInteger>,
     uop_cache_width: Option<SourcedInteger>,
     uop_cache_by_start: Option<Spanned<Sourced<bool>>>,
+    uop_cache_pair_interval: Option<SourcedInteger>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -259,13 +260,15 @@ impl MachineFileReader<'_> {
             &fetch.uop_cache_slots,
             &fetch.uop_cache_width,
         );
+        let more = fetch.uop_cache_by_start.is_some() || fetch.uop_cache_pair_interval.is_some();
         let uop_cache = match cache {
-            (None, None, None, None) if fetch.uop_cache_by_start.is_none() => None,
+            (None, None, None, None) if !more => None,
             (Some(entries), Some(ways), Some(slots), Some(width)) => Some(UopCacheDescription {
                 geometry: self.entries("the uop cache", entries, ways)?,
                 slots: self.small(slots)?,
                 width: self.small(width)?,
                 by_start: self.or_no(&fetch.uop_cache_by_start)?,
+                pair_interval: self.if_given(&fetch.uop_cache_pair_interval)?,
             }),
             _ => bail!(
                 "{}: [core.fetch] must give uop_cache_entries, uop_cache_ways, uop_cache_slots \

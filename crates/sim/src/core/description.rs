@@ -103,7 +103,7 @@ pub struct FrontEndDescription {
     pub itlb_interval: Option<u32>,
 }
 
-/// A uop cache. An entry holds slots of one line of the L1I.
+/// A uop cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UopCacheDescription {
     /// Entries and ways.
@@ -114,6 +114,10 @@ pub struct UopCacheDescription {
     pub width: u32,
     /// Whether code that is entered at two places of a line has entries of its own for each.
     pub by_start: bool,
+    /// With it, the uop cache is read by entries, two in a cycle: a line that follows in sequence
+    /// begins a cycle, and each pair of a line's entries comes this number of cycles behind the
+    /// pair before. Entries go on into the next line in sequence. `None`: it is read by slots.
+    pub pair_interval: Option<u32>,
 }
 
 /// The predictor of directions.
@@ -330,6 +334,7 @@ impl CoreDescription {
         if let Some(cache) = &front.uop_cache {
             range("the slots of an entry of the uop cache", cache.slots, 1, 64)?;
             range("the width of the uop cache", cache.width, 1, 64)?;
+            range("uop_cache_pair_interval", cache.pair_interval.unwrap_or(1), 1, 16)?;
         }
         Ok(())
     }

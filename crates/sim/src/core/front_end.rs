@@ -16,6 +16,9 @@
 //! Code of which the uop cache has all entries is delivered from there, and its line is not
 //! requested. Other code comes in. An entry holds slots of one line in the order in which they
 //! first ran; entries of code that is entered elsewhere in the line are shared with it.
+//!
+//! A description can say that entries are read in pairs (`pair_interval`). Then an entry goes on
+//! into the next line in sequence, and belongs to the line in which it begins.
 
 use super::counters::CoreCounters;
 use super::data_side::SharedMemory;
@@ -37,17 +40,22 @@ const LINE_BITS: u32 = 26;
 /// The same where entries also bear the place at which control arrived in the line.
 const SHORT_LINE_BITS: u32 = 20;
 
+/// The entries of the uop cache that are read in a cycle, where they are read by entries.
+const ENTRIES: u32 = 2;
+
 #[derive(Clone, Debug)]
 struct UopCache {
     cache: Cache,
     slots: u32,
     width: u32,
     by_start: bool,
+    pair_interval: Option<u64>,
 }
 
 impl UopCache {
     /// Whether the entries of a line are there. They are from now on. `start`: where control
-    /// arrived in the line, below 64.
+    /// arrived in the line, below 64, or, when it came from the line before, the slots that an
+    /// entry of that line holds.
     fn has(&mut self, line: LineId, start: u32, entries: std::ops::Range<u32>) -> bool {
         let line_bits = if self.by_start { SHORT_LINE_BITS } else { LINE_BITS };
         let start = if self.by_start { start << SHORT_LINE_BITS } else { 0 };
@@ -93,13 +101,14 @@ pub(crate) struct FrontEnd {
     at: FetchRun,
     /// The line of the present target, and the slots and entries of it so far.
     line: LineId,
-    /// Where control arrived in it; 0: it came from the line before.
+    /// Where control arrived in it; when it came from the line before, the slots that an entry of
+    /// that line holds.
     start: u32,
     /// Where control arrives next.
     next_start: u32,
     slots: u32,
     entries: u32,
-    /// The slots that these entries hold.
+    /// The slots that these entries, and one of the line before, hold.
     held: u32,
     decoding: bool,
     /// Whether what was delivered before came from the uop cache.
@@ -108,10 +117,16 @@ pub(crate) struct FrontEnd {
     fresh: bool,
     /// Whether the next code follows without a taken branch.
     sequential: bool,
+    /// Whether the present target follows the one before without a taken branch.
+    in_sequence: bool,
     /// Whether a taken branch came before the next delivery.
     jumped: bool,
-    /// How many taken branches the uop cache can still follow in this cycle.
+    /// How many taken branches the uop cache can still follow in this cycle, and how many entries
+    /// it can still read.
     left_jumps: u32,
+    left_entries: u32,
+    /// The cycle in which an entry was read.
+    read: u64,
     /// The cycle of delivery, and what is left of it.
     cycle: u64,
     left: u32,
@@ -136,6 +151,7 @@ impl FrontEnd {
                 slots: cache.slots,
                 width: cache.width,
                 by_start: cache.by_start,
+                pair_interval: cache.pair_interval.map(u64::from),
             }),
             l1i: Cache::new(l1i),
             coming: InFlight::new(front.l1i_misses),
@@ -167,8 +183,11 @@ impl FrontEnd {
             request_in_turn: front.request_in_turn,
             fresh: true,
             sequential: false,
+            in_sequence: false,
             jumped: false,
             left_jumps: 0,
+            left_entries: 0,
+            read: 0,
             cycle: 0,
             left: 0,
             left_bytes: 0,
@@ -201,12 +220,20 @@ impl FrontEnd {
         let same = predicted == self.predicted;
         self.predicted_in_cycle = if same { self.predicted_in_cycle + 1 } else { 1 };
         self.predicted = predicted;
-        self.start = if self.sequential { 0 } else { self.next_start };
+        self.in_sequence = self.sequential;
+        self.start = if self.sequential { self.goes_on() } else { self.next_start };
+        self.held = if self.sequential { self.start } else { 0 };
         self.line = run.line;
-        (self.slots, self.entries, self.held, self.fresh) = (0, 0, 0, true);
+        (self.slots, self.entries, self.fresh) = (0, 0, true);
         if self.uop_cache.is_none() {
             self.supply(true, shared, counters);
         }
+    }
+
+    /// The slots of the next line in sequence that the last entry holds.
+    fn goes_on(&self) -> u32 {
+        let in_pairs = self.uop_cache.as_ref().is_some_and(|cache| cache.pair_interval.is_some());
+        if in_pairs { self.held.saturating_sub(self.slots) } else { 0 }
     }
 
     /// Begins to deliver from the uop cache or, when it `asks` for the line, from the decoders.
@@ -253,14 +280,44 @@ impl FrontEnd {
 
     fn find_entries(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) {
         let Some(cache) = &mut self.uop_cache else { return };
-        let entries = self.slots.div_ceil(cache.slots).max(1);
+        let more = self.slots.saturating_sub(self.held).div_ceil(cache.slots);
+        // Where no entry goes on, each line has one at least.
+        let more = if self.held == 0 { more.max(1) } else { more };
+        let entries = self.entries..self.entries + more;
         let was_decoding = self.decoding && !self.fresh;
         self.behind_uop_cache = !self.decoding;
-        self.decoding = !cache.has(self.line, self.start, self.entries..entries);
-        self.entries = entries;
-        self.held = entries.saturating_mul(cache.slots);
+        if more > 0 {
+            self.decoding = !cache.has(self.line, self.start, entries.clone());
+        }
+        self.held = self.held.saturating_add(more.saturating_mul(cache.slots));
+        self.entries = entries.end;
+        let pair_interval = cache.pair_interval;
         if self.fresh || self.decoding && !was_decoding {
             self.supply(self.decoding, shared, counters);
+        }
+        if let Some(interval) = pair_interval.filter(|_| !self.decoding) {
+            entries.for_each(|entry| self.read_entry(entry, interval));
+        }
+    }
+
+    /// Reads an entry of the uop cache, which is the `entry`th of its line, from 0.
+    fn read_entry(&mut self, entry: u32, pair_interval: u64) {
+        let next = self.read + 1;
+        let earliest = match entry {
+            0 if self.in_sequence => next,
+            0 | 1 if self.left_entries == 0 => next,
+            0 | 1 => self.cycle,
+            _ if entry.is_multiple_of(2) => self.read + pair_interval,
+            _ => self.read,
+        };
+        if earliest > self.cycle {
+            self.begin_cycle(earliest);
+        }
+        self.read = self.cycle;
+        self.left_entries = self.left_entries.saturating_sub(1);
+        if entry > 1 {
+            // No other line's entry is read in this cycle.
+            self.left_jumps = 0;
         }
     }
 
@@ -362,6 +419,7 @@ impl FrontEnd {
     fn begin_cycle(&mut self, cycle: u64) {
         (self.cycle, self.left, self.left_bytes) = (cycle, self.width(), self.fetch_bytes);
         self.left_jumps = self.targets_in_a_cycle - 1;
+        self.left_entries = ENTRIES;
     }
 
     /// The instructions decoded, or the slots delivered by the uop cache, in a cycle.
@@ -432,7 +490,8 @@ mod tests {
     /// Four entries of two slots; four slots a cycle.
     fn uop_cache(by_start: bool) -> UopCache {
         let geometry = CacheGeometry::tlb(4, 4, crate::Replacement::Lru).unwrap();
-        UopCache { cache: Cache::new(geometry), slots: 2, width: 4, by_start }
+        let cache = Cache::new(geometry);
+        UopCache { cache, slots: 2, width: 4, by_start, pair_interval: None }
     }
 
     /// The example: depth 6, decoding 3 more, 2 decoders of 16 bytes, L2 15, memory 100, 4 fetch
@@ -530,6 +589,41 @@ mod tests {
         fetching.front.restart(3000);
         fetching.front.arrives(CodeAddr(0));
         assert_eq!(fetching.line(0, 2), [2999; 2]);
+    }
+
+    /// Entries of two slots, two entries a cycle, and two cycles from pair to pair.
+    #[test]
+    fn entries_are_read_in_pairs() {
+        let cycles = |interval, lines: &[(u32, u16, bool)]| {
+            let mut fetching = Fetching::new();
+            let geometry = CacheGeometry::tlb(32, 32, crate::Replacement::Lru).unwrap();
+            let cache = Cache::new(geometry);
+            fetching.front.queue = Ring::new(64, 0);
+            fetching.front.uop_cache =
+                Some(UopCache { cache, pair_interval: interval, ..uop_cache(true) });
+            (fetching.front.targets_in_a_cycle, fetching.front.predicted_in_cycle) = (2, 2);
+            let mut last = Vec::new();
+            for dispatch in [500, 5000] {
+                fetching.front.restart(dispatch);
+                last.clear();
+                for &(line, count, jumps) in lines {
+                    last.push(fetching.line(line, count).pop().unwrap() + 1 - dispatch);
+                    if jumps {
+                        fetching.front.taken(0);
+                    }
+                }
+            }
+            last
+        };
+        // The last cycle of each line. Two, four and six entries, and jumps.
+        let jumps = [(0, 4, true), (1, 8, true), (2, 12, true), (3, 2, true)];
+        assert_eq!(cycles(Some(2), &jumps), [0, 3, 8, 9]);
+        assert_eq!(cycles(None, &jumps), [0, 2, 5, 6]);
+        // One entry each: two lines in a cycle if there is a jump between them.
+        assert_eq!(cycles(Some(2), &[(0, 2, true), (1, 2, true), (2, 2, true)]), [0, 0, 1]);
+        assert_eq!(cycles(Some(2), &[(0, 2, false), (1, 2, false), (2, 2, false)]), [0, 1, 2]);
+        // The third entry of the first line holds the only slot of the second.
+        assert_eq!(cycles(Some(2), &[(0, 5, false), (1, 1, true), (2, 1, true)]), [2, 2, 3]);
     }
 
     #[test]
