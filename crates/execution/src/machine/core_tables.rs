@@ -65,6 +65,7 @@ struct FetchText {
     uop_cache_width: Option<SourcedInteger>,
     uop_cache_by_start: Option<Spanned<Sourced<bool>>>,
     uop_cache_pair_interval: Option<SourcedInteger>,
+    uop_cache_single_lines: Option<SourcedInteger>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -260,7 +261,9 @@ impl MachineFileReader<'_> {
             &fetch.uop_cache_slots,
             &fetch.uop_cache_width,
         );
-        let more = fetch.uop_cache_by_start.is_some() || fetch.uop_cache_pair_interval.is_some();
+        let more = fetch.uop_cache_by_start.is_some()
+            || fetch.uop_cache_pair_interval.is_some()
+            || fetch.uop_cache_single_lines.is_some();
         let uop_cache = match cache {
             (None, None, None, None) if !more => None,
             (Some(entries), Some(ways), Some(slots), Some(width)) => Some(UopCacheDescription {
@@ -269,6 +272,7 @@ impl MachineFileReader<'_> {
                 width: self.small(width)?,
                 by_start: self.or_no(&fetch.uop_cache_by_start)?,
                 pair_interval: self.if_given(&fetch.uop_cache_pair_interval)?,
+                single_lines: self.or(&fetch.uop_cache_single_lines, 0)?,
             }),
             _ => bail!(
                 "{}: [core.fetch] must give uop_cache_entries, uop_cache_ways, uop_cache_slots \

@@ -118,6 +118,9 @@ pub struct UopCacheDescription {
     /// begins a cycle, and each pair of a line's entries comes this number of cycles behind the
     /// pair before. Entries go on into the next line in sequence. `None`: it is read by slots.
     pub pair_interval: Option<u32>,
+    /// With `pair_interval`: of the cycles that would deliver from two lines, one in this number
+    /// delivers from one only. 0: none does.
+    pub single_lines: u32,
 }
 
 /// The predictor of directions.
@@ -335,6 +338,7 @@ impl CoreDescription {
             range("the slots of an entry of the uop cache", cache.slots, 1, 64)?;
             range("the width of the uop cache", cache.width, 1, 64)?;
             range("uop_cache_pair_interval", cache.pair_interval.unwrap_or(1), 1, 16)?;
+            range("uop_cache_single_lines", cache.single_lines, 0, 1024)?;
         }
         Ok(())
     }

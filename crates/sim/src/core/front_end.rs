@@ -50,6 +50,7 @@ struct UopCache {
     width: u32,
     by_start: bool,
     pair_interval: Option<u64>,
+    single_lines: u32,
 }
 
 impl UopCache {
@@ -117,8 +118,10 @@ pub(crate) struct FrontEnd {
     fresh: bool,
     /// Whether the next code follows without a taken branch.
     sequential: bool,
-    /// Whether the present target follows the one before without a taken branch.
-    in_sequence: bool,
+    /// Whether the present target lies in another line than the one before.
+    new_line: bool,
+    /// Whether the uop cache was read for it.
+    visited: bool,
     /// Whether a taken branch came before the next delivery.
     jumped: bool,
     /// How many taken branches the uop cache can still follow in this cycle, and how many entries
@@ -127,6 +130,8 @@ pub(crate) struct FrontEnd {
     left_entries: u32,
     /// The cycle in which an entry was read.
     read: u64,
+    /// The cycles that delivered from two lines since one could not.
+    double_lines: u32,
     /// The cycle of delivery, and what is left of it.
     cycle: u64,
     left: u32,
@@ -152,6 +157,7 @@ impl FrontEnd {
                 width: cache.width,
                 by_start: cache.by_start,
                 pair_interval: cache.pair_interval.map(u64::from),
+                single_lines: cache.single_lines,
             }),
             l1i: Cache::new(l1i),
             coming: InFlight::new(front.l1i_misses),
@@ -183,11 +189,13 @@ impl FrontEnd {
             request_in_turn: front.request_in_turn,
             fresh: true,
             sequential: false,
-            in_sequence: false,
+            new_line: true,
+            visited: false,
             jumped: false,
             left_jumps: 0,
             left_entries: 0,
             read: 0,
+            double_lines: 0,
             cycle: 0,
             left: 0,
             left_bytes: 0,
@@ -214,13 +222,18 @@ impl FrontEnd {
         if self.sequential && run.line == self.line {
             return;
         }
-        let full = self.predicted_in_cycle == self.targets_in_a_cycle;
+        let alone = self.sequential && self.reads_entries();
+        let full = alone || self.predicted_in_cycle == self.targets_in_a_cycle;
         let next = self.predicted + u64::from(full);
         let predicted = next.max(self.restart).max(self.targets.oldest());
         let same = predicted == self.predicted;
         self.predicted_in_cycle = if same { self.predicted_in_cycle + 1 } else { 1 };
         self.predicted = predicted;
-        self.in_sequence = self.sequential;
+        self.new_line = run.line != self.line;
+        if self.visited && self.entries == 0 {
+            self.ends_cycle();
+        }
+        self.visited = false;
         self.start = if self.sequential { self.goes_on() } else { self.next_start };
         self.held = if self.sequential { self.start } else { 0 };
         self.line = run.line;
@@ -230,10 +243,14 @@ impl FrontEnd {
         }
     }
 
+    /// Whether the uop cache is read by entries.
+    fn reads_entries(&self) -> bool {
+        self.uop_cache.as_ref().is_some_and(|cache| cache.pair_interval.is_some())
+    }
+
     /// The slots of the next line in sequence that the last entry holds.
     fn goes_on(&self) -> u32 {
-        let in_pairs = self.uop_cache.as_ref().is_some_and(|cache| cache.pair_interval.is_some());
-        if in_pairs { self.held.saturating_sub(self.slots) } else { 0 }
+        if self.reads_entries() { self.held.saturating_sub(self.slots) } else { 0 }
     }
 
     /// Begins to deliver from the uop cache or, when it `asks` for the line, from the decoders.
@@ -291,22 +308,43 @@ impl FrontEnd {
         }
         self.held = self.held.saturating_add(more.saturating_mul(cache.slots));
         self.entries = entries.end;
-        let pair_interval = cache.pair_interval;
+        let (pair_interval, single_lines) = (cache.pair_interval, cache.single_lines);
         if self.fresh || self.decoding && !was_decoding {
             self.supply(self.decoding, shared, counters);
         }
         if let Some(interval) = pair_interval.filter(|_| !self.decoding) {
+            self.visit(if more > 0 { single_lines } else { 0 });
             entries.for_each(|entry| self.read_entry(entry, interval));
         }
     }
 
+    /// Reads the first entry of a line from the uop cache, or looks the line up there though an
+    /// entry of the line before holds its first slots.
+    fn visit(&mut self, single_lines: u32) {
+        if std::mem::replace(&mut self.visited, true) {
+            return;
+        }
+        if self.read == self.cycle && (self.left_entries == 0 || self.line_waits(single_lines)) {
+            self.begin_cycle(self.cycle + 1);
+        }
+        self.read = self.cycle;
+        self.left_entries = self.left_entries.saturating_sub(1);
+    }
+
+    /// Whether the present target's line cannot be the second one of its cycle.
+    fn line_waits(&mut self, single_lines: u32) -> bool {
+        if !self.new_line || single_lines == 0 {
+            return false;
+        }
+        self.double_lines = (self.double_lines + 1) % single_lines;
+        self.double_lines == 0
+    }
+
     /// Reads an entry of the uop cache, which is the `entry`th of its line, from 0.
     fn read_entry(&mut self, entry: u32, pair_interval: u64) {
-        let next = self.read + 1;
         let earliest = match entry {
-            0 if self.in_sequence => next,
-            0 | 1 if self.left_entries == 0 => next,
-            0 | 1 => self.cycle,
+            0 => return,
+            1 => self.read + u64::from(self.left_entries == 0),
             _ if entry.is_multiple_of(2) => self.read + pair_interval,
             _ => self.read,
         };
@@ -316,9 +354,13 @@ impl FrontEnd {
         self.read = self.cycle;
         self.left_entries = self.left_entries.saturating_sub(1);
         if entry > 1 {
-            // No other line's entry is read in this cycle.
-            self.left_jumps = 0;
+            self.ends_cycle();
         }
+    }
+
+    /// No other line's entry is read in this cycle.
+    fn ends_cycle(&mut self) {
+        (self.left_jumps, self.left_entries) = (0, 0);
     }
 
     /// The cycle in which the translation of the target's page is known.
@@ -491,7 +533,7 @@ mod tests {
     fn uop_cache(by_start: bool) -> UopCache {
         let geometry = CacheGeometry::tlb(4, 4, crate::Replacement::Lru).unwrap();
         let cache = Cache::new(geometry);
-        UopCache { cache, slots: 2, width: 4, by_start, pair_interval: None }
+        UopCache { cache, slots: 2, width: 4, by_start, pair_interval: None, single_lines: 0 }
     }
 
     /// The example: depth 6, decoding 3 more, 2 decoders of 16 bytes, L2 15, memory 100, 4 fetch
@@ -594,13 +636,13 @@ mod tests {
     /// Entries of two slots, two entries a cycle, and two cycles from pair to pair.
     #[test]
     fn entries_are_read_in_pairs() {
-        let cycles = |interval, lines: &[(u32, u16, bool)]| {
+        let cycles = |(interval, single_lines), lines: &[(u32, u16, bool)]| {
             let mut fetching = Fetching::new();
             let geometry = CacheGeometry::tlb(32, 32, crate::Replacement::Lru).unwrap();
             let cache = Cache::new(geometry);
             fetching.front.queue = Ring::new(64, 0);
-            fetching.front.uop_cache =
-                Some(UopCache { cache, pair_interval: interval, ..uop_cache(true) });
+            let as_described = UopCache { pair_interval: interval, single_lines, ..uop_cache(true) };
+            fetching.front.uop_cache = Some(UopCache { cache, ..as_described });
             (fetching.front.targets_in_a_cycle, fetching.front.predicted_in_cycle) = (2, 2);
             let mut last = Vec::new();
             for dispatch in [500, 5000] {
@@ -617,13 +659,19 @@ mod tests {
         };
         // The last cycle of each line. Two, four and six entries, and jumps.
         let jumps = [(0, 4, true), (1, 8, true), (2, 12, true), (3, 2, true)];
-        assert_eq!(cycles(Some(2), &jumps), [0, 3, 8, 9]);
-        assert_eq!(cycles(None, &jumps), [0, 2, 5, 6]);
+        assert_eq!(cycles((Some(2), 0), &jumps), [0, 3, 8, 9]);
+        assert_eq!(cycles((None, 0), &jumps), [0, 2, 5, 6]);
         // One entry each: two lines in a cycle if there is a jump between them.
-        assert_eq!(cycles(Some(2), &[(0, 2, true), (1, 2, true), (2, 2, true)]), [0, 0, 1]);
-        assert_eq!(cycles(Some(2), &[(0, 2, false), (1, 2, false), (2, 2, false)]), [0, 1, 2]);
-        // The third entry of the first line holds the only slot of the second.
-        assert_eq!(cycles(Some(2), &[(0, 5, false), (1, 1, true), (2, 1, true)]), [2, 2, 3]);
+        assert_eq!(cycles((Some(2), 0), &[(0, 2, true), (1, 2, true), (2, 2, true)]), [0, 0, 1]);
+        assert_eq!(cycles((Some(2), 0), &[(0, 2, false), (1, 2, false), (2, 2, false)]), [0, 1, 2]);
+        // One cycle in two delivers from one line only, but two jumps of one line come in one.
+        let six = [0, 1, 2, 3, 4, 5].map(|line| (line, 2, true));
+        assert_eq!(cycles((Some(2), 2), &six), [0, 0, 1, 2, 2, 3]);
+        assert_eq!(cycles((Some(2), 2), &[(0, 2, true); 4]), [0, 0, 1, 1]);
+        // An entry of the first line holds the only slot of the second, which is looked up all the
+        // same: nothing else is then.
+        assert_eq!(cycles((Some(2), 0), &[(0, 1, false), (1, 1, true), (2, 1, true)]), [0, 1, 2]);
+        assert_eq!(cycles((Some(2), 0), &[(0, 3, false), (1, 1, true), (2, 1, true)]), [0, 1, 2]);
     }
 
     #[test]

@@ -179,7 +179,8 @@ impl Window {
     ) -> u64 {
         around.counters.uops += 1;
         let first = match uop.waits_for_stores {
-            true => When::new(around.data.stores.all_written(), true),
+            // It runs when nothing is before it any more.
+            true => When::new(around.data.stores.all_written(), true).max(self.last_retired),
             false => When::START,
         };
         let operands = uop
