@@ -41,11 +41,11 @@ pub(super) struct MemoryHere(Vec<Number>);
 /// Loads from so many pages miss both TLBs, and find their lines in the L2.
 const WALKS: &str = "dtlb/6144";
 /// Loads from so many KB miss the L2, and no second TLB.
-const FROM_L3: &str = "cache/4096";
+const FROM_L3: &str = "cache/2048";
 /// Loads from so many KB miss the L3 and both TLBs.
 const FROM_MEMORY: &str = "cache/65536";
 /// Working sets in KB that may fit into the L3.
-const L3_SIZES: [u64; 4] = [4096, 8192, 16384, 32768];
+const L3_SIZES: [u64; 5] = [2048, 4096, 8192, 16384, 32768];
 
 impl MemoryHere {
     /// `costs`: of a point. `None`: a point was not measured, or the machine has no such memory.
@@ -114,7 +114,7 @@ mod tests {
     fn costs(point: &str) -> Option<PointCosts> {
         let (measured, simulated) = match point {
             "dtlb/6144" => (106.0, 46.0),
-            "cache/4096" => (62.0, 57.0),
+            "cache/2048" | "cache/4096" => (62.0, 57.0),
             "cache/8192" => (140.0, 57.0),
             "cache/16384" | "cache/32768" => (480.0, 60.0),
             "cache/65536" => (587.0, 427.0),

@@ -88,8 +88,9 @@ impl Native {
         Some(times)
     }
 
-    /// The no-ops that the core takes in a cycle while its other thread does nothing. A single slice
-    /// can say too many: a crowded core's chain takes longer, too. So one round in ten has more.
+    /// The no-ops that the core takes in a cycle while its other thread does nothing. A single
+    /// slice can say too many: a crowded core's chain takes longer, too. So one round in ten has
+    /// more.
     pub(super) fn most_no_ops(&self) -> f64 {
         let mut no_ops = self.no_ops.clone();
         no_ops.sort_by(f64::total_cmp);

@@ -225,7 +225,9 @@ fn machines_of_today_have_a_core() {
     assert_eq!(core("gracemont").unwrap().front_end.uop_cache, None);
     let zen = core("zen5").unwrap();
     assert_eq!((zen.window.reorder_buffer, zen.front_end.targets_in_a_cycle), (448, 2));
-    assert!(zen.front_end.uop_cache.unwrap().by_start);
+    let cache = zen.front_end.uop_cache.unwrap();
+    assert!(cache.by_start);
+    assert_eq!((cache.pair_interval, cache.single_lines), (Some(2), 3));
     let names =
         ["golden-cove", "zen4", "zen5", "gracemont", "simos-1996", "simos-1998", "pentium4"];
     for name in names {

@@ -45,6 +45,7 @@ mod tagged;
 mod tests;
 mod translation;
 mod uop;
+mod uop_cache;
 mod when;
 mod window;
 

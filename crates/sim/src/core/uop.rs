@@ -107,7 +107,8 @@ pub struct Uop {
     pub unit_cycles: u8,
     /// Loads and addresses of stores: how the instruction names the address.
     pub form: AddressForm,
-    /// Waits until all earlier stores are written, as atomic instructions do.
+    /// Waits until all earlier instructions have retired and all earlier stores are written, as
+    /// atomic instructions do.
     pub waits_for_stores: bool,
     /// Whether it begins a slot of the dispatch. A uop that is fused with the one before does not.
     pub begins_slot: bool,

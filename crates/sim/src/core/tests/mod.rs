@@ -196,6 +196,17 @@ fn an_atomic_load_waits_for_the_stores_before_it() {
 }
 
 #[test]
+fn an_atomic_load_waits_for_what_is_before_it() {
+    let in_turn = |waits_for_stores| {
+        let load = Uop { waits_for_stores, ..load(0, 2) };
+        let program = Program::lines(&[&[alu(1, 0, 1), load]]).accesses(|_| vec![0]);
+        period(&machine(), &program)
+    };
+    // Two slots a cycle, or one load after the other, of 5 cycles.
+    assert_eq!([false, true].map(in_turn), [1.0, 5.0]);
+}
+
+#[test]
 fn a_serialising_instruction_costs_its_cycles() {
     let program = Program::lines(&[&[serialising(Serialising::Identify)]]);
     assert_eq!(period(&machine(), &program), 50.0);
