@@ -219,8 +219,8 @@ static ulong switches(void)
 }
 
 /*
- * The ticks of 16 000 no-ops of 6 bytes (NO_OPS in native.rs): as many in a cycle as the core takes, unless
- * its other thread, which may belong to another virtual machine, takes some.
+ * The ticks of 16 000 no-ops of 6 bytes (NO_OPS in native.rs): as many in a cycle as the core
+ * takes, unless its other thread, which may belong to another virtual machine, takes some.
  */
 static ulong no_ops(void)
 {

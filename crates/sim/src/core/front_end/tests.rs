@@ -179,6 +179,8 @@ fn entries_are_read_in_pairs() {
     let jumps = [(0, 4, true), (1, 8, true), (2, 12, true), (3, 2, true)];
     assert_eq!(cycles((Some(2), 0), &jumps), [0, 3, 8, 9]);
     assert_eq!(cycles((None, 0), &jumps), [0, 2, 5, 6]);
+    // Nothing else is read in the cycle of a third entry.
+    assert_eq!(cycles((Some(2), 0), &[(0, 6, true), (1, 2, true)]), [2, 3]);
     // One entry each: two lines in a cycle if there is a jump between them.
     assert_eq!(cycles((Some(2), 0), &[(0, 2, true), (1, 2, true), (2, 2, true)]), [0, 0, 1]);
     assert_eq!(cycles((Some(2), 0), &[(0, 2, false), (1, 2, false), (2, 2, false)]), [0, 1, 2]);
