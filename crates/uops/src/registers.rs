@@ -6,7 +6,7 @@
 //! Input: a register of the decoder. Output: its number.
 
 use iced_x86::Register;
-use sim::core::UopRegister;
+use sim::core::{RegisterFile, RegisterFiles, UopRegister};
 
 const FLAGS: u8 = 73;
 const SYSTEM: u8 = 74;
@@ -35,6 +35,17 @@ pub(crate) fn of(register: Register) -> Option<UopRegister> {
         return Some(numbered(SYSTEM));
     };
     Some(numbered(number as u8))
+}
+
+/// The files in which a result takes a place.
+pub(crate) fn files(result: UopRegister) -> RegisterFiles {
+    let any = RegisterFiles::NONE.with(RegisterFile::Any);
+    match result.number() {
+        1..=16 => any.with(RegisterFile::Integer),
+        17..=72 => any.with(RegisterFile::Vector),
+        FLAGS | LOADED.. if result != UopRegister::DISCARD => any,
+        _ => RegisterFiles::NONE,
+    }
 }
 
 /// All flags.

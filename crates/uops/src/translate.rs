@@ -15,7 +15,7 @@ use crate::table::{ComputingUop, Entry, UopTable};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
 };
-use sim::core::{AddressForm, Uop, UopKind, UopRegister};
+use sim::core::{AddressForm, RegisterFiles, Uop, UopKind, UopRegister};
 
 /// What an instruction became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,7 @@ impl UopTable {
         let unknown = translation.run();
         let jumps =
             next.is_some_and(|next| self.fusion.fuses(instruction, next)) && translation.fuse();
+        translation.uops.iter_mut().for_each(take_registers);
         (Fusing { all: translation.uops, jumps }, unknown)
     }
 }
@@ -312,6 +313,14 @@ impl Translation<'_> {
     }
 }
 
+/// Says in which files a uop takes registers. What is done when it is renamed takes none.
+fn take_registers(uop: &mut Uop) {
+    if uop.kind != UopKind::Eliminated {
+        let files = uop.writes.iter().map(|result| registers::files(*result));
+        uop.files = files.fold(RegisterFiles::NONE, RegisterFiles::and);
+    }
+}
+
 fn operands<'a>(all: impl Iterator<Item = &'a UopRegister>) -> [UopRegister; 3] {
     filled(all, UopRegister::NONE)
 }
@@ -331,6 +340,7 @@ fn filled<'a>(all: impl Iterator<Item = &'a UopRegister>, none: UopRegister) -> 
 mod tests {
     use super::*;
     use iced_x86::Register;
+    use sim::core::RegisterFile;
 
     const LATENCIES: UopLatencies =
         UopLatencies { atomic: 18, vector_load: 3, scaled_load: 1, three_part_address: 2 };
@@ -498,7 +508,6 @@ mod tests {
         assert_eq!(uops[0].reads.iter().filter(|it| **it != UopRegister::NONE).count(), 2);
     }
 
-    /// Whatever the bytes: no panic, at least one slot unless it is fused, and few uops.
     #[test]
     fn a_move_and_what_changes_its_result_are_one_slot() {
         let table = UopTable::find("znver5").unwrap();
@@ -513,6 +522,35 @@ mod tests {
         assert_eq!(uops[1].ports, table.branch);
     }
 
+    #[test]
+    fn results_take_registers_of_their_files() {
+        use RegisterFile::{Any, Integer, Vector};
+        let table = UopTable::find("znver4").unwrap();
+        let set = |files: &[RegisterFile]| {
+            files.iter().fold(RegisterFiles::NONE, |set, file| set.with(*file))
+        };
+        let cases: [(&[u8], &[&[RegisterFile]]); 7] = [
+            (&[0x48, 0x01, 0xc8], &[&[Integer, Any]]), // add rax, rcx
+            (&[0x48, 0x39, 0xc8], &[&[Any]]),          // cmp rax, rcx
+            (&[0x48, 0x8b, 0x06], &[&[Integer, Any]]), // mov rax, [rsi]
+            // add rax, [rsi]: what was loaded, and the sum
+            (&[0x48, 0x03, 0x06], &[&[Any], &[Integer, Any]]),
+            (&[0xf2, 0x0f, 0x58, 0xc1], &[&[Vector, Any]]), // addsd xmm0, xmm1
+            (&[0x48, 0x89, 0xc8], &[&[]]),                  // mov rax, rcx: renamed
+            (&[0x48, 0x89, 0x06], &[&[], &[]]),             // mov [rsi], rax
+        ];
+        for (bytes, files) in cases {
+            let uops = uops_of(&table, bytes);
+            let found: Vec<_> = uops.iter().map(|uop| uop.files).collect();
+            assert_eq!(
+                found,
+                files.iter().map(|files| set(files)).collect::<Vec<_>>(),
+                "{bytes:x?}"
+            );
+        }
+    }
+
+    /// Whatever the bytes: no panic, at least one slot unless it is fused, and few uops.
     #[test]
     fn any_bytes_are_translated() {
         let table = table();

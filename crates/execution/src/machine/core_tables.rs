@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use sim::core::{
     CoreDescription, CoreMemoryDescription, DirectionDescription, FixedData, FrontEndDescription,
-    PortBinding, PredictionDescription, SchedulerDescription, Serialising, TaggedTable,
-    TargetLevel, UopCacheDescription, WindowDescription,
+    PortBinding, PredictionDescription, RegisterFile, SchedulerDescription, Serialising,
+    TaggedTable, TargetLevel, UopCacheDescription, WindowDescription,
 };
 use sim::{CacheGeometry, Replacement};
 use toml::Spanned;
@@ -24,9 +24,14 @@ pub(super) struct CoreText {
     uops: Spanned<Sourced<String>>,
     dispatch: SourcedInteger,
     retire: SourcedInteger,
+    retire_stages: Option<SourcedInteger>,
     reorder_buffer: SourcedInteger,
     loads: SourcedInteger,
+    waiting_loads: Option<SourcedInteger>,
     stores: SourcedInteger,
+    integer_results: Option<SourcedInteger>,
+    vector_results: Option<SourcedInteger>,
+    results: Option<SourcedInteger>,
     bound_ports: Option<Spanned<Sourced<PortBindingText>>>,
     scheduler: Vec<Spanned<SchedulerText>>,
     fetch: FetchText,
@@ -42,6 +47,7 @@ pub(super) struct CoreText {
 struct SchedulerText {
     entries: SourcedInteger,
     ports: Spanned<Sourced<Vec<String>>>,
+    stages: Option<SourcedInteger>,
 }
 
 /// Depths in cycles.
@@ -71,7 +77,7 @@ struct FetchText {
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum PortBindingText {
-    InTurn,
+    Fewest,
     Pair,
 }
 
@@ -98,6 +104,7 @@ struct BtbText {
     entries: SourcedInteger,
     ways: SourcedInteger,
     bubble: SourcedInteger,
+    of_lines: Option<Spanned<Sourced<bool>>>,
 }
 
 /// Latencies in cycles.
@@ -199,9 +206,12 @@ impl MachineFileReader<'_> {
             window: WindowDescription {
                 dispatch: self.small(&core.dispatch)?,
                 retire: self.small(&core.retire)?,
+                retire_stages: self.or(&core.retire_stages, 0)?,
                 reorder_buffer: self.small(&core.reorder_buffer)?,
                 loads: self.small(&core.loads)?,
+                waiting_loads: self.if_given(&core.waiting_loads)?,
                 stores: self.small(&core.stores)?,
+                results: self.results(core)?,
                 bound_ports: self.port_binding(core)?,
                 schedulers: self.schedulers(core, &table)?,
             },
@@ -213,10 +223,22 @@ impl MachineFileReader<'_> {
         })
     }
 
+    fn results(&self, core: &CoreText) -> Result<[Option<u32>; RegisterFile::ALL.len()]> {
+        let mut results = [None; RegisterFile::ALL.len()];
+        for (results, file) in results.iter_mut().zip(RegisterFile::ALL) {
+            *results = self.if_given(match file {
+                RegisterFile::Integer => &core.integer_results,
+                RegisterFile::Vector => &core.vector_results,
+                RegisterFile::Any => &core.results,
+            })?;
+        }
+        Ok(results)
+    }
+
     fn port_binding(&self, core: &CoreText) -> Result<Option<PortBinding>> {
         let Some(binding) = &core.bound_ports else { return Ok(None) };
         Ok(Some(match self.sourced(binding)? {
-            PortBindingText::InTurn => PortBinding::InTurn,
+            PortBindingText::Fewest => PortBinding::Fewest,
             PortBindingText::Pair => PortBinding::Pair,
         }))
     }
@@ -237,8 +259,11 @@ impl MachineFileReader<'_> {
                 bail!("{}: a port has two schedulers", self.at(&scheduler.ports));
             }
             all |= ports;
-            schedulers
-                .push(SchedulerDescription { entries: self.small(&scheduler.entries)?, ports });
+            schedulers.push(SchedulerDescription {
+                entries: self.small(&scheduler.entries)?,
+                ports,
+                stages: self.or(&scheduler.stages, 1)?,
+            });
         }
         let without: Vec<&str> = (0..)
             .zip(table.ports())
@@ -313,6 +338,7 @@ impl MachineFileReader<'_> {
             targets.push(TargetLevel {
                 geometry: self.entries("[[core.btb]]", &level.entries, &level.ways)?,
                 bubble: self.small(&level.bubble)?,
+                of_lines: self.or_no(&level.of_lines)?,
             });
         }
         Ok(PredictionDescription {

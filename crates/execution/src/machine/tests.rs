@@ -220,7 +220,7 @@ fn machines_of_today_have_a_core() {
     let golden = core("golden-cove").unwrap();
     assert_eq!((golden.window.reorder_buffer, golden.window.schedulers.len()), (512, 3));
     let zen = core("zen4").unwrap();
-    assert_eq!((zen.prediction.mispredict_penalty, zen.window.dispatch), (16, 6));
+    assert_eq!((zen.prediction.mispredict_penalty, zen.window.dispatch), (12, 6));
     assert_eq!(zen.fixed_data.l2, 30_000);
     assert_eq!(core("gracemont").unwrap().front_end.uop_cache, None);
     let zen = core("zen5").unwrap();
@@ -270,16 +270,34 @@ fn impossible_cores_name_rule_and_line() {
             "[core] cannot be built: the retirement of 4",
         ),
         (
-            "\nloads = { value = 88",
+            "\nloads = { value = 300",
             "\nloads = { value = 888",
             core,
             "[core] cannot be built: the reorder buffer of 320",
         ),
         (
+            "waiting_loads = { value = 48",
+            "waiting_loads = { value = 301",
+            core,
+            "[core] cannot be built: waiting_loads",
+        ),
+        (
+            "integer_results = { value = 196",
+            "integer_results = { value = 4",
+            core,
+            "[core] cannot be built: integer_results",
+        ),
+        (
+            "stages = { value = 8",
+            "stages = { value = 0",
+            core,
+            "[core] cannot be built: the stages of a scheduler",
+        ),
+        (
             "depth = { value = 9",
             "depth = { value = 15",
             core,
-            "[core] cannot be built: mispredict_penalty, 16",
+            "[core] cannot be built: mispredict_penalty, 12",
         ),
         ("[6, 16, 40", "[16, 6, 40", core, "[core] cannot be built: the histories of direction"),
         (
@@ -289,7 +307,7 @@ fn impossible_cores_name_rule_and_line() {
             "[core] cannot be built: the latency l2",
         ),
         ("\"znver4\"", "\"z80\"", core + 1, "no table of uops is called z80"),
-        ("\"Zn4BRU1\", ", "", line("[[core.scheduler]]"), "no scheduler has Zn4BRU1"),
+        (", \"Zn4BRU1\"", "", line("[[core.scheduler]]"), "no scheduler has Zn4BRU1"),
         ("\"Zn4FP0\", ", "\"Zn4FP9\", ", line("\"Zn4FP0\""), "the table of uops has the ports"),
         (
             "uop_cache_ways",

@@ -9,10 +9,11 @@
 //! * Returns are predicted by the return stack, indirect branches by [`PathTargets`]. An indirect
 //!   branch that no level has is a misprediction.
 
-use super::description::PredictionDescription;
+use super::description::{PredictionDescription, TargetLevel};
 use super::direction::PathDirection;
 use super::history::PathHistory;
 use super::indirect::PathTargets;
+use super::line_targets::LineTargets;
 use crate::branch_counters::PredictionFailure;
 use crate::branches::{Branch, BranchKind, CodeAddr};
 use crate::return_stack::ReturnStack;
@@ -29,10 +30,44 @@ pub(crate) enum BranchOutcome {
     Mispredicted(PredictionFailure),
 }
 
+/// A level of target buffers.
+#[derive(Clone, Debug)]
+enum Targets {
+    /// An entry holds a branch.
+    Branches(TargetBuffer),
+    /// An entry holds two branches of a line.
+    Lines(LineTargets),
+}
+
+impl Targets {
+    fn new(level: &TargetLevel) -> Targets {
+        match level.of_lines {
+            true => Targets::Lines(LineTargets::new(level.geometry)),
+            false => Targets::Branches(TargetBuffer::new(level.geometry)),
+        }
+    }
+
+    #[inline]
+    fn holds(&self, at: CodeAddr) -> bool {
+        match self {
+            Targets::Branches(buffer) => buffer.holds(buffer.folded(at)),
+            Targets::Lines(buffer) => buffer.holds(at),
+        }
+    }
+
+    #[inline]
+    fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
+        match self {
+            Targets::Branches(buffer) => buffer.taken(buffer.folded(at), target),
+            Targets::Lines(buffer) => buffer.taken(at, target),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct BranchUnit {
     /// The levels, each with its cycles.
-    levels: Vec<(TargetBuffer, u32)>,
+    levels: Vec<(Targets, u32)>,
     direction: PathDirection,
     targets: PathTargets,
     returns: ReturnStack,
@@ -45,7 +80,7 @@ impl BranchUnit {
     pub(super) fn new(description: &PredictionDescription) -> BranchUnit {
         let levels = description.targets.iter();
         BranchUnit {
-            levels: levels.map(|level| (TargetBuffer::new(level.geometry), level.bubble)).collect(),
+            levels: levels.map(|level| (Targets::new(level), level.bubble)).collect(),
             direction: PathDirection::new(&description.direction),
             targets: PathTargets::new(&description.indirect),
             returns: ReturnStack::new(description.return_stack),
@@ -64,8 +99,7 @@ impl BranchUnit {
     }
 
     fn not_taken(&mut self, branch: &Branch) -> BranchOutcome {
-        let known =
-            self.levels.last().is_some_and(|(level, _)| level.holds(level.folded(branch.at)));
+        let known = self.levels.last().is_some_and(|(level, _)| level.holds(branch.at));
         if known
             && branch.kind == BranchKind::Conditional
             && self.direction.predicts(branch.at, false)
@@ -78,7 +112,7 @@ impl BranchUnit {
     fn taken(&mut self, branch: &Branch, target: CodeAddr) -> BranchOutcome {
         let mut held = None;
         for (level, bubble) in &mut self.levels {
-            let found = level.taken(level.folded(branch.at), target);
+            let found = level.taken(branch.at, target);
             held = held.or_else(|| found.map(|target| (target, *bubble)));
         }
         let more = match branch.kind {
@@ -132,7 +166,7 @@ impl BranchUnit {
 mod tests {
     use super::*;
     use crate::Replacement;
-    use crate::core::description::{DirectionDescription, TargetLevel};
+    use crate::core::description::DirectionDescription;
     use crate::geometry::CacheGeometry;
     use BranchOutcome::{Followed, Mispredicted, Resteered};
 
@@ -140,6 +174,7 @@ mod tests {
         let level = |entries, bubble| TargetLevel {
             geometry: CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap(),
             bubble,
+            of_lines: false,
         };
         BranchUnit::new(&PredictionDescription {
             direction: DirectionDescription { base_entries: 64, tables: Vec::new(), shared: false },
@@ -191,7 +226,7 @@ mod tests {
         let mut unit = unit();
         for (entries, ways) in [(256, 4), (1536, 6), (7168, 7)] {
             let geometry = CacheGeometry::tlb(entries, ways, Replacement::Lru).unwrap();
-            unit.levels = vec![(TargetBuffer::new(geometry), 0)];
+            unit.levels = vec![(Targets::Branches(TargetBuffer::new(geometry)), 0)];
             let mut jumps = |from: u64| {
                 let found = (from..from + entries)
                     .map(|n| unit.branch(&branch(BranchKind::Jump, 0x40_0000 + 16 * n, 100, true)));

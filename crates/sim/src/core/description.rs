@@ -9,6 +9,7 @@
 use super::history;
 use super::serialising::Serialising;
 use super::tagged;
+use super::uop::RegisterFile;
 use crate::geometry::CacheGeometry;
 use crate::time::Latencies;
 use thiserror::Error;
@@ -41,23 +42,32 @@ pub struct WindowDescription {
     pub dispatch: u32,
     /// The slots that retire in a cycle.
     pub retire: u32,
+    /// Cycles from the end of a slot's last uop to its retirement, at least.
+    pub retire_stages: u32,
     /// The slots of the reorder buffer.
     pub reorder_buffer: u32,
     /// The entries of the load queue.
     pub loads: u32,
+    /// The loads that can wait for their addresses or a port. `None`: as many as the schedulers
+    /// hold.
+    pub waiting_loads: Option<u32>,
     /// The entries of the store queue.
     pub stores: u32,
-    /// The ports that a uop is bound to when it is dispatched. `None`: it takes any free port.
+    /// The results that can be in flight, by [`RegisterFile::index`]: registers for renaming.
+    /// `None`: as many as the reorder buffer has slots.
+    pub results: [Option<u32>; RegisterFile::ALL.len()],
+    /// The ports that a uop is bound to when it is dispatched. `None`: it takes any free port of
+    /// its scheduler.
     pub bound_ports: Option<PortBinding>,
-    /// The schedulers. A uop goes to the first one with a port for it.
+    /// The schedulers. A uop goes to that of its lowest port, or of the port that it is bound to.
     pub schedulers: Vec<SchedulerDescription>,
 }
 
 /// The ports that a uop is bound to when it is dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortBinding {
-    /// One. The ports take turns.
-    InTurn,
+    /// That to which the fewest uops were bound lately.
+    Fewest,
     /// A pseudo-random pair.
     Pair,
 }
@@ -69,6 +79,8 @@ pub struct SchedulerDescription {
     pub entries: u32,
     /// Its ports, one bit each.
     pub ports: u16,
+    /// Cycles from the dispatch of a uop to its execution, at least.
+    pub stages: u32,
 }
 
 /// The front end.
@@ -164,6 +176,8 @@ pub struct TargetLevel {
     pub geometry: CacheGeometry,
     /// The cycles without a new fetch target when this level finds the branch.
     pub bubble: u32,
+    /// Whether an entry holds two branches of a line of 64 bytes, and not one of any.
+    pub of_lines: bool,
 }
 
 /// Caches and TLBs of a core.
@@ -300,6 +314,7 @@ impl CoreDescription {
         let window = &self.window;
         range("dispatch", window.dispatch, 1, 32)?;
         range("retire", window.retire, 1, 64)?;
+        range("retire_stages", window.retire_stages, 0, 100)?;
         range("reorder_buffer", window.reorder_buffer, window.dispatch, 1 << 13)?;
         if window.retire < window.dispatch {
             let (retire, dispatch) = (window.retire, window.dispatch);
@@ -312,6 +327,13 @@ impl CoreDescription {
                 return Err(CoreError::SmallReorderBuffer { buffer, queue, name });
             }
         }
+        if let Some(loads) = window.waiting_loads {
+            range("waiting_loads", loads, 1, window.loads)?;
+        }
+        for (file, results) in RegisterFile::ALL.into_iter().zip(window.results) {
+            // An instruction can have more than one result.
+            range(file.name(), results.unwrap_or(window.reorder_buffer), 8, window.reorder_buffer)?;
+        }
         if window.schedulers.is_empty() {
             return Err(CoreError::NoScheduler);
         }
@@ -319,7 +341,9 @@ impl CoreDescription {
         let entries = window.schedulers.iter().map(|scheduler| scheduler.entries);
         entries
             .clone()
-            .try_for_each(|entries| range("the entries of a scheduler", entries, 1, 4096))
+            .try_for_each(|entries| range("the entries of a scheduler", entries, 1, 4096))?;
+        let mut stages = window.schedulers.iter().map(|scheduler| scheduler.stages);
+        stages.try_for_each(|stages| range("the stages of a scheduler", stages, 1, 100))
     }
 
     fn check_front_end(&self) -> Result<(), CoreError> {
@@ -349,7 +373,9 @@ impl CoreDescription {
         table("base_entries", direction.base_entries)?;
         histories("direction", &direction.tables, tagged::TABLES)?;
         histories("indirect", &prediction.indirect, tagged::TABLES)?;
-        let entries = |level: &TargetLevel| level.geometry.sets() * level.geometry.ways();
+        let entries = |level: &TargetLevel| {
+            level.geometry.sets() * level.geometry.ways() * (1 + u32::from(level.of_lines))
+        };
         if prediction.targets.is_empty() {
             return Err(CoreError::NoTargetBuffer);
         }

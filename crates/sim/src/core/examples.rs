@@ -35,17 +35,21 @@ pub(crate) fn core() -> CoreDescription {
     let level = |entries, bubble| TargetLevel {
         geometry: CacheGeometry::tlb(entries, entries, Lru).unwrap(),
         bubble,
+        of_lines: false,
     };
     CoreDescription {
         uop_table: "example".to_owned(),
         window: WindowDescription {
             dispatch: 2,
             retire: 2,
+            retire_stages: 0,
             reorder_buffer: 16,
             loads: 8,
+            waiting_loads: None,
             stores: 8,
+            results: [None; 3],
             bound_ports: None,
-            schedulers: vec![SchedulerDescription { entries: 8, ports: 0b1111 }],
+            schedulers: vec![SchedulerDescription { entries: 8, ports: 0b1111, stages: 1 }],
         },
         front_end: FrontEndDescription {
             fetch_targets: 4,

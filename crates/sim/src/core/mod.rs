@@ -33,6 +33,7 @@ mod history;
 mod in_flight;
 mod indirect;
 mod levels;
+mod line_targets;
 mod ports;
 mod prefetch;
 mod ring;
@@ -58,7 +59,8 @@ pub use description::{
 pub use serialising::Serialising;
 pub use slots::{CoreSlots, GraduationSlots, Slots};
 pub use uop::{
-    AddressForm, CoreBlock, CoreInstruction, DataAccess, FetchRun, Uop, UopKind, UopRegister,
+    AddressForm, CoreBlock, CoreInstruction, DataAccess, FetchRun, RegisterFile, RegisterFiles,
+    Uop, UopKind, UopRegister,
 };
 
 use crate::branch_counters::PredictionFailure;

@@ -25,8 +25,6 @@ pub(crate) struct Ports {
     /// The cycle from which each unit is free.
     units: [u64; UNITS],
     binding: Option<PortBinding>,
-    /// By the lowest port of a uop: the port that was taken last, of those that take turns.
-    last: [u8; 16],
     /// The state of a linear congruential generator.
     random: u64,
 }
@@ -34,35 +32,19 @@ pub(crate) struct Ports {
 impl Ports {
     /// `binding`: the ports that a uop is bound to when it is dispatched.
     pub(super) fn new(binding: Option<PortBinding>) -> Ports {
-        Ports {
-            calendar: Box::new([0; CALENDAR]),
-            units: [0; UNITS],
-            binding,
-            last: [0; 16],
-            random: 0,
-        }
+        Ports { calendar: Box::new([0; CALENDAR]), units: [0; UNITS], binding, random: 0 }
     }
 
     /// The ports that a uop is bound to.
     #[inline]
     fn bind(&mut self, ports: u16) -> u16 {
         match self.binding {
-            None => ports,
-            Some(PortBinding::InTurn) => self.next_in_turn(ports),
+            None | Some(PortBinding::Fewest) => ports,
             Some(PortBinding::Pair) => {
                 let first = self.any(ports);
                 first | self.any(ports & !first)
             }
         }
-    }
-
-    #[inline]
-    fn next_in_turn(&mut self, ports: u16) -> u16 {
-        let last = &mut self.last[ports.trailing_zeros() as usize & 15];
-        let behind = ports & !((2_u16 << *last).wrapping_sub(1));
-        let next = if behind != 0 { behind } else { ports };
-        *last = next.trailing_zeros() as u8 & 15;
-        1 << *last
     }
 
     /// A pseudo-random one of `ports`; none of none.
@@ -125,17 +107,6 @@ mod tests {
         assert_eq!(ports.begin(0b01, 3), 3);
         // Another turn of the calendar knows nothing of this one.
         assert_eq!(ports.begin(0b11, 5 + CALENDAR as u64), 5 + CALENDAR as u64);
-    }
-
-    #[test]
-    fn a_bound_uop_waits_for_its_port() {
-        let mut ports = Ports::new(Some(PortBinding::InTurn));
-        // Ports 1, 2 and 1 in turn; the third waits though port 2 is free in 6.
-        assert_eq!([0; 3].map(|_| ports.begin(0b110, 5)), [5, 5, 6]);
-        assert_eq!(ports.begin(0b110, 6), 6);
-        assert_eq!(ports.begin(0b110, 6), 7);
-        // Port 15 is the last.
-        assert_eq!([0; 2].map(|_| ports.begin(1 << 15, 9)), [9, 10]);
     }
 
     /// Six ports have fifteen pairs.

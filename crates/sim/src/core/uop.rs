@@ -33,10 +33,74 @@ impl UopRegister {
         Some(UopRegister(number))
     }
 
+    /// Its number.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
     /// An index into an array of [`REGISTERS`].
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0 as usize & (REGISTERS - 1)
+    }
+}
+
+/// Registers that a core renames together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterFile {
+    /// General registers.
+    Integer,
+    /// Registers for floating point and vectors.
+    Vector,
+    /// All of them, the flags, and the values within an instruction.
+    Any,
+}
+
+impl RegisterFile {
+    /// All files, in the order of their indices.
+    pub const ALL: [RegisterFile; 3] =
+        [RegisterFile::Integer, RegisterFile::Vector, RegisterFile::Any];
+
+    /// Its place in [`RegisterFile::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name of its size in a machine's file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RegisterFile::Integer => "integer_results",
+            RegisterFile::Vector => "vector_results",
+            RegisterFile::Any => "results",
+        }
+    }
+}
+
+/// A set of register files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisterFiles(u8);
+
+impl RegisterFiles {
+    /// The empty set.
+    pub const NONE: RegisterFiles = RegisterFiles(0);
+
+    /// The same set and `file`.
+    #[must_use]
+    pub const fn with(self, file: RegisterFile) -> RegisterFiles {
+        RegisterFiles(self.0 | 1 << file as u8)
+    }
+
+    /// Whether the set has `file`.
+    #[inline]
+    pub const fn has(self, file: RegisterFile) -> bool {
+        self.0 >> file as u8 & 1 != 0
+    }
+
+    /// The files of both sets.
+    #[inline]
+    #[must_use]
+    pub const fn and(self, other: RegisterFiles) -> RegisterFiles {
+        RegisterFiles(self.0 | other.0)
     }
 }
 
@@ -100,6 +164,8 @@ pub struct Uop {
     pub reads: [UopRegister; 3],
     /// The results.
     pub writes: [UopRegister; 3],
+    /// The register files in which it takes a register for its results.
+    pub files: RegisterFiles,
     /// A unit that is not pipelined (a divider): its number from 0 to 7, and the cycles for which
     /// the uop keeps it; 0 cycles: none.
     pub unit: u8,
@@ -124,6 +190,7 @@ impl Uop {
             latency: if matches!(kind, UopKind::Load) { 0 } else { 1 },
             reads: [UopRegister::NONE; 3],
             writes: [UopRegister::DISCARD; 3],
+            files: RegisterFiles::NONE,
             unit: 0,
             unit_cycles: 0,
             form: AddressForm::NONE,
@@ -198,6 +265,17 @@ pub struct DataAccess {
     pub is_store: bool,
 }
 
+impl DataAccess {
+    /// The bytes of a line of the L1D.
+    const LINE: u64 = 64;
+
+    /// Whether its bytes lie in two lines.
+    #[inline]
+    pub(crate) fn crosses_line(&self) -> bool {
+        self.physical.0 % Self::LINE + u64::from(self.size) > Self::LINE
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +284,7 @@ mod tests {
     fn registers_have_their_range() {
         assert_eq!([0, 127, 255].map(UopRegister::new), [None; 3]);
         assert_eq!(UopRegister::new(126).map(UopRegister::index), Some(126));
-        assert!(size_of::<Uop>() <= 18);
+        assert!(size_of::<Uop>() <= 20);
     }
 
     #[test]

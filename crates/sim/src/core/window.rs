@@ -14,14 +14,14 @@
 
 use super::counters::CoreCounters;
 use super::data_side::{DataReady, DataSide, Load, SharedMemory};
-use super::description::WindowDescription;
+use super::description::{PortBinding, WindowDescription};
 use super::ports::Ports;
 use super::ring::Ring;
 use super::scheduler::Scheduler;
 use super::serialising::Serialising;
 use super::slots::SlotMeter;
 use super::stores::StoreData;
-use super::uop::{AddressForm, DataAccess, REGISTERS, Uop, UopKind};
+use super::uop::{AddressForm, DataAccess, REGISTERS, RegisterFile, RegisterFiles, Uop, UopKind};
 use super::when::When;
 
 /// What a uop needs beside the window.
@@ -37,6 +37,9 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// The slot that was dispatched last. Its uops are still to come.
+/// The uops of a slot, at most. One with more has them in the schedulers of the first ones.
+const SLOT_UOPS: usize = 8;
+
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenSlot {
     dispatched: u64,
@@ -49,6 +52,11 @@ struct OpenSlot {
     /// Whether `store` holds.
     stores: bool,
     store: OpenStore,
+    /// For each file, the results that took a register.
+    results: [u8; RegisterFile::ALL.len()],
+    /// The ports that its uops are bound to, in turn, and how many of them were executed.
+    ports: [u16; SLOT_UOPS],
+    executed: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,9 +77,18 @@ struct OpenStore {
 pub(crate) struct Window {
     dispatch: SlotMeter,
     retire: SlotMeter,
+    retire_stages: u64,
     reorder_buffer: Ring<When>,
     loads: Ring<When>,
+    /// The loads that wait for their addresses or a port.
+    waiting_loads: Option<Scheduler>,
+    results: [Option<Ring<When>>; RegisterFile::ALL.len()],
     schedulers: Vec<Scheduler>,
+    /// For the lowest port of a uop: the cycles from its dispatch to its execution, at least.
+    stages: [u32; 16],
+    /// By port, the cycle in which it has begun the uops that are bound to it, if none of them
+    /// waits. `None`: uops are not bound to ports when they are dispatched.
+    bound: Option<[u64; 16]>,
     /// For the lowest port of a uop: its scheduler.
     scheduler_of: [u8; 16],
     ports: Ports,
@@ -88,16 +105,22 @@ pub(crate) struct Window {
 
 impl Window {
     pub(super) fn new(window: &WindowDescription) -> Window {
-        let mut scheduler_of = [0; 16];
-        for (port, of) in scheduler_of.iter_mut().enumerate() {
-            let found = window.schedulers.iter().position(|it| it.ports >> port & 1 != 0);
-            *of = found.unwrap_or(0) as u8;
+        let (mut scheduler_of, mut stages) = ([0; 16], [1; 16]);
+        for (number, scheduler) in window.schedulers.iter().enumerate() {
+            for port in (0..16).filter(|port| scheduler.ports >> port & 1 != 0) {
+                (scheduler_of[port], stages[port]) = (number as u8, scheduler.stages);
+            }
         }
         Window {
             dispatch: SlotMeter::new(window.dispatch),
             retire: SlotMeter::new(window.retire),
+            retire_stages: window.retire_stages.into(),
             reorder_buffer: Ring::new(window.reorder_buffer, When::START),
             loads: Ring::new(window.loads, When::START),
+            waiting_loads: window.waiting_loads.map(Scheduler::new),
+            results: window.results.map(|entries| entries.map(|it| Ring::new(it, When::START))),
+            stages,
+            bound: (window.bound_ports == Some(PortBinding::Fewest)).then_some([0; 16]),
             schedulers: window.schedulers.iter().map(|it| Scheduler::new(it.entries)).collect(),
             scheduler_of,
             ports: Ports::new(window.bound_ports),
@@ -122,17 +145,31 @@ impl Window {
     ) -> u64 {
         self.close(around);
         let mut room = self.reorder_buffer.oldest().max(self.barrier);
-        for uop in uops {
+        let mut files = RegisterFiles::default();
+        for (place, uop) in uops.iter().enumerate() {
             if uop.ports != 0 {
-                room = room.max(self.schedulers[self.scheduler(uop)].free());
+                let ports = self.bind(uop.ports);
+                self.slot.ports[place % SLOT_UOPS] = ports;
+                room = room.max(self.schedulers[self.scheduler(ports)].free());
             }
+            files = files.and(uop.files);
             match uop.kind {
-                UopKind::Load => room = room.max(self.loads.oldest()),
+                UopKind::Load => {
+                    room = room.max(self.loads.oldest());
+                    if let Some(waiting) = &self.waiting_loads {
+                        room = room.max(waiting.free());
+                    }
+                }
                 UopKind::StoreAddress => {
                     room = room.max(When::new(around.data.stores.free(), true));
                 }
                 UopKind::Serialising(_) => room = room.max(self.last_retired),
                 UopKind::Compute | UopKind::StoreData | UopKind::Eliminated => {}
+            }
+        }
+        for file in RegisterFile::ALL {
+            if let (true, Some(results)) = (files.has(file), &self.results[file.index()]) {
+                room = room.max(results.oldest());
             }
         }
         self.lose_until(room, delivered + 1, around.counters);
@@ -144,6 +181,7 @@ impl Window {
         self.slot.complete = When::new(cycle + 1, false);
         self.slot.waited_for_line = waited_for_line;
         (self.slot.missed, self.slot.loads, self.slot.stores) = (false, 0, false);
+        (self.slot.results, self.slot.executed) = Default::default();
         cycle
     }
 
@@ -163,9 +201,29 @@ impl Window {
         }
     }
 
+    /// The one of `ports` to which the fewest uops were bound lately, where uops are bound. It does
+    /// not know which of them wait for their operands.
     #[inline]
-    fn scheduler(&self, uop: &Uop) -> usize {
-        self.scheduler_of[uop.ports.trailing_zeros() as usize & 15].into()
+    fn bind(&mut self, ports: u16) -> u16 {
+        let Some(bound) = &mut self.bound else { return ports };
+        let (now, mut left) = (self.dispatch.cycle(), ports);
+        let (mut port, mut free) = (0, u64::MAX);
+        while left != 0 {
+            let other = left.trailing_zeros() as usize & 15;
+            // Of several that have been free since before, the last.
+            if bound[other] < free {
+                (port, free) = (other, bound[other].max(now));
+            }
+            left &= left - 1;
+        }
+        bound[port] = free + 1;
+        1 << port
+    }
+
+    /// The scheduler of ports that are not none.
+    #[inline]
+    fn scheduler(&self, ports: u16) -> usize {
+        self.scheduler_of[ports.trailing_zeros() as usize & 15].into()
     }
 
     /// Executes a uop of the slot that was dispatched last. `access`: what a load or store
@@ -187,8 +245,14 @@ impl Window {
             .reads
             .iter()
             .fold(first, |last, register| last.max(self.registers[register.index()]));
-        let begins = self.begin(uop, operands, self.slot.dispatched + 1);
+        let mut begins = self.begin(uop, operands);
+        if uop.kind == UopKind::Load && access.is_some_and(DataAccess::crosses_line) {
+            begins = self.reads_again(uop, begins);
+        }
         let slot = &mut self.slot;
+        for file in RegisterFile::ALL {
+            slot.results[file.index()] += u8::from(uop.files.has(file));
+        }
         let complete = match uop.kind {
             UopKind::Compute => begins.after(uop.latency.into()),
             // Renaming alone gives it its value.
@@ -232,20 +296,36 @@ impl Window {
         complete.cycle()
     }
 
+    /// When a load reads its second line, on any port.
+    fn reads_again(&mut self, uop: &Uop, first: When) -> When {
+        match uop.ports {
+            0 => first,
+            ports => first.delayed_to(self.ports.begin(ports, first.cycle() + 1)),
+        }
+    }
+
     /// When a uop begins on one of its ports.
     #[inline]
-    fn begin(&mut self, uop: &Uop, operands: When, earliest: u64) -> When {
-        let begins = operands.delayed_to(earliest);
+    fn begin(&mut self, uop: &Uop, operands: When) -> When {
+        let slot = &mut self.slot;
+        let place = slot.executed % SLOT_UOPS;
+        slot.executed += 1;
         if uop.ports == 0 {
-            return begins;
+            return operands.delayed_to(slot.dispatched + 1);
         }
+        let ports = slot.ports[place];
+        let stages = self.stages[ports.trailing_zeros() as usize & 15];
+        let begins = operands.delayed_to(slot.dispatched + u64::from(stages));
         let cycle = match uop.unit_cycles {
-            0 => self.ports.begin(uop.ports, begins.cycle()),
-            cycles => self.ports.begin_on_unit(uop.ports, begins.cycle(), uop.unit, cycles),
+            0 => self.ports.begin(ports, begins.cycle()),
+            cycles => self.ports.begin_on_unit(ports, begins.cycle(), uop.unit, cycles),
         };
         let begins = begins.delayed_to(cycle);
-        let scheduler = self.scheduler(uop);
+        let scheduler = self.scheduler(ports);
         self.schedulers[scheduler].enter(begins);
+        if let (UopKind::Load, Some(waiting)) = (uop.kind, &mut self.waiting_loads) {
+            waiting.enter(begins);
+        }
         begins
     }
 
@@ -266,14 +346,14 @@ impl Window {
         }
         let slot = &self.slot;
         let lost = &mut around.counters.graduation;
-        let complete = slot.complete.cycle();
-        if complete > self.retire.cycle() {
+        let complete = slot.complete.after(self.retire_stages);
+        if complete.cycle() > self.retire.cycle() {
             if slot.waited_for_line {
                 lost.instruction += self.retire.skip_to(slot.dispatched).0;
             }
-            let (waits, _) = self.retire.skip_to(complete);
+            let (waits, _) = self.retire.skip_to(complete.cycle());
             *if slot.missed { &mut lost.data } else { &mut lost.pipeline } += waits;
-            self.last_retired = slot.complete;
+            self.last_retired = complete;
         } else {
             // It was ready when its predecessors were.
             self.last_retired = When::new(self.retire.cycle(), self.last_retired.of_memory());
@@ -283,6 +363,11 @@ impl Window {
         self.reorder_buffer.push(self.last_retired);
         for _ in 0..slot.loads {
             self.loads.push(self.last_retired);
+        }
+        for (results, taken) in self.results.iter_mut().zip(slot.results) {
+            if let Some(results) = results {
+                (0..taken).for_each(|_| results.push(self.last_retired));
+            }
         }
         if slot.stores {
             let (store, retired) = (&slot.store, self.last_retired.cycle());
