@@ -23,6 +23,7 @@ mod results;
 mod singles;
 mod steps;
 mod tables;
+mod window;
 
 use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};

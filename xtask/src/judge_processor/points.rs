@@ -9,6 +9,7 @@
 
 use super::point::{Memory, Point, repeated};
 use super::singles::{SINGLES, single};
+use super::window;
 use suite::random::Random;
 
 const DRIVER: &str = include_str!("driver.c");
@@ -50,7 +51,9 @@ fn jumps(curve: &str, size: u64, bytes: u64, skew: u64, least: u64) -> Point {
     let mut order: Vec<u64> = (0..size).collect();
     Random::new(size).shuffle(&mut order);
     let mut next = vec![String::new(); order.len()];
-    let label = |place: u64| format!(".L{curve}_{size}_{place}");
+    let name = curve.replace('-', "_");
+    let label = |place: u64| format!(".L{name}_{size}_{place}");
+    let end = format!(".L{name}_{size}_end");
     for pair in order.windows(2) {
         next[pair[0] as usize] = label(pair[1]);
     }
@@ -58,14 +61,14 @@ fn jumps(curve: &str, size: u64, bytes: u64, skew: u64, least: u64) -> Point {
     let mut body = format!("jmp {}\n", label(first));
     for (place, next) in (0..size).zip(next) {
         // The one without a successor is the last.
-        let next = if next.is_empty() { format!(".L{curve}_{size}_end") } else { next };
+        let next = if next.is_empty() { end.clone() } else { next };
         body += &format!(".balign {bytes}\n");
         if skew > 0 && place % 64 > 0 {
             body += &format!(".skip {}, 0x90\n", place % 64 * skew);
         }
         body += &format!("{}:\njmp {next}\n", label(place));
     }
-    body += &format!(".L{curve}_{size}_end:");
+    body += &format!("{end}:");
     Point { body, ..on_curve(curve, size, size, least) }
 }
 
@@ -179,10 +182,30 @@ fn indirect(size: u64) -> Point {
         expected: iterations,
         before: "xor %eax, %eax\nxor %ecx, %ecx".to_owned(),
         body: format!(
-            "mov (%rsi, %rcx, 8), %rdx\n{}jmp *%rdx\n.balign 16\n.Ltargets_{size}:\n{targets}\n3:",
+            "mov (%rsi, %rcx, 8), %rdx\n{}jmp *%rdx\n.balign 16\n.Ltargets_indirect_{size}:\n{targets}\n3:",
             next_index(size)
         ),
         ..on_curve("indirect", size, 1, 1)
+    }
+}
+
+/// An indirect jump that goes to 8 targets in random order, and `jumps` other jumps behind it. The
+/// target before says where it goes, as long as the predictor sees so far.
+fn indirect_far(jumps: u64) -> Point {
+    const TARGETS: u64 = 8;
+    let targets = repeated(TARGETS, "inc %rax\njmp 3f\n.balign 16");
+    let others = repeated(jumps, "jmp 4f\n.balign 16\n4:");
+    let point = on_curve("indirect-far", jumps, 1, 24_000);
+    Point {
+        memory: Memory::Targets { count: TARGETS },
+        expected: point.operations,
+        before: "xor %eax, %eax\nxor %ecx, %ecx".to_owned(),
+        body: format!(
+            "mov (%rsi, %rcx, 8), %rdx\n{}jmp *%rdx\n.balign 16\n\
+             .Ltargets_indirect_far_{jumps}:\n{targets}\n3:\n{others}",
+            next_index(TARGETS)
+        ),
+        ..point
     }
 }
 
@@ -216,7 +239,7 @@ fn chase(curve: &str, size: u64, count: u64, stride: u64, skew: u64) -> Point {
 }
 
 /// Lines of no-ops, `no_ops` of `bytes` each, and a jump to the next line.
-fn window((no_ops, bytes): (u64, u64)) -> Point {
+fn no_ops_in_line((no_ops, bytes): (u64, u64)) -> Point {
     const LINES: u64 = 32;
     let line = format!(".nops {}, {bytes}\njmp 2f\n.balign 64\n2:", no_ops * bytes);
     let point = on_curve("windows", no_ops, LINES, 60_000);
@@ -278,6 +301,8 @@ const L1I: [u64; 15] =
     [128, 256, 384, 448, 480, 512, 544, 576, 640, 768, 832, 896, 960, 1024, 1280];
 const RETURNS: [u64; 14] = [4, 8, 12, 16, 20, 24, 28, 30, 32, 34, 36, 40, 48, 64];
 const DIRECTION: [u64; 12] = [16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 24576, 32768];
+/// Each in a line of its own, in random order.
+const BTB_RANDOM: [u64; 5] = [1024, 2048, 3072, 4096, 6144];
 const INDIRECT: [u64; 11] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 const DTLB: [u64; 18] =
     [16, 32, 48, 64, 68, 72, 76, 80, 96, 128, 256, 512, 1024, 2048, 2560, 3072, 4096, 6144];
@@ -295,15 +320,18 @@ pub(super) fn all() -> Vec<Point> {
     points.push(mispredict());
     points.extend([12, 28, 60].map(alone));
     points.extend([2, 4, 6, 8, 16].map(mixed));
-    points.extend([(5, 11), (11, 5), (12, 5), (17, 3), (23, 2), (29, 2)].map(window));
+    points.extend([(5, 11), (11, 5), (12, 5), (17, 3), (23, 2), (29, 2)].map(no_ops_in_line));
     points.extend(CODE.map(code));
     points.extend(BTB.map(btb));
+    points.extend(BTB_RANDOM.map(|size| jumps("btb-random", size, 64, 0, 60_000)));
     points.extend(L1I.map(|size| jumps("l1i", size, 64, 0, 150_000)));
     points.extend(ITLB.map(|size| jumps("itlb", size, 4096, 64, 60_000)));
     points.extend(RETURNS.map(returns));
     points.extend(DIRECTION.map(direction));
     points.extend(INDIRECT.map(indirect));
+    points.extend([0, 1, 2, 3].map(indirect_far));
     points.extend(PREDICTED.map(predicted));
+    points.extend(window::points());
     points.extend(DTLB.map(|size| chase("dtlb", size, size, 4096, 64)));
     points.extend(CACHE.map(|size| chase("cache", size, size * 16, 64, 0)));
     points
@@ -315,11 +343,12 @@ pub(super) fn operation(point: &Point) -> &'static str {
         "latency" | "throughput" | "mixed" => "instruction",
         "forward" | "predicted" => "store, load and addition",
         "code" | "windows" => "line of 64 bytes",
-        "btb" | "l1i" | "itlb" => "taken jump",
+        "btb" | "btb-random" | "l1i" | "itlb" => "taken jump",
         "l1i-alone" => "line and what is before it",
         "returns" => "call and return",
         "direction" | "mispredict" => "iteration with the branch",
-        "indirect" => "iteration with the jump",
+        "indirect" | "indirect-far" => "iteration with the jump",
+        curve if window::has(curve) => "chain and what is behind it",
         _ => "load",
     }
 }
@@ -337,10 +366,11 @@ pub(super) fn source(points: &[Point]) -> String {
             Memory::None => (0, 0, 0, 0, None),
             Memory::Chain { count, stride, skew } => (1, count, stride, skew, None),
             Memory::Pattern { count } => (2, count, 0, 0, None),
-            Memory::Targets { count } => (3, count, 0, 0, point.size),
+            Memory::Targets { count } => (3, count, 0, 0, Some(&point.name)),
             Memory::Scratch => (4, 0, 0, 0, None),
         };
-        let targets = targets.map_or("0".to_owned(), |size| format!(".Ltargets_{size}"));
+        let label = |name: &String| format!(".Ltargets_{}", name.replace(['/', '-'], "_"));
+        let targets = targets.map_or("0".to_owned(), label);
         table += &format!(
             ".quad .Lname_{n}, .Lpoint_{n}, {}, {memory}, {count}, {stride}, {skew}, {}, \
              {targets}\n",

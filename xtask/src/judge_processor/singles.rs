@@ -52,7 +52,7 @@ const SIX_LOADS: &str = "mov (%rsi), %rax\nmov 8(%rsi), %rcx\nmov 16(%rsi), %rdx
 const FOUR_STORES: &str = "mov %rcx, (%rsi)\nmov %rcx, 8(%rsi)\nmov %rcx, 16(%rsi)\n\
                            mov %rcx, 24(%rsi)";
 
-pub(super) const SINGLES: [Single; 47] = [
+pub(super) const SINGLES: [Single; 49] = [
     Single {
         name: "latency/add",
         each: 64,
@@ -262,6 +262,26 @@ pub(super) const SINGLES: [Single; 47] = [
         before: ONE,
         body: (10, SIX_ADDS),
         after: "",
+    },
+    Single {
+        name: "throughput/shift-and-add",
+        each: 64,
+        memory: Memory::None,
+        result: 0,
+        grows: false,
+        before: ONE,
+        body: (16, "shl $1, %rax\nshl $1, %rdx\nadd %rcx, %r8\nadd %rcx, %r9"),
+        after: "",
+    },
+    Single {
+        name: "throughput/load-of-two-lines",
+        each: 48,
+        memory: OF_LINE,
+        result: 0,
+        grows: false,
+        before: "",
+        body: (16, "mov 60(%rsi), %rcx\nmov 124(%rsi), %rdx\nmov 188(%rsi), %r8"),
+        after: "mov %rsi, %rax",
     },
     Single {
         name: "throughput/four-chains",

@@ -3,6 +3,7 @@
 //! Input: the cost of each point of a curve, by size. Output: sizes, also those that a machine's
 //! file gives. This module measures nothing.
 
+use sim::core::RegisterFile;
 use sim::{CacheDescription, MachineModel};
 
 /// A structure whose capacity a curve shows.
@@ -27,6 +28,10 @@ fn level(machine: &MachineModel, at: usize) -> Option<f64> {
     Some(f64::from(geometry.sets()) * f64::from(geometry.ways()))
 }
 
+fn results(machine: &MachineModel, file: RegisterFile) -> Option<f64> {
+    machine.core.as_ref()?.window.results[file.index()].map(f64::from)
+}
+
 /// A line of sixteen instructions takes two entries of up to nine.
 fn uop_cache(machine: &MachineModel) -> Option<f64> {
     let cache = machine.core.as_ref()?.front_end.uop_cache?;
@@ -35,7 +40,7 @@ fn uop_cache(machine: &MachineModel) -> Option<f64> {
     Some(entries / f64::from(in_line) * 64.0 / 1024.0)
 }
 
-pub(super) const STEPS: [Step; 13] = [
+pub(super) const STEPS: [Step; 17] = [
     Step {
         structure: "uop cache, 16 instructions a line",
         curve: "code",
@@ -99,6 +104,38 @@ pub(super) const STEPS: [Step; 13] = [
         from: 8,
         to: 48,
         described: |machine| Some(machine.core.as_ref()?.memory.predicted_loads.into()),
+    },
+    Step {
+        structure: "loads that wait",
+        curve: "waiting-load",
+        unit: "loads",
+        from: 40,
+        to: 56,
+        described: |machine| Some(machine.core.as_ref()?.window.waiting_loads?.into()),
+    },
+    Step {
+        structure: "results in flight",
+        curve: "results",
+        unit: "comparisons",
+        from: 216,
+        to: 256,
+        described: |machine| results(machine, RegisterFile::Any),
+    },
+    Step {
+        structure: "integer results in flight",
+        curve: "results-integer",
+        unit: "moves",
+        from: 176,
+        to: 208,
+        described: |machine| results(machine, RegisterFile::Integer),
+    },
+    Step {
+        structure: "vector results in flight",
+        curve: "results-vector",
+        unit: "loads",
+        from: 144,
+        to: 192,
+        described: |machine| results(machine, RegisterFile::Vector),
     },
     Step {
         structure: "first TLB of code",
