@@ -74,8 +74,6 @@ fn in_a_cycle(no_ops: f64, ticks: f64, chain: f64) -> f64 {
 pub(super) struct ProgramRun {
     /// Core cycles in user and kernel mode together.
     pub cycles: f64,
-    /// Seconds in user mode and in kernel mode, which the kernel tells apart by its ticks.
-    pub seconds: [f64; 2],
 }
 
 /// Runs a program in the root file system `root`, in its directory `/guest`, with the environment
@@ -86,11 +84,7 @@ pub(super) fn program(
     program: &Program,
 ) -> Result<Option<Timed<ProgramRun>>> {
     let mut command = in_root(driver, "run", root, program.command);
-    if let Some(input) = program.input {
-        let path = root.join(input.trim_start_matches('/'));
-        let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
-        command.stdin(file);
-    }
+    command.stdin(input(root, program)?);
     let frequency = hertz();
     let ended = command.output()?;
     let later = hertz();
@@ -103,6 +97,63 @@ pub(super) fn program(
     Ok(steady.then_some(run))
 }
 
+/// Where samples of a program met it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Samples {
+    pub user: u64,
+    pub kernel: u64,
+}
+
+/// The samples of a run under `perf record`, which says better than a kernel's ticks how much of
+/// the time is the kernel's. `file`: where its data lie meanwhile.
+pub(super) fn samples(
+    driver: &Path,
+    root: &Path,
+    program: &Program,
+    file: &Path,
+) -> Result<Samples> {
+    let driven = in_root(driver, "run", root, program.command);
+    let mut command = Command::new("perf");
+    command.args(["record", "-q", "-e", "cpu-clock", "-F", SAMPLES_A_SECOND, "-o"]).arg(file);
+    command.arg("--").arg(driver).args(driven.get_args()).stdin(input(root, program)?);
+    command.env_clear().envs(crate::judge_processor::programs::ENVIRONMENT);
+    let ended = command.output().context(NO_PERF)?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "perf record {}: {}: {said}", program.name, ended.status);
+    let ended = Command::new("perf").args(["script", "-F", "comm,ip", "-i"]).arg(file).output()?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "perf script: {}: {said}", ended.status);
+    let name = Path::new(program.command[0]).file_name().unwrap_or_default();
+    Ok(Samples::of(&String::from_utf8_lossy(&ended.stdout), &name.to_string_lossy()))
+}
+
+const SAMPLES_A_SECOND: &str = "20000";
+const NO_PERF: &str = "running perf; Debian has it in linux-perf";
+
+impl Samples {
+    /// Those of a program, from the lines of `perf script`: a task's name and an address. The
+    /// kernel keeps 15 bytes of a name.
+    fn of(text: &str, program: &str) -> Samples {
+        let name = &program[..program.len().min(15)];
+        let lines = text.lines().filter_map(|line| line.trim().rsplit_once(' '));
+        let own = lines.filter(|(task, _)| task.trim() == name);
+        let addresses = own.filter_map(|(_, ip)| u64::from_str_radix(ip, 16).ok());
+        let (kernel, user): (Vec<u64>, Vec<u64>) = addresses.partition(|ip| ip >> 63 == 1);
+        Samples { user: user.len() as u64, kernel: kernel.len() as u64 }
+    }
+
+    pub(super) fn all(self) -> u64 {
+        self.user + self.kernel
+    }
+}
+
+impl std::ops::AddAssign for Samples {
+    fn add_assign(&mut self, other: Samples) {
+        self.user += other.user;
+        self.kernel += other.kernel;
+    }
+}
+
 /// How many `cpuid` a program executes when it starts.
 pub(super) fn identifications(driver: &Path, root: &Path, program: &Program) -> Result<u64> {
     let ended = in_root(driver, "identify", root, program.command).output()?;
@@ -110,6 +161,14 @@ pub(super) fn identifications(driver: &Path, root: &Path, program: &Program) -> 
     ensure!(ended.status.success(), "{}: {}: {said}", program.name, ended.status);
     let text = String::from_utf8_lossy(&ended.stdout);
     text.trim().parse().with_context(|| format!("{}: {text:?} is no number", program.name))
+}
+
+/// What a program reads.
+fn input(root: &Path, program: &Program) -> Result<Stdio> {
+    let Some(input) = program.input else { return Ok(Stdio::null()) };
+    let path = root.join(input.trim_start_matches('/'));
+    let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
+    Ok(file.into())
 }
 
 /// A command in the root file system `root`, as [`program`] runs it.
@@ -126,9 +185,9 @@ fn run(line: &str, hertz: f64) -> Option<Timed<ProgramRun>> {
     let words: Vec<u32> = words.collect::<Option<_>>()?;
     let [chain_before, before, chain_behind, behind, user, kernel] = words[..] else { return None };
     let no_ops = |ticks, chain| in_a_cycle(NEAR * NO_OPS, f64::from(ticks), f64::from(chain));
-    let seconds = [user, kernel].map(|micros| f64::from(micros) / 1e6);
+    let seconds = f64::from(user + kernel) / 1e6;
     Some(Timed {
-        time: ProgramRun { cycles: (seconds[0] + seconds[1]) * hertz, seconds },
+        time: ProgramRun { cycles: seconds * hertz },
         no_ops: no_ops(before, chain_before).min(no_ops(behind, chain_behind)),
     })
 }
@@ -150,10 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn samples_of_the_program_count() {
+        let text = "perf-exec ffffffff8123\n          cc1   7ffff7e12345\n  cc1 ffffffff81000010\n\
+                    cc1 55555\ncc12 55555\n\nnothing\n";
+        assert_eq!(Samples::of(text, "cc1"), Samples { user: 2, kernel: 1 });
+        let long = Samples::of("a-program-with- 12\n", "a-program-with-a-long-name");
+        assert_eq!((long.user, long.all()), (1, 1));
+    }
+
+    #[test]
     fn a_run_says_how_crowded_the_core_was() {
         let found = run("42667 533333 42667 1066667 3000 1000\n", 1e9).unwrap();
         assert!((found.no_ops - 4.0).abs() < 0.01, "{found:?}");
-        assert_eq!(found.time.seconds, [0.003, 0.001]);
         assert!((found.time.cycles - 4e6).abs() < 1.0);
         assert_eq!(run("3000 1000", 1e9), None);
     }

@@ -5,7 +5,7 @@
 //! `model-MACHINE.json`, for the points' program and the machine, in the command's directory.
 
 use crate::judge_processor::model::Simulated;
-use crate::judge_processor::native::{ProgramRun, Timed};
+use crate::judge_processor::native::{ProgramRun, Samples, Timed};
 use crate::judge_processor::point::Point;
 use crate::judge_processor::singles::IDENTIFY;
 use crate::kept::{Figure, Kept};
@@ -23,6 +23,9 @@ pub(super) struct Native {
     pub points: BTreeMap<String, Vec<f64>>,
     /// By program, its runs.
     pub programs: BTreeMap<String, Vec<ProgramRun>>,
+    /// By program, where samples met it.
+    #[serde(default)]
+    pub samples: BTreeMap<String, Samples>,
     /// By program, how many `cpuid` it executes when it starts.
     #[serde(default)]
     pub identifications: BTreeMap<String, u64>,
@@ -109,34 +112,23 @@ impl Native {
     }
 
     /// The core cycles of a program in user mode, without those of [`Native::identifying`]: in a
-    /// virtual machine they are the hypervisor's. The kernel counts both modes together exactly,
-    /// but tells them apart by ticks. So the share of user mode is that of all runs, and its own
-    /// error belongs to the interval: ticks come at random places of a program.
+    /// virtual machine they are the hypervisor's. The kernel counts both modes together exactly.
+    /// Samples say the share of user mode, and their error belongs to the interval.
     pub(super) fn program(&self, name: &str) -> Option<Figure> {
-        let runs = self.programs.get(name)?;
-        let all: f64 = runs.iter().map(|run| run.seconds[0] + run.seconds[1]).sum();
-        let kernel: f64 = runs.iter().map(kernel_seconds).sum();
-        let share = (1.0 - kernel / all).max(0.0);
-        let figure = Figure::of(&runs.iter().map(|run| run.cycles * share).collect::<Vec<_>>())?;
-        let ticks = all / TICK;
-        // Laplace's rule of succession: where no tick met the kernel, the next one still can.
-        let missed = (kernel / TICK + 1.0) / (ticks + 2.0);
-        let error = NORMAL_95 * (missed * (1.0 - missed) / (ticks + 2.0)).sqrt() / (1.0 - missed);
+        let samples = self.samples.get(name)?;
+        let all = samples.all() as f64;
+        let share = samples.user as f64 / all;
+        let cycles: Vec<f64> = self.programs.get(name)?.iter().map(|run| run.cycles).collect();
+        let figure = Figure::of(&cycles.iter().map(|cycles| cycles * share).collect::<Vec<_>>())?;
+        // Laplace's rule of succession: where no sample met the kernel, the next one still can.
+        let missed = (samples.kernel as f64 + 1.0) / (all + 2.0);
+        let error = NORMAL_95 * (missed * (1.0 - missed) / (all + 2.0)).sqrt() / (1.0 - missed);
         figure.with_error(error).less(self.identifying(name).unwrap_or(0.0))
     }
 }
 
-/// Seconds between two ticks of a kernel of 250 Hz, as distributions configure it.
-const TICK: f64 = 0.004;
 /// 95 % of a normal distribution lie within this number of standard deviations.
 const NORMAL_95: f64 = 1.96;
-
-/// The seconds that the ticks of a run say of the kernel. A run that is shorter than a tick, and
-/// was met by one, stands for a whole one: others of its kind were not met.
-fn kernel_seconds(run: &ProgramRun) -> f64 {
-    let [user, kernel] = run.seconds;
-    if kernel > 0.0 && user + kernel < TICK { TICK } else { kernel }
-}
 
 #[cfg(test)]
 mod tests {
@@ -155,12 +147,14 @@ mod tests {
 
     #[test]
     fn a_program_has_the_cycles_of_its_user_mode() {
-        let run = |cycles, user, kernel| ProgramRun { cycles, seconds: [user, kernel] };
+        let run = ProgramRun { cycles: 100.0 };
         let mut native = Native::default();
-        native.programs.insert("p".into(), vec![run(100.0, 1.0, 0.0), run(100.0, 0.5, 0.5)]);
+        native.programs.insert("p".into(), vec![run; 2]);
+        assert_eq!(native.program("p"), None);
+        native.samples.insert("p".into(), Samples { user: 375, kernel: 125 });
         let figure = native.program("p").unwrap();
         assert!((figure.value - 75.0).abs() < 1e-9);
-        // 500 ticks, a quarter of them in the kernel: 1.96 × √(0.25 × 0.75 / 500) / 0.75 is 5 %.
+        // 500 samples, a quarter of them in the kernel: 1.96 × √(0.25 × 0.75 / 500) / 0.75 is 5 %.
         assert!((figure.high / 75.0 - 1.05).abs() < 0.002, "{figure:?}");
         assert!((figure.low / 75.0 - 0.95).abs() < 0.002, "{figure:?}");
         assert_eq!(native.program("q"), None);
@@ -168,12 +162,8 @@ mod tests {
         native.identifications.insert("p".into(), 2);
         native.points.insert(IDENTIFY.into(), vec![10.0; 9]);
         assert!((native.program("p").unwrap().value - 55.0).abs() < 1e-9);
-        // The share of ticks of a few runs can leave less than those take.
+        // They cannot take more than there is.
         native.identifications.insert("p".into(), 20);
         assert_eq!(native.program("p"), None);
-        // Half a tick each. One of four runs was met in the kernel: half of the time.
-        let short = [0.0, 0.0, 0.0, 0.002].map(|kernel| run(100.0, 0.002 - kernel, kernel));
-        native.programs.insert("short".into(), short.to_vec());
-        assert!((native.program("short").unwrap().value - 50.0).abs() < 1e-9);
     }
 }
