@@ -471,7 +471,8 @@ impl Subject<'_> {
                 }
                 let samples = native.samples.entry(program.name.to_owned()).or_default();
                 if samples.all() < ENOUGH_SAMPLES {
-                    *samples += native::samples(driver, root, program, &driver.with_extension("perf"))?;
+                    *samples +=
+                        native::samples(driver, root, program, &driver.with_extension("perf"))?;
                 }
             }
         }

@@ -7,9 +7,9 @@
 //! Input: numbers. Output: a [`CoreDescription`]. This module simulates nothing.
 
 use super::history;
+use super::register_file::RegisterFile;
 use super::serialising::Serialising;
 use super::tagged;
-use super::uop::RegisterFile;
 use crate::geometry::CacheGeometry;
 use crate::time::Latencies;
 use thiserror::Error;

@@ -36,6 +36,7 @@ mod levels;
 mod line_targets;
 mod ports;
 mod prefetch;
+mod register_file;
 mod ring;
 mod scheduler;
 mod serialising;
@@ -56,11 +57,11 @@ pub use description::{
     FrontEndDescription, PortBinding, PredictionDescription, SchedulerDescription, TaggedTable,
     TargetLevel, UopCacheDescription, WindowDescription,
 };
+pub use register_file::{RegisterFile, RegisterFiles};
 pub use serialising::Serialising;
 pub use slots::{CoreSlots, GraduationSlots, Slots};
 pub use uop::{
-    AddressForm, CoreBlock, CoreInstruction, DataAccess, FetchRun, RegisterFile, RegisterFiles,
-    Uop, UopKind, UopRegister,
+    AddressForm, CoreBlock, CoreInstruction, DataAccess, FetchRun, Uop, UopKind, UopRegister,
 };
 
 use crate::branch_counters::PredictionFailure;

@@ -16,12 +16,13 @@ use super::counters::CoreCounters;
 use super::data_side::{DataReady, DataSide, Load, SharedMemory};
 use super::description::{PortBinding, WindowDescription};
 use super::ports::Ports;
+use super::register_file::{RegisterFile, RegisterFiles};
 use super::ring::Ring;
 use super::scheduler::Scheduler;
 use super::serialising::Serialising;
 use super::slots::SlotMeter;
 use super::stores::StoreData;
-use super::uop::{AddressForm, DataAccess, REGISTERS, RegisterFile, RegisterFiles, Uop, UopKind};
+use super::uop::{AddressForm, DataAccess, REGISTERS, Uop, UopKind};
 use super::when::When;
 
 /// What a uop needs beside the window.
