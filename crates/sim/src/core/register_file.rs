@@ -53,6 +53,12 @@ impl RegisterFiles {
         self.0 >> file as u8 & 1 != 0
     }
 
+    /// The files that `other` has, too.
+    #[inline]
+    pub(crate) const fn common(self, other: RegisterFiles) -> RegisterFiles {
+        RegisterFiles(self.0 & other.0)
+    }
+
     /// The files of both sets.
     #[inline]
     #[must_use]

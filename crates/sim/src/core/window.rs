@@ -84,6 +84,8 @@ pub(crate) struct Window {
     /// The loads that wait for their addresses or a port.
     waiting_loads: Option<Scheduler>,
     results: [Option<Ring<When>>; RegisterFile::ALL.len()],
+    /// The files of which `results` has a limit.
+    limited: RegisterFiles,
     schedulers: Vec<Scheduler>,
     /// For the lowest port of a uop: the cycles from its dispatch to its execution, at least.
     stages: [u32; 16],
@@ -119,6 +121,10 @@ impl Window {
             reorder_buffer: Ring::new(window.reorder_buffer, When::START),
             loads: Ring::new(window.loads, When::START),
             waiting_loads: window.waiting_loads.map(Scheduler::new),
+            limited: RegisterFile::ALL
+                .into_iter()
+                .filter(|file| window.results[file.index()].is_some())
+                .fold(RegisterFiles::NONE, RegisterFiles::with),
             results: window.results.map(|entries| entries.map(|it| Ring::new(it, When::START))),
             stages,
             bound: (window.bound_ports == Some(PortBinding::Fewest)).then_some([0; 16]),
@@ -168,10 +174,9 @@ impl Window {
                 UopKind::Compute | UopKind::StoreData | UopKind::Eliminated => {}
             }
         }
-        for file in RegisterFile::ALL {
-            if let (true, Some(results)) = (files.has(file), &self.results[file.index()]) {
-                room = room.max(results.oldest());
-            }
+        let files = files.common(self.limited);
+        if files != RegisterFiles::NONE {
+            room = room.max(self.register(files));
         }
         self.lose_until(room, delivered + 1, around.counters);
         let cycle = self.dispatch.cycle();
@@ -184,6 +189,14 @@ impl Window {
         (self.slot.missed, self.slot.loads, self.slot.stores) = (false, 0, false);
         (self.slot.results, self.slot.executed) = Default::default();
         cycle
+    }
+
+    /// When each of `files` has a register.
+    #[inline]
+    fn register(&self, files: RegisterFiles) -> When {
+        let of = RegisterFile::ALL.into_iter().filter(|file| files.has(*file));
+        let oldest = of.filter_map(|file| self.results[file.index()].as_ref()).map(Ring::oldest);
+        oldest.fold(When::START, When::max)
     }
 
     /// Counts the slots that are lost until the back end has `room` and the front end has
@@ -251,8 +264,11 @@ impl Window {
             begins = self.reads_again(uop, begins);
         }
         let slot = &mut self.slot;
-        for file in RegisterFile::ALL {
-            slot.results[file.index()] += u8::from(uop.files.has(file));
+        let files = uop.files.common(self.limited);
+        if files != RegisterFiles::NONE {
+            for file in RegisterFile::ALL {
+                slot.results[file.index()] += u8::from(files.has(file));
+            }
         }
         let complete = match uop.kind {
             UopKind::Compute => begins.after(uop.latency.into()),
@@ -365,9 +381,10 @@ impl Window {
         for _ in 0..slot.loads {
             self.loads.push(self.last_retired);
         }
-        for (results, taken) in self.results.iter_mut().zip(slot.results) {
-            if let Some(results) = results {
-                (0..taken).for_each(|_| results.push(self.last_retired));
+        if slot.results != [0; RegisterFile::ALL.len()] {
+            for (results, taken) in self.results.iter_mut().zip(slot.results) {
+                let results = results.iter_mut();
+                results.for_each(|it| (0..taken).for_each(|_| it.push(self.last_retired)));
             }
         }
         if slot.stores {
