@@ -127,8 +127,8 @@ cargo xtask judge-processor [DIRECTORY] [--machine NAME] [--minutes N] [--points
                             [--measured FILE] [--json]
                                 compare the model of a processor with this one: the same points and
                                 programs of Debian, timed here and simulated from recordings;
-                                resumes, and keeps all in DIRECTORY (target/judge-processor).
-                                --measured: FILE is what --json printed of an earlier run
+                                resumes, and keeps all in DIRECTORY (target/judge-processor);
+                                needs perf. --measured: FILE is what --json printed of an earlier run
                                 (bench/judge-processor*.json); nothing is timed here
 cargo xtask fuzz [TARGET]… [--inputs N] [--jobs N]
                                 give each target of fuzz/ N inputs (10 000 000), with N fuzzers (1)

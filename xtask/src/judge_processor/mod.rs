@@ -53,7 +53,7 @@ const DIRECTORY: &str = "target/judge-processor";
 const KEPT: &str = "bench/judge-processor.txt";
 /// How long is measured if nothing else is said.
 const MINUTES: f64 = 20.0;
-/// With as many samples, the share of user mode has an error of less than 1 %.
+/// With as many samples, the share of user mode has an error of about 1 % or less.
 const ENOUGH_SAMPLES: u64 = 20_000;
 /// Each figure has at least this number of rounds.
 const LEAST: usize = 6;

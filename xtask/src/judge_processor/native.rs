@@ -23,6 +23,8 @@ const SLICES: &str = "9";
 const NO_OPS: f64 = 16_000.0;
 /// How often the driver times them before and behind a program.
 const NEAR: f64 = 400.0;
+const SAMPLES_A_SECOND: &str = "20000";
+const NO_PERF: &str = "running perf; Debian has it in linux-perf";
 /// With a smaller share of the most no-ops in a cycle, the core's other thread was busy.
 pub(super) const ALONE: f64 = 0.9;
 
@@ -123,18 +125,18 @@ pub(super) fn samples(
     let ended = Command::new("perf").args(["script", "-F", "comm,ip", "-i"]).arg(file).output()?;
     let said = String::from_utf8_lossy(&ended.stderr);
     ensure!(ended.status.success(), "perf script: {}: {said}", ended.status);
+    std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
     let name = Path::new(program.command[0]).file_name().unwrap_or_default();
-    Ok(Samples::of(&String::from_utf8_lossy(&ended.stdout), &name.to_string_lossy()))
+    let found = Samples::of(&String::from_utf8_lossy(&ended.stdout), &name.to_string_lossy());
+    ensure!(found.user > 0, "perf saw nothing of {} in user mode", program.name);
+    Ok(found)
 }
-
-const SAMPLES_A_SECOND: &str = "20000";
-const NO_PERF: &str = "running perf; Debian has it in linux-perf";
 
 impl Samples {
     /// Those of a program, from the lines of `perf script`: a task's name and an address. The
     /// kernel keeps 15 bytes of a name.
     fn of(text: &str, program: &str) -> Samples {
-        let name = &program[..program.len().min(15)];
+        let name = program.get(..15).unwrap_or(program);
         let lines = text.lines().filter_map(|line| line.trim().rsplit_once(' '));
         let own = lines.filter(|(task, _)| task.trim() == name);
         let addresses = own.filter_map(|(_, ip)| u64::from_str_radix(ip, 16).ok());

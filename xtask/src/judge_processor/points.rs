@@ -182,7 +182,8 @@ fn indirect(size: u64) -> Point {
         expected: iterations,
         before: "xor %eax, %eax\nxor %ecx, %ecx".to_owned(),
         body: format!(
-            "mov (%rsi, %rcx, 8), %rdx\n{}jmp *%rdx\n.balign 16\n.Ltargets_indirect_{size}:\n{targets}\n3:",
+            "mov (%rsi, %rcx, 8), %rdx\n{}jmp *%rdx\n.balign 16\n\
+             .Ltargets_indirect_{size}:\n{targets}\n3:",
             next_index(size)
         ),
         ..on_curve("indirect", size, 1, 1)

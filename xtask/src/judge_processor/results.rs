@@ -115,7 +115,7 @@ impl Native {
     /// virtual machine they are the hypervisor's. The kernel counts both modes together exactly.
     /// Samples say the share of user mode, and their error belongs to the interval.
     pub(super) fn program(&self, name: &str) -> Option<Figure> {
-        let samples = self.samples.get(name)?;
+        let samples = self.samples.get(name).filter(|samples| samples.user > 0)?;
         let all = samples.all() as f64;
         let share = samples.user as f64 / all;
         let cycles: Vec<f64> = self.programs.get(name)?.iter().map(|run| run.cycles).collect();
@@ -151,10 +151,13 @@ mod tests {
         let mut native = Native::default();
         native.programs.insert("p".into(), vec![run; 2]);
         assert_eq!(native.program("p"), None);
+        native.samples.insert("p".into(), Samples::default());
+        assert_eq!(native.program("p"), None);
         native.samples.insert("p".into(), Samples { user: 375, kernel: 125 });
         let figure = native.program("p").unwrap();
         assert!((figure.value - 75.0).abs() < 1e-9);
-        // 500 samples, a quarter of them in the kernel: 1.96 × √(0.25 × 0.75 / 500) / 0.75 is 5 %.
+        // 500 samples, a quarter of them in the kernel: 1.96 × √(0.25 × 0.75 / 500) / 0.75 is
+        // 5 %.
         assert!((figure.high / 75.0 - 1.05).abs() < 0.002, "{figure:?}");
         assert!((figure.low / 75.0 - 0.95).abs() < 0.002, "{figure:?}");
         assert_eq!(native.program("q"), None);

@@ -331,8 +331,10 @@ impl CoreDescription {
             range("waiting_loads", loads, 1, window.loads)?;
         }
         for (file, results) in RegisterFile::ALL.into_iter().zip(window.results) {
-            // An instruction can have more than one result.
-            range(file.name(), results.unwrap_or(window.reorder_buffer), 8, window.reorder_buffer)?;
+            if let Some(results) = results {
+                // An instruction can have more than one result.
+                range(file.name(), results, 8, window.reorder_buffer)?;
+            }
         }
         if window.schedulers.is_empty() {
             return Err(CoreError::NoScheduler);

@@ -38,7 +38,7 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// The slot that was dispatched last. Its uops are still to come.
-/// The uops of a slot, at most. One with more has them in the schedulers of the first ones.
+/// The first uops of a slot, whose ports are remembered. The others are bound once more.
 const SLOT_UOPS: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -156,7 +156,9 @@ impl Window {
         for (place, uop) in uops.iter().enumerate() {
             if uop.ports != 0 {
                 let ports = self.bind(uop.ports);
-                self.slot.ports[place % SLOT_UOPS] = ports;
+                if let Some(bound) = self.slot.ports.get_mut(place) {
+                    *bound = ports;
+                }
                 room = room.max(self.schedulers[self.scheduler(ports)].free());
             }
             files = files.and(uop.files);
@@ -324,15 +326,15 @@ impl Window {
     /// When a uop begins on one of its ports.
     #[inline]
     fn begin(&mut self, uop: &Uop, operands: When) -> When {
-        let slot = &mut self.slot;
-        let place = slot.executed % SLOT_UOPS;
-        slot.executed += 1;
+        let (dispatched, place) = (self.slot.dispatched, self.slot.executed);
+        self.slot.executed += 1;
         if uop.ports == 0 {
-            return operands.delayed_to(slot.dispatched + 1);
+            return operands.delayed_to(dispatched + 1);
         }
-        let ports = slot.ports[place];
+        let remembered = self.slot.ports.get(place).copied();
+        let ports = remembered.unwrap_or_else(|| self.bind(uop.ports));
         let stages = self.stages[ports.trailing_zeros() as usize & 15];
-        let begins = operands.delayed_to(slot.dispatched + u64::from(stages));
+        let begins = operands.delayed_to(dispatched + u64::from(stages));
         let cycle = match uop.unit_cycles {
             0 => self.ports.begin(ports, begins.cycle()),
             cycles => self.ports.begin_on_unit(ports, begins.cycle(), uop.unit, cycles),

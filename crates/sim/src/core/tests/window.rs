@@ -43,6 +43,26 @@ fn results_in_flight_are_limited_by_file() {
     assert!((40.0..46.0).contains(&limited), "{limited}");
 }
 
+/// Eight results at least are asked for where there is a limit, and only there.
+#[test]
+fn a_window_of_few_slots_needs_no_limit_of_results() {
+    let small = |window: &mut WindowDescription| {
+        (window.reorder_buffer, window.loads, window.stores) = (4, 4, 4);
+    };
+    assert_eq!(round(&[eliminated(); 4], small), 2.0);
+}
+
+/// The tenth of ten uops of a slot is executed on its own port, too.
+#[test]
+fn a_slot_of_many_uops_keeps_their_ports() {
+    let more = Uop { begins_slot: false, ..on_port(1) };
+    let load = Uop { begins_slot: false, ..load(0, 0) };
+    let uops = [&[on_port(1)][..], &[more; 8], &[load]].concat();
+    for change in [|_: &mut WindowDescription| {}, two_schedulers] {
+        assert_eq!(round(&uops, change), 9.0);
+    }
+}
+
 #[test]
 fn loads_that_wait_are_limited() {
     let waiting = [&[alu(40, 0, 1)][..], &[load(1, 0); 7]].concat();
