@@ -221,14 +221,16 @@ impl DataFlow {
             if self.buffer.len() < before + 2 * sites.len() {
                 self.buffer.resize(2 * (before + 2 * sites.len()), NO_ACCESS);
             }
-            let mut stores = 0;
+            let (mut stores, mut instruction) = (0, 0);
             for (at, (site, addr)) in (first..).zip(sites.iter().zip(addresses)) {
                 while mapped <= at {
                     self.next_mapping(stream);
                     mapped = next_mapping(stream);
                 }
                 stores += u32::from(site.is_store());
-                self.access(*site, *addr);
+                // An execution that only continued a string instruction began with it.
+                instruction = site.instruction().max(instruction);
+                self.access(*site, instruction, *addr);
             }
             self.executions.push(Execution {
                 translation,
@@ -283,21 +285,26 @@ impl DataFlow {
     }
 
     #[inline]
-    fn access(&mut self, site: AccessSite, addr: u64) {
+    fn access(&mut self, site: AccessSite, instruction: u16, addr: u64) {
         let size = site.size();
         let left_in_page = 4096 - (addr as u32 & 0xfff);
         if size <= left_in_page {
-            self.part(site, addr, size);
+            self.part(site, instruction, addr, size);
         } else {
-            self.part(site, addr, left_in_page);
-            self.part(site, addr.wrapping_add(left_in_page.into()), size - left_in_page);
+            self.part(site, instruction, addr, left_in_page);
+            self.part(
+                site,
+                instruction,
+                addr.wrapping_add(left_in_page.into()),
+                size - left_in_page,
+            );
         }
     }
 
     /// Branches on whether an access is kept are hard to predict. So the access is always written,
     /// and then kept or not.
     #[inline]
-    fn part(&mut self, site: AccessSite, addr: u64, size: u32) {
+    fn part(&mut self, site: AccessSite, instruction: u16, addr: u64, size: u32) {
         let place = self.place(addr >> 12);
         let physical = place.base | addr & 0xfff;
         let (first, last) =
@@ -305,7 +312,7 @@ impl DataFlow {
         self.buffer[self.made] = DataAccess {
             physical: PhysAddr(physical),
             page: place.page,
-            instruction: site.instruction(),
+            instruction,
             size: size as u8,
             is_store: site.is_store(),
         };
@@ -398,4 +405,48 @@ impl DataFlow {
 /// memory (Documentation/arch/x86/x86_64/mm.rst).
 fn in_image(addr: RunAddr) -> bool {
     (0xffff_ffff_8000_0000..0xffff_ffff_a000_0000).contains(&addr.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::{Chunk, ObservedAccesses, RecordingHeader, RecordingReader, RecordingWriter};
+
+    /// A string instruction behind another instruction is entered again by itself. Its accesses
+    /// then have the number 0.
+    #[test]
+    fn a_repeated_string_instruction_makes_all_its_accesses() {
+        let header = RecordingHeader::default();
+        let mut writer = RecordingWriter::with_data(Vec::new(), &header).unwrap();
+        let translation = trace::Translation {
+            id: TranslationId(0),
+            addr: RunAddr(0x1000),
+            lengths: [2, 3].into(),
+            code: [0x31, 0xc0, 0xf3, 0x48, 0xab].into(), // xor eax, eax; rep stosq
+        };
+        writer.translations(&[translation]).unwrap();
+        let mut words = Vec::new();
+        StreamEvent::Executed(TranslationId(0)).append_to(&mut words);
+        let site = |instruction| AccessSite::new(instruction, true, 3);
+        let seen = ObservedAccesses {
+            addresses: vec![0x2000, 0x2008, 0x2010],
+            sites: vec![site(1), site(0), site(0)],
+            starts: vec![0],
+            physical: vec![(TranslationId(0), [Some(0x1000), None])],
+            ..Default::default()
+        };
+        writer.stream_with_data(&words, &seen).unwrap();
+        let file = writer.end().unwrap().0;
+        let mut reader = RecordingReader::new(&file[..]).unwrap();
+        let mut flow = DataFlow::of_every_access();
+        while let Some(chunk) = reader.next_chunk().unwrap() {
+            if let Chunk::Stream(words) = chunk {
+                let (accesses, patterns) = reader.accesses().unwrap();
+                flow.follow(&words, &mut AccessStream::new(accesses, patterns));
+            }
+        }
+        let instructions: Vec<u16> =
+            flow.accesses().iter().map(|access| access.instruction).collect();
+        assert_eq!(instructions, [1; 3]);
+    }
 }
