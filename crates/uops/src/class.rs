@@ -96,6 +96,12 @@ pub(crate) fn is_zeroing(instruction: &Instruction) -> bool {
     }
 }
 
+/// Whether the instruction is a string instruction with a repeat prefix.
+pub(crate) fn is_repeated_string(instruction: &Instruction) -> bool {
+    instruction.is_string_instruction()
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
 /// Whether the address has a base, an index and a displacement.
 pub(crate) fn has_three_parts(instruction: &Instruction) -> bool {
     instruction.memory_base() != Register::None

@@ -43,6 +43,8 @@ pub struct UopTable {
     pub(crate) store_address: u16,
     pub(crate) store_data: u16,
     pub(crate) branch: u16,
+    /// Where addresses of three parts are computed; `None`: where additions are.
+    pub(crate) three_part_address: Option<u16>,
     pub(crate) fusion: Fusion,
     /// Each uop is an operation of a simple machine: it takes a slot, and renaming removes none. An
     /// instruction without an entry is of the default, and that is no gap of the table.
@@ -137,7 +139,8 @@ struct TableReader {
     ended: bool,
 }
 
-const SETS: [&str; 5] = ["load", "vector-load", "store-address", "store-data", "branch"];
+const SETS: [&str; 6] =
+    ["load", "vector-load", "store-address", "store-data", "branch", "three-part-address"];
 
 impl TableReader {
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -208,6 +211,7 @@ impl TableReader {
             return Err(TableError::Missing("end"));
         }
         let vector_load = self.words.remove("vector-load");
+        let three_part_address = self.words.remove("three-part-address");
         let mut set = |name| self.words.remove(name).ok_or(TableError::Missing(name));
         let [load, store_address, store_data, branch] =
             [set("load")?, set("store-address")?, set("store-data")?, set("branch")?];
@@ -220,6 +224,7 @@ impl TableReader {
             store_address,
             store_data,
             branch,
+            three_part_address,
             fusion: self.fusion.ok_or(TableError::Missing("fusion"))?,
             simple: self.simple,
             renamed_operands: self.renamed_operands,

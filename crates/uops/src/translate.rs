@@ -114,6 +114,11 @@ impl UopTable {
             uops: Vec::new(),
         };
         let unknown = translation.run();
+        if class::is_repeated_string(instruction) && !self.simple {
+            let microcode = Uop::new(UopKind::Microcode, 0);
+            let begins_slot = translation.uops.is_empty();
+            translation.uops.push(Uop { begins_slot, ..microcode });
+        }
         let jumps =
             next.is_some_and(|next| self.fusion.fuses(instruction, next)) && translation.fuse();
         translation.uops.iter_mut().for_each(take_registers);
@@ -167,9 +172,14 @@ impl Translation<'_> {
         // An address is computed where an addition is: LLVM's model of Golden Cove has one port for
         // it, the processor has five.
         if instruction.mnemonic() == Mnemonic::Lea {
-            let three = class::has_three_parts(instruction);
-            let latency = if three { self.latencies.three_part_address } else { 1 };
-            self.make(&Entry { latency, ..table.default.clone() });
+            let mut entry = Entry { latency: 1, ..table.default.clone() };
+            if class::has_three_parts(instruction) {
+                entry.latency = self.latencies.three_part_address;
+                if let Some(ports) = table.three_part_address {
+                    entry.computing = vec![ComputingUop { ports, kept: 0 }];
+                }
+            }
+            self.make(&entry);
             return false;
         }
         let entry = table.entry(instruction.code(), memory);
@@ -315,7 +325,7 @@ impl Translation<'_> {
 
 /// Says in which files a uop takes registers. What is done when it is renamed takes none.
 fn take_registers(uop: &mut Uop) {
-    if uop.kind != UopKind::Eliminated {
+    if !matches!(uop.kind, UopKind::Eliminated | UopKind::Microcode) {
         let files = uop.writes.iter().map(|result| registers::files(*result));
         uop.files = files.fold(RegisterFiles::NONE, RegisterFiles::and);
     }
@@ -393,6 +403,27 @@ mod tests {
         let call = uops_of(&table, &[0xe8, 0, 0, 0, 0]);
         let count = |kind| call.iter().filter(|uop| uop.kind == kind).count();
         assert_eq!([count(Compute), count(StoreAddress), count(StoreData)], [1; 3]);
+    }
+
+    #[test]
+    fn addresses_of_three_parts_have_ports_of_their_own() {
+        let zen4 = UopTable::find("znver4").unwrap();
+        let [two, three] = [&[0x48, 0x8d, 0x04, 0x08][..], &[0x48, 0x8d, 0x44, 0x08, 0x08]]
+            .map(|bytes| uops_of(&zen4, bytes)[0]);
+        assert_eq!((two.ports.count_ones(), two.latency), (4, 1));
+        assert_eq!((three.ports.count_ones(), three.latency), (2, 2));
+        // Those of rotations.
+        assert_eq!(three.ports, uops_of(&zen4, &[0x48, 0xc1, 0xc8, 0x03])[0].ports);
+    }
+
+    #[test]
+    fn repeated_string_instructions_have_microcode() {
+        let microcode = |bytes: &[u8]| {
+            uops_of(&table(), bytes).iter().filter(|uop| uop.kind == UopKind::Microcode).count()
+        };
+        assert_eq!(microcode(&[0xf3, 0x48, 0xab]), 1); // rep stosq
+        assert_eq!(microcode(&[0x48, 0xab]), 0); // stosq
+        assert_eq!(microcode(&[0xf3, 0x90]), 0); // pause
     }
 
     #[test]

@@ -255,7 +255,7 @@ mod tests {
     fn the_model_steps_where_the_machines_file_says() {
         let machine = machine::find("zen4").unwrap();
         let step = STEPS.iter().find(|step| step.structure.starts_with("first BTB")).unwrap();
-        let sizes = [256, 512, 1024, 1408, 1536, 1664, 2048, 3072];
+        let sizes = [256, 512, 1024, 2048, 2560, 2816, 3072, 3328, 4096];
         let costs = sizes.map(|size| {
             let found = simulated(&ring(size, 3, 4), &machine);
             (size, found[0].cpi())

@@ -45,9 +45,33 @@ fn btb(size: u64) -> Point {
     Point { body, ..on_curve("btb", size, size, 150_000) }
 }
 
-/// Jumps through `size` places `bytes` apart in random order; `skew`: the bytes that each of 64
-/// lies further in its place.
-fn jumps(curve: &str, size: u64, bytes: u64, skew: u64, least: u64) -> Point {
+/// A way through places of the code.
+#[derive(Clone, Copy)]
+struct Places {
+    curve: &'static str,
+    /// The bytes from one place to the next.
+    bytes: u64,
+    /// The bytes that each of 64 lies further in its place.
+    skew: u64,
+    least: u64,
+    /// What stands in a place, in front of the target of its last instruction.
+    goes: &'static str,
+}
+
+const BTB_RANDOM: Places =
+    Places { curve: "btb-random", bytes: 64, skew: 0, least: 60_000, goes: "jmp" };
+/// Each place has a second jump, to which the first goes.
+const BTB_PAIR: Places =
+    Places { curve: "btb-pair", goes: "jmp 2f\n.balign 32\n2:\njmp", ..BTB_RANDOM };
+/// Conditional branches that are always taken.
+const BTB_CONDITIONAL: Places =
+    Places { curve: "btb-conditional", goes: "cmp %rax, %rax\nje", ..BTB_RANDOM };
+const L1I: Places = Places { curve: "l1i", least: 150_000, ..BTB_RANDOM };
+const ITLB: Places = Places { curve: "itlb", bytes: 4096, skew: 64, ..BTB_RANDOM };
+
+/// A way through `size` places in random order.
+fn jumps(places: Places, size: u64) -> Point {
+    let Places { curve, bytes, skew, least, goes } = places;
     let mut order: Vec<u64> = (0..size).collect();
     Random::new(size).shuffle(&mut order);
     let mut next = vec![String::new(); order.len()];
@@ -66,10 +90,29 @@ fn jumps(curve: &str, size: u64, bytes: u64, skew: u64, least: u64) -> Point {
         if skew > 0 && place % 64 > 0 {
             body += &format!(".skip {}, 0x90\n", place % 64 * skew);
         }
-        body += &format!("{}:\njmp {next}\n", label(place));
+        body += &format!("{}:\n{goes} {next}\n", label(place));
     }
     body += &format!("{end}:");
     Point { body, ..on_curve(curve, size, size, least) }
+}
+
+/// 128 KB of instructions of `bytes` bytes each, which the decoders deliver.
+fn decode((bytes, instruction): (u64, &str)) -> Point {
+    let count = (128 << 10) / bytes;
+    Point { body: repeated(count, instruction), ..on_curve("decode", bytes, count, 400_000) }
+}
+
+/// A string instruction that is repeated for `size` bytes, 8 at a time.
+fn string(curve: &str, instruction: &str, size: u64) -> Point {
+    Point {
+        memory: Memory::Scratch,
+        body: format!(
+            "mov %rdi, %r10\nmov %rsi, %r11\nlea 4096(%rsi), %rdi\nmov ${}, %ecx\n\
+             rep {instruction}\nmov %r10, %rdi\nmov %r11, %rsi",
+            size / 8
+        ),
+        ..on_curve(curve, size, 1, 500)
+    }
 }
 
 /// Code that stays in the uop cache, `additions` of it, and then a line that the L1I lacks, again
@@ -298,16 +341,18 @@ const BTB: [u64; 18] = [
     256, 512, 768, 1024, 1280, 1408, 1536, 1664, 1792, 2048, 2560, 3072, 4096, 5120, 6144, 7168,
     8192, 10240,
 ];
-const L1I: [u64; 15] =
+const L1I_SIZES: [u64; 15] =
     [128, 256, 384, 448, 480, 512, 544, 576, 640, 768, 832, 896, 960, 1024, 1280];
 const RETURNS: [u64; 14] = [4, 8, 12, 16, 20, 24, 28, 30, 32, 34, 36, 40, 48, 64];
 const DIRECTION: [u64; 12] = [16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 24576, 32768];
-/// Each in a line of its own, in random order.
-const BTB_RANDOM: [u64; 5] = [1024, 2048, 3072, 4096, 6144];
+/// Each place in a line of its own, in random order.
+const BTB_RANDOM_SIZES: [u64; 5] = [1024, 2048, 3072, 4096, 6144];
+/// In bytes.
+const STRINGS: [u64; 4] = [8, 64, 512, 2048];
 const INDIRECT: [u64; 11] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 const DTLB: [u64; 18] =
     [16, 32, 48, 64, 68, 72, 76, 80, 96, 128, 256, 512, 1024, 2048, 2560, 3072, 4096, 6144];
-const ITLB: [u64; 12] = [16, 32, 48, 56, 60, 64, 68, 72, 80, 96, 128, 256];
+const ITLB_SIZES: [u64; 12] = [16, 32, 48, 56, 60, 64, 68, 72, 80, 96, 128, 256];
 const PREDICTED: [u64; 7] = [8, 16, 20, 24, 28, 32, 48];
 /// In KB.
 const CACHE: [u64; 27] = [
@@ -324,9 +369,14 @@ pub(super) fn all() -> Vec<Point> {
     points.extend([(5, 11), (11, 5), (12, 5), (17, 3), (23, 2), (29, 2)].map(no_ops_in_line));
     points.extend(CODE.map(code));
     points.extend(BTB.map(btb));
-    points.extend(BTB_RANDOM.map(|size| jumps("btb-random", size, 64, 0, 60_000)));
-    points.extend(L1I.map(|size| jumps("l1i", size, 64, 0, 150_000)));
-    points.extend(ITLB.map(|size| jumps("itlb", size, 4096, 64, 60_000)));
+    points.extend(BTB_RANDOM_SIZES.map(|size| jumps(BTB_RANDOM, size)));
+    points.extend([1024, 2048, 3072, 4096].map(|size| jumps(BTB_PAIR, size)));
+    points.extend([3072, 6144].map(|size| jumps(BTB_CONDITIONAL, size)));
+    points.extend(L1I_SIZES.map(|size| jumps(L1I, size)));
+    points.extend(ITLB_SIZES.map(|size| jumps(ITLB, size)));
+    points.extend([(5, "mov $1, %ecx"), (7, "mov $1, %rcx")].map(decode));
+    points.extend(STRINGS.map(|size| string("string-stores", "stosq", size)));
+    points.extend(STRINGS.map(|size| string("string-moves", "movsq", size)));
     points.extend(RETURNS.map(returns));
     points.extend(DIRECTION.map(direction));
     points.extend(INDIRECT.map(indirect));
@@ -341,10 +391,13 @@ pub(super) fn all() -> Vec<Point> {
 /// What one operation of a point is.
 pub(super) fn operation(point: &Point) -> &'static str {
     match point.curve() {
-        "latency" | "throughput" | "mixed" => "instruction",
+        "latency" | "throughput" | "mixed" | "decode" => "instruction",
+        "string-stores" | "string-moves" => "repeated instruction",
         "forward" | "predicted" => "store, load and addition",
         "code" | "windows" => "line of 64 bytes",
         "btb" | "btb-random" | "l1i" | "itlb" => "taken jump",
+        "btb-pair" => "pair of taken jumps",
+        "btb-conditional" => "taken branch",
         "l1i-alone" => "line and what is before it",
         "returns" => "call and return",
         "direction" | "mispredict" => "iteration with the branch",

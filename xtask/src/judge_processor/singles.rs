@@ -52,7 +52,7 @@ const SIX_LOADS: &str = "mov (%rsi), %rax\nmov 8(%rsi), %rcx\nmov 16(%rsi), %rdx
 const FOUR_STORES: &str = "mov %rcx, (%rsi)\nmov %rcx, 8(%rsi)\nmov %rcx, 16(%rsi)\n\
                            mov %rcx, 24(%rsi)";
 
-pub(super) const SINGLES: [Single; 49] = [
+pub(super) const SINGLES: [Single; 50] = [
     Single {
         name: "latency/add",
         each: 64,
@@ -311,6 +311,16 @@ pub(super) const SINGLES: [Single; 49] = [
         grows: false,
         before: ONE,
         body: (10, SIX_ADDRESSES),
+        after: "",
+    },
+    Single {
+        name: "throughput/lea-three-and-rotate",
+        each: 80,
+        memory: Memory::None,
+        result: 0,
+        grows: false,
+        before: ONE,
+        body: (20, "lea 8(%rax, %rcx), %r8\nror $3, %r9\nlea 8(%rax, %rcx), %r10\nror $3, %r11"),
         after: "",
     },
     Single {

@@ -23,9 +23,12 @@ fn kilobytes(cache: &CacheDescription) -> f64 {
     f64::from(geometry.sets()) * f64::from(geometry.ways()) * f64::from(cache.line) / 1024.0
 }
 
+/// The jumps that a target buffer holds, each to the next. Where entries belong to places, two
+/// jumps share one.
 fn level(machine: &MachineModel, at: usize) -> Option<f64> {
-    let geometry = machine.core.as_ref()?.prediction.targets.get(at)?.geometry;
-    Some(f64::from(geometry.sets()) * f64::from(geometry.ways()))
+    let level = machine.core.as_ref()?.prediction.targets.get(at)?;
+    let entries = f64::from(level.geometry.sets()) * f64::from(level.geometry.ways());
+    Some(if level.by_start { 2.0 * entries } else { entries })
 }
 
 fn results(machine: &MachineModel, file: RegisterFile) -> Option<f64> {
@@ -62,7 +65,7 @@ pub(super) const STEPS: [Step; 17] = [
         curve: "btb",
         unit: "jumps",
         from: 256,
-        to: 3072,
+        to: 4096,
         described: |machine| level(machine, 0),
     },
     Step {

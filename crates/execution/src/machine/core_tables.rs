@@ -9,7 +9,7 @@ use serde::Deserialize;
 use sim::core::{
     CoreDescription, CoreMemoryDescription, DirectionDescription, FixedData, FrontEndDescription,
     PortBinding, PredictionDescription, RegisterFile, SchedulerDescription, Serialising,
-    TaggedTable, TargetLevel, UopCacheDescription, WindowDescription,
+    StringSlots, TaggedTable, TargetLevel, UopCacheDescription, WindowDescription,
 };
 use sim::{CacheGeometry, Replacement};
 use toml::Spanned;
@@ -25,6 +25,9 @@ pub(super) struct CoreText {
     dispatch: SourcedInteger,
     retire: SourcedInteger,
     retire_stages: Option<SourcedInteger>,
+    string_slots: Option<SourcedInteger>,
+    long_string_slots: Option<SourcedInteger>,
+    string_line_slots: Option<SourcedInteger>,
     reorder_buffer: SourcedInteger,
     loads: SourcedInteger,
     waiting_loads: Option<SourcedInteger>,
@@ -96,6 +99,7 @@ struct PredictionText {
     resteer_penalty: SourcedInteger,
     call_bubble: Option<SourcedInteger>,
     indirect_bubble: Option<SourcedInteger>,
+    conditionals_by_execution: Option<Spanned<Sourced<bool>>>,
 }
 
 #[derive(Deserialize)]
@@ -104,7 +108,7 @@ struct BtbText {
     entries: SourcedInteger,
     ways: SourcedInteger,
     bubble: SourcedInteger,
-    of_lines: Option<Spanned<Sourced<bool>>>,
+    by_start: Option<Spanned<Sourced<bool>>>,
 }
 
 /// Latencies in cycles.
@@ -207,6 +211,11 @@ impl MachineFileReader<'_> {
                 dispatch: self.small(&core.dispatch)?,
                 retire: self.small(&core.retire)?,
                 retire_stages: self.or(&core.retire_stages, 0)?,
+                strings: StringSlots {
+                    begin: self.or(&core.string_slots, 0)?,
+                    long: self.or(&core.long_string_slots, 0)?,
+                    line: self.or(&core.string_line_slots, 0)?,
+                },
                 reorder_buffer: self.small(&core.reorder_buffer)?,
                 loads: self.small(&core.loads)?,
                 waiting_loads: self.if_given(&core.waiting_loads)?,
@@ -338,7 +347,7 @@ impl MachineFileReader<'_> {
             targets.push(TargetLevel {
                 geometry: self.entries("[[core.btb]]", &level.entries, &level.ways)?,
                 bubble: self.small(&level.bubble)?,
-                of_lines: self.or_no(&level.of_lines)?,
+                by_start: self.or_no(&level.by_start)?,
             });
         }
         Ok(PredictionDescription {
@@ -354,6 +363,7 @@ impl MachineFileReader<'_> {
             resteer_penalty: self.small(&prediction.resteer_penalty)?,
             call_bubble: self.or(&prediction.call_bubble, 0)?,
             indirect_bubble: self.or(&prediction.indirect_bubble, 0)?,
+            conditionals_by_execution: self.or_no(&prediction.conditionals_by_execution)?,
         })
     }
 

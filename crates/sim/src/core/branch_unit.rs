@@ -13,7 +13,7 @@ use super::description::{PredictionDescription, TargetLevel};
 use super::direction::PathDirection;
 use super::history::PathHistory;
 use super::indirect::PathTargets;
-use super::line_targets::LineTargets;
+use super::start_targets::StartTargets;
 use crate::branch_counters::PredictionFailure;
 use crate::branches::{Branch, BranchKind, CodeAddr};
 use crate::return_stack::ReturnStack;
@@ -35,31 +35,37 @@ pub(crate) enum BranchOutcome {
 enum Targets {
     /// An entry holds a branch.
     Branches(TargetBuffer),
-    /// An entry holds two branches of a line.
-    Lines(LineTargets),
+    /// An entry belongs to a place where control comes into a line.
+    Starts(StartTargets),
 }
 
 impl Targets {
     fn new(level: &TargetLevel) -> Targets {
-        match level.of_lines {
-            true => Targets::Lines(LineTargets::new(level.geometry)),
+        match level.by_start {
+            true => Targets::Starts(StartTargets::new(level.geometry)),
             false => Targets::Branches(TargetBuffer::new(level.geometry)),
         }
     }
 
+    /// Passes a branch that is not taken. Returns whether the level has it.
     #[inline]
-    fn holds(&self, at: CodeAddr) -> bool {
+    fn not_taken(&mut self, branch: &Branch) -> bool {
         match self {
-            Targets::Branches(buffer) => buffer.holds(buffer.folded(at)),
-            Targets::Lines(buffer) => buffer.holds(at),
+            Targets::Branches(buffer) => buffer.holds(buffer.folded(branch.at)),
+            Targets::Starts(buffer) => buffer.not_taken(branch),
         }
     }
 
+    /// Passes a taken branch. Returns the target that the level had, and the cycles until it gave
+    /// it; `bubble`: those of an entry.
     #[inline]
-    fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<CodeAddr> {
+    fn taken(&mut self, at: CodeAddr, target: CodeAddr, bubble: u32) -> Option<(CodeAddr, u32)> {
         match self {
-            Targets::Branches(buffer) => buffer.taken(buffer.folded(at), target),
-            Targets::Lines(buffer) => buffer.taken(at, target),
+            Targets::Branches(buffer) => Some((buffer.taken(buffer.folded(at), target)?, bubble)),
+            Targets::Starts(buffer) => {
+                let found = buffer.taken(at, target)?;
+                Some((found.target, if found.read_before { 0 } else { bubble }))
+            }
         }
     }
 }
@@ -74,6 +80,7 @@ pub(crate) struct BranchUnit {
     history: PathHistory,
     call_bubble: u32,
     indirect_bubble: u32,
+    conditionals_by_execution: bool,
 }
 
 impl BranchUnit {
@@ -87,6 +94,7 @@ impl BranchUnit {
             history: PathHistory::new(),
             call_bubble: description.call_bubble,
             indirect_bubble: description.indirect_bubble,
+            conditionals_by_execution: description.conditionals_by_execution,
         }
     }
 
@@ -99,8 +107,9 @@ impl BranchUnit {
     }
 
     fn not_taken(&mut self, branch: &Branch) -> BranchOutcome {
-        let known = self.levels.last().is_some_and(|(level, _)| level.holds(branch.at));
-        if known
+        // Each level holds what the ones before hold.
+        let known = self.levels.iter_mut().rev().map(|(level, _)| level.not_taken(branch));
+        if known.fold(false, |known, has| known | has)
             && branch.kind == BranchKind::Conditional
             && self.direction.predicts(branch.at, false)
         {
@@ -112,8 +121,8 @@ impl BranchUnit {
     fn taken(&mut self, branch: &Branch, target: CodeAddr) -> BranchOutcome {
         let mut held = None;
         for (level, bubble) in &mut self.levels {
-            let found = level.taken(branch.at, target);
-            held = held.or_else(|| found.map(|target| (target, *bubble)));
+            let found = level.taken(branch.at, target, *bubble);
+            held = held.or(found);
         }
         let more = match branch.kind {
             BranchKind::Jump | BranchKind::Conditional => 0,
@@ -133,7 +142,8 @@ impl BranchUnit {
         let outcome = match branch.kind {
             BranchKind::Conditional => {
                 let wrong = !self.direction.predicts(branch.at, true);
-                unless_wrong(wrong, PredictionFailure::Direction)
+                let unknown = held.is_none() && self.conditionals_by_execution;
+                unless_wrong(wrong || unknown, PredictionFailure::Direction)
             }
             BranchKind::Jump => found,
             BranchKind::Call => {
@@ -174,7 +184,7 @@ mod tests {
         let level = |entries, bubble| TargetLevel {
             geometry: CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap(),
             bubble,
-            of_lines: false,
+            by_start: false,
         };
         BranchUnit::new(&PredictionDescription {
             direction: DirectionDescription { base_entries: 64, tables: Vec::new(), shared: false },
@@ -185,6 +195,7 @@ mod tests {
             resteer_penalty: 5,
             call_bubble: 0,
             indirect_bubble: 0,
+            conditionals_by_execution: false,
         })
     }
 
@@ -266,5 +277,22 @@ mod tests {
         for (kind, at, target, outcome) in steps {
             assert_eq!(unit.branch(&branch(kind, at, target, true)), outcome, "{kind:?} {target}");
         }
+    }
+
+    #[test]
+    fn a_conditional_branch_that_no_level_has_is_found_when_it_executes() {
+        let found = |conditionals_by_execution| {
+            let mut unit = BranchUnit { conditionals_by_execution, ..unit() };
+            // The direction is learned; five other branches drive it out of both levels.
+            for _ in 0..8 {
+                unit.branch(&branch(BranchKind::Conditional, 0x100, 0x900, true));
+            }
+            for at in [0x201, 0x302, 0x403, 0x504, 0x605] {
+                unit.branch(&branch(BranchKind::Jump, at, 0x900, true));
+            }
+            unit.branch(&branch(BranchKind::Conditional, 0x100, 0x900, true))
+        };
+        assert_eq!(found(false), Resteered);
+        assert_eq!(found(true), Mispredicted(PredictionFailure::Direction));
     }
 }

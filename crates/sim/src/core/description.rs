@@ -59,8 +59,21 @@ pub struct WindowDescription {
     /// The ports that a uop is bound to when it is dispatched. `None`: it takes any free port of
     /// its scheduler.
     pub bound_ports: Option<PortBinding>,
+    /// The microcode of repeated string instructions.
+    pub strings: StringSlots,
     /// The schedulers. A uop goes to that of its lowest port, or of the port that it is bound to.
     pub schedulers: Vec<SchedulerDescription>,
+}
+
+/// The slots that the microcode of a repeated string instruction takes, which executes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StringSlots {
+    /// Before it moves anything.
+    pub begin: u32,
+    /// Once more if it moves more than 64 bytes.
+    pub long: u32,
+    /// For each 64 bytes that it loads or stores behind the first ones.
+    pub line: u32,
 }
 
 /// The ports that a uop is bound to when it is dispatched.
@@ -167,6 +180,9 @@ pub struct PredictionDescription {
     pub call_bubble: u32,
     /// The same behind an indirect branch, in addition to `call_bubble`.
     pub indirect_bubble: u32,
+    /// Whether only their execution finds taken conditional branches that no target buffer had.
+    /// Otherwise the decoder does.
+    pub conditionals_by_execution: bool,
 }
 
 /// A level of branch target buffers.
@@ -176,8 +192,9 @@ pub struct TargetLevel {
     pub geometry: CacheGeometry,
     /// The cycles without a new fetch target when this level finds the branch.
     pub bubble: u32,
-    /// Whether an entry holds two branches of a line of 64 bytes, and not one of any.
-    pub of_lines: bool,
+    /// Whether an entry belongs to a place where control comes into a line of 64 bytes, and holds
+    /// up to two branches behind it; otherwise it holds one branch of any place.
+    pub by_start: bool,
 }
 
 /// Caches and TLBs of a core.
@@ -314,6 +331,9 @@ impl CoreDescription {
         let window = &self.window;
         range("dispatch", window.dispatch, 1, 32)?;
         range("retire", window.retire, 1, 64)?;
+        range("string_slots", window.strings.begin, 0, 10_000)?;
+        range("long_string_slots", window.strings.long, 0, 10_000)?;
+        range("string_line_slots", window.strings.line, 0, 10_000)?;
         range("retire_stages", window.retire_stages, 0, 100)?;
         range("reorder_buffer", window.reorder_buffer, window.dispatch, 1 << 13)?;
         if window.retire < window.dispatch {
@@ -376,7 +396,7 @@ impl CoreDescription {
         histories("direction", &direction.tables, tagged::TABLES)?;
         histories("indirect", &prediction.indirect, tagged::TABLES)?;
         let entries = |level: &TargetLevel| {
-            level.geometry.sets() * level.geometry.ways() * (1 + u32::from(level.of_lines))
+            level.geometry.sets() * level.geometry.ways() * (1 + u32::from(level.by_start))
         };
         if prediction.targets.is_empty() {
             return Err(CoreError::NoTargetBuffer);

@@ -35,7 +35,7 @@ pub(crate) fn core() -> CoreDescription {
     let level = |entries, bubble| TargetLevel {
         geometry: CacheGeometry::tlb(entries, entries, Lru).unwrap(),
         bubble,
-        of_lines: false,
+        by_start: false,
     };
     CoreDescription {
         uop_table: "example".to_owned(),
@@ -43,6 +43,7 @@ pub(crate) fn core() -> CoreDescription {
             dispatch: 2,
             retire: 2,
             retire_stages: 0,
+            strings: StringSlots::default(),
             reorder_buffer: 16,
             loads: 8,
             waiting_loads: None,
@@ -74,6 +75,7 @@ pub(crate) fn core() -> CoreDescription {
             resteer_penalty: 7,
             call_bubble: 0,
             indirect_bubble: 0,
+            conditionals_by_execution: false,
         },
         memory: memory(),
         fixed_data: FixedData::default(),

@@ -374,7 +374,11 @@ impl FrontEnd {
         let decoding = self.decoding;
         let units = if decoding { slots.min(1) } else { slots };
         if units > self.left || decoding && bytes > self.left_bytes {
+            // Bytes that were fetched and not decoded wait. An instruction can lie in the bytes of
+            // two cycles.
+            let waiting = if decoding { self.left_bytes.min(self.fetch_bytes) } else { 0 };
             self.begin_cycle(self.cycle + 1);
+            self.left_bytes += waiting;
         }
         let room = self.queue.oldest();
         if room > self.cycle {

@@ -33,7 +33,6 @@ mod history;
 mod in_flight;
 mod indirect;
 mod levels;
-mod line_targets;
 mod ports;
 mod prefetch;
 mod register_file;
@@ -41,6 +40,7 @@ mod ring;
 mod scheduler;
 mod serialising;
 mod slots;
+mod start_targets;
 mod stores;
 mod tagged;
 #[cfg(test)]
@@ -54,8 +54,8 @@ mod window;
 pub use counters::CoreCounters;
 pub use description::{
     CoreDescription, CoreError, CoreMemoryDescription, DirectionDescription, FixedData,
-    FrontEndDescription, PortBinding, PredictionDescription, SchedulerDescription, TaggedTable,
-    TargetLevel, UopCacheDescription, WindowDescription,
+    FrontEndDescription, PortBinding, PredictionDescription, SchedulerDescription, StringSlots,
+    TaggedTable, TargetLevel, UopCacheDescription, WindowDescription,
 };
 pub use register_file::{RegisterFile, RegisterFiles};
 pub use serialising::Serialising;
@@ -237,6 +237,7 @@ impl Core {
             },
             last_load: &mut self.last_load,
             last_store: &mut self.last_store,
+            strings: self.description.window.strings,
         }
     }
 
@@ -302,6 +303,7 @@ struct Stage<'a> {
     around: Surroundings<'a>,
     last_load: &'a mut Uop,
     last_store: &'a mut [Uop; 2],
+    strings: StringSlots,
 }
 
 impl Stage<'_> {
@@ -334,6 +336,9 @@ impl Stage<'_> {
                 {
                     restart = Some(complete);
                 }
+            }
+            if now.iter().any(|uop| uop.kind == UopKind::Microcode) {
+                self.microcode(self.strings.begin, delivered);
             }
         }
         if own.any() {
@@ -375,16 +380,28 @@ impl Stage<'_> {
         self.front.dispatched(cycle);
     }
 
+    /// Dispatches slots that execute nothing.
+    fn microcode(&mut self, slots: u32, delivered: u64) {
+        let nothing = [Uop::new(UopKind::Eliminated, 0)];
+        for _ in 0..slots {
+            self.dispatch(&nothing, delivered);
+            self.window.execute(&nothing[0], None, &mut self.around);
+        }
+    }
+
     /// Runs the accesses of a repeated string instruction that its uops left.
     fn more_accesses(&mut self, own: &mut OwnAccesses<'_>, delivered: u64) {
         let independent = |uop: Uop| Uop { begins_slot: true, ..Uop::new(uop.kind, uop.ports) };
         let fixed_data = std::mem::replace(&mut self.around.fixed_data, false);
+        let StringSlots { mut long, line, .. } = self.strings;
         while let Some(access) = own.take_more(false) {
+            self.microcode(std::mem::take(&mut long) + line, delivered);
             let load = independent(*self.last_load);
             self.dispatch(&[load], delivered);
             self.window.execute(&load, Some(access), &mut self.around);
         }
         while let Some(access) = own.take_more(true) {
+            self.microcode(std::mem::take(&mut long) + line, delivered);
             let store = self.last_store.map(independent);
             self.dispatch(&store, delivered);
             for uop in &store {

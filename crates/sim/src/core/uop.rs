@@ -89,6 +89,8 @@ pub enum UopKind {
     StoreData,
     /// Done when it is renamed: no port executes it (a no-op, a register set to zero).
     Eliminated,
+    /// Begins the microcode of a repeated string instruction ([`super::StringSlots`]).
+    Microcode,
     /// Waits for all earlier uops, and lets no later one begin.
     Serialising(Serialising),
 }

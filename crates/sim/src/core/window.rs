@@ -173,7 +173,10 @@ impl Window {
                     room = room.max(When::new(around.data.stores.free(), true));
                 }
                 UopKind::Serialising(_) => room = room.max(self.last_retired),
-                UopKind::Compute | UopKind::StoreData | UopKind::Eliminated => {}
+                UopKind::Compute
+                | UopKind::StoreData
+                | UopKind::Eliminated
+                | UopKind::Microcode => {}
             }
         }
         let files = files.common(self.limited);
@@ -275,7 +278,7 @@ impl Window {
         let complete = match uop.kind {
             UopKind::Compute => begins.after(uop.latency.into()),
             // Renaming alone gives it its value.
-            UopKind::Eliminated => operands.delayed_to(slot.dispatched),
+            UopKind::Eliminated | UopKind::Microcode => operands.delayed_to(slot.dispatched),
             UopKind::Load => {
                 let address = NamedAddress { form: uop.form, key: key(&self.registers, uop) };
                 let ready = load(access, address, begins.cycle(), slot.dispatched, around);

@@ -193,7 +193,7 @@ fn table(
          \n\
          # the instructions: name in iced-x86, r for registers, m for memory.{}\n\
          uops 1\nname {}\nports {}\nload {:x}\nvector-load {:x}\nstore-address {:x}\n\
-         store-data {:x}\nbranch {:x}\nfusion {}\n{}",
+         store-data {:x}\nbranch {:x}\n{}fusion {}\n{}",
         model.title,
         model.source,
         model.cpu,
@@ -210,6 +210,10 @@ fn table(
         mask(model.store_address),
         mask(model.store_data),
         mask(model.branch),
+        match model.three_part_address {
+            [] => String::new(),
+            ports => format!("three-part-address {:x}\n", mask(ports)),
+        },
         model.fusion,
         if model.renames_operands { "renamed-operands\n" } else { "" }
     );

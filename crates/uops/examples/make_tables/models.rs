@@ -17,6 +17,8 @@ pub(crate) struct Model {
     pub vector_load: &'static [&'static str],
     pub store_address: &'static [&'static str],
     pub store_data: &'static [&'static str],
+    /// Where addresses of three parts are computed; empty: where additions are.
+    pub three_part_address: &'static [&'static str],
     pub branch: &'static [&'static str],
     pub fusion: &'static str,
     /// Resources that are no ports of computing uops.
@@ -78,7 +80,7 @@ const VECTOR_LOADS: [&str; 19] = [
 /// A chain of `movq %rax, %xmm0` and back takes 7 cycles; a load into a vector register, 7 cycles
 /// by the maker, and `movq` or `pmovmskb` take 9. LLVM's model has 1 cycle for each way. Back and
 /// forth by `cvtsi2sd` and `cvttsd2si` takes 12, of which the model gives 5 to the first.
-const MEASURED_ZEN4: [Measured; 6] = [
+const MEASURED_ZEN4: [Measured; 8] = [
     Measured {
         names: &["Movd_rm32_", "Movq_rm64_", "Pmovmskb_", "Movmskp"],
         memory: Some(false),
@@ -99,6 +101,10 @@ const MEASURED_ZEN4: [Measured; 6] = [
         latency: 7,
     },
     Measured { names: &["Pshufb_"], memory: Some(false), ports: None, latency: 2 },
+    // Divisions take 10 to 17 cycles (`latency/div`, `latency/div-long`), and 6 or 7 when they are
+    // independent: those of a value in between stand here.
+    Measured { names: &["Div_rm64", "Idiv_rm64"], memory: None, ports: Some("200*7"), latency: 13 },
+    Measured { names: &["Div_rm32", "Idiv_rm32"], memory: None, ports: Some("200*6"), latency: 11 },
     // A load alone: the model adds a uop of 4 cycles.
     Measured { names: &VECTOR_LOADS, memory: Some(true), ports: Some("-"), latency: 1 },
 ];
@@ -238,6 +244,7 @@ pub(crate) const MODELS: [Model; 3] = [
         vector_load: &["SPRPort02", "SPRPort03", "SPRPort10"],
         store_address: &["SPRPort07", "SPRPort08"],
         store_data: &["SPRPort04", "SPRPort09"],
+        three_part_address: &[],
         branch: &["SPRPort00", "SPRPort06"],
         fusion: "intel",
         ignored: &["SPRPortAny", "SPRPortInvalid"],
@@ -257,6 +264,8 @@ pub(crate) const MODELS: [Model; 3] = [
         vector_load: &["Zn4AGU0", "Zn4AGU1"],
         store_address: &["Zn4AGU0", "Zn4AGU1", "Zn4AGU2"],
         store_data: &[],
+        // Measured: two a cycle, and no rotation beside (`throughput/lea-three`).
+        three_part_address: &["Zn4ALU1", "Zn4ALU2"],
         branch: &["Zn4ALU0", "Zn4BRU1"],
         fusion: "amd",
         ignored: &ZEN4_IGNORED,
@@ -277,6 +286,7 @@ pub(crate) const MODELS: [Model; 3] = [
         vector_load: &["Zn5AGU0", "Zn5AGU1"],
         store_address: &["Zn5AGU2", "Zn5AGU3"],
         store_data: &[],
+        three_part_address: &[],
         branch: &["Zn5ALU3", "Zn5ALU4", "Zn5ALU5"],
         fusion: "amd-moves",
         ignored: &ZEN4_IGNORED,

@@ -176,17 +176,25 @@ impl Program {
             let mut addresses = addresses(round).into_iter();
             let mut accesses = Vec::new();
             for instruction in &instructions {
+                let access = |addr: u64, is_store| DataAccess {
+                    physical: PhysAddr(addr),
+                    page: LineId::new(Mode::Kernel, (addr >> 12) as u32).unwrap(),
+                    instruction: instruction.recorded,
+                    size: 8,
+                    is_store,
+                };
                 let first = instruction.first_uop as usize;
                 for uop in &self.uops[first..first + usize::from(instruction.uops)] {
-                    if matches!(uop.kind, UopKind::Load | UopKind::StoreAddress) {
-                        let addr = addresses.next().unwrap();
-                        accesses.push(DataAccess {
-                            physical: PhysAddr(addr),
-                            page: LineId::new(Mode::Kernel, (addr >> 12) as u32).unwrap(),
-                            instruction: instruction.recorded,
-                            size: 8,
-                            is_store: uop.kind == UopKind::StoreAddress,
-                        });
+                    match uop.kind {
+                        UopKind::Load | UopKind::StoreAddress => {
+                            let is_store = uop.kind == UopKind::StoreAddress;
+                            accesses.push(access(addresses.next().unwrap(), is_store));
+                        }
+                        // A repeated string instruction makes all other stores.
+                        UopKind::Microcode => {
+                            accesses.extend(addresses.by_ref().map(|addr| access(addr, true)));
+                        }
+                        _ => {}
                     }
                 }
             }

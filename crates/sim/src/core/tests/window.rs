@@ -128,3 +128,24 @@ fn a_load_of_two_lines_takes_its_port_twice() {
     };
     assert_eq!([loads(56), loads(57), loads(63)], [4.0, 8.0, 8.0]);
 }
+
+/// A repeated string instruction that stores 8 bytes at a time: its microcode takes slots at the
+/// beginning, once more behind the first 64 bytes, and for each further 64 bytes.
+#[test]
+fn the_microcode_of_a_string_instruction_takes_slots() {
+    let [address, data] = store(0);
+    let microcode = Uop { begins_slot: false, ..Uop::new(UopKind::Microcode, 0) };
+    let slots = StringSlots { begin: 20, long: 40, line: 6 };
+    let cycles = |bytes: u64, strings: StringSlots| {
+        let string = Program::lines(&[&[address, data, microcode]]);
+        let string = string.accesses(move |_| (0..bytes / 8).map(|n| n * 8).collect());
+        period(&wide(|window| window.strings = strings), &string)
+    };
+    // Two slots a cycle, one of which is the store of the first 64 bytes.
+    assert_eq!(cycles(64, slots), 21.0 / 2.0);
+    // A store of one slot for each further line.
+    assert_eq!(cycles(128, slots), (21.0 + 40.0 + 7.0) / 2.0);
+    assert_eq!(cycles(256, slots), (21.0 + 40.0 + 3.0 * 7.0) / 2.0);
+    // The port of stores.
+    assert_eq!(cycles(64, StringSlots::default()), 2.0);
+}

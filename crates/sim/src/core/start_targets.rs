@@ -1,0 +1,262 @@
+//! A branch target buffer whose entries belong to the places where control comes into a line of 64
+//! bytes.
+//!
+//! Such a place is the target of a branch, or the beginning of a line that control reaches in
+//! sequence. The entry of a place holds up to two branches of the line. The second one lies behind
+//! the first, or at the target of a first one that was always taken. Branches behind these two have
+//! an entry of their own. A branch that control reaches from two places is in two entries.
+//!
+//! Input: branches with their targets, in order. Output: the target that the buffer holds, or none.
+
+use crate::branches::{Branch, CodeAddr};
+use crate::geometry::CacheGeometry;
+
+/// The bytes of a line, as a power of two.
+const LINE: u32 = 6;
+/// Places of 16 bytes have one set, as a power of two.
+const PLACES: u32 = 4;
+/// Of a target in user mode only the offset in its page is known.
+const OFFSET: u64 = 0xfff;
+
+/// A branch that was taken once.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    at: CodeAddr,
+    target: CodeAddr,
+    /// Whether it was taken each time.
+    always: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The place whose entry it is.
+    from: CodeAddr,
+    branches: [Option<Held>; 2],
+}
+
+/// The place of an empty entry.
+const NOWHERE: CodeAddr = CodeAddr(u64::MAX);
+
+impl Entry {
+    const EMPTY: Entry = Entry { from: NOWHERE, branches: [None; 2] };
+
+    fn held(&mut self, at: CodeAddr) -> Option<(usize, &mut Held)> {
+        let held = self.branches.iter_mut().enumerate();
+        held.filter_map(|(n, held)| Some((n, held.as_mut()?))).find(|(_, held)| held.at == at)
+    }
+
+    /// Takes a branch in; `stayed`: control was in the entry before. Returns its number.
+    fn insert(&mut self, new: Held, stayed: bool) -> usize {
+        match self.branches[0] {
+            Some(first) if first.at < new.at || stayed => {
+                self.branches[1] = Some(new);
+                1
+            }
+            first => {
+                self.branches = [Some(new), first];
+                0
+            }
+        }
+    }
+}
+
+/// What the buffer knew of a taken branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub target: CodeAddr,
+    /// Whether the branch before it was taken, too, and in the same entry.
+    pub read_before: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct StartTargets {
+    set_mask: u64,
+    ways: usize,
+    /// The entries by set. The ways of a set are sorted by their last use, the most recent first.
+    entries: Vec<Entry>,
+    /// Where control came into the line, or behind the last entry's branches.
+    from: CodeAddr,
+    /// The taken branch before did not leave the entry; whether the buffer had it.
+    stayed: Option<bool>,
+}
+
+impl StartTargets {
+    pub(super) fn new(geometry: CacheGeometry) -> StartTargets {
+        let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
+        StartTargets {
+            set_mask: sets as u64 - 1,
+            ways,
+            entries: vec![Entry::EMPTY; sets * ways],
+            from: NOWHERE,
+            stayed: None,
+        }
+    }
+
+    /// Passes a branch that is not taken. Returns whether the buffer has it.
+    pub(super) fn not_taken(&mut self, branch: &Branch) -> bool {
+        let place = self.place_before(branch.at);
+        let Some(entry) = self.used(place) else { return false };
+        let Some((number, held)) = entry.held(branch.at) else { return false };
+        held.always = false;
+        if number == 1 {
+            self.come_into(branch.end);
+        }
+        true
+    }
+
+    /// Learns that the branch at `at` goes to `target`. Returns what the buffer had before.
+    pub(super) fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<Found> {
+        let place = self.place_before(at);
+        let stayed = self.stayed;
+        if self.used(place).is_none() {
+            let first = self.set(place);
+            let set = &mut self.entries[first..first + self.ways];
+            set.rotate_right(1);
+            set[0] = Entry { from: place, ..Entry::EMPTY };
+        }
+        let first = self.set(place);
+        let entry = &mut self.entries[first];
+        let held = entry.held(at).map(|(number, held)| {
+            let read_before = stayed == Some(true);
+            (number, Found { target: std::mem::replace(&mut held.target, target), read_before })
+        });
+        let number = match held {
+            Some((number, _)) => number,
+            None => entry.insert(Held { at, target, always: true }, stayed.is_some()),
+        };
+        // Behind a first branch that is always taken, control stays in the entry.
+        let stays = number == 0
+            && entry.branches[0].is_some_and(|held| held.always)
+            && is_behind(target, at);
+        match stays {
+            true => self.stayed = Some(held.is_some()),
+            false => self.come_into(target),
+        }
+        held.map(|(_, found)| found)
+    }
+
+    /// The place where control came into the line of the branch at `at`.
+    fn place_before(&mut self, at: CodeAddr) -> CodeAddr {
+        let begin = line(at) << LINE;
+        if !is_behind(at, self.from) {
+            self.come_into(CodeAddr(begin));
+        }
+        CodeAddr(begin | (self.from.0 & ((1 << LINE) - 1)))
+    }
+
+    fn come_into(&mut self, from: CodeAddr) {
+        (self.from, self.stayed) = (from, None);
+    }
+
+    /// The entry of a place, which becomes the most recent of its set.
+    fn used(&mut self, place: CodeAddr) -> Option<&mut Entry> {
+        let first = self.set(place);
+        let set = &mut self.entries[first..first + self.ways];
+        let way = set.iter().position(|entry| entry.from == place)?;
+        set[..=way].rotate_right(1);
+        Some(&mut set[0])
+    }
+
+    /// The first entry of the set of a place. Higher bits of the address are folded into those that
+    /// choose the set, so that code whose places lie at multiples of 64 bytes uses all sets.
+    fn set(&self, place: CodeAddr) -> usize {
+        let (place, bits) = (place.0 >> PLACES, self.set_mask.count_ones());
+        ((place ^ place >> bits) & self.set_mask) as usize * self.ways
+    }
+}
+
+fn line(at: CodeAddr) -> u64 {
+    at.0 >> LINE
+}
+
+/// Whether `at` lies at `from` or behind it in the same line, as far as offsets tell.
+fn is_behind(at: CodeAddr, from: CodeAddr) -> bool {
+    let (at, from) = (at.0 & OFFSET, from.0 & OFFSET);
+    at >> LINE == from >> LINE && at >= from
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Replacement;
+    use crate::branches::BranchKind;
+
+    fn buffer(entries: u64) -> StartTargets {
+        StartTargets::new(CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap())
+    }
+
+    /// Passes taken branches. For each, whether the buffer had it, and whether in the same entry as
+    /// the one before.
+    fn taken(buffer: &mut StartTargets, branches: &[(u64, u64)]) -> Vec<Option<bool>> {
+        let mut pass = |&(at, target): &(u64, u64)| {
+            buffer.taken(CodeAddr(at), CodeAddr(target)).map(|found| found.read_before)
+        };
+        branches.iter().map(&mut pass).collect()
+    }
+
+    fn not_taken(buffer: &mut StartTargets, at: u64) -> bool {
+        buffer.not_taken(&Branch {
+            kind: BranchKind::Conditional,
+            at: CodeAddr(at),
+            end: CodeAddr(at + 2),
+            target: Some(CodeAddr(at + 32)),
+            taken: false,
+        })
+    }
+
+    #[test]
+    fn a_branch_and_the_one_at_its_target_share_an_entry() {
+        // From 0x00 to 0x10 and to the next line, which goes back.
+        let pair = [(0x00, 0x10), (0x10, 0x40), (0x40, 0x00)];
+        let mut two = buffer(2);
+        assert_eq!(taken(&mut two, &pair), [None; 3]);
+        assert_eq!(taken(&mut two, &pair), [Some(false), Some(true), Some(false)]);
+        // Reached in another line, each needs an entry of its own.
+        let apart = [(0x00, 0x80), (0x80, 0x10), (0x10, 0xc0), (0xc0, 0x00)];
+        assert_eq!([0, 1].map(|_| taken(&mut buffer(3), &apart)), [vec![None; 4], vec![None; 4]]);
+        let mut four = buffer(4);
+        taken(&mut four, &apart);
+        assert_eq!(taken(&mut four, &apart), [Some(false); 4]);
+    }
+
+    #[test]
+    fn a_branch_behind_one_that_is_not_always_taken_shares_with_it_or_with_none() {
+        let mut one = buffer(1);
+        // In sequence from 0x00, 0x08 is not taken and 0x10 is.
+        taken(&mut one, &[(0x08, 0x20)]);
+        assert_eq!(taken(&mut one, &[(0x20, 0x00)]), [None]);
+        assert!(not_taken(&mut one, 0x08));
+        // 0x20, which was taken behind 0x08, gives way to the branch in sequence.
+        assert_eq!(taken(&mut one, &[(0x10, 0x00)]), [None]);
+        assert!(not_taken(&mut one, 0x08));
+        assert_eq!(taken(&mut one, &[(0x10, 0x00)]), [Some(false)]);
+        // Taken again, 0x08 leads to a place of its own, because it was not always taken.
+        assert_eq!(taken(&mut one, &[(0x08, 0x20), (0x20, 0x00)]), [Some(false), None]);
+        assert!(!not_taken(&mut one, 0x08));
+    }
+
+    #[test]
+    fn a_third_branch_of_a_line_has_an_entry_of_its_own() {
+        let mut two = buffer(2);
+        let visit = |buffer: &mut StartTargets| {
+            let known = [not_taken(buffer, 0x08), not_taken(buffer, 0x10)];
+            (known, taken(buffer, &[(0x18, 0x00)]))
+        };
+        taken(&mut two, &[(0x08, 0x00)]);
+        assert!(not_taken(&mut two, 0x08));
+        taken(&mut two, &[(0x10, 0x00)]);
+        assert_eq!(visit(&mut two), ([true; 2], vec![None]));
+        assert_eq!(visit(&mut two), ([true; 2], vec![Some(false)]));
+    }
+
+    /// In user mode, a target is the offset in its page.
+    #[test]
+    fn a_target_is_known_by_its_offset() {
+        let ring: Vec<(u64, u64)> =
+            (0..64).map(|n| (0x40_0000 + n * 16, (n + 1) % 64 * 16)).collect();
+        let mut enough = StartTargets::new(CacheGeometry::tlb(32, 8, Replacement::Lru).unwrap());
+        taken(&mut enough, &ring);
+        let expected: Vec<_> = (0..64).map(|n| Some(n % 2 == 1)).collect();
+        assert_eq!(taken(&mut enough, &ring), expected);
+    }
+}
