@@ -295,4 +295,21 @@ mod tests {
         assert_eq!(found(false), Resteered);
         assert_eq!(found(true), Mispredicted(PredictionFailure::Direction));
     }
+
+    #[test]
+    fn the_second_branch_of_an_entry_comes_with_the_first() {
+        let mut unit = unit();
+        let level = |entries| {
+            let geometry = CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap();
+            Targets::new(&TargetLevel { geometry, bubble: 0, by_start: true })
+        };
+        unit.levels = vec![(level(1), 0), (level(2), 3)];
+        // Two lines, each with a jump to a second one, take turns.
+        let round = [(0x00, 0x10), (0x10, 0x40), (0x40, 0x50), (0x50, 0x00)];
+        let mut pass =
+            || round.map(|(at, to)| unit.branch(&branch(BranchKind::Jump, at, to, true)));
+        pass();
+        let [first, second] = [3, 0].map(|bubble| Followed { bubble });
+        assert_eq!(pass(), [first, second, first, second]);
+    }
 }
