@@ -56,6 +56,14 @@ impl Targets {
         }
     }
 
+    /// Passes a branch that is not taken, and says nothing.
+    #[inline]
+    fn follow(&mut self, branch: &Branch) {
+        if let Targets::Starts(buffer) = self {
+            buffer.not_taken(branch);
+        }
+    }
+
     /// Passes a taken branch. Returns the target that the level had, and the cycles until it gave
     /// it; `bubble`: those of an entry.
     #[inline]
@@ -107,9 +115,14 @@ impl BranchUnit {
     }
 
     fn not_taken(&mut self, branch: &Branch) -> BranchOutcome {
-        // Each level holds what the ones before hold.
-        let known = self.levels.iter_mut().rev().map(|(level, _)| level.not_taken(branch));
-        if known.fold(false, |known, has| known | has)
+        // The last level holds what the ones before hold. Those only follow control.
+        let Some(((last, _), earlier)) = self.levels.split_last_mut() else {
+            return BranchOutcome::Followed { bubble: 0 };
+        };
+        for (level, _) in earlier {
+            level.follow(branch);
+        }
+        if last.not_taken(branch)
             && branch.kind == BranchKind::Conditional
             && self.direction.predicts(branch.at, false)
         {
@@ -296,14 +309,34 @@ mod tests {
         assert_eq!(found(true), Mispredicted(PredictionFailure::Direction));
     }
 
-    #[test]
-    fn the_second_branch_of_an_entry_comes_with_the_first() {
-        let mut unit = unit();
-        let level = |entries| {
+    /// Two levels of places: at once, and after 3 cycles.
+    fn unit_of_places(entries: [u64; 2]) -> BranchUnit {
+        let [first, second] = entries.map(|entries| {
             let geometry = CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap();
             Targets::new(&TargetLevel { geometry, bubble: 0, by_start: true })
+        });
+        BranchUnit { levels: vec![(first, 0), (second, 3)], ..unit() }
+    }
+
+    /// The first level knows that a third branch of a line lies behind two that were not taken.
+    #[test]
+    fn every_level_follows_branches_that_are_not_taken() {
+        let mut unit = unit_of_places([2, 4]);
+        let mut pass = |at: u64, taken| {
+            unit.branch(&branch(BranchKind::Conditional, at, 0x00, taken));
         };
-        unit.levels = vec![(level(1), 0), (level(2), 3)];
+        for taken in [0x08, 0x10, 0x18, 0x18] {
+            [0x08, 0x10].into_iter().filter(|&at| at < taken).for_each(|at| pass(at, false));
+            pass(taken, true);
+        }
+        pass(0x08, false);
+        let found = unit.branch(&branch(BranchKind::Jump, 0x10, 0x00, true));
+        assert_eq!(found, Followed { bubble: 0 });
+    }
+
+    #[test]
+    fn the_second_branch_of_an_entry_comes_with_the_first() {
+        let mut unit = unit_of_places([1, 2]);
         // Two lines, each with a jump to a second one, take turns.
         let round = [(0x00, 0x10), (0x10, 0x40), (0x40, 0x50), (0x50, 0x00)];
         let mut pass =

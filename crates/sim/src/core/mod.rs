@@ -337,7 +337,7 @@ impl Stage<'_> {
                     restart = Some(complete);
                 }
             }
-            if now.iter().any(|uop| uop.kind == UopKind::Microcode) {
+            if now.last().is_some_and(|uop| uop.kind == UopKind::Microcode) {
                 self.microcode(self.strings.begin, delivered);
             }
         }

@@ -89,7 +89,8 @@ pub enum UopKind {
     StoreData,
     /// Done when it is renamed: no port executes it (a no-op, a register set to zero).
     Eliminated,
-    /// Begins the microcode of a repeated string instruction ([`super::StringSlots`]).
+    /// Begins the microcode of a repeated string instruction ([`super::StringSlots`]). It is the
+    /// last uop of the instruction.
     Microcode,
     /// Waits for all earlier uops, and lets no later one begin.
     Serialising(Serialising),
