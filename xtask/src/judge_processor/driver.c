@@ -10,14 +10,19 @@
  *   judged check          all points once, without time
  *   judged run ROOT PROGRAM WORD...
  *                         a program in the root file system ROOT; a line with its microseconds in
- *                         user mode and in kernel mode, and, before and behind it, the ticks of a
- *                         chain and of NEAR times no-ops. This process is small, so that its copy,
- *                         which becomes the program, is torn down in no time.
+ *                         user mode and in kernel mode, its page faults, and, before and behind it,
+ *                         the ticks of a chain and of NEAR times no-ops. This process is small, so
+ *                         that its copy, which becomes the program, is torn down in no time.
  *
- *   judged identify ROOT PROGRAM WORD...
- *                         the start of the same program, a step at a time; a line with how many
- *                         of the first STEPS instructions were `cpuid`. The C library has done with
- *                         it after a few thousand.
+ *   judged count ROOT PROGRAM WORD...
+ *                         the same program under ptrace; a line with how many of the first STEPS
+ *                         instructions were `cpuid`, and how many system calls it makes. The C
+ *                         library has done with `cpuid` after a few thousand instructions.
+ *
+ *   judged returns        touches pages for the first time and once more, and makes system calls;
+ *                         a line with the number of pages, the address of the instruction that
+ *                         touches them first, the number of calls, the address behind the call,
+ *                         and the microseconds of all
  *
  * Every run of a point checks its result.
  */
@@ -27,15 +32,16 @@
 #define NR_WRITE 1
 #define NR_OPEN 2
 #define NR_MMAP 9
+#define NR_MUNMAP 11
 #define NR_MADVISE 28
 #define NR_DUP2 33
 #define NR_FORK 57
 #define NR_EXECVE 59
 #define NR_WAIT4 61
-#define NR_KILL 62
 #define NR_CHDIR 80
 #define NR_GETRUSAGE 98
 #define NR_PTRACE 101
+#define NR_GETPPID 110
 #define NR_PERSONALITY 135
 #define NR_CHROOT 161
 #define READ_AND_WRITE_FILE 2
@@ -209,13 +215,17 @@ static void run(const struct point *point, const struct made *made)
 		fail(point->name, ": the result is wrong");
 }
 
-/* How often the kernel took the processor away: ru_nivcsw, the last of 18 numbers. */
+/* `struct rusage` is two times of seconds and microseconds, and 14 other numbers. */
+#define FAULTS 8
+#define SWITCHES 17
+
+/* How often the kernel took the processor away. */
 static ulong switches(void)
 {
 	ulong usage[18];
 
 	call(NR_GETRUSAGE, 0, (long)usage, 0, 0, 0, 0);
-	return usage[17];
+	return usage[SWITCHES];
 }
 
 /*
@@ -333,7 +343,6 @@ static void crowd(const char *behind)
 
 static void program(const char *root, char **words, char **environment)
 {
-	/* Two times of seconds and microseconds, and 14 other numbers. */
 	ulong usage[18];
 	int status = 0;
 	long child;
@@ -348,18 +357,20 @@ static void program(const char *root, char **words, char **environment)
 		fail(words[0], ": failed");
 	crowd(" ");
 	number(usage[0] * 1000000 + usage[1], " ");
-	number(usage[2] * 1000000 + usage[3], "\n");
+	number(usage[2] * 1000000 + usage[3], " ");
+	number(usage[FAULTS], "\n");
 }
 
 #define TRACE_ME 0
 #define READ_TEXT 1
 #define READ_REGISTER 3
 #define STEP 9
+#define TO_CALL 24
 #define STEPS 20000
 /* Where %rip lies in `struct user`. */
 #define AT_RIP 128
 #define STOPPED 0x7f
-#define KILL 9
+#define TRAP 5
 
 static ulong traced(long request, long child, long at)
 {
@@ -370,9 +381,28 @@ static ulong traced(long request, long child, long at)
 	return word;
 }
 
-static void identifications(const char *root, char **words, char **environment)
+#define IS(text, instruction) (((text) & 0xffff) == (instruction))
+#define CPUID 0xa20f
+#define SYSCALL 0x050f
+
+/* Lets a stopped child go on to the next stop; 0 if it ended instead. */
+static int next_stop(long request, long child, const char *name)
 {
-	ulong count = 0;
+	int status = 0;
+
+	if (call(NR_PTRACE, request, child, 0, 0, 0, 0) < 0 ||
+	    call(NR_WAIT4, child, (long)&status, 0, 0, 0, 0) != child)
+		fail(name, ": cannot be traced");
+	if (status == 0)
+		return 0;
+	if (status != (TRAP << 8 | STOPPED))
+		fail(name, ": failed, or a signal came");
+	return 1;
+}
+
+static void count(const char *root, char **words, char **environment)
+{
+	ulong identifications = 0, calls = 0, stops = 0;
 	int status = 0;
 	long child = call(NR_FORK, 0, 0, 0, 0, 0, 0);
 
@@ -384,47 +414,94 @@ static void identifications(const char *root, char **words, char **environment)
 	    (status & 0xff) != STOPPED)
 		fail(words[0], ": cannot be started");
 	for (long step = 0; step < STEPS; step++) {
-		ulong at = traced(READ_REGISTER, child, AT_RIP);
+		ulong text = traced(READ_TEXT, child, traced(READ_REGISTER, child, AT_RIP));
 
-		count += (traced(READ_TEXT, child, at) & 0xffff) == 0xa20f;
-		if (call(NR_PTRACE, STEP, child, 0, 0, 0, 0) < 0 ||
-		    call(NR_WAIT4, child, (long)&status, 0, 0, 0, 0) != child ||
-		    (status & 0xff) != STOPPED)
+		identifications += IS(text, CPUID);
+		calls += IS(text, SYSCALL);
+		if (!next_stop(STEP, child, words[0]))
 			fail(words[0], ": ended too early");
 	}
-	call(NR_KILL, child, KILL, 0, 0, 0, 0);
-	number(count, "\n");
+	/* Each call stops twice, but the last one, which does not return. */
+	while (next_stop(TO_CALL, child, words[0]))
+		stops++;
+	number(identifications, " ");
+	number(calls + (stops + 1) / 2, "\n");
+}
+
+#define ROUNDS 64
+#define PAGE 4096UL
+#define PAGES 16384UL
+#define CALLS 4000000UL
+
+/* The addresses of the instructions that touch a page first, and that follow a call. */
+extern byte touched[], called[];
+
+/* Each touch and each call is followed by a loop, as programs do something with what they got. */
+static void returns(void)
+{
+	ulong usage[18];
+
+	for (int round = 0; round < ROUNDS; round++) {
+		byte *memory = pages(PAGES * PAGE);
+
+		for (ulong i = 0; i < PAGES; i++)
+			asm volatile("touched: movb $1, (%0)\n"
+				     "mov $30, %%ecx\n"
+				     "1: dec %%ecx\n"
+				     "jnz 1b\n"
+				     : : "r"(memory + i * PAGE) : "rcx", "memory");
+		call(NR_MUNMAP, (long)memory, PAGES * PAGE, 0, 0, 0, 0);
+	}
+	for (ulong i = 0; i < CALLS; i++) {
+		long result;
+
+		asm volatile("syscall\n"
+			     "called: mov $30, %%ecx\n"
+			     "1: dec %%ecx\n"
+			     "jnz 1b\n"
+			     : "=a"(result) : "0"(NR_GETPPID) : "rcx", "r11", "memory");
+	}
+	call(NR_GETRUSAGE, 0, (long)usage, 0, 0, 0, 0);
+	number(ROUNDS * PAGES, " ");
+	number((ulong)touched, " ");
+	number(CALLS, " ");
+	number((ulong)called, " ");
+	number((usage[0] + usage[2]) * 1000000 + usage[1] + usage[3], "\n");
 }
 
 __attribute__((used)) static void start(long *stack)
 {
-	long count = stack[0];
+	long words_given = stack[0];
 	char **words = (char **)(stack + 1);
 
 	if ((ulong)(points_end - points) > sizeof(made) / sizeof(made[0]))
 		fail("judged", ": too many points");
-	if (count == 2 && equal(words[1], "record")) {
+	if (words_given == 2 && equal(words[1], "record")) {
 		record();
 		end(0);
 	}
-	if (count == 2 && equal(words[1], "check")) {
+	if (words_given == 2 && equal(words[1], "check")) {
 		check();
 		end(0);
 	}
-	if (count > 3 && equal(words[1], "run")) {
-		program(words[2], words + 3, words + count + 1);
+	if (words_given > 3 && equal(words[1], "run")) {
+		program(words[2], words + 3, words + words_given + 1);
 		end(0);
 	}
-	if (count > 3 && equal(words[1], "identify")) {
-		identifications(words[2], words + 3, words + count + 1);
+	if (words_given > 3 && equal(words[1], "count")) {
+		count(words[2], words + 3, words + words_given + 1);
 		end(0);
 	}
-	for (struct point *point = points; count == 3 && point < points_end; point++)
+	if (words_given == 2 && equal(words[1], "returns")) {
+		returns();
+		end(0);
+	}
+	for (struct point *point = points; words_given == 3 && point < points_end; point++)
 		if (equal(words[1], point->name)) {
 			measure(point, words[2]);
 			end(0);
 		}
-	fail("judged", ": give record, check, run, or a point and the slices (1 to 9)");
+	fail("judged", ": give record, check, run, count, returns, or a point and the slices (1 to 9)");
 }
 
 START(start);

@@ -20,6 +20,7 @@ mod points;
 mod programs;
 pub(crate) mod recorded;
 mod results;
+mod sampled;
 mod singles;
 mod steps;
 mod tables;
@@ -37,6 +38,7 @@ use point::Point;
 use programs::{GROUPS, Group, Program};
 use recorded::Recorder;
 use results::{Model, Native};
+use sampled::ReturnCosts;
 use sim::MachineModel;
 use singles::IDENTIFY;
 use std::os::unix::fs::PermissionsExt;
@@ -254,6 +256,11 @@ fn simulate_programs(
     Ok(())
 }
 
+/// Where perf's data lie until they are read.
+fn perf_data(driver: &Path) -> PathBuf {
+    driver.with_extension("perf")
+}
+
 /// A thing to measure in a round.
 #[derive(Clone, Copy)]
 enum Subject<'a> {
@@ -333,12 +340,16 @@ impl Judge {
             .collect();
         for (group, root) in groups.iter().zip(roots) {
             for it in group.programs {
-                let counts = &mut native.results.identifications;
+                let counts = &mut native.results.counts;
                 if !counts.contains_key(it.name) {
-                    let count = native::identifications(&program.path, root, it)?;
-                    counts.insert(it.name.to_owned(), count);
+                    let counted = native::counts(&program.path, root, it)?;
+                    counts.insert(it.name.to_owned(), counted);
                 }
             }
+        }
+        if native.results.returns.is_none() && !groups.is_empty() {
+            let costs = sampled::return_costs(&program.path, &perf_data(&program.path))?;
+            native.results.returns = Some(costs);
         }
         let mut random = Random::new(native.results.seconds.to_bits());
         let spent = native.results.seconds;
@@ -398,24 +409,36 @@ impl Judge {
         if let Some([low, high]) = native.hertz {
             said.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
         }
-        said.extend(self.identifying_said());
+        said.extend(self.not_its_own_said());
         said
     }
 
-    /// What the `cpuid` of programs take, in sentences.
-    fn identifying_said(&self) -> Option<String> {
+    /// What counts as user mode, but is not a program's own, in sentences.
+    fn not_its_own_said(&self) -> Vec<String> {
         let native = &self.native.results;
-        let cost = native.point(IDENTIFY)?.value;
-        let counts = native.identifications.values();
-        let (fewest, most) = (counts.clone().min()?, counts.max()?);
-        let executed = match fewest == most {
-            true => most.to_string(),
-            false => format!("{fewest} to {most}"),
-        };
-        Some(format!(
-            "A cpuid took {cost:.0} cycles, for which a hypervisor may have run. Programs execute \
-             {executed} of them when they start; these cycles are not counted."
-        ))
+        let counts = native.counts.values().map(|counts| counts.identifications);
+        let identify = native.point(IDENTIFY).map(|figure| figure.value);
+        let mut said = Vec::new();
+        if let (Some(cost), Some(fewest), Some(most)) =
+            (identify, counts.clone().min(), counts.max())
+        {
+            let executed = match fewest == most {
+                true => most.to_string(),
+                false => format!("{fewest} to {most}"),
+            };
+            said.push(format!(
+                "A cpuid took {cost:.0} cycles, for which a hypervisor may have run. Programs \
+                 execute {executed} of them when they start; these cycles are not counted."
+            ));
+        }
+        if let Some(ReturnCosts { fault, call }) = native.returns {
+            said.push(format!(
+                "Samples charge the kernel's last instructions before a return to user mode: \
+                 {fault:.0} cycles of a page fault, {call:.0} of a system call. These cycles are \
+                 not counted."
+            ));
+        }
+        said
     }
 
     /// How it was simulated, in sentences. `describes`: the machine describes this processor.
@@ -471,8 +494,7 @@ impl Subject<'_> {
                 }
                 let samples = native.samples.entry(program.name.to_owned()).or_default();
                 if samples.all() < ENOUGH_SAMPLES {
-                    *samples +=
-                        native::samples(driver, root, program, &driver.with_extension("perf"))?;
+                    *samples += sampled::samples(driver, root, program, &perf_data(driver))?;
                 }
             }
         }

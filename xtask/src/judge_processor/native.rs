@@ -23,8 +23,6 @@ const SLICES: &str = "9";
 const NO_OPS: f64 = 16_000.0;
 /// How often the driver times them before and behind a program.
 const NEAR: f64 = 400.0;
-const SAMPLES_A_SECOND: &str = "20000";
-const NO_PERF: &str = "running perf; Debian has it in linux-perf";
 /// With a smaller share of the most no-ops in a cycle, the core's other thread was busy.
 pub(super) const ALONE: f64 = 0.9;
 
@@ -76,6 +74,8 @@ fn in_a_cycle(no_ops: f64, ticks: f64, chain: f64) -> f64 {
 pub(super) struct ProgramRun {
     /// Core cycles in user and kernel mode together.
     pub cycles: f64,
+    #[serde(default)]
+    pub faults: u64,
 }
 
 /// Runs a program in the root file system `root`, in its directory `/guest`, with the environment
@@ -99,74 +99,30 @@ pub(super) fn program(
     Ok(steady.then_some(run))
 }
 
-/// Where samples of a program met it.
+/// What a program executes that is not its own work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Samples {
-    pub user: u64,
-    pub kernel: u64,
+pub(super) struct Counts {
+    /// `cpuid`, when it starts.
+    pub identifications: u64,
+    /// System calls.
+    pub calls: u64,
 }
 
-/// The samples of a run under `perf record`, which says better than a kernel's ticks how much of
-/// the time is the kernel's. `file`: where its data lie meanwhile.
-pub(super) fn samples(
-    driver: &Path,
-    root: &Path,
-    program: &Program,
-    file: &Path,
-) -> Result<Samples> {
-    let driven = in_root(driver, "run", root, program.command);
-    let mut command = Command::new("perf");
-    command.args(["record", "-q", "-e", "cpu-clock", "-F", SAMPLES_A_SECOND, "-o"]).arg(file);
-    command.arg("--").arg(driver).args(driven.get_args()).stdin(input(root, program)?);
-    command.env_clear().envs(crate::judge_processor::programs::ENVIRONMENT);
-    let ended = command.output().context(NO_PERF)?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "perf record {}: {}: {said}", program.name, ended.status);
-    let ended = Command::new("perf").args(["script", "-F", "comm,ip", "-i"]).arg(file).output()?;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(ended.status.success(), "perf script: {}: {said}", ended.status);
-    std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
-    let name = Path::new(program.command[0]).file_name().unwrap_or_default();
-    let found = Samples::of(&String::from_utf8_lossy(&ended.stdout), &name.to_string_lossy());
-    ensure!(found.user > 0, "perf saw nothing of {} in user mode", program.name);
-    Ok(found)
-}
-
-impl Samples {
-    /// Those of a program, from the lines of `perf script`: a task's name and an address. The
-    /// kernel keeps 15 bytes of a name.
-    fn of(text: &str, program: &str) -> Samples {
-        let name = program.get(..15).unwrap_or(program);
-        let lines = text.lines().filter_map(|line| line.trim().rsplit_once(' '));
-        let own = lines.filter(|(task, _)| task.trim() == name);
-        let addresses = own.filter_map(|(_, ip)| u64::from_str_radix(ip, 16).ok());
-        let (kernel, user): (Vec<u64>, Vec<u64>) = addresses.partition(|ip| ip >> 63 == 1);
-        Samples { user: user.len() as u64, kernel: kernel.len() as u64 }
-    }
-
-    pub(super) fn all(self) -> u64 {
-        self.user + self.kernel
-    }
-}
-
-impl std::ops::AddAssign for Samples {
-    fn add_assign(&mut self, other: Samples) {
-        self.user += other.user;
-        self.kernel += other.kernel;
-    }
-}
-
-/// How many `cpuid` a program executes when it starts.
-pub(super) fn identifications(driver: &Path, root: &Path, program: &Program) -> Result<u64> {
-    let ended = in_root(driver, "identify", root, program.command).output()?;
+/// Counts in a run of a program under ptrace.
+pub(super) fn counts(driver: &Path, root: &Path, program: &Program) -> Result<Counts> {
+    let mut command = in_root(driver, "count", root, program.command);
+    let ended = command.stdin(input(root, program)?).output()?;
     let said = String::from_utf8_lossy(&ended.stderr);
     ensure!(ended.status.success(), "{}: {}: {said}", program.name, ended.status);
     let text = String::from_utf8_lossy(&ended.stdout);
-    text.trim().parse().with_context(|| format!("{}: {text:?} is no number", program.name))
+    let numbers = text.trim().split_once(' ').and_then(|(identifications, calls)| {
+        Some(Counts { identifications: identifications.parse().ok()?, calls: calls.parse().ok()? })
+    });
+    numbers.with_context(|| format!("{}: {text:?} are no counts", program.name))
 }
 
 /// What a program reads.
-fn input(root: &Path, program: &Program) -> Result<Stdio> {
+pub(super) fn input(root: &Path, program: &Program) -> Result<Stdio> {
     let Some(input) = program.input else { return Ok(Stdio::null()) };
     let path = root.join(input.trim_start_matches('/'));
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
@@ -185,11 +141,13 @@ pub(super) fn in_root(driver: &Path, how: &str, root: &Path, words: &[&str]) -> 
 fn run(line: &str, hertz: f64) -> Option<Timed<ProgramRun>> {
     let words = line.split_whitespace().map(|word| word.parse().ok());
     let words: Vec<u32> = words.collect::<Option<_>>()?;
-    let [chain_before, before, chain_behind, behind, user, kernel] = words[..] else { return None };
+    let [chain_before, before, chain_behind, behind, user, kernel, faults] = words[..] else {
+        return None;
+    };
     let no_ops = |ticks, chain| in_a_cycle(NEAR * NO_OPS, f64::from(ticks), f64::from(chain));
     let seconds = f64::from(user + kernel) / 1e6;
     Some(Timed {
-        time: ProgramRun { cycles: seconds * hertz },
+        time: ProgramRun { cycles: seconds * hertz, faults: u64::from(faults) },
         no_ops: no_ops(before, chain_before).min(no_ops(behind, chain_behind)),
     })
 }
@@ -211,19 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_the_program_count() {
-        let text = "perf-exec ffffffff8123\n          cc1   7ffff7e12345\n  cc1 ffffffff81000010\n\
-                    cc1 55555\ncc12 55555\n\nnothing\n";
-        assert_eq!(Samples::of(text, "cc1"), Samples { user: 2, kernel: 1 });
-        let long = Samples::of("a-program-with- 12\n", "a-program-with-a-long-name");
-        assert_eq!((long.user, long.all()), (1, 1));
-    }
-
-    #[test]
     fn a_run_says_how_crowded_the_core_was() {
-        let found = run("42667 533333 42667 1066667 3000 1000\n", 1e9).unwrap();
+        let found = run("42667 533333 42667 1066667 3000 1000 50\n", 1e9).unwrap();
         assert!((found.no_ops - 4.0).abs() < 0.01, "{found:?}");
         assert!((found.time.cycles - 4e6).abs() < 1.0);
+        assert_eq!(found.time.faults, 50);
         assert_eq!(run("3000 1000", 1e9), None);
     }
 }

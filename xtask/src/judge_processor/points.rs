@@ -163,6 +163,22 @@ fn returns(size: u64) -> Point {
     }
 }
 
+/// `size` functions in random order, each called from one place.
+fn calls_once(size: u64) -> Point {
+    let mut order: Vec<u64> = (0..size).collect();
+    Random::new(size).shuffle(&mut order);
+    let function = |n: u64| format!(".Lcall_once_{size}_{n}");
+    let (mut body, mut after) = (String::new(), "ret\n".to_owned());
+    for n in 0..size {
+        body += &format!("mov %rcx, %r10\nmov $7, %r11d\nadd %rcx, %r8\ncall {}\n", function(n));
+    }
+    let additions = ["r8", "r9", "r10", "r11"].map(|name| format!("add %rcx, %{name}\n")).concat();
+    for n in order {
+        after += &format!(".balign 64\n{}:\n{additions}{additions}ret\n", function(n));
+    }
+    Point { body, after, ..on_curve("call-once", size, size, 40_000) }
+}
+
 /// `%rcx` goes through the numbers below `size`, again and again.
 fn next_index(size: u64) -> String {
     format!("inc %rcx\nxor %r9d, %r9d\ncmp ${size}, %rcx\ncmove %r9, %rcx\n")
@@ -181,6 +197,27 @@ fn direction(size: u64) -> Point {
             next_index(size)
         ),
         ..on_curve("direction", size, 1, 1)
+    }
+}
+
+/// Eight branches, one behind the other, that follow a random pattern of `size` outcomes, again and
+/// again.
+fn directions(size: u64) -> Point {
+    const BRANCHES: u64 = 8;
+    let iterations = size / BRANCHES * (80_000 / size).max(16).next_multiple_of(BRANCHES);
+    let branch = |n: u64| format!("cmpb $0, {n}(%rsi, %rcx)\nje 2f\ninc %rax\n2:\n");
+    let branches: String = (0..BRANCHES).map(branch).collect();
+    Point {
+        operations: iterations * BRANCHES,
+        iterations,
+        memory: Memory::Pattern { count: size },
+        before: "xor %eax, %eax\nxor %ecx, %ecx".to_owned(),
+        body: format!(
+            "{branches}add ${BRANCHES}, %rcx\nxor %r9d, %r9d\ncmp ${size}, %rcx\ncmove %r9, %rcx"
+        ),
+        // The driver expects the sum of the pattern for as many iterations as it is long.
+        after: format!("shr ${}, %rax", BRANCHES.trailing_zeros()),
+        ..on_curve("direction-eight", size, 1, 1)
     }
 }
 
@@ -282,6 +319,23 @@ fn chase(curve: &str, size: u64, count: u64, stride: u64, skew: u64) -> Point {
     }
 }
 
+/// A load of each line of `size` KB, in sequence.
+fn sweep(size: u64) -> Point {
+    const LOADS: u64 = 16;
+    let lines = size * 1024 / 64;
+    let loads: String = (0..LOADS).map(|n| format!("mov {}(%rdx), %r8\n", 64 * n)).collect();
+    Point {
+        memory: Memory::Chain { count: lines, stride: 64, skew: 0 },
+        body: format!(
+            "mov %rsi, %rdx\nmov ${}, %ecx\n2:\n{loads}add ${}, %rdx\ndec %ecx\njnz 2b",
+            lines / LOADS,
+            64 * LOADS
+        ),
+        after: "mov %rsi, %rax".to_owned(),
+        ..on_curve("sweep", size, lines, 60_000)
+    }
+}
+
 /// Lines of no-ops, `no_ops` of `bytes` each, and a jump to the next line.
 fn no_ops_in_line((no_ops, bytes): (u64, u64)) -> Point {
     const LINES: u64 = 32;
@@ -378,13 +432,16 @@ pub(super) fn all() -> Vec<Point> {
     points.extend(STRINGS.map(|size| string("string-stores", "stosq", size)));
     points.extend(STRINGS.map(|size| string("string-moves", "movsq", size)));
     points.extend(RETURNS.map(returns));
+    points.extend([512, 1024, 2000, 3000, 4000].map(calls_once));
     points.extend(DIRECTION.map(direction));
+    points.extend([128, 1024, 4096].map(directions));
     points.extend(INDIRECT.map(indirect));
     points.extend([0, 1, 2, 3].map(indirect_far));
     points.extend(PREDICTED.map(predicted));
     points.extend(window::points());
     points.extend(DTLB.map(|size| chase("dtlb", size, size, 4096, 64)));
     points.extend(CACHE.map(|size| chase("cache", size, size * 16, 64, 0)));
+    points.extend([16, 128, 512, 2048].map(sweep));
     points
 }
 
@@ -399,8 +456,9 @@ pub(super) fn operation(point: &Point) -> &'static str {
         "btb-pair" => "pair of taken jumps",
         "btb-conditional" => "taken branch",
         "l1i-alone" => "line and what is before it",
-        "returns" => "call and return",
+        "returns" | "call-once" => "call and return",
         "direction" | "mispredict" => "iteration with the branch",
+        "direction-eight" => "branch",
         "indirect" | "indirect-far" => "iteration with the jump",
         curve if window::has(curve) => "chain and what is behind it",
         _ => "load",

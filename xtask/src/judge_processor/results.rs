@@ -5,8 +5,9 @@
 //! `model-MACHINE.json`, for the points' program and the machine, in the command's directory.
 
 use crate::judge_processor::model::Simulated;
-use crate::judge_processor::native::{ProgramRun, Samples, Timed};
+use crate::judge_processor::native::{Counts, ProgramRun, Timed};
 use crate::judge_processor::point::Point;
+use crate::judge_processor::sampled::{ReturnCosts, Samples};
 use crate::judge_processor::singles::IDENTIFY;
 use crate::kept::{Figure, Kept};
 use anyhow::Result;
@@ -26,9 +27,12 @@ pub(super) struct Native {
     /// By program, where samples met it.
     #[serde(default)]
     pub samples: BTreeMap<String, Samples>,
-    /// By program, how many `cpuid` it executes when it starts.
+    /// By program, what it executes that is not its own work.
     #[serde(default)]
-    pub identifications: BTreeMap<String, u64>,
+    pub counts: BTreeMap<String, Counts>,
+    /// What samples charge to user mode wrongly.
+    #[serde(default)]
+    pub returns: Option<ReturnCosts>,
     /// Rounds that gave nothing, because the frequency changed in them.
     pub disturbed: u64,
     /// Rounds that gave nothing, because the core's other thread was busy.
@@ -105,15 +109,27 @@ impl Native {
         Figure::of(self.points.get(name)?)
     }
 
-    /// The core cycles that the `cpuid` of a program's start take, if they were measured.
-    pub(super) fn identifying(&self, name: &str) -> Option<f64> {
-        let count = *self.identifications.get(name)?;
-        Some(count as f64 * self.point(IDENTIFY)?.value)
+    /// The core cycles of a program that count as user mode, but are not its own: those of the
+    /// `cpuid` of its start, for which a hypervisor may run, and the kernel's that samples charge
+    /// to user mode. What was not measured takes nothing.
+    pub(super) fn not_its_own(&self, name: &str) -> f64 {
+        let counts = self.counts.get(name).copied().unwrap_or_default();
+        let identify = self.point(IDENTIFY).map_or(0.0, |figure| figure.value);
+        let returns = self.returns.unwrap_or_default();
+        counts.identifications as f64 * identify
+            + counts.calls as f64 * returns.call
+            + self.faults(name) * returns.fault
     }
 
-    /// The core cycles of a program in user mode, without those of [`Native::identifying`]: in a
-    /// virtual machine they are the hypervisor's. The kernel counts both modes together exactly.
-    /// Samples say the share of user mode, and their error belongs to the interval.
+    /// The page faults of a program's run.
+    fn faults(&self, name: &str) -> f64 {
+        let runs = self.programs.get(name).into_iter().flatten();
+        median(&mut runs.map(|run| run.faults as f64).collect::<Vec<_>>())
+    }
+
+    /// The core cycles of a program in user mode, without those that are [`Native::not_its_own`].
+    /// The kernel counts both modes together exactly. Samples say the share of user mode, and
+    /// their error belongs to the interval.
     pub(super) fn program(&self, name: &str) -> Option<Figure> {
         let samples = self.samples.get(name).filter(|samples| samples.user > 0)?;
         let all = samples.all() as f64;
@@ -123,7 +139,7 @@ impl Native {
         // Laplace's rule of succession: where no sample met the kernel, the next one still can.
         let missed = (samples.kernel as f64 + 1.0) / (all + 2.0);
         let error = NORMAL_95 * (missed * (1.0 - missed) / (all + 2.0)).sqrt() / (1.0 - missed);
-        figure.with_error(error).less(self.identifying(name).unwrap_or(0.0))
+        figure.with_error(error).less(self.not_its_own(name))
     }
 }
 
@@ -147,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_program_has_the_cycles_of_its_user_mode() {
-        let run = ProgramRun { cycles: 100.0 };
+        let run = ProgramRun { cycles: 100.0, faults: 4 };
         let mut native = Native::default();
         native.programs.insert("p".into(), vec![run; 2]);
         assert_eq!(native.program("p"), None);
@@ -162,11 +178,14 @@ mod tests {
         assert!((figure.low / 75.0 - 0.95).abs() < 0.002, "{figure:?}");
         assert_eq!(native.program("q"), None);
         // Without two `cpuid` of 10 cycles.
-        native.identifications.insert("p".into(), 2);
+        native.counts.insert("p".into(), Counts { identifications: 2, calls: 3 });
         native.points.insert(IDENTIFY.into(), vec![10.0; 9]);
         assert!((native.program("p").unwrap().value - 55.0).abs() < 1e-9);
+        // Without the returns from 4 faults and 3 calls.
+        native.returns = Some(ReturnCosts { fault: 2.0, call: 1.0 });
+        assert!((native.program("p").unwrap().value - 44.0).abs() < 1e-9);
         // They cannot take more than there is.
-        native.identifications.insert("p".into(), 20);
+        native.counts.insert("p".into(), Counts { identifications: 20, calls: 3 });
         assert_eq!(native.program("p"), None);
     }
 }

@@ -52,7 +52,7 @@ const SIX_LOADS: &str = "mov (%rsi), %rax\nmov 8(%rsi), %rcx\nmov 16(%rsi), %rdx
 const FOUR_STORES: &str = "mov %rcx, (%rsi)\nmov %rcx, 8(%rsi)\nmov %rcx, 16(%rsi)\n\
                            mov %rcx, 24(%rsi)";
 
-pub(super) const SINGLES: [Single; 50] = [
+pub(super) const SINGLES: [Single; 51] = [
     Single {
         name: "latency/add",
         each: 64,
@@ -508,6 +508,18 @@ pub(super) const SINGLES: [Single; 50] = [
         before: "xor %eax, %eax\npxor %xmm0, %xmm0",
         body: (64, "movdqu %xmm0, (%rsi)\nmovdqu (%rsi), %xmm0\npaddd %xmm0, %xmm0"),
         after: "",
+    },
+    // Three instructions in a chain: a load, at the offset in its page of the store before it, and
+    // two computations.
+    Single {
+        name: "alias/same-offset",
+        each: 16,
+        memory: Memory::Scratch,
+        result: 0,
+        grows: false,
+        before: "xor %r9d, %r9d\nmov %rsi, %rdx",
+        body: (16, "mov %r9, 64(%rsi)\nmov 4160(%rdx), %rcx\nand $0, %ecx\nadd %rcx, %rdx"),
+        after: "xor %eax, %eax",
     },
     Single {
         name: "latency/to-vector-and-back",
