@@ -109,6 +109,8 @@ struct BtbText {
     ways: SourcedInteger,
     bubble: SourcedInteger,
     by_start: Option<Spanned<Sourced<bool>>>,
+    random: Option<Spanned<Sourced<bool>>>,
+    returns_with_calls: Option<Spanned<Sourced<bool>>>,
 }
 
 /// Latencies in cycles.
@@ -123,10 +125,12 @@ struct MemoryText {
     renamed_addresses: Option<Spanned<Sourced<bool>>>,
     predicted_loads: Option<SourcedInteger>,
     blocked_penalty: Option<SourcedInteger>,
+    alias_penalty: Option<SourcedInteger>,
     stores_to_a_line: Option<SourcedInteger>,
     stores_in_a_cycle: Option<SourcedInteger>,
     atomic_latency: SourcedInteger,
     l1d_misses: SourcedInteger,
+    l1d_fill: Option<SourcedInteger>,
     l2_misses: SourcedInteger,
     second_tlb_entries: SourcedInteger,
     second_tlb_ways: SourcedInteger,
@@ -348,6 +352,8 @@ impl MachineFileReader<'_> {
                 geometry: self.entries("[[core.btb]]", &level.entries, &level.ways)?,
                 bubble: self.small(&level.bubble)?,
                 by_start: self.or_no(&level.by_start)?,
+                random: self.or_no(&level.random)?,
+                returns_with_calls: self.or_no(&level.returns_with_calls)?,
             });
         }
         Ok(PredictionDescription {
@@ -379,10 +385,12 @@ impl MachineFileReader<'_> {
             renamed_addresses: self.or_no(&memory.renamed_addresses)?,
             predicted_loads: self.or(&memory.predicted_loads, 0)?,
             blocked_penalty: self.or(&memory.blocked_penalty, 0)?,
+            alias_penalty: self.if_given(&memory.alias_penalty)?,
             stores_to_a_line: self.or(&memory.stores_to_a_line, 1)?,
             stores_in_a_cycle: self.or(&memory.stores_in_a_cycle, 1)?,
             atomic_latency: self.small(&memory.atomic_latency)?,
             l1d_misses: self.small(&memory.l1d_misses)?,
+            l1d_fill: self.or(&memory.l1d_fill, 0)?,
             l2_misses: self.small(&memory.l2_misses)?,
             second_tlb: self.entries("the second-level TLB", entries, ways)?,
             second_tlb_hashed: self.or_no(&memory.second_tlb_hashed)?,

@@ -299,7 +299,7 @@ fn impossible_cores_name_rule_and_line() {
             core,
             "[core] cannot be built: mispredict_penalty, 12",
         ),
-        ("[6, 16, 40", "[16, 6, 40", core, "[core] cannot be built: the histories of direction"),
+        ("[16, 40", "[16, 6, 40", core, "[core] cannot be built: the histories of direction"),
         (
             "l2 = { value = 14,",
             "l2 = { value = 14.5,",
@@ -378,6 +378,10 @@ fn a_multiprocessor_that_contradicts_itself_names_the_rule() {
     let message = |text: String| format!("{:#}", parse(&text, "m.toml").unwrap_err());
     let out_of_order = message(format!("{}\n{coherence}", text_of("zen4")));
     assert!(out_of_order.contains("an out-of-order core has no coherence"), "{out_of_order}");
+    let by_start = "by_start = { value = true";
+    let random = text_of("zen4").replacen(by_start, "by_start = { value = false", 1);
+    let random = message(random);
+    assert!(random.contains("random or returns_with_calls = true needs by_start"), "{random}");
     let without_l2 = message(format!("{}\n{coherence}", text_of("torrellas-8k")));
     assert!(without_l2.contains("a multiprocessor needs [l2]"), "{without_l2}");
 }

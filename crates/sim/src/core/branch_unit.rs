@@ -42,7 +42,7 @@ enum Targets {
 impl Targets {
     fn new(level: &TargetLevel) -> Targets {
         match level.by_start {
-            true => Targets::Starts(StartTargets::new(level.geometry)),
+            true => Targets::Starts(StartTargets::new(level)),
             false => Targets::Branches(TargetBuffer::new(level.geometry)),
         }
     }
@@ -67,11 +67,16 @@ impl Targets {
     /// Passes a taken branch. Returns the target that the level had, and the cycles until it gave
     /// it; `bubble`: those of an entry.
     #[inline]
-    fn taken(&mut self, at: CodeAddr, target: CodeAddr, bubble: u32) -> Option<(CodeAddr, u32)> {
+    fn taken(
+        &mut self,
+        Branch { kind, at, .. }: &Branch,
+        target: CodeAddr,
+        bubble: u32,
+    ) -> Option<(CodeAddr, u32)> {
         match self {
-            Targets::Branches(buffer) => Some((buffer.taken(buffer.folded(at), target)?, bubble)),
+            Targets::Branches(buffer) => Some((buffer.taken(buffer.folded(*at), target)?, bubble)),
             Targets::Starts(buffer) => {
-                let found = buffer.taken(at, target)?;
+                let found = buffer.taken(*kind, *at, target)?;
                 Some((found.target, if found.read_before { 0 } else { bubble }))
             }
         }
@@ -134,7 +139,7 @@ impl BranchUnit {
     fn taken(&mut self, branch: &Branch, target: CodeAddr) -> BranchOutcome {
         let mut held = None;
         for (level, bubble) in &mut self.levels {
-            let found = level.taken(branch.at, target, *bubble);
+            let found = level.taken(branch, target, *bubble);
             held = held.or(found);
         }
         let more = match branch.kind {
@@ -198,6 +203,8 @@ mod tests {
             geometry: CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap(),
             bubble,
             by_start: false,
+            random: false,
+            returns_with_calls: false,
         };
         BranchUnit::new(&PredictionDescription {
             direction: DirectionDescription { base_entries: 64, tables: Vec::new(), shared: false },
@@ -313,7 +320,13 @@ mod tests {
     fn unit_of_places(entries: [u64; 2]) -> BranchUnit {
         let [first, second] = entries.map(|entries| {
             let geometry = CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap();
-            Targets::new(&TargetLevel { geometry, bubble: 0, by_start: true })
+            Targets::new(&TargetLevel {
+                geometry,
+                bubble: 0,
+                by_start: true,
+                random: false,
+                returns_with_calls: false,
+            })
         });
         BranchUnit { levels: vec![(first, 0), (second, 3)], ..unit() }
     }

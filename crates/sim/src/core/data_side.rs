@@ -9,6 +9,7 @@ use super::counters::CoreCounters;
 use super::description::{CoreDescription, FixedData};
 use super::in_flight::InFlight;
 use super::levels::{Levels, Source};
+use super::ports::Ports;
 use super::prefetch::Strides;
 use super::stores::{ForwardedData, PredictedLoads, StoredData, Stores};
 use super::translation::{FirstTlb, SecondTlb, Translated};
@@ -81,15 +82,43 @@ impl FixedLoads {
     }
 }
 
+/// The way of lines into the L1D, which takes one in `interval` cycles.
+#[derive(Clone, Debug)]
+struct Fills {
+    interval: u64,
+    /// The one port is busy for an interval.
+    way: Ports,
+}
+
+impl Fills {
+    fn new(interval: u32) -> Fills {
+        Fills { interval: interval.into(), way: Ports::new(None) }
+    }
+
+    /// When a line comes that could come in `earliest`.
+    #[inline]
+    fn next(&mut self, earliest: u64) -> u64 {
+        if self.interval == 0 {
+            return earliest;
+        }
+        let begins = self.way.begin(1, earliest / self.interval);
+        earliest.max(begins * self.interval)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct DataSide {
     l1d: Cache,
     line_log2: u32,
     coming: InFlight,
+    fills: Fills,
     latency: u64,
     forward: u64,
     /// Cycles that a load waits behind the stores that hold parts of its data.
     blocked: u64,
+    /// Cycles that a load waits behind the data of a store of other bytes with the same low 12 bits
+    /// of the address, if the core confuses them.
+    alias_penalty: Option<u64>,
     /// Loads that name their address as their store did are renamed.
     renamed_addresses: bool,
     predicted: PredictedLoads,
@@ -106,9 +135,11 @@ impl DataSide {
             l1d: Cache::new(memory.l1d.geometry),
             line_log2: memory.l1d.line.trailing_zeros(),
             coming: InFlight::new(core.memory.l1d_misses),
+            fills: Fills::new(core.memory.l1d_fill),
             latency: core.memory.l1d_latency.into(),
             forward: core.memory.forward_latency.into(),
             blocked: core.memory.blocked_penalty.into(),
+            alias_penalty: core.memory.alias_penalty.map(u64::from),
             renamed_addresses: core.memory.renamed_addresses,
             predicted: PredictedLoads::new(core.memory.predicted_loads),
             tlb: memory.dtlb.map(|geometry| FirstTlb::new(geometry, false)),
@@ -154,6 +185,11 @@ impl DataSide {
         let (mut start, walked) = self.translate(access.page, now, shared, counters);
         match self.stores.load(access.physical.0, access.size, start) {
             StoredData::Absent => {}
+            StoredData::Alias(known) => {
+                if let Some(penalty) = self.alias_penalty {
+                    start = start.max(known) + penalty;
+                }
+            }
             StoredData::Forwarded(from) => {
                 counters.forwarded += 1;
                 let cycle = match self.renames(load, &from) {
@@ -247,6 +283,7 @@ impl DataSide {
         let addr = PhysAddr(number << self.line_log2);
         let asks = self.coming.free(start);
         let (arrives, source) = shared.levels.request(addr, asks);
+        let arrives = self.fills.next(arrives);
         self.coming.begin(line, arrives);
         count_source(source, counters);
         shared.levels.train(addr, asks);
@@ -272,7 +309,7 @@ impl DataSide {
             return;
         }
         let (arrives, _) = shared.levels.request(addr, now);
-        self.coming.begin(line, arrives);
+        self.coming.begin(line, self.fills.next(arrives));
         counters.l1d_prefetches += 1;
     }
 }
@@ -342,6 +379,22 @@ mod tests {
         assert_eq!(latency(128, 302), (100, true));
         assert_eq!(latency(192, 304), (400 - 304 + 100, true));
         assert_eq!((counters.loads, counters.l1d_misses, counters.dtlb_walks), (6, 4, 1));
+    }
+
+    /// Lines of the L2, two at once: one comes after 15 cycles, the other an interval later.
+    #[test]
+    fn lines_come_one_after_the_other() {
+        let mut core = examples::core();
+        (core.memory.l1d_fill, core.memory.l1d_misses) = (4, 8);
+        let (mut side, mut shared) = sides(&core);
+        let mut counters = CoreCounters::default();
+        let lines = [0, 128, 256, 384];
+        for (step, addr) in lines.into_iter().enumerate() {
+            load(&mut side, addr, 1000 * step as u64, &mut shared, &mut counters);
+        }
+        let mut latency =
+            |addr| load(&mut side, addr, 9001, &mut shared, &mut counters).cycle - 9001;
+        assert_eq!([latency(0), latency(128)], [15, 19]);
     }
 
     /// The L1D of the example has two sets of two ways, its L2 has room for all.
@@ -416,6 +469,26 @@ mod tests {
         side.stores.store(Some((0, 4)), 0, StoreData { known: 205, value: 204 }, 220, 0);
         // Written in 221.
         assert_eq!(load(&mut side, 0, 202, &mut shared, &mut counters).cycle, 221 + 10 + 5);
+    }
+
+    #[test]
+    fn a_load_waits_for_a_store_with_the_same_low_bits_where_cores_confuse_them() {
+        let after = |alias_penalty, addr| {
+            let mut core = examples::core();
+            core.memory.alias_penalty = alias_penalty;
+            let (mut side, mut shared) = sides(&core);
+            let mut counters = CoreCounters::default();
+            load(&mut side, addr, 0, &mut shared, &mut counters);
+            side.stores.store(Some((0, 4)), 0, StoreData { known: 305, value: 304 }, 320, 0);
+            load(&mut side, addr, 302, &mut shared, &mut counters).cycle
+        };
+        // A page further, the store's data are known in 305. The L1D takes 5 cycles.
+        assert_eq!(after(Some(3), 0x1000), 305 + 3 + 5);
+        assert_eq!(after(None, 0x1000), 302 + 5);
+        // Other bytes of the piece.
+        assert_eq!(after(Some(3), 0x1008), 302 + 5);
+        // The store's own bytes are forwarded, unless the load is of more than they are.
+        assert_ne!(after(Some(3), 0x0), 305 + 3 + 5);
     }
 
     /// One load in 4 from the L2, one in 8 from memory: in 8 loads, two and one.

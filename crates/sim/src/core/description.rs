@@ -188,13 +188,18 @@ pub struct PredictionDescription {
 /// A level of branch target buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetLevel {
-    /// Entries and ways. Replacement is LRU.
+    /// Entries and ways. Replacement is LRU, unless it is random.
     pub geometry: CacheGeometry,
     /// The cycles without a new fetch target when this level finds the branch.
     pub bubble: u32,
     /// Whether an entry belongs to a place where control comes into a line of 64 bytes, and holds
     /// up to two branches behind it; otherwise it holds one branch of any place.
     pub by_start: bool,
+    /// Whether the entry that gives way is any one of its set. Needs `by_start`.
+    pub random: bool,
+    /// Whether the entry of a call also holds the return to which the callee comes without another
+    /// branch. Needs `by_start`.
+    pub returns_with_calls: bool,
 }
 
 /// Caches and TLBs of a core.
@@ -216,6 +221,9 @@ pub struct CoreMemoryDescription {
     pub predicted_loads: u32,
     /// Cycles that a load waits, after the stores that have parts of its data are written.
     pub blocked_penalty: u32,
+    /// Cycles that a load waits behind the data of an earlier store of other bytes whose address
+    /// has the same low 12 bits, until that store is written; `None`: whole addresses are compared.
+    pub alias_penalty: Option<u32>,
     /// The stores to one line that are written to the L1D in a cycle.
     pub stores_to_a_line: u32,
     /// The stores to any lines that are written to the L1D in a cycle.
@@ -224,6 +232,9 @@ pub struct CoreMemoryDescription {
     pub atomic_latency: u32,
     /// The lines that the L1D waits for at once.
     pub l1d_misses: u32,
+    /// Cycles from one line that comes into the L1D to the next, at least; 0: any number comes in a
+    /// cycle.
+    pub l1d_fill: u32,
     /// The lines that the L2 waits for at once.
     pub l2_misses: u32,
     /// The second-level TLB, of code and data.
@@ -290,6 +301,10 @@ pub enum CoreError {
         "a branch target buffer of {later} entries follows one of {earlier}, which is not smaller"
     )]
     TargetLevels { earlier: u32, later: u32 },
+    #[error(
+        "a branch target buffer with random or returns_with_calls = true needs by_start = true"
+    )]
+    NotByStart,
     #[error("the shares of fixed_data add up to more than 1")]
     FixedData,
     #[error("a core needs [{0}]")]
@@ -410,6 +425,9 @@ impl CoreDescription {
         }
         for level in &prediction.targets {
             range("the bubble of a branch target buffer", level.bubble, 0, 100)?;
+            if !level.by_start && (level.random || level.returns_with_calls) {
+                return Err(CoreError::NotByStart);
+            }
         }
         range("return_stack", prediction.return_stack, 1, 4096)?;
         range("mispredict_penalty", prediction.mispredict_penalty, 1, 1000)?;
@@ -430,10 +448,12 @@ impl CoreDescription {
         range("forward_latency", memory.forward_latency, 1, 1000)?;
         range("predicted_loads", memory.predicted_loads, 0, 256)?;
         range("blocked_penalty", memory.blocked_penalty, 0, 1000)?;
+        range("alias_penalty", memory.alias_penalty.unwrap_or(0), 0, 1000)?;
         range("stores_to_a_line", memory.stores_to_a_line, 1, 16)?;
         range("stores_in_a_cycle", memory.stores_in_a_cycle, 1, 16)?;
         range("atomic_latency", memory.atomic_latency, 1, 1000)?;
         range("l1d_misses", memory.l1d_misses, 1, 256)?;
+        range("l1d_fill", memory.l1d_fill, 0, 100)?;
         range("l2_misses", memory.l2_misses, 1, 256)?;
         range("second_tlb_latency", memory.second_tlb_latency, 0, 10_000)?;
         range("page_walk", memory.page_walk, 0, 10_000)?;

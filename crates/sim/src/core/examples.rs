@@ -36,6 +36,8 @@ pub(crate) fn core() -> CoreDescription {
         geometry: CacheGeometry::tlb(entries, entries, Lru).unwrap(),
         bubble,
         by_start: false,
+        random: false,
+        returns_with_calls: false,
     };
     CoreDescription {
         uop_table: "example".to_owned(),
@@ -93,10 +95,12 @@ pub(crate) fn memory() -> CoreMemoryDescription {
         renamed_addresses: false,
         predicted_loads: 0,
         blocked_penalty: 0,
+        alias_penalty: None,
         stores_to_a_line: 1,
         stores_in_a_cycle: 1,
         atomic_latency: 18,
         l1d_misses: 2,
+        l1d_fill: 0,
         l2_misses: 4,
         second_tlb: CacheGeometry::tlb(16, 16, Lru).unwrap(),
         second_tlb_hashed: false,

@@ -4,12 +4,14 @@
 //! Such a place is the target of a branch, or the beginning of a line that control reaches in
 //! sequence. The entry of a place holds up to two branches of the line. The second one lies behind
 //! the first, or at the target of a first one that was always taken. Branches behind these two have
-//! an entry of their own. A branch that control reaches from two places is in two entries.
+//! an entry of their own. A branch that control reaches from two places is in two entries. If the
+//! level says so, the entry of a call also holds the return to which its callee comes without
+//! another branch.
 //!
 //! Input: branches with their targets, in order. Output: the target that the buffer holds, or none.
 
-use crate::branches::{Branch, CodeAddr};
-use crate::geometry::CacheGeometry;
+use super::description::TargetLevel;
+use crate::branches::{Branch, BranchKind, CodeAddr};
 
 /// The bytes of a line, as a power of two.
 const LINE: u32 = 6;
@@ -78,17 +80,26 @@ pub(crate) struct StartTargets {
     from: CodeAddr,
     /// The taken branch before did not leave the entry; whether the buffer had it.
     stayed: Option<bool>,
+    /// The entry that gives way is drawn at random: the state of a linear congruential generator.
+    /// Otherwise it is the one that was not used for the longest time.
+    random: Option<u64>,
+    returns_with_calls: bool,
+    /// The place whose entry has the call that was the last branch.
+    called: Option<CodeAddr>,
 }
 
 impl StartTargets {
-    pub(super) fn new(geometry: CacheGeometry) -> StartTargets {
-        let (sets, ways) = (geometry.sets() as usize, geometry.ways() as usize);
+    pub(super) fn new(level: &TargetLevel) -> StartTargets {
+        let (sets, ways) = (level.geometry.sets() as usize, level.geometry.ways() as usize);
         StartTargets {
             set_mask: sets as u64 - 1,
             ways,
             entries: vec![Entry::EMPTY; sets * ways],
             from: NOWHERE,
             stayed: None,
+            random: level.random.then_some(1),
+            returns_with_calls: level.returns_with_calls,
+            called: None,
         }
     }
 
@@ -98,21 +109,34 @@ impl StartTargets {
         let Some(entry) = self.used(place) else { return false };
         let Some((number, held)) = entry.held(branch.at) else { return false };
         held.always = false;
+        self.called = None;
         if number == 1 {
             self.come_into(branch.end);
         }
         true
     }
 
-    /// Learns that the branch at `at` goes to `target`. Returns what the buffer had before.
-    pub(super) fn taken(&mut self, at: CodeAddr, target: CodeAddr) -> Option<Found> {
+    /// Learns that the branch of this kind at `at` goes to `target`. Returns what the buffer had
+    /// before.
+    pub(super) fn taken(
+        &mut self,
+        kind: BranchKind,
+        at: CodeAddr,
+        target: CodeAddr,
+    ) -> Option<Found> {
+        if let Some(call) = self.called.take()
+            && kind == BranchKind::Return
+            && let Some(entry) = self.used(call)
+        {
+            let held = entry.branches[1].replace(Held { at, target, always: false });
+            self.come_into(target);
+            let held = held.filter(|held| held.at == at)?;
+            return Some(Found { target: held.target, read_before: false });
+        }
         let place = self.place_before(at);
         let stayed = self.stayed;
         if self.used(place).is_none() {
-            let first = self.set(place);
-            let set = &mut self.entries[first..first + self.ways];
-            set.rotate_right(1);
-            set[0] = Entry { from: place, ..Entry::EMPTY };
+            self.make(place);
         }
         let first = self.set(place);
         let entry = &mut self.entries[first];
@@ -132,6 +156,9 @@ impl StartTargets {
             true => self.stayed = Some(held.is_some()),
             false => self.come_into(target),
         }
+        let is_call = matches!(kind, BranchKind::Call | BranchKind::IndirectCall);
+        let may_share = self.returns_with_calls && is_call && number == 0 && !stays;
+        self.called = may_share.then_some(place);
         held.map(|(_, found)| found)
     }
 
@@ -157,6 +184,23 @@ impl StartTargets {
         Some(&mut set[0])
     }
 
+    /// Makes an entry for a place, which becomes the most recent of its set.
+    fn make(&mut self, place: CodeAddr) {
+        let first = self.set(place);
+        let set = &mut self.entries[first..first + self.ways];
+        let last = self.ways - 1;
+        // The empty ways are the last ones.
+        let leaves = match &mut self.random {
+            Some(state) if set[last].from != NOWHERE => {
+                *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                (*state >> 32) as usize % self.ways
+            }
+            _ => last,
+        };
+        set[..=leaves].rotate_right(1);
+        set[0] = Entry { from: place, ..Entry::EMPTY };
+    }
+
     /// The first entry of the set of a place. Higher bits of the address are folded into those that
     /// choose the set, so that code whose places lie at multiples of 64 bytes uses all sets.
     fn set(&self, place: CodeAddr) -> usize {
@@ -179,17 +223,28 @@ fn is_behind(at: CodeAddr, from: CodeAddr) -> bool {
 mod tests {
     use super::*;
     use crate::Replacement;
-    use crate::branches::BranchKind;
+    use crate::geometry::CacheGeometry;
+
+    fn level(entries: u64, ways: u64) -> TargetLevel {
+        TargetLevel {
+            geometry: CacheGeometry::tlb(entries, ways, Replacement::Lru).unwrap(),
+            bubble: 0,
+            by_start: true,
+            random: false,
+            returns_with_calls: false,
+        }
+    }
 
     fn buffer(entries: u64) -> StartTargets {
-        StartTargets::new(CacheGeometry::tlb(entries, entries, Replacement::Lru).unwrap())
+        StartTargets::new(&level(entries, entries))
     }
 
     /// Passes taken branches. For each, whether the buffer had it, and whether in the same entry as
     /// the one before.
     fn taken(buffer: &mut StartTargets, branches: &[(u64, u64)]) -> Vec<Option<bool>> {
         let mut pass = |&(at, target): &(u64, u64)| {
-            buffer.taken(CodeAddr(at), CodeAddr(target)).map(|found| found.read_before)
+            let found = buffer.taken(BranchKind::Jump, CodeAddr(at), CodeAddr(target));
+            found.map(|found| found.read_before)
         };
         branches.iter().map(&mut pass).collect()
     }
@@ -249,12 +304,57 @@ mod tests {
         assert_eq!(visit(&mut two), ([true; 2], vec![Some(false)]));
     }
 
+    /// Passes branches of these kinds twice. Whether the buffer has each the second time.
+    fn known(buffer: &mut StartTargets, branches: &[(BranchKind, u64, u64)]) -> Vec<bool> {
+        let mut pass = |&(kind, at, target): &(BranchKind, u64, u64)| {
+            buffer.taken(kind, CodeAddr(at), CodeAddr(target)).is_some()
+        };
+        branches.iter().for_each(|branch| {
+            pass(branch);
+        });
+        branches.iter().map(pass).collect()
+    }
+
+    /// From 0x00 to a function at 0x100, back, and to 0x00 again.
+    #[test]
+    fn a_return_shares_the_entry_of_its_call() {
+        use BranchKind::{Call, Jump, Return};
+        let once = [(Call, 0x00, 0x100), (Return, 0x108, 0x05), (Jump, 0x08, 0x00)];
+        let sharing = |entries| {
+            StartTargets::new(&TargetLevel { returns_with_calls: true, ..level(entries, entries) })
+        };
+        assert_eq!(known(&mut sharing(2), &once), [true; 3]);
+        assert_eq!(known(&mut buffer(2), &once), [false; 3]);
+        assert_eq!(known(&mut buffer(3), &once), [true; 3]);
+        // A jump on the way has an entry of its own, and so has the return behind it.
+        let jumps =
+            [(Call, 0x00, 0x100), (Jump, 0x108, 0x180), (Return, 0x188, 0x05), (Jump, 0x08, 0x00)];
+        assert_eq!(known(&mut sharing(3), &jumps), [false; 4]);
+        assert_eq!(known(&mut sharing(4), &jumps), [true; 4]);
+    }
+
+    /// Five jumps go round in four entries. The one that was not used for the longest time is the
+    /// next one each time. Of entries that leave at random, some stay.
+    #[test]
+    fn any_entry_gives_way_or_the_oldest() {
+        let ring: Vec<_> =
+            (0..5).map(|n| (BranchKind::Jump, n * 0x40, (n + 1) % 5 * 0x40)).collect();
+        assert_eq!(known(&mut buffer(4), &ring), [false; 5]);
+        let mut random = StartTargets::new(&TargetLevel { random: true, ..level(4, 4) });
+        let rounds = (0..40).flat_map(|_| known(&mut random, &ring));
+        let hits = rounds.filter(|&known| known).count();
+        assert!((80..160).contains(&hits), "{hits} of 200");
+        let four = &ring[..4];
+        let mut random = StartTargets::new(&TargetLevel { random: true, ..level(4, 4) });
+        assert_eq!(known(&mut random, four), [true; 4]);
+    }
+
     /// In user mode, a target is the offset in its page.
     #[test]
     fn a_target_is_known_by_its_offset() {
         let ring: Vec<(u64, u64)> =
             (0..64).map(|n| (0x40_0000 + n * 16, (n + 1) % 64 * 16)).collect();
-        let mut enough = StartTargets::new(CacheGeometry::tlb(32, 8, Replacement::Lru).unwrap());
+        let mut enough = StartTargets::new(&level(32, 8));
         taken(&mut enough, &ring);
         let expected: Vec<_> = (0..64).map(|n| Some(n % 2 == 1)).collect();
         assert_eq!(taken(&mut enough, &ring), expected);

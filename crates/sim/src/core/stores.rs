@@ -8,6 +8,10 @@
 //! come from one store). No load overtakes a store of the same bytes: the processor's prediction of
 //! such pairs is assumed perfect.
 //!
+//! Some processors compare only the low 12 bits of the addresses at first. There, a load of other
+//! bytes that meets a store with the same low bits waits for the data of that store, and then some
+//! cycles more.
+//!
 //! A load that begins at the first byte of its store, and gives a whole register, can be renamed:
 //! its data are known when those of the store are. Processors do so when both name the address by
 //! the same registers, which nothing wrote between them. For a few other loads they predict the
@@ -18,6 +22,20 @@ use super::ring::Ring;
 
 /// The pieces of 8 bytes that are remembered, by the low bits of their address.
 const PIECES: usize = 1 << 10;
+
+/// The pieces of 8 bytes in a page.
+const PLACES: usize = 1 << 9;
+
+/// The last store to a place in any page.
+#[derive(Clone, Copy, Debug, Default)]
+struct InPlace {
+    /// The bytes that were written, one bit each.
+    bytes: u8,
+    /// The cycle in which the store queue has the data.
+    known: u64,
+    /// The cycle in which the L1D has them.
+    written: u64,
+}
 
 /// Eight bytes of memory that a store wrote last.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +75,9 @@ impl StoreData {
 pub(crate) enum StoredData {
     /// Nothing: the cache has the data.
     Absent,
+    /// Nothing, but a store with the same low 12 bits of the address, whose data are known in this
+    /// cycle.
+    Alias(u64),
     /// All bytes. `between`: the number of stores between the store and the load.
     Forwarded(ForwardedData),
     /// A part of the bytes. The cache has all from this cycle on.
@@ -83,6 +104,7 @@ const NO_LINE: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct Stores {
     pieces: Vec<Piece>,
+    places: Vec<InPlace>,
     /// The number of stores so far.
     count: u64,
     /// The cycle in which the last store was written, its line, and how many stores were written in
@@ -112,6 +134,7 @@ impl Stores {
         };
         Stores {
             pieces: vec![none; PIECES],
+            places: vec![InPlace::default(); PLACES],
             count: 0,
             last: 0,
             last_line: NO_LINE,
@@ -152,6 +175,7 @@ impl Stores {
         let Some((addr, size)) = at else { return written };
         let store = self.count;
         for (number, bytes) in pieces(addr, size) {
+            self.places[number as usize % PLACES] = InPlace { bytes, known: data.known, written };
             let piece = &mut self.pieces[number as usize % PIECES];
             *piece = match piece.number == number && piece.written > retires {
                 true => Piece {
@@ -209,13 +233,23 @@ impl Stores {
             missing |= !here || piece.bytes & bytes != bytes;
         }
         match (found, missing) {
-            (false, _) => StoredData::Absent,
+            (false, _) => self.alias(addr, size, now),
             (true, false) => {
                 let between = self.count - store;
                 StoredData::Forwarded(ForwardedData { data, between, from_start, key })
             }
             (true, true) => StoredData::Blocked(written),
         }
+    }
+
+    /// What a load meets whose bytes no store of the queue has.
+    #[inline]
+    fn alias(&self, addr: u64, size: u8, now: u64) -> StoredData {
+        let places = pieces(addr, size).map(|(number, bytes)| {
+            let place = &self.places[number as usize % PLACES];
+            (place.written > now && place.bytes & bytes != 0).then_some(place.known)
+        });
+        places.flatten().max().map_or(StoredData::Absent, StoredData::Alias)
     }
 }
 
