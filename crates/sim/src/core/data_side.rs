@@ -118,7 +118,7 @@ pub(crate) struct DataSide {
     blocked: u64,
     /// Cycles that a load waits behind the data of a store of other bytes with the same low 12 bits
     /// of the address, if the core confuses them.
-    alias_penalty: Option<u64>,
+    alias_penalty: u64,
     /// Loads that name their address as their store did are renamed.
     renamed_addresses: bool,
     predicted: PredictedLoads,
@@ -139,7 +139,7 @@ impl DataSide {
             latency: core.memory.l1d_latency.into(),
             forward: core.memory.forward_latency.into(),
             blocked: core.memory.blocked_penalty.into(),
-            alias_penalty: core.memory.alias_penalty.map(u64::from),
+            alias_penalty: core.memory.alias_penalty.unwrap_or(0).into(),
             renamed_addresses: core.memory.renamed_addresses,
             predicted: PredictedLoads::new(core.memory.predicted_loads),
             tlb: memory.dtlb.map(|geometry| FirstTlb::new(geometry, false)),
@@ -150,6 +150,7 @@ impl DataSide {
                 core.window.stores,
                 core.memory.stores_to_a_line,
                 core.memory.stores_in_a_cycle,
+                core.memory.alias_penalty.is_some(),
             ),
         }
     }
@@ -185,11 +186,7 @@ impl DataSide {
         let (mut start, walked) = self.translate(access.page, now, shared, counters);
         match self.stores.load(access.physical.0, access.size, start) {
             StoredData::Absent => {}
-            StoredData::Alias(known) => {
-                if let Some(penalty) = self.alias_penalty {
-                    start = start.max(known) + penalty;
-                }
-            }
+            StoredData::Alias(known) => start = start.max(known) + self.alias_penalty,
             StoredData::Forwarded(from) => {
                 counters.forwarded += 1;
                 let cycle = match self.renames(load, &from) {

@@ -104,6 +104,7 @@ const NO_LINE: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct Stores {
     pieces: Vec<Piece>,
+    /// By the offset in a page; empty if cores compare whole addresses.
     places: Vec<InPlace>,
     /// The number of stores so far.
     count: u64,
@@ -121,8 +122,8 @@ pub(crate) struct Stores {
 
 impl Stores {
     /// `to_a_line`: the stores to one line that are written in a cycle; `in_a_cycle`: those to any
-    /// lines.
-    pub(super) fn new(entries: u32, to_a_line: u32, in_a_cycle: u32) -> Stores {
+    /// lines; `aliases`: whether loads meet stores with the same low 12 bits of the address.
+    pub(super) fn new(entries: u32, to_a_line: u32, in_a_cycle: u32, aliases: bool) -> Stores {
         let none = Piece {
             number: u64::MAX,
             bytes: 0,
@@ -134,7 +135,7 @@ impl Stores {
         };
         Stores {
             pieces: vec![none; PIECES],
-            places: vec![InPlace::default(); PLACES],
+            places: vec![InPlace::default(); if aliases { PLACES } else { 0 }],
             count: 0,
             last: 0,
             last_line: NO_LINE,
@@ -175,7 +176,9 @@ impl Stores {
         let Some((addr, size)) = at else { return written };
         let store = self.count;
         for (number, bytes) in pieces(addr, size) {
-            self.places[number as usize % PLACES] = InPlace { bytes, known: data.known, written };
+            if let Some(place) = self.places.get_mut(number as usize % PLACES) {
+                *place = InPlace { bytes, known: data.known, written };
+            }
             let piece = &mut self.pieces[number as usize % PIECES];
             *piece = match piece.number == number && piece.written > retires {
                 true => Piece {
@@ -246,7 +249,7 @@ impl Stores {
     #[inline]
     fn alias(&self, addr: u64, size: u8, now: u64) -> StoredData {
         let places = pieces(addr, size).map(|(number, bytes)| {
-            let place = &self.places[number as usize % PLACES];
+            let place = self.places.get(number as usize % PLACES)?;
             (place.written > now && place.bytes & bytes != 0).then_some(place.known)
         });
         places.flatten().max().map_or(StoredData::Absent, StoredData::Alias)
@@ -336,7 +339,7 @@ mod tests {
 
     #[test]
     fn loads_take_what_is_not_yet_written() {
-        let mut stores = Stores::new(2, 1, 1);
+        let mut stores = Stores::new(2, 1, 1, false);
         assert_eq!(stores.store(Some((64, 8)), 0, data(5), 10, 0), 11);
         assert_eq!(stores.load(64, 8, 7), forwarded(5, 0));
         assert_eq!(stores.load(66, 2, 7), forwarded_from(false, 5, 0));
@@ -344,12 +347,12 @@ mod tests {
         assert_eq!(stores.load(72, 8, 7), Absent);
         assert_eq!(stores.load(64, 8, 11), Absent);
         // Two stores of four bytes: no load takes data from both.
-        let mut halves = Stores::new(4, 1, 1);
+        let mut halves = Stores::new(4, 1, 1, false);
         halves.store(Some((64, 4)), 0, data(5), 10, 0);
         halves.store(Some((68, 4)), 0, data(6), 10, 0);
         assert_eq!(halves.load(64, 8, 7), Blocked(12));
         assert_eq!(halves.load(68, 4, 7), forwarded(6, 0));
-        let mut pieces = Stores::new(4, 1, 1);
+        let mut pieces = Stores::new(4, 1, 1, false);
         pieces.store(Some((64, 8)), 0, data(5), 10, 0);
         pieces.store(Some((72, 8)), 0, data(5), 10, 0);
         assert_eq!(pieces.load(64, 8, 7), forwarded(5, 1));
@@ -365,18 +368,18 @@ mod tests {
 
     #[test]
     fn stores_to_one_line_are_written_together() {
-        let mut stores = Stores::new(8, 2, 1);
+        let mut stores = Stores::new(8, 2, 1, false);
         let mut write = |addr| stores.store(Some((addr, 8)), 0, data(5), 10, 0);
         assert_eq!([64, 72, 80, 88].map(&mut write), [11, 11, 12, 12]);
         assert_eq!([128, 64, 72].map(&mut write), [13, 14, 14]);
-        let mut stores = Stores::new(8, 2, 2);
+        let mut stores = Stores::new(8, 2, 2, false);
         let mut write = |addr| stores.store(Some((addr, 8)), 0, data(5), 10, 0);
         assert_eq!([64, 128, 72, 80, 136].map(&mut write), [11, 11, 12, 12, 13]);
     }
 
     #[test]
     fn a_load_knows_where_its_store_begins_and_how_it_named_the_address() {
-        let mut stores = Stores::new(2, 1, 1);
+        let mut stores = Stores::new(2, 1, 1, false);
         stores.store(Some((64, 8)), 77, data(5), 10, 0);
         let from = |addr, size| match stores.load(addr, size, 7) {
             StoredData::Forwarded(ForwardedData { from_start, key, .. }) => (from_start, key),
