@@ -341,24 +341,49 @@ static void crowd(const char *behind)
 	number(sum, behind);
 }
 
-static void program(const char *root, char **words, char **environment)
+/* Waits for a child, and prints what it used. */
+static void used(long child, const char *name)
 {
 	ulong usage[18];
 	int status = 0;
+
+	if (child < 0 || call(NR_WAIT4, child, (long)&status, 0, (long)usage, 0, 0) != child)
+		fail(name, ": cannot be started");
+	if (status != 0)
+		fail(name, ": failed");
+	crowd(" ");
+	number(usage[0] * 1000000 + usage[1], " ");
+	number(usage[2] * 1000000 + usage[3], " ");
+	number(usage[FAULTS], "\n");
+}
+
+static void program(const char *root, char **words, char **environment)
+{
 	long child;
 
 	crowd(" ");
 	child = call(NR_FORK, 0, 0, 0, 0, 0, 0);
 	if (child == 0)
 		become(root, words, environment);
-	if (child < 0 || call(NR_WAIT4, child, (long)&status, 0, (long)usage, 0, 0) != child)
-		fail(words[0], ": cannot be started");
-	if (status != 0)
-		fail(words[0], ": failed");
+	used(child, words[0]);
+}
+
+/* A program of chains only, whose cycles are known. */
+static void chains(const char *given)
+{
+	ulong count = 0;
+	long child;
+
+	for (const char *digit = given; *digit >= '0' && *digit <= '9'; digit++)
+		count = 10 * count + (*digit - '0');
 	crowd(" ");
-	number(usage[0] * 1000000 + usage[1], " ");
-	number(usage[2] * 1000000 + usage[3], " ");
-	number(usage[FAULTS], "\n");
+	child = call(NR_FORK, 0, 0, 0, 0, 0, 0);
+	if (child == 0) {
+		while (count--)
+			chain();
+		end(0);
+	}
+	used(child, "chains");
 }
 
 #define TRACE_ME 0
@@ -492,6 +517,10 @@ __attribute__((used)) static void start(long *stack)
 		count(words[2], words + 3, words + words_given + 1);
 		end(0);
 	}
+	if (words_given == 3 && equal(words[1], "chains")) {
+		chains(words[2]);
+		end(0);
+	}
 	if (words_given == 2 && equal(words[1], "returns")) {
 		returns();
 		end(0);
@@ -501,7 +530,7 @@ __attribute__((used)) static void start(long *stack)
 			measure(point, words[2]);
 			end(0);
 		}
-	fail("judged", ": give record, check, run, count, returns, or a point and the slices (1 to 9)");
+	fail("judged", ": give record, check, run, count, chains, returns, or a point and the slices (1 to 9)");
 }
 
 START(start);

@@ -55,6 +55,8 @@ const DIRECTORY: &str = "target/judge-processor";
 const KEPT: &str = "bench/judge-processor.txt";
 /// How long is measured if nothing else is said.
 const MINUTES: f64 = 20.0;
+/// How often a round measures what interrupts cost.
+const INTERRUPTED: u32 = 5;
 /// With as many samples, the share of user mode has an error of about 1 % or less.
 const ENOUGH_SAMPLES: u64 = 20_000;
 /// Each figure has at least this number of rounds.
@@ -360,6 +362,11 @@ impl Judge {
                 break;
             }
             random.shuffle(&mut round);
+            for _ in 0..if groups.is_empty() { 0 } else { INTERRUPTED } {
+                let measured: Vec<_> = native::interrupted(&program.path)?.into_iter().collect();
+                let alone = native.results.alone(&measured).into_iter().flatten();
+                native.results.interrupted.extend(alone.collect::<Vec<_>>());
+            }
             eprintln!("measuring: {} of {} intervals are wide", round.len(), all.len());
             for measured in round {
                 if begun.elapsed() >= budget {
@@ -429,6 +436,13 @@ impl Judge {
             said.push(format!(
                 "A cpuid took {cost:.0} cycles, for which a hypervisor may have run. Programs \
                  execute {executed} of them when they start; these cycles are not counted."
+            ));
+        }
+        if !native.interrupted.is_empty() {
+            said.push(format!(
+                "Interrupts made programs {:.1} % longer, as chains of known length say; these \
+                 cycles are not counted.",
+                (native.lengthening() - 1.0) * 100.0
             ));
         }
         if let Some(ReturnCosts { fault, call }) = native.returns {

@@ -99,6 +99,31 @@ pub(super) fn program(
     Ok(steady.then_some(run))
 }
 
+/// The chains that a program of chains only executes, and those of a short one.
+const CHAINS: [u32; 2] = [400, 20];
+
+/// How much longer a program takes than the cycles of its instructions, because interrupts stop it:
+/// measured with programs of chains only. `None` if the frequency changed meanwhile.
+pub(super) fn interrupted(driver: &Path) -> Result<Option<Timed<f64>>> {
+    let frequency = hertz();
+    let mut runs = Vec::new();
+    for count in CHAINS {
+        let ended = Command::new(driver).arg("chains").arg(count.to_string()).output()?;
+        let said = String::from_utf8_lossy(&ended.stderr);
+        ensure!(ended.status.success(), "chains: {}: {said}", ended.status);
+        let text = String::from_utf8_lossy(&ended.stdout);
+        let run = run(&text, frequency).with_context(|| format!("{text:?} are no times"))?;
+        runs.push(run);
+    }
+    let [long, short] = runs[..] else { return Ok(None) };
+    let cycles = f64::from(CHAINS[0] - CHAINS[1]) * f64::from(CHAIN);
+    let steady = (frequency / hertz() - 1.0).abs() <= STEADY;
+    Ok(steady.then_some(Timed {
+        time: (long.time.cycles - short.time.cycles) / cycles,
+        no_ops: long.no_ops.min(short.no_ops),
+    }))
+}
+
 /// What a program executes that is not its own work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Counts {

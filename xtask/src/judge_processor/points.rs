@@ -225,9 +225,37 @@ fn directions(size: u64) -> Point {
 /// remembers.
 const RANDOM: u64 = 200_000;
 
-/// A branch that follows pseudorandom bits (xorshift: Marsaglia, "Xorshift RNGs", 2003), half of
-/// them 1.
+/// The points that show what the predictor of directions sees of the branches before.
+const HISTORY_PATH: &str = "history-path";
+const HISTORY_OUTCOME: &str = "history-outcome";
+
+/// A branch that nothing predicts.
 fn mispredict() -> Point {
+    on_random_bits("mispredict/random".to_owned(), "")
+}
+
+/// An outcome or a jump that says where the branch behind `jumps` other jumps goes: of a
+/// conditional branch that takes one of two jumps alike; or of two jumps that differ in bit 2 of
+/// the address of their last byte.
+fn history(curve: &str, jumps: u64) -> Point {
+    let says = match curve {
+        HISTORY_OUTCOME => {
+            ".balign 64\ntest $0x100000, %ecx\n.byte 0x0f, 0x85\n.long 3f - . - 4\n\
+             .balign 16\nnop\njmp.d32 3f\n.balign 64\n3:"
+        }
+        _ => {
+            "mov %ecx, %edx\nshr $14, %edx\nand $64, %edx\nlea 4f(%rip), %r8\nadd %rdx, %r8\n\
+             jmp *%r8\n.balign 128\n4:\njmp.d32 3f\n.balign 64\n.nops 4\njmp.d32 3f\n\
+             .balign 64\n3:"
+        }
+    };
+    let others = repeated(jumps, ".balign 32\njmp 3f\n3:");
+    on_random_bits(format!("{curve}/{jumps}"), &format!("{says}\n{others}\n"))
+}
+
+/// A branch that follows pseudorandom bits (xorshift: Marsaglia, "Xorshift RNGs", 2003), half of
+/// them 1, and before it `code`, which keeps %rax and %rcx.
+fn on_random_bits(name: String, code: &str) -> Point {
     let mut state = 88_172_645_463_325_252_u64;
     let mut ones = 0;
     for _ in 0..RANDOM {
@@ -239,14 +267,14 @@ fn mispredict() -> Point {
     let shifted = |shift: &str| format!("mov %rcx, %rdx\n{shift}, %rdx\nxor %rdx, %rcx\n");
     let random = ["shl $13", "shr $7", "shl $17"].map(shifted).concat();
     Point {
-        name: "mispredict/random".to_owned(),
+        name,
         size: None,
         operations: RANDOM,
         iterations: RANDOM,
         memory: Memory::None,
         expected: ones,
         before: "xor %eax, %eax\nmov $88172645463325252, %rcx".to_owned(),
-        body: format!("{random}test $0x100000, %ecx\nje 2f\ninc %rax\n2:"),
+        body: format!("{random}{code}test $0x100000, %ecx\nje 2f\ninc %rax\n2:"),
         after: String::new(),
     }
 }
@@ -418,6 +446,8 @@ const CACHE: [u64; 27] = [
 pub(super) fn all() -> Vec<Point> {
     let mut points: Vec<Point> = SINGLES.iter().map(single).collect();
     points.push(mispredict());
+    points.extend([44, 48].map(|jumps| history(HISTORY_PATH, jumps)));
+    points.extend([64, 128].map(|jumps| history(HISTORY_OUTCOME, jumps)));
     points.extend([12, 28, 60].map(alone));
     points.extend([2, 4, 6, 8, 16].map(mixed));
     points.extend([(5, 11), (11, 5), (12, 5), (17, 3), (23, 2), (29, 2)].map(no_ops_in_line));
@@ -457,7 +487,7 @@ pub(super) fn operation(point: &Point) -> &'static str {
         "btb-conditional" => "taken branch",
         "l1i-alone" => "line and what is before it",
         "returns" | "call-once" => "call and return",
-        "direction" | "mispredict" => "iteration with the branch",
+        "direction" | "mispredict" | HISTORY_PATH | HISTORY_OUTCOME => "iteration with the branch",
         "direction-eight" => "branch",
         "indirect" | "indirect-far" => "iteration with the jump",
         curve if window::has(curve) => "chain and what is behind it",

@@ -33,6 +33,9 @@ pub(super) struct Native {
     /// What samples charge to user mode wrongly.
     #[serde(default)]
     pub returns: Option<ReturnCosts>,
+    /// How much longer programs take because interrupts stop them, measured several times.
+    #[serde(default)]
+    pub interrupted: Vec<f64>,
     /// Rounds that gave nothing, because the frequency changed in them.
     pub disturbed: u64,
     /// Rounds that gave nothing, because the core's other thread was busy.
@@ -127,14 +130,21 @@ impl Native {
         median(&mut runs.map(|run| run.faults as f64).collect::<Vec<_>>())
     }
 
-    /// The core cycles of a program in user mode, without those that are [`Native::not_its_own`].
-    /// The kernel counts both modes together exactly. Samples say the share of user mode, and
+    /// How much longer programs take because interrupts stop them; 1 if that was not measured.
+    pub(super) fn lengthening(&self) -> f64 {
+        Figure::of(&self.interrupted).map_or(1.0, |figure| figure.value)
+    }
+
+    /// The core cycles of a program in user mode, without those of interrupts and without those
+    /// that are [`Native::not_its_own`]. The kernel counts both modes together, and interrupts with
+    /// the mode that they stop. Samples say the share of user mode, and
     /// their error belongs to the interval.
     pub(super) fn program(&self, name: &str) -> Option<Figure> {
         let samples = self.samples.get(name).filter(|samples| samples.user > 0)?;
         let all = samples.all() as f64;
         let share = samples.user as f64 / all;
         let cycles: Vec<f64> = self.programs.get(name)?.iter().map(|run| run.cycles).collect();
+        let share = share / self.lengthening();
         let figure = Figure::of(&cycles.iter().map(|cycles| cycles * share).collect::<Vec<_>>())?;
         // Laplace's rule of succession: where no sample met the kernel, the next one still can.
         let missed = (samples.kernel as f64 + 1.0) / (all + 2.0);
@@ -184,6 +194,9 @@ mod tests {
         // Without the returns from 4 faults and 3 calls.
         native.returns = Some(ReturnCosts { fault: 2.0, call: 1.0 });
         assert!((native.program("p").unwrap().value - 44.0).abs() < 1e-9);
+        // Interrupts made it half as long again.
+        native.interrupted = vec![1.5; 2];
+        assert!((native.program("p").unwrap().value - 19.0).abs() < 1e-9);
         // They cannot take more than there is.
         native.counts.insert("p".into(), Counts { identifications: 20, calls: 3 });
         assert_eq!(native.program("p"), None);

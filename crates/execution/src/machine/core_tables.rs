@@ -4,7 +4,7 @@
 //! rule and the key.
 
 use super::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use sim::core::{
     CoreDescription, CoreMemoryDescription, DirectionDescription, FixedData, FrontEndDescription,
@@ -91,9 +91,12 @@ struct PredictionText {
     base_entries: SourcedInteger,
     direction_entries: SourcedInteger,
     direction_history: SourcedNumbers,
+    direction_outcomes: Option<SourcedNumbers>,
     direction_shared: Option<Spanned<Sourced<bool>>>,
     indirect_entries: SourcedInteger,
     indirect_history: SourcedNumbers,
+    indirect_outcomes: Option<SourcedNumbers>,
+    path_of_sources: Option<Spanned<Sourced<bool>>>,
     return_stack: SourcedInteger,
     mispredict_penalty: SourcedInteger,
     resteer_penalty: SourcedInteger,
@@ -336,15 +339,16 @@ impl MachineFileReader<'_> {
 
     fn prediction(&self, core: &CoreText) -> Result<PredictionDescription> {
         let prediction = &core.prediction;
-        let tables = |entries: &SourcedInteger, histories: &SourcedNumbers| {
-            let entries = self.small(entries)?;
-            let histories = self.sourced(histories)?.iter();
-            let table = |&history: &u64| TaggedTable {
-                entries,
-                history: u32::try_from(history).unwrap_or(u32::MAX),
-            };
-            anyhow::Ok(histories.map(table).collect())
-        };
+        let direction = self.tagged_tables(
+            &prediction.direction_entries,
+            &prediction.direction_history,
+            prediction.direction_outcomes.as_ref(),
+        )?;
+        let indirect = self.tagged_tables(
+            &prediction.indirect_entries,
+            &prediction.indirect_history,
+            prediction.indirect_outcomes.as_ref(),
+        )?;
         let mut targets = Vec::new();
         for spanned in &core.btb {
             let level = spanned.get_ref();
@@ -359,18 +363,51 @@ impl MachineFileReader<'_> {
         Ok(PredictionDescription {
             direction: DirectionDescription {
                 base_entries: self.small(&prediction.base_entries)?,
-                tables: tables(&prediction.direction_entries, &prediction.direction_history)?,
+                tables: direction,
                 shared: self.or_no(&prediction.direction_shared)?,
             },
-            indirect: tables(&prediction.indirect_entries, &prediction.indirect_history)?,
+            indirect,
             targets,
             return_stack: self.small(&prediction.return_stack)?,
             mispredict_penalty: self.small(&prediction.mispredict_penalty)?,
             resteer_penalty: self.small(&prediction.resteer_penalty)?,
             call_bubble: self.or(&prediction.call_bubble, 0)?,
             indirect_bubble: self.or(&prediction.indirect_bubble, 0)?,
+            path_of_sources: self.or_no(&prediction.path_of_sources)?,
             conditionals_by_execution: self.or_no(&prediction.conditionals_by_execution)?,
         })
+    }
+
+    /// Tables of `entries`, each with a history and, if given, with outcomes.
+    fn tagged_tables(
+        &self,
+        entries: &SourcedInteger,
+        histories: &SourcedNumbers,
+        outcomes: Option<&SourcedNumbers>,
+    ) -> Result<Vec<TaggedTable>> {
+        let entries = self.small(entries)?;
+        let numbers = self.sourced(histories)?;
+        let looked_at = match outcomes {
+            None => vec![0; numbers.len()],
+            Some(outcomes) => {
+                let looked_at = self.sourced(outcomes)?.clone();
+                ensure!(
+                    looked_at.len() == numbers.len(),
+                    "{}: there are {} tables, as their histories say, and outcomes of {}",
+                    self.at(outcomes),
+                    numbers.len(),
+                    looked_at.len()
+                );
+                looked_at
+            }
+        };
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let table = |(&history, outcomes): (&u64, u64)| TaggedTable {
+            entries,
+            history: small(history),
+            outcomes: small(outcomes),
+        };
+        Ok(numbers.iter().zip(looked_at).map(table).collect())
     }
 
     fn core_memory(&self, memory: &MemoryText) -> Result<CoreMemoryDescription> {

@@ -299,7 +299,19 @@ fn impossible_cores_name_rule_and_line() {
             core,
             "[core] cannot be built: mispredict_penalty, 12",
         ),
-        ("[16, 40", "[16, 6, 40", core, "[core] cannot be built: the histories of direction"),
+        ("[4, 7, 46", "[4, 3, 46", core, "[core] cannot be built: the histories of direction"),
+        (
+            "[4, 7, 46, 46]",
+            "[4, 7, 46]",
+            line("\ndirection_outcomes") + 1,
+            "there are 3 tables, as their histories say, and outcomes of 4",
+        ),
+        (
+            "[5, 9, 4, 200]",
+            "[5, 9, 4, 4]",
+            core,
+            "[core] cannot be built: the histories of direction",
+        ),
         (
             "l2 = { value = 14,",
             "l2 = { value = 14.5,",

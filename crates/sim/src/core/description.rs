@@ -180,6 +180,9 @@ pub struct PredictionDescription {
     pub call_bubble: u32,
     /// The same behind an indirect branch, in addition to `call_bubble`.
     pub indirect_bubble: u32,
+    /// Whether a taken branch leaves only two bits in the path: bits 2 and 3 of the address of its
+    /// last byte. Otherwise it leaves a hash of where it is and where it goes.
+    pub path_of_sources: bool,
     /// Whether only their execution finds taken conditional branches that no target buffer had.
     /// Otherwise the decoder does.
     pub conditionals_by_execution: bool,
@@ -293,7 +296,10 @@ pub enum CoreError {
     ShortPenalty { penalty: u32, depth: u32 },
     #[error("the tables of {name} must be of one size, and {later} entries follow {earlier}")]
     TableSizes { name: &'static str, earlier: u32, later: u32 },
-    #[error("the histories of {name} must grow from table to table, and {later} follows {earlier}")]
+    #[error(
+        "the histories of {name} must grow from table to table, or their outcomes, and \
+             {later} follows {earlier}"
+    )]
     Histories { name: &'static str, earlier: u32, later: u32 },
     #[error("at least one branch target buffer is needed")]
     NoTargetBuffer,
@@ -493,14 +499,16 @@ fn histories(name: &'static str, tables: &[TaggedTable], most: usize) -> Result<
     for one in tables {
         table(name, one.entries)?;
         range(name, one.history, 1, history::LONGEST)?;
+        range(name, one.outcomes, 0, history::LONGEST)?;
     }
     for pair in tables.windows(2) {
         let (earlier, later) = (pair[0].entries, pair[1].entries);
         if earlier != later {
             return Err(CoreError::TableSizes { name, earlier, later });
         }
-        let (earlier, later) = (pair[0].history, pair[1].history);
-        if earlier >= later {
+        let grows = |one: &TaggedTable| (one.history, one.outcomes);
+        if grows(&pair[0]) >= grows(&pair[1]) {
+            let (earlier, later) = (pair[0].history, pair[1].history);
             return Err(CoreError::Histories { name, earlier, later });
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! The history is the path of taken branches, as in Intel's processors since Haswell (Yavarzadeh et
 //! al., "Half&Half: Demystifying Intel's Directional Branch Predictors", IEEE S&P 2023, section 3).
-//! There is no predictor of loops and no statistical corrector.
+//! Tables can look at the outcomes of conditional branches, too, as AMD's Zen 4 does. There is no
+//! predictor of loops and no statistical corrector.
 //!
 //! Input: conditional branches with their outcomes, in order. Output: each prediction.
 
@@ -55,6 +56,12 @@ impl PathDirection {
             self.tables.allocate(&found, if taken { 0 } else { -1 });
         }
         predicted
+    }
+
+    /// A conditional branch left `footprint` in `outcomes`. Call before [`PathHistory::push`].
+    #[inline]
+    pub(super) fn push_outcome(&mut self, outcomes: &PathHistory, footprint: u32) {
+        self.tables.push_outcome(outcomes, footprint);
     }
 
     /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
@@ -130,9 +137,9 @@ mod tests {
     }
 
     const TABLES: [TaggedTable; 3] = [
-        TaggedTable { entries: 256, history: 4 },
-        TaggedTable { entries: 256, history: 12 },
-        TaggedTable { entries: 256, history: 40 },
+        TaggedTable { entries: 256, history: 4, outcomes: 0 },
+        TaggedTable { entries: 256, history: 12, outcomes: 0 },
+        TaggedTable { entries: 256, history: 40, outcomes: 0 },
     ];
 
     /// Without tagged tables, two-bit counters are left: see the base predictor's own tests for the
@@ -195,7 +202,8 @@ mod tests {
     #[test]
     fn a_long_pattern_takes_the_place_of_what_is_not_used_any_more() {
         let tables = [5, 12, 25, 50, 100, 200];
-        let tables = tables.map(|history| TaggedTable { entries: 4096, history }).to_vec();
+        let tables =
+            tables.map(|history| TaggedTable { entries: 4096, history, outcomes: 0 }).to_vec();
         let description = DirectionDescription { base_entries: 64, tables, shared: true };
         let mut judge = Judge::of(&description);
         let mut state = 1_u64;

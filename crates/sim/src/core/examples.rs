@@ -77,6 +77,7 @@ pub(crate) fn core() -> CoreDescription {
             resteer_penalty: 7,
             call_bubble: 0,
             indirect_bubble: 0,
+            path_of_sources: false,
             conditionals_by_execution: false,
         },
         memory: memory(),

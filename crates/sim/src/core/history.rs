@@ -41,6 +41,12 @@ impl PathHistory {
         (mixed >> (64 - FOOTPRINT)) as u32
     }
 
+    /// What a branch whose last byte lies before `end` leaves in a path of sources.
+    #[inline]
+    pub(super) fn source(end: CodeAddr) -> u32 {
+        (end.0.wrapping_sub(1) >> 2) as u32 & 3
+    }
+
     /// A branch left `footprint`. Call after [`Folded::push`].
     #[inline]
     pub(super) fn push(&mut self, footprint: u32) {

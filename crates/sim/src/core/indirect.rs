@@ -1,6 +1,7 @@
-//! Predicts the targets of indirect branches by the path to them: tagged tables of targets with
-//! longer and longer histories (ITTAGE: Seznec, "A 64-Kbytes ITTAGE indirect branch predictor",
-//! JWAC-2, 2011). Where no table has the branch, the branch target buffer's last target holds.
+//! Predicts the targets of indirect branches by the path to them, and on some cores by the outcomes
+//! of conditional branches: tagged tables of targets with longer and longer histories (ITTAGE:
+//! Seznec, "A 64-Kbytes ITTAGE indirect branch predictor", JWAC-2, 2011). Where no table has the
+//! branch, the branch target buffer's last target holds.
 //!
 //! Input: indirect branches with their targets, in order. Output: each prediction.
 
@@ -51,6 +52,12 @@ impl PathTargets {
         predicted
     }
 
+    /// A conditional branch left `footprint` in `outcomes`. Call before [`PathHistory::push`].
+    #[inline]
+    pub(super) fn push_outcome(&mut self, outcomes: &PathHistory, footprint: u32) {
+        self.tables.push_outcome(outcomes, footprint);
+    }
+
     /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
     #[inline]
     pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
@@ -62,8 +69,10 @@ impl PathTargets {
 mod tests {
     use super::*;
 
-    const TABLES: [TaggedTable; 2] =
-        [TaggedTable { entries: 64, history: 2 }, TaggedTable { entries: 64, history: 8 }];
+    const TABLES: [TaggedTable; 2] = [
+        TaggedTable { entries: 64, history: 2, outcomes: 0 },
+        TaggedTable { entries: 64, history: 8, outcomes: 0 },
+    ];
 
     /// A jump that goes to three targets in turn. The last target is always wrong, the path is not.
     #[test]

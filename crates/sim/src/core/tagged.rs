@@ -22,6 +22,8 @@ pub struct TaggedTable {
     pub entries: u32,
     /// The number of taken branches that it looks at.
     pub history: u32,
+    /// The number of outcomes of conditional branches that it looks at.
+    pub outcomes: u32,
 }
 
 /// The bits of a tag that do not number the table.
@@ -33,6 +35,9 @@ const NO_TAG: u16 = u16::MAX;
 /// The bits of a folded path. An even number would know half as much: taken branches turn the path
 /// by two bits, so that it would repeat itself after half of its bits.
 const PATH_BITS: u32 = 31;
+
+/// The bits of folded outcomes: odd for the same reason, and no divisor of those of the path.
+const OUTCOME_BITS: u32 = 29;
 
 /// An entry of a table.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +53,8 @@ pub(crate) struct Tagged<P> {
 #[derive(Clone, Debug)]
 pub(crate) struct TaggedTables<P> {
     paths: Vec<Folded>,
+    /// The same for outcomes; empty if no table looks at them.
+    outcomes: Vec<Folded>,
     /// The entries of all tables. Those of a set lie side by side.
     entries: Vec<Tagged<P>>,
     /// By table: its first entry.
@@ -89,8 +96,11 @@ impl<P: Copy> TaggedTables<P> {
         let size = tables.first().map_or(1, |table| table.entries as usize);
         let ways = WAYS.min(size);
         let all = if shared { size } else { size * tables.len() };
+        let looks = tables.iter().any(|table| table.outcomes > 0);
+        let outcomes = tables.iter().filter(|_| looks);
         TaggedTables {
             paths: tables.iter().map(|table| Folded::new(table.history, PATH_BITS)).collect(),
+            outcomes: outcomes.map(|table| Folded::new(table.outcomes, OUTCOME_BITS)).collect(),
             entries: vec![Tagged { prediction, useful: 0, tag: NO_TAG }; all],
             first: std::array::from_fn(|table| if shared { 0 } else { table * size }),
             last_set: (size / ways) as u32 - 1,
@@ -108,12 +118,21 @@ impl<P: Copy> TaggedTables<P> {
         }
     }
 
+    /// A conditional branch left `footprint` in `outcomes`. Call before [`PathHistory::push`].
+    #[inline]
+    pub(super) fn push_outcome(&mut self, outcomes: &PathHistory, footprint: u32) {
+        for folded in self.outcomes.iter_mut().filter(|folded| folded.length() > 0) {
+            folded.push(outcomes.leaving(folded.length()), footprint);
+        }
+    }
+
     /// Looks for the branch at `at`.
     #[inline]
     pub(super) fn find(&self, at: CodeAddr) -> Found {
         let mut found = Found { sets: [(0, 0); TABLES], longest: None, shorter: None };
         for (table, path) in self.paths.iter().enumerate() {
-            let mixed = mixed(at, path.value());
+            let outcomes = self.outcomes.get(table).map_or(0, Folded::value);
+            let mixed = mixed(at, path.value(), outcomes);
             let set = (mixed >> 40) as u32 & self.last_set;
             let first = self.first[table] + set as usize * self.ways;
             // Tables that share entries know theirs by the tag.
@@ -169,11 +188,12 @@ impl<P: Copy> TaggedTables<P> {
     }
 }
 
-/// A number that depends on an address and a path, each bit on all of theirs.
+/// A number that depends on an address, a path and outcomes, each bit on all of theirs.
 #[inline]
-fn mixed(at: CodeAddr, path: u32) -> u64 {
+fn mixed(at: CodeAddr, path: u32, outcomes: u32) -> u64 {
     // User code is known by its address, too, so all its bits count.
-    let key = at.0.rotate_left(PATH_BITS) ^ u64::from(path);
+    let outcomes = u64::from(outcomes).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let key = at.0.rotate_left(PATH_BITS) ^ u64::from(path) ^ outcomes;
     let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
@@ -190,7 +210,7 @@ mod tests {
 
     impl Tables {
         fn new(entries: u32, shared: bool) -> Tables {
-            let tables = [2, 8].map(|history| TaggedTable { entries, history });
+            let tables = [2, 8].map(|history| TaggedTable { entries, history, outcomes: 0 });
             let tables = TaggedTables::new(&tables, shared, 0);
             Tables { tables, history: PathHistory::new() }
         }
@@ -257,8 +277,11 @@ mod tests {
     /// A loop with a branch in it: two footprints in some order.
     #[test]
     fn paths_of_two_branches_are_told_apart() {
-        let mut tables =
-            TaggedTables::new(&[TaggedTable { entries: 1 << 12, history: 24 }], false, ());
+        let mut tables = TaggedTables::new(
+            &[TaggedTable { entries: 1 << 12, history: 24, outcomes: 0 }],
+            false,
+            (),
+        );
         let (mut history, mut seen) = (PathHistory::new(), std::collections::BTreeSet::new());
         let mut state = 1_u64;
         for _ in 0..60_000 {

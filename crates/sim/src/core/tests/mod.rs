@@ -294,7 +294,7 @@ fn contradicting_numbers_name_their_rule() {
         (
             |core| {
                 let tables = [(64, 4), (32, 9)];
-                let table = |(entries, history)| TaggedTable { entries, history };
+                let table = |(entries, history)| TaggedTable { entries, history, outcomes: 0 };
                 core.prediction.direction.tables = tables.map(table).to_vec();
             },
             "the tables of direction must be of one size, and 32 entries follow 64",
