@@ -331,8 +331,8 @@ mod tests {
     }
 
     /// Of 1000 directions that a random bit says, the mispredicted ones, when `informs` has told
-    /// the bit and `jumps` jumps follow. The predictor looks at eight taken branches, and at as many
-    /// outcomes as `outcomes` says.
+    /// the bit and `jumps` jumps follow. The predictor looks at eight taken branches, and at
+    /// `outcomes` outcomes.
     fn wrong(
         outcomes: u32,
         path_of_sources: bool,
