@@ -83,6 +83,20 @@ impl Targets {
     }
 }
 
+/// The targets that a predictor knows besides a path of sources.
+const RECENT: usize = 4;
+
+/// The low bits of each that count for the targets of indirect branches.
+const OFFSET_BITS: u32 = 9;
+
+/// A number that depends on the bits of `mask` of the last targets, and on their order.
+#[inline]
+fn mixed(recent: &[CodeAddr; RECENT], mask: u64) -> u64 {
+    recent.iter().fold(0, |mixed: u64, target| {
+        (mixed.rotate_left(7) ^ (target.0 & mask)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct BranchUnit {
     /// The levels, each with its cycles.
@@ -91,7 +105,8 @@ pub(crate) struct BranchUnit {
     targets: PathTargets,
     returns: ReturnStack,
     history: PathHistory,
-    path_of_sources: bool,
+    /// The targets of the last branches, the last one first, where the path has only sources.
+    recent: Option<[CodeAddr; RECENT]>,
     /// The outcomes of conditional branches that were taken before; none if no table looks at them.
     outcomes: Option<PathHistory>,
     call_bubble: u32,
@@ -110,7 +125,7 @@ impl BranchUnit {
             targets: PathTargets::new(&description.indirect),
             returns: ReturnStack::new(description.return_stack),
             history: PathHistory::new(),
-            path_of_sources: description.path_of_sources,
+            recent: description.path_of_sources.then_some([CodeAddr(0); RECENT]),
             outcomes: looks.then(PathHistory::new),
             call_bubble: description.call_bubble,
             indirect_bubble: description.indirect_bubble,
@@ -204,9 +219,15 @@ impl BranchUnit {
         if branch.kind == BranchKind::Conditional && held.is_some() {
             self.outcome(true);
         }
-        let footprint = match self.path_of_sources {
-            true => PathHistory::source(branch.end),
-            false => PathHistory::footprint(branch.at, target),
+        let footprint = match &mut self.recent {
+            None => PathHistory::footprint(branch.at, target),
+            Some(recent) => {
+                recent.rotate_right(1);
+                recent[0] = target;
+                self.direction.came_by(mixed(recent, u64::MAX));
+                self.targets.came_by(mixed(recent, (1 << OFFSET_BITS) - 1));
+                PathHistory::source(branch.end)
+            }
         };
         self.direction.push(&self.history, footprint);
         self.targets.push(&self.history, footprint);
@@ -374,6 +395,17 @@ mod tests {
             assert!(wrong(0, false, 2, jump(apart)) < 50, "{apart}");
         }
         assert!(wrong(0, true, 8, jump(4)) > 400, "a path of eight branches saw the ninth");
+    }
+
+    #[test]
+    fn a_path_of_sources_comes_with_the_last_four_targets() {
+        let target = |unit: &mut BranchUnit, bit| {
+            let target = 0x500 + if bit { 64 } else { 0 };
+            unit.branch(&branch(BranchKind::IndirectJump, 0x400, target, true));
+            unit.branch(&branch(BranchKind::Jump, target, 0x1000, true));
+        };
+        assert!(wrong(0, true, 2, target) < 50);
+        assert!(wrong(0, true, 3, target) > 400);
     }
 
     #[test]

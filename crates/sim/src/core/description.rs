@@ -181,7 +181,8 @@ pub struct PredictionDescription {
     /// The same behind an indirect branch, in addition to `call_bubble`.
     pub indirect_bubble: u32,
     /// Whether a taken branch leaves only two bits in the path: bits 2 and 3 of the address of its
-    /// last byte. Otherwise it leaves a hash of where it is and where it goes.
+    /// last byte; the targets of the last four branches are known besides. Otherwise it leaves a
+    /// hash of where it is and where it goes.
     pub path_of_sources: bool,
     /// Whether only their execution finds taken conditional branches that no target buffer had.
     /// Otherwise the decoder does.

@@ -58,6 +58,12 @@ impl PathDirection {
         predicted
     }
 
+    /// Control came by the targets that `recent` stands for.
+    #[inline]
+    pub(super) fn came_by(&mut self, recent: u64) {
+        self.tables.came_by(recent);
+    }
+
     /// A conditional branch left `footprint` in `outcomes`. Call before [`PathHistory::push`].
     #[inline]
     pub(super) fn push_outcome(&mut self, outcomes: &PathHistory, footprint: u32) {

@@ -55,6 +55,8 @@ pub(crate) struct TaggedTables<P> {
     paths: Vec<Folded>,
     /// The same for outcomes; empty if no table looks at them.
     outcomes: Vec<Folded>,
+    /// Stands for the targets of the last branches.
+    recent: u64,
     /// The entries of all tables. Those of a set lie side by side.
     entries: Vec<Tagged<P>>,
     /// By table: its first entry.
@@ -101,6 +103,7 @@ impl<P: Copy> TaggedTables<P> {
         TaggedTables {
             paths: tables.iter().map(|table| Folded::new(table.history, PATH_BITS)).collect(),
             outcomes: outcomes.map(|table| Folded::new(table.outcomes, OUTCOME_BITS)).collect(),
+            recent: 0,
             entries: vec![Tagged { prediction, useful: 0, tag: NO_TAG }; all],
             first: std::array::from_fn(|table| if shared { 0 } else { table * size }),
             last_set: (size / ways) as u32 - 1,
@@ -118,6 +121,12 @@ impl<P: Copy> TaggedTables<P> {
         }
     }
 
+    /// Control came by the targets that `recent` stands for: all tables tell them apart.
+    #[inline]
+    pub(super) fn came_by(&mut self, recent: u64) {
+        self.recent = recent;
+    }
+
     /// A conditional branch left `footprint` in `outcomes`. Call before [`PathHistory::push`].
     #[inline]
     pub(super) fn push_outcome(&mut self, outcomes: &PathHistory, footprint: u32) {
@@ -129,6 +138,7 @@ impl<P: Copy> TaggedTables<P> {
     /// Looks for the branch at `at`.
     #[inline]
     pub(super) fn find(&self, at: CodeAddr) -> Found {
+        let at = CodeAddr(at.0 ^ self.recent);
         let mut found = Found { sets: [(0, 0); TABLES], longest: None, shorter: None };
         for (table, path) in self.paths.iter().enumerate() {
             let outcomes = self.outcomes.get(table).map_or(0, Folded::value);
