@@ -165,8 +165,8 @@ impl BranchUnit {
     fn outcome(&mut self, taken: bool) {
         let Some(outcomes) = &mut self.outcomes else { return };
         let footprint = 1 + u32::from(taken);
-        self.direction.push_outcome(outcomes, footprint);
-        self.targets.push_outcome(outcomes, footprint);
+        self.direction.seen().push_outcome(outcomes, footprint);
+        self.targets.seen().push_outcome(outcomes, footprint);
         outcomes.push(footprint);
     }
 
@@ -224,13 +224,13 @@ impl BranchUnit {
             Some(recent) => {
                 recent.rotate_right(1);
                 recent[0] = target;
-                self.direction.came_by(mixed(recent, u64::MAX));
-                self.targets.came_by(mixed(recent, (1 << OFFSET_BITS) - 1));
+                self.direction.seen().came_by(mixed(recent, u64::MAX));
+                self.targets.seen().came_by(mixed(recent, (1 << OFFSET_BITS) - 1));
                 PathHistory::source(branch.end)
             }
         };
-        self.direction.push(&self.history, footprint);
-        self.targets.push(&self.history, footprint);
+        self.direction.seen().push(&self.history, footprint);
+        self.targets.seen().push(&self.history, footprint);
         self.history.push(footprint);
         outcome
     }

@@ -9,8 +9,7 @@
 //! Input: conditional branches with their outcomes, in order. Output: each prediction.
 
 use super::description::DirectionDescription;
-use super::history::PathHistory;
-use super::tagged::{Found, Hit, TaggedTables};
+use super::tagged::{Found, Hit, Seen, TaggedTables};
 use crate::branches::CodeAddr;
 
 /// A counter from -4 to 3; taken when it is not negative.
@@ -58,22 +57,9 @@ impl PathDirection {
         predicted
     }
 
-    /// Control came by the targets that `recent` stands for.
-    #[inline]
-    pub(super) fn came_by(&mut self, recent: u64) {
-        self.tables.came_by(recent);
-    }
-
-    /// A conditional branch left `footprint` in `outcomes`. Call before [`PathHistory::push`].
-    #[inline]
-    pub(super) fn push_outcome(&mut self, outcomes: &PathHistory, footprint: u32) {
-        self.tables.push_outcome(outcomes, footprint);
-    }
-
-    /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
-    #[inline]
-    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
-        self.tables.push(history, footprint);
+    /// What its tables see of the branches before.
+    pub(super) fn seen(&mut self) -> &mut Seen {
+        &mut self.tables.seen
     }
 
     #[inline]
@@ -112,6 +98,7 @@ impl PathDirection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::history::PathHistory;
     use crate::core::tagged::TaggedTable;
 
     struct Judge {
@@ -135,7 +122,7 @@ mod tests {
             let right = self.predictor.predicts(CodeAddr(at), taken) == taken;
             if taken {
                 let footprint = PathHistory::footprint(CodeAddr(at), CodeAddr(at + 64));
-                self.predictor.push(&self.history, footprint);
+                self.predictor.seen().push(&self.history, footprint);
                 self.history.push(footprint);
             }
             right

@@ -5,8 +5,7 @@
 //!
 //! Input: indirect branches with their targets, in order. Output: each prediction.
 
-use super::history::PathHistory;
-use super::tagged::{TaggedTable, TaggedTables};
+use super::tagged::{Seen, TaggedTable, TaggedTables};
 use crate::branches::CodeAddr;
 
 #[derive(Clone, Copy, Debug)]
@@ -52,28 +51,16 @@ impl PathTargets {
         predicted
     }
 
-    /// Control came by the targets that `recent` stands for.
-    #[inline]
-    pub(super) fn came_by(&mut self, recent: u64) {
-        self.tables.came_by(recent);
-    }
-
-    /// A conditional branch left `footprint` in `outcomes`. Call before [`PathHistory::push`].
-    #[inline]
-    pub(super) fn push_outcome(&mut self, outcomes: &PathHistory, footprint: u32) {
-        self.tables.push_outcome(outcomes, footprint);
-    }
-
-    /// A branch was taken, which left `footprint`. Call before [`PathHistory::push`].
-    #[inline]
-    pub(super) fn push(&mut self, history: &PathHistory, footprint: u32) {
-        self.tables.push(history, footprint);
+    /// What its tables see of the branches before.
+    pub(super) fn seen(&mut self) -> &mut Seen {
+        &mut self.tables.seen
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::history::PathHistory;
 
     const TABLES: [TaggedTable; 2] = [
         TaggedTable { entries: 64, history: 2, outcomes: 0 },
@@ -93,7 +80,7 @@ mod tests {
                 wrong[round / 30] += u32::from(!right);
                 last = target;
                 let footprint = PathHistory::footprint(CodeAddr(0x40), target);
-                predictor.push(&history, footprint);
+                predictor.seen().push(&history, footprint);
                 history.push(footprint);
             }
             wrong

@@ -49,14 +49,20 @@ pub(crate) struct Tagged<P> {
     tag: u16,
 }
 
-/// The tables of a predictor.
+/// What the tables of a predictor see of the branches before.
 #[derive(Clone, Debug)]
-pub(crate) struct TaggedTables<P> {
+pub(crate) struct Seen {
     paths: Vec<Folded>,
     /// The same for outcomes; empty if no table looks at them.
     outcomes: Vec<Folded>,
     /// Stands for the targets of the last branches.
     recent: u64,
+}
+
+/// The tables of a predictor.
+#[derive(Clone, Debug)]
+pub(crate) struct TaggedTables<P> {
+    pub seen: Seen,
     /// The entries of all tables. Those of a set lie side by side.
     entries: Vec<Tagged<P>>,
     /// By table: its first entry.
@@ -91,25 +97,14 @@ pub(crate) struct Found {
     pub shorter: Option<Hit>,
 }
 
-impl<P: Copy> TaggedTables<P> {
-    /// At most [`TABLES`] tables, all of one size. `shared`: all together have the entries of one.
-    pub(super) fn new(tables: &[TaggedTable], shared: bool, prediction: P) -> TaggedTables<P> {
-        let tables = &tables[..tables.len().min(TABLES)];
-        let size = tables.first().map_or(1, |table| table.entries as usize);
-        let ways = WAYS.min(size);
-        let all = if shared { size } else { size * tables.len() };
+impl Seen {
+    fn new(tables: &[TaggedTable]) -> Seen {
         let looks = tables.iter().any(|table| table.outcomes > 0);
         let outcomes = tables.iter().filter(|_| looks);
-        TaggedTables {
+        Seen {
             paths: tables.iter().map(|table| Folded::new(table.history, PATH_BITS)).collect(),
             outcomes: outcomes.map(|table| Folded::new(table.outcomes, OUTCOME_BITS)).collect(),
             recent: 0,
-            entries: vec![Tagged { prediction, useful: 0, tag: NO_TAG }; all],
-            first: std::array::from_fn(|table| if shared { 0 } else { table * size }),
-            last_set: (size / ways) as u32 - 1,
-            ways,
-            turn: 0,
-            asked: 0,
         }
     }
 
@@ -135,14 +130,44 @@ impl<P: Copy> TaggedTables<P> {
         }
     }
 
+    /// A number that depends on the branch at `at` and on all that `table` sees, each bit on all.
+    #[inline]
+    fn mixed(&self, table: usize, at: CodeAddr) -> u64 {
+        let outcomes = u64::from(self.outcomes.get(table).map_or(0, Folded::value));
+        let path = u64::from(self.paths[table].value());
+        // User code is known by its address, too, so all its bits count.
+        let key = (at.0 ^ self.recent).rotate_left(PATH_BITS)
+            ^ path
+            ^ outcomes.wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    }
+}
+
+impl<P: Copy> TaggedTables<P> {
+    /// At most [`TABLES`] tables, all of one size. `shared`: all together have the entries of one.
+    pub(super) fn new(tables: &[TaggedTable], shared: bool, prediction: P) -> TaggedTables<P> {
+        let tables = &tables[..tables.len().min(TABLES)];
+        let size = tables.first().map_or(1, |table| table.entries as usize);
+        let ways = WAYS.min(size);
+        let all = if shared { size } else { size * tables.len() };
+        TaggedTables {
+            seen: Seen::new(tables),
+            entries: vec![Tagged { prediction, useful: 0, tag: NO_TAG }; all],
+            first: std::array::from_fn(|table| if shared { 0 } else { table * size }),
+            last_set: (size / ways) as u32 - 1,
+            ways,
+            turn: 0,
+            asked: 0,
+        }
+    }
+
     /// Looks for the branch at `at`.
     #[inline]
     pub(super) fn find(&self, at: CodeAddr) -> Found {
-        let at = CodeAddr(at.0 ^ self.recent);
         let mut found = Found { sets: [(0, 0); TABLES], longest: None, shorter: None };
-        for (table, path) in self.paths.iter().enumerate() {
-            let outcomes = self.outcomes.get(table).map_or(0, Folded::value);
-            let mixed = mixed(at, path.value(), outcomes);
+        for table in 0..self.seen.paths.len() {
+            let mixed = self.seen.mixed(table, at);
             let set = (mixed >> 40) as u32 & self.last_set;
             let first = self.first[table] + set as usize * self.ways;
             // Tables that share entries know theirs by the tag.
@@ -175,7 +200,7 @@ impl<P: Copy> TaggedTables<P> {
     /// leaves.
     pub(super) fn allocate(&mut self, found: &Found, prediction: P) {
         let from = found.longest.map_or(0, |hit| hit.table);
-        let longer = &found.sets[from..self.paths.len()];
+        let longer = &found.sets[from..self.seen.paths.len()];
         self.turn = (self.turn + 1) % self.ways;
         self.asked += 1;
         if self.asked > self.entries.len() {
@@ -198,16 +223,6 @@ impl<P: Copy> TaggedTables<P> {
     }
 }
 
-/// A number that depends on an address, a path and outcomes, each bit on all of theirs.
-#[inline]
-fn mixed(at: CodeAddr, path: u32, outcomes: u32) -> u64 {
-    // User code is known by its address, too, so all its bits count.
-    let outcomes = u64::from(outcomes).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let key = at.0.rotate_left(PATH_BITS) ^ u64::from(path) ^ outcomes;
-    let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,7 +241,7 @@ mod tests {
         }
 
         fn taken(&mut self, footprint: u32) {
-            self.tables.push(&self.history, footprint);
+            self.tables.seen.push(&self.history, footprint);
             self.history.push(footprint);
         }
 
@@ -297,7 +312,7 @@ mod tests {
         for _ in 0..60_000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let footprint = if state >> 63 != 0 { 0x9a3c } else { 0x51f7 };
-            tables.push(&history, footprint);
+            tables.seen.push(&history, footprint);
             history.push(footprint);
             seen.insert(tables.find(CodeAddr(0x40)).sets[0]);
         }
