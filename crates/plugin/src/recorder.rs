@@ -13,6 +13,9 @@ use trace::{
 /// The number of words in a batch, without the few words of its last translation: 256 kB. The
 /// nearer caches hold a batch on its way from the thread that fills it to the one that empties it.
 pub(crate) const BATCH: usize = 1 << 16;
+/// The number of accesses in a batch, without those of its last translation. Repeated string
+/// instructions make many of one. A chunk of the recording has room for all, each of ten bytes.
+const ACCESSES: usize = 1 << 20;
 /// The space behind `BATCH` for the words of the last translation: its being left, its markers and
 /// a task switch.
 const SLACK: usize = 1024;
@@ -168,6 +171,9 @@ impl<S: BatchSink> Recorder<S> {
     /// The same as `executed` when data accesses are recorded.
     #[inline]
     pub(crate) fn executed_with_data(&mut self, id: TranslationId) {
+        if self.accesses.addresses.len() >= ACCESSES {
+            self.flush();
+        }
         self.executed(id);
         self.accesses.starts.push(self.accesses.addresses.len() as u32);
     }
@@ -535,6 +541,21 @@ mod tests {
             events(&batches[0].words).last(),
             Some(StreamEvent::Left { translation: id, instructions: 1 })
         );
+    }
+
+    #[test]
+    fn a_batch_with_many_accesses_is_cut() {
+        let mut recorder = recorder();
+        let id = recorder.define(A, &[3], &[0xf3, 0x48, 0xab], true, [None; 2]);
+        let store = AccessSite::new(0, true, 3);
+        for accesses in [ACCESSES - 1, 1, 2, 3] {
+            recorder.executed_with_data(id);
+            (0..accesses).for_each(|_| recorder.access(store, 0x1000));
+        }
+        let (batches, _) = finish(recorder);
+        let accesses: Vec<_> = batches.iter().map(|it| it.accesses.addresses.len()).collect();
+        assert_eq!(accesses, [ACCESSES, 5]);
+        assert_eq!(batches[1].accesses.starts, [0, 2]);
     }
 
     #[test]

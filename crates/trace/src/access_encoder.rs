@@ -138,6 +138,11 @@ impl AccessEncoder {
         Ok(true)
     }
 
+    /// The accesses taken since the last payload.
+    pub(crate) fn count(&self) -> usize {
+        self.accesses as usize
+    }
+
     /// The size of the next payload in bytes, without the sizes of its parts.
     pub(crate) fn size(&self) -> usize {
         self.irregular.bytes.len()

@@ -3,7 +3,7 @@
 //! Input: records. Output: bytes to a `Write`. Records that break a rule give an error and are not
 //! written.
 
-use crate::access::ObservedAccesses;
+use crate::access::{Accesses, ObservedAccesses};
 use crate::access_encoder::AccessEncoder;
 use crate::error::{Violation, WriteError};
 use crate::frame::{
@@ -169,11 +169,14 @@ impl<W: Write> RecordingWriter<W> {
         words: &[u32],
         observed: &ObservedAccesses,
     ) -> Result<(), WriteError> {
-        if self.data.is_none() {
+        let Some(data) = &self.data else {
             return Err(Violation::Accesses {
                 what: "data accesses come, but the recording was begun without",
             }
             .into());
+        };
+        if data.accesses.count() + observed.addresses.len() > Accesses::MAX {
+            self.cut_stream()?;
         }
         self.take_words(words)?;
         let Some(data) = &mut self.data else { return Ok(()) };

@@ -353,3 +353,28 @@ fn a_long_stream_is_cut_into_chunks_and_read_back() {
         all.iter().flat_map(|(_, accesses)| accesses.addresses.iter().copied()).collect();
     assert!(addresses == expected);
 }
+
+#[test]
+fn a_stream_with_too_many_accesses_is_cut() {
+    let mut writer = RecordingWriter::with_data(Vec::new(), &sample::header()).unwrap();
+    writer.translations(&[sample::translation(0, 0xffff_ffff_8100_0000, &[3])]).unwrap();
+    // Repeated string instructions make many accesses of one execution, and few bytes of all.
+    let (executions, each) = (150, 1 << 17);
+    let mut observed = ObservedAccesses::default();
+    observed.starts = (0..executions).map(|execution| execution * each).collect();
+    observed.sites = vec![AccessSite::new(0, true, 3); (executions * each) as usize];
+    observed.addresses = vec![0xff11_0000_0000_0000; (executions * each) as usize];
+    assert!(2 * observed.addresses.len() > Accesses::MAX);
+    for _ in 0..2 {
+        writer.stream_with_data(&vec![0; executions as usize], &observed).unwrap();
+    }
+    let bytes = writer.end().unwrap().0;
+    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
+    let mut lengths = Vec::new();
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        if matches!(chunk, Chunk::Stream(_)) {
+            lengths.push(reader.accesses().unwrap().0.addresses.len());
+        }
+    }
+    assert_eq!(lengths, [observed.addresses.len(); 2]);
+}
