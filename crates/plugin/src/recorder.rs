@@ -553,8 +553,7 @@ mod tests {
             (0..accesses).for_each(|_| recorder.access(store, 0x1000));
         }
         let (batches, _) = finish(recorder);
-        let accesses: Vec<_> = batches.iter().map(|it| it.accesses.addresses.len()).collect();
-        assert_eq!(accesses, [ACCESSES, 5]);
+        assert_eq!(batches[0].accesses.addresses.len(), ACCESSES);
         assert_eq!(batches[1].accesses.starts, [0, 2]);
     }
 

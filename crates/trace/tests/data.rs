@@ -360,10 +360,13 @@ fn a_stream_with_too_many_accesses_is_cut() {
     writer.translations(&[sample::translation(0, 0xffff_ffff_8100_0000, &[3])]).unwrap();
     // Repeated string instructions make many accesses of one execution, and few bytes of all.
     let (executions, each) = (150, 1 << 17);
-    let mut observed = ObservedAccesses::default();
-    observed.starts = (0..executions).map(|execution| execution * each).collect();
-    observed.sites = vec![AccessSite::new(0, true, 3); (executions * each) as usize];
-    observed.addresses = vec![0xff11_0000_0000_0000; (executions * each) as usize];
+    let all = (executions * each) as usize;
+    let observed = ObservedAccesses {
+        starts: (0..executions).map(|execution| execution * each).collect(),
+        sites: vec![AccessSite::new(0, true, 3); all],
+        addresses: vec![0xff11_0000_0000_0000; all],
+        ..ObservedAccesses::default()
+    };
     assert!(2 * observed.addresses.len() > Accesses::MAX);
     for _ in 0..2 {
         writer.stream_with_data(&vec![0; executions as usize], &observed).unwrap();
