@@ -39,6 +39,13 @@ fn code(size: u64) -> Point {
     Point { body, ..on_curve("code", size, size * 16, 30_000) }
 }
 
+/// `size` blocks of five instructions, each of which jumps to the next, four in a line.
+fn starts(size: u64) -> Point {
+    let moves = ["r8", "r9", "r10", "r11"].map(|to| format!("mov %rdi, %{to}\n")).concat();
+    let body = repeated(size, &format!("{moves}jmp 2f\n.balign 16\n2:"));
+    Point { body, ..on_curve("starts", size, size, 150_000) }
+}
+
 /// `size` taken jumps, 16 bytes apart.
 fn btb(size: u64) -> Point {
     let body = repeated(size, "jmp 2f\n.balign 16\n2:");
@@ -423,6 +430,7 @@ const BTB: [u64; 18] = [
     256, 512, 768, 1024, 1280, 1408, 1536, 1664, 1792, 2048, 2560, 3072, 4096, 5120, 6144, 7168,
     8192, 10240,
 ];
+const STARTS: [u64; 8] = [512, 640, 768, 800, 832, 896, 1024, 1280];
 const L1I_SIZES: [u64; 15] =
     [128, 256, 384, 448, 480, 512, 544, 576, 640, 768, 832, 896, 960, 1024, 1280];
 const RETURNS: [u64; 14] = [4, 8, 12, 16, 20, 24, 28, 30, 32, 34, 36, 40, 48, 64];
@@ -452,6 +460,7 @@ pub(super) fn all() -> Vec<Point> {
     points.extend([2, 4, 6, 8, 16].map(mixed));
     points.extend([(5, 11), (11, 5), (12, 5), (17, 3), (23, 2), (29, 2)].map(no_ops_in_line));
     points.extend(CODE.map(code));
+    points.extend(STARTS.map(starts));
     points.extend(BTB.map(btb));
     points.extend(BTB_RANDOM_SIZES.map(|size| jumps(BTB_RANDOM, size)));
     points.extend([1024, 2048, 3072, 4096].map(|size| jumps(BTB_PAIR, size)));
@@ -482,6 +491,7 @@ pub(super) fn operation(point: &Point) -> &'static str {
         "string-stores" | "string-moves" => "repeated instruction",
         "forward" | "predicted" => "store, load and addition",
         "code" | "windows" => "line of 64 bytes",
+        "starts" => "block of five instructions",
         "btb" | "btb-random" | "l1i" | "itlb" => "taken jump",
         "btb-pair" => "pair of taken jumps",
         "btb-conditional" => "taken branch",

@@ -43,7 +43,13 @@ fn uop_cache(machine: &MachineModel) -> Option<f64> {
     Some(entries / f64::from(in_line) * 64.0 / 1024.0)
 }
 
-pub(super) const STEPS: [Step; 17] = [
+/// Each place where control arrives has an entry of its own.
+fn entries_by_start(machine: &MachineModel) -> Option<f64> {
+    let cache = machine.core.as_ref()?.front_end.uop_cache.filter(|cache| cache.by_start)?;
+    Some(f64::from(cache.geometry.sets()) * f64::from(cache.geometry.ways()))
+}
+
+pub(super) const STEPS: [Step; 18] = [
     Step {
         structure: "uop cache, 16 instructions a line",
         curve: "code",
@@ -51,6 +57,14 @@ pub(super) const STEPS: [Step; 17] = [
         from: 4,
         to: 64,
         described: uop_cache,
+    },
+    Step {
+        structure: "uop cache, four blocks of five in a line",
+        curve: "starts",
+        unit: "blocks",
+        from: 512,
+        to: 1280,
+        described: entries_by_start,
     },
     Step {
         structure: "L1I",

@@ -390,8 +390,8 @@ fn a_multiprocessor_that_contradicts_itself_names_the_rule() {
     let message = |text: String| format!("{:#}", parse(&text, "m.toml").unwrap_err());
     let out_of_order = message(format!("{}\n{coherence}", text_of("zen4")));
     assert!(out_of_order.contains("an out-of-order core has no coherence"), "{out_of_order}");
-    let by_start = "by_start = { value = true";
-    let random = text_of("zen4").replacen(by_start, "by_start = { value = false", 1);
+    let by_start = "\nby_start = { value = true";
+    let random = text_of("zen4").replacen(by_start, "\nby_start = { value = false", 1);
     let random = message(random);
     assert!(random.contains("random or returns_with_calls = true needs by_start"), "{random}");
     let without_l2 = message(format!("{}\n{coherence}", text_of("torrellas-8k")));

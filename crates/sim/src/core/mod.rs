@@ -293,6 +293,11 @@ impl Core {
             }
         };
         counters.branches.count(&open.branch, failure);
+        // A block that was moved can go on behind the branch.
+        let Branch { taken, target, end, .. } = open.branch;
+        if let Some(next) = if taken { target } else { Some(end) } {
+            self.front.arrives(next);
+        }
     }
 }
 
