@@ -28,7 +28,7 @@ use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
 use agreement::Agreement;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use execution::machine;
 use kernels::{MeasuredKernel, ORIGINAL};
 use serde::{Deserialize, Serialize};
@@ -317,8 +317,20 @@ fn model_speeds(
     machine: &MachineModel,
     directory: &Path,
 ) -> Result<ModelSpeeds> {
-    let cycles = |kernel| anyhow::Ok(simulated::cycles(kernel, machine, directory)?.map(Some));
-    let round: Round = kernels.iter().map(cycles).collect::<Result<_>>()?;
+    // A kernel is simulated while the next one is recorded.
+    let round: Round = std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        for kernel in kernels {
+            let recording = simulated::recording(kernel, directory)?;
+            running.push(scope.spawn(move || simulated::cycles(&recording, machine)));
+        }
+        let cycles = running.into_iter().zip(kernels).map(|(running, kernel)| {
+            let cycles =
+                running.join().map_err(|_| anyhow!("simulating {} failed", kernel.name))?;
+            Ok(cycles.with_context(|| kernel.name.to_owned())?.map(Some))
+        });
+        cycles.collect::<Result<_>>()
+    })?;
     let names = kernels.iter().skip(1).map(|kernel| kernel.name);
     let speeds = speeds(kernels, &[round]).into_iter().map(|(_, speeds)| speeds);
     Ok(names.zip(speeds).collect())

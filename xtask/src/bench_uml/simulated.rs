@@ -1,4 +1,5 @@
-//! What the model of a processor says of the kernels: the cycles of a slice of each load.
+//! What the model of a processor says of the kernels: the cycles of a slice of each load, the
+//! median of several.
 //!
 //! Each kernel runs as a program in a guest of the demo kernel and is recorded there, with its data
 //! accesses. Input: kernels. Output: cycles in user mode, by load. Recordings stay in the
@@ -11,16 +12,17 @@ use crate::judge_processor::recorded::Recorder;
 use crate::kernel::{self, Compiler};
 use crate::uml;
 use anyhow::{Context, Result, ensure};
+use host::recording::Recording;
 use sim::MachineModel;
 use std::fs;
 use std::path::Path;
+use suite::statistics::median;
 
-/// The cycles of each load's slice under a kernel.
-pub(super) fn cycles(
-    kernel: &MeasuredKernel,
-    machine: &MachineModel,
-    directory: &Path,
-) -> Result<[f64; LOADS.len()]> {
+/// The slices of a load that count (`load.c`). Some do more than others: the kernel's clock ticks.
+const TIMED: usize = 3;
+
+/// Records slices of each load under a kernel, unless that was done before.
+pub(super) fn recording(kernel: &MeasuredKernel, directory: &Path) -> Result<Recording> {
     let tree = kernel::tree(Compiler::Gcc)?;
     let recorder = Recorder { tree: &tree, directory };
     // As it is: `strip` breaks the segments of BOLT's kernel.
@@ -35,11 +37,18 @@ pub(super) fn cycles(
         let path = format!("/guest/root/{directory}/empty");
         (path, 0o644, Vec::new())
     }));
-    let recording = recorder.recording(&format!("uml-{hash}"), &workload(), files)?;
-    let found = model::simulated(&recording, machine)?;
-    ensure!(found.len() == LOADS.len(), "the recording of {} has other loads", kernel.name);
+    recorder.recording(&format!("uml-{hash}-{TIMED}"), &workload(), files)
+}
+
+/// The cycles of each load's slice in a recording.
+pub(super) fn cycles(recording: &Recording, machine: &MachineModel) -> Result<[f64; LOADS.len()]> {
+    let found = model::simulated(recording, machine)?;
+    let slices = LOADS.len() * TIMED;
+    ensure!(found.len() == slices, "the recording has {} slices, not {slices}", found.len());
     let mut cycles = [0.0; LOADS.len()];
-    cycles.iter_mut().zip(&found).for_each(|(cycles, found)| *cycles = found.cycles);
+    for (cycles, slices) in cycles.iter_mut().zip(found.chunks(TIMED)) {
+        *cycles = median(&mut slices.iter().map(|slice| slice.cycles).collect::<Vec<_>>());
+    }
     Ok(cycles)
 }
 
