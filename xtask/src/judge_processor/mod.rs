@@ -29,7 +29,7 @@ mod window;
 use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use execution::machine;
 use host::recording::Recording;
 use measured::{Earlier, Measured};
@@ -174,7 +174,11 @@ pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
         }
         None => {
             let roots = judge.roots()?;
-            judge.measure(&roots, Duration::from_secs_f64(60.0 * options.minutes))?;
+            let budget = Duration::from_secs_f64(60.0 * options.minutes);
+            // The thread that measures stays on one CPU.
+            let measured =
+                std::thread::scope(|scope| scope.spawn(|| judge.measure(&roots, budget)).join());
+            measured.map_err(|_| anyhow!("measuring failed"))??;
             let measured = Measured::here(&judge.points, &judge.native.results);
             let said = judge.said(&here, &measured);
             (measured, said)
@@ -243,19 +247,27 @@ fn simulate_programs(
     let has = |model: &Model, group: &Group| {
         group.programs.iter().all(|program| model.programs.contains_key(program.name))
     };
-    for group in groups {
-        if has(&model.results, group) {
-            continue;
-        }
-        let tree = kernel::tree(Compiler::Gcc)?;
-        let recorder = Recorder { tree: &tree, directory };
-        let found = model::simulated(&recorder.group(group)?, machine)?;
-        ensure!(found.len() == group.programs.len(), "{}: other programs", group.name);
-        let names = group.programs.iter().map(|program| program.name.to_owned());
-        model.results.programs.extend(names.zip(found));
-        model.save()?;
+    let lacking: Vec<&Group> = groups.iter().filter(|group| !has(&model.results, group)).collect();
+    if lacking.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let tree = kernel::tree(Compiler::Gcc)?;
+    let recorder = Recorder { tree: &tree, directory };
+    let recordings: Vec<Recording> =
+        lacking.iter().map(|group| recorder.group(group)).collect::<Result<_>>()?;
+    std::thread::scope(|scope| {
+        let simulated = |recording| scope.spawn(move || model::simulated(recording, machine));
+        let running: Vec<_> = recordings.iter().map(simulated).collect();
+        for (group, running) in lacking.iter().zip(running) {
+            let found =
+                running.join().map_err(|_| anyhow!("simulating {} failed", group.name))??;
+            ensure!(found.len() == group.programs.len(), "{}: other programs", group.name);
+            let names = group.programs.iter().map(|program| program.name.to_owned());
+            model.results.programs.extend(names.zip(found));
+            model.save()?;
+        }
+        Ok(())
+    })
 }
 
 /// Where perf's data lie until they are read.
@@ -319,7 +331,7 @@ impl Judge {
         }
         let tree = kernel::tree(Compiler::Gcc)?;
         let recorder = Recorder { tree: &tree, directory: &self.directory };
-        let root = |group| recorder.root(&self.program.path, group, &recorder.group(group)?);
+        let root = |group| recorder.root(group, &recorder.group(group)?);
         self.groups.iter().map(root).collect()
     }
 
@@ -397,13 +409,15 @@ impl Judge {
             format!("Processor: {} (family {}, model {}).", here.name, here.family, here.model),
             format!(
                 "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±1 %. Rounds \
-                 gave nothing: {} because the frequency changed, {} because the core's other \
-                 thread was busy (fewer than {:.1} no-ops in a cycle).",
+                 gave nothing: {} because the frequency changed or a program was not watched, {} \
+                 because others used the core's other thread (fewer than {:.1} no-ops in a cycle) \
+                 or, near a program, the L3 (more than {:.0} cycles for a load of 4 MB).",
                 native.seconds,
                 figures.len(),
                 native.disturbed,
                 native.crowded,
-                native::ALONE * native.most_no_ops()
+                native::ALONE * native.most_no_ops(),
+                native::QUIET * native.fewest_cycles()
             ),
             format!(
                 "Of the time of the measured CPU the hypervisor took {}, and other programs {}; \

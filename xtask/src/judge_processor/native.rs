@@ -5,7 +5,8 @@
 //!
 //! A processor's core may have a second thread, which in a virtual machine belongs to others. While
 //! it is busy, a program takes up to 1.7 times as long. Nothing says so but the number of
-//! instructions that the core takes in a cycle: no-ops are timed near all that is timed.
+//! instructions that the core takes in a cycle: no-ops are timed near all that is timed. Others
+//! also use the L3 and the memory. So loads are timed before and behind a program.
 
 use crate::judge_processor::point::Point;
 use crate::judge_processor::programs::Program;
@@ -23,6 +24,15 @@ const SLICES: &str = "9";
 const NO_OPS: f64 = 16_000.0;
 /// How often the driver times them before and behind a program.
 const NEAR: f64 = 400.0;
+/// While a program runs, the driver times them each time that these microseconds have passed.
+const WATCHED: f64 = 2000.0;
+/// A program that was watched less often than this share of the times does not count.
+const OFTEN: f64 = 0.75;
+/// The loads that the driver times before and behind a program, from 4 MB.
+const FAR_LOADS: f64 = 65_536.0;
+/// When a load takes more than this number of times the fewest cycles, others use the L3 or the
+/// memory.
+pub(super) const QUIET: f64 = 1.3;
 /// With a smaller share of the most no-ops in a cycle, the core's other thread was busy.
 pub(super) const ALONE: f64 = 0.9;
 
@@ -30,15 +40,18 @@ pub(super) const ALONE: f64 = 0.9;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Timed<T> {
     pub time: T,
-    /// No-ops in a cycle, before or behind it: the fewer of both.
+    /// No-ops in a cycle, the fewest of those before, behind and during it.
     pub no_ops: f64,
+    /// The cycles of a load from the L3, the most of before and behind it; 0 for slices, near which
+    /// no loads are timed.
+    pub far_load: f64,
 }
 
 impl<T> Timed<T> {
-    /// Whether the core's other thread did nothing, near what was timed. `most`: the most no-ops
-    /// that the core takes in a cycle.
-    pub(super) fn alone(&self, most: f64) -> bool {
-        self.no_ops >= ALONE * most
+    /// Whether others did nothing near what was timed. `most`: the most no-ops that the core takes
+    /// in a cycle; `fewest`: the fewest cycles of a load from the L3.
+    pub(super) fn alone(&self, most: f64, fewest: f64) -> bool {
+        self.no_ops >= ALONE * most && self.far_load <= QUIET * fewest
     }
 }
 
@@ -61,7 +74,7 @@ fn slice(line: &str) -> Option<Option<Timed<f64>>> {
     let line = words.next()?;
     let chain: f64 = line.split(' ').nth(2)?.parse().ok()?;
     let no_ops = in_a_cycle(NO_OPS, no_ops[0].max(no_ops[1]), chain);
-    Some(slice_cycles(line)?.map(|time| Timed { time, no_ops }))
+    Some(slice_cycles(line)?.map(|time| Timed { time, no_ops, far_load: 0.0 }))
 }
 
 /// No-ops in a cycle, of the ticks of `no_ops` and of a chain.
@@ -79,7 +92,8 @@ pub(super) struct ProgramRun {
 }
 
 /// Runs a program in the root file system `root`, in its directory `/guest`, with the environment
-/// of the guest; `driver` starts it. `None` if the frequency changed meanwhile.
+/// of the guest; `driver` starts it. `None` if the frequency changed meanwhile, or the driver could
+/// not watch it.
 pub(super) fn program(
     driver: &Path,
     root: &Path,
@@ -96,14 +110,14 @@ pub(super) fn program(
     let run = run(&text, (frequency + later) / 2.0);
     let run = run.with_context(|| format!("{}: {text:?} are no times", program.name))?;
     let steady = (frequency / later - 1.0).abs() <= STEADY;
-    Ok(steady.then_some(run))
+    Ok(run.filter(|_| steady))
 }
 
 /// The chains that a program of chains only executes, and those of a short one.
 const CHAINS: [u32; 2] = [400, 20];
 
 /// How much longer a program takes than the cycles of its instructions, because interrupts stop it:
-/// measured with programs of chains only. `None` if the frequency changed meanwhile.
+/// measured with programs of chains only. `None` as for [`program`].
 pub(super) fn interrupted(driver: &Path) -> Result<Option<Timed<f64>>> {
     let frequency = hertz();
     let mut runs = Vec::new();
@@ -113,7 +127,7 @@ pub(super) fn interrupted(driver: &Path) -> Result<Option<Timed<f64>>> {
         ensure!(ended.status.success(), "chains: {}: {said}", ended.status);
         let text = String::from_utf8_lossy(&ended.stdout);
         let run = run(&text, frequency).with_context(|| format!("{text:?} are no times"))?;
-        runs.push(run);
+        runs.extend(run);
     }
     let [long, short] = runs[..] else { return Ok(None) };
     let cycles = f64::from(CHAINS[0] - CHAINS[1]) * f64::from(CHAIN);
@@ -121,6 +135,7 @@ pub(super) fn interrupted(driver: &Path) -> Result<Option<Timed<f64>>> {
     Ok(steady.then_some(Timed {
         time: (long.time.cycles - short.time.cycles) / cycles,
         no_ops: long.no_ops.min(short.no_ops),
+        far_load: 0.0,
     }))
 }
 
@@ -162,19 +177,29 @@ pub(super) fn in_root(driver: &Path, how: &str, root: &Path, words: &[&str]) -> 
     command
 }
 
-/// A run, from a line of the driver, on a core of this frequency.
-fn run(line: &str, hertz: f64) -> Option<Timed<ProgramRun>> {
+/// A run, from a line of the driver, on a core of this frequency; no run, if it was not watched.
+fn run(line: &str, hertz: f64) -> Option<Option<Timed<ProgramRun>>> {
     let words = line.split_whitespace().map(|word| word.parse().ok());
     let words: Vec<u32> = words.collect::<Option<_>>()?;
-    let [chain_before, before, chain_behind, behind, user, kernel, faults] = words[..] else {
+    let [far_before, ref words @ .., far_behind] = words[..] else { return None };
+    let [chain_before, before, chain_behind, behind, watched, most, user, kernel, faults] = *words
+    else {
         return None;
     };
-    let no_ops = |ticks, chain| in_a_cycle(NEAR * NO_OPS, f64::from(ticks), f64::from(chain));
-    let seconds = f64::from(user + kernel) / 1e6;
-    Some(Timed {
-        time: ProgramRun { cycles: seconds * hertz, faults: u64::from(faults) },
-        no_ops: no_ops(before, chain_before).min(no_ops(behind, chain_behind)),
-    })
+    let microseconds = f64::from(user + kernel);
+    if f64::from(watched + 1) < OFTEN * microseconds / WATCHED {
+        return Some(None);
+    }
+    let no_ops = |near: f64, ticks, chain| in_a_cycle(near * NO_OPS, f64::from(ticks), chain);
+    let chain = [chain_before, chain_behind].map(f64::from);
+    let near = no_ops(NEAR, before, chain[0]).min(no_ops(NEAR, behind, chain[1]));
+    let during = no_ops(1.0, most, (chain[0] + chain[1]) / 2.0);
+    let far_load = |ticks, chain| f64::from(ticks) / FAR_LOADS * f64::from(CHAIN) / chain;
+    Some(Some(Timed {
+        time: ProgramRun { cycles: microseconds / 1e6 * hertz, faults: u64::from(faults) },
+        no_ops: if watched == 0 { near } else { near.min(during) },
+        far_load: far_load(far_before, chain[0]).max(far_load(far_behind, chain[1])),
+    }))
 }
 
 #[cfg(test)]
@@ -188,17 +213,33 @@ mod tests {
         let found = slice("2 1000 42667 42667 0 1333 2667").unwrap().unwrap();
         assert!((found.time - 750.0).abs() < 0.1, "{found:?}");
         assert!((found.no_ops - 4.0).abs() < 0.01, "{found:?}");
-        assert!(!found.alone(8.0) && found.alone(4.0));
+        assert!(!found.alone(8.0, 60.0) && found.alone(4.0, 60.0));
         assert_eq!(slice("2 1000 42667 52667 0 1333 1333"), Some(None));
         assert_eq!(slice("2 1000 42667 42667 0"), None);
     }
 
     #[test]
     fn a_run_says_how_crowded_the_core_was() {
-        let found = run("42667 533333 42667 1066667 3000 1000 50\n", 1e9).unwrap();
-        assert!((found.no_ops - 4.0).abs() < 0.01, "{found:?}");
-        assert!((found.time.cycles - 4e6).abs() < 1.0);
-        assert_eq!(found.time.faults, 50);
+        let found = |line| run(line, 1e9).unwrap();
+        // Crowded behind the program.
+        let behind =
+            found("2621440 42667 533333 42667 1066667 1 1333 3000 1000 50 2621440\n").unwrap();
+        assert!((behind.no_ops - 4.0).abs() < 0.01, "{behind:?}");
+        assert!((behind.time.cycles - 4e6).abs() < 1.0);
+        assert_eq!(behind.time.faults, 50);
+        // Crowded once while it ran.
+        let during =
+            found("2621440 42667 533333 42667 533333 4 2667 9000 1000 50 2621440").unwrap();
+        assert!((during.no_ops - 4.0).abs() < 0.01, "{during:?}");
+        let short = found("2621440 42667 533333 42667 533333 0 0 300 50 50 2621440").unwrap();
+        assert!((short.no_ops - 8.0).abs() < 0.01, "{short:?}");
+        // Five times in 16 milliseconds: three are missing.
+        assert!(found("2621440 42667 533333 42667 533333 5 1333 15000 1000 50 2621440").is_some());
+        assert_eq!(found("2621440 42667 533333 42667 533333 4 1333 15000 1000 50 2621440"), None);
+        // Two ticks for each of three cycles: 40 ticks are 60 cycles, and behind it they are 120.
+        assert!((short.far_load - 60.0).abs() < 0.01, "{short:?}");
+        let busy = found("2621440 42667 533333 42667 533333 0 0 300 50 50 5242880").unwrap();
+        assert!(busy.alone(8.0, 100.0) && !busy.alone(8.0, 60.0), "{busy:?}");
         assert_eq!(run("3000 1000", 1e9), None);
     }
 }

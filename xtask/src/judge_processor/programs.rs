@@ -172,7 +172,9 @@ pub(super) fn workload(group: &Group) -> String {
     for program in group.programs {
         let words: Vec<String> = program.command.iter().map(|word| quoted(word)).collect();
         let input = program.input.unwrap_or("/dev/null");
-        run += &format!("/guest/begin\n{} < {input} > /dev/null\n/guest/end\n", words.join(" "));
+        // Once to warm, as the driver does.
+        let command = format!("{} < {input} > /dev/null", words.join(" "));
+        run += &format!("{command}\n/guest/begin\n{command}\n/guest/end\n");
     }
     let packages: Vec<String> = group.packages.iter().map(|name| format!("{name:?}")).collect();
     format!(

@@ -3,8 +3,7 @@
 //! Input: the program of the points, and groups of programs. Output: recordings and directories.
 //! What is there already is not made again.
 
-use crate::judge_processor::native;
-use crate::judge_processor::programs::{self, Group};
+use crate::judge_processor::programs::{self, ENVIRONMENT, Group};
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use guest::{GuestKernel, RecordingRequest, RecordingSummary, Workload};
@@ -12,7 +11,7 @@ use host::recording::Recording;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use trace::CpuCount;
 
@@ -102,13 +101,8 @@ impl Recorder<'_> {
     }
 
     /// The root file system with the packages and files of a group's recorded guest, and with the
-    /// inputs of its programs, which `driver` makes there.
-    pub(super) fn root(
-        &self,
-        driver: &Path,
-        group: &Group,
-        recording: &Recording,
-    ) -> Result<PathBuf> {
+    /// inputs of its programs.
+    pub(super) fn root(&self, group: &Group, recording: &Recording) -> Result<PathBuf> {
         let summary = fs::read_to_string(recording.summary())?;
         let summary: RecordingSummary = serde_json::from_str(&summary)?;
         // A recording's name tells what is in its guest.
@@ -136,13 +130,11 @@ impl Recorder<'_> {
         for (name, text) in group.files {
             fs::write(made.join("guest").join(name), text)?;
         }
-        run(&mut native::in_root(
-            driver,
-            "run",
-            &made,
-            &["/usr/bin/dash", "-e", "-c", group.set_up],
-        ))
-        .with_context(|| format!("making the inputs of {}", group.name))?;
+        let set_up = format!("cd /guest\n{}", group.set_up);
+        let mut shell = Command::new("chroot");
+        shell.arg(&made).args(["/usr/bin/dash", "-e", "-c", &set_up]);
+        run(shell.stdin(Stdio::null()).env_clear().envs(ENVIRONMENT))
+            .with_context(|| format!("making the inputs of {}", group.name))?;
         fs::rename(&made, &root)?;
         Ok(root)
     }

@@ -36,14 +36,18 @@ pub(super) struct Native {
     /// How much longer programs take because interrupts stop them, measured several times.
     #[serde(default)]
     pub interrupted: Vec<f64>,
-    /// Rounds that gave nothing, because the frequency changed in them.
+    /// Rounds that gave nothing, because the frequency changed in them or a program could not be
+    /// watched.
     pub disturbed: u64,
-    /// Rounds that gave nothing, because the core's other thread was busy.
+    /// Rounds that gave nothing, because the core's other thread, the L3 or the memory was busy.
     #[serde(default)]
     pub crowded: u64,
     /// The no-ops that the core took in a cycle, in the middle of each round.
     #[serde(default)]
     pub no_ops: Vec<f64>,
+    /// The cycles of a load from the L3 near each program.
+    #[serde(default)]
+    pub far_loads: Vec<f64>,
     /// How long was measured.
     pub seconds: f64,
     /// Of the last run of the command.
@@ -88,8 +92,9 @@ impl Native {
         if !no_ops.is_empty() {
             self.no_ops.push(median(&mut no_ops));
         }
-        let most = self.most_no_ops();
-        let alone = round.iter().filter(|timed| timed.alone(most));
+        self.far_loads.extend(round.iter().map(|it| it.far_load).filter(|&cycles| cycles > 0.0));
+        let (most, fewest) = (self.most_no_ops(), self.fewest_cycles());
+        let alone = round.iter().filter(|timed| timed.alone(most, fewest));
         let times: Vec<T> = alone.map(|timed| timed.time).collect();
         if times.is_empty() {
             *if round.is_empty() { &mut self.disturbed } else { &mut self.crowded } += 1;
@@ -105,6 +110,13 @@ impl Native {
         let mut no_ops = self.no_ops.clone();
         no_ops.sort_by(f64::total_cmp);
         no_ops.get(no_ops.len() * 9 / 10).copied().unwrap_or(0.0)
+    }
+
+    /// The cycles of a load from the L3 while others do not use it: one in ten programs has fewer.
+    pub(super) fn fewest_cycles(&self) -> f64 {
+        let mut cycles = self.far_loads.clone();
+        cycles.sort_by(f64::total_cmp);
+        cycles.get(cycles.len() / 10).copied().unwrap_or(0.0)
     }
 
     /// The core cycles of an operation of a point.
@@ -162,13 +174,17 @@ mod tests {
 
     #[test]
     fn what_was_timed_on_a_crowded_core_does_not_count() {
-        let timed = |time, no_ops| Timed { time, no_ops };
+        let timed = |time, no_ops| Timed { time, no_ops, far_load: 0.0 };
         let mut native = Native { no_ops: vec![8.0; 20], ..Native::default() };
         let round = [timed(1, 8.0), timed(2, 4.5), timed(3, 7.5)];
         assert_eq!(native.alone(&round), Some(vec![1, 3]));
         assert_eq!(native.alone(&[timed(4, 5.0)]), None);
         assert_eq!(native.alone::<u8>(&[]), None);
         assert_eq!((native.crowded, native.disturbed), (1, 1));
+        // Loads took 60 cycles near twenty programs.
+        native.far_loads = vec![60.0; 20];
+        let round = [70.0, 90.0].map(|far_load| Timed { far_load, ..timed(5, 8.0) });
+        assert_eq!(native.alone(&round), Some(vec![5]));
     }
 
     #[test]

@@ -62,8 +62,8 @@ pub(super) fn return_costs(driver: &Path, file: &Path) -> Result<ReturnCosts> {
         .with_context(|| format!("{wrote:?} and {} samples give no costs", text.lines().count()))
 }
 
-/// Runs a command under `perf record`: what it wrote, and a line with the task and the address of
-/// each sample.
+/// Runs a command under `perf record`: what it wrote, and a line with the task, its process and the
+/// address of each sample.
 fn recorded(driven: &Command, stdin: Stdio, file: &Path) -> Result<(String, String)> {
     let mut command = Command::new("perf");
     // perf may not run before the program has ended: the buffer has room for all its samples.
@@ -74,21 +74,27 @@ fn recorded(driven: &Command, stdin: Stdio, file: &Path) -> Result<(String, Stri
     let said = String::from_utf8_lossy(&ended.stderr);
     ensure!(ended.status.success(), "perf record {driven:?}: {}: {said}", ended.status);
     let wrote = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let ended = Command::new("perf").args(["script", "-F", "comm,ip", "-i"]).arg(file).output()?;
+    let ended =
+        Command::new("perf").args(["script", "-F", "comm,pid,ip", "-i"]).arg(file).output()?;
     let said = String::from_utf8_lossy(&ended.stderr);
     ensure!(ended.status.success(), "perf script: {}: {said}", ended.status);
     std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
     Ok((wrote, String::from_utf8_lossy(&ended.stdout).into_owned()))
 }
 
-/// The addresses of a program's samples, from the lines of `perf script`. The kernel keeps 15
-/// bytes of a task's name.
+/// The addresses of a program's samples in its last process, from the lines of `perf script`: the
+/// processes before it ran to warm. The kernel keeps 15 bytes of a task's name.
 fn addresses(text: &str, program: &Path) -> Vec<u64> {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let name = name.get(..15).unwrap_or(&name);
-    let lines = text.lines().filter_map(|line| line.trim().rsplit_once(' '));
-    let own = lines.filter(|(task, _)| task.trim() == name);
-    own.filter_map(|(_, ip)| u64::from_str_radix(ip, 16).ok()).collect()
+    let samples = text.lines().filter_map(|line| {
+        let (task, ip) = line.trim().rsplit_once(' ')?;
+        let (task, process) = task.trim().rsplit_once(' ')?;
+        (task.trim() == name).then_some((process, u64::from_str_radix(ip, 16).ok()?))
+    });
+    let samples: Vec<(&str, u64)> = samples.collect();
+    let last = samples.last().map(|(process, _)| *process);
+    samples.iter().filter(|(process, _)| last == Some(process)).map(|(_, ip)| *ip).collect()
 }
 
 impl Samples {
@@ -130,11 +136,11 @@ mod tests {
 
     #[test]
     fn samples_of_the_program_count() {
-        let text = "perf-exec ffffffff8123\n          cc1   7ffff7e12345\n  cc1 ffffffff81000010\n\
-                    cc1 55555\ncc12 55555\n\nnothing\n";
+        let text = "perf-exec 6 ffffffff8123\n       cc1   6 55550\n     cc1   7 7ffff7e12345\n\
+                    cc1 7 ffffffff81000010\n cc1    7 55555\ncc12 8 55555\n\nnothing\n";
         let of = |text, name| Samples::of(&addresses(text, Path::new(name)));
         assert_eq!(of(text, "/usr/lib/cc1"), Samples { user: 2, kernel: 1 });
-        let long = of("a-program-with- 12\n", "a-program-with-a-long-name");
+        let long = of("a-program-with- 9 12\n", "a-program-with-a-long-name");
         assert_eq!((long.user, long.all()), (1, 1));
     }
 
