@@ -207,18 +207,29 @@ mod tests {
 
     const PAGE: u64 = 0x40_0000;
 
-    /// A recording of jumps, 16 bytes apart, each to the next; the last to the first. They run
-    /// `warm` times, then `timed` times between the marks.
     fn ring(jumps: u64, warm: u64, timed: u64) -> Vec<u8> {
+        blocks(jumps, 0, warm, timed)
+    }
+
+    /// A recording of blocks of `moves` and a jump, 16 bytes apart, each to the next; the last to
+    /// the first. They run `warm` times, then `timed` times between the marks.
+    fn blocks(jumps: u64, moves: usize, warm: u64, timed: u64) -> Vec<u8> {
         let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         let translation = |n: u64| {
-            let to: i64 = if n + 1 < jumps { 16 } else { -(16 * (jumps as i64 - 1)) };
-            let mut code = vec![0xe9];
-            code.extend(((to - 5) as i32).to_le_bytes());
+            let mut code = [0x49, 0x89, 0xf8].repeat(moves);
+            let (moved, mut lengths) = (code.len() as i64, vec![3; moves]);
+            if n + 1 < jumps {
+                code.extend([0xeb, (14 - moved) as u8]);
+                lengths.push(2);
+            } else {
+                code.push(0xe9);
+                code.extend(((-16 * (jumps as i64 - 1) - 5 - moved) as i32).to_le_bytes());
+                lengths.push(5);
+            }
             Translation {
                 id: TranslationId(n as u32),
                 addr: RunAddr(PAGE + 16 * n),
-                lengths: [5].into(),
+                lengths: lengths.into(),
                 code: code.into(),
             }
         };
@@ -263,6 +274,15 @@ mod tests {
         let found = capacity(step, &costs).unwrap();
         let described = (step.described)(&machine).unwrap();
         assert!((found / described - 1.0).abs() < 0.1, "{found}, not {described}: {costs:?}");
+    }
+
+    #[test]
+    fn each_place_where_control_arrives_takes_an_entry_of_the_uop_cache() {
+        let machine = machine::find("zen4").unwrap();
+        let cycles = |count: u64| simulated(&blocks(count, 4, 3, 4), &machine)[0].cpi() * 5.0;
+        // 768 entries; decoders need two cycles for five instructions (`starts/768`, `/1024`).
+        assert!((cycles(700) - 1.0).abs() < 0.1, "{}", cycles(700));
+        assert!((cycles(1024) - 2.0).abs() < 0.1, "{}", cycles(1024));
     }
 
     #[test]
