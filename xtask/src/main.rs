@@ -267,6 +267,12 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Waits for a thread. `what` it does, for errors.
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>, what: &str) -> Result<T> {
+    let ended = thread.join().map_err(|_| anyhow::anyhow!("the thread has panicked"));
+    ended.and_then(|result| result).with_context(|| what.to_owned())
+}
+
 /// Builds the plugin in release mode. Returns its path.
 fn build_plugin() -> Result<PathBuf> {
     run(Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kernlane-plugin"]))?;

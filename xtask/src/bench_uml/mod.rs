@@ -28,7 +28,7 @@ use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
 use agreement::Agreement;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use execution::machine;
 use kernels::{MeasuredKernel, ORIGINAL};
 use serde::{Deserialize, Serialize};
@@ -324,11 +324,10 @@ fn model_speeds(
             let recording = simulated::recording(kernel, directory)?;
             running.push(scope.spawn(move || simulated::cycles(&recording, machine)));
         }
-        let cycles = running.into_iter().zip(kernels).map(|(running, kernel)| {
-            let cycles =
-                running.join().map_err(|_| anyhow!("simulating {} failed", kernel.name))?;
-            Ok(cycles.with_context(|| kernel.name.to_owned())?.map(Some))
-        });
+        let cycles = running
+            .into_iter()
+            .zip(kernels)
+            .map(|(running, kernel)| Ok(crate::joined(running, kernel.name)?.map(Some)));
         cycles.collect::<Result<_>>()
     })?;
     let names = kernels.iter().skip(1).map(|kernel| kernel.name);

@@ -28,16 +28,17 @@ pub(super) fn recording(kernel: &MeasuredKernel, directory: &Path) -> Result<Rec
     // As it is: `strip` breaks the segments of BOLT's kernel.
     let program =
         fs::read(&kernel.program).with_context(|| kernel.program.display().to_string())?;
-    let hash = &image::sealed::sha256(&program)[..12];
+    let load = uml::load()?;
+    let hash = &image::sealed::sha256(&[&program[..], &load].concat())[..12];
     let mut files = vec![
         ("/guest/vmlinux".to_owned(), 0o755, program),
-        ("/guest/root/load".to_owned(), 0o755, uml::load()?),
+        ("/guest/root/load".to_owned(), 0o755, load),
     ];
     files.extend(uml::MOUNT_POINTS.map(|directory| {
         let path = format!("/guest/root/{directory}/empty");
         (path, 0o644, Vec::new())
     }));
-    recorder.recording(&format!("uml-{hash}-{TIMED}"), &workload(), files)
+    recorder.recording(&format!("uml-{hash}"), &workload(), files)
 }
 
 /// The cycles of each load's slice in a recording.

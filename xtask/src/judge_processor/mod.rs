@@ -29,7 +29,7 @@ mod window;
 use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use execution::machine;
 use host::recording::Recording;
 use measured::{Earlier, Measured};
@@ -176,9 +176,9 @@ pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
             let roots = judge.roots()?;
             let budget = Duration::from_secs_f64(60.0 * options.minutes);
             // The thread that measures stays on one CPU.
-            let measured =
-                std::thread::scope(|scope| scope.spawn(|| judge.measure(&roots, budget)).join());
-            measured.map_err(|_| anyhow!("measuring failed"))??;
+            std::thread::scope(|scope| {
+                crate::joined(scope.spawn(|| judge.measure(&roots, budget)), "measuring")
+            })?;
             let measured = Measured::here(&judge.points, &judge.native.results);
             let said = judge.said(&here, &measured);
             (measured, said)
@@ -210,10 +210,10 @@ struct Built {
 impl Built {
     fn new(directory: &Path, points: &[Point]) -> Result<Built> {
         let source = points::source(points);
-        let hash = image::sealed::sha256(source.as_bytes());
+        let hash = points::hash(&source);
         let path = directory.join(format!("judged-{}", &hash[..12]));
         if !path.is_file() {
-            host::output::write(&path, &crate::bare::compile("judged", &source)?)?;
+            host::output::write(&path, &points::compile(&source)?)?;
         }
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
         Ok(Built { bytes: std::fs::read(&path)?, path, hash })
@@ -259,8 +259,7 @@ fn simulate_programs(
         let simulated = |recording| scope.spawn(move || model::simulated(recording, machine));
         let running: Vec<_> = recordings.iter().map(simulated).collect();
         for (group, running) in lacking.iter().zip(running) {
-            let found =
-                running.join().map_err(|_| anyhow!("simulating {} failed", group.name))??;
+            let found = crate::joined(running, group.name)?;
             ensure!(found.len() == group.programs.len(), "{}: other programs", group.name);
             let names = group.programs.iter().map(|program| program.name.to_owned());
             model.results.programs.extend(names.zip(found));

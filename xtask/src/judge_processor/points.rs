@@ -10,9 +10,13 @@
 use super::point::{Memory, Point, repeated};
 use super::singles::{SINGLES, single};
 use super::window;
+use crate::bare;
+use anyhow::Result;
 use suite::random::Random;
 
 const DRIVER: &str = include_str!("driver.c");
+const HEADERS: [(&str, &str); 2] =
+    [("judged.h", include_str!("judged.h")), ("programs.h", include_str!("programs.h"))];
 
 /// Eight bytes: a move that needs no port, and a constant.
 const PAIR: &str = "mov %r8, %rdx\nmov $1, %ecx";
@@ -538,6 +542,20 @@ pub(super) fn source(points: &[Point]) -> String {
     format!("{DRIVER}\nasm(\n{lines});\n")
 }
 
+/// Names a program, of its [`source`]: what it was compiled of decides.
+pub(super) fn hash(source: &str) -> String {
+    let headers = HEADERS.map(|(_, text)| text);
+    image::sealed::sha256((source.to_owned() + &headers.concat()).as_bytes())
+}
+
+/// Compiles a [`source`].
+///
+/// # Errors
+/// There is no C compiler.
+pub(super) fn compile(source: &str) -> Result<Vec<u8>> {
+    bare::compile_with("judged", source, &HEADERS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -559,7 +577,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("judged");
-        let program = crate::bare::compile("judged", &source(&all())).unwrap();
+        let program = compile(&source(&all())).unwrap();
         std::fs::write(&path, program).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         let run = |words: &[&str]| Command::new(&path).args(words).output().unwrap();

@@ -70,9 +70,7 @@ pub(crate) fn live_gain(directory: &Path, names: &[&str]) -> Result<()> {
                     scope.spawn(|| make(benchmark, &kernel, &tool, how, output))
                 })
                 .collect();
-            made.into_iter().try_for_each(|thread| {
-                thread.join().map_err(|_| anyhow::anyhow!("a recording's thread has panicked"))?
-            })
+            made.into_iter().try_for_each(|thread| crate::joined(thread, benchmark.name))
         })?;
         let gain = measured(benchmark, &GuestKernel::open(&kernel, None)?, &recordings)?;
         print!("{}", tables::tables(&gain));
