@@ -37,6 +37,7 @@ mod slowdown_test;
 mod speer;
 mod study;
 mod test;
+mod timed;
 mod uml;
 mod uml_test;
 mod vm_test;

@@ -5,7 +5,7 @@
 //! with counters runs the loads, too, and its counts must be right.
 
 use crate::kernel::{self, Compiler};
-use crate::processor;
+use crate::timed;
 use crate::uml::{DATAGRAMS, LOADS, REQUESTS, UmlGuest, judge, relinked};
 use anyhow::{Context, Result, ensure};
 use image::order::Layout;
@@ -50,9 +50,9 @@ fn serves(guest: &UmlGuest, kernel: &Path) -> Result<()> {
     for load in LOADS.iter().chain(&LOADS) {
         server.tell(&format!("{load} 2\n"))?;
         let said = server.wait_for("slice ")?;
-        let cycles = processor::slice_cycles(said.trim_start_matches("slice "));
-        let cycles = cycles.with_context(|| format!("{load}: {said:?} is no slice"))?;
-        ensure!(cycles.is_none_or(|cycles| cycles > 10_000.0), "{load} took {cycles:?} cycles");
+        let slice = timed::slice(said.trim_start_matches("slice "));
+        let slice = slice.with_context(|| format!("{load}: {said:?} is no slice"))?;
+        ensure!(slice.is_none_or(|slice| slice.time > 10_000.0), "{load} took {slice:?}");
     }
     println!("passed: a kernel runs slices of {}", LOADS.join(", "));
     Ok(())

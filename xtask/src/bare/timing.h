@@ -33,4 +33,24 @@ static ulong chain(void)
 	return ticks() - begun;
 }
 
+/*
+ * The ticks of 16 000 no-ops of 6 bytes (NO_OPS in timed.rs): as many in a cycle as the core
+ * takes, unless its other thread, which may belong to another virtual machine, takes some.
+ */
+static ulong no_ops(void)
+{
+	ulong begun = ticks();
+
+	asm volatile("mov $160, %%ecx\n"
+		     ".balign 64\n"
+		     "1:\n"
+		     ".rept 100\n"
+		     ".nops 6\n"
+		     ".endr\n"
+		     "dec %%ecx\n"
+		     "jnz 1b\n"
+		     : : : "rcx", "memory");
+	return ticks() - begun;
+}
+
 #endif

@@ -27,6 +27,7 @@ use crate::judge_processor::nearest;
 use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
+use crate::timed::{self, ALONE, Timed};
 use agreement::Agreement;
 use anyhow::{Context, Result, bail};
 use execution::machine;
@@ -58,6 +59,8 @@ const MINUTES: f64 = 15.0;
 /// The rounds of a start, and those before them that do not count.
 const ROUNDS: usize = 20;
 const WARM: usize = 4;
+/// A start has the speed of a kernel with at least this number of slices that count.
+const LEAST_SLICES: usize = 5;
 /// Each figure has at least this number of starts, and at most this half-width.
 const LEAST: usize = 6;
 const INTERVAL_TARGET: f64 = 0.005;
@@ -107,12 +110,13 @@ impl Options {
 /// What was measured.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Measured {
-    /// By kernel and load: the original's cycles divided by the kernel's, for each start.
-    speeds: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
+    starts: Vec<Start>,
     /// By load: whose code ran under the original kernel.
     shares: BTreeMap<String, Shares>,
-    /// Slices that gave nothing, because the frequency changed in them, and all slices.
+    /// Slices that gave nothing, because the frequency changed in them; those of them that gave
+    /// nothing because the core's other thread was busy; and all slices.
     disturbed: u64,
+    crowded: u64,
     slices: u64,
     /// How long was measured.
     seconds: f64,
@@ -120,9 +124,26 @@ struct Measured {
     disturbances: Disturbances,
 }
 
+/// What all kernels, started once, gave.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Start {
+    /// The no-ops in a cycle near a slice, the most that were seen ([`timed::most`]).
+    no_ops: f64,
+    /// By kernel and load: the original's cycles divided by the kernel's.
+    speeds: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
 impl Measured {
     fn figure(&self, kernel: &str, load: &str) -> Option<Figure> {
-        Figure::of(self.speeds.get(kernel)?.get(load)?)
+        let starts = self.starts.iter().filter(|start| start.no_ops >= ALONE * self.most_no_ops());
+        let speeds = starts.filter_map(|start| start.speeds.get(kernel)?.get(load).copied());
+        Figure::of(&speeds.collect::<Vec<_>>())
+    }
+
+    /// The no-ops in a cycle of the start that had the most. A start that has far fewer had no
+    /// slice alone on its core.
+    fn most_no_ops(&self) -> f64 {
+        self.starts.iter().map(|start| start.no_ops).fold(0.0, f64::max)
     }
 
     /// Whether a figure of these kernels needs more starts.
@@ -166,7 +187,9 @@ pub(crate) fn bench(words: &[&str]) -> Result<()> {
                 "Simulated: {name}, {}.",
                 if describes { "which describes it" } else { "another processor" }
             ));
-            Some(model_speeds(&kernels, &machine, &directory)?)
+            let user_mode = model_speeds(&kernels, &machine, &directory)?;
+            let with_host = with_host(&user_mode, &kept.results.shares);
+            Some([user_mode, with_host])
         }
     };
     let tables = Tables { measured: &kept.results, model, kernels: &kernels, conditions };
@@ -199,75 +222,98 @@ fn measure(
     let mut random = Random::new(spent.to_bits());
     while begun.elapsed() < budget && kept.results.lacks(kernels) {
         let mut served = ServedKernel::start_all(kernels, directory)?;
-        let rounds = rounds(&mut served, &mut random, &mut kept.results)?;
-        for (kernel, speeds) in speeds(kernels, &rounds) {
-            let of_kernel = kept.results.speeds.entry(kernel.to_owned()).or_default();
-            for (load, speed) in columns().zip(speeds) {
-                of_kernel.entry(load.to_owned()).or_default().push(speed);
-            }
-        }
+        let timed = rounds(&mut served, &mut random)?;
         let results = &mut kept.results;
+        let start = results.add(kernels, &timed);
+        results.starts.push(start);
         results.seconds = spent + begun.elapsed().as_secs_f64();
         if let (Some(before), Some(after)) = (before, Usage::now(Some(cpu))) {
             results.disturbances = after.since(before);
         }
         kept.save()?;
-        let starts = kept.results.speeds.values().flat_map(BTreeMap::values).map(Vec::len).max();
-        eprintln!("{} starts, {:.0} s", starts.unwrap_or(0), kept.results.seconds);
+        eprintln!("{} starts, {:.0} s", kept.results.starts.len(), kept.results.seconds);
     }
     Ok(())
 }
 
-/// The cycles of a round: by kernel and load; `None`: the slice was disturbed.
-type Round = Vec<[Option<f64>; LOADS.len()]>;
+/// A round: what was timed, or its cycles, by kernel and load; `None`: the slice gave nothing.
+type Round<T> = Vec<[Option<T>; LOADS.len()]>;
 
 /// The rounds of a start.
-fn rounds(
-    kernels: &mut [ServedKernel],
-    random: &mut Random,
-    measured: &mut Measured,
-) -> Result<Vec<Round>> {
+fn rounds(kernels: &mut [ServedKernel], random: &mut Random) -> Result<Vec<Round<Timed<f64>>>> {
     let mut order: Vec<(usize, usize)> =
         (0..kernels.len()).flat_map(|kernel| (0..LOADS.len()).map(move |n| (kernel, n))).collect();
     let mut all = Vec::new();
     for round in 0..WARM + ROUNDS {
         random.shuffle(&mut order);
-        let mut cycles = vec![[None; LOADS.len()]; kernels.len()];
+        let mut slices = vec![[None; LOADS.len()]; kernels.len()];
         for &(kernel, n) in &order {
             let (load, times) = LOADS[n];
-            cycles[kernel][n] = kernels[kernel].slice(load, times)?;
+            slices[kernel][n] = kernels[kernel].slice(load, times)?;
         }
         if round >= WARM {
-            let slices = || cycles.iter().flatten();
-            measured.slices += slices().count() as u64;
-            measured.disturbed += slices().filter(|cycles| cycles.is_none()).count() as u64;
-            all.push(cycles);
+            all.push(slices);
         }
     }
     Ok(all)
 }
 
-/// The speed of each kernel but the first: the median of its rounds for each load, and the
-/// geometric mean of these. A kernel without undisturbed rounds is left out.
+impl Measured {
+    /// The start of kernels that gave `rounds`. Counts what gave nothing.
+    fn add(&mut self, kernels: &[MeasuredKernel], rounds: &[Round<Timed<f64>>]) -> Start {
+        let slices = || rounds.iter().flatten().flatten();
+        let no_ops = timed::most(slices().flatten().map(|slice| slice.no_ops).collect());
+        let most = no_ops.max(self.most_no_ops());
+        self.slices += slices().count() as u64;
+        self.disturbed += slices().filter(|slice| slice.is_none()).count() as u64;
+        self.crowded += slices().flatten().filter(|slice| !slice.alone(most)).count() as u64;
+        let cycles = |slice: Option<Timed<f64>>| Some(slice.filter(|it| it.alone(most))?.time);
+        let alone: Vec<Round<f64>> = rounds
+            .iter()
+            .map(|round| round.iter().map(|loads| loads.map(cycles)).collect())
+            .collect();
+        let by_load = |speeds: [Option<f64>; LOADS.len() + 1]| {
+            columns().zip(speeds).filter_map(|(load, speed)| Some((load.to_owned(), speed?)))
+        };
+        let speeds = speeds(kernels, &alone, LEAST_SLICES);
+        Start {
+            no_ops,
+            speeds: speeds
+                .into_iter()
+                .map(|(kernel, speeds)| (kernel.to_owned(), by_load(speeds).collect()))
+                .collect(),
+        }
+    }
+}
+
+/// The speed of each kernel but the first: the median of the original's slices over that of its
+/// own, for each load, and the geometric mean of these; `None` with fewer than `least` slices of
+/// either.
 fn speeds<'k>(
     kernels: &'k [MeasuredKernel],
-    rounds: &[Round],
-) -> Vec<(&'k str, [f64; LOADS.len() + 1])> {
-    let of = |at: usize, n: usize| {
-        let ratio = |round: &Round| Some(round[0][n]? / round[at][n]?);
-        let mut ratios: Vec<f64> = rounds.iter().filter_map(ratio).collect();
-        (!ratios.is_empty()).then(|| median(&mut ratios))
+    rounds: &[Round<f64>],
+    least: usize,
+) -> Vec<(&'k str, [Option<f64>; LOADS.len() + 1])> {
+    let middle = |at: usize, n: usize| {
+        let mut cycles: Vec<f64> = rounds.iter().filter_map(|round| round[at][n]).collect();
+        (cycles.len() >= least).then(|| median(&mut cycles))
     };
+    let of = |at: usize, n: usize| Some(middle(0, n)? / middle(at, n)?);
     let speeds = |at: usize| {
-        let mut all = [0.0; LOADS.len() + 1];
+        let mut all = [None; LOADS.len() + 1];
         for (n, speed) in all[..LOADS.len()].iter_mut().enumerate() {
-            *speed = of(at, n)?;
+            *speed = of(at, n);
         }
-        let logarithms = all[..LOADS.len()].iter().map(|speed| speed.ln()).sum::<f64>();
-        all[LOADS.len()] = (logarithms / LOADS.len() as f64).exp();
-        Some(all)
+        all[LOADS.len()] = mean(&all[..LOADS.len()]);
+        all
     };
-    (1..kernels.len()).filter_map(|at| Some((kernels[at].name, speeds(at)?))).collect()
+    (1..kernels.len()).map(|at| (kernels[at].name, speeds(at))).collect()
+}
+
+/// The geometric mean; `None` if a speed is missing.
+fn mean(speeds: &[Option<f64>]) -> Option<f64> {
+    let logarithms: Option<f64> = speeds.iter().map(|speed| speed.map(f64::ln)).sum();
+    Some((logarithms? / speeds.len() as f64).exp())
 }
 
 fn conditions(measured: &Measured, kernels: &[MeasuredKernel], here: &Processor) -> Vec<String> {
@@ -291,13 +337,16 @@ fn conditions(measured: &Measured, kernels: &[MeasuredKernel], here: &Processor)
     vec![
         format!("Processor: {} (family {}, model {}).", here.name, here.family, here.model),
         format!(
-            "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±{} %; {} of {} \
-             slices gave nothing, because the frequency changed.",
+            "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±{} %. Of {} slices, \
+             {} gave nothing because the frequency changed, and {} because the core's other thread \
+             was busy (fewer than {:.1} no-ops in a cycle).",
             measured.seconds,
             figures.len(),
             100.0 * INTERVAL_TARGET,
+            measured.slices,
             measured.disturbed,
-            measured.slices
+            measured.crowded,
+            ALONE * measured.most_no_ops()
         ),
         format!(
             "Of the time of the measured CPU the hypervisor took {}; the other CPUs were busy for \
@@ -309,8 +358,9 @@ fn conditions(measured: &Measured, kernels: &[MeasuredKernel], here: &Processor)
     ]
 }
 
-/// The speed of each kernel by load on the model, as [`speeds`] has it of the processor.
-type ModelSpeeds = BTreeMap<&'static str, [f64; LOADS.len() + 1]>;
+/// The speed of each kernel by load on the model, in user mode, as [`speeds`] has it of the
+/// processor.
+type ModelSpeeds = BTreeMap<&'static str, [Option<f64>; LOADS.len() + 1]>;
 
 fn model_speeds(
     kernels: &[MeasuredKernel],
@@ -318,7 +368,7 @@ fn model_speeds(
     directory: &Path,
 ) -> Result<ModelSpeeds> {
     // A kernel is simulated while the next one is recorded.
-    let round: Round = std::thread::scope(|scope| {
+    let round: Round<f64> = std::thread::scope(|scope| {
         let mut running = Vec::new();
         for kernel in kernels {
             let recording = simulated::recording(kernel, directory)?;
@@ -331,15 +381,33 @@ fn model_speeds(
         cycles.collect::<Result<_>>()
     })?;
     let names = kernels.iter().skip(1).map(|kernel| kernel.name);
-    let speeds = speeds(kernels, &[round]).into_iter().map(|(_, speeds)| speeds);
+    let speeds = speeds(kernels, &[round], 1).into_iter().map(|(_, speeds)| speeds);
     Ok(names.zip(speeds).collect())
+}
+
+/// The speeds that the model predicts of what was measured: `speeds` of user mode, and the time of
+/// the host's kernel as it is under the original kernel.
+fn with_host(speeds: &ModelSpeeds, shares: &BTreeMap<String, Shares>) -> ModelSpeeds {
+    let of_load = |load: &str, speed: Option<f64>| {
+        let host = shares.get(load)?.host;
+        Some(1.0 / (host + (1.0 - host) / speed?))
+    };
+    let of_kernel = |speeds: &[Option<f64>; LOADS.len() + 1]| {
+        let mut all = [None; LOADS.len() + 1];
+        for (n, (load, _)) in LOADS.iter().enumerate() {
+            all[n] = of_load(load, speeds[n]);
+        }
+        all[LOADS.len()] = mean(&all[..LOADS.len()]);
+        all
+    };
+    speeds.iter().map(|(&name, speeds)| (name, of_kernel(speeds))).collect()
 }
 
 /// Measured and simulated figures side by side. They never share a column.
 struct Tables<'a> {
     measured: &'a Measured,
-    /// `None`: nothing was simulated.
-    model: Option<ModelSpeeds>,
+    /// In user mode, and with the time of the host's kernel; `None`: nothing was simulated.
+    model: Option<[ModelSpeeds; 2]>,
     kernels: &'a [MeasuredKernel],
     conditions: Vec<String>,
 }
@@ -349,11 +417,17 @@ impl Tables<'_> {
         let row = |kernel: &MeasuredKernel| {
             let loads: BTreeMap<&str, Option<Figure>> =
                 columns().map(|load| (load, self.measured.figure(kernel.name, load))).collect();
-            let simulated: Option<BTreeMap<&str, f64>> = self
-                .model
-                .as_ref()
-                .and_then(|model| Some(columns().zip(*model.get(kernel.name)?).collect()));
-            json!({ "kernel": kernel.name, "measured": loads, "simulated": simulated })
+            let by_load = |model: &ModelSpeeds| -> Option<BTreeMap<&str, Option<f64>>> {
+                Some(columns().zip(*model.get(kernel.name)?).collect())
+            };
+            let simulated = self.model.as_ref().map(|model| model.each_ref().map(by_load));
+            let [user_mode, with_host] = simulated.unwrap_or_default();
+            json!({
+                "kernel": kernel.name,
+                "measured": loads,
+                "simulated_user_mode": user_mode,
+                "simulated": with_host,
+            })
         };
         json!({
             "conditions": self.conditions,
@@ -373,21 +447,25 @@ impl Tables<'_> {
             let figure = self.measured.figure(kernel, load)?;
             Some(format!("{:.3} ±{:.2} %", figure.value, 100.0 * figure.half_width()))
         });
-        if let Some(model) = &self.model {
-            text += "\nSimulated\n";
+        let Some([user_mode, with_host]) = &self.model else { return text };
+        for (title, model) in [
+            ("Simulated, in user mode", user_mode),
+            ("Simulated, with the time of the host's kernel as it was measured", with_host),
+        ] {
+            text += &format!("\n{title}\n");
             text += &self.rows(|kernel, load| {
                 let at = columns().position(|column| column == load)?;
-                Some(format!("{:.3}", model.get(kernel)?[at]))
+                Some(format!("{:.3}", model.get(kernel)?[at]?))
             });
-            text += "\n";
-            for (at, load) in columns().enumerate() {
-                let both = |kernel: &MeasuredKernel| {
-                    let simulated = model.get(kernel.name)?[at];
-                    Some((self.measured.figure(kernel.name, load)?, simulated))
-                };
-                let kernels: Vec<_> = self.kernels.iter().skip(1).filter_map(both).collect();
-                text += &Agreement::new(&kernels).text(load);
-            }
+        }
+        text += "\n";
+        for (at, load) in columns().enumerate() {
+            let both = |kernel: &MeasuredKernel| {
+                let simulated = with_host.get(kernel.name)?[at]?;
+                Some((self.measured.figure(kernel.name, load)?, simulated))
+            };
+            let kernels: Vec<_> = self.kernels.iter().skip(1).filter_map(both).collect();
+            text += &Agreement::new(&kernels).text(load);
         }
         text
     }
@@ -425,30 +503,49 @@ mod tests {
     }
 
     #[test]
-    fn a_start_has_the_median_of_its_rounds() {
+    fn a_start_has_the_medians_of_its_slices() {
         let kernels = [kernel(ORIGINAL), kernel("fast"), kernel("never")];
-        let cycles = |first, others| {
+        let slice = |time, no_ops| Some(Timed { time, no_ops, far_load: 0.0 });
+        let slices = |first, others| {
             let mut all = [others; LOADS.len()];
             all[0] = first;
             all
         };
         let round = |original: f64| {
             vec![
-                cycles(Some(original), Some(original)),
-                cycles(Some(100.0), Some(50.0)),
-                cycles(Some(1.0), None),
+                slices(slice(original, 8.0), slice(original, 8.0)),
+                slices(slice(100.0, 8.0), slice(50.0, 8.0)),
+                slices(slice(10.0, 8.0), None),
             ]
         };
-        let mut rounds = vec![round(100.0), round(200.0), round(900.0)];
+        let mut rounds: Vec<_> = [100.0, 180.0, 200.0, 220.0, 300.0, 900.0].map(round).into();
         // In the last round the original's slice of the first load was disturbed.
-        rounds[2][0][0] = None;
-        let found = speeds(&kernels, &rounds);
-        assert_eq!(found.len(), 1);
-        let (name, [first, others @ .., all]) = found[0];
-        assert_eq!((name, first, others), ("fast", 1.5, [4.0; LOADS.len() - 1]));
+        rounds[5][0][0] = None;
+        let mut measured = Measured::default();
+        let start = measured.add(&kernels, &rounds);
+        let first = LOADS[0].0;
+        let fast = &start.speeds["fast"];
+        assert!(columns().all(|load| load == ALL || load == first || fast[load] == 4.2));
+        assert_eq!(fast[first], 2.0);
         let count = LOADS.len() as f64;
-        let mean = ((1.5f64.ln() + (count - 1.0) * 4.0f64.ln()) / count).exp();
-        assert!((all - mean).abs() < 1e-12);
+        let mean = ((2.0f64.ln() + (count - 1.0) * 4.2f64.ln()) / count).exp();
+        assert!((fast[ALL] - mean).abs() < 1e-12);
+        assert_eq!(start.speeds["never"], BTreeMap::from([(first.to_owned(), 20.0)]));
+        let given = (measured.slices, measured.disturbed, measured.crowded);
+        assert_eq!(given, (6 * 3 * LOADS.len() as u64, 6 * (LOADS.len() as u64 - 1) + 1, 0));
+        // In two rounds the core's other thread was busy: four slices are too few.
+        rounds[0][1][0] = slice(400.0, 5.0);
+        assert_eq!(measured.add(&kernels, &rounds).speeds["fast"][first], 2.0);
+        rounds[1][1][0] = slice(400.0, 5.0);
+        assert!(!measured.add(&kernels, &rounds).speeds["fast"].contains_key(first));
+        assert_eq!(measured.crowded, 1 + 2);
+    }
+
+    /// Starts of the kernel "fast" whose speeds under each load are `speed`.
+    fn starts(speed: f64, no_ops: f64, number: usize) -> impl Iterator<Item = Start> {
+        let by_load = columns().map(|load| (load.to_owned(), speed)).collect();
+        let speeds = BTreeMap::from([("fast".to_owned(), by_load)]);
+        (0..number).map(move |_| Start { no_ops, speeds: speeds.clone() })
     }
 
     #[test]
@@ -456,18 +553,34 @@ mod tests {
         let kernels = [kernel(ORIGINAL), kernel("fast")];
         let mut measured = Measured::default();
         assert!(measured.lacks(&kernels));
-        let speeds = columns().map(|load| (load.to_owned(), vec![1.1; LEAST])).collect();
-        measured.speeds.insert("fast".to_owned(), speeds);
+        measured.starts.extend(starts(1.1, 8.0, LEAST));
         assert!(!measured.lacks(&kernels));
-        let all = measured.speeds.get_mut("fast").unwrap().get_mut(ALL).unwrap();
-        all.iter_mut().step_by(2).for_each(|speed| *speed = 1.2);
+        // Starts that were never alone on their core do not count.
+        measured.starts.extend(starts(1.5, 5.0, LEAST));
+        assert!((measured.figure("fast", ALL).unwrap().value - 1.1).abs() < 1e-12);
+        measured.starts.extend(starts(1.2, 8.0, LEAST));
         assert!(measured.lacks(&kernels));
-        let model = Some(BTreeMap::from([("fast", [1.25; LOADS.len() + 1])]));
+    }
+
+    #[test]
+    fn the_model_has_the_time_of_the_hosts_kernel() {
+        let kernels = [kernel(ORIGINAL), kernel("fast")];
+        let mut measured = Measured::default();
+        measured.starts.extend(starts(1.1, 8.0, LEAST));
+        let user_mode = BTreeMap::from([("fast", [Some(1.25); LOADS.len() + 1])]);
+        let shares = Shares { kernel: 0.5, load: 0.25, host: 0.25 };
+        let shares = LOADS.iter().map(|(load, _)| ((*load).to_owned(), shares)).collect();
+        // 0.75 / 1.25 + 0.25 = 0.85.
+        let with_host = with_host(&user_mode, &shares);
+        let model = Some([user_mode, with_host]);
         let conditions = vec!["Processor.".to_owned()];
         let tables = Tables { measured: &measured, model, kernels: &kernels, conditions };
         let said = tables.text();
         let rows: Vec<&str> = said.lines().filter(|line| line.starts_with("fast")).collect();
-        assert!(rows[0].contains("1.100 ±0.00 %") && rows[1].ends_with(" 1.250"), "{said}");
-        assert_eq!(tables.document()["kernels"][0]["simulated"]["all"], 1.25);
+        assert!(rows[0].contains("1.100 ±0.00 %"), "{said}");
+        assert!(rows[1].ends_with(" 1.250") && rows[2].ends_with(" 1.176"), "{said}");
+        let fast = &tables.document()["kernels"][0];
+        assert_eq!(fast["simulated_user_mode"]["all"], 1.25);
+        assert!((fast["simulated"]["web"].as_f64().unwrap() - 1.0 / 0.85).abs() < 1e-12);
     }
 }

@@ -4,7 +4,7 @@
 //! killed, and the error has its console.
 
 use super::kernels::MeasuredKernel;
-use crate::processor::slice_cycles;
+use crate::timed::{self, Timed};
 use crate::uml::{UmlGuest, UmlServer};
 use anyhow::{Context, Result};
 use std::fs;
@@ -53,10 +53,10 @@ impl ServedKernel {
     }
 
     /// The core cycles of `rounds` of a load; `None`: the slice was disturbed.
-    pub(super) fn slice(&mut self, load: &str, rounds: u32) -> Result<Option<f64>> {
+    pub(super) fn slice(&mut self, load: &str, rounds: u32) -> Result<Option<Timed<f64>>> {
         self.server.tell(&format!("{load} {rounds}\n")).with_context(|| self.name)?;
         let said = self.server.wait_for("slice ").with_context(|| self.name)?;
-        slice_cycles(said.trim_start_matches("slice "))
+        timed::slice(said.trim_start_matches("slice "))
             .with_context(|| format!("{}: {said:?} is no slice", self.name))
     }
 }

@@ -1,5 +1,5 @@
 /*
- * What points and programs need: words, memory, and the ticks of no-ops.
+ * What points and programs need: words and memory.
  */
 #ifndef JUDGED_H
 #define JUDGED_H
@@ -108,25 +108,5 @@ static void **pointer(byte *memory, ulong stride, ulong skew, ulong i)
 /* `struct rusage` is two times of seconds and microseconds, and 14 other numbers. */
 #define FAULTS 8
 #define SWITCHES 17
-
-/*
- * The ticks of 16 000 no-ops of 6 bytes (NO_OPS in native.rs): as many in a cycle as the core
- * takes, unless its other thread, which may belong to another virtual machine, takes some.
- */
-static ulong no_ops(void)
-{
-	ulong begun = ticks();
-
-	asm volatile("mov $160, %%ecx\n"
-		     ".balign 64\n"
-		     "1:\n"
-		     ".rept 100\n"
-		     ".nops 6\n"
-		     ".endr\n"
-		     "dec %%ecx\n"
-		     "jnz 1b\n"
-		     : : : "rcx", "memory");
-	return ticks() - begun;
-}
 
 #endif

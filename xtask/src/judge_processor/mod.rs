@@ -29,6 +29,7 @@ mod window;
 use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
+use crate::timed;
 use anyhow::{Context, Result, bail, ensure};
 use execution::machine;
 use host::recording::Recording;
@@ -46,7 +47,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use suite::Usage;
 use suite::random::Random;
-use suite::statistics::median;
 use tables::{Conditions, INTERVAL_TARGET, Tables};
 
 /// Where results are kept if nothing else is said.
@@ -374,9 +374,7 @@ impl Judge {
             }
             random.shuffle(&mut round);
             for _ in 0..if groups.is_empty() { 0 } else { INTERRUPTED } {
-                let measured: Vec<_> = native::interrupted(&program.path)?.into_iter().collect();
-                let alone = native.results.alone(&measured).into_iter().flatten();
-                native.results.interrupted.extend(alone.collect::<Vec<_>>());
+                native.results.add_interrupted(native::interrupted(&program.path)?);
             }
             eprintln!("measuring: {} of {} intervals are wide", round.len(), all.len());
             for measured in round {
@@ -414,9 +412,9 @@ impl Judge {
                 native.seconds,
                 figures.len(),
                 native.disturbed,
-                native.crowded,
-                native::ALONE * native.most_no_ops(),
-                native::QUIET * native.fewest_cycles()
+                native.crowded(),
+                timed::ALONE * native.most_no_ops(),
+                timed::QUIET * native.fewest_cycles()
             ),
             format!(
                 "Of the time of the measured CPU the hypervisor took {}, and other programs {}; \
@@ -510,15 +508,10 @@ impl Subject<'_> {
         match self {
             Subject::Point(point) => {
                 let slices = native::point(driver, point)?;
-                if let Some(cycles) = native.alone(&slices).map(|mut times| median(&mut times)) {
-                    native.points.entry(point.name.clone()).or_default().push(cycles);
-                }
+                native.add_point(&point.name, &slices);
             }
             Subject::Program(root, program) => {
-                let runs: Vec<_> = native::program(driver, root, program)?.into_iter().collect();
-                if let Some(runs) = native.alone(&runs) {
-                    native.programs.entry(program.name.to_owned()).or_default().extend(runs);
-                }
+                native.add_run(program.name, native::program(driver, root, program)?);
                 let samples = native.samples.entry(program.name.to_owned()).or_default();
                 if samples.all() < ENOUGH_SAMPLES {
                     *samples += sampled::samples(driver, root, program, &perf_data(driver))?;

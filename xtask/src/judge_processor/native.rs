@@ -3,14 +3,13 @@
 //! Input: programs. Output: the values of single rounds. `statistics` of the suite makes intervals
 //! of them.
 //!
-//! A processor's core may have a second thread, which in a virtual machine belongs to others. While
-//! it is busy, a program takes up to 1.7 times as long. Nothing says so but the number of
-//! instructions that the core takes in a cycle: no-ops are timed near all that is timed. Others
-//! also use the L3 and the memory. So loads are timed before and behind a program.
+//! Others may use the core's second thread, the L3 and the memory. So no-ops are timed near all
+//! that is timed, and loads before and behind a program.
 
 use crate::judge_processor::point::Point;
 use crate::judge_processor::programs::Program;
-use crate::processor::{CHAIN, STEADY, hertz, slice_cycles};
+use crate::processor::{CHAIN, STEADY, hertz};
+use crate::timed::{NO_OPS, Timed, in_a_cycle, slice};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -20,9 +19,7 @@ use std::process::{Command, Stdio};
 /// The slices of a round: the process is new in each round.
 const SLICES: &str = "9";
 
-/// The no-ops that the driver times before and behind each slice.
-const NO_OPS: f64 = 16_000.0;
-/// How often the driver times them before and behind a program.
+/// How often the driver times no-ops before and behind a program.
 const NEAR: f64 = 400.0;
 /// While a program runs, the driver times them each time that these microseconds have passed.
 const WATCHED: f64 = 2000.0;
@@ -30,30 +27,6 @@ const WATCHED: f64 = 2000.0;
 const OFTEN: f64 = 0.75;
 /// The loads that the driver times before and behind a program, from 4 MB.
 const FAR_LOADS: f64 = 65_536.0;
-/// When a load takes more than this number of times the fewest cycles, others use the L3 or the
-/// memory.
-pub(super) const QUIET: f64 = 1.3;
-/// With a smaller share of the most no-ops in a cycle, the core's other thread was busy.
-pub(super) const ALONE: f64 = 0.9;
-
-/// What was timed, and how crowded the core was.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Timed<T> {
-    pub time: T,
-    /// No-ops in a cycle, the fewest of those before, behind and during it.
-    pub no_ops: f64,
-    /// The cycles of a load from the L3, the most of before and behind it; 0 for slices, near which
-    /// no loads are timed.
-    pub far_load: f64,
-}
-
-impl<T> Timed<T> {
-    /// Whether others did nothing near what was timed. `most`: the most no-ops that the core takes
-    /// in a cycle; `fewest`: the fewest cycles of a load from the L3.
-    pub(super) fn alone(&self, most: f64, fewest: f64) -> bool {
-        self.no_ops >= ALONE * most && self.far_load <= QUIET * fewest
-    }
-}
 
 /// The core cycles of one operation, in each of a round's slices that nothing disturbed.
 pub(super) fn point(program: &Path, point: &Point) -> Result<Vec<Timed<f64>>> {
@@ -65,21 +38,6 @@ pub(super) fn point(program: &Path, point: &Point) -> Result<Vec<Timed<f64>>> {
     let slices = slices.with_context(|| format!("{}: {text:?} are no slices", point.name))?;
     let each = |slice: Timed<f64>| Timed { time: slice.time / point.operations as f64, ..slice };
     Ok(slices.into_iter().flatten().map(each).collect())
-}
-
-/// A slice, from a line of the driver.
-fn slice(line: &str) -> Option<Option<Timed<f64>>> {
-    let mut words = line.rsplitn(3, ' ');
-    let no_ops: [f64; 2] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
-    let line = words.next()?;
-    let chain: f64 = line.split(' ').nth(2)?.parse().ok()?;
-    let no_ops = in_a_cycle(NO_OPS, no_ops[0].max(no_ops[1]), chain);
-    Some(slice_cycles(line)?.map(|time| Timed { time, no_ops, far_load: 0.0 }))
-}
-
-/// No-ops in a cycle, of the ticks of `no_ops` and of a chain.
-fn in_a_cycle(no_ops: f64, ticks: f64, chain: f64) -> f64 {
-    no_ops / ticks * chain / f64::from(CHAIN)
 }
 
 /// One run of a program.
@@ -207,18 +165,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_says_how_crowded_the_core_was() {
-        // Two ticks for each of three cycles. The core takes 8 no-ops in a cycle, and behind the
-        // slice 4.
-        let found = slice("2 1000 42667 42667 0 1333 2667").unwrap().unwrap();
-        assert!((found.time - 750.0).abs() < 0.1, "{found:?}");
-        assert!((found.no_ops - 4.0).abs() < 0.01, "{found:?}");
-        assert!(!found.alone(8.0, 60.0) && found.alone(4.0, 60.0));
-        assert_eq!(slice("2 1000 42667 52667 0 1333 1333"), Some(None));
-        assert_eq!(slice("2 1000 42667 42667 0"), None);
-    }
-
-    #[test]
     fn a_run_says_how_crowded_the_core_was() {
         let found = |line| run(line, 1e9).unwrap();
         // Crowded behind the program.
@@ -239,7 +185,7 @@ mod tests {
         // Two ticks for each of three cycles: 40 ticks are 60 cycles, and behind it they are 120.
         assert!((short.far_load - 60.0).abs() < 0.01, "{short:?}");
         let busy = found("2621440 42667 533333 42667 533333 0 0 300 50 50 5242880").unwrap();
-        assert!(busy.alone(8.0, 100.0) && !busy.alone(8.0, 60.0), "{busy:?}");
+        assert!(busy.quiet(100.0) && !busy.quiet(60.0), "{busy:?}");
         assert_eq!(run("3000 1000", 1e9), None);
     }
 }

@@ -5,11 +5,12 @@
 //! `model-MACHINE.json`, for the points' program and the machine, in the command's directory.
 
 use crate::judge_processor::model::Simulated;
-use crate::judge_processor::native::{Counts, ProgramRun, Timed};
+use crate::judge_processor::native::{Counts, ProgramRun};
 use crate::judge_processor::point::Point;
 use crate::judge_processor::sampled::{ReturnCosts, Samples};
 use crate::judge_processor::singles::IDENTIFY;
 use crate::kept::{Figure, Kept};
+use crate::timed::{self, Timed};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,8 +23,9 @@ use suite::statistics::median;
 pub(super) struct Native {
     /// By point, the core cycles of an operation in each round.
     pub points: BTreeMap<String, Vec<f64>>,
-    /// By program, its runs.
-    pub programs: BTreeMap<String, Vec<ProgramRun>>,
+    /// By program, all its runs. Which of them count is decided when all have been seen, because
+    /// only then is known what a quiet host is.
+    pub programs: BTreeMap<String, Vec<Timed<ProgramRun>>>,
     /// By program, where samples met it.
     #[serde(default)]
     pub samples: BTreeMap<String, Samples>,
@@ -39,15 +41,12 @@ pub(super) struct Native {
     /// Rounds that gave nothing, because the frequency changed in them or a program could not be
     /// watched.
     pub disturbed: u64,
-    /// Rounds that gave nothing, because the core's other thread, the L3 or the memory was busy.
+    /// Rounds of points that gave nothing, because the core's other thread was busy.
     #[serde(default)]
     pub crowded: u64,
     /// The no-ops that the core took in a cycle, in the middle of each round.
     #[serde(default)]
     pub no_ops: Vec<f64>,
-    /// The cycles of a load from the L3 near each program.
-    #[serde(default)]
-    pub far_loads: Vec<f64>,
     /// How long was measured.
     pub seconds: f64,
     /// Of the last run of the command.
@@ -85,36 +84,72 @@ impl Model {
 }
 
 impl Native {
-    /// What was timed while the core's other thread did nothing; `None`, and the round is counted
-    /// as one that gave nothing, if there is none.
-    pub(super) fn alone<T: Copy>(&mut self, round: &[Timed<T>]) -> Option<Vec<T>> {
-        let mut no_ops: Vec<f64> = round.iter().map(|timed| timed.no_ops).collect();
-        if !no_ops.is_empty() {
-            self.no_ops.push(median(&mut no_ops));
+    /// Adds a round of a point: its slices.
+    pub(super) fn add_point(&mut self, name: &str, slices: &[Timed<f64>]) {
+        if let Some(cycles) = self.alone(slices) {
+            self.points.entry(name.to_owned()).or_default().push(cycles);
         }
-        self.far_loads.extend(round.iter().map(|it| it.far_load).filter(|&cycles| cycles > 0.0));
-        let (most, fewest) = (self.most_no_ops(), self.fewest_cycles());
-        let alone = round.iter().filter(|timed| timed.alone(most, fewest));
-        let times: Vec<T> = alone.map(|timed| timed.time).collect();
+    }
+
+    /// Adds how much longer interrupts made a program; `None`: it could not be measured.
+    pub(super) fn add_interrupted(&mut self, longer: Option<Timed<f64>>) {
+        let longer = self.alone(longer.as_slice());
+        self.interrupted.extend(longer);
+    }
+
+    /// The median of what was timed while the core's other thread did nothing. If there is nothing,
+    /// the round is counted as one that gave nothing.
+    fn alone(&mut self, round: &[Timed<f64>]) -> Option<f64> {
+        self.no_ops_of(round);
+        let most = self.most_no_ops();
+        let alone = round.iter().filter(|timed| timed.alone(most));
+        let mut times: Vec<f64> = alone.map(|timed| timed.time).collect();
         if times.is_empty() {
             *if round.is_empty() { &mut self.disturbed } else { &mut self.crowded } += 1;
             return None;
         }
-        Some(times)
+        Some(median(&mut times))
     }
 
-    /// The no-ops that the core takes in a cycle while its other thread does nothing. A single
-    /// slice can say too many: a crowded core's chain takes longer, too. So one round in ten has
-    /// more.
+    /// Adds a run of a program; `None`: one that gave nothing.
+    pub(super) fn add_run(&mut self, name: &str, run: Option<Timed<ProgramRun>>) {
+        self.no_ops_of(run.as_slice());
+        self.disturbed += u64::from(run.is_none());
+        self.programs.entry(name.to_owned()).or_default().extend(run);
+    }
+
+    /// Remembers the no-ops of a cycle of a round.
+    fn no_ops_of<T>(&mut self, round: &[Timed<T>]) {
+        let mut no_ops: Vec<f64> = round.iter().map(|timed| timed.no_ops).collect();
+        if !no_ops.is_empty() {
+            self.no_ops.push(median(&mut no_ops));
+        }
+    }
+
+    /// The runs of a program near which others did nothing.
+    fn runs(&self, name: &str) -> impl Iterator<Item = &ProgramRun> {
+        let (most, fewest) = (self.most_no_ops(), self.fewest_cycles());
+        let runs = self.programs.get(name).into_iter().flatten();
+        runs.filter(move |run| run.alone(most) && run.quiet(fewest)).map(|run| &run.time)
+    }
+
+    /// The rounds that gave nothing, because the core's other thread, the L3 or the memory was
+    /// busy.
+    pub(super) fn crowded(&self) -> u64 {
+        let all: usize = self.programs.values().map(Vec::len).sum();
+        let counted: usize = self.programs.keys().map(|name| self.runs(name).count()).sum();
+        self.crowded + (all - counted) as u64
+    }
+
+    /// The no-ops that the core takes in a cycle while its other thread does nothing.
     pub(super) fn most_no_ops(&self) -> f64 {
-        let mut no_ops = self.no_ops.clone();
-        no_ops.sort_by(f64::total_cmp);
-        no_ops.get(no_ops.len() * 9 / 10).copied().unwrap_or(0.0)
+        timed::most(self.no_ops.clone())
     }
 
-    /// The cycles of a load from the L3 while others do not use it: one in ten programs has fewer.
+    /// The cycles of a load from the L3 while others do not use it: one in ten runs has fewer.
     pub(super) fn fewest_cycles(&self) -> f64 {
-        let mut cycles = self.far_loads.clone();
+        let runs = self.programs.values().flatten();
+        let mut cycles: Vec<f64> = runs.map(|run| run.far_load).collect();
         cycles.sort_by(f64::total_cmp);
         cycles.get(cycles.len() / 10).copied().unwrap_or(0.0)
     }
@@ -138,8 +173,7 @@ impl Native {
 
     /// The page faults of a program's run.
     fn faults(&self, name: &str) -> f64 {
-        let runs = self.programs.get(name).into_iter().flatten();
-        median(&mut runs.map(|run| run.faults as f64).collect::<Vec<_>>())
+        median(&mut self.runs(name).map(|run| run.faults as f64).collect::<Vec<_>>())
     }
 
     /// How much longer programs take because interrupts stop them; 1 if that was not measured.
@@ -155,7 +189,7 @@ impl Native {
         let samples = self.samples.get(name).filter(|samples| samples.user > 0)?;
         let all = samples.all() as f64;
         let share = samples.user as f64 / all;
-        let cycles: Vec<f64> = self.programs.get(name)?.iter().map(|run| run.cycles).collect();
+        let cycles: Vec<f64> = self.runs(name).map(|run| run.cycles).collect();
         let share = share / self.lengthening();
         let figure = Figure::of(&cycles.iter().map(|cycles| cycles * share).collect::<Vec<_>>())?;
         // Laplace's rule of succession: where no sample met the kernel, the next one still can.
@@ -172,26 +206,38 @@ const NORMAL_95: f64 = 1.96;
 mod tests {
     use super::*;
 
+    fn run(cycles: f64, no_ops: f64, far_load: f64) -> Timed<ProgramRun> {
+        Timed { time: ProgramRun { cycles, faults: 4 }, no_ops, far_load }
+    }
+
     #[test]
     fn what_was_timed_on_a_crowded_core_does_not_count() {
-        let timed = |time, no_ops| Timed { time, no_ops, far_load: 0.0 };
+        let slice = |time, no_ops| Timed { time, no_ops, far_load: 0.0 };
         let mut native = Native { no_ops: vec![8.0; 20], ..Native::default() };
-        let round = [timed(1, 8.0), timed(2, 4.5), timed(3, 7.5)];
-        assert_eq!(native.alone(&round), Some(vec![1, 3]));
-        assert_eq!(native.alone(&[timed(4, 5.0)]), None);
-        assert_eq!(native.alone::<u8>(&[]), None);
-        assert_eq!((native.crowded, native.disturbed), (1, 1));
-        // Loads took 60 cycles near twenty programs.
-        native.far_loads = vec![60.0; 20];
-        let round = [70.0, 90.0].map(|far_load| Timed { far_load, ..timed(5, 8.0) });
-        assert_eq!(native.alone(&round), Some(vec![5]));
+        native.add_point("p", &[slice(1.0, 8.0), slice(2.0, 4.5), slice(3.0, 7.5)]);
+        native.add_point("p", &[slice(4.0, 5.0)]);
+        native.add_point("p", &[]);
+        assert_eq!(native.points["p"], [2.0]);
+        assert_eq!((native.crowded(), native.disturbed), (1, 1));
+    }
+
+    #[test]
+    fn what_a_quiet_host_is_the_later_runs_say_too() {
+        let mut native = Native { no_ops: vec![8.0; 20], ..Native::default() };
+        let cycles = |native: &Native| native.runs("p").map(|run| run.cycles).collect::<Vec<_>>();
+        native.add_run("p", Some(run(300.0, 8.0, 200.0)));
+        assert_eq!(cycles(&native), [300.0]);
+        native.add_run("p", Some(run(100.0, 8.0, 60.0)));
+        native.add_run("p", Some(run(150.0, 4.5, 60.0)));
+        native.add_run("p", None);
+        assert_eq!(cycles(&native), [100.0]);
+        assert_eq!((native.crowded(), native.disturbed), (2, 1));
     }
 
     #[test]
     fn a_program_has_the_cycles_of_its_user_mode() {
-        let run = ProgramRun { cycles: 100.0, faults: 4 };
         let mut native = Native::default();
-        native.programs.insert("p".into(), vec![run; 2]);
+        native.programs.insert("p".into(), vec![run(100.0, 8.0, 60.0); 2]);
         assert_eq!(native.program("p"), None);
         native.samples.insert("p".into(), Samples::default());
         assert_eq!(native.program("p"), None);

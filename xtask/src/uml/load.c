@@ -10,7 +10,7 @@
  *
  * With "serve" it prints "ready". Then it runs a load for each line "WORD ROUNDS" of its input, and
  * prints a line: slice, 1, the ticks of the time stamp counter, those of a chain before and behind,
- * and 0 (`slice_cycles` in processor.rs).
+ * 0, and those of no-ops before and behind (`slice` in timed.rs).
  *
  * With "suite" it mounts what the suite's benchmarks need, and becomes the suite's program, which
  * runs their slices (crates/suite/src/served.rs).
@@ -245,21 +245,22 @@ static long number(const char *digit)
 static void slice(void (*load)(long), long rounds)
 {
 	static char line[128];
-	ulong before = chain(), begun = ticks(), took, behind;
+	ulong before = chain(), crowded = no_ops(), begun = ticks(), took, later, behind;
 	int at = 0;
 
 	load(rounds);
 	took = ticks() - begun;
+	later = no_ops();
 	behind = chain();
-	const ulong numbers[] = { took, before, behind };
+	const ulong numbers[] = { took, before, behind, 0, crowded, later };
 
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 6; i++)
 		for (const char *from = sentence(" ", numbers[i]); *from; from++)
 			line[at++] = *from;
 	line[at] = 0;
 	print("slice 1");
 	print(line);
-	print(" 0\n");
+	print("\n");
 }
 
 static void serve(void)
@@ -290,16 +291,8 @@ static void serve(void)
 #define WARM 2
 #define TIMED 3
 
-#define SCHED_BATCH 3
-
 static void record(void)
 {
-	const int priority = 0;
-
-	/* A worker that completes a request does not stop for this process. Otherwise it stops for each
-	 * request in some recordings, and for one in a hundred in others. */
-	require(call(NR_SCHED_SETSCHEDULER, 0, SCHED_BATCH, (long)&priority, 0, 0, 0) == 0,
-		"SCHED_BATCH");
 	for (int i = 0; i < LOADS; i++) {
 		if (loads[i].slice == 0)
 			continue;
@@ -348,16 +341,29 @@ static void suite(char **arguments)
 	fail("/kernlane-bench cannot be started");
 }
 
+#define SCHED_BATCH 3
+
+/* A worker that completes a request does not stop for a process that calls this. Otherwise it stops
+ * for each request in some starts, and for one in a hundred in others. */
+static void batch(void)
+{
+	const int priority = 0;
+
+	require(call(NR_SCHED_SETSCHEDULER, 0, SCHED_BATCH, (long)&priority, 0, 0, 0) == 0,
+		"SCHED_BATCH");
+}
+
 void start(ulong *stack)
 {
 	char **arguments = (char **)(stack + 1);
 
+	if (stack[0] >= 2 && same(arguments[1], "suite"))
+		suite(arguments);
+	batch();
 	if (stack[0] >= 2 && same(arguments[1], "serve"))
 		serve();
 	if (stack[0] >= 2 && same(arguments[1], "record"))
 		record();
-	if (stack[0] >= 2 && same(arguments[1], "suite"))
-		suite(arguments);
 	require(stack[0] >= 3, "load WORD ROUNDS");
 	run(arguments[1], number(arguments[2]));
 	if (stack[0] >= 4 && same(arguments[3], "stay")) {
