@@ -175,7 +175,12 @@ pub(crate) fn bench(words: &[&str]) -> Result<()> {
     let build_id = image::vmlinux::read(&kernels[0].program)?.build_id;
     let made_for = format!("{build_id:?} {here:?}");
     let mut kept = Kept::<Measured>::open(directory.join("measured.json"), &made_for)?;
-    measure(&kernels, &directory, &mut kept, Duration::from_secs_f64(60.0 * options.minutes))?;
+    let budget = Duration::from_secs_f64(60.0 * options.minutes);
+    // A thread of its own: it stays on one CPU, and what follows does not.
+    std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| measure(&kernels, &directory, &mut kept, budget));
+        crate::joined(measuring, "measuring")
+    })?;
     let mut conditions = conditions(&kept.results, &kernels, &here);
     let model = match options.simulate {
         false => None,
