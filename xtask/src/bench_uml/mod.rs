@@ -22,18 +22,17 @@ mod kernels;
 mod served;
 mod shares;
 mod simulated;
+mod tables;
 
 use crate::judge_processor::nearest;
 use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
 use crate::timed::{self, ALONE, Timed};
-use agreement::Agreement;
 use anyhow::{Context, Result, bail};
 use execution::machine;
-use kernels::{MeasuredKernel, ORIGINAL};
+use kernels::MeasuredKernel;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use served::ServedKernel;
 use shares::Shares;
 use sim::MachineModel;
@@ -43,6 +42,7 @@ use std::time::{Duration, Instant};
 use suite::random::Random;
 use suite::statistics::median;
 use suite::{Disturbances, Usage};
+use tables::Tables;
 
 /// The loads, and the rounds of each that take two milliseconds. pktgen is none of them, because it
 /// sleeps whenever it starts.
@@ -113,8 +113,8 @@ struct Measured {
     starts: Vec<Start>,
     /// By load: whose code ran under the original kernel.
     shares: BTreeMap<String, Shares>,
-    /// Slices that gave nothing, because the frequency changed in them; those of them that gave
-    /// nothing because the core's other thread was busy; and all slices.
+    /// Slices that gave nothing, because the frequency changed in them, or because the core's other
+    /// thread was busy; and all slices.
     disturbed: u64,
     crowded: u64,
     slices: u64,
@@ -408,89 +408,9 @@ fn with_host(speeds: &ModelSpeeds, shares: &BTreeMap<String, Shares>) -> ModelSp
     speeds.iter().map(|(&name, speeds)| (name, of_kernel(speeds))).collect()
 }
 
-/// Measured and simulated figures side by side. They never share a column.
-struct Tables<'a> {
-    measured: &'a Measured,
-    /// In user mode, and with the time of the host's kernel; `None`: nothing was simulated.
-    model: Option<[ModelSpeeds; 2]>,
-    kernels: &'a [MeasuredKernel],
-    conditions: Vec<String>,
-}
-
-impl Tables<'_> {
-    fn document(&self) -> serde_json::Value {
-        let row = |kernel: &MeasuredKernel| {
-            let loads: BTreeMap<&str, Option<Figure>> =
-                columns().map(|load| (load, self.measured.figure(kernel.name, load))).collect();
-            let by_load = |model: &ModelSpeeds| -> Option<BTreeMap<&str, Option<f64>>> {
-                Some(columns().zip(*model.get(kernel.name)?).collect())
-            };
-            let simulated = self.model.as_ref().map(|model| model.each_ref().map(by_load));
-            let [user_mode, with_host] = simulated.unwrap_or_default();
-            json!({
-                "kernel": kernel.name,
-                "measured": loads,
-                "simulated_user_mode": user_mode,
-                "simulated": with_host,
-            })
-        };
-        json!({
-            "conditions": self.conditions,
-            "unit": "core cycles of the original kernel over those of this one; of what was \
-                     measured the ends of the 95 % interval over starts",
-            "kernels": self.kernels.iter().skip(1).map(row).collect::<Vec<_>>(),
-        })
-    }
-
-    fn text(&self) -> String {
-        let mut text = format!(
-            "{}\n\nMeasured speed relative to the kernel \"{ORIGINAL}\", in core cycles, with \
-             half of the 95 % interval\n",
-            self.conditions.join("\n")
-        );
-        text += &self.rows(|kernel, load| {
-            let figure = self.measured.figure(kernel, load)?;
-            Some(format!("{:.3} ±{:.2} %", figure.value, 100.0 * figure.half_width()))
-        });
-        let Some([user_mode, with_host]) = &self.model else { return text };
-        for (title, model) in [
-            ("Simulated, in user mode", user_mode),
-            ("Simulated, with the time of the host's kernel as it was measured", with_host),
-        ] {
-            text += &format!("\n{title}\n");
-            text += &self.rows(|kernel, load| {
-                let at = columns().position(|column| column == load)?;
-                Some(format!("{:.3}", model.get(kernel)?[at]?))
-            });
-        }
-        text += "\n";
-        for (at, load) in columns().enumerate() {
-            let both = |kernel: &MeasuredKernel| {
-                let simulated = with_host.get(kernel.name)?[at]?;
-                Some((self.measured.figure(kernel.name, load)?, simulated))
-            };
-            let kernels: Vec<_> = self.kernels.iter().skip(1).filter_map(both).collect();
-            text += &Agreement::new(&kernels).text(load);
-        }
-        text
-    }
-
-    fn rows(&self, cell: impl Fn(&str, &str) -> Option<String>) -> String {
-        let mut text = format!("{:<18}", "kernel");
-        columns().for_each(|load| text += &format!(" {load:>16}"));
-        for kernel in self.kernels.iter().skip(1) {
-            text += &format!("\n{:<18}", kernel.name);
-            for load in columns() {
-                let cell = cell(kernel.name, load).unwrap_or("-".to_owned());
-                text += &format!(" {cell:>16}");
-            }
-        }
-        text + "\n"
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::kernels::ORIGINAL;
     use super::*;
 
     #[test]
