@@ -1,6 +1,6 @@
 //! Programs for the guest that need no library.
 //!
-//! Input: C source, which may include `bare.h` and `timing.h`. Output: the program's bytes. The
+//! Input: C source, which may include the headers here. Output: the program's bytes. The
 //! instructions that a guest executes between its marks are then known exactly.
 
 use crate::run;
@@ -8,8 +8,12 @@ use anyhow::{Context, Result, ensure};
 use guest::{GuestEnd, GuestOutcome};
 use std::process::Command;
 
-const HEADERS: [(&str, &str); 2] =
-    [("bare.h", include_str!("bare.h")), ("timing.h", include_str!("timing.h"))];
+/// The names and texts of the headers that every program may include.
+pub(crate) const HEADERS: [(&str, &str); 3] = [
+    ("bare.h", include_str!("bare.h")),
+    ("timing.h", include_str!("timing.h")),
+    ("words.h", include_str!("words.h")),
+];
 
 /// Compiles `source`. Errors call the program `name`.
 pub(crate) fn compile(name: &str, source: &str) -> Result<Vec<u8>> {

@@ -187,32 +187,32 @@ __attribute__((used)) static void start(long *stack)
 
 	if ((ulong)(points_end - points) > sizeof(made) / sizeof(made[0]))
 		fail("judged", ": too many points");
-	if (words_given == 2 && equal(words[1], "record")) {
+	if (words_given == 2 && same(words[1], "record")) {
 		record();
 		end(0);
 	}
-	if (words_given == 2 && equal(words[1], "check")) {
+	if (words_given == 2 && same(words[1], "check")) {
 		check();
 		end(0);
 	}
-	if (words_given > 3 && equal(words[1], "run")) {
+	if (words_given > 3 && same(words[1], "run")) {
 		program(words[2], words + 3, words + words_given + 1);
 		end(0);
 	}
-	if (words_given > 3 && equal(words[1], "count")) {
+	if (words_given > 3 && same(words[1], "count")) {
 		count(words[2], words + 3, words + words_given + 1);
 		end(0);
 	}
-	if (words_given == 3 && equal(words[1], "chains")) {
+	if (words_given == 3 && same(words[1], "chains")) {
 		chains(words[2]);
 		end(0);
 	}
-	if (words_given == 2 && equal(words[1], "returns")) {
+	if (words_given == 2 && same(words[1], "returns")) {
 		returns();
 		end(0);
 	}
 	for (struct point *point = points; words_given == 3 && point < points_end; point++)
-		if (equal(words[1], point->name)) {
+		if (same(words[1], point->name)) {
 			measure(point, words[2]);
 			end(0);
 		}

@@ -1,11 +1,12 @@
 /*
- * What points and programs need: words and memory.
+ * What points and programs need: output and memory.
  */
 #ifndef JUDGED_H
 #define JUDGED_H
 
 #include "bare.h"
 #include "timing.h"
+#include "words.h"
 
 #define NR_WRITE 1
 #define NR_MMAP 9
@@ -15,22 +16,6 @@
 #define READ_AND_WRITE 3
 #define PRIVATE_ANONYMOUS 0x22
 #define NO_HUGE_PAGES 15
-
-static ulong length(const char *text)
-{
-	ulong n = 0;
-
-	while (text[n])
-		n++;
-	return n;
-}
-
-static int equal(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	return *a == *b;
-}
 
 static void print(long to, const char *text)
 {

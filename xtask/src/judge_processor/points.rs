@@ -544,8 +544,8 @@ pub(super) fn source(points: &[Point]) -> String {
 
 /// Names a program, of its [`source`]: what it was compiled of decides.
 pub(super) fn hash(source: &str) -> String {
-    let headers = HEADERS.map(|(_, text)| text);
-    image::sealed::sha256((source.to_owned() + &headers.concat()).as_bytes())
+    let headers = bare::HEADERS.iter().chain(&HEADERS).map(|(_, text)| *text);
+    image::sealed::sha256((source.to_owned() + &headers.collect::<String>()).as_bytes())
 }
 
 /// Compiles a [`source`].

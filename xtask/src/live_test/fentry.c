@@ -3,6 +3,7 @@
  * says so, and stays. Needs no library.
  */
 #include "bare.h"
+#include "words.h"
 
 #define NR_READ 0
 #define NR_WRITE 1
@@ -57,22 +58,6 @@ static union {
 	struct btf_header header;
 	byte bytes[32 << 20];
 } btf;
-
-static ulong length(const char *text)
-{
-	ulong n = 0;
-
-	while (text[n])
-		n++;
-	return n;
-}
-
-static int same(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	return *a == *b;
-}
 
 static void say(const char *text)
 {

@@ -6,6 +6,7 @@
 #define INIT_H
 
 #include "bare.h"
+#include "words.h"
 
 enum {
 	NR_READ = 0, NR_WRITE = 1, NR_OPEN = 2, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16,
@@ -17,15 +18,6 @@ enum {
 };
 
 enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0100, O_TRUNC = 01000 };
-
-static long length(const char *text)
-{
-	long n = 0;
-
-	while (text[n])
-		n++;
-	return n;
-}
 
 static void print(const char *text)
 {
@@ -70,13 +62,6 @@ static void require(int holds, const char *what)
 {
 	if (!holds)
 		fail(what);
-}
-
-static int same(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	return *a == *b;
 }
 
 static void raise_loopback(long fd)
