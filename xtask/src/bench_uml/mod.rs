@@ -29,6 +29,7 @@ use crate::kept::{Figure, Kept};
 use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
 use crate::timed::{self, ALONE, Timed};
+use crate::uml;
 use anyhow::{Context, Result, bail};
 use execution::machine;
 use kernels::MeasuredKernel;
@@ -146,6 +147,29 @@ impl Measured {
         self.starts.iter().map(|start| start.no_ops).fold(0.0, f64::max)
     }
 
+    /// Adds the start of kernels that gave `rounds`, and counts what gave nothing.
+    fn add(&mut self, kernels: &[MeasuredKernel], rounds: &[Round<Timed<f64>>]) {
+        let slices = || rounds.iter().flatten().flatten();
+        let no_ops = timed::most(slices().flatten().map(|slice| slice.no_ops).collect());
+        let most = no_ops.max(self.most_no_ops());
+        self.slices += slices().count() as u64;
+        self.disturbed += slices().filter(|slice| slice.is_none()).count() as u64;
+        self.crowded += slices().flatten().filter(|slice| !slice.alone(most)).count() as u64;
+        let cycles = |slice: Option<Timed<f64>>| Some(slice.filter(|it| it.alone(most))?.time);
+        let alone: Vec<Round<f64>> = rounds
+            .iter()
+            .map(|round| round.iter().map(|loads| loads.map(cycles)).collect())
+            .collect();
+        let by_load = |speeds: [Option<f64>; LOADS.len() + 1]| {
+            columns().zip(speeds).filter_map(|(load, speed)| Some((load.to_owned(), speed?)))
+        };
+        let speeds = speeds(kernels, &alone, LEAST_SLICES)
+            .into_iter()
+            .map(|(kernel, speeds)| (kernel.to_owned(), by_load(speeds).collect()))
+            .collect();
+        self.starts.push(Start { no_ops, speeds });
+    }
+
     /// Whether a figure of these kernels needs more starts.
     fn lacks(&self, kernels: &[MeasuredKernel]) -> bool {
         kernels.iter().skip(1).any(|kernel| {
@@ -173,7 +197,8 @@ pub(crate) fn bench(words: &[&str]) -> Result<()> {
     let directory = options.directory.canonicalize()?;
     let kernels = kernels::kernels(&kernlane, &tree, &directory)?;
     let build_id = image::vmlinux::read(&kernels[0].program)?.build_id;
-    let made_for = format!("{build_id:?} {here:?}");
+    let load = image::sealed::sha256(&uml::load()?);
+    let made_for = format!("{build_id:?} {load} {here:?}");
     let mut kept = Kept::<Measured>::open(directory.join("measured.json"), &made_for)?;
     let budget = Duration::from_secs_f64(60.0 * options.minutes);
     // A thread of its own: it stays on one CPU, and what follows does not.
@@ -229,8 +254,7 @@ fn measure(
         let mut served = ServedKernel::start_all(kernels, directory)?;
         let timed = rounds(&mut served, &mut random)?;
         let results = &mut kept.results;
-        let start = results.add(kernels, &timed);
-        results.starts.push(start);
+        results.add(kernels, &timed);
         results.seconds = spent + begun.elapsed().as_secs_f64();
         if let (Some(before), Some(after)) = (before, Usage::now(Some(cpu))) {
             results.disturbances = after.since(before);
@@ -261,34 +285,6 @@ fn rounds(kernels: &mut [ServedKernel], random: &mut Random) -> Result<Vec<Round
         }
     }
     Ok(all)
-}
-
-impl Measured {
-    /// The start of kernels that gave `rounds`. Counts what gave nothing.
-    fn add(&mut self, kernels: &[MeasuredKernel], rounds: &[Round<Timed<f64>>]) -> Start {
-        let slices = || rounds.iter().flatten().flatten();
-        let no_ops = timed::most(slices().flatten().map(|slice| slice.no_ops).collect());
-        let most = no_ops.max(self.most_no_ops());
-        self.slices += slices().count() as u64;
-        self.disturbed += slices().filter(|slice| slice.is_none()).count() as u64;
-        self.crowded += slices().flatten().filter(|slice| !slice.alone(most)).count() as u64;
-        let cycles = |slice: Option<Timed<f64>>| Some(slice.filter(|it| it.alone(most))?.time);
-        let alone: Vec<Round<f64>> = rounds
-            .iter()
-            .map(|round| round.iter().map(|loads| loads.map(cycles)).collect())
-            .collect();
-        let by_load = |speeds: [Option<f64>; LOADS.len() + 1]| {
-            columns().zip(speeds).filter_map(|(load, speed)| Some((load.to_owned(), speed?)))
-        };
-        let speeds = speeds(kernels, &alone, LEAST_SLICES);
-        Start {
-            no_ops,
-            speeds: speeds
-                .into_iter()
-                .map(|(kernel, speeds)| (kernel.to_owned(), by_load(speeds).collect()))
-                .collect(),
-        }
-    }
 }
 
 /// The speed of each kernel but the first: the median of the original's slices over that of its
@@ -447,8 +443,9 @@ mod tests {
         // In the last round the original's slice of the first load was disturbed.
         rounds[5][0][0] = None;
         let mut measured = Measured::default();
-        let start = measured.add(&kernels, &rounds);
+        measured.add(&kernels, &rounds);
         let first = LOADS[0].0;
+        let start = &measured.starts[0];
         let fast = &start.speeds["fast"];
         assert!(columns().all(|load| load == ALL || load == first || fast[load] == 4.2));
         assert_eq!(fast[first], 2.0);
@@ -460,9 +457,11 @@ mod tests {
         assert_eq!(given, (6 * 3 * LOADS.len() as u64, 6 * (LOADS.len() as u64 - 1) + 1, 0));
         // In two rounds the core's other thread was busy: four slices are too few.
         rounds[0][1][0] = slice(400.0, 5.0);
-        assert_eq!(measured.add(&kernels, &rounds).speeds["fast"][first], 2.0);
+        measured.add(&kernels, &rounds);
+        assert_eq!(measured.starts[1].speeds["fast"][first], 2.0);
         rounds[1][1][0] = slice(400.0, 5.0);
-        assert!(!measured.add(&kernels, &rounds).speeds["fast"].contains_key(first));
+        measured.add(&kernels, &rounds);
+        assert!(!measured.starts[2].speeds["fast"].contains_key(first));
         assert_eq!(measured.crowded, 1 + 2);
     }
 
