@@ -1,11 +1,15 @@
-# The two commands of the README, the everyday tests, and the book.
-.PHONY: demo test quick format book setup
+# The commands of the README, the everyday tests, and the book.
+.PHONY: demo test test-all quick format book setup
 
 demo: setup
 	cargo xtask demo
 
 test: setup
 	cargo xtask test
+
+# What `make test` leaves out.
+test-all: setup
+	cargo xtask test --all
 
 quick:
 	cargo xtask test --quick

@@ -134,10 +134,15 @@ pub(crate) fn cache() -> Result<PathBuf> {
         .context("none of KERNLANE_CACHE, XDG_CACHE_HOME and HOME is set")
 }
 
+/// Where the built tree of the demo kernel lies, or will lie.
+pub(crate) fn place(compiler: Compiler) -> Result<PathBuf> {
+    Ok(cache()?.join("trees").join(compiler.name()))
+}
+
 /// The built tree of the demo kernel. Builds it if there is no current one.
 pub(crate) fn tree(compiler: Compiler) -> Result<PathBuf> {
     let trees = cache()?.join("trees");
-    let tree = trees.join(compiler.name());
+    let tree = place(compiler)?;
     let stamp = stamp(compiler)?;
     if fs::read_to_string(tree.join(STAMP)).is_ok_and(|found| found == stamp) {
         return Ok(tree);

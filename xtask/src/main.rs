@@ -48,16 +48,19 @@ use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
 cargo xtask demo                make a faster kernel for a workload, and show what it brought
-cargo xtask test [--quick]      run every test: format, lints, units, kernel trees, virtual
-                                machines; print how long each part took. With --quick: only
-                                format, lints and units, a few minutes
+cargo xtask test [--quick|--all]
+                                run the tests that a change needs: format, lints, units, and the
+                                whole road in virtual machines, on the kernel built by gcc; print
+                                how long each part took. With --quick: only format, lints and
+                                units, a few minutes. With --all: all other tests instead, those
+                                of clang's kernel, of running kernels, and of other tools
 cargo xtask check-test TREE     make a wrong kernel for each kind of bug; `kernlane check` must
                                 refuse each
 cargo xtask shift-test TREE     link the tree's kernel so that the data behind kallsyms moves by 0
                                 to 63 bytes; `kernlane check` must accept each
-cargo xtask road-test TREE      relink the tree's kernel in its own order, for a workload and in a
-                                random order, without call padding; the kernels must work, and
-                                predictions hold
+cargo xtask road-test TREE [--drop-call-padding]
+                                relink the tree's kernel for a workload and in a random order, and
+                                record both; what was predicted must hold
 cargo xtask vm-test OLD NEW [MACHINE|workloads]…
                                 test whether the kernel of tree NEW works in a guest like that of
                                 tree OLD
@@ -102,10 +105,11 @@ cargo xtask live-test --cycles N
                                 four CPUs
 cargo xtask live-test --cost    measure what installing and undoing a group of functions costs, in
                                 instructions and interrupts
-cargo xtask live-fuzz [--kernel debian|debian-generic|kasan|kcsan] [--minutes N] [--seed N]
+cargo xtask live-fuzz [--short] [--kernel debian|debian-generic|kasan|kcsan] [--minutes N] [--seed N]
                                 fuzz the live module's interface in a guest, while kprobes, tracers,
                                 livepatches and modules come and go; kasan and kcsan are kernels
-                                made for it, on which memory fails, too
+                                made for it, on which memory fails, too. --short: the same few
+                                requests each time, for about two minutes
 cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
                                 measure what replacing hot functions of the running stock kernel
                                 brings: recordings before and after, tables, gain.json
@@ -158,9 +162,10 @@ fn main() -> ExitCode {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),
         ["test", "--quick"] => test::quick(),
+        ["test", "--all"] => test::rest(),
         ["check-test", tree] => check_test::check_test(tree.as_ref()),
         ["shift-test", tree] => shift_test::shift_test(tree.as_ref()),
-        ["road-test", tree] => test::road_test(tree.as_ref()),
+        ["road-test", tree, ref options @ ..] => test::road_test(tree.as_ref(), options),
         ["vm-test", old, new, ref wanted @ ..] => {
             vm_test::vm_test(old.as_ref(), new.as_ref(), wanted)
         }
@@ -195,6 +200,7 @@ fn main() -> ExitCode {
         ["live-test", kernel, script] => {
             live_test::live_test(Some(kernel.as_ref()), Some(script.as_ref()))
         }
+        ["live-fuzz", "--short"] => live_fuzz::short(),
         ["live-fuzz", ref words @ ..] => live_fuzz::live_fuzz(words),
         ["live-gain", directory, ref names @ ..] => live_gain::live_gain(directory.as_ref(), names),
         ["layout-times", directory, ref names @ ..] => {
@@ -229,7 +235,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Builds Kernlane, and the plugin beside it. Returns the path of the program.
+/// Builds Kernlane, and the plugin beside it. Returns the path of the program. This program is built
+/// in the same command, though it is there already: so cargo chooses the same features for all of
+/// them, and compiles no crate twice.
 fn kernlane() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("kernlane");
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
@@ -241,6 +249,8 @@ fn kernlane() -> Result<PathBuf> {
         "kernlane",
         "-p",
         "kernlane-plugin",
+        "-p",
+        "xtask",
     ]))?;
     ensure!(program.is_file(), "cargo did not build {}", program.display());
     Ok(program)

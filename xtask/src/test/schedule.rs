@@ -1,0 +1,209 @@
+//! Runs parts of the tests, as many at a time as there are processors for.
+//!
+//! Each part is a process of its own. What a part prints is kept in a file below `target/test`, and
+//! printed when the part ends, so that the words of two parts do not mix. A part that fails does
+//! not stop the others, but those that need it do not run.
+
+use super::{Part, spelled};
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Where what the parts print is kept.
+const SAID: &str = "target/test/said";
+
+/// The end of a part.
+struct Ended {
+    number: usize,
+    result: Result<Used>,
+    said: PathBuf,
+}
+
+/// What a part took.
+#[derive(Clone, Copy)]
+struct Used {
+    passed: bool,
+    wall: Duration,
+    /// Of all processors.
+    processors: Duration,
+}
+
+/// Runs all parts. Prints what each printed, and at the end how long each took.
+///
+/// # Errors
+/// A part failed.
+pub(super) fn run(parts: &[Part]) -> Result<()> {
+    fs::create_dir_all(SAID).context(SAID)?;
+    let begun = Instant::now();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut waiting: Vec<usize> = (0..parts.len()).collect();
+    let mut running: Vec<usize> = Vec::new();
+    let mut used: Vec<Option<Used>> = parts.iter().map(|_| None).collect();
+    let (sender, receiver) = channel();
+    loop {
+        let busy: usize = running.iter().map(|&number| parts[number].processors).sum();
+        let next = waiting.iter().position(|&number| {
+            let part = &parts[number];
+            (busy == 0 || busy + part.processors <= processors) && ready(part, parts, &used)
+        });
+        if let Some(next) = next {
+            let number = waiting.remove(next);
+            println!("== [{}] begins: {}", minutes(begun.elapsed()), parts[number].what);
+            running.push(number);
+            begin(number, &parts[number], sender.clone())?;
+            continue;
+        }
+        if running.is_empty() {
+            break;
+        }
+        let ended: Ended = receiver.recv()?;
+        running.retain(|&number| number != ended.number);
+        let part = &parts[ended.number];
+        let took = ended.result.with_context(|| part.what.to_owned())?;
+        println!(
+            "\n== [{}] {}: {} (cargo xtask {})",
+            minutes(begun.elapsed()),
+            if took.passed { "passed" } else { "FAILED" },
+            part.what,
+            part.words.join(" ")
+        );
+        println!("{}", String::from_utf8_lossy(&fs::read(&ended.said)?).trim_end());
+        used[ended.number] = Some(took);
+    }
+    summary(parts, &used, begun.elapsed())
+}
+
+/// Whether what the part needs has passed. What is not among the parts is there already.
+fn ready(part: &Part, parts: &[Part], used: &[Option<Used>]) -> bool {
+    part.after.iter().all(|&needed| {
+        let number = parts.iter().position(|part| part.what == needed);
+        number.is_none_or(|number| used[number].is_some_and(|used| used.passed))
+    })
+}
+
+/// Starts a part, and a thread that waits for its end.
+fn begin(number: usize, part: &Part, sender: Sender<Ended>) -> Result<()> {
+    let said = Path::new(SAID).join(format!("{}.log", part.words.join(" ").replace('/', "-")));
+    let file = File::create(&said).with_context(|| said.display().to_string())?;
+    let words: Vec<String> = part.words.iter().map(|word| spelled(word)).collect::<Result<_>>()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(words).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    std::thread::spawn(move || {
+        // The receiver lives until the last part has ended.
+        let _ = sender.send(Ended { number, result: ended(&mut command), said });
+    });
+    Ok(())
+}
+
+/// Runs a command until it ends.
+fn ended(command: &mut Command) -> Result<Used> {
+    let begun = Instant::now();
+    let child = command.spawn().context("a part cannot be started")?;
+    let pid = libc::pid_t::try_from(child.id())?;
+    let mut status = 0;
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    loop {
+        // SAFETY: `status` and `usage` are valid for writing, and nobody else waits for this child:
+        // `child` is not used any more.
+        let got = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
+        match got {
+            got if got == pid => break,
+            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return Err(std::io::Error::last_os_error()).context("waiting for a part"),
+        }
+    }
+    // SAFETY: all bytes were zero, which is a value of this type, or written by the kernel.
+    let usage = unsafe { usage.assume_init() };
+    let time = |time: libc::timeval| {
+        let micros = time.tv_sec * 1_000_000 + time.tv_usec;
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    };
+    Ok(Used {
+        passed: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        wall: begun.elapsed(),
+        processors: time(usage.ru_utime) + time(usage.ru_stime),
+    })
+}
+
+/// Prints how long each part took, and which failed.
+///
+/// # Errors
+/// A part failed, or did not run.
+fn summary(parts: &[Part], used: &[Option<Used>], total: Duration) -> Result<()> {
+    println!("\n== how long each part took (minutes:seconds), and its time on all processors");
+    for (part, used) in parts.iter().zip(used) {
+        match used {
+            Some(used) => println!(
+                "{:>6} {:>6}  {}{}",
+                minutes(used.wall),
+                minutes(used.processors),
+                if used.passed { "" } else { "FAILED: " },
+                part.what
+            ),
+            None => println!("     -      -  not run: {}", part.what),
+        }
+    }
+    let sum: Duration = used.iter().flatten().map(|used| used.processors).sum();
+    println!("{:>6} {:>6}  in total", minutes(total), minutes(sum));
+    let passed = used.iter().flatten().filter(|used| used.passed).count();
+    let not_run = used.iter().filter(|used| used.is_none()).count();
+    let failed = parts.len() - passed - not_run;
+    println!("{passed} passed, {failed} failed, {not_run} skipped");
+    if passed < parts.len() {
+        bail!("{failed} parts failed, and {not_run} did not run");
+    }
+    Ok(())
+}
+
+fn minutes(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    format!("{:02}:{:02}", seconds / 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::part;
+    use super::*;
+
+    const PARTS: [Part; 3] = [
+        part("first", &["first"]),
+        part("second", &["second"]).after(&["first"]),
+        part("third", &["third"]).after(&["another table's"]),
+    ];
+
+    fn used(passed: bool) -> Option<Used> {
+        Some(Used { passed, wall: Duration::ZERO, processors: Duration::ZERO })
+    }
+
+    #[test]
+    fn a_part_waits_for_what_it_needs_and_does_not_run_without_it() {
+        let is_ready = |number: usize, used: &[_]| ready(&PARTS[number], &PARTS, used);
+        assert!(is_ready(0, &[None, None, None]));
+        assert!(!is_ready(1, &[None, None, None]));
+        assert!(is_ready(1, &[used(true), None, None]));
+        assert!(!is_ready(1, &[used(false), None, None]));
+        assert!(is_ready(2, &[None, None, None]), "what another table makes is there");
+    }
+
+    #[test]
+    fn a_failed_or_missing_part_fails_the_whole() {
+        let none = Duration::ZERO;
+        let all = [used(true), used(true), used(true)];
+        assert!(summary(&PARTS, &all, none).is_ok());
+        assert!(summary(&PARTS, &[used(true), used(false), used(true)], none).is_err());
+        assert!(summary(&PARTS, &[used(true), None, used(true)], none).is_err());
+    }
+
+    #[test]
+    fn the_end_of_a_process_says_whether_it_passed_and_what_it_took() {
+        let shell = |text: &str| ended(Command::new("sh").args(["-c", text])).unwrap();
+        assert!(shell("exit 0").passed);
+        assert!(!shell("exit 3").passed);
+        assert!(!shell("kill -9 $$").passed);
+        let counted = shell("i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done");
+        assert!(counted.processors > Duration::ZERO);
+    }
+}
