@@ -64,6 +64,7 @@ use rayon::prelude::*;
 use sim::MachineModel;
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 use trace::{RecordingHeader, RecordingReader};
 
@@ -122,6 +123,8 @@ pub struct Attribution {
     pub binding: Binding,
     /// The machines to simulate.
     pub machines: Vec<MachineModel>,
+    /// The part of each recording that is analyzed, as if the recording had no other executions.
+    pub part: RecordingPart,
 }
 
 impl Attribution {
@@ -149,6 +152,7 @@ impl Attribution {
             binding: Binding::new(&annotations, &symbols),
             symbols,
             machines: machines.iter().map(|name| machine::find(name)).collect::<Result<_>>()?,
+            part: RecordingPart::WHOLE,
         })
     }
 
@@ -157,7 +161,7 @@ impl Attribution {
     /// # Errors
     /// The recording cannot be read, is damaged, or is of another kernel.
     pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
-        read(recording, "services", |reader| {
+        self.read(recording, "services", |reader| {
             let (symbols, binding) = (&self.symbols, &self.binding);
             let attributed = match self.machines.iter().any(|machine| machine.core.is_some()) {
                 true => {
@@ -180,7 +184,7 @@ impl Attribution {
             "--branches needs a --machine with a table [branch] in its file: server-32k, for \
              example"
         );
-        read(recording, "services", |reader| {
+        self.read(recording, "services", |reader| {
             let attributed = services::attribute_with_branches(
                 reader,
                 &self.symbols,
@@ -234,7 +238,7 @@ impl Attribution {
         kernel: &Path,
         machines: &[MachineModel],
     ) -> Result<Vec<MissTable>> {
-        read(recording, "misses", |reader| {
+        self.read(recording, "misses", |reader| {
             misses::misses(reader, &self.symbols, &vmlinux::path(kernel), machines)
         })
     }
@@ -255,8 +259,8 @@ impl Attribution {
         let names = DataNames::read(&vmlinux::path(kernel))?;
         let of_machine = |machine: &MachineModel| {
             let study = SharingStudy::new(&self.symbols, &names, machine);
-            let ranking = read(recording, "lines", |reader| study.rank(reader))?;
-            read(recording, "fields", |reader| study.table(reader, &ranking, top))
+            let ranking = self.read(recording, "lines", |reader| study.rank(reader))?;
+            self.read(recording, "fields", |reader| study.table(reader, &ranking, top))
         };
         self.machines.iter().map(of_machine).collect()
     }
@@ -269,7 +273,9 @@ impl Attribution {
     pub fn locks(&self, recording: &Path, kernel: &Path) -> Result<Vec<LockTable>> {
         let names = DataNames::read(&vmlinux::path(kernel))?;
         let of_machine = |machine: &MachineModel| {
-            read(recording, "locks", |reader| locks::locks(reader, &self.symbols, &names, machine))
+            self.read(recording, "locks", |reader| {
+                locks::locks(reader, &self.symbols, &names, machine)
+            })
         };
         self.machines.iter().map(of_machine).collect()
     }
@@ -288,8 +294,8 @@ impl Attribution {
         let names = DataNames::read(&vmlinux::path(kernel))?;
         let of_machine = |machine: &MachineModel| {
             let study = SharingStudy::new(&self.symbols, &names, machine);
-            let ranking = read(recording, "as it is", |reader| study.rank(reader))?;
-            read(recording, "what if", |reader| study.what_if(reader, &ranking, requests))
+            let ranking = self.read(recording, "as it is", |reader| study.rank(reader))?;
+            self.read(recording, "what if", |reader| study.what_if(reader, &ranking, requests))
         };
         self.machines.iter().map(of_machine).collect()
     }
@@ -320,7 +326,7 @@ impl Attribution {
         one_cpu: Option<&Path>,
     ) -> Result<MultiprocessorTable> {
         let counted = |path: &Path, what: &str| {
-            read(path, what, |reader| {
+            self.read(path, what, |reader| {
                 let (symbols, binding) = (&self.symbols, &self.binding);
                 let attributed = services::attribute_coherent(reader, symbols, binding, machine)?;
                 Ok((reader.header().clone(), attributed))
@@ -332,7 +338,7 @@ impl Attribution {
         let table = MultiprocessorTable::new(&header, name, &attributed, of_one)?;
         let misses = |path: &Path, bytes: u64| {
             let other = l2_sizes::with_l2(machine, bytes)?;
-            read(path, &format!("L2 of {} KB", bytes >> 10), |reader| {
+            self.read(path, &format!("L2 of {} KB", bytes >> 10), |reader| {
                 l2_sizes::count(reader, &other)
             })
         };
@@ -361,13 +367,13 @@ impl Attribution {
         let find = |reader: &mut RecordingReader<_>| {
             OsCoreStudy::new(reader, &self.symbols, &self.binding)
         };
-        let study = read(recording, "stays in the kernel", find)?;
+        let study = self.read(recording, "stays in the kernel", find)?;
         let bound = study.bind(policies)?;
         let of_machine = |machine: &MachineModel| {
             let machine = study.machine(machine, move_cycles)?;
             let run = |policy: &BoundPolicy| {
                 let named = policy.policy().to_string();
-                read(recording, &named, |reader| study.run(reader, &machine, policy))
+                self.read(recording, &named, |reader| study.run(reader, &machine, policy))
             };
             // In order, so that of several errors the same one is named each time.
             let runs: Vec<Result<_>> = bound.par_iter().map(run).collect();
@@ -381,7 +387,7 @@ impl Attribution {
     /// # Errors
     /// As [`Attribution::table`].
     pub fn recorded(&self, recording: &Path) -> Result<ServicesAndFunctions> {
-        read(recording, "services", |reader| {
+        self.read(recording, "services", |reader| {
             let (attributed, functions) = services::attribute_with_functions(
                 reader,
                 &self.symbols,
@@ -400,7 +406,7 @@ impl Attribution {
     /// # Errors
     /// As [`Attribution::table`].
     pub fn observed(&self, recording: &Path) -> Result<ObservedRecording> {
-        read(recording, "services", |reader| {
+        self.read(recording, "services", |reader| {
             let (attributed, calls, timeline) = services::attribute_with_calls(
                 reader,
                 &self.symbols,
@@ -421,22 +427,19 @@ impl Attribution {
     /// # Errors
     /// As [`Attribution::table`]; or the bounds of the part are wrong.
     pub fn generations(&self, recording: &Path, part: &RecordingPart) -> Result<Generations> {
-        let executions = Recording::at(recording);
-        let named = || executions.trace().display().to_string();
-        let cut = part.cut(|| open_executions(&executions)).with_context(named)?;
+        let bounds = bounds(recording, part)?;
         let counted = |machine: &MachineModel| {
             // Cores take the fixed data behaviour.
             let takes_data = part.is_whole() && machine.core.is_none();
-            let prepare = |reader: RecordingReader<_>| match takes_data {
-                true => reader,
-                false => reader.without_data(),
+            let prepare = |reader: RecordingReader<_>| match (takes_data, &bounds) {
+                (true, _) => reader,
+                (false, None) => reader.without_data(),
+                (false, Some(part)) => reader.without_data().of_part(part.start, part.end),
             };
             read_prepared(recording, &machine.name, prepare, |reader| {
-                let mut cut = cut.clone();
-                let cut = (!part.is_whole()).then_some(&mut cut);
                 let machines = std::slice::from_ref(machine);
                 let (symbols, binding) = (&self.symbols, &self.binding);
-                let attributed = services::attribute_part(reader, symbols, binding, machines, cut)?;
+                let attributed = services::attribute_cores(reader, symbols, binding, machines)?;
                 Ok((reader.header().clone(), attributed))
             })
         };
@@ -460,17 +463,24 @@ impl Attribution {
         by_calls.sort_by(|(a, a_calls), (b, b_calls)| b_calls.cmp(a_calls).then_with(|| a.cmp(b)));
         by_calls.truncate(POPULAR);
         let names: Vec<String> = by_calls.iter().map(|(name, _)| name.clone()).collect();
-        let reuses =
-            read(recording, "services", |reader| services::reuses(reader, &self.symbols, &names))?;
+        let reuses = self.read(recording, "services", |reader| {
+            services::reuses(reader, &self.symbols, &names)
+        })?;
         let popular =
             by_calls.into_iter().zip(reuses).map(|((name, calls), reuses)| (name, calls, reuses));
-        let profile = collect::of_recording(
-            &Recording::at(recording),
-            image,
-            &RecordingPart::WHOLE,
-            ExtraCounts::None,
-        )?;
+        let profile =
+            collect::of_recording(&Recording::at(recording), image, &self.part, ExtraCounts::None)?;
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
+    }
+
+    /// Reads the part of a recording that is analyzed, see [`read_part`].
+    fn read<T>(
+        &self,
+        recording: &Path,
+        what: &str,
+        walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
+    ) -> Result<T> {
+        read_part(recording, &self.part, what, walk)
     }
 
     fn to_table(&self, header: &RecordingHeader, attributed: &Attributed) -> ServiceTable {
@@ -488,6 +498,34 @@ pub fn read<T>(
     walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
 ) -> Result<T> {
     read_prepared(recording, what, |reader| reader, walk)
+}
+
+/// As [`read`], the part of a recording. The name of the workload says which part it is.
+///
+/// # Errors
+/// As [`read`]; or the bounds of the part are wrong.
+pub fn read_part<T>(
+    recording: &Path,
+    part: &RecordingPart,
+    what: &str,
+    walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
+) -> Result<T> {
+    let bounds = bounds(recording, part)?;
+    let prepare = |reader: RecordingReader<_>| match bounds {
+        None => reader,
+        Some(bounds) => {
+            let workload = format!("{}, {part} of it", reader.header().workload);
+            reader.of_part(bounds.start, bounds.end).called(workload)
+        }
+    };
+    read_prepared(recording, what, prepare, walk)
+}
+
+/// Where a part of a recording begins and ends, in instructions. `None`: it is the whole.
+fn bounds(recording: &Path, part: &RecordingPart) -> Result<Option<Range<u64>>> {
+    let recording = Recording::at(recording);
+    let named = || recording.trace().display().to_string();
+    part.bounds(|| open_executions(&recording)).with_context(named)
 }
 
 /// As [`read`], on what `prepare` makes of the reader.

@@ -31,7 +31,7 @@ pub(crate) fn trace_events(
     window: Range<u64>,
     out: &mut dyn Write,
 ) -> Result<u64> {
-    let Attribution { symbols, binding, machines } = attribution;
+    let Attribution { symbols, binding, machines, .. } = attribution;
     read(recording, "services", |reader| {
         let header = reader.header();
         let machine = machines.first().map(|machine| &*machine.name);

@@ -9,6 +9,7 @@ use host::recording::Recording;
 use std::fmt;
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::Range;
 use trace::{Chunk, RecordingReader, StreamEvent, Translation};
 
 /// Opens a recording and skips its data accesses.
@@ -55,6 +56,23 @@ impl RecordingPart {
             self.until
         );
         Ok(())
+    }
+
+    /// Where the part begins and ends, in instructions. `None`: it is the whole recording. `again`
+    /// opens the recording to count its instructions.
+    ///
+    /// # Errors
+    /// As [`RecordingPart::cut`].
+    pub fn bounds(
+        &self,
+        again: impl FnOnce() -> Result<RecordingReader<BufReader<File>>>,
+    ) -> Result<Option<Range<u64>>> {
+        self.validate()?;
+        if self.is_whole() {
+            return Ok(None);
+        }
+        let filter = self.cut(again)?;
+        Ok(Some(filter.from..filter.until))
     }
 
     /// A filter for the events of this part. `again` opens the recording to count its instructions.

@@ -273,7 +273,7 @@ impl Accesses {
         self.irregular_sites.clear();
     }
 
-    fn irregular_sites_of(&self, number: usize) -> &[AccessSite] {
+    pub(crate) fn irregular_sites_of(&self, number: usize) -> &[AccessSite] {
         let end = self
             .irregular
             .get(number + 1)

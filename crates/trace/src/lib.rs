@@ -53,6 +53,7 @@ mod access_encoder;
 mod error;
 mod frame;
 mod frame_use;
+mod part;
 mod payload;
 mod reader;
 mod record;

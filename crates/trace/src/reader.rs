@@ -11,6 +11,7 @@ use crate::frame::{
     VERSION_OF_SEVERAL_CPUS, VERSION_OF_SEVERAL_CPUS_WITH_DATA, VERSION_WITHOUT_DATA,
     VERSIONS_WITHOUT_CLOCK,
 };
+use crate::part::PartOfRecording;
 use crate::tally::{self, Tally};
 use crate::{RecordingHeader, RecordingTotals, Task, Translation, payload};
 use std::io::{ErrorKind, Read};
@@ -45,6 +46,8 @@ pub struct RecordingReader<R: Read> {
     /// The clean end or an error was reached.
     done: bool,
     data: DataMode,
+    /// The part to give; `None` for the whole recording.
+    part: Option<PartOfRecording>,
 }
 
 /// What the reader does with data accesses.
@@ -105,6 +108,7 @@ impl<R: Read> RecordingReader<R> {
             offset: 12,
             done: false,
             data,
+            part: None,
         };
         let at = ChunkPosition { chunk: 0, offset: 12, kind: ChunkKind::Header };
         match reader.read_payload()? {
@@ -132,6 +136,21 @@ impl<R: Read> RecordingReader<R> {
         if let DataMode::Decoded(_) = self.data {
             self.data = DataMode::Ignored;
         }
+        self
+    }
+
+    /// Gives only the executions that begin in the instructions `from` to `until` of the recording,
+    /// with their data accesses. Of other events those are left out that come before or behind the
+    /// part, but for switches of tasks and CPUs before it. The totals at the end are those of the
+    /// part, as far as they count executions, instructions, loads and stores.
+    pub fn of_part(mut self, from: u64, until: u64) -> Self {
+        self.part = Some(PartOfRecording::new(from, until));
+        self
+    }
+
+    /// Gives the workload another name in the header.
+    pub fn called(mut self, workload: String) -> Self {
+        self.header.workload = workload;
         self
     }
 
@@ -241,7 +260,14 @@ impl<R: Read> RecordingReader<R> {
                         .ok_or(Violation::Misplaced { found: kind, expected: "DATA" })?;
                     data.accesses.decode(&payload, &words, &self.tally)?;
                 }
-                Ok(Chunk::Stream(words))
+                let Some(part) = &mut self.part else { return Ok(Chunk::Stream(words)) };
+                let data = match &mut self.data {
+                    DataMode::Decoded(data) => {
+                        Some((&mut data.accesses.accesses, &data.accesses.patterns))
+                    }
+                    DataMode::Absent | DataMode::Ignored => None,
+                };
+                Ok(Chunk::Stream(part.cut(&words, data, &self.tally)))
             }
             ChunkKind::End => {
                 let mut totals =
@@ -252,7 +278,10 @@ impl<R: Read> RecordingReader<R> {
                     DataMode::Ignored => totals.data = None,
                     DataMode::Decoded(data) => self.check_data(data, &totals)?,
                 }
-                Ok(Chunk::End(totals))
+                Ok(Chunk::End(match &self.part {
+                    Some(part) => part.totals(totals),
+                    None => totals,
+                }))
             }
             // `next_chunk_or_cut_off` handles these kinds before.
             ChunkKind::Patterns | ChunkKind::Data => {

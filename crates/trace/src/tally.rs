@@ -45,6 +45,11 @@ impl Tally {
         self.translations.get(id.0 as usize).map(|entry| u32::from(entry & !KERNEL))
     }
 
+    /// Whether a translation is kernel code.
+    pub(crate) fn is_kernel(&self, id: crate::TranslationId) -> bool {
+        self.translations.get(id.0 as usize).is_some_and(|entry| entry & KERNEL != 0)
+    }
+
     pub(crate) fn define(&mut self, translation: &Translation) -> Result<(), Violation> {
         let Translation { id, addr, lengths, code } = translation;
         let (id, expected) = (*id, self.next_translation());

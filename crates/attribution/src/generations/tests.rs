@@ -139,7 +139,7 @@ fn recorded(directory: &Path, run: &ExampleRun) {
 
 fn attribution(names: &[&str]) -> Attribution {
     let (symbols, binding) = kernel();
-    Attribution { symbols, binding, machines: machines(names) }
+    Attribution { symbols, binding, machines: machines(names), part: RecordingPart::WHOLE }
 }
 
 fn reads(count: usize) -> ExampleRun {

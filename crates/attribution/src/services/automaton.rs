@@ -161,13 +161,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 
     pub(super) fn stream(&mut self, words: &[u32]) {
-        self.follow(events(words));
-    }
-
-    /// As [`Automaton::stream`], for events.
-    #[inline]
-    pub(super) fn follow(&mut self, stream: impl Iterator<Item = StreamEvent>) {
-        for event in stream {
+        for event in events(words) {
             match event {
                 StreamEvent::Executed(id) => {
                     let word = self.codes.words[id.0 as usize];

@@ -44,7 +44,6 @@ use calls::CallTree;
 use coherent::CoherentMeter;
 #[cfg(test)]
 pub(crate) use coherent::synchronizes;
-use execution::part::PartFilter;
 use functions::{FunctionMeter, FunctionTotals};
 pub use machines::LevelMisses;
 use machines::Machines;
@@ -58,7 +57,7 @@ use std::io::Read;
 use symbols::KernelSymbols;
 use table::ServiceTable;
 use timeline::Timeline;
-use trace::{Chunk, CpuCount, RecordingReader, StreamEvent};
+use trace::{Chunk, CpuCount, RecordingReader};
 
 /// Attributes every instruction of a recording to a service, and the counts of `machines` with it.
 ///
@@ -97,26 +96,21 @@ pub(crate) fn attribute_with_branches<R: Read>(
     Ok(follow(reader, Automaton::new(binding, symbols, meter))?.0)
 }
 
-/// As [`attribute`], with the out-of-order cores of the machines. `cut`: the part of the recording
-/// to attribute, as if the recording had no other executions; `None` for the whole. Latencies and
-/// halted time of a part are not those of its executions.
+/// As [`attribute`], with the out-of-order cores of the machines. Latencies and halted time of a
+/// part of a recording are not those of its executions.
 ///
 /// # Errors
 /// As [`attribute`].
-pub(crate) fn attribute_part<R: Read>(
+pub(crate) fn attribute_cores<R: Read>(
     reader: &mut RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
-    cut: Option<&mut PartFilter>,
 ) -> Result<Attributed> {
-    check(reader, symbols)?;
-    if machines.iter().all(|machine| machine.core.is_none()) {
-        let automaton = Automaton::new(binding, symbols, Machines::new(machines));
-        return Ok(follow_part(reader, automaton, cut)?.0);
+    match machines.iter().all(|machine| machine.core.is_none()) {
+        true => attribute(reader, symbols, binding, machines),
+        false => attribute_with_branches(reader, symbols, binding, machines, false),
     }
-    let meter = BranchMeter::new(machines, false)?;
-    Ok(follow_part(reader, Automaton::new(binding, symbols, meter), cut)?.0)
 }
 
 /// As [`attribute`], with the cycles of a machine whose cores have coherent caches.
@@ -231,37 +225,18 @@ pub(crate) fn check<R: Read>(reader: &RecordingReader<R>, symbols: &KernelSymbol
 
 fn follow<R: Read, M: Meter>(
     reader: &mut RecordingReader<R>,
-    automaton: Automaton<'_, M>,
-) -> Result<(Attributed, M)> {
-    follow_part(reader, automaton, None)
-}
-
-/// Takes data accesses only of a whole recording.
-fn follow_part<R: Read, M: Meter>(
-    reader: &mut RecordingReader<R>,
     mut automaton: Automaton<'_, M>,
-    mut cut: Option<&mut PartFilter>,
 ) -> Result<(Attributed, M)> {
     // Of several CPUs, most machines have L1Is only.
     let takes_data =
         M::TAKES_DATA && (M::DATA_OF_SEVERAL_CPUS || reader.header().cpus == CpuCount::ONE);
     while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
         match chunk {
-            Chunk::Translations(translations) => {
-                if let Some(cut) = &mut cut {
-                    cut.define(&translations);
-                }
-                automaton.define(&translations)?;
-            }
+            Chunk::Translations(translations) => automaton.define(&translations)?,
             Chunk::Tasks(tasks) => automaton.define_tasks(&tasks),
-            Chunk::Stream(words) => match (&mut cut, reader.accesses().filter(|_| takes_data)) {
-                (Some(cut), _) => {
-                    // What comes behind the part, a switch for example, is not its.
-                    let kept = |event: &StreamEvent| !cut.has_ended() && cut.keeps(event);
-                    automaton.follow(trace::events(&words).filter(kept));
-                }
-                (None, None) => automaton.stream(&words),
-                (None, Some((accesses, patterns))) => {
+            Chunk::Stream(words) => match reader.accesses().filter(|_| takes_data) {
+                None => automaton.stream(&words),
+                Some((accesses, patterns)) => {
                     automaton.stream_with_data(&words, accesses, patterns)?;
                 }
             },
