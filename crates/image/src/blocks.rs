@@ -40,8 +40,20 @@ impl Landmarks {
 
     /// Whether an alternative that begins in front of `addr` reaches beyond it.
     fn is_inside_opaque(&self, addr: u64) -> bool {
-        let after = self.opaque.partition_point(|range| range.start < addr);
-        self.opaque[..after].iter().rev().take(4).any(|range| addr < range.end)
+        self.opaque_reaches_beyond(addr, addr)
+    }
+
+    /// Whether an alternative that begins in front of `from` reaches beyond `to`.
+    fn opaque_reaches_beyond(&self, from: u64, to: u64) -> bool {
+        let after = self.opaque.partition_point(|range| range.start < from);
+        self.opaque[..after].iter().rev().take(4).any(|range| to < range.end)
+    }
+
+    /// Whether the kernel patches the instruction: it is a static-key site, or has a byte of an
+    /// alternative.
+    fn is_patched(&self, instruction: &InstructionExtent) -> bool {
+        self.is_site(instruction.addr)
+            || self.opaque_reaches_beyond(instruction.next, instruction.addr)
     }
 }
 
@@ -89,6 +101,7 @@ pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
                 size: (end - start) as u32,
                 end: steps[last].end.unwrap_or(BlockEnd::FallThrough),
                 glued: landmarks.is_inside_opaque(start),
+                patched: landmarks.is_patched(&steps[last]),
             }
         })
         .collect()
@@ -174,6 +187,39 @@ mod tests {
             (0x1006, 1, BlockEnd::Stop),
         ];
         assert_eq!(shape(&code, &landmarks), expected);
+    }
+
+    /// ```text
+    /// 1000  jmp 1005      a static key's site
+    /// 1002  nop3
+    /// 1005  jmp 1010      an alternative of five bytes
+    /// 100a  call …        behind it
+    /// 100f  ret
+    /// 1010  ret
+    /// ```
+    #[test]
+    fn what_the_kernel_patches_at_the_end_of_a_block_is_known() {
+        let mut code = vec![0xeb, 3, 0x0f, 0x1f, 0, 0xe9, 6, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0xc3, 0xc3];
+        let opaque = std::iter::once(0x1005..0x100a).collect();
+        let landmarks = Landmarks { starts: vec![0x1010], sites: vec![0x1000], opaque };
+        let patched = |code: &[u8]| -> Vec<(u64, bool)> {
+            let blocks = cut(0x1000, code, &landmarks);
+            blocks.iter().map(|block| (block.addr.0, block.patched)).collect()
+        };
+        let expected = [
+            (0x1000, true),
+            (0x1002, false),
+            (0x1005, true),
+            (0x100a, false),
+            (0x100f, false),
+            (0x1010, false),
+        ];
+        assert_eq!(patched(&code), expected);
+        // The same with no-ops: the block behind the site now reaches to the call.
+        code[..2].copy_from_slice(&[0x66, 0x90]);
+        code[5..10].copy_from_slice(&[0x0f, 0x1f, 0x44, 0, 0]);
+        let expected = [(0x1000, true), (0x1002, false), (0x100f, false), (0x1010, false)];
+        assert_eq!(patched(&code), expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::address::LinkAddr;
 use crate::order::Layout;
 use crate::place::{self, CallPadding, MovableBlock, MovableExit, PlacedBlock, Placement};
 use crate::runs::LayoutRuns;
-use crate::{BlockEnd, Image, ImageFunction};
+use crate::{Block, BlockEnd, Image, ImageFunction};
 use anyhow::{Result, ensure};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -78,7 +78,7 @@ fn movables(image: &Image, padding: u32) -> Vec<MovableBlock> {
     for function in &functions {
         let blocks = &image.blocks[function.blocks.start as usize..function.blocks.end as usize];
         for (index, block) in blocks.iter().enumerate() {
-            let (exit, tail) = exit(block.end, block.end_addr(), index + 1 == blocks.len());
+            let (exit, tail) = exit(block, index + 1 == blocks.len());
             match movables.last_mut().filter(|_| block.glued) {
                 Some(glued) => {
                     glued.size = (block.end_addr().0 - glued.at.0) as u32;
@@ -124,10 +124,14 @@ fn movables(image: &Image, padding: u32) -> Vec<MovableBlock> {
 }
 
 /// How a block ends, and the bytes of the branch at its end. Assemblers choose the shortest form
-/// that reaches.
-fn exit(end: BlockEnd, at: LinkAddr, last: bool) -> (MovableExit, u8) {
+/// that reaches. What the kernel patches can be a no-op in memory, whatever it is in the file: it
+/// keeps its length and condition, and control can go on behind it.
+fn exit(block: &Block, last: bool) -> (MovableExit, u8) {
+    let at = block.end_addr();
     let short = |target: LinkAddr| i8::try_from(target.0.wrapping_sub(at.0) as i64).is_ok();
-    match end {
+    match block.end {
+        _ if block.patched && !last => (MovableExit::Runs, 0),
+        _ if block.patched => (MovableExit::Stop, 0),
         BlockEnd::Jump(target) => (MovableExit::Jump(target), if short(target) { 2 } else { 5 }),
         BlockEnd::Branch(target) => {
             (MovableExit::Branch(target), if short(target) { 2 } else { 6 })
@@ -194,9 +198,9 @@ fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<Pl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BuildId;
     use crate::order::Run;
     use crate::place::Ending;
-    use crate::{Block, BuildId};
 
     const K: u64 = 0xffff_ffff_8100_0000;
 
@@ -211,9 +215,21 @@ mod tests {
         ];
         let mut blocks: Vec<Block> = ends
             .into_iter()
-            .map(|(addr, size, end)| Block { addr: at(addr), size, end, glued: false })
+            .map(|(addr, size, end)| Block {
+                addr: at(addr),
+                size,
+                end,
+                glued: false,
+                patched: false,
+            })
             .collect();
-        blocks.push(Block { addr: at(64), size: 8, end: BlockEnd::Call(None), glued: false });
+        blocks.push(Block {
+            addr: at(64),
+            size: 8,
+            end: BlockEnd::Call(None),
+            glued: false,
+            patched: false,
+        });
         let function = |name: &str, start, size, blocks| ImageFunction {
             name: name.to_owned(),
             addr: at(start),
@@ -278,6 +294,25 @@ mod tests {
             (64, 8, 0, Ending::Same),
         ];
         assert_eq!(found, expected);
+    }
+
+    /// A jumps to C where the kernel has a static key or an alternative. In the order A C B D E it
+    /// must stay a jump, and B must be reached from behind it.
+    #[test]
+    fn a_jump_that_the_kernel_patches_is_not_dropped() {
+        let mut image = image();
+        let order = layout(&[(0, 10), (20, 20), (10, 10)]);
+        image.blocks[0].end = BlockEnd::Jump(at(20));
+        let dropped = placement(&image, &order).unwrap().blocks[0];
+        assert_eq!((dropped.new_size, dropped.appended), (8, 0));
+        assert_eq!(dropped.ending, Ending::JumpDropped);
+        // The target may also lie outside of the code that moves.
+        for target in [at(20), at(0x10_0000)] {
+            image.blocks[0].end = BlockEnd::Jump(target);
+            image.blocks[0].patched = true;
+            let kept = placement(&image, &order).unwrap().blocks[0];
+            assert_eq!((kept.new_size, kept.appended, kept.ending), (10, 2, Ending::Same));
+        }
     }
 
     #[test]

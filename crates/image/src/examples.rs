@@ -14,7 +14,8 @@ use std::ops::Range;
 /// ```
 pub fn caller_and_callee(base: LinkAddr) -> Image {
     let at = |offset: u64| LinkAddr(base.0 + offset);
-    let block = |offset, size, end| Block { addr: at(offset), size, end, glued: false };
+    let block =
+        |offset, size, end| Block { addr: at(offset), size, end, glued: false, patched: false };
     let function = |name: &str, offset, size, blocks| ImageFunction {
         name: name.to_owned(),
         addr: at(offset),
@@ -44,7 +45,13 @@ pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
     let mut at = 0x1000;
     let block = |&size: &u32| {
         at += u64::from(size);
-        Block { addr: LinkAddr(at - u64::from(size)), size, end: BlockEnd::Stop, glued: false }
+        Block {
+            addr: LinkAddr(at - u64::from(size)),
+            size,
+            end: BlockEnd::Stop,
+            glued: false,
+            patched: false,
+        }
     };
     let blocks: Vec<Block> = sizes.iter().map(block).collect();
     let all = 0..blocks.len() as u32;

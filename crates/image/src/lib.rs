@@ -79,6 +79,9 @@ pub struct Block {
     pub end: BlockEnd,
     /// The block must directly follow the block before it, wherever that one goes.
     pub glued: bool,
+    /// The kernel patches the instruction at the end when it boots or runs: a static key, or the
+    /// end of an alternative. A jump in the file may be a no-op in memory, and the other way round.
+    pub patched: bool,
 }
 
 impl Block {

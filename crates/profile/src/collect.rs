@@ -370,6 +370,7 @@ mod tests {
             size: 3,
             end: BlockEnd::Stop,
             glued: false,
+            patched: false,
         });
         image
     }

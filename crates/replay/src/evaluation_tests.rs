@@ -24,7 +24,13 @@ fn image() -> Image {
     let count = APART as u32 / BYTES + 1;
     let at = |number: u32| LinkAddr(K + u64::from(number * BYTES));
     let end = |number| if number == 0 { BlockEnd::Jump(at(count - 1)) } else { BlockEnd::Stop };
-    let block = |number| Block { addr: at(number), size: BYTES, end: end(number), glued: false };
+    let block = |number| Block {
+        addr: at(number),
+        size: BYTES,
+        end: end(number),
+        glued: false,
+        patched: false,
+    };
     let function = |number| ImageFunction {
         name: format!("f{number}"),
         addr: at(number),

@@ -260,7 +260,9 @@ fn warnings(rows: &[&ResultRow]) -> String {
         for (count, what) in [
             (
                 counters.breaks,
-                "steps that no processor could make: the placement does not fit the recording",
+                "steps that no processor could make: the code does not lie where the placement \
+                 says. Places from a vmlinux alone are estimates: give the build tree with \
+                 --kernel, or the map (*.klm) of `kernlane relink`",
             ),
             (counters.unresolved_branches, "branches whose direction the recording does not show"),
         ] {
