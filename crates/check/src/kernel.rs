@@ -197,6 +197,20 @@ impl<'d> KernelFile<'d> {
         Ok(places)
     }
 
+    /// These words, which a file beside the kernel names.
+    ///
+    /// # Errors
+    /// A word does not lie in data.
+    pub(crate) fn in_data(&self, words: &[(u64, u8)]) -> Result<Vec<(u64, u8)>> {
+        for &(place, bytes) in words {
+            let section = self.section_at(place).filter(|section| !section.executable);
+            if section.is_none_or(|section| place + u64::from(bytes) > section.end()) {
+                bail!("the word of {bytes} bytes at {place:#x} does not lie in data");
+            }
+        }
+        Ok(words.to_vec())
+    }
+
     /// The section that holds `addr`.
     pub(crate) fn section_at(&self, addr: u64) -> Option<&KernelSection<'d>> {
         self.section_index(addr).map(|i| &self.sections[i])

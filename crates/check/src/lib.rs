@@ -41,11 +41,12 @@ mod tests;
 mod verdict;
 mod walk;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use code_walk::{CodeWalk, OldKernelFacts};
 use correspond::{Correspondence, DataFacts};
 use image::mapping::map_file;
 use image::place::Placement;
+use image::relative_words::{self, RelativeWords};
 use kernel::{KernelFile, SectionLoad};
 use relocs::Relocs;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,8 @@ pub struct KernelBuild {
     /// The second of the kernel's three links, if it is there. It keeps all relocations, and
     /// differs from the last link only in sorted tables.
     linked: Option<memmap2::Mmap>,
+    /// What is kept of that link where a kernel is relinked into a directory of its own.
+    relative: Option<RelativeWords>,
 }
 
 /// One kernel in a form that can be compared.
@@ -88,7 +91,14 @@ impl KernelBuild {
         };
         let linked = tree.join(".tmp_vmlinux2");
         let linked = if linked.exists() { Some(map_file(&linked)?) } else { None };
-        Ok(KernelBuild { path, vmlinux, relocs, linked })
+        let words = tree.join(relative_words::FILE);
+        let named = || words.display().to_string();
+        let relative = match std::fs::read_to_string(&words) {
+            Ok(text) => Some(RelativeWords::from_text(&text).with_context(named)?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error).with_context(named),
+        };
+        Ok(KernelBuild { path, vmlinux, relocs, linked, relative })
     }
 
     /// Reads the opened files.
@@ -120,6 +130,18 @@ impl KernelBuild {
             && same_link(&kernel, &linked)
         {
             kernel.pc_relative = linked.pc_relative;
+        }
+        if let (None, Some(relative)) = (&kernel.pc_relative, &self.relative) {
+            let file = relative_words::FILE;
+            let build_id = kernel.build_id().unwrap_or_default();
+            ensure!(
+                build_id == relative.build_id.0,
+                "{file} beside {name} is of the kernel with build id {}, and not of {build_id}: \
+                 relink again",
+                relative.build_id.0
+            );
+            let words = kernel.in_data(&relative.words);
+            kernel.pc_relative = Some(words.with_context(|| format!("{file} beside {name}"))?);
         }
         Ok(CheckedKernel { kernel, relocs })
     }

@@ -5,10 +5,11 @@
 //! byte for byte. Every file appears under its name only when it is complete. If installing is
 //! interrupted at any point, the tree has its old files or their copies.
 
+use crate::relative_words::relative_words;
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
 use image::BuildId;
-use image::sealed;
+use image::{relative_words, sealed};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,8 @@ pub(crate) const BOOTABLE: [&str; 4] =
 /// The results of linking a kernel that is a program (User Mode Linux).
 pub(crate) const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
 /// The last but one link, which keeps its relocations. `check` uses it to find the words that are
-/// addresses. Some kernels do not have it.
+/// addresses. Some kernels do not have it. A directory of its own has a short list of these words
+/// instead.
 const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
 /// The paths of the results of one kind of kernel.
 pub(crate) type ResultFiles = &'static [&'static str];
@@ -32,14 +34,29 @@ const ORIGINAL: &str = "original";
 const RELINKED: &str = "relinked";
 const RELINKED_KIND: &str = "kernlane-relinked";
 
-/// Moves the results from `scratch` into `directory`, to the same paths as in a tree.
+/// Moves the results from `scratch` into `directory`, to the same paths as in a tree. The link with
+/// relocations stays behind: the directory gets the list of its relative words. `new` is the build
+/// id of the new vmlinux.
 pub(crate) fn into_directory(
     scratch: &Path,
     directory: &Path,
     results: ResultFiles,
+    new: &BuildId,
     map: &str,
 ) -> Result<()> {
-    for name in existing(scratch, results) {
+    // An earlier version kept the whole link.
+    for name in [LINK_WITH_RELOCATIONS, relative_words::FILE] {
+        remove_file(&directory.join(name))?;
+    }
+    let linked = scratch.join(LINK_WITH_RELOCATIONS);
+    if linked.exists() {
+        let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+        let (linked, vmlinux) = (read(&linked)?, read(&scratch.join("vmlinux"))?);
+        if let Some(words) = relative_words(&linked, &vmlinux, new)? {
+            output::write(&directory.join(relative_words::FILE), words.to_text().as_bytes())?;
+        }
+    }
+    for name in results {
         move_file(&scratch.join(name), &directory.join(name))?;
     }
     output::write(&directory.join(MAP), map.as_bytes())

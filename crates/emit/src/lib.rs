@@ -18,4 +18,5 @@ mod install;
 pub mod kbuild;
 pub mod module;
 pub mod object;
+mod relative_words;
 pub mod relink;

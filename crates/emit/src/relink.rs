@@ -327,7 +327,8 @@ fn relink_in(
             for name in [REPORT, COUNTERS, install::MAP] {
                 install::remove_file(&home.join(name))?;
             }
-            install::into_directory(scratch.path(), home, tree.machine().results(), &map)?;
+            let results = tree.machine().results();
+            install::into_directory(scratch.path(), home, results, &new.build_id, &map)?;
         }
     }
     if let RelinkWork::Count = work {

@@ -28,6 +28,7 @@ pub mod mapping;
 pub mod object;
 pub mod order;
 pub mod place;
+pub mod relative_words;
 pub mod runs;
 pub mod sealed;
 mod symbols;
