@@ -9,8 +9,8 @@
 
 use crate::run;
 use anyhow::{Context, Result, bail};
+use host::progress::Progress;
 use image::sealed;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ const KCSAN_CONFIG: &str = "CONFIG_KCSAN=y
 CONFIG_KCSAN_SELFTEST=n
 ";
 /// The number of lines that kbuild prints for the demo kernel with modules, and for the one for
-/// User Mode Linux. Only the progress bar uses them.
+/// User Mode Linux. Only the progress uses them.
 const EXPECTED_LINES: u64 = 1_950;
 const EXPECTED_UML_LINES: u64 = 1_270;
 const EXPECTED_FUZZ_LINES: u64 = 1_150;
@@ -210,8 +210,10 @@ fn stamp(compiler: Compiler) -> Result<String> {
 
 fn build(part: &Path, compiler: Compiler) -> Result<()> {
     fs::create_dir_all(part)?;
-    eprintln!("unpacking the kernel's sources");
-    run(Command::new("tar").arg("-C").arg(part).args(["--strip-components=1", "-xf", SOURCE]))?;
+    {
+        let _progress = Progress::new("unpacking the kernel's sources");
+        run(Command::new("tar").arg("-C").arg(part).args(["--strip-components=1", "-xf", SOURCE]))?;
+    }
     if compiler == Compiler::GccUserMode {
         link_from_one_object(part)?;
     }
@@ -246,10 +248,9 @@ fn link_from_one_object(tree: &Path) -> Result<()> {
 }
 
 fn make(tree: &Path, compiler: Compiler) -> Command {
-    // Tests with time limits run at the same time, so the build gets a low priority.
-    let mut make = Command::new("nice");
-    make.args(["-n", "19", "make"])
-        .current_dir(tree)
+    // At a low priority the build would stand still on a busy machine, and somebody waits for it.
+    let mut make = Command::new("make");
+    make.current_dir(tree)
         .args(compiler.make_arguments())
         // Equal sources give an equal kernel.
         .env("KBUILD_BUILD_TIMESTAMP", "2026-01-01")
@@ -268,18 +269,17 @@ fn build_with_progress(part: &Path, compiler: Compiler, targets: &[&str]) -> Res
         .stderr(fs::File::create(&log)?)
         .spawn()
         .context("make cannot be run; run xtask/setup.sh")?;
-    let bar = ProgressBar::new(compiler.expected_lines());
-    bar.set_style(ProgressStyle::with_template(
-        "building the demo kernel ({msg}) {bar:30} {percent}% {elapsed}",
-    )?);
-    bar.set_message(compiler.name());
+    let (mut printed, expected) = (0, compiler.expected_lines());
+    let what = format!("building the demo kernel ({})", compiler.name());
+    let progress = Progress::of(expected, what);
     let output = child.stdout.take().context("make's output")?;
     for line in BufReader::new(output).lines() {
         line?;
-        bar.set_position((bar.position() + 1).min(compiler.expected_lines() - 1));
+        printed += 1;
+        progress.advance(u64::from(printed < expected));
     }
     let status = child.wait()?;
-    bar.finish_and_clear();
+    drop(progress);
     if !status.success() {
         let text = fs::read_to_string(&log).unwrap_or_default();
         let tail: Vec<&str> = text.lines().rev().take(15).collect();
@@ -287,4 +287,19 @@ fn build_with_progress(part: &Path, compiler: Compiler, targets: &[&str]) -> Res
         bail!("the demo kernel cannot be built ({status}); the end of {}:\n{tail}", log.display());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &Command) -> Vec<String> {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_build_has_the_usual_priority() {
+        assert_eq!(words(&make(Path::new("."), Compiler::Clang)), ["make", "LLVM=-22"]);
+    }
 }

@@ -1,4 +1,4 @@
-//! Progress is seen on a terminal, in one style, and nowhere else.
+//! Progress is seen on a terminal, in one style. Elsewhere short work says nothing.
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::File;
