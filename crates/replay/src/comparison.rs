@@ -168,7 +168,8 @@ pub fn compare(rows: &[ResultRow]) -> Result<Vec<Comparison>> {
     Ok(comparisons)
 }
 
-fn same_conditions(a: &ResultRow, b: &ResultRow) -> bool {
+/// Whether two rows are of the same workload, machine and seed.
+pub(crate) fn same_conditions(a: &ResultRow, b: &ResultRow) -> bool {
     (&a.workload, &a.machine, a.seed) == (&b.workload, &b.machine, b.seed)
 }
 

@@ -1,82 +1,152 @@
 //! Finds layouts that lose on the replayed recordings.
 //!
-//! Takes result rows; names layouts that miss more, or jump more, than the original of the same
-//! kind on the same recording and machine. A layout made from other work can lose: it places code
+//! Takes result rows; names layouts that miss more, or jump more, than the original on the same
+//! recording and machine. Replay counts the original as recorded and every layout as predicted. A
+//! relinked kernel that was recorded itself executes another number of instructions; so every
+//! number is compared for each instruction. A layout made from other work can lose: it places code
 //! that did not run then with the cold code. Only warns, never refuses a layout.
 
-use crate::results::ResultRow;
+use crate::comparison::same_conditions;
+use crate::results::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
+use serde::Serialize;
 
 /// A layout loses when it is worse than the original by more than this share. Smaller differences
 /// are chance.
 const NOTABLE: f64 = 0.005;
 
-/// A sentence for each layout that loses, in the order of the rows.
-pub fn losses(rows: &[ResultRow]) -> Vec<String> {
-    rows.iter().filter_map(|row| loss(row, original_of(row, rows)?)).collect()
+/// A layout that is worse than the original.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayoutLoss {
+    /// The layout's name.
+    pub layout: String,
+    /// The recorded workload.
+    pub workload: String,
+    /// The simulated machine.
+    pub machine: String,
+    /// Whether the layout's numbers are predicted or recorded.
+    pub kind: ResultKind,
+    /// What there is more of.
+    pub more: Vec<Excess>,
+}
+
+/// A count that is higher than the original's.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Excess {
+    /// What was counted.
+    pub what: &'static str,
+    /// By which share: 0.1 means 10 % more for each instruction.
+    pub share: f64,
+}
+
+impl LayoutLoss {
+    /// A sentence with the reason to look for.
+    pub fn text(&self) -> String {
+        let LayoutLoss { layout, workload, machine, more, .. } = self;
+        let kind = match self.kind {
+            ResultKind::Predicted => "predicted",
+            ResultKind::Recorded => "recorded",
+        };
+        let percent =
+            |excess: &Excess| format!("{:.1} % more {}", 100.0 * excess.share, excess.what);
+        let more: Vec<String> = more.iter().map(percent).collect();
+        format!(
+            "{layout} loses against the original on {workload} ({machine}, {kind}): {}. Was it \
+             made from a profile of other work, or of too few samples?",
+            more.join(", ")
+        )
+    }
+}
+
+/// The layouts that lose, in the order of the rows.
+pub fn losses(rows: &[ResultRow]) -> Vec<LayoutLoss> {
+    let layouts = rows.iter().filter(|row| row.layout != ORIGINAL);
+    layouts.filter_map(|row| loss(row, original_of(row, rows)?)).collect()
 }
 
 fn original_of<'a>(row: &ResultRow, rows: &'a [ResultRow]) -> Option<&'a ResultRow> {
-    let same = |other: &&ResultRow| {
-        (&other.workload, &other.machine, other.seed, other.kind)
-            == (&row.workload, &row.machine, row.seed, row.kind)
-            && other.layout == "original"
-    };
-    rows.iter().find(same).filter(|_| row.layout != "original")
+    rows.iter().find(|other| other.layout == ORIGINAL && same_conditions(row, other))
 }
 
-fn loss(row: &ResultRow, original: &ResultRow) -> Option<String> {
-    let lost = [
-        (
-            "L1I misses, of kernel and user together",
-            row.counters.misses(),
-            original.counters.misses(),
-        ),
-        ("kernel jumps taken", row.counters.kernel_jumps(), original.counters.kernel_jumps()),
-    ];
-    let lost: Vec<String> = lost
-        .into_iter()
-        .filter(|&(_, now, before)| now as f64 > before as f64 * (1.0 + NOTABLE))
-        .map(|(what, now, before)| {
-            format!("{:.1} % more {what}", 100.0 * (now as f64 / before.max(1) as f64 - 1.0))
-        })
-        .collect();
-    (!lost.is_empty()).then(|| {
-        format!(
-            "{} loses against the original on {} ({}): {}. Was it made from a profile of other \
-             work?",
-            row.layout,
-            row.workload,
-            row.machine,
-            lost.join(", ")
-        )
+/// The compared counts.
+const COUNTS: [(&str, fn(&ResultCounters) -> u64); 2] = [
+    ("L1I misses, of kernel and user together", ResultCounters::misses),
+    ("kernel jumps taken", ResultCounters::kernel_jumps),
+];
+
+fn loss(row: &ResultRow, original: &ResultRow) -> Option<LayoutLoss> {
+    // A layout adds and drops jumps, which are instructions, too. Predicted numbers are of the same
+    // execution.
+    let scale = match row.kind {
+        ResultKind::Predicted => 1.0,
+        ResultKind::Recorded => {
+            let executed = |row: &ResultRow| row.counters.instructions.total().max(1) as f64;
+            executed(original) / executed(row)
+        }
+    };
+    let share = |count: fn(&ResultCounters) -> u64| {
+        scale * count(&row.counters) as f64 / count(&original.counters).max(1) as f64 - 1.0
+    };
+    let more = COUNTS.map(|(what, count)| Excess { what, share: share(count) });
+    let more: Vec<_> = more.into_iter().filter(|excess| excess.share > NOTABLE).collect();
+    (!more.is_empty()).then(|| LayoutLoss {
+        layout: row.layout.clone(),
+        workload: row.workload.clone(),
+        machine: row.machine.clone(),
+        kind: row.kind,
+        more,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::row;
-    use crate::results::ResultKind;
+    use crate::examples::{original, row};
+
+    /// As [`crate::rows::rows`] makes them: the original is recorded, layouts are predicted.
+    fn replayed(layout: &str, misses: u64) -> ResultRow {
+        row(layout, ResultKind::Predicted, misses, &[])
+    }
 
     #[test]
-    fn a_layout_loses_only_against_its_own_original() {
+    fn a_predicted_layout_loses_against_the_recorded_original() {
         let rows = [
-            row("original", ResultKind::Predicted, 1000, &[]),
-            row("better", ResultKind::Predicted, 800, &[]),
-            row("as-good", ResultKind::Predicted, 1004, &[]),
-            row("worse", ResultKind::Predicted, 1100, &[]),
+            original(),
+            replayed("better", 800),
+            replayed("as-good", 1004),
+            replayed("worse", 1100),
+            replayed("random", 3200),
         ];
         let losses = losses(&rows);
-        assert_eq!(losses.len(), 1, "{losses:?}");
-        assert!(losses[0].starts_with(
-            "worse loses against the original on net (server-32k): 10.0 % more L1I misses"
+        let found: Vec<_> = losses.iter().map(|loss| loss.layout.as_str()).collect();
+        assert_eq!(found, ["worse", "random"]);
+        assert!((losses[1].more[0].share - 2.2).abs() < 1e-9, "{losses:?}");
+        assert!(losses[0].text().starts_with(
+            "worse loses against the original on net (server-32k, predicted): 10.0 % more L1I \
+             misses, of kernel and user together, 10.0 % more kernel jumps taken."
         ));
     }
 
     #[test]
+    fn a_recorded_kernel_is_compared_for_each_instruction() {
+        let recorded = |misses, instructions| {
+            let mut row = row("relinked", ResultKind::Recorded, misses, &[]);
+            row.counters.instructions.kernel = instructions;
+            row
+        };
+        // 2 % more misses in 2 % more instructions: 102 000 instead of 100 000.
+        assert!(losses(&[original(), recorded(1020, 92_000)]).is_empty());
+        assert_eq!(losses(&[original(), recorded(1020, 90_000)]).len(), 1);
+    }
+
+    #[test]
     fn without_its_original_no_layout_is_named() {
-        let mut other = row("original", ResultKind::Predicted, 1000, &[]);
+        let mut other = original();
         other.machine = "another".to_owned();
-        assert!(losses(&[other, row("worse", ResultKind::Predicted, 1100, &[])]).is_empty());
+        assert!(losses(&[other, replayed("worse", 1100)]).is_empty());
+    }
+
+    #[test]
+    fn the_original_never_loses() {
+        assert!(losses(&[original(), original()]).is_empty());
     }
 }

@@ -5,6 +5,7 @@
 
 pub use crate::cpu_order::CpuOrder;
 pub use crate::cpu_order::clocks::CpuWaits;
+use crate::guard::{self, LayoutLoss};
 use anyhow::{Context, Result, bail};
 pub use execution::branches::Predictions;
 use image::BuildId;
@@ -84,8 +85,12 @@ impl ResultFile {
         struct Fields<'a> {
             format: u32,
             rows: &'a [ResultRow],
+            /// Follows from the rows, and is not read again.
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            losses: Vec<LayoutLoss>,
         }
-        let fields = Fields { format: FORMAT, rows: &self.rows };
+        let losses = guard::losses(&self.rows);
+        let fields = Fields { format: FORMAT, rows: &self.rows, losses };
         Ok(sealed::json(&serde_json::to_string_pretty(&fields)?))
     }
 }
@@ -378,6 +383,21 @@ mod tests {
         std::fs::write(directory.path().join("results.json"), results.to_json().unwrap()).unwrap();
         assert_eq!(ResultFile::read(directory.path()).unwrap(), results);
         assert_eq!(ResultFile::read(&directory.path().join("results.json")).unwrap(), results);
+    }
+
+    #[test]
+    fn results_name_the_layouts_that_lose() {
+        let mut worse = predicted();
+        worse.counters.l1i.kernel.own = 3170;
+        let losses = |rows| {
+            let text = ResultFile::new(rows).to_json().unwrap();
+            ResultFile::from_json(&text).unwrap();
+            serde_json::from_str::<serde_json::Value>(&text).unwrap()["losses"].clone()
+        };
+        let found = losses(vec![original(), worse]);
+        assert_eq!(found[0]["layout"], "ext-tsp");
+        assert!((found[0]["more"][0]["share"].as_f64().unwrap() - 2.2).abs() < 1e-9, "{found}");
+        assert!(losses(vec![original(), predicted()]).is_null());
     }
 
     #[test]

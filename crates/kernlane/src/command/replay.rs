@@ -18,7 +18,7 @@ use image::order;
 use image::place::Placement;
 use image::{BuildId, Image, vmlinux};
 use replay::bound;
-use replay::guard;
+use replay::guard::{self, LayoutLoss};
 use replay::results::{ORIGINAL, ResultFile, ResultRow};
 use replay::{self, CpuOrder, ReplayLayout, ReplayTrial, Replayed, SimulationScope, rows};
 use report::text;
@@ -185,8 +185,8 @@ fn add_bounds(
 }
 
 /// Warns of layouts that are worse than the original.
-pub(crate) fn warn(losses: &[String]) {
-    losses.iter().for_each(|loss| note!("warning: {loss}"));
+pub(crate) fn warn(losses: &[LayoutLoss]) {
+    losses.iter().for_each(|loss| note!("warning: {}", loss.text()));
 }
 
 /// A layout or map from a file, whose name it bears.
