@@ -9,7 +9,8 @@ use image::btf::Btf;
 use image::linked::LinkedKernel;
 use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
-use image::vmlinux;
+use image::sites::PatchableCode;
+use image::{Image, vmlinux};
 
 /// A relocatable object, byte by byte.
 pub fn objects(bytes: &[u8]) {
@@ -34,6 +35,22 @@ pub fn vmlinux_files(bytes: &[u8]) {
         let index = image.block_at(block.addr).expect("a block is found by its address");
         assert_eq!(image.block(index).addr, block.addr);
         image.function_of(index);
+    }
+    patchable_code(bytes, &image);
+}
+
+/// What a patched kernel may do, at each block.
+fn patchable_code(bytes: &[u8], image: &Image) {
+    let code = PatchableCode::parse(bytes).expect("the image was read");
+    for block in &image.blocks {
+        let (from, end) = (block.addr.0, block.end_addr().0);
+        let last = code.last_instruction(from, end);
+        assert!((from..end).contains(&last), "{last:#x} is outside of the block");
+        for at in from..end.min(from + 64) {
+            code.forms(at);
+            code.may_return_to(at);
+        }
+        code.may_run_on(last, end);
     }
 }
 

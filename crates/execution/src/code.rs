@@ -5,7 +5,7 @@
 //! follows no control.
 
 use anyhow::{Result, bail};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use image::sites::{self, BranchForm, BranchTarget};
 use sim::{BranchKind, Mode};
 use trace::{RunAddr, Translation};
 
@@ -124,37 +124,22 @@ impl TranslatedCode {
 /// Bytes that the decoder does not know were executed nevertheless. They raised an exception or
 /// went on, so they are no branch.
 fn decode(addr: RunAddr, bytes: &[u8]) -> LastInstruction {
-    let instruction = Decoder::with_ip(64, bytes, addr.0, DecoderOptions::NONE).decode();
-    match instruction.flow_control() {
-        FlowControl::ConditionalBranch => {
-            LastInstruction::Conditional { target: RunAddr(instruction.near_branch_target()) }
-        }
-        FlowControl::UnconditionalBranch if is_far(&instruction) => {
-            LastInstruction::Taken(BranchKind::IndirectJump)
-        }
-        FlowControl::UnconditionalBranch => {
-            LastInstruction::Jump { target: RunAddr(instruction.near_branch_target()) }
-        }
-        FlowControl::IndirectBranch => LastInstruction::Taken(BranchKind::IndirectJump),
-        FlowControl::Call if instruction.is_call_near() => {
-            LastInstruction::Call { target: RunAddr(instruction.near_branch_target()) }
-        }
-        FlowControl::IndirectCall => LastInstruction::Taken(BranchKind::IndirectCall),
-        FlowControl::Return if instruction.mnemonic() == Mnemonic::Ret => {
-            LastInstruction::Taken(BranchKind::Return)
-        }
-        FlowControl::Return => LastInstruction::InterruptReturn,
-        // System calls enter the kernel and are no branches. Control comes back behind them.
-        FlowControl::Call
-        | FlowControl::Next
-        | FlowControl::Interrupt
-        | FlowControl::XbeginXabortXend
-        | FlowControl::Exception => LastInstruction::Plain,
+    let form = sites::decode(addr.0, bytes).map_or(BranchForm::Next, |(form, _)| form);
+    let direct = |target| match target {
+        BranchTarget::At(target) => RunAddr(target),
+        BranchTarget::AnyFunction => addr, // code that ran has its target
+    };
+    match form {
+        // Exceptions and system calls are no branches. Control comes back behind them.
+        BranchForm::Next => LastInstruction::Plain,
+        BranchForm::Conditional(to) => LastInstruction::Conditional { target: direct(to) },
+        BranchForm::Jump(to) => LastInstruction::Jump { target: direct(to) },
+        BranchForm::Call(to) => LastInstruction::Call { target: direct(to) },
+        BranchForm::IndirectJump => LastInstruction::Taken(BranchKind::IndirectJump),
+        BranchForm::IndirectCall => LastInstruction::Taken(BranchKind::IndirectCall),
+        BranchForm::Return => LastInstruction::Taken(BranchKind::Return),
+        BranchForm::InterruptReturn => LastInstruction::InterruptReturn,
     }
-}
-
-fn is_far(instruction: &Instruction) -> bool {
-    instruction.is_jmp_far() || instruction.is_jmp_far_indirect()
 }
 
 #[cfg(test)]

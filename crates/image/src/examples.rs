@@ -1,7 +1,9 @@
 //! Small images for the tests of code that reads images.
 
 use crate::address::LinkAddr;
+use crate::linked::tables::{JumpEntry, LinkedTables, StaticCallEntry};
 use crate::place::CallPadding;
+use crate::sites::{PatchSites, PatchableCode};
 use crate::{Block, BlockEnd, BuildId, Image, ImageFunction};
 use std::ops::Range;
 
@@ -37,6 +39,85 @@ pub fn caller_and_callee(base: LinkAddr) -> Image {
             block(0x20, 2, BlockEnd::Stop),
         ],
     }
+}
+
+/// The code of [`caller_and_callee`]: `test`, `je`, `call`, and a no-op in front of each `ret`.
+pub fn caller_and_callee_code(base: LinkAddr) -> PatchableCode {
+    let f = [0x85, 0xff, 0x74, 0x05, 0xe8, 0x17, 0, 0, 0, 0x90, 0xc3];
+    let mut bytes = f.to_vec();
+    bytes.resize(0x20, 0xcc);
+    bytes.extend([0x90, 0xc3]);
+    PatchableCode::new(vec![(base.0, bytes)], PatchSites::default())
+}
+
+/// A kernel that patches its text, and its code:
+///
+/// ```text
+/// +00 f: call __fentry__         the tracer's site
+/// +05    nop                     a static key; its target is +20
+/// +0a    cs call thunk           a retpoline; no thunk has this address
+/// +10    call trampoline         a static call
+/// +15    jmp +60                 a return
+/// +20    jmp +60                 a return
+/// +37    no-ops                  call padding
+/// +40 g: nop; jmp +60            a return
+/// +60 __x86_return_thunk: ret
+/// +70 asm_exc_page_fault: nop; iretq
+/// ```
+pub fn patched_kernel(base: LinkAddr) -> (Image, PatchableCode) {
+    let at = |offset: u64| LinkAddr(base.0 + offset);
+    let mut image = caller_and_callee(base);
+    let block =
+        |offset, size, end| Block { addr: at(offset), size, end, glued: false, patched: false };
+    let function = |name: &str, offset, size, blocks| ImageFunction {
+        name: name.to_owned(),
+        addr: at(offset),
+        size,
+        blocks,
+        section: ".text".to_owned(),
+        movable: offset < 0x60,
+    };
+    image.entry_padding = 9;
+    image.functions = vec![
+        function("f", 0, 0x25, 0..6),
+        function("g", 0x40, 6, 6..7),
+        function("__x86_return_thunk", 0x60, 1, 7..8),
+        function("asm_exc_page_fault", 0x70, 3, 8..9),
+    ];
+    image.blocks = vec![
+        block(0, 5, BlockEnd::Call(Some(at(0x1000)))),
+        block(5, 5, BlockEnd::FallThrough),
+        block(0xa, 6, BlockEnd::Call(Some(at(0x1000)))),
+        block(0x10, 5, BlockEnd::Call(Some(at(0x1000)))),
+        block(0x15, 5, BlockEnd::Jump(at(0x60))),
+        block(0x20, 5, BlockEnd::Jump(at(0x60))),
+        block(0x40, 6, BlockEnd::Jump(at(0x60))),
+        block(0x60, 1, BlockEnd::Stop),
+        block(0x70, 3, BlockEnd::Stop),
+    ];
+    let mut bytes = vec![0xcc; 0x80];
+    let mut put = |offset: usize, code: &[u8]| bytes[offset..][..code.len()].copy_from_slice(code);
+    let near = |opcode: &[u8], end: i32, to: i32| [opcode, &(to - end).to_le_bytes()].concat();
+    put(0, &near(&[0xe8], 5, 0x1000));
+    put(5, &[0x0f, 0x1f, 0x44, 0, 0]);
+    put(0xa, &near(&[0x2e, 0xe8], 0x10, 0x1000));
+    put(0x10, &near(&[0xe8], 0x15, 0x1000));
+    put(0x15, &near(&[0xe9], 0x1a, 0x60));
+    put(0x20, &near(&[0xe9], 0x25, 0x60));
+    put(0x37, &[0x90; 10]);
+    put(0x41, &near(&[0xe9], 0x46, 0x60));
+    put(0x60, &[0xc3]);
+    put(0x70, &[0x90, 0x48, 0xcf]);
+    let tables = LinkedTables {
+        tracer_sites: vec![at(0).0],
+        jumps: vec![JumpEntry { site: at(5).0, target: at(0x20).0, key: 0 }],
+        retpolines: vec![at(0xa).0],
+        static_calls: vec![StaticCallEntry { site: at(0x10).0, key: 0 }],
+        returns: vec![at(0x15).0, at(0x20).0, at(0x41).0],
+        ..LinkedTables::default()
+    };
+    let code = PatchableCode::new(vec![(base.0, bytes)], PatchSites::of(&tables));
+    (image, code)
 }
 
 /// Blocks of these sizes, one behind the other from 0x1000. All of them may move. If `apart` is

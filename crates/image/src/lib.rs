@@ -31,6 +31,7 @@ pub mod place;
 pub mod relative_words;
 pub mod runs;
 pub mod sealed;
+pub mod sites;
 mod symbols;
 pub mod vmlinux;
 

@@ -5,6 +5,8 @@
 
 use crate::address::LinkAddr;
 use crate::blocks::{self, Landmarks};
+use crate::linked::LinkedKernel;
+use crate::linked::tables::LinkedTables;
 use crate::mapping::map_file;
 use crate::place::CallPadding;
 use crate::symbols::{self, FunctionExtent};
@@ -67,7 +69,8 @@ pub fn parse(bytes: &[u8]) -> Result<Image> {
              the -dbg package"
         );
     }
-    let landmarks = landmarks(&elf);
+    let tables = LinkedKernel::tables_of_code(build_id.clone(), &elf)?;
+    let landmarks = landmarks(&tables);
     let kept_apart = kept_apart(&elf);
     let sections = executable_sections(&elf)?;
 
@@ -203,56 +206,17 @@ fn named_addresses<'n>(
         .collect()
 }
 
-/// The side tables that say where control can enter a function. A missing table has no entries.
-fn landmarks(elf: &object::File<'_>) -> Landmarks {
+/// What the side tables say about where control can enter a function. A missing table has no
+/// entries.
+fn landmarks(tables: &LinkedTables) -> Landmarks {
     let mut landmarks = Landmarks::default();
-    // struct exception_table_entry { s32 insn, fixup, data; }, arch/x86/include/asm/extable.h
-    for (addr, entry) in table(elf, "__start___ex_table", "__stop___ex_table", 12) {
-        landmarks.starts.push(relative(addr + 4, &entry[4..]));
+    landmarks.starts.extend(tables.exceptions.iter().map(|e| e.fixup));
+    for key in &tables.jumps {
+        landmarks.sites.push(key.site);
+        landmarks.starts.push(key.target);
     }
-    // struct jump_entry { s32 code, target; long key; }, include/linux/jump_label.h
-    for (addr, entry) in table(elf, "__start___jump_table", "__stop___jump_table", 16) {
-        landmarks.sites.push(relative(addr, entry));
-        landmarks.starts.push(relative(addr + 4, &entry[4..]));
-    }
-    // struct alt_instr { s32 instr_offset, repl_offset; u32 ft_flags; u8 instrlen, replacementlen;
-    // }, asm/alternative.h
-    for (addr, entry) in table(elf, "__alt_instructions", "__alt_instructions_end", 14) {
-        let site = relative(addr, entry);
-        landmarks.opaque.push(site..site.saturating_add(entry[12].into()));
-    }
+    let alternatives = tables.alternatives.iter();
+    landmarks.opaque.extend(alternatives.map(|e| e.site..e.site.saturating_add(e.len.into())));
     landmarks.sort();
     landmarks
-}
-
-fn relative(addr: u64, field: &[u8]) -> u64 {
-    let offset = i32::from_le_bytes([field[0], field[1], field[2], field[3]]);
-    addr.wrapping_add_signed(i64::from(offset))
-}
-
-/// The complete entries of the table between two symbols, with their addresses.
-fn table<'a>(
-    elf: &object::File<'a>,
-    start: &str,
-    end: &str,
-    entry_size: usize,
-) -> Vec<(u64, &'a [u8])> {
-    let symbols = named_addresses(elf, [start, end].into_iter());
-    let (Some(&from), Some(&to)) = (symbols.get(start), symbols.get(end)) else {
-        return Vec::new();
-    };
-    let section = elf.sections().find(|section| {
-        section.address() <= from
-            && from <= to
-            && to.saturating_sub(section.address()) <= section.size()
-            && section.size() > 0
-    });
-    let Some((section, data)) =
-        section.and_then(|section| Some((section.address(), section.data().ok()?)))
-    else {
-        return Vec::new();
-    };
-    let bytes = data.get((from - section) as usize..(to - section) as usize).unwrap_or(&[]);
-    let entries = bytes.chunks_exact(entry_size).enumerate();
-    entries.map(|(n, entry)| (from + (n * entry_size) as u64, entry)).collect()
 }

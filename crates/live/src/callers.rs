@@ -6,8 +6,8 @@
 
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
-use image::linked::tables::within;
 use image::object::instructions::{DecodedInstruction, InstructionKind};
+use image::sites::PatchKind;
 use std::collections::HashMap;
 
 /// A call or jump whose target can be changed.
@@ -78,15 +78,14 @@ pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u3
 
 /// Whether nobody else writes to the instruction.
 fn is_free(kernel: &LinkedKernel<'_>, site: LinkAddr) -> bool {
-    let tables = &kernel.tables;
-    let next = LinkAddr(site.0 + 1);
-    let early = LinkAddr(site.0.saturating_sub(255));
+    let mut patched = kernel.sites.overlapping(site.0, site.0 + 1).map(|patch| patch.kind);
     kernel.apart(site).is_none()
-        && within(&tables.jumps, |e| e.site, site, next).is_empty()
-        && within(&tables.static_calls, |e| e.site, site, next).is_empty()
-        && !within(&tables.alternatives, |e| e.site, early, next)
-            .iter()
-            .any(|e| site.0 < e.site + u64::from(e.len))
+        && !patched.any(|kind| {
+            matches!(
+                kind,
+                PatchKind::StaticKey { .. } | PatchKind::StaticCall | PatchKind::Alternative { .. }
+            )
+        })
 }
 
 /// Whether a site overlaps the bytes that become a jump. `functions` ascend.

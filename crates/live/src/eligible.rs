@@ -10,6 +10,7 @@ use image::linked::{LinkedKernel, ReservedCode};
 use image::object::functions::{TextFunction, WholeReason};
 use image::object::instructions::InstructionKind;
 use image::object::pieces::CutCode;
+use image::sites::PatchKind;
 use std::fmt;
 
 /// Bytes of the jump at the entry.
@@ -205,7 +206,7 @@ pub(crate) fn cold_parts(kernel: &LinkedKernel<'_>, index: usize) -> Vec<usize> 
 fn is_call(kernel: &LinkedKernel<'_>, at: u32, kind: InstructionKind) -> bool {
     let addr = kernel.link_address(at).0;
     kind == InstructionKind::Call
-        || kernel.tables.static_calls.binary_search_by_key(&addr, |e| e.site).is_ok()
+        || kernel.sites.kinds_at(addr).any(|kind| kind == PatchKind::StaticCall)
         || is_indirect_call(kernel, at)
 }
 
@@ -221,15 +222,8 @@ fn is_indirect_call(kernel: &LinkedKernel<'_>, at: u32) -> bool {
 /// Whether a side table names an instruction that overlaps `[from, to)`.
 fn is_patched(kernel: &LinkedKernel<'_>, from: LinkAddr, to: LinkAddr) -> bool {
     let tables = &kernel.tables;
-    let early = LinkAddr(from.0.saturating_sub(255));
-    let alternatives = within(&tables.alternatives, |e| e.site, early, to);
-    alternatives.iter().any(|e| e.site + u64::from(e.len) > from.0)
-        || !within(&tables.jumps, |e| e.site, from, to).is_empty()
-        || !within(&tables.static_calls, |e| e.site, from, to).is_empty()
+    let patched = |kind| !matches!(kind, PatchKind::Tracer | PatchKind::EndbrSeal);
+    kernel.sites.overlapping(from.0, to.0).any(|site| patched(site.kind))
         || !within(&tables.exceptions, |e| e.site, from, to).is_empty()
         || !within(&tables.bugs, |e| e.site, from, to).is_empty()
-        || !within(&tables.constants, |&(at, _)| at, from, to).is_empty()
-        || [&tables.returns, &tables.retpolines, &tables.calls, &tables.locks]
-            .iter()
-            .any(|sites| !within(sites, |&s| s, from, to).is_empty())
 }

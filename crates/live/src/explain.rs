@@ -7,9 +7,9 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use image::address::LinkAddr;
-use image::linked::tables::{LinkedTables, within};
 use image::linked::{LinkedKernel, fields};
 use image::object::functions::TextFunction;
+use image::sites::{PatchKind, PatchSites};
 
 /// A place in memory that nothing explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) fn explain(
 ) -> Result<Vec<u8>, Unexplained> {
     let from = kernel.link_address(function.at);
     let file = &kernel.text_bytes()[function.at as usize..function.end as usize];
-    let patched = patched(&kernel.tables, from, file.len());
+    let patched = patched(&kernel.sites, from, file.len());
     let mut code = file.to_vec();
     let mut decoder = Decoder::with_ip(64, file, from.0, DecoderOptions::NONE);
     while decoder.can_decode() {
@@ -124,36 +124,14 @@ fn number(field: &[u8]) -> u64 {
     }
 }
 
-/// Which bytes of a stretch a side table lets the kernel patch.
-fn patched(tables: &LinkedTables, from: LinkAddr, len: usize) -> Vec<bool> {
+/// Which bytes of a stretch the kernel may patch. Of most sites only the first byte: the whole
+/// instruction counts as patched.
+fn patched(sites: &PatchSites, from: LinkAddr, len: usize) -> Vec<bool> {
     let mut marks = vec![false; len];
-    let to = LinkAddr(from.0 + len as u64);
-    let early = LinkAddr(from.0.saturating_sub(255));
-    let mut mark = |at: u64, size: u64| {
-        for at in at.max(from.0)..at.saturating_add(size).min(to.0) {
+    let to = from.0 + len as u64;
+    for site in sites.overlapping(from.0, to).filter(|site| site.kind != PatchKind::Constant) {
+        for at in site.at.max(from.0)..site.end().min(to) {
             marks[(at - from.0) as usize] = true;
-        }
-    };
-    for e in within(&tables.alternatives, |e| e.site, early, to) {
-        mark(e.site, u64::from(e.len));
-    }
-    // Of these only the first byte: the whole instruction counts as patched.
-    for e in within(&tables.jumps, |e| e.site, from, to) {
-        mark(e.site, 1);
-    }
-    for e in within(&tables.static_calls, |e| e.site, from, to) {
-        mark(e.site, 1);
-    }
-    for sites in [
-        &tables.tracer_sites,
-        &tables.returns,
-        &tables.retpolines,
-        &tables.calls,
-        &tables.locks,
-        &tables.endbr_seals,
-    ] {
-        for &site in within(sites, |&s| s, from, to) {
-            mark(site, 1);
         }
     }
     marks

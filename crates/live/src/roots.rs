@@ -8,6 +8,7 @@
 use anyhow::Result;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use image::sites::PatchKind;
 use std::collections::HashMap;
 
 /// Bytes of a direct call, and of a call to a retpoline.
@@ -125,7 +126,7 @@ fn function(kernel: &LinkedKernel<'_>, stack: &[LinkAddr], depth: usize) -> Opti
 fn is_direct(kernel: &LinkedKernel<'_>, returns_to: LinkAddr) -> bool {
     let site = LinkAddr(returns_to.0.wrapping_sub(CALL));
     let opcode = kernel.bytes(site, CALL as usize).map(|bytes| bytes[0]);
-    opcode == Some(0xe8) && kernel.tables.retpolines.binary_search(&site.0).is_err()
+    opcode == Some(0xe8) && !kernel.sites.kinds_at(site.0).any(|kind| kind == PatchKind::Retpoline)
 }
 
 #[cfg(test)]

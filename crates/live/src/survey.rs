@@ -13,6 +13,7 @@ use emit::module::{LoaderFacts, ModulePlan, emit};
 use image::linked::LinkedKernel;
 use image::object::instructions::InstructionKind;
 use image::object::pieces::PieceExit;
+use image::sites::PatchKind;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
@@ -108,9 +109,8 @@ fn share(
     share.direct_calls = code.iter().filter(|i| i.kind == InstructionKind::Call).count();
     let from = kernel.link_address(function.at).0;
     let to = kernel.link_address(function.end).0;
-    let retpolines = &kernel.tables.retpolines;
-    share.indirect_calls =
-        retpolines.partition_point(|&s| s < to) - retpolines.partition_point(|&s| s < from);
+    let sites = kernel.sites.beginning_in(from, to).iter();
+    share.indirect_calls = sites.filter(|site| site.kind == PatchKind::Retpoline).count();
     let cut = kernel.cut(&[index]);
     share.blocks = cut.pieces.len();
     share.edges = (cut.pieces.iter())

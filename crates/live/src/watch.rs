@@ -17,6 +17,7 @@ use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::flow;
 use image::object::instructions::{InstructionKind, NOWHERE};
+use image::sites::PatchKind;
 use layout::graph::EdgeKind;
 use profile::edges::{CountedBlock, derive};
 use profile::{Profile, ProfileSource};
@@ -188,7 +189,7 @@ impl Watch<'_, '_> {
     fn callee(&self, at: u32, target: u32) -> Option<usize> {
         let site = self.kernel.link_address(at);
         let is_static =
-            self.kernel.tables.static_calls.binary_search_by_key(&site.0, |e| e.site).is_ok();
+            self.kernel.sites.kinds_at(site.0).any(|kind| kind == PatchKind::StaticCall);
         let to = match is_static {
             false => self.kernel.link_address(target),
             true => {

@@ -34,6 +34,7 @@ mod translated;
 
 pub use file::ProfileError;
 pub use merge::{ProfileMerge, merge};
+pub use translated::{BlockTransfer, is_gate, taken};
 
 use image::BuildId;
 use image::address::LinkAddr;

@@ -3,7 +3,7 @@
 //! Takes a translation block and the image; says which basic blocks begin in it, and which edge or
 //! call each exit is. [`execution::flow`] says which exit was taken. The last instruction is read
 //! from the bytes that ran, not from the image: the kernel patches static keys, static calls and
-//! alternatives at run time.
+//! alternatives at run time. [`taken`] judges branches that a processor sampled by the same rules.
 
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow::FragmentExit;
@@ -11,6 +11,7 @@ use image::address::LinkAddr;
 use image::{BlockEnd, BlockIndex, Image};
 use layout::graph::{EdgeKind, SeedClass};
 use sim::BranchKind;
+use trace::RunAddr;
 
 /// The basic blocks of a translation block of kernel code.
 #[derive(Clone, Debug)]
@@ -30,7 +31,7 @@ pub(super) struct TranslatedBlocks {
 
 /// What a transfer of control between two blocks is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BlockTransfer {
+pub enum BlockTransfer {
     /// From the end of a block to the start of another.
     Edge(BlockIndex, BlockIndex, EdgeKind),
     /// From a call at the end of a block to the entry of a function.
@@ -77,6 +78,7 @@ impl TranslatedBlocks {
         image: &Image,
     ) -> Option<BlockTransfer> {
         let from = self.last?;
+        let taken = |kind, to: RunAddr| taken(image, from, kind, block_from(image, to.0)?);
         match (code.last, exit) {
             (
                 LastInstruction::Plain | LastInstruction::Conditional { .. },
@@ -88,13 +90,12 @@ impl TranslatedBlocks {
             (
                 LastInstruction::Conditional { target },
                 FragmentExit::Taken | FragmentExit::LateTaken,
-            ) => Some(BlockTransfer::Edge(from, block_from(image, target.0)?, EdgeKind::Branch)),
+            ) => taken(BranchKind::Conditional, target),
             (LastInstruction::Jump { target }, FragmentExit::Taken) => {
-                Some(BlockTransfer::Edge(from, block_from(image, target.0)?, EdgeKind::Jump))
+                taken(BranchKind::Jump, target)
             }
             (LastInstruction::Call { target }, FragmentExit::Taken) => {
-                let to = block_from(image, target.0).filter(|&to| is_entry(image, to))?;
-                Some(BlockTransfer::Call(from, to))
+                taken(BranchKind::Call, target)
             }
             _ => None,
         }
@@ -111,15 +112,47 @@ impl TranslatedBlocks {
         let from = self.last?;
         let to = next.first.filter(|&to| image.block(to).addr == next.start)?;
         match code.last {
-            // The kernel's entries are not called: an interrupt came before the callee ran.
-            LastInstruction::Taken(BranchKind::IndirectCall) => {
-                let called = is_entry(image, to) && next.entry.is_none();
-                called.then_some(BlockTransfer::Call(from, to))
-            }
-            LastInstruction::Taken(_) => return_or_jump(image, from, to),
+            LastInstruction::Taken(kind) => taken(image, from, kind, to),
             _ => None,
         }
     }
+}
+
+/// The edge or call of a branch of this kind that is taken from the end of `from` to the start of
+/// `to`, in a recording or in samples. `None`: it is neither.
+pub fn taken(
+    image: &Image,
+    from: BlockIndex,
+    kind: BranchKind,
+    to: BlockIndex,
+) -> Option<BlockTransfer> {
+    let call = || is_entry(image, to).then_some(BlockTransfer::Call(from, to));
+    match kind {
+        BranchKind::Conditional => Some(BlockTransfer::Edge(from, to, EdgeKind::Branch)),
+        BranchKind::Jump => Some(BlockTransfer::Edge(from, to, EdgeKind::Jump)),
+        BranchKind::Call => call(),
+        // The kernel's entries are not called: an interrupt came before the callee ran.
+        BranchKind::IndirectCall => call().filter(|_| seed_class_of(image, to).is_none()),
+        BranchKind::IndirectJump if !is_entry(image, to) => {
+            Some(BlockTransfer::Edge(from, to, EdgeKind::Indirect))
+        }
+        BranchKind::Return | BranchKind::IndirectJump => return_or_jump(image, from, to),
+    }
+}
+
+/// Whether control enters the kernel at an address by itself: by a system call, an exception or an
+/// interrupt.
+pub fn is_gate(image: &Image, at: LinkAddr) -> bool {
+    let function = image.block_at(at).map(|block| image.function_of(block));
+    function.is_some_and(|function| match function.addr == at {
+        true => seed_class(&function.name).is_some() || is_vector_table(&function.name),
+        false => is_vector_table(&function.name),
+    })
+}
+
+/// The stubs of the interrupts' vectors, one behind the other (asm/idtentry.h).
+fn is_vector_table(function: &str) -> bool {
+    matches!(function, "irq_entries_start" | "spurious_entries_start")
 }
 
 /// Whether only the recording says where the last instruction leads: to a caller, or to where a
@@ -151,6 +184,13 @@ fn return_or_jump(image: &Image, from: BlockIndex, to: BlockIndex) -> Option<Blo
     let returned = matches!(block.end, BlockEnd::Call(_) | BlockEnd::FallThrough)
         && block.end_addr() == image.block(to).addr;
     returned.then_some(BlockTransfer::Edge(call, to, EdgeKind::FallThrough))
+}
+
+/// The class of the entry of the kernel that `block` is; `None` if it is none.
+fn seed_class_of(image: &Image, block: BlockIndex) -> Option<SeedClass> {
+    let function = image.function_of(block);
+    let entry = function.addr == image.block(block).addr;
+    entry.then(|| seed_class(&function.name)).flatten()
 }
 
 /// Torrellas' classes of entry by the kernel's names of its entry points

@@ -14,6 +14,7 @@ use crate::object::pieces::{self, CutCode, CuttingFacts, PieceExit};
 use crate::object::tables::{
     AlternativeSite, CodeReference, ReferenceMeaning, SideTables, StaticKey,
 };
+use crate::sites::PatchKind;
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use std::collections::HashSet;
 
@@ -105,24 +106,25 @@ impl LinkedKernel<'_> {
             }
         };
         let tables = &self.tables;
-        for sites in [
-            &tables.returns,
-            &tables.retpolines,
-            &tables.calls,
-            &tables.locks,
-            &tables.endbr_seals,
-            &tables.tracer_sites,
-        ] {
-            for &site in tables::within(sites, |&s| s, from, to) {
-                refer(site, ReferenceMeaning::Instruction);
+        for site in self.sites.beginning_in(from.0, to.0) {
+            match site.kind {
+                // A constant lies inside an instruction.
+                PatchKind::Constant => continue,
+                PatchKind::StaticKey { target } => {
+                    refer(target, ReferenceMeaning::Control);
+                    found
+                        .static_keys
+                        .push(StaticKey { at: offset(site.at), target: offset(target) });
+                }
+                PatchKind::Alternative { replacement, replacement_len, .. } => {
+                    for target in self.branch_targets(LinkAddr(replacement), replacement_len) {
+                        refer(target, ReferenceMeaning::Control);
+                    }
+                    found.alternatives.push(AlternativeSite { at: offset(site.at), len: site.len });
+                }
+                _ => {}
             }
-        }
-        for e in tables::within(&tables.jumps, |e| e.site, from, to) {
-            refer(e.site, ReferenceMeaning::Instruction);
-            refer(e.target, ReferenceMeaning::Control);
-        }
-        for e in tables::within(&tables.static_calls, |e| e.site, from, to) {
-            refer(e.site, ReferenceMeaning::Instruction);
+            refer(site.at, ReferenceMeaning::Instruction);
         }
         for e in tables::within(&tables.exceptions, |e| e.site, from, to) {
             refer(e.site, ReferenceMeaning::Instruction);
@@ -131,22 +133,10 @@ impl LinkedKernel<'_> {
         for e in tables::within(&tables.bugs, |e| e.site, from, to) {
             refer(e.site, ReferenceMeaning::Instruction);
         }
-        for e in tables::within(&tables.alternatives, |e| e.site, from, to) {
-            refer(e.site, ReferenceMeaning::Instruction);
-            for target in self.branch_targets(LinkAddr(e.replacement), e.replacement_len) {
-                refer(target, ReferenceMeaning::Control);
-            }
-        }
-        for e in tables::within(&tables.jumps, |e| e.site, from, to) {
-            found.static_keys.push(StaticKey { at: offset(e.site), target: offset(e.target) });
-        }
         for e in tables::within(&tables.bugs, |e| e.site, from, to) {
             if e.flags & BUGFLAG_WARNING != 0 {
                 found.warnings.insert(offset(e.site));
             }
-        }
-        for e in tables::within(&tables.alternatives, |e| e.site, from, to) {
-            found.alternatives.push(AlternativeSite { at: offset(e.site), len: e.len });
         }
     }
 

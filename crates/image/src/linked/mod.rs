@@ -14,6 +14,7 @@ use crate::BuildId;
 use crate::address::LinkAddr;
 use crate::object::elf::SymbolId;
 use crate::object::functions::{self, FunctionSymbol, TextFunction};
+use crate::sites::PatchSites;
 use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolFlags, SymbolKind};
 use std::collections::HashMap;
@@ -101,6 +102,8 @@ pub struct LinkedKernel<'a> {
     pub functions: Vec<TextFunction>,
     /// The side tables.
     pub tables: LinkedTables,
+    /// What the kernel patches, by these tables.
+    pub sites: PatchSites,
     sections: Vec<LoadedSection<'a>>,
     symbols: Vec<TextSymbol<'a>>,
     named: HashMap<&'a str, Vec<u64>>,
@@ -124,15 +127,9 @@ impl<'a> LinkedKernel<'a> {
         let text_section = elf.section_by_name(".text").context("has no section .text")?;
         let text = extent(".text", text_section.address(), text_section.size())?;
         let mut kernel = LinkedKernel {
-            build_id,
             image: image_range(&elf, &text),
             text,
-            functions: Vec::new(),
-            tables: LinkedTables::default(),
-            sections,
-            symbols: Vec::new(),
-            named: HashMap::new(),
-            apart: Vec::new(),
+            ..LinkedKernel::without_code(build_id, sections)
         };
         let size = text_section.size();
         ensure!(
@@ -141,7 +138,41 @@ impl<'a> LinkedKernel<'a> {
         );
         kernel.read_symbols(&elf, text_section.index())?;
         kernel.tables = LinkedTables::read(&kernel)?;
+        kernel.sites = PatchSites::of(&kernel.tables);
         Ok(kernel)
+    }
+
+    fn without_code(build_id: BuildId, sections: Vec<LoadedSection<'a>>) -> LinkedKernel<'a> {
+        LinkedKernel {
+            build_id,
+            text: 0..0,
+            image: 0..0,
+            functions: Vec::new(),
+            tables: LinkedTables::default(),
+            sites: PatchSites::default(),
+            sections,
+            symbols: Vec::new(),
+            named: HashMap::new(),
+            apart: Vec::new(),
+        }
+    }
+
+    /// The side tables of a file of any version that say where control goes. A table of another
+    /// format than the known ones has no entries.
+    ///
+    /// # Errors
+    /// A section cannot be read.
+    pub(crate) fn tables_of_code(
+        build_id: BuildId,
+        elf: &object::File<'a>,
+    ) -> Result<LinkedTables> {
+        let mut kernel = LinkedKernel::without_code(build_id, read_sections(elf)?);
+        for symbol in elf.symbols() {
+            if let Ok(name) = symbol.name() {
+                kernel.named.entry(name).or_default().push(symbol.address());
+            }
+        }
+        Ok(LinkedTables::of_code(&kernel))
     }
 
     fn read_symbols(&mut self, elf: &object::File<'a>, text: object::SectionIndex) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! Input: the sections and symbols of a vmlinux. Output: every table that describes code, decoded.
 //! The formats are those of Linux 6.12. If a table's size does not fit its format, reading fails
-//! with the table's name.
+//! with the table's name; [`LinkedTables::of_code`] leaves the table out.
 
 use super::LinkedKernel;
 use crate::address::LinkAddr;
@@ -108,6 +108,10 @@ impl LinkedTables {
         let mut tables = LinkedTables {
             tracer_sites: RawTable::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?
                 .absolutes(),
+            jumps: jumps(kernel)?,
+            static_calls: static_calls(kernel)?,
+            exceptions: exceptions(kernel)?,
+            alternatives: alternatives(kernel, &ALTERNATIVE)?,
             returns: RawTable::section(kernel, ".return_sites", 4)?.relatives(),
             retpolines: RawTable::section(kernel, ".retpoline_sites", 4)?.relatives(),
             calls: RawTable::section(kernel, ".call_sites", 4)?.relatives(),
@@ -115,26 +119,6 @@ impl LinkedTables {
             endbr_seals: RawTable::section(kernel, ".ibt_endbr_seal", 4)?.relatives(),
             ..LinkedTables::default()
         };
-        let jumps = RawTable::between(kernel, "__start___jump_table", "__stop___jump_table", 16)?;
-        tables.jumps.extend(jumps.entries().map(|(at, e)| JumpEntry {
-            site: relative(at, e, 0),
-            target: relative(at, e, 4),
-            key: (at + 8).wrapping_add(u64_at(e, 8)),
-        }));
-        let calls =
-            RawTable::between(kernel, "__start_static_call_sites", "__stop_static_call_sites", 8)?;
-        tables.static_calls.extend(
-            calls.entries().map(|(at, e)| StaticCallEntry {
-                site: relative(at, e, 0),
-                key: relative(at, e, 4),
-            }),
-        );
-        let exceptions = RawTable::section(kernel, "__ex_table", 12)?;
-        tables.exceptions.extend(exceptions.entries().map(|(at, e)| ExceptionEntry {
-            site: relative(at, e, 0),
-            fixup: relative(at, e, 4),
-            data: u32_at(e, 8),
-        }));
         let bugs = RawTable::section(kernel, "__bug_table", 12)?;
         tables.bugs.extend(bugs.entries().map(|(at, e)| BugEntry {
             site: relative(at, e, 0),
@@ -142,18 +126,38 @@ impl LinkedTables {
             line: u32_at(e, 8) as u16,
             flags: (u32_at(e, 8) >> 16) as u16,
         }));
-        let alternatives = RawTable::section(kernel, ".altinstructions", 14)?;
-        tables.alternatives.extend(alternatives.entries().map(|(at, e)| AlternativeEntry {
-            site: relative(at, e, 0),
-            replacement: relative(at, e, 4),
-            flags: u32_at(e, 8),
-            len: e[12],
-            replacement_len: e[13],
-        }));
         tables.read_orc(kernel)?;
         tables.read_constants(kernel)?;
         tables.sort();
         Ok(tables)
+    }
+
+    /// The tables that say where control goes, of a kernel of any version. A table of another
+    /// format than the known ones has no entries.
+    pub(super) fn of_code(kernel: &LinkedKernel<'_>) -> LinkedTables {
+        let sites = |name: &str| {
+            RawTable::section(kernel, name, 4).map_or_else(|_| Vec::new(), |t| t.relatives())
+        };
+        let tracer = RawTable::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8);
+        // A size that fits by chance gives sites outside of the kernel.
+        let fits = |found: &[AlternativeEntry]| {
+            found.iter().all(|e| kernel.bytes(LinkAddr(e.site), usize::from(e.len)).is_some())
+        };
+        let formats = [ALTERNATIVE, ALTERNATIVE_BEFORE_6_3];
+        let alternatives = formats.iter().filter_map(|format| alternatives(kernel, format).ok());
+        let mut tables = LinkedTables {
+            tracer_sites: tracer.map_or_else(|_| Vec::new(), |t| t.absolutes()),
+            jumps: jumps(kernel).unwrap_or_default(),
+            static_calls: static_calls(kernel).unwrap_or_default(),
+            exceptions: exceptions(kernel).unwrap_or_default(),
+            alternatives: alternatives.into_iter().find(|found| fits(found)).unwrap_or_default(),
+            returns: sites(".return_sites"),
+            retpolines: sites(".retpoline_sites"),
+            calls: sites(".call_sites"),
+            ..LinkedTables::default()
+        };
+        tables.sort();
+        tables
     }
 
     fn read_orc(&mut self, kernel: &LinkedKernel<'_>) -> Result<()> {
@@ -208,6 +212,67 @@ impl LinkedTables {
         let index = self.orc.partition_point(|&(from, _)| from <= at).checked_sub(1);
         index.map_or(UNDEFINED, |i| self.orc[i].1)
     }
+}
+
+/// Where the fields of `struct alt_instr` lie.
+struct AlternativeFormat {
+    size: usize,
+    /// Of two or four bytes, up to `len`.
+    flags: usize,
+    len: usize,
+}
+
+const ALTERNATIVE: AlternativeFormat = AlternativeFormat { size: 14, flags: 8, len: 12 };
+/// Before Linux commit 5d1dd961e743 ("Add alt_instr.flags"), which gave the feature 32 bits.
+const ALTERNATIVE_BEFORE_6_3: AlternativeFormat = AlternativeFormat { size: 12, flags: 8, len: 10 };
+
+fn alternatives(
+    kernel: &LinkedKernel<'_>,
+    format: &AlternativeFormat,
+) -> Result<Vec<AlternativeEntry>> {
+    let table = RawTable::section(kernel, ".altinstructions", format.size)?;
+    let flags = |e: &[u8]| match format.len - format.flags {
+        4 => u32_at(e, format.flags),
+        _ => u32::from(u16::from_le_bytes([e[format.flags], e[format.flags + 1]])),
+    };
+    let entry = |(at, e): (u64, &[u8])| AlternativeEntry {
+        site: relative(at, e, 0),
+        replacement: relative(at, e, 4),
+        flags: flags(e),
+        len: e[format.len],
+        replacement_len: e[format.len + 1],
+    };
+    Ok(table.entries().map(entry).collect())
+}
+
+fn jumps(kernel: &LinkedKernel<'_>) -> Result<Vec<JumpEntry>> {
+    let table = RawTable::between(kernel, "__start___jump_table", "__stop___jump_table", 16)?;
+    let entry = |(at, e): (u64, &[u8])| JumpEntry {
+        site: relative(at, e, 0),
+        target: relative(at, e, 4),
+        key: (at + 8).wrapping_add(u64_at(e, 8)),
+    };
+    Ok(table.entries().map(entry).collect())
+}
+
+fn static_calls(kernel: &LinkedKernel<'_>) -> Result<Vec<StaticCallEntry>> {
+    let (start, stop) = ("__start_static_call_sites", "__stop_static_call_sites");
+    let table = RawTable::between(kernel, start, stop, 8)?;
+    let entry = |(at, e): (u64, &[u8])| StaticCallEntry {
+        site: relative(at, e, 0),
+        key: relative(at, e, 4),
+    };
+    Ok(table.entries().map(entry).collect())
+}
+
+fn exceptions(kernel: &LinkedKernel<'_>) -> Result<Vec<ExceptionEntry>> {
+    let table = RawTable::section(kernel, "__ex_table", 12)?;
+    let entry = |(at, e): (u64, &[u8])| ExceptionEntry {
+        site: relative(at, e, 0),
+        fixup: relative(at, e, 4),
+        data: u32_at(e, 8),
+    };
+    Ok(table.entries().map(entry).collect())
 }
 
 /// The entries of an ascending table whose sites lie in `[from, to)`.
