@@ -1,9 +1,10 @@
 //! Profiles of other tools: what the targets use of `kernlane-exchange`.
 
-use exchange::{branches, perf, samples_import};
+use exchange::{branches, perf, perf_build_id, samples_import};
 use image::address::LinkAddr;
 
 pub fn perf_data(bytes: &[u8]) {
+    perf_build_id::of_data(bytes);
     if let Ok(samples) = perf::data(bytes) {
         samples.branches.total();
         import(&samples.branches);
@@ -12,6 +13,7 @@ pub fn perf_data(bytes: &[u8]) {
 
 pub fn perf_text(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
+    perf_build_id::of_script(text);
     if let Ok(found) = perf::script(text) {
         found.total();
         import(&found);
@@ -29,9 +31,12 @@ pub fn sample_profiles(bytes: &[u8]) {
 /// The branches of a small kernel at the addresses of the seeds.
 fn import(found: &branches::Branches) {
     let image = image::examples::caller_and_callee(LinkAddr(0x1000));
+    let code = image::examples::caller_and_callee_code(LinkAddr(0x1000));
     for slide in [0, 0x1000] {
-        let imported = branches::profile(found, &image, slide, "sampled");
-        assert!(imported.branches_used <= imported.branches);
+        let imported = branches::profile(found, &image, &code, slide, "sampled");
+        assert!(imported.branches_used <= imported.branches_inside);
+        assert!(imported.branches_inside <= imported.branches);
+        assert!(imported.stretches_used <= imported.stretches_inside);
     }
 }
 

@@ -21,6 +21,7 @@
 pub mod branches;
 pub mod compressed;
 pub mod perf;
+pub mod perf_build_id;
 mod perfetto;
 #[cfg(test)]
 mod recorded;

@@ -121,6 +121,28 @@ fn a_table_that_ends_before_it_starts_has_no_entries() {
     assert_eq!((whole.functions.len(), turned.functions.len()), (1, 1));
 }
 
+/// A call and three no-ops, all of them an alternative, and a return. Entries of 14 bytes, and of
+/// 12 as before Linux 6.3.
+#[test]
+fn alternatives_of_both_formats_hold_their_code_together() {
+    let text = [0xe8, 3, 0, 0, 0, 0x90, 0x90, 0x90, 0xc3];
+    let site = (TEXT.wrapping_sub(TABLES) as u32).to_le_bytes();
+    for flags in [&[0; 4][..], &[0; 2]] {
+        let entry = [&site[..], &site, flags, &[8, 0]].concat();
+        let sections = [
+            section(".text", TEXT, CODE, &text),
+            section(".altinstructions", TABLES, ALLOC, &entry),
+            section(NOTES, TABLES + 0x10_0000, ALLOC, &elf::build_id_note()),
+        ];
+        let file = elf::executable(&sections, &[symbol("f", TEXT, 9, 0)]);
+        let image = vmlinux::parse(&file).unwrap();
+        let glued: Vec<bool> = image.blocks.iter().map(|block| block.glued).collect();
+        assert_eq!(glued, [false, true, false], "{} bytes", entry.len());
+        let code = image::sites::PatchableCode::parse(&file).unwrap();
+        assert!(code.may_run_on(TEXT, TEXT + 5), "{} bytes", entry.len());
+    }
+}
+
 /// The site of the alternative is the last address, and the alternative has 255 bytes.
 #[test]
 fn an_alternative_that_ends_beyond_the_address_space_does_no_harm() {

@@ -4,11 +4,12 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use exchange::branches::{self, Branches};
-use exchange::{perf, samples_import};
+use exchange::branches::{self, Branches, ImportedBranches, LEAST_SHARE};
+use exchange::{perf, perf_build_id, samples_import};
 use host::outln;
 use host::output;
-use image::{Image, vmlinux};
+use image::sites::PatchableCode;
+use image::{BuildId, Image, vmlinux};
 use object::{Object, ObjectSymbol};
 use profile::Profile;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,8 @@ struct Imported {
     counts: &'static str,
     used: u64,
     all: u64,
+    /// Branches that begin or end outside of the kernel's code; not in `all`.
+    outside: u64,
     /// Of branches.
     slide: Option<u64>,
 }
@@ -90,28 +93,70 @@ fn of_samples(args: &ImportArgs, image: &Image, kernel: &Path) -> Result<Importe
         counts: "lines",
         used: found.lines_used as u64,
         all: found.lines as u64,
+        outside: 0,
         slide: None,
     })
 }
 
 fn of_branches(args: &ImportArgs, bytes: &[u8], image: &Image, kernel: &Path) -> Result<Imported> {
+    refuse_other_build(build_id(bytes), &image.build_id, kernel)?;
     let (branches, slide) = read(args, bytes, kernel)?;
-    let found = branches::profile(&branches, image, slide, &name(args));
-    if found.branches_used == 0 {
-        bail!(
-            "none of its {} branches is one of {}: another kernel, or another slide than \
-             {slide:#x}",
-            found.branches,
-            kernel.display()
-        );
-    }
+    let code = PatchableCode::read(kernel)?;
+    let found = branches::profile(&branches, image, &code, slide, &name(args));
+    refuse_misfit(&found, slide, kernel)?;
     Ok(Imported {
         profile: found.profile,
         counts: "branches",
         used: found.branches_used,
-        all: found.branches,
+        all: found.branches_inside,
+        outside: found.branches - found.branches_inside,
         slide: Some(slide),
     })
+}
+
+/// The build id of the kernel that perf sampled, if the file has it.
+fn build_id(bytes: &[u8]) -> Option<BuildId> {
+    let text = || std::str::from_utf8(bytes).ok();
+    perf_build_id::of_data(bytes).or_else(|| perf_build_id::of_script(text()?))
+}
+
+/// Refuses samples of a kernel with another build id than `own`, that of `kernel`.
+fn refuse_other_build(sampled: Option<BuildId>, own: &BuildId, kernel: &Path) -> Result<()> {
+    match sampled {
+        Some(sampled) if sampled != *own => bail!(
+            "perf sampled the kernel with build id {}, but {} has build id {}: give the vmlinux of \
+             the kernel that ran",
+            sampled.0,
+            kernel.display(),
+            own.0
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses branches that the kernel's code cannot take.
+fn refuse_misfit(found: &ImportedBranches, slide: u64, kernel: &Path) -> Result<()> {
+    let kernel = kernel.display();
+    if found.branches_inside == 0 {
+        bail!(
+            "none of its {} branches lies in the code of {kernel} with slide {slide:#x}: sample \
+             the kernel's branches (`perf record -b -a -e cycles:k`), and give the vmlinux and the \
+             slide of the kernel that ran",
+            found.branches
+        );
+    }
+    let share = found.share();
+    if share < LEAST_SHARE {
+        bail!(
+            "the code of {kernel} can take only {} of its {} branches in that code ({:.1} %, with \
+             slide {slide:#x}). A profile of the right kernel has more than 99 %. Give the vmlinux \
+             of the kernel that ran, and with text its --slide",
+            found.branches_used,
+            found.branches_inside,
+            100.0 * share
+        );
+    }
+    Ok(())
 }
 
 fn name(args: &ImportArgs) -> String {
@@ -158,6 +203,7 @@ fn print(args: &ImportArgs, imported: &Imported) -> Result<()> {
         });
         if let Some(slide) = imported.slide {
             summary["slide"] = format!("{slide:x}").into();
+            summary["branches_outside"] = imported.outside.into();
         }
         outln!("{}", serde_json::to_string_pretty(&summary)?)?;
         return Ok(());
@@ -172,5 +218,48 @@ fn print(args: &ImportArgs, imported: &Imported) -> Result<()> {
         profile.edges.len(),
         profile.calls.len()
     )?;
+    if imported.outside > 0 {
+        outln!(
+            "{} more {counts} begin or end outside of the kernel's code: in user programs, modules \
+             or BPF programs",
+            imported.outside
+        )?;
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_of_another_build_are_refused_with_both_build_ids() {
+        let own = BuildId("5f3c".into());
+        let refused = |id: &str| refuse_other_build(Some(BuildId(id.into())), &own, Path::new("V"));
+        let message = refused("00ae").unwrap_err().to_string();
+        assert!(message.contains("build id 00ae, but V has build id 5f3c"), "{message}");
+        assert!(refused("5f3c").is_ok());
+        assert!(refuse_other_build(None, &own, Path::new("V")).is_ok());
+    }
+
+    #[test]
+    fn branches_of_another_kernel_are_refused_by_their_share() {
+        let found = |used, inside| ImportedBranches {
+            profile: Profile::empty(BuildId("5f3c".into())),
+            branches_used: used,
+            branches_inside: inside,
+            branches: 1000,
+            stretches_used: 0,
+            stretches_inside: 0,
+        };
+        let refused = |used, inside| {
+            refuse_misfit(&found(used, inside), 0x1000, Path::new("V")).map_err(|e| e.to_string())
+        };
+        assert_eq!(refused(992, 1000), Ok(()));
+        let message = refused(38, 1000).unwrap_err();
+        assert!(message.contains("can take only 38 of its 1000 branches"), "{message}");
+        assert!(message.contains("3.8 %, with slide 0x1000"), "{message}");
+        let message = refused(0, 0).unwrap_err();
+        assert!(message.contains("none of its 1000 branches lies in the code of V"), "{message}");
+    }
 }
