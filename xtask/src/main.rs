@@ -13,6 +13,7 @@ mod drmemtrace_test;
 mod export_test;
 mod fuzz;
 mod guest_test;
+mod import_study;
 mod judge_processor;
 mod kept;
 mod kernel;
@@ -116,6 +117,12 @@ cargo xtask live-gain DIRECTORY [tcp|ping-pong|files]…
 cargo xtask layout-times DIRECTORY [WORKLOAD]…
                                 simulate every layout on processors of today, each workload with
                                 layouts made for the others: tables of kernel time; resumes
+cargo xtask import-test TREE RECORDING
+                                test whether `kernlane import` uses the branches of a recording, as
+                                processors with several mitigations would sample them
+cargo xtask import-study DIRECTORY
+                                compare layouts of imported branch stacks with the layout of the
+                                same executions, for several mitigations; resumes
 cargo xtask speer DIRECTORY     make Speer's tables for Linux: a kernel for each of his benchmarks,
                                 tested on all of them; resumes
 cargo xtask uml-test            test whether a kernel for User Mode Linux, relinked in a random
@@ -206,6 +213,10 @@ fn main() -> ExitCode {
         ["layout-times", directory, ref names @ ..] => {
             layout_times::layout_times(directory.as_ref(), names)
         }
+        ["import-test", tree, recording] => {
+            import_study::import_test(tree.as_ref(), recording.as_ref())
+        }
+        ["import-study", directory] => import_study::import_study(directory.as_ref()),
         ["speer", directory] => speer::speer(directory.as_ref()),
         ["uml-test"] => uml_test::uml_test(),
         ["bench-uml", ref words @ ..] => bench_uml::bench(words),
