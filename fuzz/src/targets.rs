@@ -24,7 +24,7 @@ const fn target(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>)
 }
 
 /// Every target; `cargo xtask fuzz` runs them in this order, the fast ones first.
-pub const ALL: [Target; 22] = [
+pub const ALL: [Target; 24] = [
     target("counters", text_files::counters, text_files::counter_seeds),
     target("layouts", text_files::layouts, text_files::layout_seeds),
     target("maps", text_files::maps, text_files::map_seeds),
@@ -35,9 +35,11 @@ pub const ALL: [Target; 22] = [
         exchange_files::sample_profiles,
         exchange_files::sample_profile_seeds,
     ),
+    target("bolt_text", exchange_files::bolt_text, exchange_files::bolt_text_seeds),
     target("profiles", text_files::profiles, text_files::profile_seeds),
     target("results", text_files::results, text_files::result_seeds),
     target("perf_data", exchange_files::perf_data, exchange_files::perf_data_seeds),
+    target("import_files", exchange_files::import_files, exchange_files::import_file_seeds),
     target("recording_payloads", recording::recording_payloads, recording::payload_seeds),
     target("recordings", recording::recordings, recording::recording_seeds),
     target("boot_images", boot::boot_images, boot::boot_image_seeds),

@@ -1,12 +1,13 @@
-//! Compresses what is written, as the name of the file says: `.xz` and `.gz`.
+//! Compresses what is written, as the name of the file says: `.xz` and `.gz`. Unpacks what is read,
+//! as its first bytes say.
 //!
-//! Input: the name of the file, and a function that writes. Output: bytes.
+//! Input: the name of the file and a function that writes, or bytes. Output: bytes.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use liblzma::write::XzEncoder;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 
 /// The level of xz: the fastest that still looks for repetitions over a megabyte.
@@ -44,10 +45,64 @@ pub fn write_compressed<T>(
     }
 }
 
+/// The memory that a decoder of xz may take: what its highest level takes.
+const XZ_MEMORY: u64 = 128 << 20;
+
+/// What compressed bytes hold, if they are compressed by gzip, xz or zstd.
+///
+/// # Errors
+/// They are damaged, unpack to more than `limit` bytes, or are compressed by another tool.
+pub fn unpacked(bytes: &[u8], limit: u64) -> Result<Option<Vec<u8>>> {
+    let mut reader: Box<dyn Read + '_> = match bytes {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(bytes)),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {
+            let flags = liblzma::stream::CONCATENATED;
+            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, flags)?;
+            Box::new(liblzma::read::XzDecoder::new_stream(bytes, stream))
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::with_buffer(bytes)?),
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => bail!("it is compressed: unpack it with bunzip2"),
+        [0x04, 0x22, 0x4d, 0x18, ..] => bail!("it is compressed: unpack it with unlz4"),
+        _ => return Ok(None),
+    };
+    let mut unpacked = Vec::new();
+    let read = (&mut reader).take(limit).read_to_end(&mut unpacked);
+    read.context("its compressed bytes are damaged or cut off")?;
+    if unpacked.len() as u64 == limit && reader.read(&mut [0]).is_ok_and(|more| more > 0) {
+        bail!("it unpacks to more than {} MB: unpack it first", limit >> 20);
+    }
+    Ok(Some(unpacked))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+
+    #[test]
+    fn the_first_bytes_say_how_a_file_is_unpacked() {
+        let text = b"again and again ".repeat(100_000);
+        let mut packed = Vec::new();
+        for name in ["a.gz", "a.xz"] {
+            let mut bytes = Vec::new();
+            write_compressed(Path::new(name), &mut bytes, |out| Ok(out.write_all(&text)?)).unwrap();
+            packed.push(bytes);
+        }
+        packed.push(zstd::encode_all(&text[..], 1).unwrap());
+        for bytes in packed {
+            assert_eq!(unpacked(&bytes, 1 << 30).unwrap().unwrap(), text);
+            // Two, one behind the other.
+            let twice = unpacked(&[&bytes[..], &bytes].concat(), 1 << 30).unwrap().unwrap();
+            assert_eq!(twice.len(), 2 * text.len());
+            assert_eq!(unpacked(&bytes, text.len() as u64).unwrap().unwrap(), text);
+            let error = unpacked(&bytes, 1 << 20).unwrap_err().to_string();
+            assert!(error.contains("more than 1 MB"), "{error}");
+            let error = unpacked(&bytes[..bytes.len() - 9], 1 << 30).unwrap_err().to_string();
+            assert!(error.contains("damaged or cut off"), "{error}");
+        }
+        assert_eq!(unpacked(b"PERFILE2", 1).unwrap(), None);
+        assert!(unpacked(b"BZh9", 1).unwrap_err().to_string().contains("bunzip2"));
+        assert!(unpacked(&[4, 0x22, 0x4d, 0x18], 1).unwrap_err().to_string().contains("unlz4"));
+    }
 
     #[test]
     fn the_name_says_how_a_file_is_compressed() {

@@ -18,10 +18,12 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+pub mod bolt_import;
 pub mod branches;
 pub mod compressed;
+pub mod import_file;
+pub mod kinds;
 pub mod perf;
-pub mod perf_build_id;
 mod perfetto;
 #[cfg(test)]
 mod recorded;
@@ -184,8 +186,8 @@ impl ImageCode {
     }
 }
 
-/// What one of LLVM's tools prints about a file.
-fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &str) -> Result<String> {
+/// What one of LLVM's tools prints about a file, or about `input` if the path is `-`.
+fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &[u8]) -> Result<String> {
     let mut command = Command::new(format!("{tool}-22"));
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     match tool {
@@ -200,12 +202,14 @@ fn ask_llvm(tool: &str, arguments: &[&str], path: &Path, input: &str) -> Result<
         // A separate thread writes. Otherwise two full pipes would block each other.
         scope.spawn(move || {
             use std::io::Write;
-            stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()))
+            stdin.take().map(|mut stdin| stdin.write_all(input))
         });
         running.wait_with_output()
     })?;
     if !output.status.success() {
-        bail!("{tool}-22 could not read {}: {}", path.display(), output.status);
+        let file =
+            if path == Path::new("-") { "the file".into() } else { path.display().to_string() };
+        bail!("{tool}-22 could not read {file}: {}", output.status);
     }
     String::from_utf8(output.stdout)
         .with_context(|| format!("{tool}-22 printed something that is not text"))

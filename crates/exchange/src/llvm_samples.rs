@@ -111,7 +111,7 @@ pub(crate) fn sample_profile(subject: &ExportSubject) -> Result<String> {
 pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<SourceFrame>>> {
     let input: String = addresses.iter().map(|addr| format!("0x{addr}\n")).collect();
     let arguments = ["--output-style=JSON", "--functions=linkage", "--inlines"];
-    let output_text = ask_llvm("llvm-symbolizer", &arguments, path, &input)?;
+    let output_text = ask_llvm("llvm-symbolizer", &arguments, path, input.as_bytes())?;
     let answers: Result<Vec<SymbolizerAnswer>, _> =
         output_text.lines().map(serde_json::from_str).collect();
     let answers = answers.context("the output of llvm-symbolizer-22 cannot be read")?;

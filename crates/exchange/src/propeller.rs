@@ -83,7 +83,7 @@ pub(crate) const PROPELLER_LD: Format = Format {
 /// The image has no maps of blocks, or `llvm-readobj` cannot be run.
 pub(crate) fn clusters(subject: &ExportSubject, layout: &Layout) -> Result<Clusters> {
     let output_text =
-        ask_llvm("llvm-readobj", &["--bb-addr-map", "--elf-output-style=JSON"], subject.path, "")?;
+        ask_llvm("llvm-readobj", &["--bb-addr-map", "--elf-output-style=JSON"], subject.path, b"")?;
     let files: Vec<BlockMapFile> = serde_json::from_str(&output_text)
         .context("the output of llvm-readobj-22 cannot be read")?;
     let functions = files.into_iter().flat_map(|file| file.functions).map(|entry| entry.function);

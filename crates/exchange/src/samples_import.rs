@@ -12,6 +12,7 @@ use super::{ImageCode, ask_llvm};
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
 use image::{BlockEnd, BlockIndex, Image};
+use md5::{Digest, Md5};
 use profile::Profile;
 use profile::noise::blocks_only;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,18 +47,14 @@ pub struct ImportedSamples {
     pub lines_used: usize,
 }
 
-/// Whether a file is a sample profile: text whose first line is `function:TOTAL:HEAD`, or one of
-/// LLVM's binary forms.
-pub fn is_sample_profile(file: &[u8]) -> bool {
-    is_binary(file)
-        || std::str::from_utf8(file).is_ok_and(|text| {
-            text.lines().find(|line| !line.trim().is_empty()).and_then(header).is_some()
-        })
+/// Whether a text is a sample profile: its first line is `function:TOTAL:HEAD`.
+pub fn is_text(text: &str) -> bool {
+    text.lines().find(|line| !line.trim().is_empty()).and_then(header).is_some()
 }
 
 /// Whether a file begins with "SPROF42" and the number of a form, encoded in LEB128 (`SPMagic` of
 /// LLVM's `SampleProf.h`). Every form is accepted.
-fn is_binary(file: &[u8]) -> bool {
+pub fn is_binary(file: &[u8]) -> bool {
     let magic = u64::from_be_bytes(*b"SPROF42\0");
     let sevens = |at: u32| (magic >> (7 * at) & 0x7f) as u8;
     // The form is in the lowest eight bits: all bits of the first byte, and one bit of the second.
@@ -66,21 +63,14 @@ fn is_binary(file: &[u8]) -> bool {
         && file[1] & 0x7e == sevens(1) & 0x7e
 }
 
-/// Reads a sample profile from a file.
+/// Reads a binary sample profile.
 ///
 /// # Errors
 /// The file is damaged, or is of a kind without lines (pseudo probes, contexts). `llvm-profdata` is
-/// missing, or refuses a binary file.
-pub fn read(path: &Path) -> Result<SourceSamples> {
-    let bytes = std::fs::read(path)?;
-    if is_binary(&bytes) {
-        let arguments = ["merge", "--sample", "--text", "-o", "-"];
-        return parse(&ask_llvm("llvm-profdata", &arguments, path, "")?);
-    }
-    parse(
-        std::str::from_utf8(&bytes)
-            .context("neither text nor one of LLVM's binary sample profiles")?,
-    )
+/// missing, or refuses it.
+pub fn binary(bytes: &[u8]) -> Result<SourceSamples> {
+    let arguments = ["merge", "--sample", "--text", "-o", "-"];
+    parse(&ask_llvm("llvm-profdata", &arguments, Path::new("-"), bytes)?)
 }
 
 /// Parses `function:TOTAL:HEAD` at the beginning of a line.
@@ -194,10 +184,11 @@ pub fn profile(
     name: &str,
 ) -> Result<ImportedSamples> {
     let code = ImageCode::read(path)?;
+    let mut names = ProfileNames::of(samples);
     // Clones and parts of a function have the function's name in the profile, without their suffix.
-    let named = |function: &str| {
-        samples.heads.contains_key(function)
-            || function.split('.').next().is_some_and(|name| samples.heads.contains_key(name))
+    let mut named = |function: &str| {
+        let mut has = |name: &str| samples.heads.contains_key(names.of_function(name));
+        has(function) || function.split('.').next().is_some_and(has)
     };
     let blocks = image.functions.iter().filter(|function| named(&function.name));
     let blocks: Vec<BlockIndex> =
@@ -216,20 +207,22 @@ pub fn profile(
     let instruction_addresses: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
     let mut placed = PlacedSamples::default();
     for (&(_, block), frames) in addresses.iter().zip(frames(path, &instruction_addresses)?) {
-        placed.add(samples, image, block, &frames);
+        placed.add(samples, image, block, names.chain(&frames));
     }
+    let mut callees: BTreeMap<String, LinkAddr> = BTreeMap::new();
     for function in &image.functions {
-        if let Some(&head) = samples.heads.get(&function.name).filter(|&&head| head > 0) {
+        let name = names.of_function(&function.name);
+        if let Some(&head) = samples.heads.get(name).filter(|&&head| head > 0) {
             placed.blocks.entry(function.addr).or_insert(head);
         }
+        callees.entry(name.to_owned()).or_insert(function.addr);
     }
     let mut counted = Profile::empty(image.build_id.clone());
     counted.blocks = placed.blocks;
     let mut profile = blocks_only(&counted, image);
     for ((from, callee), count) in placed.calls {
-        let callees = image.functions.iter().filter(|function| function.name == callee);
-        for function in callees.take(1) {
-            profile.calls.insert((from, function.addr), count);
+        if let Some(&callee) = callees.get(&callee) {
+            profile.calls.insert((from, callee), count);
         }
     }
     Ok(ImportedSamples {
@@ -237,6 +230,44 @@ pub fn profile(
         lines: samples.lines.len(),
         lines_used: placed.used.len(),
     })
+}
+
+/// The names of functions as a profile has them: as they are, or as the first 64 bits of their MD5
+/// in decimal (`llvm-profdata merge --use-md5`; `MD5Hash` in LLVM's `MD5.h`).
+struct ProfileNames {
+    hashed: bool,
+    known: BTreeMap<String, String>,
+}
+
+impl ProfileNames {
+    fn of(samples: &SourceSamples) -> Self {
+        // The name of a function in C does not begin with a digit.
+        let mut names = samples.heads.keys();
+        let hashed = names.next().is_some_and(|name| name.parse::<u64>().is_ok());
+        ProfileNames { hashed, known: BTreeMap::new() }
+    }
+
+    fn of_function<'a>(&'a mut self, function: &'a str) -> &'a str {
+        if !self.hashed {
+            return function;
+        }
+        self.known.entry(function.to_owned()).or_insert_with(|| md5_name(function))
+    }
+
+    /// The chain of the source positions of an instruction, outermost last.
+    fn chain(&mut self, frames: &[SourceFrame]) -> InlineChain {
+        let mut chain = InlineChain::new();
+        for frame in frames.iter().rev() {
+            chain.push((self.of_function(&frame.function).to_owned(), frame.place()));
+        }
+        chain
+    }
+}
+
+fn md5_name(function: &str) -> String {
+    let digest = Md5::digest(function);
+    let first = digest.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    first.to_string()
 }
 
 /// The counts that samples give to blocks.
@@ -249,16 +280,14 @@ struct PlacedSamples {
 }
 
 impl PlacedSamples {
-    /// Adds one instruction of a block, with its source positions, outermost last.
+    /// Adds one instruction of a block, with the functions and lines that it comes from.
     fn add(
         &mut self,
         samples: &SourceSamples,
         image: &Image,
         block: BlockIndex,
-        frames: &[SourceFrame],
+        chain: InlineChain,
     ) {
-        let chain: InlineChain =
-            frames.iter().rev().map(|frame| (frame.function.clone(), frame.place())).collect();
         let block = image.block(block);
         let Some(line) = samples.lines.get(&chain) else { return };
         if line.count > 0 {
@@ -301,6 +330,17 @@ mod tests {
     }
 
     #[test]
+    fn functions_are_found_by_the_md5_of_their_names() {
+        // As `llvm-profdata merge --use-md5` of LLVM 22 writes them.
+        assert_eq!(md5_name("vfs_read"), "15984156945393099997");
+        assert_eq!(md5_name("__x64_sys_read"), "5376114957941209743");
+        let name =
+            |text: &str| ProfileNames::of(&parse(text).unwrap()).of_function("vfs_read").to_owned();
+        assert_eq!(name("15984156945393099997:1:1\n"), "15984156945393099997");
+        assert_eq!(name("vfs_read:1:1\n"), "vfs_read");
+    }
+
+    #[test]
     fn the_error_names_the_line_that_is_not_a_sample_profile() {
         let error = |text: &str| parse(text).unwrap_err().to_string();
         assert!(error("f:1:1\n   2: 3\n").contains("line 2: indented deeper"));
@@ -315,11 +355,8 @@ mod tests {
             error("f:1:1\n 1: 1\n !CFGChecksum: 5\n")
                 .contains("line 3: this is a profile of pseudo probes")
         );
-        assert!(
-            is_sample_profile(b"\nf:1:1\n 1: 1\n")
-                && !is_sample_profile(b"0x1/0x2/P/-/-/0\n")
-                && !is_sample_profile(b"PERFILE2\0\0")
-        );
+        assert!(is_text("\nf:1:1\n 1: 1\n") && !is_text("0x1/0x2/P/-/-/0\n"));
+        assert!(!is_binary(b"PERFILE2\0\0"));
     }
 
     #[test]
@@ -332,7 +369,7 @@ mod tests {
                 bytes[at] = b" :.\n19fg!["[random.below(10) as usize];
             }
             bytes.truncate(1 + random.below(bytes.len() as u64) as usize);
-            is_sample_profile(&bytes);
+            is_binary(&bytes);
             let _ = std::str::from_utf8(&bytes).map(parse);
         }
     }

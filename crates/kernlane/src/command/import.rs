@@ -4,10 +4,13 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use exchange::branches::{self, Branches, ImportedBranches, LEAST_SHARE};
-use exchange::{perf, perf_build_id, samples_import};
-use host::outln;
+use exchange::bolt_import::NamedBranches;
+use exchange::branches::{self, ImportedBranches, LEAST_SHARE};
+use exchange::import_file::{self, ImportFile};
+use exchange::perf::PerfSamples;
+use exchange::samples_import::{self, SourceSamples};
 use host::output;
+use host::{note, outln};
 use image::sites::PatchableCode;
 use image::{BuildId, Image, vmlinux};
 use object::{Object, ObjectSymbol};
@@ -15,17 +18,19 @@ use profile::Profile;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make a profile from branches that perf sampled, or from LLVM's sample profile
+/// Make a profile from branches that perf sampled, or from a profile of BOLT or LLVM
 ///
-/// Takes a perf.data file of `perf record -b`, the output of `perf script -F brstack`, or a sample
-/// profile by source lines from llvm-profgen or create_llvm_prof (AutoFDO), as text or binary. The
-/// sample profile needs a kernel with DWARF. The counts are sampled, and do not say where the
-/// kernel was entered; a recording has exact counts and entries.
+/// Takes what `perf record -b` writes (a file, what came through a pipe, the directory of
+/// `--threads`), the output of `perf script -F brstack` (with `--show-mmap-events` it says where
+/// the kernel ran), BOLT's fdata and pre-aggregated profiles, or a sample profile by source lines
+/// from llvm-profgen or create_llvm_prof (AutoFDO), as text or binary. Each may be compressed (.gz,
+/// .xz, .zst). The sample profile needs a kernel with DWARF. The counts are sampled, and do not say
+/// where the kernel was entered; a recording has exact counts and entries.
 #[derive(Args)]
 #[command(after_help = "Example:\n  perf record -b -a -e cycles:k -- sleep 10\n  \
                   kernlane import perf.data --kernel ~/linux -o perf.klp")]
 pub struct ImportArgs {
-    /// A perf.data file, text of `perf script -F brstack`, or LLVM's sample profile
+    /// perf.data, text of `perf script -F brstack`, or a profile of BOLT or LLVM
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -33,7 +38,7 @@ pub struct ImportArgs {
     #[arg(long, short, value_name = "TREE|VMLINUX")]
     pub kernel: PathBuf,
 
-    /// How far above its link addresses the kernel ran (KASLR), in hex; perf.data says it itself
+    /// How far above its link addresses the kernel ran (KASLR), in hex; perf's files say it
     #[arg(long, value_name = "HEX", value_parser = parse_hex)]
     pub slide: Option<u64>,
 
@@ -67,24 +72,28 @@ struct Imported {
 pub(crate) fn run(args: &ImportArgs) -> Result<ExitCode> {
     let path = vmlinux::path(&args.kernel);
     let image = vmlinux::read(&path)?;
-    let named = || args.file.display().to_string();
-    let bytes = std::fs::read(&args.file).with_context(named)?;
-    let imported = match samples_import::is_sample_profile(&bytes) {
-        true => of_samples(args, &image, &path),
-        false => of_branches(args, &bytes, &image, &path),
-    };
-    let imported = imported.with_context(named)?;
+    let imported = profile(args, &image, &path).with_context(|| args.file.display().to_string())?;
     output::write(&args.output, imported.profile.to_json().as_bytes())?;
     print(args, &imported)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_samples(args: &ImportArgs, image: &Image, kernel: &Path) -> Result<Imported> {
-    if args.slide.is_some() {
-        bail!("a sample profile has lines, not addresses: it takes no --slide");
+fn profile(args: &ImportArgs, image: &Image, kernel: &Path) -> Result<Imported> {
+    match import_file::read(&args.file)? {
+        ImportFile::Branches(samples) => of_branches(args, samples, image, kernel),
+        ImportFile::Named(branches) => of_named(args, &branches, image, kernel),
+        ImportFile::Lines(samples) => of_samples(args, &samples, image, kernel),
     }
-    let samples = samples_import::read(&args.file)?;
-    let found = samples_import::profile(&samples, image, kernel, &name(args))?;
+}
+
+fn of_samples(
+    args: &ImportArgs,
+    samples: &SourceSamples,
+    image: &Image,
+    kernel: &Path,
+) -> Result<Imported> {
+    no_slide(args, "a sample profile has lines")?;
+    let found = samples_import::profile(samples, image, kernel, &name(args))?;
     if found.lines_used == 0 {
         bail!("none of its {} lines is one of {}: another program", found.lines, kernel.display());
     }
@@ -98,26 +107,41 @@ fn of_samples(args: &ImportArgs, image: &Image, kernel: &Path) -> Result<Importe
     })
 }
 
-fn of_branches(args: &ImportArgs, bytes: &[u8], image: &Image, kernel: &Path) -> Result<Imported> {
-    refuse_other_build(build_id(bytes), &image.build_id, kernel)?;
-    let (branches, slide) = read(args, bytes, kernel)?;
+fn of_named(
+    args: &ImportArgs,
+    branches: &NamedBranches,
+    image: &Image,
+    kernel: &Path,
+) -> Result<Imported> {
+    no_slide(args, "BOLT's fdata has functions and offsets")?;
     let code = PatchableCode::read(kernel)?;
-    let found = branches::profile(&branches, image, &code, slide, &name(args));
-    refuse_misfit(&found, slide, kernel)?;
-    Ok(Imported {
-        profile: found.profile,
-        counts: "branches",
-        used: found.branches_used,
-        all: found.branches_inside,
-        outside: found.branches - found.branches_inside,
-        slide: Some(slide),
-    })
+    let found = branches.profile(image, &code, kernel, &name(args))?;
+    used(found, None, kernel).context("read as BOLT's fdata, by functions and offsets")
 }
 
-/// The build id of the kernel that perf sampled, if the file has it.
-fn build_id(bytes: &[u8]) -> Option<BuildId> {
-    let text = || std::str::from_utf8(bytes).ok();
-    perf_build_id::of_data(bytes).or_else(|| perf_build_id::of_script(text()?))
+fn no_slide(args: &ImportArgs, has: &str) -> Result<()> {
+    if args.slide.is_some() {
+        bail!("{has}, not addresses: it takes no --slide");
+    }
+    Ok(())
+}
+
+fn of_branches(
+    args: &ImportArgs,
+    samples: PerfSamples,
+    image: &Image,
+    kernel: &Path,
+) -> Result<Imported> {
+    samples.notes.iter().for_each(|text| note!("note: {text}"));
+    refuse_other_build(samples.build_id, &image.build_id, kernel)?;
+    let (slide, hint) = match (args.slide, samples.kernel) {
+        (Some(slide), _) => (slide, ""),
+        (None, None) => (0, "; the file does not say where the kernel ran: give --slide"),
+        (None, Some((symbol, ran_at))) => (ran_at.wrapping_sub(link_address(kernel, &symbol)?), ""),
+    };
+    let code = PatchableCode::read(kernel)?;
+    let found = branches::profile(&samples.branches, image, &code, slide, &name(args));
+    used(found, Some((slide, hint)), kernel)
 }
 
 /// Refuses samples of a kernel with another build id than `own`, that of `kernel`.
@@ -134,23 +158,41 @@ fn refuse_other_build(sampled: Option<BuildId>, own: &BuildId, kernel: &Path) ->
     }
 }
 
-/// Refuses branches that the kernel's code cannot take.
-fn refuse_misfit(found: &ImportedBranches, slide: u64, kernel: &Path) -> Result<()> {
+/// What was imported. Refuses branches that the kernel's code cannot take.
+fn used(found: ImportedBranches, slide: Option<(u64, &str)>, kernel: &Path) -> Result<Imported> {
+    refuse_misfit(&found, slide, kernel)?;
+    Ok(Imported {
+        profile: found.profile,
+        counts: "branches",
+        used: found.branches_used,
+        all: found.branches_inside,
+        outside: found.branches - found.branches_inside,
+        slide: slide.map(|(slide, _)| slide),
+    })
+}
+
+fn refuse_misfit(
+    found: &ImportedBranches,
+    slide: Option<(u64, &str)>,
+    kernel: &Path,
+) -> Result<()> {
     let kernel = kernel.display();
+    let with = slide.map(|(slide, hint)| format!(", with slide {slide:#x}{hint}"));
+    let with = with.unwrap_or_default();
     if found.branches_inside == 0 {
         bail!(
-            "none of its {} branches lies in the code of {kernel} with slide {slide:#x}: sample \
-             the kernel's branches (`perf record -b -a -e cycles:k`), and give the vmlinux and the \
-             slide of the kernel that ran",
+            "none of its {} branches lies in the code of {kernel}{with}: sample the kernel's \
+             branches (`perf record -b -a -e cycles:k`), and give the vmlinux of the kernel that \
+             ran",
             found.branches
         );
     }
     let share = found.share();
     if share < LEAST_SHARE {
         bail!(
-            "the code of {kernel} can take only {} of its {} branches in that code ({:.1} %, with \
-             slide {slide:#x}). A profile of the right kernel has more than 99 %. Give the vmlinux \
-             of the kernel that ran, and with text its --slide",
+            "the code of {kernel} can take only {} of its {} branches in that code ({:.1} %{with}). \
+             A profile of the right kernel has more than 99 %. Give the vmlinux of the kernel that \
+             ran",
             found.branches_used,
             found.branches_inside,
             100.0 * share
@@ -161,20 +203,6 @@ fn refuse_misfit(found: &ImportedBranches, slide: u64, kernel: &Path) -> Result<
 
 fn name(args: &ImportArgs) -> String {
     args.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn read(args: &ImportArgs, bytes: &[u8], kernel: &Path) -> Result<(Branches, u64)> {
-    if !bytes.starts_with(b"PERFILE2") {
-        let text = std::str::from_utf8(bytes).context("neither a perf.data file nor text")?;
-        return Ok((perf::script(text)?, args.slide.unwrap_or(0)));
-    }
-    let samples = perf::data(bytes)?;
-    let slide = match (args.slide, samples.kernel) {
-        (Some(slide), _) => slide,
-        (None, None) => 0,
-        (None, Some((symbol, ran_at))) => ran_at.wrapping_sub(link_address(kernel, &symbol)?),
-    };
-    Ok((samples.branches, slide))
 }
 
 fn link_address(kernel: &Path, symbol: &str) -> Result<u64> {
@@ -203,6 +231,8 @@ fn print(args: &ImportArgs, imported: &Imported) -> Result<()> {
         });
         if let Some(slide) = imported.slide {
             summary["slide"] = format!("{slide:x}").into();
+        }
+        if counts == "branches" {
             summary["branches_outside"] = imported.outside.into();
         }
         outln!("{}", serde_json::to_string_pretty(&summary)?)?;
@@ -220,8 +250,8 @@ fn print(args: &ImportArgs, imported: &Imported) -> Result<()> {
     )?;
     if imported.outside > 0 {
         outln!(
-            "{} more {counts} begin or end outside of the kernel's code: in user programs, modules \
-             or BPF programs",
+            "{} more {counts} begin or end outside of the kernel's code, in user programs, modules \
+             or BPF programs, or in functions whose names are not unique",
             imported.outside
         )?;
     }
@@ -253,7 +283,8 @@ mod tests {
             stretches_inside: 0,
         };
         let refused = |used, inside| {
-            refuse_misfit(&found(used, inside), 0x1000, Path::new("V")).map_err(|e| e.to_string())
+            refuse_misfit(&found(used, inside), Some((0x1000, "")), Path::new("V"))
+                .map_err(|e| e.to_string())
         };
         assert_eq!(refused(992, 1000), Ok(()));
         let message = refused(38, 1000).unwrap_err();

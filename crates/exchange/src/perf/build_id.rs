@@ -23,7 +23,7 @@ const BUILD_ID_SIZE: u16 = 1 << 15;
 const LONGEST: usize = 20;
 
 /// The build id of the kernel in a `perf.data` file.
-pub fn of_data(file: &[u8]) -> Option<BuildId> {
+pub(super) fn of_data(file: &[u8]) -> Option<BuildId> {
     if !file.starts_with(b"PERFILE2") {
         return None;
     }
@@ -49,7 +49,7 @@ pub fn of_data(file: &[u8]) -> Option<BuildId> {
 
 /// The build id of the kernel in the text of `perf script --show-mmap-events`: a mapping of
 /// `[kernel.kallsyms]` with `<BUILD ID>`.
-pub fn of_script(text: &str) -> Option<BuildId> {
+pub(super) fn of_script(text: &str) -> Option<BuildId> {
     let mappings = text
         .lines()
         .filter(|line| line.contains("PERF_RECORD_MMAP2") && line.contains("[kernel.kallsyms]"));
