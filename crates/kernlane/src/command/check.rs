@@ -2,10 +2,12 @@
 //!
 //! Input: two kernels and a map. Output: the proof or the differences, printed.
 
+use crate::command::text_file::text_of;
 use anyhow::{Context, Result, ensure};
 use check::kernel::KernelFile;
 use check::{KernelBuild, check};
 use clap::Args;
+use exchange::kinds::FileKind;
 use host::out;
 use host::outln;
 use host::progress::Progress;
@@ -71,8 +73,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
 }
 
 fn read_map(path: &Path, old: &KernelFile) -> Result<Placement> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = text_of(path, &[FileKind::Map])?;
     let map = PlacementMap::from_text(&text).with_context(|| path.display().to_string())?;
     let build_id = old.build_id().unwrap_or_default();
     ensure!(

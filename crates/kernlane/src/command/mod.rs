@@ -21,4 +21,5 @@ pub(crate) mod record;
 pub(crate) mod relink;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod text_file;
 pub(crate) mod workload;

@@ -2,8 +2,10 @@
 //!
 //! Input: recordings or profiles and their kernel. Output: a profile, and a summary.
 
+use crate::command::text_file::text_of;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use exchange::kinds::FileKind;
 use execution::part::RecordingPart;
 use host::out;
 use host::outln;
@@ -108,7 +110,7 @@ fn one_profile(
             path.display()
         );
     }
-    let text = std::fs::read_to_string(path).with_context(named)?;
+    let text = text_of(path, &[FileKind::Profile])?;
     let profile = Profile::from_json(&text).with_context(named)?;
     if profile.build_id != image.build_id {
         bail!(

@@ -2,11 +2,13 @@
 //!
 //! Input: a built tree and a layout. Output: a kernel and its map, in a directory or in the tree.
 
+use crate::command::text_file::text_of;
 use anyhow::{Context, Result};
 use clap::Args;
 use emit::kbuild::BuildTree;
 use emit::object::DebugInformation;
 use emit::relink::{self, Destination, RelinkReport, RelinkWork, carry_out};
+use exchange::kinds::FileKind;
 use host::interrupt;
 use host::outln;
 use host::progress::Progress;
@@ -103,8 +105,7 @@ fn restore(tree: &Path) -> Result<ExitCode> {
 }
 
 fn read_layout(path: &Path) -> Result<Layout> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let text = text_of(path, &[FileKind::Layout])?;
     Layout::from_text(&text).with_context(|| path.display().to_string())
 }
 

@@ -2,10 +2,12 @@
 //!
 //! Input: a recording, layouts and machines. Output: tables or result rows.
 
+use crate::command::text_file::text_of;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use emit::kbuild::BuildTree;
 use emit::relink;
+use exchange::kinds::FileKind;
 use execution::machine;
 use execution::part::{RecordingPart, open_executions};
 use host::note;
@@ -200,7 +202,7 @@ pub(crate) fn read_layout(
     image: Option<&Image>,
 ) -> Result<ReplayLayout> {
     let named = || path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(named)?;
+    let text = text_of(path, &[FileKind::Layout, FileKind::Map])?;
     let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
     if PlacementMap::is_map(&text) {
         let map = PlacementMap::from_text(&text).with_context(named)?;

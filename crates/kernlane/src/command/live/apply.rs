@@ -1,8 +1,10 @@
 //! `kernlane live apply`: functions of the running kernel in another layout.
 
 use crate::command::layout::algorithms;
+use crate::command::text_file::text_of;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use exchange::kinds::FileKind;
 use host::note;
 use host::outln;
 use image::linked::LinkedKernel;
@@ -190,8 +192,7 @@ pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &PreparedGroup) -> 
 }
 
 fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Profile> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = text_of(path, &[FileKind::Profile])?;
     let profile = Profile::from_json(&text).with_context(|| path.display().to_string())?;
     ensure!(
         profile.build_id == kernel.build_id,

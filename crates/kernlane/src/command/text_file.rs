@@ -1,0 +1,53 @@
+//! The text of a file that a command takes. A file of another kind is named, with the command that
+//! takes it.
+//!
+//! Input: a path. Output: text, of which nothing is checked.
+
+use anyhow::{Context, Result, bail};
+use exchange::kinds::FileKind;
+use std::path::Path;
+
+/// Reads a file of one of the `wanted` kinds.
+///
+/// # Errors
+/// It cannot be read, is no text, or is of a known other kind.
+pub(crate) fn text_of(path: &Path, wanted: &[FileKind]) -> Result<String> {
+    let named = || path.display().to_string();
+    let bytes =
+        std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    match FileKind::of(&bytes) {
+        // A list of symbols and a list of calls are texts of words. A damaged file may be one too.
+        Some(FileKind::SymbolOrder | FileKind::CallGraph) | None => {}
+        Some(kind) if wanted.contains(&kind) => {}
+        Some(kind) => bail!("{}: {}", path.display(), kind.advice()),
+    }
+    String::from_utf8(bytes).context("it is no text").with_context(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_kind_is_named_with_the_command_that_takes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            text_of(&path, &[FileKind::Profile]).map_err(|error| format!("{error:#}"))
+        };
+        let whole = "{\"kernlane_profile\":5}";
+        assert_eq!(read(whole.as_bytes()).unwrap(), whole);
+        assert_eq!(read(b"damaged").unwrap(), "damaged");
+        for (bytes, advice) in [
+            (&b"PERFILE2"[..], "this is perf.data: make a profile of it with `kernlane import"),
+            (b"f:1:1\n 1: 1\n", "this is a sample profile of LLVM"),
+            (b"v1\nf f\nc 0\n", "this is Propeller's list of clusters"),
+            (b"kernlane-layout 2\n", "`kernlane relink`"),
+            (b"\xff\xfe", "it is no text"),
+        ] {
+            let error = read(bytes).unwrap_err();
+            assert!(error.contains(advice) && error.contains("/file: "), "{error}");
+        }
+    }
+}
