@@ -83,8 +83,8 @@ impl FileKind {
                  `kernlane record`, or import perf.data of `perf record -b`"
             }
             FileKind::GccProfile => {
-                "this is a profile of GCC: make one that holds lines with `create_llvm_prof` of \
-                 AutoFDO, or import the perf.data that it was made from"
+                "this is a profile of GCC: import perf.data of `perf record -b`, or a profile that \
+                 AutoFDO's `create_llvm_prof` makes of it"
             }
             FileKind::PropellerClusters => {
                 "this is Propeller's list of clusters, an order without counts for `clang \

@@ -189,7 +189,7 @@ impl Event {
     }
 }
 
-/// What stacks of this `branch_sample_type` hold, if that is not every branch that the kernel takes.
+/// What stacks of this `branch_sample_type` hold, if that is not every branch of the kernel.
 /// `kernel`: whether the event counts in the kernel.
 fn holds_only(branch_type: u64, kernel: bool) -> Option<String> {
     let has = |bit: u64| branch_type & bit != 0;
