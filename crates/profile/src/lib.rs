@@ -19,6 +19,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod collect;
+pub mod coverage;
 pub mod edges;
 mod epochs;
 #[allow(missing_docs, reason = "each error says in its message what it means")]

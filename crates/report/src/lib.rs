@@ -30,6 +30,7 @@ pub mod overview;
 pub mod page;
 pub mod per_operation;
 pub mod profile;
+pub mod profile_coverage;
 pub mod search;
 pub mod services;
 pub mod sharing;
