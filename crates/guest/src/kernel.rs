@@ -129,6 +129,16 @@ impl GuestKernel {
         Ok(GuestKernel { boot_image, vmlinux, build_id, release: image.release, modules })
     }
 
+    /// Where the kernel is, in a form that holds from every directory: its build tree, if the boot
+    /// image lies in one, otherwise its vmlinux.
+    ///
+    /// # Errors
+    /// The place is gone.
+    pub fn place(&self) -> Result<PathBuf> {
+        let place = self.tree().unwrap_or(&self.vmlinux);
+        place.canonicalize().with_context(|| place.display().to_string())
+    }
+
     /// The build tree of the kernel, if its boot image lies in one.
     pub fn tree(&self) -> Option<&Path> {
         let tree = self.boot_image.ancestors().nth(4)?;
@@ -328,7 +338,7 @@ fn read_boot_image(path: &Path) -> Result<BzImage> {
     BzImage::parse(&bytes).with_context(|| path.display().to_string())
 }
 
-fn read_build_id(path: &Path) -> Result<BuildId> {
+pub(crate) fn read_build_id(path: &Path) -> Result<BuildId> {
     with_elf(path, |elf| {
         ensure!(
             elf.architecture() == object::Architecture::X86_64,
@@ -338,6 +348,14 @@ fn read_build_id(path: &Path) -> Result<BuildId> {
         let id = elf.build_id().context("its notes cannot be read")?;
         let id = id.context("has no build id: link the kernel with --build-id, as kbuild does")?;
         Ok(BuildId::from_bytes(id))
+    })
+}
+
+/// Whether an ELF file has the bytes of its code. A file with debugging information only does not.
+pub(crate) fn has_code(path: &Path) -> Result<bool> {
+    with_elf(path, |elf| {
+        let text = elf.section_by_name(".text");
+        Ok(text.is_some_and(|text| text.file_range().is_some_and(|(_, bytes)| bytes > 0)))
     })
 }
 

@@ -46,6 +46,10 @@ pub struct RecordingSummary {
     /// The conditions.
     #[serde(flatten)]
     pub conditions: RecordingConditions,
+    /// Where the kernel was when the recording was made: its build tree or its vmlinux. Recordings
+    /// of earlier versions do not say it. It decides nothing of what the guest does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<PathBuf>,
     /// The SHA-256, in hex, of the checkpoint's state; `None` if the guest was booted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_sha256: Option<String>,
@@ -157,6 +161,7 @@ pub fn record(
     let summary = RecordingSummary {
         format: summary::FORMAT,
         conditions,
+        kernel: Some(request.kernel.place()?),
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
         totals: RecordedAmounts::new(&followed, request.cpus, std::fs::metadata(&trace)?.len()),
     };

@@ -1,8 +1,8 @@
 //! What a person sees while a command works: one style of progress, and remarks.
 //!
 //! Input: what is being done, and how far it has come. Output, on standard error: a line that moves
-//! while that is a terminal; otherwise a line of text for each minute that the work takes, so that a
-//! log shows that it goes on. Remarks go to standard error in any case. Never writes to standard
+//! while that is a terminal; otherwise a line of text for each minute that the work takes, so that
+//! a log shows that it goes on. Remarks go to standard error in any case. Never writes to standard
 //! output, and never fails: a command goes on when nobody sees it.
 
 use crate::interrupt;

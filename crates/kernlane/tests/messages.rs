@@ -36,8 +36,15 @@ fn refused(directory: &Path, line: &str) -> String {
 fn what_is_missing_or_out_of_range_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    write_recording(&path.join("net.rec"), "00");
+    let of_kernel = |build_id: &str| RecordingHeader {
+        build_id: build_id.into(),
+        workload: "mine".into(),
+        ..RecordingHeader::default()
+    };
+    small_recording::write(&path.join("net.rec"), &of_kernel("0badc0de"), 1);
+    small_recording::write(&path.join("other.rec"), &of_kernel("0b"), 1);
     std::fs::create_dir(path.join("empty")).unwrap();
+    std::fs::write(path.join("results.json"), "{\"format\": 1, \"rows\": []}").unwrap();
     for (line, said) in [
         (
             "report typo.rec --kernel System.map -o x.html",
@@ -67,16 +74,18 @@ fn what_is_missing_or_out_of_range_is_named() {
         ),
         (
             "report --generations net.rec -k net.rec/System.map --from 0.7 --until 0.6",
-            "net.rec/trace.klt: --from 0.7 --until 0.6: a part of a recording must lie between",
+            "--from 0.7 --until 0.6: a part of a recording must lie between",
         ),
         (
             "report --generations typo.rec -k net.rec/System.map",
             "typo.rec/trace.klt: No such file or directory",
         ),
         (
-            "report --services net.rec -k net.rec/System.map --from 0.5",
-            "--from and --until are for --generations",
+            "report --services net.rec -k net.rec/System.map --until 1.5",
+            "--from 0 --until 1.5: a part of a recording must lie between 0 and 1",
         ),
+        ("report results.json --from 0.5", "results.json: results; --from and --until cut a part"),
+        ("report results.json --machine zen4", "no recording is given, only results: --kernel"),
         (
             "report --sharing net.rec -k net.rec/System.map",
             "the names of data need the kernel's vmlinux",
@@ -89,7 +98,19 @@ fn what_is_missing_or_out_of_range_is_named() {
             "report --locks net.rec -k net.rec/System.map",
             "the names of data need the kernel's vmlinux",
         ),
-        ("report --locks net.rec", "--kernel <TREE|VMLINUX|SYSTEM.MAP>"),
+        ("report --locks net.rec", "the kernel of net.rec: no kernel with the build id 0badc0de"),
+        ("profile net.rec", "/usr/lib/debug/.build-id/0b/adc0de.debug: there is none"),
+        ("evaluate net.rec", "give the kernel's build tree or its vmlinux with --kernel"),
+        ("cross-validate net.rec net.rec", "no kernel with the build id 0badc0de"),
+        ("diff net.rec net.rec", "no kernel with the build id 0badc0de"),
+        ("replay net.rec --bound", "no kernel with the build id 0badc0de"),
+        (
+            "profile net.rec other.rec",
+            "net.rec is of the kernel with build id 0badc0de, and other.rec of 0b: give recordings \
+             of one kernel",
+        ),
+        ("optimize net --tree empty -o x", "empty: not a Linux kernel tree; give the directory in"),
+        ("profile net.rec --kernel empty", "empty: not a built kernel tree: there is no vmlinux"),
         ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
         (
             "layout net.klp -a packed --kernel net.rec/System.map --tries 3 -o x.kll",
@@ -100,7 +121,7 @@ fn what_is_missing_or_out_of_range_is_named() {
             "invalid value '0' for '--tries <N>': 0 is not in 1..=100",
         ),
         ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
-        ("export net.rec --format bolt -o x", "bolt needs --kernel"),
+        ("export net.rec --format bolt -o x", "no kernel with the build id 0badc0de"),
         (
             "export net.rec --format champsim -o x.xz",
             "the recording has no data accesses: make it with `kernlane record --data`",

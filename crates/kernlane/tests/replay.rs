@@ -254,6 +254,65 @@ fn a_map_of_code_that_the_kernel_does_not_have_is_refused() {
     printed(at, &["replay", "loop.rec", "-l", "inside.klm", "--kernel", "vmlinux"]);
 }
 
+/// `recording.json` of the recording, as `kernlane record` writes it.
+fn write_summary(recording: &Path, kernel: Option<&Path>) {
+    let mut summary = serde_json::json!({
+        "format": 2, "kernel_release": "6.12.0-kernlane-test", "kernel_build_id": BUILD_ID,
+        "workload": "loop", "workload_sha256": "00", "packages": [], "initramfs_sha256": "00",
+        "seed": 7, "memory_mb": 512, "qemu": "10.0.2", "qemu_arguments": [],
+        "totals": {
+            "instructions": 1, "kernel_instructions": 1, "user_instructions": 0, "executions": 1,
+            "translations": 1, "tasks": 0, "hash": "00", "trace_bytes": 1,
+        },
+    });
+    if let Some(kernel) = kernel {
+        summary["kernel"] = kernel.to_str().unwrap().into();
+    }
+    let text = image::sealed::json(&serde_json::to_string_pretty(&summary).unwrap());
+    std::fs::write(recording.join("recording.json"), text).unwrap();
+}
+
+#[test]
+fn a_recording_knows_its_kernel() {
+    let directory = ready();
+    let at = directory.path();
+    let head = "algorithm original\nseed 0\nprofile none\nhot 0\nend 0\n";
+    let layout = format!("kernlane-layout 1\nkernel {BUILD_ID}\n{head}");
+    std::fs::write(at.join("same.kll"), layout).unwrap();
+    // A layout needs the kernel, and nobody names one.
+    let line = ["replay", "loop.rec", "-l", "same.kll"];
+    let cache = at.join("cache");
+    let replay = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kernlane"));
+        let output = command.current_dir(at).args(line).env("KERNLANE_CACHE", &cache);
+        let output = output.output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), message)
+    };
+    let (code, message) = replay();
+    assert_eq!(code, Some(2));
+    let expected =
+        format!("kernlane: the kernel of loop.rec: no kernel with the build id {BUILD_ID}");
+    assert!(message.starts_with(&expected), "{message}");
+    // Where the recording says.
+    let kernel = at.join("linux/vmlinux");
+    std::fs::create_dir(at.join("linux")).unwrap();
+    write_kernel(&kernel);
+    write_summary(&at.join("loop.rec"), Some(&at.join("linux")));
+    assert_eq!(replay(), (Some(0), String::new()));
+    // It moved into the cache; an older recording does not say where it was.
+    let built = cache.join("trees/gcc");
+    std::fs::create_dir_all(&built).unwrap();
+    std::fs::rename(&kernel, built.join("vmlinux")).unwrap();
+    assert_eq!(replay(), (Some(0), String::new()));
+    write_summary(&at.join("loop.rec"), None);
+    assert_eq!(replay(), (Some(0), String::new()));
+    // A kernel that is named comes first, and is checked.
+    std::fs::write(at.join("vmlinux"), "no kernel").unwrap();
+    let named = [&line[..], &["--kernel", "vmlinux"]].concat();
+    assert!(refused(at, &named).contains("vmlinux: not a readable ELF file"));
+}
+
 #[test]
 fn what_does_not_belong_together_is_refused() {
     let directory = ready();

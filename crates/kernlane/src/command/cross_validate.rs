@@ -2,6 +2,7 @@
 //!
 //! Input: recordings and their kernel. Output: tables.
 
+use crate::command::kernel::kernel_of_all;
 use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::replay::replay_rows;
 use ::layout::Algorithm;
@@ -33,15 +34,16 @@ use std::process::ExitCode;
 /// those that `kernlane relink` would give.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane cross-validate net.rec files.rec compile.rec \
-                  --kernel ~/linux --algorithm joint --algorithm ext-tsp")]
+                  --algorithm joint --algorithm ext-tsp")]
 pub struct CrossValidateArgs {
     /// Recordings (directories) of one kernel, each of another workload
     #[arg(required = true, num_args = 2.., value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux
+    /// The kernel that was recorded: its build tree, or its vmlinux [default: found by its build
+    /// id: where it was recorded, in the cache, below /usr/lib/debug]
     #[arg(long, short, value_name = "TREE|VMLINUX")]
-    pub kernel: PathBuf,
+    pub kernel: Option<PathBuf>,
 
     /// A layout algorithm; may be given several times
     #[arg(long, short, default_values_t = [Algorithm::default()], value_parser = algorithms())]
@@ -75,7 +77,8 @@ const SECOND_HALF: RecordingPart = RecordingPart { from: 0.5, until: 1.0 };
 pub(crate) fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
     let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
+    let kernel = kernel_of_all(args.kernel.as_deref(), &args.recordings)?;
+    let image = vmlinux::read(&vmlinux::path(&kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64, "counts");
     let extra_counts = extra_counts(&args.algorithm);
     let mut whole = Vec::new();

@@ -2,6 +2,7 @@
 //!
 //! Input: two recordings and their kernels. Output: tables, and an exit status for --limit.
 
+use crate::command::kernel::kernel_of;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::services::difference::RecordingDifference;
@@ -22,9 +23,8 @@ use std::process::ExitCode;
 /// --limit the exit status is 1 when the kernel or one of its services grew by more.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --machine server-32k
-  kernlane diff old.rec new.rec --kernel ~/linux-old --kernel-after ~/linux-new --limit 2 \
-  || echo slower")]
+  kernlane diff old.rec new.rec --machine server-32k
+  kernlane diff old.rec new.rec --limit 2 || echo slower")]
 pub struct DiffArgs {
     /// The recording before (a directory)
     pub before: PathBuf,
@@ -32,11 +32,12 @@ pub struct DiffArgs {
     /// The recording after
     pub after: PathBuf,
 
-    /// The kernel of the first recording: its build tree, its vmlinux, or its System.map
+    /// The kernel of the first recording: its build tree, its vmlinux, or its System.map [default:
+    /// found by its build id: where it was recorded, in the cache, below /usr/lib/debug]
     #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
-    pub kernel: PathBuf,
+    pub kernel: Option<PathBuf>,
 
-    /// The kernel of the second recording, if it is not the first's
+    /// The kernel of the second recording [default: --kernel; without that, found as the first's]
     #[arg(long, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
     pub kernel_after: Option<PathBuf>,
 
@@ -95,9 +96,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
     }
     let annotations = args.annotations.as_deref();
     let machines: Vec<String> = args.machine.iter().cloned().collect();
-    let kernel_after = args.kernel_after.as_deref().unwrap_or(&args.kernel);
-    let old = Attribution::open(&args.kernel, annotations, &machines)?;
-    let new = Attribution::open(kernel_after, annotations, &machines)?;
+    let kernel = kernel_of(args.kernel.as_deref(), &args.before)?;
+    let named_after = args.kernel_after.as_deref().or(args.kernel.as_deref());
+    let kernel_after = kernel_of(named_after, &args.after)?;
+    let old = Attribution::open(&kernel, annotations, &machines)?;
+    let new = Attribution::open(&kernel_after, annotations, &machines)?;
     let model = old.machines.first().map(|machine| machine.time);
     warn_of_other_workload(&args.before, &args.after)?;
     let difference =

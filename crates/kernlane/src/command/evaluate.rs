@@ -2,6 +2,7 @@
 //!
 //! Input: recordings and their kernel. Output: tables.
 
+use crate::command::kernel::kernel_of_all;
 use crate::command::replay::replay_trials;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -29,18 +30,17 @@ use std::process::ExitCode;
 /// the SelfConfFree area, and with separate and reserved caches, beside the paper's numbers.
 /// Addresses are nearly those that `kernlane relink` would give.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec --kernel ~/linux \
-                  --machine torrellas-8k"
-)]
+#[command(after_help = "Example:\n  kernlane evaluate net.rec files.rec compile.rec \
+                  --machine torrellas-8k")]
 pub struct EvaluateArgs {
     /// Recordings (directories) of one kernel
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux
+    /// The kernel that was recorded: its build tree, or its vmlinux [default: found by its build
+    /// id: where it was recorded, in the cache, below /usr/lib/debug]
     #[arg(long, short, value_name = "TREE|VMLINUX")]
-    pub kernel: PathBuf,
+    pub kernel: Option<PathBuf>,
 
     /// The machine whose instruction cache is varied
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "torrellas-8k")]
@@ -53,7 +53,8 @@ pub struct EvaluateArgs {
 
 pub(crate) fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     let machine = machine::find(&args.machine)?;
-    let image = vmlinux::read(&vmlinux::path(&args.kernel))?;
+    let kernel = kernel_of_all(args.kernel.as_deref(), &args.recordings)?;
+    let image = vmlinux::read(&vmlinux::path(&kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64 + 1, "counts");
     let (mut profiles, mut user_code) = (Vec::new(), Vec::new());
     for recording in &args.recordings {

@@ -3,6 +3,7 @@
 //! Input: recordings or profiles and their kernel. Output: a file or a directory. The formats are
 //! those of `exchange::FORMATS`.
 
+use crate::command::kernel::kernel_of_all;
 use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::profile::CountedArgs;
 use ::layout::Algorithm;
@@ -36,15 +37,15 @@ use trace::{Chunk, RecordingReader, StreamEvent, events};
 /// part out of them, and out of formats over time.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kernlane export net.rec --kernel ~/linux --format bolt -o net.preagg
+  kernlane export net.rec --format bolt -o net.preagg
   llvm-bolt-22 ~/linux/vmlinux -p net.preagg -pa -o vmlinux.bolt --reorder-blocks=ext-tsp
-  kernlane export net.rec --kernel ~/linux --machine server-32k --format callgrind \
+  kernlane export net.rec --machine server-32k --format callgrind \
   -o callgrind.out.net
-  kernlane export net.rec --kernel ~/linux --format folded -o net.folded \
+  kernlane export net.rec --format folded -o net.folded \
   && inferno-flamegraph net.folded >net.svg
-  kernlane export net.rec --kernel ~/linux --machine server-32k --format perfetto --until 0.1 \
+  kernlane export net.rec --machine server-32k --format perfetto --until 0.1 \
   -o net.json       open in ui.perfetto.dev
-  kernlane export net.rec --kernel ~/linux --format parquet -o net.tables && \
+  kernlane export net.rec --format parquet -o net.tables && \
   duckdb -c \"FROM 'net.tables/services.parquet'\"
   kernlane export net.rec --format champsim --until 0.1 -o net.trace.xz && champsim net.trace.xz
   kernlane export net.rec --format drmemtrace --until 0.1 -o net.trace.gz \
@@ -53,8 +54,9 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub counted: CountedArgs,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux. All formats but champsim and
-    /// drmemtrace need it
+    /// The kernel that was recorded: its build tree, or its vmlinux [default: found by its build
+    /// id: where it was recorded, in the cache, below /usr/lib/debug]. champsim and drmemtrace do
+    /// not need it
     #[arg(long, short, value_name = "TREE|VMLINUX")]
     pub kernel: Option<PathBuf>,
 
@@ -169,14 +171,13 @@ fn recording(args: &ExportArgs) -> Result<&Path> {
 }
 
 /// The kernel that was recorded.
-fn kernel(args: &ExportArgs) -> Result<&Path> {
-    let kernel = args.kernel.as_deref();
-    kernel.with_context(|| format!("{} needs --kernel", args.format.name))
+fn kernel(args: &ExportArgs) -> Result<PathBuf> {
+    kernel_of_all(args.kernel.as_deref(), &args.counted.recordings)
 }
 
 fn attribution(args: &ExportArgs) -> Result<Attribution> {
     let machines: Vec<String> = args.machine.iter().cloned().collect();
-    Attribution::open(kernel(args)?, args.annotations.as_deref(), &machines)
+    Attribution::open(&kernel(args)?, args.annotations.as_deref(), &machines)
 }
 
 /// Written as the recording is read: it may be longer than memory.
@@ -285,7 +286,7 @@ fn of_counts(
         "{} holds counts, which no machine and no annotation changes",
         args.format.name
     );
-    let path = vmlinux::path(kernel(args)?);
+    let path = vmlinux::path(&kernel(args)?);
     let image = vmlinux::read(&path)?;
     let profile = args.counted.profile(&image, extra_counts(&[args.algorithm]))?;
     let subject = ExportSubject { image: &image, profile: &profile, path: &path };

@@ -11,6 +11,7 @@ pub(crate) mod dump;
 pub(crate) mod evaluate;
 pub(crate) mod export;
 pub(crate) mod import;
+pub(crate) mod kernel;
 pub(crate) mod layout;
 pub(crate) mod live;
 pub(crate) mod manual;

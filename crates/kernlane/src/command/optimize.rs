@@ -118,9 +118,9 @@ fn along(
     machines: Vec<MachineModel>,
     scope: SimulationScope,
 ) -> Result<ExitCode> {
-    let mut image = vmlinux::read(&args.tree.join("vmlinux"))?;
-    args.padding.apply(&mut image);
     let tree = BuildTree::open(&args.tree, &args.make)?;
+    let mut image = vmlinux::read(&tree.file("vmlinux"))?;
+    args.padding.apply(&mut image);
     let road = Road { args, scope, tree, machines, image };
 
     let original = road.record("original", &args.tree, None)?;

@@ -2,6 +2,7 @@
 //!
 //! Input: recordings or profiles and their kernel. Output: a profile, and a summary.
 
+use crate::command::kernel::kernel_of_all;
 use crate::command::text_file::text_of;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -40,9 +41,10 @@ pub struct ProfileInputArgs {
     #[command(flatten)]
     pub counted: CountedArgs,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux
+    /// The kernel that was recorded: its build tree, or its vmlinux [default: found by its build
+    /// id: where it was recorded, in the cache, below /usr/lib/debug]
     #[arg(long, short, value_name = "TREE|VMLINUX")]
-    pub kernel: PathBuf,
+    pub kernel: Option<PathBuf>,
 }
 
 /// Count how often each block, edge and call of the kernel ran
@@ -51,8 +53,7 @@ pub struct ProfileInputArgs {
 /// kernel ran, and where. --output writes the counts to a file that `kernlane layout` takes.
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  kernlane profile net.rec files.rec --kernel ~/linux --merge average \
-                  -o both.klp"
+    after_help = "Example:\n  kernlane profile net.rec files.rec --merge average -o both.klp"
 )]
 pub struct ProfileArgs {
     #[command(flatten)]
@@ -76,8 +77,9 @@ pub struct ProfileArgs {
 }
 
 impl ProfileInputArgs {
-    pub fn image(&self) -> Result<Image> {
-        vmlinux::read(&vmlinux::path(&self.kernel))
+    /// The kernel that was named, or the one of all recordings and profiles.
+    pub fn kernel(&self) -> Result<PathBuf> {
+        kernel_of_all(self.kernel.as_deref(), &self.counted.recordings)
     }
 
     /// The merged profile of all recordings and profiles that were named.
@@ -114,7 +116,7 @@ fn one_profile(
     let profile = Profile::from_json(&text).with_context(named)?;
     if profile.build_id != image.build_id {
         bail!(
-            "{}: the recording's kernel has build id {}, but --kernel has build id {}",
+            "{}: the recording's kernel has build id {}, but the kernel has build id {}",
             path.display(),
             profile.build_id.0,
             image.build_id.0
@@ -125,7 +127,7 @@ fn one_profile(
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernel");
-    let image = args.input.image()?;
+    let image = vmlinux::read(&vmlinux::path(&args.input.kernel()?))?;
     drop(progress);
     let extra_counts =
         if args.temporal_edges { ExtraCounts::TemporalEdges } else { ExtraCounts::None };

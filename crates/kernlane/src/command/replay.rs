@@ -2,6 +2,7 @@
 //!
 //! Input: a recording, layouts and machines. Output: tables or result rows.
 
+use crate::command::kernel::kernel_of;
 use crate::command::text_file::text_of;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -42,10 +43,9 @@ use trace::RecordingReader;
 /// (server-8, simos-1994-8), adds each CPU's misses by class, and its time. One pass over the
 /// recording serves all layouts and machines.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  kernlane replay net.rec --kernel ~/linux --layout net.kll \
-                  --machine server-32k --machine torrellas-8k\n  kernlane replay net.rec --kernel \
-                  ~/linux --layout net.kll --branches\n  kernlane replay four.rec --machine \
-                  server-8 --order recorded")]
+#[command(after_help = "Examples:\n  kernlane replay net.rec --layout net.kll --machine \
+                  server-32k --machine torrellas-8k\n  kernlane replay net.rec --layout net.kll \
+                  --branches\n  kernlane replay four.rec --machine server-8 --order recorded")]
 pub struct ReplayArgs {
     /// A recording (directory)
     #[arg(value_name = "RECORDING")]
@@ -59,9 +59,10 @@ pub struct ReplayArgs {
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k", help = machine_help())]
     pub machine: Vec<String>,
 
-    /// The kernel that was recorded: its build tree, or its vmlinux; needed for *.kll, and names
-    /// functions. With a tree, layouts are placed as `kernlane relink` would; with a vmlinux alone,
-    /// nearly so
+    /// The kernel that was recorded: its build tree, or its vmlinux [default: found by its build
+    /// id: where it was recorded, in the cache, below /usr/lib/debug]. It is needed for *.kll, and
+    /// names functions. With a tree, layouts are placed as `kernlane relink` would; with a vmlinux
+    /// alone, nearly so
     #[arg(long, short, alias = "tree", value_name = "TREE|VMLINUX")]
     pub kernel: Option<PathBuf>,
 
@@ -69,8 +70,8 @@ pub struct ReplayArgs {
     pub part: RecordingPart,
 
     /// Also print the lower bound for any layout: the misses of a cache that wastes no byte, by
-    /// Belady's policy and by LRU; needs --kernel
-    #[arg(long, requires = "kernel")]
+    /// Belady's policy and by LRU
+    #[arg(long)]
     pub bound: bool,
 
     /// Also predict branches, on machines that say how they do
@@ -111,15 +112,20 @@ fn machine_help() -> String {
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let machines: Vec<MachineModel> =
         args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
-    let image =
-        args.kernel.as_deref().map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
-    let mut layouts = vec![ReplayLayout::original()];
+    let mut files: Vec<LayoutFile> = Vec::new();
     for path in &args.layout {
-        let layout = read_layout(path, args.kernel.as_deref(), image.as_ref())?;
-        if layouts.iter().any(|known| known.name == layout.name) {
-            bail!("{}: two layouts have the name {}", path.display(), layout.name);
+        let file = LayoutFile::read(path)?;
+        if file.name == ORIGINAL || files.iter().any(|known| known.name == file.name) {
+            bail!("{}: two layouts have the name {}", path.display(), file.name);
         }
-        layouts.push(layout);
+        files.push(file);
+    }
+    let kernel = wanted_kernel(args, &files)?;
+    let kernel = kernel.as_deref();
+    let image = kernel.map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
+    let mut layouts = vec![ReplayLayout::original()];
+    for file in files {
+        layouts.push(file.placed(kernel, image.as_ref())?);
     }
     let scope = simulation_scope(args.branches, &machines)?;
     let mut rows = replay_rows(
@@ -136,12 +142,30 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     }
     let losses = guard::losses(&rows);
     if args.json {
+        if image.is_none() {
+            note!("no kernel was found, so functions have no names: give it with --kernel");
+        }
         out!("{}", ResultFile::new(rows).to_json()?)?;
     } else {
         out!("{}", text::rows(&rows))?;
     }
     warn(&losses);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The kernel, if there is one: without it, the functions of the recording have no names.
+///
+/// # Errors
+/// There is none, and a layout or the bound needs it.
+fn wanted_kernel(args: &ReplayArgs, layouts: &[LayoutFile]) -> Result<Option<PathBuf>> {
+    let is_needed = args.bound
+        || args.kernel.is_some()
+        || layouts.iter().any(|layout| matches!(layout.content, LayoutContent::Order(_)));
+    let kernel = kernel_of(args.kernel.as_deref(), &args.recording);
+    match is_needed || !Recording::at(&args.recording).exists() {
+        true => kernel.map(Some),
+        false => Ok(kernel.ok()),
+    }
 }
 
 /// The machines that can predict branches, for `--branches`.
@@ -191,33 +215,60 @@ pub(crate) fn warn(losses: &[LayoutLoss]) {
     losses.iter().for_each(|loss| note!("warning: {}", loss.text()));
 }
 
-/// A layout or map from a file, whose name it bears.
-///
-/// # Errors
-/// The file cannot be read, is damaged, or names code that `kernel` does not have; or a layout has
-/// no `kernel`.
-pub(crate) fn read_layout(
-    path: &Path,
-    kernel: Option<&Path>,
-    image: Option<&Image>,
-) -> Result<ReplayLayout> {
-    let named = || path.display().to_string();
-    let text = text_of(path, &[FileKind::Layout, FileKind::Map])?;
-    let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
-    if PlacementMap::is_map(&text) {
-        let map = PlacementMap::from_text(&text).with_context(named)?;
-        // Another kernel's map gets a message of its own, see `replay_trials`.
-        if let (Some(kernel), Some(image)) = (kernel, image)
-            && image.build_id == map.build_id
-        {
-            let code = vmlinux::code_ranges(&vmlinux::path(kernel))?;
-            map.ensure_within(&code).with_context(named)?;
-        }
-        return Ok(ReplayLayout { name, kernel: Some(map.build_id), placement: map.placement });
+/// A layout or a map from a file, whose name it bears.
+pub(crate) struct LayoutFile {
+    path: PathBuf,
+    name: String,
+    content: LayoutContent,
+}
+
+enum LayoutContent {
+    Map(PlacementMap),
+    Order(order::Layout),
+}
+
+impl LayoutFile {
+    /// # Errors
+    /// The file cannot be read or is damaged.
+    pub(crate) fn read(path: &Path) -> Result<LayoutFile> {
+        let named = || path.display().to_string();
+        let text = text_of(path, &[FileKind::Layout, FileKind::Map])?;
+        let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
+        let content = match PlacementMap::is_map(&text) {
+            true => LayoutContent::Map(PlacementMap::from_text(&text).with_context(named)?),
+            false => LayoutContent::Order(order::Layout::from_text(&text).with_context(named)?),
+        };
+        Ok(LayoutFile { path: path.to_owned(), name, content })
     }
-    let order = order::Layout::from_text(&text).with_context(named)?;
-    let placement = placed(&order, kernel, image).with_context(named)?;
-    Ok(ReplayLayout { name, kernel: Some(order.build_id), placement })
+
+    /// Where the file puts the code.
+    ///
+    /// # Errors
+    /// The file names code that `kernel` does not have; or a layout has no `kernel`.
+    pub(crate) fn placed(
+        self,
+        kernel: Option<&Path>,
+        image: Option<&Image>,
+    ) -> Result<ReplayLayout> {
+        let LayoutFile { path, name, content } = self;
+        let named = || path.display().to_string();
+        match content {
+            LayoutContent::Map(map) => {
+                // Another kernel's map gets a message of its own, see `replay_trials`.
+                if let (Some(kernel), Some(image)) = (kernel, image)
+                    && image.build_id == map.build_id
+                {
+                    let code = vmlinux::code_ranges(&vmlinux::path(kernel))?;
+                    map.ensure_within(&code).with_context(named)?;
+                }
+                Ok(ReplayLayout { name, kernel: Some(map.build_id), placement: map.placement })
+            }
+            LayoutContent::Order(order) => {
+                let placement = placed(&order, kernel, image).with_context(named)?;
+                Ok(ReplayLayout { name, kernel: Some(order.build_id), placement })
+            }
+        }
+    }
 }
 
 /// Where a layout puts the code: as `kernlane relink` would, if `kernel` is a tree; nearly so, if

@@ -11,14 +11,16 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use execution::machine;
 use host::note;
+use host::out;
 use host::outln;
 use host::output;
 use host::progress::Progress;
-use image::Image;
 use image::order::Layout;
 use image::sealed;
+use image::{Image, vmlinux};
 use profile::Profile;
 use profile::collect::ExtraCounts;
+use profile::coverage::{self, ProfileCoverage};
 use profile::graph::{self, LayoutInput};
 use replay::search::TriedLayouts;
 use search::{LayoutSearch, TriesArgs};
@@ -31,8 +33,8 @@ use std::process::ExitCode;
 /// of the order on the same counts, beside the original's score.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kernlane layout net.rec --kernel ~/linux --algorithm ext-tsp -o net.kll
-  kernlane layout net.rec files.rec --merge average --kernel ~/linux -a packed --tries 10 -o both.kll")]
+  kernlane layout net.rec --algorithm ext-tsp -o net.kll
+  kernlane layout net.rec files.rec --merge average -a packed --tries 10 -o both.kll")]
 pub struct LayoutArgs {
     #[command(flatten)]
     pub input: ProfileInputArgs,
@@ -151,7 +153,8 @@ impl<'a> Ground<'a> {
 
 pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
     check_tries(args)?;
-    let mut image = args.input.image()?;
+    let kernel = args.input.kernel()?;
+    let mut image = vmlinux::read(&vmlinux::path(&kernel))?;
     args.padding.apply(&mut image);
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
@@ -166,7 +169,7 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
             let search = LayoutSearch {
                 algorithm: args.algorithm,
                 seeds: args.seed..args.seed.saturating_add(tries),
-                kernel: &args.input.kernel,
+                kernel: &kernel,
                 image: &image,
                 machine: machine::find(&args.machine)?,
                 recordings: &args.input.counted.recordings,
@@ -177,7 +180,16 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
         }
     };
     output::write(&args.output, layout.to_text().as_bytes())?;
-    print(args, &original, &score, &layout, tried.as_ref())?;
+    let coverage = coverage::coverage(&image, &profile);
+    let saved = match args.algorithm == Algorithm::default() {
+        true => saved(&original, &score),
+        false => saved(&original, &ground.lay_out(Algorithm::default(), 0)?.1),
+    };
+    let mut doubts = coverage.doubts(saved);
+    doubts.extend(loses_on_its_own_counts(args.algorithm, &original, &score));
+    let made = MadeLayout { layout, score, original, tried, coverage, doubts };
+    print(args, &made)?;
+    made.doubts.iter().for_each(|doubt| note!("warning: {doubt}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -200,13 +212,41 @@ fn check_tries(args: &LayoutArgs) -> Result<()> {
     }
 }
 
-fn print(
-    args: &LayoutArgs,
+/// The share of the original's taken branches and jumps that a layout saves on the same counts.
+fn saved(original: &Score, score: &Score) -> f64 {
+    1.0 - score.taken() as f64 / (original.taken() as f64).max(1.0)
+}
+
+/// A sentence when an order that no profile decides, such as `random`, is worse than the original.
+fn loses_on_its_own_counts(
+    algorithm: Algorithm,
     original: &Score,
     score: &Score,
-    layout: &Layout,
-    tried: Option<&TriedLayouts>,
-) -> Result<()> {
+) -> Option<String> {
+    let more = -saved(original, score);
+    (more > 0.0 && algorithm != Algorithm::default()).then(|| {
+        format!(
+            "{algorithm} takes {:.1} % more branches and jumps than the original on these counts",
+            100.0 * more
+        )
+    })
+}
+
+/// A layout, and what is said of it.
+struct MadeLayout {
+    layout: Layout,
+    score: Score,
+    /// The score of the original.
+    original: Score,
+    tried: Option<TriedLayouts>,
+    coverage: ProfileCoverage,
+    /// Why the layout is likely to lose.
+    doubts: Vec<String>,
+}
+
+fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
+    let MadeLayout { layout, score, original, coverage, .. } = made;
+    let tried = made.tried.as_ref();
     if args.json {
         let mut document = serde_json::json!({
             "kernel": layout.build_id,
@@ -216,6 +256,8 @@ fn print(
             "runs": layout.runs.len(),
             "hot_runs": layout.hot,
             "scores": { "original": score_json(original), "layout": score_json(score) },
+            "coverage": coverage,
+            "warnings": made.doubts,
         });
         if let Some(tried) = tried {
             document["search"] = serde_json::to_value(tried)?;
@@ -226,6 +268,7 @@ fn print(
     if let Some(tried) = tried {
         outln!("{}", report::search::text(tried))?;
     }
+    out!("{}", report::profile_coverage::text(coverage))?;
     outln!("{}: {} runs, {} of them hot", args.output.display(), layout.runs.len(), layout.hot)?;
     outln!(
         "{:<28} {:>16} {:>16} {:>9}",

@@ -5,13 +5,16 @@
 mod recordings;
 mod results;
 
-use anyhow::{Context, Result, ensure};
+use crate::command::kernel::kernel_of;
+use anyhow::Result;
 use attribution::Attribution;
 use attribution::os_core::policy::OsCorePolicy;
 use clap::Args;
 use execution::part::RecordingPart;
+use guest::SoughtKernel;
 use host::out;
 use host::outln;
+use image::BuildId;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,14 +25,14 @@ use std::process::ExitCode;
 /// optimize`. Compares every layout, predicted and recorded, with the original. Prints tables, or
 /// writes a page with --output.
 ///
-/// With --output it also takes recordings and their kernel. The page then shows execution over
+/// With --output it also takes recordings. The page then shows execution over
 /// time, services, misses by cause and by address, chains of calls, the system's share and
 /// functions; for recordings made with --data also misses by data structure. It simulates the
 /// machine `server-32k` unless --machine names others. --layout adds the misses of another layout.
 ///
-/// With --services, --misses, --sharing, --os-share or --locality it takes recordings and their
-/// kernel, and no results. --services lists every service of the system: each system call, kind of
-/// page fault, interrupt, softirq, kernel thread. With --sizes it takes recordings alone.
+/// With --services, --misses, --sharing, --os-share or --locality it takes recordings, and
+/// no results. --services lists every service of the system: each system call, kind of page fault,
+/// interrupt, softirq, kernel thread. --from and --until take a part of each recording.
 ///
 /// --generations lists every service on machines of several generations, and splits P, how many
 /// times faster each machine is than the first, into the ratio of the clocks (T) and that of the
@@ -59,23 +62,23 @@ use std::process::ExitCode;
 /// `os-core-8` unless --machine names others.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kernlane report net.rec --kernel ~/linux -o net.html
+  kernlane report net.rec -o net.html
   kernlane report net.results files.results -o report.html
-  kernlane report --services net.rec --kernel ~/linux --machine torrellas-8k --machine server-32k
-  kernlane report --services --branches net.rec --kernel ~/linux --machine server-32k
-  kernlane report --os-share net.rec files.rec --kernel ~/linux --machine server-32k
-  kernlane report --misses net.rec --kernel ~/linux --machine server-32k
-  kernlane report --sharing files-4.rec --kernel ~/linux --machine server-8 --top 10
-  kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'tasklist_lock -> own line'
-  kernlane report --sharing files-4.rec --kernel ~/linux --what-if 'dentry.d_lockref -> own line'
-  kernlane report --multiprocessor files-4.rec --one-cpu files.rec --kernel ~/linux
-  kernlane report --locks files-4.rec --kernel ~/linux --top 10
-  kernlane report --os-core files.rec --kernel ~/linux --machine os-core-8,os-core-small
-  kernlane report --os-core files.rec --kernel ~/linux --policy longer:1000 --move-cycles 5000
-  kernlane report --locality net.rec files.rec --kernel ~/linux
+  kernlane report --services net.rec --machine torrellas-8k --machine server-32k
+  kernlane report --services --branches net.rec --machine server-32k
+  kernlane report --os-share net.rec files.rec --machine server-32k
+  kernlane report --misses net.rec --machine server-32k
+  kernlane report --sharing files-4.rec --machine server-8 --top 10
+  kernlane report --sharing files-4.rec --what-if 'tasklist_lock -> own line'
+  kernlane report --sharing files-4.rec --what-if 'dentry.d_lockref -> own line'
+  kernlane report --multiprocessor files-4.rec --one-cpu files.rec
+  kernlane report --locks files-4.rec --top 10
+  kernlane report --os-core files.rec --machine os-core-8,os-core-small
+  kernlane report --os-core files.rec --policy longer:1000 --move-cycles 5000
+  kernlane report --locality net.rec files.rec
   kernlane report --sizes net.rec
-  kernlane report --generations net.rec --kernel ~/linux --machine i486,pentium4,zen4
-  kernlane report net.rec --kernel ~/linux --machine simos-1994,simos-1998,zen4 -o net.html
+  kernlane report --generations net.rec --machine i486,pentium4,zen4
+  kernlane report net.rec --machine simos-1994,simos-1998,zen4 -o net.html
   kernlane report --per-operation getpid.results stat.results")]
 pub struct ReportArgs {
     /// Result files, or directories with a results.json; recordings for the tables of services
@@ -87,7 +90,7 @@ pub struct ReportArgs {
     pub output: Option<PathBuf>,
 
     /// Print the time by service of the system
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub services: bool,
 
     /// With --services: print mispredictions by service, on machines with a branch predictor
@@ -95,12 +98,12 @@ pub struct ReportArgs {
     pub branches: bool,
 
     /// Print the system's share of the work, and the length of each visit to the kernel
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub os_share: bool,
 
     /// Print how much of the kernel's code runs, why it is entered, its branches, loops and popular
     /// functions, beside Torrellas' numbers
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub locality: bool,
 
     /// Print misses of kernel and user mode by cause, in caches of many sizes and associativities.
@@ -109,13 +112,13 @@ pub struct ReportArgs {
     pub sizes: bool,
 
     /// Print misses by function, address and data structure; needs a recording made with --data
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub misses: bool,
 
     /// Print each service on machines of several generations, and how many times faster each
     /// machine is than the first: by its clock (T), by its cycles for each instruction (A), and in
     /// all (P). Beside it the numbers of Nellans 2005 and Rosenblum 1995
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub generations: bool,
 
     #[command(flatten)]
@@ -123,7 +126,7 @@ pub struct ReportArgs {
 
     /// Print the lines that CPUs take from each other, by cost, with their fields and who uses
     /// them; needs a recording made with --cpus and --data
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub sharing: bool,
 
     /// With --sharing: print what coherence would cost with data in lines of its own. Takes
@@ -136,7 +139,7 @@ pub struct ReportArgs {
     /// Print the services of several CPUs: work, synchronization, coherence misses, upgrades and
     /// other stalls, beside Rosenblum 1995, section 5; needs a recording made with --cpus and
     /// --data
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub multiprocessor: bool,
 
     /// With --multiprocessor: a recording of the same workload on one CPU, made with --data
@@ -145,12 +148,12 @@ pub struct ReportArgs {
 
     /// Print the kernel's locks: acquisitions, waits, holds, and who waited for whom; needs a
     /// recording made with --data
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub locks: bool,
 
     /// Print what a core for the operating system would bring, by what moves there (Nellans 2005);
     /// needs a recording made with --data
-    #[arg(long, group = "table", requires = "kernel")]
+    #[arg(long, group = "table")]
     pub os_core: bool,
 
     /// With --os-core: what moves there. `everything`, `longer:INSTRUCTIONS` (stays in the kernel
@@ -168,28 +171,22 @@ pub struct ReportArgs {
     #[arg(long, group = "table", conflicts_with = "kernel")]
     pub per_operation: bool,
 
-    /// The kernel that was recorded: its build tree, its vmlinux, or its System.map
+    /// The kernel that was recorded: its build tree, its vmlinux, or its System.map [default: found
+    /// by its build id: where it was recorded, in the cache, below /usr/lib/debug]
     #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
     pub kernel: Option<PathBuf>,
 
     /// A machine to simulate beside, as for `kernlane replay`; may be given several times, or as a
     /// list with commas
-    #[arg(
-        long,
-        short,
-        alias = "machines",
-        value_name = "NAME|FILE.toml",
-        value_delimiter = ',',
-        requires = "kernel"
-    )]
+    #[arg(long, short, alias = "machines", value_name = "NAME|FILE.toml", value_delimiter = ',')]
     pub machine: Vec<String>,
 
     /// Another layout for the page, as for `kernlane replay`; may be given several times
-    #[arg(long, short, value_name = "FILE", requires = "kernel", conflicts_with = "table")]
+    #[arg(long, short, value_name = "FILE", conflicts_with = "table")]
     pub layout: Vec<PathBuf>,
 
     /// What the kernel's functions mean, instead of annotations/linux.toml
-    #[arg(long, value_name = "FILE.toml", requires = "kernel")]
+    #[arg(long, value_name = "FILE.toml")]
     pub annotations: Option<PathBuf>,
 
     /// How many services, functions, lines or locks to print
@@ -220,10 +217,7 @@ fn asked(args: &ReportArgs) -> Option<fn(&ReportArgs) -> Result<()>> {
 }
 
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
-    ensure!(
-        args.generations || args.part.is_whole(),
-        "--from and --until are for --generations; all other tables show whole recordings"
-    );
+    args.part.validate()?;
     match asked(args) {
         Some(print) => print(args)?,
         None => results::comparisons_and_page(args)?,
@@ -231,13 +225,45 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The kernel, its annotations and the machines, or `usual` machines when none are named.
-fn opened<'a>(args: &'a ReportArgs, usual: &[&str]) -> Result<(&'a Path, Attribution)> {
-    let kernel =
-        args.kernel.as_deref().context("give --kernel: it names the kernel's functions")?;
-    let usual: Vec<String> = usual.iter().map(|&name| name.to_owned()).collect();
-    let machines = if args.machine.is_empty() { &usual } else { &args.machine };
-    Ok((kernel, Attribution::open(kernel, args.annotations.as_deref(), machines)?))
+/// A recording's kernel, with its annotations and the machines.
+struct OpenedKernel {
+    /// The build tree, the vmlinux or the System.map.
+    path: PathBuf,
+    attribution: Attribution,
+}
+
+impl OpenedKernel {
+    /// `usual`: the machines when none are named.
+    fn of(args: &ReportArgs, recording: &Path, usual: &[&str]) -> Result<OpenedKernel> {
+        let path = kernel_of(args.kernel.as_deref(), recording)?;
+        let usual: Vec<String> = usual.iter().map(|&name| name.to_owned()).collect();
+        let machines = if args.machine.is_empty() { &usual } else { &args.machine };
+        let attribution = Attribution::open(&path, args.annotations.as_deref(), machines)?;
+        Ok(OpenedKernel { path, attribution: Attribution { part: args.part, ..attribution } })
+    }
+}
+
+/// What `make` makes of each recording and its kernel, in order. A kernel is opened once for
+/// recordings that follow one another.
+fn each_opened<T>(
+    args: &ReportArgs,
+    recordings: &[impl AsRef<Path>],
+    usual: &[&str],
+    mut make: impl FnMut(&Path, &OpenedKernel) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut opened: Option<(BuildId, OpenedKernel)> = None;
+    let mut all = Vec::new();
+    for recording in recordings {
+        let recording = recording.as_ref();
+        let build_id = SoughtKernel::of_recording(recording)?.build_id;
+        let kernel = match opened.take().filter(|(known, _)| *known == build_id) {
+            Some((_, kernel)) => kernel,
+            None => OpenedKernel::of(args, recording, usual)?,
+        };
+        all.push(make(recording, &kernel)?);
+        opened = Some((build_id, kernel));
+    }
+    Ok(all)
 }
 
 fn print<T: Serialize>(args: &ReportArgs, value: &T, text: impl FnOnce() -> String) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! Input: recordings, and mostly their kernel. Output: tables on standard output.
 
-use super::{ReportArgs, opened, print};
+use super::{OpenedKernel, ReportArgs, each_opened, print};
 use anyhow::Result;
 use attribution::generations;
 use attribution::locks::table::LockTable;
@@ -19,7 +19,7 @@ use image::vmlinux;
 use report::generations::GenerationsBeside;
 use report::multiprocessor::MultiprocessorBeside;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The machines of --generations, unless --machine names others.
 const GENERATIONS: [&str; 6] =
@@ -40,86 +40,92 @@ pub(super) fn os_share(args: &ReportArgs) -> Result<()> {
 }
 
 fn service_tables(args: &ReportArgs) -> Result<Vec<ServiceTable>> {
-    let (_, attribution) = opened(args, &[])?;
-    let table = |path: &PathBuf| match args.branches {
-        true => attribution.table_with_branches(path),
-        false => attribution.table(path),
-    };
-    args.inputs.iter().map(table).collect()
+    each_opened(args, &args.inputs, &[], |path, kernel| match args.branches {
+        true => kernel.attribution.table_with_branches(path),
+        false => kernel.attribution.table(path),
+    })
 }
 
 pub(super) fn locality(args: &ReportArgs) -> Result<()> {
-    let (kernel, attribution) = opened(args, &[])?;
-    let image = vmlinux::read(&vmlinux::path(kernel))?;
-    let localities = args.inputs.iter().map(|path| attribution.locality(path, &image));
-    let localities: Vec<Locality> = localities.collect::<Result<_>>()?;
+    let localities: Vec<Locality> = each_opened(args, &args.inputs, &[], |path, kernel| {
+        let image = vmlinux::read(&vmlinux::path(&kernel.path))?;
+        kernel.attribution.locality(path, &image)
+    })?;
     print(args, &localities, || report::locality::text(&localities))
 }
 
 pub(super) fn misses(args: &ReportArgs) -> Result<()> {
-    let (kernel, attribution) = opened(args, &[])?;
-    let of_recording = |path: &PathBuf| attribution.misses(path, kernel);
-    let tables: Vec<MissTable> = in_one_list(args.inputs.iter().map(of_recording))?;
+    let of_recording =
+        |path: &Path, kernel: &OpenedKernel| kernel.attribution.misses(path, &kernel.path);
+    let tables: Vec<MissTable> = in_one_list(each_opened(args, &args.inputs, &[], of_recording)?);
     print_each(args, &tables, |table| report::misses::text(table, args.top))
 }
 
 pub(super) fn sizes(args: &ReportArgs) -> Result<()> {
-    let of_recording = |path: &PathBuf| attribution::read(path, "caches", sizes::sizes);
+    let of_recording =
+        |path: &PathBuf| attribution::read_part(path, &args.part, "caches", sizes::sizes);
     let all: Vec<Sizes> = args.inputs.iter().map(of_recording).collect::<Result<_>>()?;
     print_each(args, &all, report::sizes::text)
 }
 
 pub(super) fn generations(args: &ReportArgs) -> Result<()> {
-    let (_, attribution) = opened(args, &GENERATIONS)?;
-    generations::check(&attribution.machines)?;
-    let of_recording =
-        |path: &PathBuf| Ok(GenerationsBeside::new(attribution.generations(path, &args.part)?));
-    let all: Vec<GenerationsBeside> =
-        args.inputs.iter().map(of_recording).collect::<Result<_>>()?;
+    let all = each_opened(args, &args.inputs, &GENERATIONS, |path, kernel| {
+        let attribution = &kernel.attribution;
+        generations::check(&attribution.machines)?;
+        Ok(GenerationsBeside::new(attribution.generations(path, &args.part)?))
+    })?;
     print_each(args, &all, |one| report::generations::text(one, args.top))
 }
 
 pub(super) fn sharing(args: &ReportArgs) -> Result<()> {
-    let (kernel, attribution) = opened(args, &[SHARING_MACHINE])?;
-    let paths = args.inputs.iter();
+    let usual = [SHARING_MACHINE];
     if args.what_if.is_empty() {
-        let of_recording = |path: &PathBuf| attribution.sharing(path, kernel, args.top);
-        let tables: Vec<SharingTable> = in_one_list(paths.map(of_recording))?;
+        let of_recording = |path: &Path, kernel: &OpenedKernel| {
+            kernel.attribution.sharing(path, &kernel.path, args.top)
+        };
+        let tables: Vec<SharingTable> =
+            in_one_list(each_opened(args, &args.inputs, &usual, of_recording)?);
         return print_each(args, &tables, report::sharing::text);
     }
-    let changed = |path: &PathBuf| attribution.sharing_what_if(path, kernel, &args.what_if);
-    let changes: Vec<SharingChange> = in_one_list(paths.map(changed))?;
+    let changed = |path: &Path, kernel: &OpenedKernel| {
+        kernel.attribution.sharing_what_if(path, &kernel.path, &args.what_if)
+    };
+    let changes: Vec<SharingChange> =
+        in_one_list(each_opened(args, &args.inputs, &usual, changed)?);
     print_each(args, &changes, report::sharing::change)
 }
 
 pub(super) fn multiprocessor(args: &ReportArgs) -> Result<()> {
-    let (_, attribution) = opened(args, &[SHARING_MACHINE])?;
-    let of_recording = |path: &PathBuf| attribution.multiprocessor(path, args.one_cpu.as_deref());
-    let tables: Vec<MultiprocessorBeside> =
-        in_one_list(args.inputs.iter().map(of_recording))?.into_iter().map(Into::into).collect();
+    let of_recording = |path: &Path, kernel: &OpenedKernel| {
+        kernel.attribution.multiprocessor(path, args.one_cpu.as_deref())
+    };
+    let tables = in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
+    let tables: Vec<MultiprocessorBeside> = tables.into_iter().map(Into::into).collect();
     print_each(args, &tables, |table| report::multiprocessor::text(table, args.top))
 }
 
 pub(super) fn locks(args: &ReportArgs) -> Result<()> {
-    let (kernel, attribution) = opened(args, &[SHARING_MACHINE])?;
-    let of_recording = |path: &PathBuf| attribution.locks(path, kernel);
-    let tables: Vec<LockTable> = in_one_list(args.inputs.iter().map(of_recording))?;
+    let of_recording =
+        |path: &Path, kernel: &OpenedKernel| kernel.attribution.locks(path, &kernel.path);
+    let tables: Vec<LockTable> =
+        in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
     print_each(args, &tables, |table| report::locks::text(table, args.top))
 }
 
 pub(super) fn os_core(args: &ReportArgs) -> Result<()> {
-    let (_, attribution) = opened(args, &[OS_CORE_MACHINE])?;
     let sweep = OsCorePolicy::sweep();
     let policies = if args.policy.is_empty() { &sweep } else { &args.policy };
-    let of_recording = |path: &PathBuf| attribution.os_core(path, policies, args.move_cycles);
-    let tables: Vec<OsCoreTable> = in_one_list(args.inputs.iter().map(of_recording))?;
+    let of_recording = |path: &Path, kernel: &OpenedKernel| {
+        kernel.attribution.os_core(path, policies, args.move_cycles)
+    };
+    let tables: Vec<OsCoreTable> =
+        in_one_list(each_opened(args, &args.inputs, &[OS_CORE_MACHINE], of_recording)?);
     print_each(args, &tables, report::os_core::text)
 }
 
 /// The results of all recordings, one list for each.
-fn in_one_list<T>(lists: impl Iterator<Item = Result<Vec<T>>>) -> Result<Vec<T>> {
-    let lists: Vec<Vec<T>> = lists.collect::<Result<_>>()?;
-    Ok(lists.into_iter().flatten().collect())
+fn in_one_list<T>(lists: Vec<Vec<T>>) -> Vec<T> {
+    lists.into_iter().flatten().collect()
 }
 
 /// One text below the other, or a list as JSON.

@@ -3,13 +3,12 @@
 //! Input: results, or recordings and their kernel. Output: tables, or a page.
 
 use super::recordings::SHARING_MACHINE;
-use super::{ReportArgs, opened, print};
-use crate::command::replay::{read_layout, replay_recording};
+use super::{OpenedKernel, ReportArgs, each_opened, print};
+use crate::command::replay::{LayoutFile, replay_recording};
 use anyhow::{Result, bail, ensure};
 use attribution::services::table::ServiceTable;
 use attribution::{Attribution, sizes};
 use execution::machine;
-use execution::part::RecordingPart;
 use host::output;
 use host::recording::Recording;
 use image::vmlinux;
@@ -19,6 +18,7 @@ use replay::{ReplayLayout, SimulationScope, rows};
 use report::multiprocessor::MultiprocessorBeside;
 use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
 use report::{page, text};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The machine of the page, unless --machine names others.
@@ -34,9 +34,13 @@ pub(super) fn comparisons_and_page(args: &ReportArgs) -> Result<()> {
             recording.display()
         );
     }
+    let for_recordings = args.kernel.is_some()
+        || args.annotations.is_some()
+        || !(args.machine.is_empty() && args.layout.is_empty());
     ensure!(
-        args.kernel.is_none() || !recordings.is_empty(),
-        "no recording is given, only results: --kernel, --machine and --layout are for recordings"
+        !for_recordings || !recordings.is_empty(),
+        "no recording is given, only results: --kernel, --machine, --layout and --annotations are \
+         for recordings"
     );
     let comparisons: Vec<Comparison> = comparison::compare(&rows_of(&results)?)?;
     let overviews = overviews(args, &recordings)?;
@@ -76,6 +80,13 @@ fn recordings_and_results(args: &ReportArgs) -> Result<(Vec<&PathBuf>, Vec<&Path
             path.display()
         );
     }
+    if let Some(path) = results.first() {
+        ensure!(
+            args.part.is_whole(),
+            "{}: results; --from and --until cut a part out of recordings",
+            path.display()
+        );
+    }
     Ok((recordings, results))
 }
 
@@ -89,46 +100,47 @@ fn rows_of(results: &[&PathBuf]) -> Result<Vec<ResultRow>> {
 
 /// The sections of the page that come from recordings.
 fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>> {
-    if recordings.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (kernel, attribution) = opened(args, &[MACHINE])?;
-    let path = vmlinux::path(kernel);
+    each_opened(args, recordings, &[MACHINE], |recording, kernel| overview(args, recording, kernel))
+}
+
+fn overview(args: &ReportArgs, recording: &Path, kernel: &OpenedKernel) -> Result<Overview> {
+    let OpenedKernel { path: kernel, attribution } = kernel;
     // Only a vmlinux tells the blocks of a layout.
-    let image = (!args.layout.is_empty()).then(|| vmlinux::read(&path)).transpose()?;
+    let image = match args.layout.is_empty() {
+        true => None,
+        false => Some(vmlinux::read(&vmlinux::path(kernel))?),
+    };
     let mut layouts = vec![ReplayLayout::original()];
     for path in &args.layout {
-        layouts.push(read_layout(path, Some(kernel), image.as_ref())?);
+        layouts.push(LayoutFile::read(path)?.placed(Some(kernel), image.as_ref())?);
     }
-    recordings
+    let observed = attribution.observed(recording)?;
+    let machines = &attribution.machines;
+    let replayed = replay_recording(
+        recording,
+        &layouts,
+        machines,
+        SimulationScope::Caches,
+        attribution.symbols.build_id.as_ref(),
+        &args.part,
+    )?;
+    let rows = rows::rows(&replayed, &layouts, machines, None);
+    let misses: Vec<LayoutMisses<'_>> = layouts
         .iter()
-        .map(|recording| {
-            let observed = attribution.observed(recording)?;
-            let machines = &attribution.machines;
-            let replayed = replay_recording(
-                recording,
-                &layouts,
-                machines,
-                SimulationScope::Caches,
-                attribution.symbols.build_id.as_ref(),
-                &RecordingPart::WHOLE,
-            )?;
-            let rows = rows::rows(&replayed, &layouts, machines, None);
-            let misses: Vec<LayoutMisses<'_>> = layouts
-                .iter()
-                .zip(&replayed.layouts)
-                .map(|(layout, counts)| LayoutMisses {
-                    layout: &layout.name,
-                    machine: &machines[0].name,
-                    placement: &layout.placement,
-                    misses_at: &counts.machines[0].misses_at,
-                })
-                .collect();
-            let conditions = replayed.header.conditions.iter().cloned().collect();
-            let extras = extras(&attribution, recording, kernel, &observed.table)?;
-            Ok(Overview::new(observed, conditions, rows, &misses, extras))
+        .zip(&replayed.layouts)
+        .map(|(layout, counts)| LayoutMisses {
+            layout: &layout.name,
+            machine: &machines[0].name,
+            placement: &layout.placement,
+            misses_at: &counts.machines[0].misses_at,
         })
-        .collect()
+        .collect();
+    let mut conditions: BTreeMap<_, _> = replayed.header.conditions.iter().cloned().collect();
+    if !args.part.is_whole() {
+        conditions.insert("part".to_owned(), args.part.to_string());
+    }
+    let extras = extras(attribution, recording, kernel, &observed.table)?;
+    Ok(Overview::new(observed, conditions, rows, &misses, extras))
 }
 
 /// What the page shows of one CPU, or of several.
@@ -149,9 +161,10 @@ fn extras(
         false => None,
     };
     let has_core = machines.iter().any(|machine| machine.core.is_some());
-    let counted = || attribution.generations(recording, &RecordingPart::WHOLE);
+    let part = &attribution.part;
+    let counted = || attribution.generations(recording, part);
     Ok(OverviewExtras {
-        sizes: Some(attribution::read(recording, "caches", sizes::sizes)?),
+        sizes: Some(attribution::read_part(recording, part, "caches", sizes::sizes)?),
         data,
         generations: has_core.then(counted).transpose()?,
         multiprocessor,

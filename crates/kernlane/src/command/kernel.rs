@@ -1,0 +1,60 @@
+//! The kernel of a command's recordings: the one that was named, or the one that is found.
+//!
+//! Input: what was typed after `--kernel`, and recordings or profiles. Output: a build tree or a
+//! vmlinux. [`guest::SoughtKernel`] says where a kernel is looked for. Whether a named kernel is
+//! the right one is checked where it is used.
+
+use anyhow::{Context, Result, ensure};
+use guest::SoughtKernel;
+use profile::Profile;
+use std::path::{Path, PathBuf};
+
+/// The kernel of a recording (a directory) or a profile.
+///
+/// # Errors
+/// No kernel was named, and none is found; or the recording or profile cannot be read.
+pub(crate) fn kernel_of(named: Option<&Path>, input: &Path) -> Result<PathBuf> {
+    match named {
+        Some(kernel) => Ok(kernel.to_owned()),
+        None => found(&sought(input)?, input),
+    }
+}
+
+/// The one kernel of all recordings and profiles of a command.
+///
+/// # Errors
+/// As [`kernel_of`]; or they are of several kernels.
+pub(crate) fn kernel_of_all(named: Option<&Path>, inputs: &[PathBuf]) -> Result<PathBuf> {
+    if let Some(kernel) = named {
+        return Ok(kernel.to_owned());
+    }
+    let first = inputs.first().context("no recording is named")?;
+    let kernel = sought(first)?;
+    for input in &inputs[1..] {
+        let other = sought(input)?.build_id;
+        ensure!(
+            other == kernel.build_id,
+            "{} is of the kernel with build id {}, and {} of {}: give recordings of one kernel",
+            first.display(),
+            kernel.build_id.0,
+            input.display(),
+            other.0
+        );
+    }
+    found(&kernel, first)
+}
+
+fn found(kernel: &SoughtKernel, input: &Path) -> Result<PathBuf> {
+    kernel.find().with_context(|| format!("the kernel of {}", input.display()))
+}
+
+fn sought(input: &Path) -> Result<SoughtKernel> {
+    let is_profile = input.is_file() || input.extension().is_some_and(|name| name == "klp");
+    if !is_profile {
+        return SoughtKernel::of_recording(input);
+    }
+    let named = || input.display().to_string();
+    let text = std::fs::read_to_string(input).with_context(named)?;
+    let profile = Profile::from_json(&text).with_context(named)?;
+    Ok(SoughtKernel::with_build_id(profile.build_id))
+}
