@@ -37,6 +37,8 @@ void kernlane_free_group(struct group *group)
 	kernlane_forget_tasks(&group->inside);
 	kernlane_free_counters(group);
 	module_put(group->module);
+	kernlane_let_go(&group->kept);
+	kernlane_let_this_go();
 	kvfree(group->functions);
 	kvfree(group->calls);
 	kfree(group);
@@ -45,16 +47,6 @@ void kernlane_free_group(struct group *group)
 /* Takes element @index of an array from user space into the group. */
 typedef int take_fn(struct group *group, unsigned int index, const void *from,
 		    u64 *bad_address);
-
-/* A CPU that is switched off waits in it. Its stack cannot be checked. */
-static bool is_of_dead_cpus(unsigned long entry)
-{
-	/* Used under kernlane_groups_mutex only. */
-	static char name[KSYM_SYMBOL_LEN];
-
-	sprint_symbol_no_offset(name, entry);
-	return strstr(name, "play_dead");
-}
 
 static int take_function(struct group *group, unsigned int index,
 			 const void *data, u64 *bad_address)
@@ -73,13 +65,13 @@ static int take_function(struct group *group, unsigned int index,
 	if (!kernlane_in_kernel_text(from->entry) ||
 	    !kernlane_in_kernel_text(patch_end - JUMP_SIZE) ||
 	    kernlane_is_apart(from->entry, patch_end) ||
-	    is_of_dead_cpus(from->entry))
+	    kernlane_is_refused(from->entry))
 		return -EPERM;
 	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset ||
 	    size < from->patch_at + JUMP_SIZE)
 		return -EINVAL;
 	if (!in_module_text(group, from->copy, 1) ||
-	    kernlane_is_reserved(patch_end - JUMP_SIZE, from->expected))
+	    kernlane_is_reserved(patch_end - JUMP_SIZE))
 		return -EINVAL;
 	function->entry = from->entry;
 	function->end = from->entry + size;
@@ -142,7 +134,7 @@ static int take_call(struct group *group, unsigned int index, const void *data,
 	call->opcode = branch[0];
 	if (call->opcode != CALL_OPCODE && call->opcode != JUMP_OPCODE)
 		return -EBUSY;
-	if (!call->in_module && kernlane_is_reserved(call->site, branch))
+	if (!call->in_module && kernlane_is_reserved(call->site))
 		return -EINVAL;
 	if (call->in_module)
 		call->accounting = find_accounting(group, call, branch);
@@ -297,8 +289,7 @@ static int take_module(struct group *group, const struct kernlane_group *from)
 	if (!module)
 		return -ENOENT;
 	group->module = module;
-	/* A module whose init fails is freed in spite of references. */
-	if (READ_ONCE(module->state) != MODULE_STATE_LIVE)
+	if (!kernlane_keep(&group->kept, module))
 		return -ENOENT;
 	group->text = (unsigned long)module->mem[MOD_TEXT].base;
 	group->text_size = module->mem[MOD_TEXT].size;
@@ -347,6 +338,10 @@ struct group *kernlane_take_group(struct kernlane_group *from)
 	group = kzalloc(sizeof(*group), GFP_KERNEL);
 	if (!group)
 		return ERR_PTR(-ENOMEM);
+	if (!kernlane_keep_this()) {
+		kfree(group);
+		return ERR_PTR(-ENODEV);
+	}
 	group->id = ++last_id;
 	err = take_module(group, from);
 	if (!err)

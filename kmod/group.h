@@ -22,6 +22,8 @@
 #define MAX_ACCOUNTING	16
 
 enum group_state {
+	/* Not written yet, and in no list. */
+	GROUP_NEW,
 	GROUP_INSTALLED,
 	/* Undone, but a task may still be in a copy. */
 	GROUP_LEAVING,
@@ -36,6 +38,8 @@ struct function {
 	unsigned long tracer_site;
 	u8 original[JUMP_SIZE];
 	u8 jump[JUMP_SIZE];
+	/* The jump is there. */
+	bool written;
 	/* A tracer is attached, and all calls that can be written go to entry. */
 	bool traced;
 	/* A tracer is attached: all calls must go to the entry. */
@@ -65,6 +69,8 @@ struct group {
 	u64 id;
 	struct ftrace_ops ops;
 	struct module *module;
+	/* Keeps the module from being removed by force. */
+	struct module_use kept;
 	char name[KERNLANE_NAME];
 	unsigned long text;
 	unsigned long text_size;
@@ -113,6 +119,15 @@ static inline bool kernlane_is_name(const char *name)
 	return name[0] && strnlen(name, KERNLANE_NAME) < KERNLANE_NAME;
 }
 
+/* keep.c: keeps modules from being removed, also by force. */
+bool kernlane_keep(struct module_use *use, struct module *module);
+void kernlane_let_go(struct module_use *use);
+bool kernlane_keep_this(void);
+void kernlane_let_this_go(void);
+
+/* refuse.c: functions that are never replaced. */
+bool kernlane_is_refused(unsigned long entry);
+
 /* counters.c: the counters of copies. */
 int kernlane_take_counters(struct group *group);
 void kernlane_free_counters(struct group *group);
@@ -128,11 +143,13 @@ unsigned long kernlane_find_group_probe(const struct group *group);
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 			  unsigned long to);
 int kernlane_write_group(struct group *group, u64 *bad_address);
+bool kernlane_is_written(const struct group *group);
 int kernlane_restore_group(struct group *group, u64 *bad_address);
 void kernlane_follow_tracers(struct group *group);
 
 /* stacks.c: finds the tasks that may be in copies. */
 bool kernlane_nobody_inside(struct group *group);
+bool kernlane_caller_is_inside(const struct group *group);
 void kernlane_forget_tasks(struct tasks *tasks);
 
 /* undo.c: undoes groups. */
@@ -140,7 +157,6 @@ void kernlane_start_leaving(struct group *group);
 int kernlane_undo(const char *name, u64 *bad_address);
 bool kernlane_livepatch_is_coming(void);
 void kernlane_start_watching(void);
-void kernlane_undo_before_removal(const struct module *module);
 int kernlane_undo_init(void);
 void kernlane_undo_exit(void);
 

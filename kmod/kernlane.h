@@ -13,7 +13,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KERNLANE_VERSION	3
+#define KERNLANE_VERSION	4
 #define KERNLANE_NAME		56
 #define KERNLANE_JUMP		5
 #define KERNLANE_MAX_FUNCTIONS	8192
@@ -62,8 +62,16 @@ struct kernlane_call {
  * @nr_calls: number of calls
  * @bad_address: set on failure: the address at which the kernel is not what
  *	the group expects (EBUSY), at which a kprobe is registered
- *	(EADDRINUSE), or which the module does not accept; 0 if the failure
- *	has no address
+ *	(EADDRINUSE), which a tracer is attached to (EUSERS), or which the
+ *	module does not accept; 0 if the failure has no address
+ *
+ * EUCLEAN: installing failed after the first jump was written, and then another
+ * tool (a kprobe, say, at @bad_address) kept the module from restoring
+ * everything. The group is there, and can be undone when that tool is gone.
+ *
+ * EAGAIN: the group is undone, but a task may be in a copy. If that is the
+ * caller, which came through a copy of ioctl(), it has left it when it asks
+ * again.
  *
  * Undoing a group needs only its name.
  */
@@ -114,7 +122,7 @@ struct kernlane_counters {
  * struct kernlane_time - the sums over the invocations of one function
  * @entered: invocations that began during the measurement
  * @returned: those of them that also ended during it; the times are theirs
- * @missed: invocations that were not followed, for lack of room
+ * @missed: invocations that were not followed, for lack of room for tasks
  * @ns: nanoseconds from entry to return
  * @out_ns: the part of @ns in which the task was switched out
  */
@@ -133,17 +141,22 @@ struct kernlane_time {
  * @times: pointer to @nr struct kernlane_time, written at the end
  * @nr: number of functions
  * @milliseconds: duration; a signal ends the measurement without a result
+ * @missed: written at the end: invocations of all these functions that the
+ *	kernel's probe did not show, since too many were under way at once, or
+ *	since they came while a probe was handled; they are in no
+ *	struct kernlane_time
  */
 struct kernlane_timing {
 	__u64 entries;
 	__u64 times;
 	__u32 nr;
 	__u32 milliseconds;
+	__u64 missed;
 };
 
 #define KERNLANE_INSTALL	_IOWR(0xb7, 1, struct kernlane_group)
 #define KERNLANE_UNDO		_IOWR(0xb7, 2, struct kernlane_group)
 #define KERNLANE_COUNTERS	_IOW(0xb7, 3, struct kernlane_counters)
-#define KERNLANE_TIME		_IOW(0xb7, 4, struct kernlane_timing)
+#define KERNLANE_TIME		_IOWR(0xb7, 4, struct kernlane_timing)
 
 #endif

@@ -17,6 +17,9 @@
  *	diversion.
  * undo: compare all bytes; restore the calls, then the entries; wait until no
  *	task is in a copy. Until then the module stays.
+ *
+ * Bytes are compared and written a batch at a time, so that others who write to
+ * the kernel's text need not wait long.
  */
 #include <linux/delay.h>
 #include <linux/fs.h>
@@ -33,8 +36,8 @@
 #define HELD_PAUSE_MS	50
 
 /*
- * On an error with @entered set, the group is in the list and leaving: the
- * kernel's text is restored, but a task may be in a copy.
+ * On an error with @entered set, the group is in the list: a task may be in a
+ * copy. It is leaving, or installed if the kernel's text could not be restored.
  */
 static int install(struct kernlane_group *from, bool *entered)
 {
@@ -57,7 +60,7 @@ static int install(struct kernlane_group *from, bool *entered)
 	/* Each group in the list has a reference. */
 	__module_get(THIS_MODULE);
 	group->since = ktime_get_real_seconds();
-	if (err)
+	if (err && !kernlane_is_written(group))
 		kernlane_start_leaving(group);
 	else
 		group->state = GROUP_INSTALLED;
@@ -72,7 +75,7 @@ static long do_install(struct kernlane_group __user *user)
 	struct kernlane_group from;
 	bool entered = false;
 	u64 bad_address;
-	int err;
+	int err, undone;
 
 	if (copy_from_user(&from, user, sizeof(from)))
 		return -EFAULT;
@@ -84,8 +87,14 @@ static long do_install(struct kernlane_group __user *user)
 	err = install(&from, &entered);
 	mutex_unlock(&kernlane_groups_mutex);
 	/* The caller may remove the group's module once it is released. */
-	if (entered)
-		kernlane_undo(from.module, &bad_address);
+	if (entered) {
+		undone = kernlane_undo(from.module, &bad_address);
+		if (undone == -EBUSY || undone == -EADDRINUSE) {
+			/* A kprobe, say, came to a jump meanwhile. */
+			from.bad_address = bad_address;
+			err = -EUCLEAN;
+		}
+	}
 	if (err && put_user(from.bad_address, &user->bad_address))
 		return -EFAULT;
 	return err;
@@ -162,9 +171,22 @@ static int show(struct seq_file *seq, void *unused)
 
 static int kernlane_open(struct inode *inode, struct file *file)
 {
+	int err;
+
 	/* misc_open() left the device there; single_open() needs it empty. */
 	file->private_data = NULL;
-	return single_open(file, show, NULL);
+	if (!kernlane_keep_this())
+		return -ENODEV;
+	err = single_open(file, show, NULL);
+	if (err)
+		kernlane_let_this_go();
+	return err;
+}
+
+static int kernlane_release(struct inode *inode, struct file *file)
+{
+	kernlane_let_this_go();
+	return single_release(inode, file);
 }
 
 static const struct file_operations kernlane_fops = {
@@ -172,7 +194,7 @@ static const struct file_operations kernlane_fops = {
 	.open = kernlane_open,
 	.read = seq_read,
 	.llseek = seq_lseek,
-	.release = single_release,
+	.release = kernlane_release,
 	.unlocked_ioctl = kernlane_ioctl,
 };
 
@@ -188,27 +210,30 @@ static int __init kernlane_init(void)
 	int err = kernlane_find_symbols();
 
 	if (err)
-		return err;
+		goto fail;
 	err = kernlane_undo_init();
 	if (err)
-		return err;
+		goto fail;
 	err = misc_register(&kernlane_device);
-	if (err)
-		kernlane_undo_exit();
+	if (!err)
+		return 0;
+	kernlane_undo_exit();
+fail:
+	kernlane_forget_reserved();
 	return err;
 }
 
-/* Each group and each open file holds the module; `rmmod -f` comes all the same. */
+/*
+ * Each group and each open file keeps the module, also from `rmmod -f`. Who has
+ * just closed a file or released a group may still be on its way out.
+ */
 static void __exit kernlane_exit(void)
 {
 	misc_deregister(&kernlane_device);
-	for (;;) {
-		kernlane_undo_before_removal(NULL);
-		if (module_refcount(THIS_MODULE) <= 0)
-			break;
+	while (module_refcount(THIS_MODULE) > 0)
 		msleep(HELD_PAUSE_MS);
-	}
 	kernlane_undo_exit();
+	kernlane_forget_reserved();
 }
 
 module_init(kernlane_init);

@@ -5,12 +5,20 @@
  * A kprobe keeps a copy of the instruction at which it was registered. When it
  * is hit it runs that copy, and when it is disarmed it writes the copy's first
  * byte back. So nothing may be written where a kprobe is registered.
+ *
+ * A group has up to 262,144 calls, and its functions have megabytes of code,
+ * but there are few kprobes. So each kprobe is looked up in the group.
  */
+#include <linux/hash.h>
 #include <linux/kprobes.h>
+#include <linux/rculist.h>
 #include <linux/sched.h>
 
 #include "group.h"
 #include "symbols.h"
+
+/* As in kernel/kprobes.c of Linux 6.12; kernlane_is_in_table() tries it. */
+#define KPROBE_HASH_BITS	6
 
 /* Until the unlock, no kprobe comes or goes and nobody else writes text. */
 void kernlane_lock_text(void)
@@ -23,6 +31,21 @@ void kernlane_unlock_text(void)
 {
 	mutex_unlock(kernlane_text_mutex);
 	mutex_unlock(kernlane_kprobe_mutex);
+}
+
+/* If another kprobe is at that address, the kernel has put both behind a third. */
+bool kernlane_is_in_table(const struct kprobe *probe)
+{
+	const struct kprobe *other;
+	bool found = false;
+
+	rcu_read_lock();
+	hlist_for_each_entry_rcu(other, &kernlane_kprobes[hash_ptr(
+						probe->addr, KPROBE_HASH_BITS)],
+				 hlist)
+		found |= other->addr == probe->addr;
+	rcu_read_unlock();
+	return found;
 }
 
 /*
@@ -44,37 +67,66 @@ unsigned long kernlane_find_probe(unsigned long start, unsigned long end)
 }
 
 /*
- * Likewise for all places of a group, except in its module: the kprobes in a
- * module disappear with it.
- *
- * Every byte of a function is checked. A kprobe in front of the jump may be
+ * Every byte of a function counts. A kprobe in front of the jump may be
  * optimized: then it is a jump over several instructions. A kprobe behind the
  * jump may lie in the middle of an instruction of the original, since the
- * kernel decoded the function with the jump in it. At calls, five bytes are
- * enough: an optimized kprobe never contains a call (can_boost() in
- * arch/x86/kernel/kprobes/core.c).
+ * kernel decoded the function with the jump in it.
  */
+static bool is_in_functions(const struct group *group, unsigned long addr)
+{
+	unsigned int low = 0, high = group->nr_functions;
+
+	while (low < high) {
+		unsigned int middle = low + (high - low) / 2;
+
+		if (group->functions[middle].entry <= addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low && addr < group->functions[low - 1].end;
+}
+
+/*
+ * At calls, five bytes are enough: an optimized kprobe never contains a call
+ * (can_boost() in arch/x86/kernel/kprobes/core.c). The kprobes in the group's
+ * module disappear with it.
+ */
+static bool is_in_calls(const struct group *group, unsigned long addr)
+{
+	unsigned int low = 0, high = group->nr_calls;
+
+	while (low < high) {
+		unsigned int middle = low + (high - low) / 2;
+
+		if (group->calls[middle].site <= addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low && addr < group->calls[low - 1].site + JUMP_SIZE &&
+	       !group->calls[low - 1].in_module;
+}
+
+/* Likewise for all places of a group, of which this is the first. */
 unsigned long kernlane_find_group_probe(const struct group *group)
 {
-	unsigned long found;
+	unsigned long first = 0;
 	unsigned int i;
 
-	for (i = 0; i < group->nr_functions; i++) {
-		const struct function *function = &group->functions[i];
+	lockdep_assert_held(kernlane_kprobe_mutex);
+	for (i = 0; i < 1 << KPROBE_HASH_BITS; i++) {
+		const struct kprobe *probe;
 
-		found = kernlane_find_probe(function->entry, function->end);
-		if (found)
-			return found;
-		cond_resched_tasks_rcu_qs();
-	}
-	for (i = 0; i < group->nr_calls; i++) {
-		const struct call *call = &group->calls[i];
+		hlist_for_each_entry(probe, &kernlane_kprobes[i], hlist) {
+			unsigned long addr = (unsigned long)probe->addr;
 
-		if (call->in_module)
-			continue;
-		found = kernlane_find_probe(call->site, call->site + JUMP_SIZE);
-		if (found)
-			return found;
+			if (!(probe->flags & KPROBE_FLAG_FTRACE) &&
+			    (!first || addr < first) &&
+			    (is_in_functions(group, addr) ||
+			     is_in_calls(group, addr)))
+				first = addr;
+		}
 	}
-	return 0;
+	return first;
 }

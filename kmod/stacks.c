@@ -172,6 +172,20 @@ static void look_at_tasks(struct group *group)
 	kvfree(running.tasks);
 }
 
+/*
+ * Whether the calling task itself may be in a copy, after a check. Then it must
+ * return before it asks again: waiting here would never end.
+ */
+bool kernlane_caller_is_inside(const struct group *group)
+{
+	unsigned int n;
+
+	for (n = 0; n < group->inside.nr; n++)
+		if (group->inside.tasks[n] == current)
+			return true;
+	return false;
+}
+
 /* Whether no task can be in a copy. If one may be, call this again later. */
 bool kernlane_nobody_inside(struct group *group)
 {

@@ -13,7 +13,13 @@ struct mutex *kernlane_kprobe_mutex;
 /* The kernel holds it while it writes text, and while text must not change. */
 struct mutex *kernlane_text_mutex;
 /* The kernel holds it while it switches static keys. */
-static struct mutex *jump_label_mutex_of_kernel;
+struct mutex *kernlane_jump_label_mutex;
+/* The kernel holds it while tracers come and go. */
+struct mutex *kernlane_ftrace_mutex;
+/* The kernel holds it while modules come and go. */
+struct mutex *kernlane_module_mutex;
+/* The kernel's table of kprobes, by their addresses; see probes.c. */
+struct hlist_head *kernlane_kprobes;
 
 static unsigned long text_start, text_end;
 
@@ -23,6 +29,7 @@ DEFINE_STATIC_CALL_NULL(stack_of, stack_trace_save_tsk_reliable);
 DEFINE_STATIC_CALL_NULL(module_of, __module_text_address);
 DEFINE_STATIC_CALL_NULL(symbol_of, kallsyms_lookup_size_offset);
 DEFINE_STATIC_CALL_NULL(kprobe_at, get_kprobe);
+DEFINE_STATIC_CALL_NULL(is_unprobed, within_kprobe_blacklist);
 DEFINE_STATIC_CALL_NULL(settle_kprobes, wait_for_kprobe_optimizer);
 DEFINE_STATIC_CALL_NULL(tracer_site_at, ftrace_location);
 DEFINE_STATIC_CALL_NULL(with_task, task_call_func);
@@ -59,60 +66,9 @@ bool kernlane_is_apart(unsigned long start, unsigned long end)
 	return false;
 }
 
-/*
- * Whether one of the bytes may begin a static key: a no-op or a jump, of two or
- * five bytes.
- */
-static bool may_be_static_key(const u8 *bytes)
-{
-	unsigned int i;
-
-	for (i = 0; i < JUMP_SIZE; i++)
-		if (bytes[i] == 0x0f || bytes[i] == 0x66 || bytes[i] == 0xe9 ||
-		    bytes[i] == 0xeb)
-			return true;
-	return false;
-}
-
-/*
- * Both calls read a whole table of the kernel. jump_label_text_reserved()
- * decodes the instruction at each key. It must not meet the int3 of a key that
- * is being switched: arch_jump_entry_size() has a BUG() for that.
- */
-bool kernlane_is_reserved(unsigned long addr, const u8 *bytes)
-{
-	void *start = (void *)addr, *end = (void *)(addr + JUMP_SIZE - 1);
-	bool reserved;
-
-	if (static_call(is_static_call)(start, end))
-		return true;
-	if (!may_be_static_key(bytes))
-		return false;
-	mutex_lock(jump_label_mutex_of_kernel);
-	reserved = static_call(is_static_key)(start, end);
-	mutex_unlock(jump_label_mutex_of_kernel);
-	return reserved;
-}
-
 bool kernlane_in_kernel_text(unsigned long addr)
 {
 	return addr >= text_start && addr <= text_end - JUMP_SIZE;
-}
-
-/* kallsyms_lookup_name() is not exported. A kprobe gives its address. */
-static unsigned long find_lookup(void)
-{
-	struct kprobe probe = {
-		.symbol_name = "kallsyms_lookup_name",
-		.flags = KPROBE_FLAG_DISABLED,
-	};
-	unsigned long addr;
-
-	if (register_kprobe(&probe))
-		return 0;
-	addr = (unsigned long)probe.addr;
-	unregister_kprobe(&probe);
-	return addr;
 }
 
 /* Finds a symbol of the kernel. A module's symbol of that name is refused. */
@@ -126,23 +82,66 @@ static unsigned long find_symbol(const char *name)
 	return 0;
 }
 
-int kernlane_find_symbols(void)
+/*
+ * kallsyms_lookup_name() is not exported. A kprobe gives its address, and shows
+ * that the table of kprobes is understood.
+ */
+static int find_lookup(void)
 {
-	unsigned long lookup = find_lookup();
-	void *queue, *finish, *stack, *module, *symbol, *probe, *settle, *site,
-		*with, *idle, *key, *call;
-	unsigned int i;
+	struct kprobe probe = {
+		.symbol_name = "kallsyms_lookup_name",
+		.flags = KPROBE_FLAG_DISABLED,
+	};
+	int err = 0;
 
-	if (!lookup) {
+	if (register_kprobe(&probe)) {
 		pr_err("kallsyms_lookup_name() was not found by a kprobe\n");
 		return -EOPNOTSUPP;
 	}
-	static_call_update(address_of, (void *)lookup);
+	static_call_update(address_of, (void *)probe.addr);
+	kernlane_kprobes = (void *)find_symbol("kprobe_table");
+	if (!kernlane_kprobes) {
+		err = -EOPNOTSUPP;
+	} else if (!kernlane_is_in_table(&probe)) {
+		pr_err("kprobe_table is not as in Linux 6.12\n");
+		err = -EOPNOTSUPP;
+	}
+	unregister_kprobe(&probe);
+	return err;
+}
+
+static int find_reserved(void)
+{
+	struct kernlane_tables tables = {
+		.keys = (void *)find_symbol("__start___jump_table"),
+		.keys_end = (void *)find_symbol("__stop___jump_table"),
+		.calls = (void *)find_symbol("__start_static_call_sites"),
+		.calls_end = (void *)find_symbol("__stop_static_call_sites"),
+	};
+
+	if (!tables.keys || !tables.keys_end || !tables.calls ||
+	    !tables.calls_end)
+		return -EOPNOTSUPP;
+	return kernlane_sort_reserved(&tables);
+}
+
+int kernlane_find_symbols(void)
+{
+	void *queue, *finish, *stack, *module, *symbol, *probe, *settle, *site,
+		*with, *idle, *key, *call, *unprobed;
+	unsigned int i;
+	int err;
+
+	err = find_lookup();
+	if (err)
+		return err;
 	text_start = find_symbol("_stext");
 	text_end = find_symbol("_etext");
 	kernlane_kprobe_mutex = (void *)find_symbol("kprobe_mutex");
 	kernlane_text_mutex = (void *)find_symbol("text_mutex");
-	jump_label_mutex_of_kernel = (void *)find_symbol("jump_label_mutex");
+	kernlane_jump_label_mutex = (void *)find_symbol("jump_label_mutex");
+	kernlane_ftrace_mutex = (void *)find_symbol("ftrace_lock");
+	kernlane_module_mutex = (void *)find_symbol("module_mutex");
 	queue = (void *)find_symbol("text_poke_queue");
 	finish = (void *)find_symbol("text_poke_finish");
 	stack = (void *)find_symbol("stack_trace_save_tsk_reliable");
@@ -155,10 +154,12 @@ int kernlane_find_symbols(void)
 	idle = (void *)find_symbol("idle_task");
 	key = (void *)find_symbol("jump_label_text_reserved");
 	call = (void *)find_symbol("static_call_text_reserved");
+	unprobed = (void *)find_symbol("within_kprobe_blacklist");
 	if (!text_start || !text_end || !kernlane_kprobe_mutex ||
-	    !kernlane_text_mutex || !jump_label_mutex_of_kernel || !queue ||
+	    !kernlane_text_mutex || !kernlane_jump_label_mutex ||
+	    !kernlane_ftrace_mutex || !kernlane_module_mutex || !queue ||
 	    !finish || !stack || !module || !symbol || !probe || !settle ||
-	    !site || !with || !idle || !key || !call)
+	    !site || !with || !idle || !key || !call || !unprobed)
 		return -EOPNOTSUPP;
 	for (i = 0; i < ARRAY_SIZE(apart); i++) {
 		apart[i].start = find_symbol(apart_names[i][0]);
@@ -178,5 +179,6 @@ int kernlane_find_symbols(void)
 	static_call_update(idle_task_of, idle);
 	static_call_update(is_static_key, key);
 	static_call_update(is_static_call, call);
-	return 0;
+	static_call_update(is_unprobed, unprobed);
+	return find_reserved();
 }

@@ -25,6 +25,7 @@ DECLARE_STATIC_CALL(stack_of, stack_trace_save_tsk_reliable);
 DECLARE_STATIC_CALL(module_of, __module_text_address);
 DECLARE_STATIC_CALL(symbol_of, kallsyms_lookup_size_offset);
 DECLARE_STATIC_CALL(kprobe_at, get_kprobe);
+DECLARE_STATIC_CALL(is_unprobed, within_kprobe_blacklist);
 DECLARE_STATIC_CALL(settle_kprobes, wait_for_kprobe_optimizer);
 DECLARE_STATIC_CALL(tracer_site_at, ftrace_location);
 DECLARE_STATIC_CALL(with_task, task_call_func);
@@ -32,21 +33,43 @@ DECLARE_STATIC_CALL(idle_task_of, idle_task);
 DECLARE_STATIC_CALL(is_static_key, jump_label_text_reserved);
 DECLARE_STATIC_CALL(is_static_call, static_call_text_reserved);
 
-/* Locks of the kernel; kprobe_mutex is taken before text_mutex. */
+/* Locks of the kernel, in the order in which they are taken. */
 extern struct mutex *kernlane_kprobe_mutex;
+extern struct mutex *kernlane_ftrace_mutex;
 extern struct mutex *kernlane_text_mutex;
+/* No other lock of these is taken under it. */
+extern struct mutex *kernlane_module_mutex;
+extern struct mutex *kernlane_jump_label_mutex;
 
-/* Call this first; it fails on a kernel that lacks a symbol. */
+extern struct hlist_head *kernlane_kprobes;
+
+/*
+ * Call this first; it fails on a kernel that lacks a symbol. Afterwards, also
+ * on failure, call kernlane_forget_reserved() at the end.
+ */
 int kernlane_find_symbols(void);
+
+/* probes.c: whether the kernel's table of kprobes has one at that address. */
+bool kernlane_is_in_table(const struct kprobe *probe);
 
 /* Whether a branch's bytes at @addr lie in the kernel's own text. */
 bool kernlane_in_kernel_text(unsigned long addr);
 
+/* The kernel's own tables of static keys and static calls. */
+struct kernlane_tables {
+	const struct jump_entry *keys, *keys_end;
+	const struct static_call_site *calls, *calls_end;
+};
+
+/* reserved.c */
+int kernlane_sort_reserved(const struct kernlane_tables *tables);
+void kernlane_forget_reserved(void);
+
 /*
- * Whether a static key or a static call is among the five bytes at @addr: the
- * kernel writes there itself. @bytes are the bytes at @addr.
+ * Whether a static key or a static call is among the five bytes at @addr in the
+ * kernel's text: the kernel writes there itself.
  */
-bool kernlane_is_reserved(unsigned long addr, const u8 *bytes);
+bool kernlane_is_reserved(unsigned long addr);
 
 /* Whether one of the bytes [@start, @end) is in code that is never changed. */
 bool kernlane_is_apart(unsigned long start, unsigned long end);

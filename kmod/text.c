@@ -10,6 +10,12 @@
 #include "group.h"
 #include "symbols.h"
 
+/*
+ * How many sites are written at a time. As many are written at once by
+ * text_poke_queue() (TP_VEC_MAX in arch/x86/kernel/alternative.c).
+ */
+#define SITES_AT_ONCE	256
+
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 			  unsigned long to)
 {
@@ -142,57 +148,195 @@ static void stop_diverting(struct group *group)
 }
 
 /*
- * Checks that no other tool has changed or probes a byte that will be written.
- * Call it under kernlane_lock_text(). Sets the address at fault to 0 on
- * success.
+ * Runs a step on the functions or calls [0, @nr) of a group, a batch at a time.
+ * Nobody waits long for the locks: each batch takes them anew, so each compares
+ * what it writes. Returns the first error.
  */
-static int compare(const struct group *group, bool installed, u64 *bad_address)
+typedef int step_fn(struct group *group, unsigned int from, unsigned int to,
+		    u64 *bad_address);
+
+static int in_batches(struct group *group, step_fn *step, unsigned int nr,
+		      u64 *bad_address)
 {
-	unsigned int i;
+	unsigned int from, to;
+	int err = 0;
 
-	for (i = 0; i < group->nr_functions; i++) {
-		const struct function *function = &group->functions[i];
-
-		*bad_address = function->patch;
-		if (memcmp((void *)function->patch,
-			   installed ? function->jump : function->original,
-			   JUMP_SIZE))
-			goto differs;
+	for (from = 0; from < nr && !err; from = to) {
+		to = min(nr, from + SITES_AT_ONCE);
+		kernlane_lock_text();
+		err = step(group, from, to, bad_address);
+		kernlane_unlock_text();
+		/* Undo waits for RCU tasks, and RCU tasks wait for this task. */
+		cond_resched_tasks_rcu_qs();
 	}
-	for (i = 0; i < group->nr_calls; i++) {
-		const struct call *call = &group->calls[i];
+	return err;
+}
 
-		/* Nothing in the module needs to be restored. */
-		if (installed && call->in_module)
-			continue;
-		*bad_address = call->site;
-		if (!call_is(call, call->direct))
-			goto differs;
-	}
-	*bad_address = kernlane_find_group_probe(group);
-	return *bad_address ? -EADDRINUSE : 0;
-
-differs:
-	/* Report an armed kprobe as a kprobe, not as unknown bytes. */
-	if (kernlane_find_probe(*bad_address, *bad_address + JUMP_SIZE))
+/* Reports an armed kprobe as a kprobe, not as unknown bytes. */
+static int differs_at(u64 addr)
+{
+	if (kernlane_find_probe(addr, addr + JUMP_SIZE))
 		return -EADDRINUSE;
 	return -EBUSY;
 }
 
-static void write_entries(struct group *group, bool jumps)
+/*
+ * Check that no other tool has changed or probes a byte of the entries or calls
+ * [@from, @to). Sets the address at fault to 0 on success.
+ */
+static int compare_entries(struct group *group, unsigned int from,
+			   unsigned int to, u64 *bad_address)
 {
 	unsigned int i;
 
-	for (i = 0; i < group->nr_functions; i++) {
+	for (i = from; i < to; i++) {
+		const struct function *function = &group->functions[i];
+
+		*bad_address = function->patch;
+		if (memcmp((void *)function->patch,
+			   function->written ? function->jump :
+					       function->original,
+			   JUMP_SIZE))
+			return differs_at(*bad_address);
+	}
+	*bad_address = kernlane_find_group_probe(group);
+	return *bad_address ? -EADDRINUSE : 0;
+}
+
+static int compare_calls(struct group *group, unsigned int from,
+			 unsigned int to, u64 *bad_address)
+{
+	unsigned int i;
+
+	for (i = from; i < to; i++) {
+		const struct call *call = &group->calls[i];
+
+		/* Nothing in the module needs to be restored. */
+		if (group->state == GROUP_INSTALLED && call->in_module)
+			continue;
+		*bad_address = call->site;
+		if (!call_is(call, call->direct))
+			return differs_at(*bad_address);
+	}
+	*bad_address = kernlane_find_group_probe(group);
+	return *bad_address ? -EADDRINUSE : 0;
+}
+
+/* Compares everything. */
+static int check_group(struct group *group, u64 *bad_address)
+{
+	int err;
+
+	/* A removed kprobe may stay for a moment, while it is optimized. */
+	static_call(settle_kprobes)();
+	err = in_batches(group, compare_entries, group->nr_functions,
+			 bad_address);
+	return err ?: in_batches(group, compare_calls, group->nr_calls,
+				 bad_address);
+}
+
+static int write_entries(struct group *group, unsigned int from,
+			 unsigned int to, bool jumps, u64 *bad_address)
+{
+	int err = compare_entries(group, from, to, bad_address);
+	unsigned int i;
+
+	if (err)
+		return err;
+	for (i = from; i < to; i++) {
 		struct function *function = &group->functions[i];
 
+		if (function->written == jumps)
+			continue;
 		/* A task that hits the breakpoint goes to the copy. */
 		static_call(poke_queue)((void *)function->patch,
 					jumps ? function->jump :
 						function->original,
 					JUMP_SIZE, function->jump);
+		function->written = jumps;
 	}
 	static_call(poke_finish)();
+	return 0;
+}
+
+/* A jump is one instruction: nobody is between its bytes. */
+static int restore_entries(struct group *group, unsigned int from,
+			   unsigned int to, u64 *bad_address)
+{
+	return write_entries(group, from, to, false, bad_address);
+}
+
+/*
+ * Writes jumps where up to five bytes of instructions are. No task was switched
+ * out between them when start_diverting() came back, but ftrace may let an entry
+ * pass: where several users have one function, ftrace_ops_list_func() calls none
+ * of them when it is called again from one of them (trace_test_and_set_recursion()
+ * in include/linux/trace_recursion.h). A CPU would then be inside the five bytes.
+ *
+ * For a function of which this group is the only user, the site calls the
+ * group's own trampoline (FTRACE_FL_TRAMP in __ftrace_hash_rec_update(),
+ * kernel/trace/ftrace.c), and that calls divert() directly, since the ops ask
+ * neither for RCU nor for a guard (ftrace_ops_get_func()). That lets none pass.
+ * Under ftrace_lock no other user comes. Who was let pass before has preemption
+ * disabled: trace_test_and_set_recursion() disables it. A grace period of RCU
+ * waits for such code.
+ */
+static int write_batch(struct group *group, unsigned int from, unsigned int to,
+		       u64 *bad_address)
+{
+	unsigned int i;
+	int err;
+
+	for (i = from; i < to; i++) {
+		const struct function *function = &group->functions[i];
+		u8 bytes[JUMP_SIZE];
+
+		*bad_address = function->tracer_site;
+		kernlane_make_branch(bytes, CALL_OPCODE, function->tracer_site,
+				     group->ops.trampoline);
+		if (memcmp((void *)function->tracer_site, bytes, JUMP_SIZE))
+			return -EUSERS;
+	}
+	synchronize_rcu_expedited();
+	mutex_lock(kernlane_text_mutex);
+	err = write_entries(group, from, to, true, bad_address);
+	mutex_unlock(kernlane_text_mutex);
+	return err;
+}
+
+static int write_all_entries(struct group *group, u64 *bad_address)
+{
+	unsigned int from, to;
+	int err = 0;
+
+	if (!group->ops.trampoline)
+		return -ENOMEM;
+	for (from = 0; from < group->nr_functions && !err; from = to) {
+		to = min(group->nr_functions, from + SITES_AT_ONCE);
+		mutex_lock(kernlane_kprobe_mutex);
+		mutex_lock(kernlane_ftrace_mutex);
+		err = write_batch(group, from, to, bad_address);
+		mutex_unlock(kernlane_ftrace_mutex);
+		mutex_unlock(kernlane_kprobe_mutex);
+		cond_resched_tasks_rcu_qs();
+	}
+	return err;
+}
+
+static int aim_batch(struct group *group, unsigned int from, unsigned int to,
+		     u64 *bad_address)
+{
+	unsigned int i;
+
+	for (i = from; i < to; i++) {
+		struct call *call = &group->calls[i];
+		struct function *function = call->function;
+
+		if (!queue_call(call, !function->to_entry))
+			function->traced = !function->to_entry;
+	}
+	static_call(poke_finish)();
+	return 0;
 }
 
 /*
@@ -206,87 +350,98 @@ static void aim_calls(struct group *group)
 
 	for (i = 0; i < group->nr_functions; i++)
 		group->functions[i].traced = group->functions[i].to_entry;
-	for (i = 0; i < group->nr_calls; i++) {
-		struct call *call = &group->calls[i];
-		struct function *function = call->function;
-
-		if (!queue_call(call, !function->to_entry))
-			function->traced = !function->to_entry;
-	}
-	static_call(poke_finish)();
+	in_batches(group, aim_batch, group->nr_calls, NULL);
 }
 
 /*
- * Aims every call at the entry, also the calls in the module, so that no task
- * goes from one copy to another any more.
+ * Aims calls at the entry, also the calls in the module, so that no task goes
+ * from one copy to another any more.
  */
-static void restore_calls(struct group *group)
+static int restore_calls(struct group *group, unsigned int from,
+			 unsigned int to, u64 *bad_address)
+{
+	int err = compare_calls(group, from, to, bad_address);
+	unsigned int i;
+
+	if (err)
+		return err;
+	for (i = from; i < to; i++)
+		queue_call(&group->calls[i], false);
+	static_call(poke_finish)();
+	return 0;
+}
+
+/* The first traced function's site: it would not be diverted for certain. */
+static unsigned long find_traced(const struct group *group)
 {
 	unsigned int i;
 
-	for (i = 0; i < group->nr_calls; i++)
-		queue_call(&group->calls[i], false);
-	static_call(poke_finish)();
+	for (i = 0; i < group->nr_functions; i++)
+		if (is_traced(&group->functions[i]))
+			return group->functions[i].tracer_site;
+	return 0;
 }
 
-static int check_group(const struct group *group, u64 *bad_address)
-{
-	int err;
-
-	/* A removed kprobe may stay for a moment, while it is optimized. */
-	static_call(settle_kprobes)();
-	kernlane_lock_text();
-	err = compare(group, false, bad_address);
-	kernlane_unlock_text();
-	return err;
-}
-
-/* Makes all functions and calls go to the copies, or changes nothing. */
+/*
+ * Makes all functions and calls go to the copies, or changes nothing. If that
+ * fails late, and what was written cannot be restored at once, the group is as
+ * if installed: kernlane_is_written().
+ */
 int kernlane_write_group(struct group *group, u64 *bad_address)
 {
 	ktime_t begin = ktime_get(), poke;
-	unsigned int i;
+	u64 ignored;
 	int err;
 
 	/* Compare before the first change, and again under the locks. */
 	err = check_group(group, bad_address);
 	if (err)
 		return err;
-	for (i = 0; i < group->nr_functions; i++)
-		group->functions[i].to_entry = is_traced(&group->functions[i]);
+	*bad_address = find_traced(group);
+	if (*bad_address)
+		return -EUSERS;
 	err = start_diverting(group);
 	if (err)
 		return err;
 	/* From here on a task may be in a copy, also if the rest fails. */
 	group->entered = true;
-	kernlane_lock_text();
-	err = compare(group, false, bad_address);
-	if (!err) {
-		poke = ktime_get();
-		write_entries(group, true);
+	poke = ktime_get();
+	err = write_all_entries(group, bad_address);
+	if (err)
+		in_batches(group, restore_entries, group->nr_functions,
+			   &ignored);
+	else
 		aim_calls(group);
-		group->poke_us = ktime_us_delta(ktime_get(), poke);
-	}
-	kernlane_unlock_text();
+	group->poke_us = ktime_us_delta(ktime_get(), poke);
 	stop_diverting(group);
 	group->total_us = ktime_us_delta(ktime_get(), begin);
 	return err;
 }
 
-/* Restores the kernel's text, or changes nothing. */
+/* Whether a function of the group is entered through a jump. */
+bool kernlane_is_written(const struct group *group)
+{
+	unsigned int i;
+
+	for (i = 0; i < group->nr_functions; i++)
+		if (group->functions[i].written)
+			return true;
+	return false;
+}
+
+/*
+ * Restores the kernel's text, or changes nothing. If another tool comes in
+ * between, the rest is restored the next time.
+ */
 int kernlane_restore_group(struct group *group, u64 *bad_address)
 {
-	int err;
+	int err = check_group(group, bad_address);
 
-	static_call(settle_kprobes)();
-	kernlane_lock_text();
-	err = compare(group, true, bad_address);
-	if (!err) {
-		restore_calls(group);
-		write_entries(group, false);
-	}
-	kernlane_unlock_text();
-	return err;
+	if (err)
+		return err;
+	err = in_batches(group, restore_calls, group->nr_calls, bad_address);
+	return err ?: in_batches(group, restore_entries, group->nr_functions,
+				 bad_address);
 }
 
 /* Aims calls at the entries of traced functions, and others at the copies. */
@@ -301,9 +456,6 @@ void kernlane_follow_tracers(struct group *group)
 		function->to_entry = is_traced(function);
 		changed |= function->to_entry != function->traced;
 	}
-	if (!changed)
-		return;
-	kernlane_lock_text();
-	aim_calls(group);
-	kernlane_unlock_text();
+	if (changed)
+		aim_calls(group);
 }

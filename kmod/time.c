@@ -50,6 +50,8 @@ struct timing {
 	unsigned long *entries;
 	unsigned int nr;
 	bool counting;
+	/* Invocations while it counted that the probe did not show. */
+	u64 missed;
 	/* The function tracer failed and may use this for ever: free nothing. */
 	bool stuck;
 	struct kernlane_time __percpu *times;
@@ -251,12 +253,16 @@ static int measure(struct timing *timing, unsigned int ms)
 		goto out;
 	err = wait(SETTLE_MS);
 	if (!err) {
+		unsigned long missed = READ_ONCE(timing->probe.nmissed);
+
 		WRITE_ONCE(timing->counting, true);
 		err = wait(ms);
 		WRITE_ONCE(timing->counting, false);
+		timing->missed = READ_ONCE(timing->probe.nmissed) - missed;
 	}
 	if (WARN_ON_ONCE(unregister_fprobe(&timing->probe))) {
 		timing->stuck = true;
+		kernlane_keep_this();
 		__module_get(THIS_MODULE);
 	}
 out:
@@ -319,6 +325,8 @@ long kernlane_measure_times(struct kernlane_timing __user *user)
 	err = measure(timing, from.milliseconds);
 	if (!err)
 		err = give(timing, u64_to_user_ptr(from.times));
+	if (!err && put_user(timing->missed, &user->missed))
+		err = -EFAULT;
 	free_timing(timing);
 out:
 	mutex_unlock(&timing_mutex);

@@ -82,7 +82,9 @@ static unsigned int longer(unsigned int pause_ms)
 
 /*
  * Undoes the group of that name and waits for a while, or until a signal comes,
- * for tasks to leave it. Returns -EAGAIN if the module has to stay for now.
+ * for tasks to leave it. Returns -EAGAIN if the module has to stay for now, at
+ * once if the caller itself came through a copy: of ioctl(), for example. The
+ * next call goes through the original.
  */
 int kernlane_undo(const char *name, u64 *bad_address)
 {
@@ -92,6 +94,7 @@ int kernlane_undo(const char *name, u64 *bad_address)
 
 	for (;; pause = longer(pause)) {
 		struct group *group;
+		bool by_itself = false;
 		int err;
 
 		if (mutex_lock_killable(&kernlane_groups_mutex))
@@ -102,9 +105,11 @@ int kernlane_undo(const char *name, u64 *bad_address)
 		} else {
 			id = group->id;
 			err = undo_once(group, bad_address);
+			by_itself = err == -EAGAIN &&
+				    kernlane_caller_is_inside(group);
 		}
 		mutex_unlock(&kernlane_groups_mutex);
-		if (err != -EAGAIN || time_after(jiffies, end) ||
+		if (err != -EAGAIN || by_itself || time_after(jiffies, end) ||
 		    msleep_interruptible(pause))
 			return err;
 	}
@@ -189,9 +194,21 @@ static void forget_livepatch(const struct module *module)
 	}
 }
 
+/* Whether waiting here for tasks to leave would be waiting for itself. */
+static bool caller_is_inside(void)
+{
+	const struct group *group;
+
+	list_for_each_entry(group, &kernlane_groups, list)
+		if (kernlane_caller_is_inside(group))
+			return true;
+	return false;
+}
+
 /*
  * A livepatch changes what functions do, so copies of the old functions must be
  * gone. Tasks must have left them too: the livepatch would not find such tasks.
+ * What loads a livepatch is never replaced (refuse.c): the caller is outside.
  */
 static int let_livepatch_in(const struct module *module)
 {
@@ -206,7 +223,7 @@ static int let_livepatch_in(const struct module *module)
 	mutex_lock(&kernlane_groups_mutex);
 	list_add(&livepatch->list, &livepatches);
 	while ((err = undo_all(module->name)) == -EAGAIN &&
-	       time_before(jiffies, end)) {
+	       !caller_is_inside() && time_before(jiffies, end)) {
 		mutex_unlock(&kernlane_groups_mutex);
 		msleep(pause);
 		pause = longer(pause);
@@ -223,46 +240,10 @@ static int let_livepatch_in(const struct module *module)
 	return err ? -EBUSY : 0;
 }
 
-/* Undoes the groups with copies in @module, or all; whether one has to stay for now. */
-static bool groups_are_left(const struct module *module)
-{
-	struct group *group, *next;
-	bool left = false;
-	u64 bad_address;
-
-	mutex_lock(&kernlane_groups_mutex);
-	list_for_each_entry_safe(group, next, &kernlane_groups, list) {
-		if ((module && group->module != module) ||
-		    !undo_once(group, &bad_address))
-			continue;
-		if (bad_address)
-			pr_warn_ratelimited("rmmod -f waits: at %pS another tool (a kprobe, say) "
-					    "keeps %s from being undone\n",
-					    (void *)bad_address, group->name);
-		left = true;
-	}
-	mutex_unlock(&kernlane_groups_mutex);
-	return left;
-}
-
-/*
- * `rmmod -f` does not ask who holds a module. What it would free stays until
- * the kernel is what it was and no task can be in a copy; it waits for that, for
- * ever if need be.
- */
-void kernlane_undo_before_removal(const struct module *module)
-{
-	unsigned int pause = LEAVE_PAUSE_MS;
-
-	for (; groups_are_left(module); pause = longer(pause))
-		msleep(pause);
-}
-
+/* A module with a group is not removed (keep.c), so its removal is none of this. */
 static int on_module(struct notifier_block *block, unsigned long event,
 		     void *data)
 {
-	if (event == MODULE_STATE_GOING)
-		kernlane_undo_before_removal(data);
 	if (!is_livepatch_module(data))
 		return NOTIFY_DONE;
 	if (event == MODULE_STATE_COMING)

@@ -9,13 +9,13 @@ use rustix::io::Errno;
 use rustix::ioctl::{self, Updater, opcode};
 use std::fs::File;
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
 /// The version of the interface, as the device prints it.
-const VERSION: &str = "kernlane 3";
+const VERSION: &str = "kernlane 4";
 
 /// `struct kernlane_function`.
 #[repr(C)]
@@ -73,7 +73,7 @@ pub struct FunctionTime {
     pub entered: u64,
     /// Those of them that also ended during it. The times are theirs.
     pub returned: u64,
-    /// Invocations that were not followed, for lack of room.
+    /// Invocations that were not followed, for lack of room for tasks.
     pub missed: u64,
     /// Nanoseconds from entry to return.
     pub ns: u64,
@@ -101,7 +101,21 @@ struct RawTiming {
     times: u64,
     nr: u32,
     milliseconds: u32,
+    missed: u64,
 }
+
+/// How often and how long functions ran.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    /// One element per function.
+    pub functions: Vec<FunctionTime>,
+    /// Invocations of all of them that the kernel's probe did not show: no function has them.
+    pub missed: u64,
+}
+
+/// How long an undo waits for tasks to leave the copies, and its pause between two requests.
+const LEAVE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The limit of functions that are measured at once: `KERNLANE_MAX_TIMED`, kmod/kernlane.h.
 const MOST_TIMED: usize = 512;
@@ -198,6 +212,14 @@ impl Device {
                 Updater::<{ opcode::read_write::<RawGroup>(GROUP, 1) }, RawGroup>::new(&mut group),
             )
         };
+        if done == Err(Errno::UCLEAN) {
+            bail!(
+                "the group {module} was being installed when another tool (a kprobe, say) came to \
+                 {}, so that a part of it is there and stays: it does what the kernel's own code \
+                 does. Remove that tool, then run `kernlane live undo`",
+                owners::place(group.bad_address)
+            );
+        }
         done.map_err(|error| refusal(error, group.bad_address)).with_context(|| {
             format!("the group {module} was not installed, and the kernel's code is what it was")
         })
@@ -208,6 +230,22 @@ impl Device {
     /// # Errors
     /// There is no such group, or another tool has changed or probes one of its places.
     pub fn undo(&self, module: &str) -> Result<Undone> {
+        let begun = Instant::now();
+        // The first request may itself come through a copy of ioctl(), so it cannot wait there.
+        let mut undone = self.ask_to_undo(module)?;
+        while undone == Some(Undone::Stays) && begun.elapsed() < LEAVE {
+            std::thread::sleep(PAUSE);
+            undone = self.ask_to_undo(module)?;
+            if undone.is_none() {
+                // It has gone by itself meanwhile.
+                return Ok(Undone::Clean);
+            }
+        }
+        undone.with_context(|| format!("the group {module} was not undone: there is no such group"))
+    }
+
+    /// One request to undo a group; `None` where there is none.
+    fn ask_to_undo(&self, module: &str) -> Result<Option<Undone>> {
         let mut group = raw_group(module)?;
         // SAFETY: the opcode belongs to this structure, which points to nothing.
         let done = unsafe {
@@ -217,8 +255,9 @@ impl Device {
             )
         };
         match done {
-            Ok(()) => Ok(Undone::Clean),
-            Err(Errno::AGAIN) => Ok(Undone::Stays),
+            Ok(()) => Ok(Some(Undone::Clean)),
+            Err(Errno::AGAIN) => Ok(Some(Undone::Stays)),
+            Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(refusal(error, group.bad_address))
                 .with_context(|| format!("the group {module} was not undone")),
         }
@@ -250,13 +289,12 @@ impl Device {
     }
 
     /// Measures for `time` how long functions take. `entries`: the addresses of their entries,
-    /// ascending. Gives one element per function. Leaves nothing behind, also when this process is
-    /// killed.
+    /// ascending. Leaves nothing behind, also when this process is killed.
     ///
     /// # Errors
     /// There are too many functions, a function has no site of the function tracer, another process
     /// is measuring, or a signal came.
-    pub fn time(&self, entries: &[u64], time: Duration) -> Result<Vec<FunctionTime>> {
+    pub fn time(&self, entries: &[u64], time: Duration) -> Result<Times> {
         ensure!(
             entries.len() <= MOST_TIMED,
             "{} functions to measure, and at most {MOST_TIMED} can be at once",
@@ -268,13 +306,16 @@ impl Device {
             times: times.as_mut_ptr() as u64,
             nr: u32::try_from(entries.len())?,
             milliseconds: u32::try_from(time.as_millis())?,
+            missed: 0,
         };
         // SAFETY: the opcode belongs to this structure; `entries` holds and `times` has room for as
         // many as it says.
         let done = unsafe {
             ioctl::ioctl(
                 &self.0,
-                Updater::<{ opcode::write::<RawTiming>(GROUP, 4) }, RawTiming>::new(&mut timing),
+                Updater::<{ opcode::read_write::<RawTiming>(GROUP, 4) }, RawTiming>::new(
+                    &mut timing,
+                ),
             )
         };
         done.map_err(|error| match error {
@@ -293,7 +334,7 @@ impl Device {
             error => error.into(),
         })
         .context("nothing was measured")?;
-        Ok(times)
+        Ok(Times { functions: times, missed: timing.missed })
     }
 }
 
@@ -377,6 +418,11 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
              command",
             owners::place(address)
         ),
+        Errno::USERS => format!(
+            "a tracer is attached to {}: detach it while the group is being installed; afterwards \
+             it may come again",
+            owners::place(address)
+        ),
         Errno::BUSY if address != 0 => format!(
             "the code at {} ({address:x}) is not what it was: another tool (a tracer, a livepatch, \
              another group) has changed it",
@@ -392,7 +438,7 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
             block on each CPU): count fewer functions at a time"
             .into(),
         Errno::EXIST => "it is installed already, or still leaving".into(),
-        Errno::NOENT => "there is no such group".into(),
+        Errno::NOENT => "its module is not loaded".into(),
         Errno::INTR => "interrupted".into(),
         Errno::INVAL => format!("the module does not accept what stands for {address:x}"),
         _ => error.to_string(),
@@ -411,17 +457,17 @@ mod tests {
         assert_eq!(size_of::<RawGroup>(), 88);
         assert_eq!(size_of::<RawCounters>(), 72);
         assert_eq!(size_of::<FunctionTime>(), 40);
-        assert_eq!(size_of::<RawTiming>(), 24);
+        assert_eq!(size_of::<RawTiming>(), 32);
     }
 
     #[test]
     fn the_status_is_read() {
-        let text = "kernlane 3\n\
+        let text = "kernlane 4\n\
             group kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900\n\
             function ffffffff81000000 ffffffffc0000000 traced\n";
         let groups = parse(text).unwrap();
         assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
-        assert!(parse("kernlane 3\nfunction 1 2 direct\n").is_err());
-        assert!(parse("kernlane 3\ngroup x\n").is_err());
+        assert!(parse("kernlane 4\nfunction 1 2 direct\n").is_err());
+        assert!(parse("kernlane 4\ngroup x\n").is_err());
     }
 }

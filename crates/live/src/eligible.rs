@@ -28,6 +28,8 @@ pub enum Unfit {
     Poking,
     /// Every sleeping task has it on its stack, so tasks would never leave its copy.
     OnEveryStack,
+    /// Modules are loaded through it: a livepatch that comes would wait for itself.
+    Loading,
     /// A CPU that is switched off waits in it, where its stack cannot be checked.
     OfDeadCpus,
     /// Its structure is not understood.
@@ -51,6 +53,7 @@ impl fmt::Display for Unfit {
             Unfit::ReservedCode(apart) => write!(f, "{}", apart.words()),
             Unfit::Poking => f.write_str("patching code goes through it"),
             Unfit::OnEveryStack => f.write_str("every sleeping task has it on its stack"),
+            Unfit::Loading => f.write_str("livepatches are loaded through it"),
             Unfit::OfDeadCpus => f.write_str("a CPU that is switched off waits in it"),
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
@@ -104,6 +107,26 @@ const ON_EVERY_STACK: [&str; 9] = [
     "cpu_startup_entry",
 ];
 
+/// What the task that loads a livepatch has on its stack while all groups are undone
+/// (kernel/module/main.c, kernel/notifier.c).
+const LOADING: [&str; 15] = [
+    "__x64_sys_init_module",
+    "__x64_sys_finit_module",
+    "__ia32_sys_init_module",
+    "__ia32_sys_finit_module",
+    "__se_sys_init_module",
+    "__se_sys_finit_module",
+    "__do_sys_init_module",
+    "__do_sys_finit_module",
+    "idempotent_init_module",
+    "init_module_from_file",
+    "load_module",
+    "prepare_coming_module",
+    "blocking_notifier_call_chain_robust",
+    "notifier_call_chain_robust",
+    "notifier_call_chain",
+];
+
 /// What names of functions contain in which a CPU that is switched off waits.
 const DEAD_CPUS: &str = "play_dead";
 
@@ -124,14 +147,8 @@ pub(crate) fn decide(
     if let Some(apart) = kernel.apart(from) {
         return Err(Unfit::ReservedCode(apart));
     }
-    if POKING.iter().any(|prefix| name.starts_with(prefix)) {
-        return Err(Unfit::Poking);
-    }
-    if ON_EVERY_STACK.contains(&name) {
-        return Err(Unfit::OnEveryStack);
-    }
-    if name.contains(DEAD_CPUS) {
-        return Err(Unfit::OfDeadCpus);
+    if let Some(reason) = by_name(name) {
+        return Err(reason);
     }
     if function.end - function.at < patch_at + JUMP {
         return Err(Unfit::TooShort);
@@ -152,6 +169,23 @@ pub(crate) fn decide(
     let code =
         explain(kernel, function, live, slide).map_err(|Unexplained(at)| Unfit::Changed(at))?;
     Ok(Fit { function: index, patch_at, code })
+}
+
+/// Why a function of this name is left alone. `kmod/refuse.c` has the same lists.
+fn by_name(name: &str) -> Option<Unfit> {
+    // Compilers put ".isra.0" and the like behind a name.
+    let base = name.split('.').next().unwrap_or(name);
+    if POKING.iter().any(|prefix| name.starts_with(prefix)) {
+        Some(Unfit::Poking)
+    } else if ON_EVERY_STACK.contains(&base) {
+        Some(Unfit::OnEveryStack)
+    } else if LOADING.contains(&base) {
+        Some(Unfit::Loading)
+    } else if name.contains(DEAD_CPUS) {
+        Some(Unfit::OfDeadCpus)
+    } else {
+        None
+    }
 }
 
 /// Whether a part of a function that is not called itself can be copied with it.
@@ -226,4 +260,35 @@ fn is_patched(kernel: &LinkedKernel<'_>, from: LinkAddr, to: LinkAddr) -> bool {
     kernel.sites.overlapping(from.0, to.0).any(|site| patched(site.kind))
         || !within(&tables.exceptions, |e| e.site, from, to).is_empty()
         || !within(&tables.bugs, |e| e.site, from, to).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_refused_also_when_a_compiler_has_made_a_clone() {
+        assert_eq!(by_name("text_poke_bp_batch"), Some(Unfit::Poking));
+        assert_eq!(by_name("worker_thread"), Some(Unfit::OnEveryStack));
+        assert_eq!(by_name("load_module"), Some(Unfit::Loading));
+        assert_eq!(by_name("load_module.isra.0"), Some(Unfit::Loading));
+        assert_eq!(by_name("acpi_idle_play_dead"), Some(Unfit::OfDeadCpus));
+        assert_eq!(by_name("load_module_file"), None);
+        assert_eq!(by_name("vfs_read"), None);
+    }
+
+    #[test]
+    fn the_kernels_module_refuses_the_same_names() {
+        let source = include_str!("../../../kmod/refuse.c");
+        // The quoted names in the initializer behind `what`.
+        let list = |what: &str| -> Vec<String> {
+            let (_, rest) = source.split_once(what).expect(what);
+            let (list, _) = rest.split_once(';').expect(what);
+            list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+        };
+        assert_eq!(list("const poking[] ="), POKING);
+        assert_eq!(list("const on_every_stack[] ="), ON_EVERY_STACK);
+        assert_eq!(list("const loading[] ="), LOADING);
+        assert_eq!(list("of_dead_cpus[] ="), [DEAD_CPUS]);
+    }
 }

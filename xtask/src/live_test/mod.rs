@@ -22,7 +22,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 10] = [
+const SCRIPTS: [(&str, &str); 11] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -31,13 +31,15 @@ const SCRIPTS: [(&str, &str); 10] = [
     ("away.sh", include_str!("away.sh")),
     ("mitigated.sh", include_str!("mitigated.sh")),
     ("hostile.sh", include_str!("hostile.sh")),
+    ("itself.sh", include_str!("itself.sh")),
     ("count.sh", include_str!("count.sh")),
     ("cost.sh", include_str!("cost.sh")),
 ];
 
 /// The guest's programs that need no library.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("fentry", include_str!("fentry.c")),
+    ("crowd", include_str!("crowd.c")),
     ("late", include_str!("late.c")),
     ("requests", include_str!("requests.c")),
     ("bad-pointers", include_str!("../vm_test/bad-pointers.c")),

@@ -29,7 +29,7 @@
 #define INSTALL 0xc058b701
 #define UNDO 0xc058b702
 #define COUNTERS 0x4048b703
-#define TIME 0x4018b704
+#define TIME 0xc020b704
 
 struct group {
 	char module[NAME];
@@ -52,6 +52,7 @@ struct timing {
 	unsigned long times;
 	unsigned int nr;
 	unsigned int milliseconds;
+	unsigned long missed;
 };
 
 static unsigned long words[WORDS];

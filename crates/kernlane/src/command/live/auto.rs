@@ -245,7 +245,14 @@ impl<'k, 'd> Auto<'k, 'd> {
     fn measure(&self, roots: &[usize]) -> Result<Vec<FunctionTime>> {
         note!("measuring {} roots for {} s", roots.len(), self.args.time);
         let time = Duration::try_from_secs_f64(self.args.time).context("--time")?;
-        super::time::measure(self.kernel, self.running, &self.device, roots, time)
+        let times = super::time::measure(self.kernel, self.running, &self.device, roots, time)?;
+        if times.missed > 0 {
+            note!(
+                "{} invocations were not followed: too many were under way at once",
+                times.missed
+            );
+        }
+        Ok(times.functions)
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use host::outln;
 use image::linked::LinkedKernel;
-use live::device::{Device, FunctionTime};
+use live::device::{Device, FunctionTime, Times};
 use live::eligible;
 use live::running::RunningKernel;
 use std::path::PathBuf;
@@ -50,6 +50,14 @@ pub(super) fn run(args: &TimeArgs) -> Result<ExitCode> {
     })
 }
 
+/// What was measured.
+#[derive(serde::Serialize)]
+struct TimeReport<'a> {
+    functions: Vec<FunctionTimeRow<'a>>,
+    /// Invocations of all the functions that the kernel's probe did not show.
+    missed: u64,
+}
+
 fn print_times(
     args: &TimeArgs,
     kernel: &LinkedKernel<'_>,
@@ -60,18 +68,19 @@ fn print_times(
         .collect::<Result<_>>()?;
     let time = Duration::try_from_secs_f64(args.time).context("--time")?;
     let times = measure(kernel, running, &Device::open()?, &chosen, time)?;
-    let rows: Vec<FunctionTimeRow<'_>> = (chosen.iter().zip(times))
+    let functions = (chosen.iter().zip(times.functions))
         .map(|(&index, time)| FunctionTimeRow {
             function: kernel.function_name(&kernel.functions[index]),
             time,
         })
         .collect();
+    let report = TimeReport { functions, missed: times.missed };
     if args.json {
-        outln!("{}", serde_json::to_string_pretty(&rows)?)?;
+        outln!("{}", serde_json::to_string_pretty(&report)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     outln!("{:>12} {:>14} {:>14}  function", "calls", "ns on a CPU", "ns in all")?;
-    for row in rows {
+    for row in report.functions {
         let mean = |mean: Option<f64>| mean.map_or("-".into(), |ns| format!("{ns:.0}"));
         let missed = match row.time.missed {
             0 => String::new(),
@@ -85,6 +94,13 @@ fn print_times(
             row.function
         )?;
     }
+    if report.missed > 0 {
+        outln!(
+            "{} more invocations of these functions were not followed: too many were under way at \
+             once",
+            report.missed
+        )?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -95,7 +111,7 @@ pub(super) fn measure(
     device: &Device,
     functions: &[usize],
     time: Duration,
-) -> Result<Vec<FunctionTime>> {
+) -> Result<Times> {
     for &index in functions {
         let function = &kernel.functions[index];
         if eligible::tracer_site(kernel, function).is_none() {
@@ -110,6 +126,7 @@ pub(super) fn measure(
     entries.sort_unstable();
     entries.dedup();
     let times = device.time(&entries, time)?;
-    let of = |index: usize| entries.binary_search(&address(index)).map(|n| times[n]);
-    Ok(functions.iter().map(|&index| of(index).unwrap_or_default()).collect())
+    let of = |index: usize| entries.binary_search(&address(index)).map(|n| times.functions[n]);
+    let functions = functions.iter().map(|&index| of(index).unwrap_or_default()).collect();
+    Ok(Times { functions, missed: times.missed })
 }
