@@ -1,10 +1,13 @@
 //! Who else has a hand in a function: kprobes, livepatches and other users of the function tracer
-//! that change where a function goes.
+//! that change where a function goes, or that trace it.
 //!
 //! Takes what debugfs and tracefs tell; gives names. A file that is not there tells nothing; the
 //! kernel's own refusal stands behind this one.
 
 use std::collections::HashMap;
+
+/// Beside another user, ftrace may let an entry pass without diverting it.
+const TRACER: &str = "a tracer (which may come back when the copies are installed)";
 
 /// Function → the word for its owner.
 #[derive(Debug, Default)]
@@ -43,6 +46,8 @@ impl Owners {
                     function.to_owned(),
                     "a user of ftrace that changes where it goes".to_owned(),
                 );
+            } else {
+                named.insert(function.to_owned(), TRACER.to_owned());
             }
         }
         for line in probes.lines() {
@@ -145,6 +150,7 @@ mod tests {
         assert_eq!(owners.of("vfs_llseek"), Some("my_tramp, a direct user of ftrace"));
         assert_eq!(owners.of("vfs_lock"), Some("a direct user of ftrace"));
         assert_eq!(owners.of("cmdline_proc_show"), Some("the livepatch lp"));
-        assert_eq!(owners.of("vfs_open"), None);
+        assert_eq!(owners.of("vfs_open"), Some(TRACER));
+        assert_eq!(owners.of("vfs_getattr"), None);
     }
 }

@@ -67,7 +67,7 @@ check_text "a livepatch that is loaded through copies"
 
 # A tracer may let entries pass that ought to be diverted.
 echo vfs_read >$T/set_ftrace_filter && echo function >$T/current_tracer
-refused "a function that is traced" "a tracer is attached to vfs_read+0x" $K apply $V --function \
+refused "a function that is traced" "vfs_read belongs to a tracer (which" $K apply $V --function \
     vfs_read
 echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
 check "without the tracer" apply vfs_read 35
