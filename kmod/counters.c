@@ -104,7 +104,8 @@ static u64 sum_up(const struct group *group, unsigned int i)
 /* The sums, or an error. */
 static u64 *sum_all(const struct kernlane_counters *from)
 {
-	const struct group *group = kernlane_find_group(from->module);
+	const struct group *group = kernlane_find_group(from->module,
+							from->number);
 	unsigned int i;
 	u64 *sums;
 

@@ -7,7 +7,6 @@
 #include <linux/slab.h>
 #include <linux/sort.h>
 #include <linux/string.h>
-#include <linux/uaccess.h>
 
 #include "group.h"
 #include "symbols.h"
@@ -16,12 +15,13 @@ LIST_HEAD(kernlane_groups);
 /* Guards the groups; taken before kernlane_text_mutex. */
 DEFINE_MUTEX(kernlane_groups_mutex);
 
-struct group *kernlane_find_group(const char *name)
+struct group *kernlane_find_group(const char *name, const u8 *number)
 {
 	struct group *group;
 
 	list_for_each_entry(group, &kernlane_groups, list)
-		if (!strcmp(group->name, name))
+		if (!strcmp(group->name, name) &&
+		    !memcmp(group->number, number, KERNLANE_NUMBER))
 			return group;
 	return NULL;
 }
@@ -44,7 +44,7 @@ void kernlane_free_group(struct group *group)
 	kfree(group);
 }
 
-/* Takes element @index of an array from user space into the group. */
+/* Takes element @index of an array of a request into the group. */
 typedef int take_fn(struct group *group, unsigned int index, const void *from,
 		    u64 *bad_address);
 
@@ -142,15 +142,12 @@ static int take_call(struct group *group, unsigned int index, const void *data,
 	return 0;
 }
 
-static int take_each(struct group *group, take_fn *take, u64 array,
+static int take_each(struct group *group, take_fn *take, const void *elements,
 		     unsigned int nr, size_t size, u64 *bad_address)
 {
-	void *elements = vmemdup_array_user(u64_to_user_ptr(array), nr, size);
 	unsigned int i;
 	int err = 0;
 
-	if (IS_ERR(elements))
-		return PTR_ERR(elements);
 	for (i = 0; i < nr && !err; i++) {
 		err = take(group, i, elements + i * size, bad_address);
 		/*
@@ -159,7 +156,6 @@ static int take_each(struct group *group, take_fn *take, u64 array,
 		 */
 		cond_resched_tasks_rcu_qs();
 	}
-	kvfree(elements);
 	return err;
 }
 
@@ -271,19 +267,22 @@ static int refuse_overlap(const struct group *group, u64 *bad_address)
 	return 0;
 }
 
-/* Takes a reference to the module that contains the first copy. */
-static int take_module(struct group *group, const struct kernlane_group *from)
+/*
+ * Takes a reference to the module that contains the first copy, if it has the
+ * right name and number.
+ */
+static int take_module(struct group *group, const struct request *request)
 {
-	struct kernlane_function first;
+	const struct kernlane_group *from = &request->group;
+	const struct kernlane_pairs *pairs;
 	struct module *module;
 
-	if (copy_from_user(&first, u64_to_user_ptr(from->functions),
-			   sizeof(first)))
-		return -EFAULT;
 	preempt_disable();
-	module = static_call(module_of)(first.copy);
-	if (module && (strcmp(module->name, from->module) ||
-		       module == THIS_MODULE || !try_module_get(module)))
+	module = static_call(module_of)(request->functions[0].copy);
+	if (module &&
+	    (strcmp(module->name, from->module) || module == THIS_MODULE))
+		module = NULL;
+	if (module && !try_module_get(module))
 		module = NULL;
 	preempt_enable();
 	if (!module)
@@ -291,14 +290,19 @@ static int take_module(struct group *group, const struct kernlane_group *from)
 	group->module = module;
 	if (!kernlane_keep(&group->kept, module))
 		return -ENOENT;
+	pairs = kernlane_find_pairs(module);
+	if (!pairs || memcmp(pairs->number, from->number, KERNLANE_NUMBER))
+		return -ENOENT;
+	memcpy(group->number, from->number, KERNLANE_NUMBER);
 	group->text = (unsigned long)module->mem[MOD_TEXT].base;
 	group->text_size = module->mem[MOD_TEXT].size;
 	strscpy(group->name, from->module, sizeof(group->name));
 	return 0;
 }
 
-static int take_arrays(struct group *group, struct kernlane_group *from)
+static int take_arrays(struct group *group, struct request *request)
 {
+	struct kernlane_group *from = &request->group;
 	int err;
 
 	group->functions = kvcalloc(from->nr_functions,
@@ -307,13 +311,13 @@ static int take_arrays(struct group *group, struct kernlane_group *from)
 				GFP_KERNEL);
 	if (!group->functions || !group->calls)
 		return -ENOMEM;
-	err = take_each(group, take_function, from->functions,
+	err = take_each(group, take_function, request->functions,
 			from->nr_functions, sizeof(struct kernlane_function),
 			&from->bad_address);
 	if (err)
 		return err;
 	group->nr_functions = from->nr_functions;
-	err = take_each(group, take_call, from->calls, from->nr_calls,
+	err = take_each(group, take_call, request->calls, from->nr_calls,
 			sizeof(struct kernlane_call), &from->bad_address);
 	if (err)
 		return err;
@@ -325,16 +329,12 @@ static int take_arrays(struct group *group, struct kernlane_group *from)
 }
 
 /* A new group with a reference to its module, in no list yet, or an error. */
-struct group *kernlane_take_group(struct kernlane_group *from)
+struct group *kernlane_take_group(struct request *request)
 {
 	static u64 last_id;
 	struct group *group;
 	int err;
 
-	if (!from->nr_functions ||
-	    from->nr_functions > KERNLANE_MAX_FUNCTIONS ||
-	    from->nr_calls > KERNLANE_MAX_CALLS)
-		return ERR_PTR(-EINVAL);
 	group = kzalloc(sizeof(*group), GFP_KERNEL);
 	if (!group)
 		return ERR_PTR(-ENOMEM);
@@ -343,11 +343,13 @@ struct group *kernlane_take_group(struct kernlane_group *from)
 		return ERR_PTR(-ENODEV);
 	}
 	group->id = ++last_id;
-	err = take_module(group, from);
+	err = take_module(group, request);
 	if (!err)
-		err = take_arrays(group, from);
+		err = take_arrays(group, request);
 	if (!err)
 		err = kernlane_take_counters(group);
+	if (!err)
+		err = kernlane_check_pairs(group, &request->group.bad_address);
 	if (err) {
 		kernlane_free_group(group);
 		return ERR_PTR(err);

@@ -72,6 +72,7 @@ struct group {
 	/* Keeps the module from being removed by force. */
 	struct module_use kept;
 	char name[KERNLANE_NAME];
+	u8 number[KERNLANE_NUMBER];
 	unsigned long text;
 	unsigned long text_size;
 	struct function *functions;
@@ -105,12 +106,29 @@ static inline bool in_module_text(const struct group *group, unsigned long addr,
 	       addr - group->text <= group->text_size - size;
 }
 
+/* request.c: a request of user space, in the kernel's memory. */
+struct request {
+	struct kernlane_group group;
+	struct kernlane_function *functions;
+	struct kernlane_call *calls;
+};
+
+int kernlane_read_request(struct request *request,
+			  const struct kernlane_group __user *user);
+void kernlane_free_request(struct request *request);
+/* Whether the caller may see and change what the kernel executes. */
+bool kernlane_is_allowed(void);
+
+/* pairs.c: what a module of copies says of itself. */
+const struct kernlane_pairs *kernlane_find_pairs(const struct module *module);
+int kernlane_check_pairs(const struct group *group, u64 *bad_address);
+
 /* group.c: checks requests of user space. */
 extern struct list_head kernlane_groups;
 extern struct mutex kernlane_groups_mutex;
 
-struct group *kernlane_find_group(const char *name);
-struct group *kernlane_take_group(struct kernlane_group *from);
+struct group *kernlane_find_group(const char *name, const u8 *number);
+struct group *kernlane_take_group(struct request *request);
 void kernlane_free_group(struct group *group);
 
 /* A longer name is refused: cut short, it might be that of another group. */
@@ -154,7 +172,7 @@ void kernlane_forget_tasks(struct tasks *tasks);
 
 /* undo.c: undoes groups. */
 void kernlane_start_leaving(struct group *group);
-int kernlane_undo(const char *name, u64 *bad_address);
+int kernlane_undo(const struct kernlane_group *of, u64 *bad_address);
 bool kernlane_livepatch_is_coming(void);
 void kernlane_start_watching(void);
 int kernlane_undo_init(void);

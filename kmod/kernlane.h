@@ -5,7 +5,8 @@
  * will go to the copies. The module checks every request before it writes.
  *
  * read() returns the state as text: a line for each group, followed by a line
- * for each of its functions.
+ * for each of its functions. One program at a time loads and removes modules of
+ * copies: the one that holds the device by flock().
  */
 #ifndef KERNLANE_H
 #define KERNLANE_H
@@ -15,12 +16,43 @@
 
 #define KERNLANE_VERSION	4
 #define KERNLANE_NAME		56
+#define KERNLANE_NUMBER		16
 #define KERNLANE_JUMP		5
 #define KERNLANE_MAX_FUNCTIONS	8192
 #define KERNLANE_MAX_CALLS	262144
 #define KERNLANE_MAX_COUNTERS	65536
 #define KERNLANE_MAX_TIMED	512
 #define KERNLANE_MAX_MILLISECONDS	3600000
+
+#define KERNLANE_PAIRS		"kernlane's pairs"
+#define KERNLANE_PAIRS_ALIGN	16
+
+/**
+ * struct kernlane_pair - a function and its copy, as they were proven
+ * @entry: distance from this field to the function's entry
+ * @copy: distance from this field to the copy
+ */
+struct kernlane_pair {
+	__s32 entry;
+	__s32 copy;
+};
+
+/**
+ * struct kernlane_pairs - data of a module of copies, which is never written
+ * @magic: KERNLANE_PAIRS, without a zero at its end
+ * @number: drawn at random when the module was made: no other module has it
+ * @nr_pairs: number of pairs
+ * @pairs: ascending by the functions' entries
+ *
+ * It begins at a multiple of KERNLANE_PAIRS_ALIGN. A request is refused for a
+ * module with another number, and for a function and a copy that are no pair.
+ */
+struct kernlane_pairs {
+	__u8 magic[16];
+	__u8 number[KERNLANE_NUMBER];
+	__u64 nr_pairs;
+	struct kernlane_pair pairs[];
+};
 
 /**
  * struct kernlane_function - a function and its copy
@@ -56,6 +88,7 @@ struct kernlane_call {
 /**
  * struct kernlane_group - a request to install or to undo a group
  * @module: name of the module that contains the copies, with a zero at its end
+ * @number: the number of that module, as in struct kernlane_pairs
  * @functions: pointer to struct kernlane_function
  * @calls: pointer to struct kernlane_call
  * @nr_functions: number of functions
@@ -73,10 +106,11 @@ struct kernlane_call {
  * caller, which came through a copy of ioctl(), it has left it when it asks
  * again.
  *
- * Undoing a group needs only its name.
+ * Undoing a group needs only its name and its number.
  */
 struct kernlane_group {
 	char module[KERNLANE_NAME];
+	__u8 number[KERNLANE_NUMBER];
 	__u64 functions;
 	__u64 calls;
 	__u32 nr_functions;
@@ -107,12 +141,14 @@ struct kernlane_cookies {
 /**
  * struct kernlane_counters - a request for the counters of a group
  * @module: the group's name, with a zero at its end
+ * @number: the group's number
  * @sums: pointer to @nr sums over all CPUs, written
  * @nr: number of counters to read, from the first on
  * @reserved: zero
  */
 struct kernlane_counters {
 	char module[KERNLANE_NAME];
+	__u8 number[KERNLANE_NUMBER];
 	__u64 sums;
 	__u32 nr;
 	__u32 reserved;

@@ -39,17 +39,18 @@
  * On an error with @entered set, the group is in the list: a task may be in a
  * copy. It is leaving, or installed if the kernel's text could not be restored.
  */
-static int install(struct kernlane_group *from, bool *entered)
+static int install(struct request *request, bool *entered)
 {
+	struct kernlane_group *from = &request->group;
 	struct group *group;
 	int err;
 
-	if (kernlane_find_group(from->module))
+	if (kernlane_find_group(from->module, from->number))
 		return -EEXIST;
 	/* The livepatch would not reach the copies. */
 	if (kernlane_livepatch_is_coming())
 		return -EBUSY;
-	group = kernlane_take_group(from);
+	group = kernlane_take_group(request);
 	if (IS_ERR(group))
 		return PTR_ERR(group);
 	err = kernlane_write_group(group, &from->bad_address);
@@ -72,30 +73,31 @@ static int install(struct kernlane_group *from, bool *entered)
 
 static long do_install(struct kernlane_group __user *user)
 {
-	struct kernlane_group from;
+	struct request request;
 	bool entered = false;
 	u64 bad_address;
 	int err, undone;
 
-	if (copy_from_user(&from, user, sizeof(from)))
-		return -EFAULT;
-	if (!kernlane_is_name(from.module))
-		return -EINVAL;
-	from.bad_address = 0;
-	if (mutex_lock_killable(&kernlane_groups_mutex))
+	err = kernlane_read_request(&request, user);
+	if (err)
+		return err;
+	if (mutex_lock_killable(&kernlane_groups_mutex)) {
+		kernlane_free_request(&request);
 		return -EINTR;
-	err = install(&from, &entered);
+	}
+	err = install(&request, &entered);
 	mutex_unlock(&kernlane_groups_mutex);
+	kernlane_free_request(&request);
 	/* The caller may remove the group's module once it is released. */
 	if (entered) {
-		undone = kernlane_undo(from.module, &bad_address);
+		undone = kernlane_undo(&request.group, &bad_address);
 		if (undone == -EBUSY || undone == -EADDRINUSE) {
 			/* A kprobe, say, came to a jump meanwhile. */
-			from.bad_address = bad_address;
+			request.group.bad_address = bad_address;
 			err = -EUCLEAN;
 		}
 	}
-	if (err && put_user(from.bad_address, &user->bad_address))
+	if (err && put_user(request.group.bad_address, &user->bad_address))
 		return -EFAULT;
 	return err;
 }
@@ -110,7 +112,7 @@ static long do_undo(struct kernlane_group __user *user)
 	if (!kernlane_is_name(from.module))
 		return -EINVAL;
 	from.bad_address = 0;
-	err = kernlane_undo(from.module, &from.bad_address);
+	err = kernlane_undo(&from, &from.bad_address);
 	if (err && put_user(from.bad_address, &user->bad_address))
 		return -EFAULT;
 	return err;
@@ -119,7 +121,7 @@ static long do_undo(struct kernlane_group __user *user)
 static long kernlane_ioctl(struct file *file, unsigned int command,
 			   unsigned long argument)
 {
-	if (!capable(CAP_SYS_ADMIN) || !capable(CAP_SYS_MODULE))
+	if (!kernlane_is_allowed())
 		return -EPERM;
 	switch (command) {
 	case KERNLANE_INSTALL:
@@ -142,11 +144,12 @@ static void show_group(struct seq_file *seq, const struct group *group)
 	for (i = 0; i < group->nr_calls; i++)
 		direct += group->calls[i].direct;
 	seq_printf(seq,
-		   "group %s %s since %lld functions %u calls %u direct %u poke_us %lld total_us %lld\n",
+		   "group %s %s since %lld functions %u calls %u direct %u poke_us %lld total_us %lld",
 		   group->name,
 		   group->state == GROUP_INSTALLED ? "installed" : "leaving",
 		   group->since, group->nr_functions, group->nr_calls, direct,
 		   group->poke_us, group->total_us);
+	seq_printf(seq, " number %*phN\n", KERNLANE_NUMBER, group->number);
 	for (i = 0; i < group->nr_functions; i++) {
 		const struct function *function = &group->functions[i];
 
@@ -160,6 +163,9 @@ static int show(struct seq_file *seq, void *unused)
 {
 	const struct group *group;
 
+	/* A file that was opened by root may have been handed on. */
+	if (!kernlane_is_allowed())
+		return -EPERM;
 	if (mutex_lock_killable(&kernlane_groups_mutex))
 		return -EINTR;
 	seq_printf(seq, "kernlane %d\n", KERNLANE_VERSION);
@@ -175,6 +181,9 @@ static int kernlane_open(struct inode *inode, struct file *file)
 
 	/* misc_open() left the device there; single_open() needs it empty. */
 	file->private_data = NULL;
+	/* A program with more rights may be given what its caller opened. */
+	if (!kernlane_is_allowed())
+		return -EPERM;
 	if (!kernlane_keep_this())
 		return -ENODEV;
 	err = single_open(file, show, NULL);

@@ -81,12 +81,12 @@ static unsigned int longer(unsigned int pause_ms)
 }
 
 /*
- * Undoes the group of that name and waits for a while, or until a signal comes,
- * for tasks to leave it. Returns -EAGAIN if the module has to stay for now, at
- * once if the caller itself came through a copy: of ioctl(), for example. The
- * next call goes through the original.
+ * Undoes the group of that name and number, and waits for a while, or until a
+ * signal comes, for tasks to leave it. Returns -EAGAIN if the module has to stay
+ * for now, at once if the caller itself came through a copy: of ioctl(), for
+ * example. The next call goes through the original.
  */
-int kernlane_undo(const char *name, u64 *bad_address)
+int kernlane_undo(const struct kernlane_group *of, u64 *bad_address)
 {
 	unsigned long end = jiffies + LEAVE_TIME;
 	unsigned int pause = LEAVE_PAUSE_MS;
@@ -99,7 +99,7 @@ int kernlane_undo(const char *name, u64 *bad_address)
 
 		if (mutex_lock_killable(&kernlane_groups_mutex))
 			return id ? -EAGAIN : -EINTR;
-		group = kernlane_find_group(name);
+		group = kernlane_find_group(of->module, of->number);
 		if (!group || (id && group->id != id)) {
 			err = id ? 0 : -ENOENT;
 		} else {

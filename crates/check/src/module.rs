@@ -11,6 +11,7 @@
 //! * What follows a block follows its copy.
 //! * Each side-table entry of the kernel has an equal entry in the module, and the module has no
 //!   others.
+//! * The module says of each function where its copy is, and says nothing else.
 //!
 //! Addresses and constants that the running kernel has filled in are not compared here:
 //! `live::explain` has compared them with memory.
@@ -104,6 +105,7 @@ pub fn check_module(
     }
     prover.counters(&walked.counters)?;
     prover.tables(&walked)?;
+    prover.pairs()?;
     Ok(walked.counters.len())
 }
 
@@ -520,4 +522,5 @@ fn leaves(instruction: &Instruction) -> bool {
 }
 
 mod counters;
+mod pairs;
 mod tables;

@@ -3,15 +3,17 @@
 //! Input: addresses of the running kernel. The kernel module checks each request itself. It answers
 //! a bad request with an error and the address at fault.
 
+use crate::identity::{GroupId, ModuleNumber};
 use crate::owners;
 use anyhow::{Context, Result, bail, ensure};
+use emit::module::NUMBER;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Updater, opcode};
 use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-const PATH: &str = "/dev/kernlane";
+pub(crate) const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
 /// The version of the interface, as the device prints it.
@@ -49,6 +51,7 @@ pub struct RawCall {
 #[repr(C)]
 struct RawGroup {
     module: [u8; NAME],
+    number: [u8; NUMBER],
     functions: u64,
     calls: u64,
     nr_functions: u32,
@@ -60,6 +63,7 @@ struct RawGroup {
 #[repr(C)]
 struct RawCounters {
     module: [u8; NAME],
+    number: [u8; NUMBER],
     sums: u64,
     nr: u32,
     reserved: u32,
@@ -130,13 +134,16 @@ pub enum Undone {
     Clean,
     /// The kernel's code is restored. A task may still be in a copy, so the module stays for now.
     Stays,
+    /// There is no such group any more: another program has undone it.
+    Gone,
 }
 
 /// The state of a group, as the device prints it.
 #[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
 pub struct GroupStatus {
-    /// The name of the group's module.
-    pub module: String,
+    /// The group: the name and the number of its module.
+    #[serde(flatten)]
+    pub id: GroupId,
     /// `installed`, or `leaving` while a task may still be in a copy.
     pub state: String,
     /// Seconds since 1970.
@@ -195,11 +202,11 @@ impl Device {
     /// was.
     pub(crate) fn install(
         &self,
-        module: &str,
+        id: &GroupId,
         functions: &[RawFunction],
         calls: &[RawCall],
     ) -> Result<()> {
-        let mut group = raw_group(module)?;
+        let mut group = raw_group(id)?;
         group.functions = functions.as_ptr() as u64;
         group.calls = calls.as_ptr() as u64;
         group.nr_functions = u32::try_from(functions.len())?;
@@ -214,39 +221,46 @@ impl Device {
         };
         if done == Err(Errno::UCLEAN) {
             bail!(
-                "the group {module} was being installed when another tool (a kprobe, say) came to \
-                 {}, so that a part of it is there and stays: it does what the kernel's own code \
-                 does. Remove that tool, then run `kernlane live undo`",
+                "the group {id} was being installed when another tool (a kprobe, say) came to {}, \
+                 so that a part of it is there and stays: it does what the kernel's own code does. \
+                 Remove that tool, then run `kernlane live undo`",
                 owners::place(group.bad_address)
             );
         }
-        done.map_err(|error| refusal(error, group.bad_address)).with_context(|| {
-            format!("the group {module} was not installed, and the kernel's code is what it was")
+        done.map_err(|error| match error {
+            Errno::NOENT => anyhow::anyhow!(
+                "the module that was loaded for it is gone, or is another's: another program has \
+                 removed it"
+            ),
+            error => refusal(error, group.bad_address),
+        })
+        .with_context(|| {
+            format!("the group {id} was not installed, and the kernel's code is what it was")
         })
     }
 
-    /// Undoes the group of a module. Waits for up to five seconds for tasks to leave the copies.
+    /// Undoes a group. Waits for up to five seconds for tasks to leave the copies.
     ///
     /// # Errors
-    /// There is no such group, or another tool has changed or probes one of its places.
-    pub fn undo(&self, module: &str) -> Result<Undone> {
+    /// Another tool has changed or probes one of its places.
+    pub fn undo(&self, id: &GroupId) -> Result<Undone> {
         let begun = Instant::now();
         // The first request may itself come through a copy of ioctl(), so it cannot wait there.
-        let mut undone = self.ask_to_undo(module)?;
-        while undone == Some(Undone::Stays) && begun.elapsed() < LEAVE {
+        let mut undone = self.ask_to_undo(id)?;
+        while undone == Undone::Stays && begun.elapsed() < LEAVE {
             std::thread::sleep(PAUSE);
-            undone = self.ask_to_undo(module)?;
-            if undone.is_none() {
+            undone = self.ask_to_undo(id)?;
+            if undone == Undone::Gone {
                 // It has gone by itself meanwhile.
                 return Ok(Undone::Clean);
             }
         }
-        undone.with_context(|| format!("the group {module} was not undone: there is no such group"))
+        Ok(undone)
     }
 
-    /// One request to undo a group; `None` where there is none.
-    fn ask_to_undo(&self, module: &str) -> Result<Option<Undone>> {
-        let mut group = raw_group(module)?;
+    /// One request to undo a group.
+    fn ask_to_undo(&self, id: &GroupId) -> Result<Undone> {
+        let mut group = raw_group(id)?;
         // SAFETY: the opcode belongs to this structure, which points to nothing.
         let done = unsafe {
             ioctl::ioctl(
@@ -255,11 +269,11 @@ impl Device {
             )
         };
         match done {
-            Ok(()) => Ok(Some(Undone::Clean)),
-            Err(Errno::AGAIN) => Ok(Some(Undone::Stays)),
-            Err(Errno::NOENT) => Ok(None),
+            Ok(()) => Ok(Undone::Clean),
+            Err(Errno::AGAIN) => Ok(Undone::Stays),
+            Err(Errno::NOENT) => Ok(Undone::Gone),
             Err(error) => Err(refusal(error, group.bad_address))
-                .with_context(|| format!("the group {module} was not undone")),
+                .with_context(|| format!("the group {id} was not undone")),
         }
     }
 
@@ -267,10 +281,11 @@ impl Device {
     ///
     /// # Errors
     /// There is no such group, or it has fewer counters.
-    pub(crate) fn counters(&self, module: &str, count: usize) -> Result<Vec<u64>> {
+    pub(crate) fn counters(&self, id: &GroupId, count: usize) -> Result<Vec<u64>> {
         let mut sums = vec![0u64; count];
         let mut counters = RawCounters {
-            module: raw_group(module)?.module,
+            module: raw_group(id)?.module,
+            number: id.number.0,
             sums: sums.as_mut_ptr() as u64,
             nr: u32::try_from(count)?,
             reserved: 0,
@@ -284,7 +299,11 @@ impl Device {
                 ),
             )
         };
-        done.with_context(|| format!("reading the counters of {module}"))?;
+        done.map_err(|error| match error {
+            Errno::NOENT => anyhow::anyhow!("another program has undone the group meanwhile"),
+            error => error.into(),
+        })
+        .with_context(|| format!("reading the counters of {id}"))?;
         Ok(sums)
     }
 
@@ -370,9 +389,11 @@ fn parse(text: &str) -> Result<Vec<GroupStatus>> {
                 poke,
                 "total_us",
                 total,
+                "number",
+                number,
             ] => {
                 groups.push(GroupStatus {
-                    module: module.into(),
+                    id: GroupId { module: module.into(), number: ModuleNumber::parse(number)? },
                     state: state.into(),
                     since: since.parse()?,
                     calls: calls.parse()?,
@@ -396,12 +417,14 @@ fn parse(text: &str) -> Result<Vec<GroupStatus>> {
     Ok(groups)
 }
 
-fn raw_group(module: &str) -> Result<RawGroup> {
+fn raw_group(id: &GroupId) -> Result<RawGroup> {
+    let module = &id.module;
     let mut name = [0; NAME];
     ensure!(module.len() < NAME, "{module}: a module's name has fewer than {NAME} characters");
     name[..module.len()].copy_from_slice(module.as_bytes());
     Ok(RawGroup {
         module: name,
+        number: id.number.0,
         functions: 0,
         calls: 0,
         nr_functions: 0,
@@ -438,7 +461,6 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
             block on each CPU): count fewer functions at a time"
             .into(),
         Errno::EXIST => "it is installed already, or still leaving".into(),
-        Errno::NOENT => "its module is not loaded".into(),
         Errno::INTR => "interrupted".into(),
         Errno::INVAL => format!("the module does not accept what stands for {address:x}"),
         _ => error.to_string(),
@@ -454,8 +476,8 @@ mod tests {
     fn the_structures_have_the_sizes_of_the_header() {
         assert_eq!(size_of::<RawFunction>(), 24);
         assert_eq!(size_of::<RawCall>(), 16);
-        assert_eq!(size_of::<RawGroup>(), 88);
-        assert_eq!(size_of::<RawCounters>(), 72);
+        assert_eq!(size_of::<RawGroup>(), 104);
+        assert_eq!(size_of::<RawCounters>(), 88);
         assert_eq!(size_of::<FunctionTime>(), 40);
         assert_eq!(size_of::<RawTiming>(), 32);
     }
@@ -463,10 +485,13 @@ mod tests {
     #[test]
     fn the_status_is_read() {
         let text = "kernlane 4\n\
-            group kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900\n\
+            group kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900 \
+            number 0f0102030405060708090a0b0c0d0ef0\n\
             function ffffffff81000000 ffffffffc0000000 traced\n";
         let groups = parse(text).unwrap();
         assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
+        assert_eq!(groups[0].id.module, "kl_1");
+        assert_eq!(groups[0].id.number.to_string(), "0f0102030405060708090a0b0c0d0ef0");
         assert!(parse("kernlane 4\nfunction 1 2 direct\n").is_err());
         assert!(parse("kernlane 4\ngroup x\n").is_err());
     }

@@ -7,6 +7,8 @@
 use crate::callers::{self, Caller};
 use crate::device::{Device, RawCall, RawFunction};
 use crate::group::{Group, Memory};
+use crate::identity::{GroupId, ModuleNumber};
+use crate::turn::Turn;
 use anyhow::{Context, Result, bail, ensure};
 use check::module::{CopyClaim, check_module};
 use emit::module::{EmittedModule, LoaderFacts, ModulePlan, emit};
@@ -24,8 +26,8 @@ const PREFIX: &str = "kernlane_";
 
 /// A group ready to be installed.
 pub struct PreparedGroup {
-    /// The name of its module.
-    pub name: String,
+    /// The name and the number of its module.
+    pub id: GroupId,
     /// Its module.
     pub module: EmittedModule,
     /// The calls and jumps in the kernel to its functions.
@@ -100,7 +102,9 @@ pub fn prepare(
     let original = &group.original;
     let kernel = original.kernel;
     ensure!(!group.members.is_empty(), "no function is left that can be replaced");
-    let plan = ModulePlan { name, order, counters, padding: padding(kernel, memory)? };
+    let number = ModuleNumber::draw()?;
+    let padding = padding(kernel, memory)?;
+    let plan = ModulePlan { name, number: number.0, order, counters, padding };
     let loading = loading(kernel)?;
     let module = emit(original, &plan, &loading)?;
     prove(group, &module)?;
@@ -115,7 +119,8 @@ pub fn prepare(
     }
     let functions =
         group.members.iter().map(|&(f, patch_at)| member(group, &module, f, patch_at)).collect();
-    Ok(PreparedGroup { name: name.into(), module, callers: found.callers, functions })
+    let id = GroupId { module: name.into(), number };
+    Ok(PreparedGroup { id, module, callers: found.callers, functions })
 }
 
 /// Reads the module anew and compares it with the original, instruction by instruction and entry by
@@ -179,19 +184,26 @@ impl PreparedGroup {
         Ok(())
     }
 
-    /// Loads the module and installs the group.
+    /// Loads the module and installs the group. `turn` is the one in which the module's name was
+    /// found to be free.
     ///
     /// # Errors
     /// The kernel does not load the module, or `/dev/kernlane` refuses the group. Nothing has
     /// changed.
-    pub fn install(&self, group: &Group<'_, '_>, device: &Device) -> Result<Installation> {
+    pub fn install(
+        &self,
+        group: &Group<'_, '_>,
+        device: &Device,
+        turn: &Turn,
+    ) -> Result<Installation> {
+        let name = &self.id.module;
         let begun = processor_time();
-        load(&self.name, &self.module.bytes)?;
+        load(name, &self.module.bytes)?;
         let loading = processor_time() - begun;
         let installed = self.install_loaded(group, device, loading);
         if installed.is_err() {
-            // It cannot be in use: nothing was diverted to it.
-            let _ = unload(&self.name);
+            // Where a task may be in a copy, the kernel does not remove it.
+            let _ = unload(name, turn);
         }
         installed
     }
@@ -202,7 +214,7 @@ impl PreparedGroup {
         device: &Device,
         loading: Duration,
     ) -> Result<Installation> {
-        let text = text_of(&self.name)?;
+        let text = text_of(&self.id.module)?;
         let slide = group.original.slide;
         let functions: Vec<RawFunction> = self
             .functions
@@ -230,7 +242,7 @@ impl PreparedGroup {
             })
             .collect();
         let begun = processor_time();
-        device.install(&self.name, &functions, &calls)?;
+        device.install(&self.id, &functions, &calls)?;
         Ok(Installation { text, loading, patching: processor_time() - begun })
     }
 }
@@ -241,7 +253,7 @@ pub fn processor_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// A name for a group's module that no loaded module has.
+/// A name for a group's module that no loaded module has. In a turn it stays free.
 ///
 /// # Errors
 /// All 9 999 names are taken.
@@ -297,19 +309,22 @@ pub enum Unloaded {
     Removed,
     /// In use: a later try may succeed.
     InUse,
+    /// Another program has the turn: the module may be one that it is installing.
+    Left,
     /// The kernel removes no modules any more (sysctl kernel.modules_disabled). Nothing leads into
     /// the module.
     UntilBoot,
 }
 
-/// Removes a module that is not in use.
+/// Removes a module that is not in use, in this program's turn.
 ///
 /// # Errors
-/// There is no such module, or this is not root.
-pub fn unload(name: &str) -> Result<Unloaded> {
+/// This is not root.
+pub fn unload(name: &str, _turn: &Turn) -> Result<Unloaded> {
     const O_NONBLOCK: i32 = 0o4000;
     match rustix::system::delete_module(&CString::new(name)?, O_NONBLOCK) {
-        Ok(()) => Ok(Unloaded::Removed),
+        // Another program may have been faster.
+        Ok(()) | Err(Errno::NOENT) => Ok(Unloaded::Removed),
         Err(Errno::AGAIN | Errno::BUSY) => Ok(Unloaded::InUse),
         Err(Errno::PERM) if modules_are_disabled() => Ok(Unloaded::UntilBoot),
         Err(error) => Err(error).with_context(|| format!("removing the module {name}")),

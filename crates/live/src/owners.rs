@@ -42,10 +42,12 @@ impl Owners {
                 let target = lines.peek().and_then(|next| next.trim().strip_prefix("direct-->"));
                 named.insert(function.to_owned(), direct_user(target.unwrap_or_default()));
             } else if flags.contains(&"I") {
-                named.insert(
-                    function.to_owned(),
-                    "a user of ftrace that changes where it goes".to_owned(),
-                );
+                let owner = if line.contains("[kernlane]") {
+                    "another program of Kernlane, which is installing it"
+                } else {
+                    "a user of ftrace that changes where it goes"
+                };
+                named.insert(function.to_owned(), owner.to_owned());
             } else {
                 named.insert(function.to_owned(), TRACER.to_owned());
             }
@@ -140,11 +142,14 @@ mod tests {
             vfs_fsync (1)    D   \ttramp: 0x2 (call_direct_funcs+0x0/0x20)->\
             call_direct_funcs+0x0/0x20\n\
             \tdirect-->bpf_trampoline_6442+0x0/0x9f\nvfs_open (1)\n\
+            vfs_stat (1)    I     tramp: 0x3 (divert+0x0/0x60 [kernlane])->x+0x0/0x1\n\
             vfs_llseek (1)    D\n\tdirect-->my_tramp+0x0/0x20 [m]\nvfs_lock (1)    D\n";
         let owners = Owners::parse(probes, traced, &[("lp".into(), "cmdline_proc_show".into())]);
         assert_eq!(owners.of("vfs_read"), Some("a kprobe (vfs_read+0x10)"));
         assert_eq!(owners.of("vfs_write"), Some("a kprobe (vfs_write+0x0)"));
         assert_eq!(owners.of("do_sys_open"), Some("a user of ftrace that changes where it goes"));
+        let own = "another program of Kernlane, which is installing it";
+        assert_eq!(owners.of("vfs_stat"), Some(own));
         let trampoline = "the BPF trampoline bpf_trampoline_6442: a BPF program is attached";
         assert_eq!(owners.of("vfs_fsync"), Some(trampoline));
         assert_eq!(owners.of("vfs_llseek"), Some("my_tramp, a direct user of ftrace"));

@@ -9,6 +9,7 @@
 use crate::counters;
 use crate::group::Group;
 use crate::install;
+use crate::turn::Turn;
 use crate::watch::{Watch, Watched, add, empty, leave_out_derivable};
 use anyhow::{Result, ensure};
 use emit::module::counter::MOST_COUNTERS;
@@ -41,10 +42,11 @@ impl Watch<'_, '_> {
             let places: Vec<Option<LinkAddr>> = pieces
                 .map(|(place, piece)| place.filter(|_| round.contains(&piece.function)))
                 .collect();
+            let turn = Turn::wait(self.told)?;
             let mut prepared =
                 install::prepare(group, self.running, order, &places, &install::free_name()?)?;
             prepared.enter_only(self.kernel, roots)?;
-            self.read(group, &prepared, &mut counts)?;
+            self.read(group, &prepared, turn, &mut counts)?;
         }
         let mut watched = empty(self.kernel.build_id.clone());
         watched.levels.push(group.members.len());

@@ -9,7 +9,7 @@ use crate::group::{Group, Memory};
 use crate::install;
 use anyhow::Result;
 use check::module::{CopyClaim, check_module};
-use emit::module::{LoaderFacts, ModulePlan, emit};
+use emit::module::{LoaderFacts, ModulePlan, NUMBER, emit};
 use image::linked::LinkedKernel;
 use image::object::instructions::InstructionKind;
 use image::object::pieces::PieceExit;
@@ -140,7 +140,13 @@ fn proof(
 ) -> Result<()> {
     let group = Group::new(kernel, memory, &[index])?;
     let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
-    let plan = ModulePlan { name: "kernlane_proof", order: &order, counters: &[], padding: 0 };
+    let plan = ModulePlan {
+        name: "kernlane_proof",
+        number: [0; NUMBER],
+        order: &order,
+        counters: &[],
+        padding: 0,
+    };
     let module = emit(&group.original, &plan, loading)?;
     let claims: Vec<CopyClaim> = install::claims(&group, &module);
     check_module(kernel, group.original.slide, &module.bytes, &claims)?;

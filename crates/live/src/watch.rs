@@ -8,8 +8,10 @@
 use crate::counters;
 use crate::device::{Device, Undone};
 use crate::group::Group;
+use crate::identity::GroupId;
 use crate::install::{self, PreparedGroup};
 use crate::running::RunningKernel;
+use crate::turn::{Taken, Turn};
 use anyhow::{Context, Result, ensure};
 use emit::module::counter::MOST_COUNTERS;
 use image::BuildId;
@@ -134,38 +136,59 @@ impl Watch<'_, '_> {
             group.name(group.members[0].0)
         );
         let order: Vec<u32> = (0..places.len() as u32).collect();
+        let turn = Turn::wait(self.told)?;
         let prepared =
             install::prepare(group, self.running, &order, &places, &install::free_name()?)?;
         let mut counts = vec![None; places.len()];
-        self.read(group, &prepared, &mut counts)?;
+        self.read(group, &prepared, turn, &mut counts)?;
         add(group, counts, watched);
         Ok(())
     }
 
     /// Installs copies with counters for a while; what was counted goes to `counts`, by block.
     pub(super) fn read(
-        &self,
+        &mut self,
         group: &Group<'_, '_>,
         prepared: &PreparedGroup,
+        turn: Turn,
         counts: &mut [Option<u64>],
     ) -> Result<()> {
-        prepared.install(group, self.device)?;
-        let counted = self.wait(&prepared.name, prepared.module.counted.len());
-        undo(self.device, &prepared.name)?;
+        prepared.install(group, self.device, &turn)?;
+        // Others may install meanwhile.
+        drop(turn);
+        let counted = self.wait(&prepared.id, prepared.module.counted.len());
+        self.undo(&prepared.id)?;
         for (&piece, sum) in prepared.module.counted.iter().zip(counted?) {
             counts[piece as usize] = Some(sum);
         }
         Ok(())
     }
 
-    fn wait(&self, name: &str, count: usize) -> Result<Vec<u64>> {
+    fn wait(&self, id: &GroupId, count: usize) -> Result<Vec<u64>> {
         let begun = Instant::now();
         while begun.elapsed() < self.time {
             // Ctrl-C: what was installed is undone by the caller.
             host::interrupt::check()?;
             std::thread::sleep(Duration::from_millis(50).min(self.time));
         }
-        self.device.counters(name, count)
+        self.device.counters(id, count)
+    }
+
+    /// Takes a counting group out; the module may stay a little longer.
+    fn undo(&mut self, id: &GroupId) -> Result<()> {
+        if self.device.undo(id)? == Undone::Stays {
+            return Ok(());
+        }
+        match Turn::wait_briefly()? {
+            Ok(turn) => {
+                install::unload(&id.module, &turn).with_context(|| format!("{id} was undone"))?;
+            }
+            Err(Taken(by)) => (self.told)(&format!(
+                "{by} is installing a group: the module {id} stays, empty, until `kernlane live \
+                 undo` removes it"
+            )),
+        }
+        Ok(())
     }
 
     /// The functions that blocks which ran call or jump to, also by static calls as they are aimed
@@ -288,14 +311,6 @@ fn add_calls(group: &Group<'_, '_>, blocks: &[CountedBlock], profile: &mut Profi
             }
         }
     }
-}
-
-/// Takes a counting group out; the module may stay a little longer.
-fn undo(device: &Device, name: &str) -> Result<()> {
-    if device.undo(name)? == Undone::Clean {
-        install::unload(name).with_context(|| format!("{name} was undone"))?;
-    }
-    Ok(())
 }
 
 pub(super) fn empty(build_id: BuildId) -> Watched {

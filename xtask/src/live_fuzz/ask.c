@@ -138,21 +138,32 @@ static long undo(struct asker *asker, const char *kind, bool killed)
 			request(asker, KERNLANE_UNDO, asker->arena.group);
 }
 
+/* Gives the slot's name and number, which both structures begin with. */
+static void name(void *request, const struct slot *slot)
+{
+	memcpy(request, slot->name, KERNLANE_NAME);
+	memcpy(request + KERNLANE_NAME, slot->number, KERNLANE_NUMBER);
+}
+
 static long undo_valid(struct asker *asker)
 {
-	memcpy(asker->arena.group->module, any_slot()->name, KERNLANE_NAME);
+	name(asker->arena.group, any_slot());
 	return undo(asker, "valid", false);
 }
 
 static long undo_killed(struct asker *asker)
 {
-	memcpy(asker->arena.group->module, any_slot()->name, KERNLANE_NAME);
+	name(asker->arena.group, any_slot());
 	return undo(asker, "killed", true);
 }
 
 static long undo_mutated(struct asker *asker)
 {
-	random_name(asker->arena.group->module);
+	name(asker->arena.group, any_slot());
+	if (one_in(2))
+		random_name(asker->arena.group->module);
+	else
+		memcpy(asker->arena.group->number, any_slot()->number, KERNLANE_NUMBER);
 	return undo(asker, "mutated", false);
 }
 
@@ -161,7 +172,7 @@ static long counters(struct asker *asker)
 {
 	struct kernlane_counters *counters = (void *)asker->arena.start;
 
-	memcpy(counters->module, one_in(4) ? any_slot()->name : counting_slot->name, KERNLANE_NAME);
+	name(counters, one_in(4) ? any_slot() : counting_slot);
 	counters->nr = 1 + below(one_in(4) ? 1000 : 8);
 	counters->sums = (uintptr_t)asker->arena.functions_end - 8 * counters->nr;
 	counters->reserved = 0;
@@ -174,7 +185,7 @@ static long counters_mutated(struct asker *asker)
 {
 	struct kernlane_counters *counters = (void *)asker->arena.start;
 
-	memcpy(counters->module, any_slot()->name, KERNLANE_NAME);
+	name(counters, any_slot());
 	if (one_in(3))
 		random_name(counters->module);
 	counters->nr = odd_count(8, 1024);

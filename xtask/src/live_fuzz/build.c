@@ -1,8 +1,6 @@
 /*
- * Requests to install a group: as `kernlane live` makes them, changed in places, and made up.
- *
- * The module under test trusts root that a copy does what its function does, and a wrong pair would
- * rightly crash the kernel. So no request keeps one: see disarm().
+ * Requests to install a group: as `kernlane live` makes them, changed in places, and made up. Some
+ * pair a function with the copy of another.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -95,6 +93,7 @@ void build_valid(struct arena *arena, const struct slot *slot)
 		arena->functions[numbers[n] - 1].copy = slot_now(slot, slot->functions[n].copy);
 	}
 	memcpy(arena->group->module, slot->name, sizeof(slot->name));
+	memcpy(arena->group->number, slot->number, sizeof(slot->number));
 }
 
 uint64_t odd_address(const struct slot *slot)
@@ -199,7 +198,7 @@ static void mutate_group(struct arena *arena, const struct slot *slot)
 {
 	struct kernlane_group *group = arena->group;
 
-	switch (below(6)) {
+	switch (below(7)) {
 	case 0:
 		group->functions = one_in(2) ? odd_pointer(arena) : group->functions - 32 + below(64);
 		break;
@@ -214,6 +213,9 @@ static void mutate_group(struct arena *arena, const struct slot *slot)
 		break;
 	case 4:
 		random_name(group->module);
+		break;
+	case 5:
+		memcpy(group->number, slots[below(nr_slots)].number, sizeof(group->number));
 		break;
 	default:
 		flip(group, sizeof(*group));
@@ -308,57 +310,6 @@ static void repeat(struct arena *arena)
 		arena->calls[n] = call;
 }
 
-/* Whether the slot's group has this function with this copy. */
-static bool is_right(const struct slot *slot, const struct kernlane_function *function)
-{
-	uint32_t n;
-
-	for (n = 0; n < slot->nr_functions; n++) {
-		const struct kernlane_function *right = &slot->functions[n];
-
-		if (right->entry == function->entry)
-			return slot_now(slot, right->copy) == function->copy;
-	}
-	return false;
-}
-
-/* How far can be read from an address within the arena; NULL for one elsewhere. */
-static char *end_of_part(const struct arena *arena, char *at)
-{
-	char *group_end = arena->start + PAGE;
-
-	if (at < arena->start || at >= arena->calls_end)
-		return NULL;
-	if (at < group_end)
-		return group_end;
-	if (at < group_end + PAGE)
-		return NULL;
-	if (at < arena->functions_end)
-		return arena->functions_end;
-	return at < arena->functions_end + PAGE ? NULL : arena->calls_end;
-}
-
-/*
- * A function with a copy that is not its own is made one that is refused: no function of the kernel
- * begins with bytes that are no instruction (06, in 64-bit mode).
- */
-static void disarm(struct arena *arena, const struct slot *slot)
-{
-	char *at = (char *)arena->group->functions, *end = end_of_part(arena, at);
-	uint32_t n;
-
-	for (n = 0; n < arena->group->nr_functions; n++, at += sizeof(struct kernlane_function)) {
-		struct kernlane_function *function = (void *)at;
-
-		/* The kernel cannot read further, either. */
-		if (!end || at + sizeof(*function) > end)
-			return;
-		if (function->copy - slot->text + LARGEST_MODULE < 2ul * LARGEST_MODULE &&
-		    !is_right(slot, function))
-			memset(function->expected, 6, sizeof(function->expected));
-	}
-}
-
 /* What changes to and fro is right or refused, never something else. */
 static void flicker(struct arena *arena, uint32_t functions, uint32_t calls)
 {
@@ -401,7 +352,6 @@ void build_mutated(struct arena *arena, const struct slot *slot)
 				if (calls)
 					mutate_call(arena, slot, calls);
 			}
-	disarm(arena, slot);
 }
 
 void build_random(struct arena *arena, const struct slot *slot)
@@ -427,5 +377,5 @@ void build_random(struct arena *arena, const struct slot *slot)
 		random_name(arena->group->module);
 	else
 		memcpy(arena->group->module, slot->name, sizeof(slot->name));
-	disarm(arena, slot);
+	memcpy(arena->group->number, slot->number, sizeof(slot->number));
 }

@@ -20,6 +20,7 @@
  */
 struct slot {
 	char name[KERNLANE_NAME];
+	uint8_t number[KERNLANE_NUMBER];
 	void *module;
 	size_t module_size;
 	struct kernlane_function *functions;

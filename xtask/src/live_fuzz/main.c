@@ -104,6 +104,16 @@ static void run(uint64_t seed, unsigned int seconds)
 		join(&threads[n]);
 }
 
+/* The number at the end of a group's line. */
+static void read_number(uint8_t *number, const char *line)
+{
+	const char *digits = strstr(line, " number ");
+	unsigned int n;
+
+	for (n = 0; digits && n < KERNLANE_NUMBER; n++)
+		sscanf(digits + 8 + 2 * n, "%2hhx", &number[n]);
+}
+
 /* Asks until the device tells of no group any more. */
 static void undo_all(void)
 {
@@ -120,6 +130,7 @@ static void undo_all(void)
 			return;
 		}
 		sscanf(line, "\ngroup %55s", group.module);
+		read_number(group.number, line);
 		file = open("/dev/kernlane", O_RDWR | O_CLOEXEC);
 		err = syscall(SYS_ioctl, file, KERNLANE_UNDO, &group) ? errno : 0;
 		close(file);

@@ -35,6 +35,7 @@ static bool read_slot(struct slot *slot, const char *directory, unsigned int num
 	memcpy(&group, at, sizeof(group));
 	at += sizeof(group);
 	memcpy(slot->name, group.module, sizeof(slot->name));
+	memcpy(slot->number, group.number, sizeof(slot->number));
 	memcpy(&slot->captured_text, at, sizeof(uint64_t));
 	at += sizeof(uint64_t);
 	slot->nr_functions = group.nr_functions;
@@ -76,8 +77,8 @@ static void find_text(struct slot *slot)
 }
 
 /*
- * Nobody asks for the group meanwhile: a request with addresses of the old place could be taken for
- * one of the new, and be wrong. No memory is missing: the kernel's loader warns when it has none
+ * Nobody asks for the group meanwhile, so that some requests are right. Other programs may remove
+ * the module all the same. No memory is missing: the kernel's loader warns when it has none
  * for static keys (kernel/jump_label.c).
  */
 long slot_load(struct slot *slot)

@@ -39,6 +39,9 @@ refused "apply, too" \
     "vfs_read cannot be replaced: .*installed are $left, and .kernlane live undo." \
     $K apply $V --function vfs_read
 # What it counts is read with care.
+name=$left
+left=$left/$(sed -n "s/^group $left .* number //p" /dev/kernlane)
+asked "counters of a group by another's number" $ENOENT 0 counters $name 1 0 0
 [ "$(requests counters $left 1 0 0)" = "0 0" ] && passed "its first counter is read" ||
     failed "its first counter is read" "$(requests counters $left 1 0 0)"
 asked "no counters" $EINVAL 0 counters $left 0 0 0

@@ -31,6 +31,8 @@ arm() { echo 1 >$T/events/kprobes/hostile/enable; }
 disarm() { echo 0 >$T/events/kprobes/hostile/enable; }
 remove() { disarm; echo >$T/kprobe_events; }
 reads() { dd if=/tmp/data of=/dev/null bs=1000 count=${1:-300} 2>/dev/null; }
+# The number in a plan.
+number() { sed -n 's/^module .*, number \([0-9a-f]*\): .*/\1/p' $1; }
 copies() { sed -n 's/^\(kernlane_[0-9]*\) .*/\1/p' /proc/modules; }
 no_group() { ! $K status | grep -q 'functions, '; }
 group_is_there() { $K status | grep -q 'functions, '; }
@@ -224,15 +226,26 @@ check_text "400 tasks"
 
 # Malformed requests. The module of the copies is loaded, and nothing is installed.
 insmod /tmp/copies.ko || failed "the copies" "not loaded"
-copies=$(copies | head -n 1)
-base=$(sed 's/^0x//' /sys/module/$copies/sections/.text)
+module=$(copies | head -n 1)
+copies=$module/$(number /tmp/plan)
+base=$(sed 's/^0x//' /sys/module/$module/sections/.text)
 entry=$(symbol vfs_read)
 at=$((0x$(jump vfs_read) - 0x$entry))
-copy=$(awk '$1 == "jump" && $4 == "vfs_read" { sub(/.*[+]0x/, "", $6); print $6 }' /tmp/plan)
-copy=$(printf %x $((0x$base + 0x$copy)))
+copy_in() { # PLAN FUNCTION: behind $base
+    offset=$(awk -v name=$2 '$1 == "jump" && $4 == name { sub(/.*[+]0x/, "", $6); print $6 }' $1)
+    printf %x $((0x$base + 0x$offset))
+}
+copy=$(copy_in /tmp/plan vfs_read)
 third=$(requests packed "$entry" $at)
 from=$(site vfs_read ksys_read)
 etext=$(symbol _etext)
+# The right copy by a wrong name: of another module, or of another function.
+asked "a module by no number" $ENOENT 0 install $module 1 0 $entry $copy $third
+asked "a module by another's number" $ENOENT 0 install $module/$(number /tmp/plan | rev) 1 0 $entry \
+    $copy $third
+for place in "$(copy_in /tmp/plan vfs_write)" "$(printf %x $((0x$copy + 1)))"; do
+    asked "the copy of another function" $EINVAL $entry install $copies 1 0 $entry $place $third
+done
 minus() { printf %x $((0x$1 - $2)); }
 for place in fffffffffffffffc fffffffffffffffb ffffffffffffffff fffffffffffff000 8000000000000000 \
     0 8 7fffffff0000 ffff800000000000 "$(minus $etext 4)" \
@@ -322,9 +335,8 @@ for nr in 0 1 2048 4097 65537 18446744073709551615; do
 done
 insmod /kl/cookies.ko nr=4096
 base=$(sed 's/^0x//' /sys/module/cookies/sections/.text)
-asked "cookies of 4096 counters, of which there are 4096" $EBUSY \
-    "$(jump vfs_read | sed 's/^0*//')" install cookies 1 0 $entry $base \
-    "$(printf %x $((0x$third ^ 0x100)))"
+asked "cookies of 4096 counters, of which there are 4096, and no copy" $EINVAL $entry install \
+    cookies 1 0 $entry $base $third
 rmmod cookies
 
 # Times of what is not there.
@@ -345,10 +357,11 @@ check_text "malformed requests"
 $K apply $V --function vfs_read --algorithm original --dry-run --keep-module /tmp/second.ko \
     >/tmp/plan2 || failed "a second plan" "$(cat /tmp/plan2)"
 insmod /tmp/second.ko || failed "a second module" "not loaded"
-second=$(lsmod | sed -n 's/^\(kernlane_[0-9]*\) .*/\1/p' | grep -v "^$copies$")
-base2=$(sed 's/^0x//' /sys/module/$second/sections/.text)
-copy2=$(awk '$1 == "jump" && $4 == "vfs_read" { sub(/.*[+]0x/, "", $6); print $6 }' /tmp/plan2)
-copy2=$(printf %x $((0x$base2 + 0x$copy2)))
+second=$(lsmod | sed -n 's/^\(kernlane_[0-9]*\) .*/\1/p' | grep -v "^$module$")
+base=$(sed 's/^0x//' /sys/module/$second/sections/.text)
+copy2=$(copy_in /tmp/plan2 vfs_read)
+second=$second/$(number /tmp/plan2)
+asked "a copy of another module" $ENOENT 0 install $copies 1 1 $entry $copy2 $third $from 0
 asked "well formed" 0 0 install $copies 1 1 $entry $copy $third $from 0
 check "reads" load
 asked "installed twice" $EEXIST 0 install $copies 1 1 $entry $copy $third $from 0
@@ -367,6 +380,8 @@ rmmod $copies
 check_text "a well formed request"
 
 . /kl/count.sh
+. /kl/at-once.sh
+. /kl/waits.sh
 
 # Others register kprobes while a group is being installed: it is refused late, when tasks have been
 # sent to the copies, and sleep there.

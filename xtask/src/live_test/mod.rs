@@ -22,7 +22,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 11] = [
+const SCRIPTS: [(&str, &str); 13] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -33,15 +33,18 @@ const SCRIPTS: [(&str, &str); 11] = [
     ("hostile.sh", include_str!("hostile.sh")),
     ("itself.sh", include_str!("itself.sh")),
     ("count.sh", include_str!("count.sh")),
+    ("at-once.sh", include_str!("at-once.sh")),
+    ("waits.sh", include_str!("waits.sh")),
     ("cost.sh", include_str!("cost.sh")),
 ];
 
 /// The guest's programs that need no library.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("fentry", include_str!("fentry.c")),
     ("crowd", include_str!("crowd.c")),
     ("late", include_str!("late.c")),
     ("requests", include_str!("requests.c")),
+    ("stopped", include_str!("stopped.c")),
     ("bad-pointers", include_str!("../vm_test/bad-pointers.c")),
 ];
 
@@ -193,7 +196,7 @@ impl Guest {
         }
         let provoke =
             build_module(&kernel, "xtask/src/live_test/provoke".as_ref(), directory.path())?;
-        for name in ["provoke.ko", "overrule.ko", "cookies.ko"] {
+        for name in ["provoke.ko", "overrule.ko", "cookies.ko", "occupy.ko"] {
             add(name, 0o644, &provoke.join(name))?;
         }
         for (name, source) in PROGRAMS {

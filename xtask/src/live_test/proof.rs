@@ -2,13 +2,14 @@
 //! guest: the file stands for the running kernel.
 //!
 //! Takes a vmlinux. Every function that can be replaced is copied in its original order and proven;
-//! then single bits of a shuffled group's code are flipped, each of which the proof must find. The
+//! then single bits of a shuffled group's code are flipped, each of which the proof must find, and
+//! what the module says of its copies is changed. The
 //! same is done with counters in the copies, as `kernlane live watch` puts them there; and the
 //! proof must refuse counters where flags are needed.
 
 use anyhow::{Context, Result, bail, ensure};
 use check::module::check_module;
-use emit::module::{ModulePlan, emit};
+use emit::module::{ModulePlan, NUMBER, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::pieces::PieceExit;
@@ -54,6 +55,7 @@ pub(super) fn proof(vmlinux: &[u8]) -> Result<()> {
         let which = if counts { "with counters" } else { "without counters" };
         println!("passed: each of {flipped} flipped bits is found, {which}");
     }
+    wrong_pairs_are_found(&kernel, &memory)?;
     counters_are_proven(&kernel, &memory)?;
     needed_flags_are_found(&kernel, &memory)
 }
@@ -72,8 +74,13 @@ fn counters_are_proven(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -
         }
         let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
         let places = counters::places(&group);
-        let plan =
-            ModulePlan { name: "kernlane_counts", order: &order, counters: &places, padding: 0 };
+        let plan = ModulePlan {
+            name: "kernlane_counts",
+            number: [0; NUMBER],
+            order: &order,
+            counters: &places,
+            padding: 0,
+        };
         let module = emit(&group.original, &plan, &loading(kernel)?)?;
         prove(&group, &module)?;
         ensure!(
@@ -108,8 +115,13 @@ fn needed_flags_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>
         }
         let mut places = vec![None; pieces.len()];
         places[n] = Some(branch);
-        let plan =
-            ModulePlan { name: "kernlane_flags", order: &order, counters: &places, padding: 0 };
+        let plan = ModulePlan {
+            name: "kernlane_flags",
+            number: [0; NUMBER],
+            order: &order,
+            counters: &places,
+            padding: 0,
+        };
         // Where the unwinder's state forbids a counter none is written.
         let Ok(module) = emit(&group.original, &plan, &loading(kernel)?) else { continue };
         let outcome = check_module(kernel, 0, &module.bytes, &claims(&group, &module));
@@ -123,6 +135,58 @@ fn needed_flags_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>
     }
     ensure!(refused >= 100, "only {refused} counters were refused");
     println!("passed: each of {refused} counters where flags are needed is refused");
+    Ok(())
+}
+
+/// Of the section `.kernlane`: where its number begins and ends, and its pairs begin.
+const NUMBER_AT: usize = 16;
+const NUMBER_END: usize = 32;
+const PAIRS_AT: usize = 40;
+/// Bytes of a relocation, and where its addend stands.
+const RELOCATION: usize = 24;
+const ADDEND_AT: usize = 16;
+
+/// Each bit of what a module says of its copies, but its number; and the copies of two functions.
+fn wrong_pairs_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -> Result<()> {
+    let group = Group::new(kernel, memory, &functions_without_constants(kernel))?;
+    let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
+    let plan = ModulePlan {
+        name: "kernlane_pairs",
+        number: [0; NUMBER],
+        order: &order,
+        counters: &[],
+        padding: 0,
+    };
+    let module = emit(&group.original, &plan, &loading(kernel)?)?;
+    let claims = claims(&group, &module);
+    let is_found = |bytes: &[u8]| match check_module(kernel, 0, bytes, &claims) {
+        Err(error) if format!("{error:#}").contains(".kernlane") => Ok(()),
+        other => bail!("wrong pairs are not found: {other:?}"),
+    };
+    let mut damaged = module.bytes.clone();
+    let section = damaged.windows(16).position(|bytes| bytes == b"kernlane's pairs");
+    let section = section.context("the module has no pairs")?;
+    let end = PAIRS_AT + 8 * group.members.len();
+    for bit in (0..8 * NUMBER_AT).chain(8 * NUMBER_END..8 * end) {
+        let byte = section + bit / 8;
+        damaged[byte] ^= 1 << (bit % 8);
+        is_found(&damaged)?;
+        damaged[byte] ^= 1 << (bit % 8);
+    }
+    let word = |at: usize| {
+        module.bytes[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+    };
+    // Its relocations begin with the first pair's. Those of a table begin at 0.
+    let relocations = (RELOCATION..damaged.len() - 4 * RELOCATION).find(|&at| {
+        (0..4).all(|n| word(at + n * RELOCATION) == (PAIRS_AT + 4 * n) as u64)
+            && word(at - RELOCATION) != PAIRS_AT as u64 - 4
+    });
+    let first = relocations.context("the pairs have no relocations")? + RELOCATION + ADDEND_AT;
+    let second = first + 2 * RELOCATION;
+    damaged.copy_within(second..second + 8, first);
+    damaged[second..second + 8].copy_from_slice(&module.bytes[first..first + 8]);
+    is_found(&damaged)?;
+    println!("passed: each wrong pair of function and copy is found");
     Ok(())
 }
 
@@ -152,7 +216,13 @@ fn flips_are_found(
     let order = kernlane_layout::order(&group.graph(None), kernlane_layout::Algorithm::Random, 1)?;
     let order: Vec<u32> = order.order.0.iter().map(|block| block.0).collect();
     let places = if counts { counters::places(&group) } else { Vec::new() };
-    let plan = ModulePlan { name: "kernlane_flips", order: &order, counters: &places, padding: 0 };
+    let plan = ModulePlan {
+        name: "kernlane_flips",
+        number: [0; NUMBER],
+        order: &order,
+        counters: &places,
+        padding: 0,
+    };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);
     check_module(kernel, 0, &module.bytes, &claims).context("the unharmed module")?;

@@ -2,11 +2,14 @@
  * Sends /dev/kernlane requests that no honest program sends, and prints the kernel's memory
  * afterwards. Needs no library.
  *
+ * NAME is that of a module, or NAME/NUMBER with the 32 digits of its number; else the number is 0.
+ *
  * requests install NAME FUNCTIONS CALLS WORD…: an INSTALL request. The words are hexadecimal, as
  * they stand in memory: three for each function, two for each call. FUNCTIONS and CALLS are the
  * numbers in the request, which need not fit the words. A name of 56 characters has no zero at its
  * end.
  * requests undo NAME: an UNDO request.
+ * requests stall NAME: an INSTALL request with functions that nobody supplies (userfaultfd).
  * requests counters NAME NR RESERVED SUMS: a COUNTERS request.
  * requests time NR MILLISECONDS TIMES ENTRY…: a TIME request. SUMS and TIMES are addresses to write
  * to, or 0 for memory of this program. Both requests print the result and 0.
@@ -21,18 +24,29 @@
 #define NR_READ 0
 #define NR_WRITE 1
 #define NR_OPEN 2
+#define NR_MMAP 9
 #define NR_IOCTL 16
 #define NR_PREAD64 17
+#define NR_USERFAULTFD 323
 
 #define NAME 56
+#define NUMBER 16
 #define WORDS 4096
-#define INSTALL 0xc058b701
-#define UNDO 0xc058b702
-#define COUNTERS 0x4048b703
+#define INSTALL 0xc068b701
+#define UNDO 0xc068b702
+#define COUNTERS 0x4058b703
 #define TIME 0xc020b704
+
+/* include/uapi/linux/userfaultfd.h */
+#define UFFDIO_API 0xc018aa3f
+#define UFFDIO_REGISTER 0xc020aa00
+#define UFFD_API 0xaa
+#define MODE_MISSING 1
+#define PAGE 4096
 
 struct group {
 	char module[NAME];
+	byte number[NUMBER];
 	unsigned long functions;
 	unsigned long calls;
 	unsigned int nr_functions;
@@ -42,6 +56,7 @@ struct group {
 
 struct counters {
 	char module[NAME];
+	byte number[NUMBER];
 	unsigned long sums;
 	unsigned int nr;
 	unsigned int reserved;
@@ -125,14 +140,29 @@ static long open(const char *path)
 	return file;
 }
 
+/* NAME or NAME/NUMBER. */
+static void name_module(char *module, byte *number, const char *text)
+{
+	int n;
+
+	for (n = 0; n < NAME && *text && *text != '/'; n++)
+		module[n] = *text++;
+	if (*text != '/')
+		return;
+	for (n = 0; n < NUMBER; n++, text += 2) {
+		char digits[3] = { text[1], text[2], 0 };
+
+		number[n] = hex(digits);
+	}
+}
+
 static void ask(unsigned long command, char **arguments, long count)
 {
 	static struct group group;
 	long result;
 	int n;
 
-	for (n = 0; n < NAME && arguments[0][n]; n++)
-		group.module[n] = arguments[0][n];
+	name_module(group.module, group.number, arguments[0]);
 	if (command == INSTALL) {
 		unsigned long functions = hex(arguments[1]);
 
@@ -158,14 +188,31 @@ static void say_result(long result)
 	say(" 0\n");
 }
 
+/* Never comes back: the page of the functions is missing, and stays so. */
+static void stall(const char *name)
+{
+	static struct group group = { .nr_functions = 1 };
+	unsigned long api[3] = { UFFD_API }, range[4] = { 0, PAGE, MODE_MISSING };
+	/* PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS */
+	long page = call(NR_MMAP, 0, PAGE, 3, 0x22, -1, 0);
+	long faults = call(NR_USERFAULTFD, 0, 0, 0, 0, 0, 0);
+
+	range[0] = page;
+	if (call(NR_IOCTL, faults, UFFDIO_API, (long)api, 0, 0, 0) ||
+	    call(NR_IOCTL, faults, UFFDIO_REGISTER, (long)range, 0, 0, 0))
+		fail("no userfaultfd");
+	name_module(group.module, group.number, name);
+	group.functions = page;
+	say("stalls\n");
+	say_result(call(NR_IOCTL, open("/dev/kernlane"), INSTALL, (long)&group, 0, 0, 0));
+}
+
 static void count(char **arguments)
 {
 	static struct counters counters;
 	unsigned long sums = hex(arguments[3]);
-	int n;
 
-	for (n = 0; n < NAME && arguments[0][n]; n++)
-		counters.module[n] = arguments[0][n];
+	name_module(counters.module, counters.number, arguments[0]);
 	counters.nr = hex(arguments[1]);
 	counters.reserved = hex(arguments[2]);
 	counters.sums = sums ? sums : (unsigned long)words;
@@ -258,6 +305,8 @@ __attribute__((used)) static void run(long *stack)
 		ask(INSTALL, words + 2, argc - 2);
 	else if (argc == 3 && words[1][0] == 'u')
 		ask(UNDO, words + 2, argc - 2);
+	else if (argc == 3 && words[1][0] == 's')
+		stall(words[2]);
 	else if (argc == 6 && words[1][0] == 'c')
 		count(words + 2);
 	else if (argc >= 5 && words[1][0] == 't' && words[1][1] == 'i')

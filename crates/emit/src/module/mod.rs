@@ -11,9 +11,11 @@
 pub mod counter;
 mod elf;
 mod lift;
+mod pairs;
 mod side_tables;
 
 pub use lift::Original;
+pub use pairs::NUMBER;
 
 use anyhow::{Context, Result, ensure};
 use elf::{ModuleRelocation, ModuleSection, ModuleSymbol, RelocationBase};
@@ -28,6 +30,8 @@ use std::collections::BTreeMap;
 pub struct ModulePlan<'a> {
     /// The module's name.
     pub name: &'a str,
+    /// Drawn at random, so that no other module has it.
+    pub number: [u8; NUMBER],
     /// A permutation of the pieces.
     pub order: &'a [u32],
     /// Per piece: the old address of the instruction in front of which its counter stands. Pieces
@@ -123,6 +127,7 @@ pub fn emit(
     sections[COOKIES].data = counter::section(counted.len());
     writer.side_tables(&mut sections, plan.order)?;
     fill_last_page(&mut sections);
+    sections.push(writer.pairs(plan.number));
     sections.extend(writer.loader_sections(plan.name)?);
     let symbols = writer.symbols(plan.order);
     let text_size = sections[TEXT].data.len() as u32;

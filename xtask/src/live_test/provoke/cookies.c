@@ -12,6 +12,11 @@ static struct {
 	__u8 end[16];
 } data __used __aligned(KERNLANE_COOKIES_ALIGN);
 
+/* Of no number, and of no copies. */
+static const struct kernlane_pairs pairs __used __aligned(KERNLANE_PAIRS_ALIGN) = {
+	.magic = KERNLANE_PAIRS,
+};
+
 static unsigned long nr;
 module_param(nr, ulong, 0);
 MODULE_PARM_DESC(nr, "how many counters");

@@ -15,6 +15,7 @@ use live::group::Group;
 use live::install::{self, PreparedGroup};
 use live::owners::Owners;
 use live::running::RunningKernel;
+use live::turn::Turn;
 use profile::Profile;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -101,6 +102,11 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     );
     chosen.sort_unstable();
     chosen.dedup();
+    // What another program is installing is installed, or not, when the turn comes.
+    let turn = match args.dry_run {
+        true => None,
+        false => Some((Device::open()?, Turn::wait(&mut |what| note!("{what}"))?)),
+    };
     refuse_owned(kernel, &chosen)?;
     let group = Group::new(kernel, running, &chosen)?;
     for &(index, reason) in &group.left_out {
@@ -119,16 +125,15 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     if let Some(path) = &args.keep_module {
         host::output::write(path, &prepared.module.bytes)?;
     }
-    if args.dry_run {
+    let Some((device, turn)) = turn else {
         print_plan(&group, running, &prepared)?;
         return Ok(ExitCode::SUCCESS);
-    }
-    let device = Device::open()?;
+    };
     if let Some(cycles) = args.cycles {
         print_summary(&group, &prepared)?;
-        return super::cycles::run(&group, &prepared, &device, cycles);
+        return super::cycles::run(&group, &prepared, &device, cycles, &turn);
     }
-    let installed = prepared.install(&group, &device)?;
+    let installed = prepared.install(&group, &device, &turn)?;
     print_summary(&group, &prepared)?;
     outln!(
         "processor time: {:.2} ms for loading the module, {:.2} ms for patching",
@@ -179,7 +184,7 @@ pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &PreparedGroup) -> 
     outln!(
         "{}: {} functions, {} calls in the kernel and {} among the copies; {} blocks in {} bytes, \
          {} branches inverted, {} jumps dropped, {} added",
-        prepared.name,
+        prepared.id,
         group.members.len(),
         prepared.callers.len(),
         prepared.module.calls.len(),
@@ -234,7 +239,8 @@ pub(super) fn print_plan(
     prepared: &PreparedGroup,
 ) -> Result<()> {
     let kernel = group.original.kernel;
-    outln!("module {}: {} bytes of code", prepared.name, prepared.module.text_size)?;
+    let id = &prepared.id;
+    outln!("module {id}, number {}: {} bytes of code", id.number, prepared.module.text_size)?;
     for (n, &(function, patch_at)) in group.members.iter().enumerate() {
         let entry = kernel.link_address(group.original.functions[function as usize].at);
         let copy = prepared.module.entries[function as usize];

@@ -17,6 +17,7 @@ use live::hot;
 use live::install::{self, PreparedGroup};
 use live::occupancy::Occupancy;
 use live::running::RunningKernel;
+use live::turn::Turn;
 use live::watch::{Watch, Watched};
 use profile::Profile;
 use std::path::PathBuf;
@@ -196,6 +197,11 @@ impl<'k, 'd> Auto<'k, 'd> {
     fn install(&self, plan: PlannedGroup<'_, '_>, counted: Vec<Counted>) -> Result<ExitCode> {
         let Auto { running, device, args, .. } = self;
         let PlannedGroup { roots, group, order, hot } = plan;
+        // A trial leaves the kernel as it is, and needs no name of its own.
+        let turn = match args.dry_run {
+            true => None,
+            false => Some(Turn::wait(&mut |what| note!("{what}"))?),
+        };
         let prepared = install::prepare(&group, *running, &order, &[], &install::free_name()?)?;
         let cache = super::cache::geometry()?;
         let before = super::cache::draw_original(&group, running, cache, &hot)?;
@@ -211,13 +217,14 @@ impl<'k, 'd> Auto<'k, 'd> {
             roots: roots.iter().map(|&root| Gain::unmeasured(self.kernel, root)).collect(),
             functions: chunks,
         };
-        if args.dry_run {
+        let Some(turn) = turn else {
             super::apply::print_plan(&group, running, &prepared)?;
             report.write(args)?;
             return Ok(ExitCode::SUCCESS);
-        }
+        };
         let times_before = self.measure(&roots)?;
-        let text = prepared.install(&group, device)?.text;
+        let text = prepared.install(&group, device, &turn)?.text;
+        drop(turn);
         let place = |&n: &usize| {
             (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1)
         };
@@ -330,14 +337,14 @@ fn print_gain(roots: &[Gain]) -> Result<()> {
 fn wait_for_the_user(device: &Device, prepared: &PreparedGroup) -> Result<ExitCode> {
     let terminal = Term::stdout();
     if !terminal.is_term() {
-        outln!("{} stays installed; `kernlane live undo` takes it back", prepared.name)?;
+        outln!("{} stays installed; `kernlane live undo` takes it back", prepared.id)?;
         return Ok(ExitCode::SUCCESS);
     }
     outln!("q: take it back    l: leave it installed")?;
     loop {
         match terminal.read_char() {
             Ok('l') => {
-                outln!("{} stays installed; `kernlane live undo` takes it back", prepared.name)?;
+                outln!("{} stays installed; `kernlane live undo` takes it back", prepared.id)?;
                 return Ok(ExitCode::SUCCESS);
             }
             // Ctrl-C or a terminal that is gone: what was for this session does not outlive it.
@@ -348,8 +355,7 @@ fn wait_for_the_user(device: &Device, prepared: &PreparedGroup) -> Result<ExitCo
 }
 
 fn take_back(device: &Device, prepared: &PreparedGroup) -> Result<ExitCode> {
-    let name = &prepared.name;
-    let undone = super::undo::take_back(Some(device), name)?;
+    let undone = super::undo::take_back(device, &prepared.id)?;
     outln!("{undone}")?;
     Ok(undone.exit_code())
 }

@@ -9,7 +9,9 @@ use host::outln;
 use host::progress::Progress;
 use live::device::{Device, Undone};
 use live::group::Group;
+use live::identity::GroupId;
 use live::install::{self, PreparedGroup, Unloaded, processor_time};
+use live::turn::Turn;
 use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,6 +27,7 @@ pub(super) fn run(
     prepared: &PreparedGroup,
     device: &Device,
     cycles: u32,
+    turn: &Turn,
 ) -> Result<ExitCode> {
     host::interrupt::catch()?;
     let progress = Progress::of(cycles.into(), "cycles of installing and undoing");
@@ -33,10 +36,10 @@ pub(super) fn run(
     let mut held_up = 0;
     for _ in 0..cycles {
         host::interrupt::check()?;
-        let installed = prepared.install(group, device)?;
+        let installed = prepared.install(group, device, turn)?;
         std::thread::sleep(STAY);
         let begun = processor_time();
-        held_up += u32::from(!left(device, &prepared.name)?);
+        held_up += u32::from(!left(device, &prepared.id, turn)?);
         loading.add(installed.loading);
         patching.add(installed.patching);
         undoing.add(processor_time() - begun);
@@ -54,12 +57,13 @@ pub(super) fn run(
 }
 
 /// Undoes a group and sees it leave; whether that came at once.
-fn left(device: &Device, name: &str) -> Result<bool> {
-    if device.undo(name)? == Undone::Clean && install::unload(name)? != Unloaded::InUse {
+fn left(device: &Device, id: &GroupId, turn: &Turn) -> Result<bool> {
+    let name = &id.module;
+    if device.undo(id)? != Undone::Stays && install::unload(name, turn)? != Unloaded::InUse {
         return Ok(true);
     }
     let begun = Instant::now();
-    while install::unload(name)? == Unloaded::InUse {
+    while install::unload(name, turn)? == Unloaded::InUse {
         ensure!(
             begun.elapsed() < LEAVE,
             "{name}: every byte is restored, but for {} s some task has been in a copy; `kernlane \

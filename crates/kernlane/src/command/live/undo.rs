@@ -4,7 +4,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use host::outln;
 use live::device::{self, Device, GroupStatus, Undone};
+use live::identity::GroupId;
 use live::install::{self, Unloaded};
+use live::turn::{Taken, Turn};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
@@ -21,7 +23,8 @@ pub struct StatusArgs {
 ///
 /// The exit status is 0 when nothing leads into the copies any more and nobody is in one, and 1
 /// when a task may still be in one: then the module stays, harmless, until nobody is, and a later
-/// `kernlane live undo` removes it. A kernel that removes no modules (sysctl
+/// `kernlane live undo` removes it. What another program is installing is left alone, also with
+/// exit status 1. A kernel that removes no modules (sysctl
 /// kernel.modules_disabled) keeps the module, empty, until it boots again.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live undo")]
@@ -42,11 +45,19 @@ pub(super) struct TakenBack {
     /// It was installed or leaving; otherwise only its module was there.
     restored: bool,
     module: Unloaded,
+    /// Who has the turn, where the module was left for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_to: Option<String>,
 }
 
 impl TakenBack {
+    /// Something stays for a later `kernlane live undo`.
+    fn stays(&self) -> bool {
+        matches!(self.module, Unloaded::InUse | Unloaded::Left)
+    }
+
     pub(super) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(u8::from(self.module == Unloaded::InUse))
+        ExitCode::from(u8::from(self.stays()))
     }
 }
 
@@ -61,6 +72,12 @@ impl fmt::Display for TakenBack {
                 f,
                 "{group}: {bytes}; a task may still be in a copy, so the module stays loaded until \
                  `kernlane live undo` finds nobody in it"
+            ),
+            Unloaded::Left => write!(
+                f,
+                "{group}: {bytes}; {} is installing a group, so the module is left: run `kernlane \
+                 live undo` again when that has ended",
+                self.left_to.as_deref().unwrap_or("another program of Kernlane")
             ),
             Unloaded::UntilBoot => write!(
                 f,
@@ -77,7 +94,7 @@ pub(super) fn installed() -> Result<Option<String>> {
     let groups = device::status()?;
     let names: Vec<&str> = (groups.iter())
         .filter(|group| group.state == "installed")
-        .map(|group| group.module.as_str())
+        .map(|group| group.id.module.as_str())
         .collect();
     Ok((!names.is_empty()).then(|| names.join(", ")))
 }
@@ -96,14 +113,20 @@ pub(super) fn refuse_installed() -> Result<()> {
     Ok(())
 }
 
-/// Undoes a group, if it is installed, and removes its module.
-pub(super) fn take_back(device: Option<&Device>, name: &str) -> Result<TakenBack> {
-    let undone = device.map(|device| device.undo(name)).transpose()?;
-    let module = match undone {
-        Some(Undone::Stays) => Unloaded::InUse,
-        _ => install::unload(name)?,
+/// Undoes a group and removes its module.
+pub(super) fn take_back(device: &Device, id: &GroupId) -> Result<TakenBack> {
+    let undone = device.undo(id)?;
+    remove(&id.module, Some(undone), &Turn::wait_briefly()?)
+}
+
+/// Removes the module of a group that was undone, or that is not installed (`None`).
+fn remove(name: &str, undone: Option<Undone>, turn: &Result<Turn, Taken>) -> Result<TakenBack> {
+    let (module, left_to) = match (undone, turn) {
+        (Some(Undone::Stays), _) => (Unloaded::InUse, None),
+        (_, Ok(turn)) => (install::unload(name, turn)?, None),
+        (_, Err(Taken(by))) => (Unloaded::Left, Some(by.clone())),
     };
-    Ok(TakenBack { group: name.to_owned(), restored: undone.is_some(), module })
+    Ok(TakenBack { group: name.to_owned(), restored: undone.is_some(), module, left_to })
 }
 
 pub(super) fn status(args: &StatusArgs) -> Result<ExitCode> {
@@ -121,7 +144,7 @@ pub(super) fn status(args: &StatusArgs) -> Result<ExitCode> {
     }
     let stray: Vec<String> = install::loaded()
         .into_iter()
-        .filter(|name| groups.iter().all(|g| g.module != *name))
+        .filter(|name| groups.iter().all(|g| g.id.module != *name))
         .collect();
     if !stray.is_empty() {
         let then = if install::modules_are_disabled() {
@@ -140,7 +163,7 @@ fn print(group: &GroupStatus, names: &BTreeMap<u64, String>) -> Result<()> {
         .map_or(0, |t| t.as_secs() as i64);
     outln!(
         "{}: {} for {} s, {} functions, {} of {} calls go straight to a copy; written in {} us",
-        group.module,
+        group.id,
         group.state,
         now.saturating_sub(group.since),
         group.functions.len(),
@@ -170,20 +193,33 @@ fn names() -> Result<BTreeMap<u64, String>> {
 pub(super) fn run(args: &UndoArgs) -> Result<ExitCode> {
     let groups = device::status()?;
     if let Some(wanted) = &args.group
-        && groups.iter().all(|g| g.module != *wanted)
+        && groups.iter().all(|g| g.id.module != *wanted)
         && !install::loaded().contains(wanted)
     {
         bail!("there is no group {wanted}; kernlane live status lists them");
     }
     let device = Device::open()?;
     let is_wanted = |name: &str| args.group.as_ref().is_none_or(|wanted| wanted == name);
-    let mut taken_back = Vec::new();
-    for group in groups.iter().filter(|g| is_wanted(&g.module)) {
-        taken_back.push(take_back(Some(&device), &group.module)?);
+    let mut undone = BTreeMap::new();
+    for id in groups.iter().map(|group| &group.id).filter(|id| is_wanted(&id.module)) {
+        undone.insert(id.module.clone(), device.undo(id)?);
     }
+    let turn = Turn::wait_briefly()?;
+    let mut taken_back = Vec::new();
+    // In this turn nobody installs: what is neither installed nor leaving now is nobody's.
+    let groups = device::status()?;
     for name in install::loaded().iter().filter(|name| is_wanted(name)) {
-        if groups.iter().all(|g| g.module != *name) {
-            taken_back.push(take_back(None, name)?);
+        let is_used = groups.iter().any(|g| g.id.module == *name);
+        match undone.get(name) {
+            Some(Undone::Clean | Undone::Gone) | None if is_used => {}
+            state => taken_back.push(remove(name, state.copied(), &turn)?),
+        }
+    }
+    // Another program has removed the others, and may have used their names again.
+    for group in undone.into_keys() {
+        if taken_back.iter().all(|undone| undone.group != group) {
+            let module = Unloaded::Removed;
+            taken_back.push(TakenBack { group, restored: true, module, left_to: None });
         }
     }
     if args.json {
@@ -193,7 +229,7 @@ pub(super) fn run(args: &UndoArgs) -> Result<ExitCode> {
             outln!("{undone}")?;
         }
     }
-    let stays = taken_back.iter().any(|undone| undone.module == Unloaded::InUse);
+    let stays = taken_back.iter().any(TakenBack::stays);
     Ok(if stays { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
@@ -203,7 +239,12 @@ mod tests {
 
     #[test]
     fn only_a_module_in_use_is_a_no() {
-        let undone = |restored, module| TakenBack { group: "kernlane_1".into(), restored, module };
+        let undone = |restored, module| TakenBack {
+            group: "kernlane_1".into(),
+            restored,
+            module,
+            left_to: Some("another program of Kernlane (process 7)".into()),
+        };
         let removed = undone(true, Unloaded::Removed);
         assert_eq!(removed.to_string(), "kernlane_1: every byte is restored");
         let in_use = undone(true, Unloaded::InUse);
@@ -213,9 +254,15 @@ mod tests {
             until_boot.to_string().contains("the kernel is original")
                 && until_boot.to_string().contains("until the next boot")
         );
-        let codes =
-            [&removed, &in_use, &until_boot].map(|undone| format!("{:?}", undone.exit_code()));
-        assert_eq!(codes, [0, 1, 0].map(|code| format!("{:?}", ExitCode::from(code))));
+        let left = undone(false, Unloaded::Left);
+        assert_eq!(
+            left.to_string(),
+            "kernlane_1: was not installed; another program of Kernlane (process 7) is installing \
+             a group, so the module is left: run `kernlane live undo` again when that has ended"
+        );
+        let codes = [&removed, &in_use, &until_boot, &left]
+            .map(|undone| format!("{:?}", undone.exit_code()));
+        assert_eq!(codes, [0, 1, 0, 1].map(|code| format!("{:?}", ExitCode::from(code))));
         assert!(serde_json::to_string(&until_boot).unwrap().contains(r#""module":"until-boot""#));
     }
 }
