@@ -73,6 +73,8 @@ uint64_t now_ms(void);
 void pause_ms(unsigned int ms);
 /* The kernel's symbol of that name. */
 uint64_t symbol(const char *name);
+/* The name of the function at an address. */
+void symbol_at(char *into, size_t size, uint64_t address);
 /* "vfs_read+0x9". Not for several threads at once. */
 const char *place(uint64_t address);
 
@@ -130,6 +132,30 @@ uint64_t odd_pointer(struct arena *arena);
 uint64_t odd_address(const struct slot *slot);
 uint32_t odd_count(uint32_t right, uint32_t most);
 
+/* commands.c: runs `kernlane live`, several at once, and stops it at its system calls. */
+void *command(void *seed);
+void commands_report(void);
+bool commands_missing(void);
+
+/* flips.c: a vmlinux with one bit of a function's tables flipped. */
+#define FLIPPED "/tmp/flipped"
+struct flip {
+	uint64_t at;
+	unsigned char bit;
+};
+void flips_prepare(void);
+/* Only one at a time; @function is what to ask for. False if the function has no such entry. */
+bool flip_take(struct flip *flip, const char **function);
+void flip_give(const struct flip *flip);
+void flips_report(void);
+
+/* neighbours.c: BPF programs and processors that come and go. */
+void *attach(void *seed);
+void *switch_processors(void *seed);
+void neighbours_go(void);
+void neighbours_report(void);
+bool neighbours_missing(void);
+
 /* others.c: kprobes, tracers, livepatches that come and go. */
 void *probe(void *seed);
 void *patch(void *seed);
@@ -139,6 +165,7 @@ void others_report(void);
 bool others_missing(void);
 
 /* load.c: what runs in the copies. */
+void load_prepare(void);
 void *load(void *seed);
 void *sleep_in_pipes(void *seed);
 void load_report(void);

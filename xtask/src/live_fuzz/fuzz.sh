@@ -6,6 +6,10 @@
 # The host may be busy.
 echo 60 >/proc/sys/kernel/watchdog_thresh
 echo 280 >/proc/sys/kernel/hung_task_timeout_secs
+# It warns when a processor goes, with nothing installed too (away.sh).
+for server in /sys/kernel/debug/sched/fair_server/cpu*; do
+    [ ! -d $server ] || echo 0 >$server/runtime
+done
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
 mkdir /tmp/groups
 number=0

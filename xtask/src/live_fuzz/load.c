@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -99,6 +100,36 @@ static bool names_are_there(void)
 	return found && access("/tmp/there/is/none", F_OK) && errno == ENOENT;
 }
 
+static char *version, *command_line;
+
+void load_prepare(void)
+{
+	version = read_file("/proc/version", NULL);
+	command_line = read_file("/proc/cmdline", NULL);
+}
+
+static bool is_same(const char *path, const char *wanted, const char *other)
+{
+	char *text = read_file(path, NULL);
+	bool right = text && (!strcmp(text, wanted) || !strcmp(text, other));
+
+	free(text);
+	return right;
+}
+
+/* What functions tell that are small and alike: a wrong copy would tell something else. */
+static bool the_kernel_is_told(void)
+{
+	return is_same("/proc/version", version, version) &&
+	       is_same("/proc/cmdline", command_line, "overruled\n");
+}
+
+/* An exception's fixup gives the error. */
+static bool bad_pointers_are_refused(void)
+{
+	return select(8, (fd_set *)64, NULL, NULL, NULL) < 0 && errno == EFAULT;
+}
+
 void *load(void *seed)
 {
 	unsigned char *data = malloc(SIZE);
@@ -118,6 +149,10 @@ void *load(void *seed)
 			failed("what memory holds is what was written");
 		if (!names_are_there())
 			failed("the names in a directory");
+		if (!the_kernel_is_told())
+			failed("what the kernel tells of itself is what it told");
+		if (!bad_pointers_are_refused())
+			failed("a bad pointer for select() gives EFAULT");
 		rounds++;
 		pause_ms(below(20));
 	}

@@ -35,6 +35,9 @@ static const struct role {
 	{ "patcher", patch, 1 },
 	{ "load", load, 2 },
 	{ "sleeper", sleep_in_pipes, 1 },
+	{ "commander", command, 2 },
+	{ "attacher", attach, 1 },
+	{ "switcher", switch_processors, 1 },
 };
 
 #define MOST_THREADS 16
@@ -70,6 +73,11 @@ static void join(struct thread *thread)
 	shown = true;
 }
 
+static bool something_missing(void)
+{
+	return ask_missing() || others_missing() || commands_missing() || neighbours_missing();
+}
+
 /*
  * Everything at once for @seconds, and then nothing; on a slow machine for longer, until every kind
  * has been seen to succeed.
@@ -90,13 +98,16 @@ static void run(uint64_t seed, unsigned int seconds)
 			pthread_create(&thread->thread, NULL, roles[role].run, &thread->seed);
 		}
 	while (now_ms() < end ||
-	       ((ask_missing() || others_missing()) && now_ms() < begin + LONGER * (end - begin))) {
+	       (something_missing() && now_ms() < begin + LONGER * (end - begin))) {
 		pause_ms(500);
 		if (now_ms() < next)
 			continue;
 		next += 60000;
-		printf("%llu requests in %llu s\n", (unsigned long long)ask_count(),
-		       (unsigned long long)(now_ms() - begin) / 1000);
+		printf("%llu requests in %llu s%s%s%s%s\n", (unsigned long long)ask_count(),
+		       (unsigned long long)(now_ms() - begin) / 1000,
+		       ask_missing() ? ", still missing: " : "", ask_missing() ?: "",
+		       commands_missing() ? ", no command has installed and undone" : "",
+		       neighbours_missing() ? ", no BPF program or processor has come" : "");
 		fflush(stdout);
 	}
 	stop = true;
@@ -159,12 +170,21 @@ static void remove_module(const char *name)
 
 static void everything_goes(void)
 {
-	unsigned int n;
+	char *modules, *line, name[KERNLANE_NAME];
 
 	others_go();
+	neighbours_go();
 	undo_all();
-	for (n = 0; n < nr_slots; n++)
-		remove_module(slots[n].name);
+	modules = read_file("/proc/modules", NULL);
+	for (line = modules; line && *line; line = strchrnul(line, '\n') + 1) {
+		if (sscanf(line, "kernlane_%40s", name) == 1) {
+			sscanf(line, "%55s", name);
+			remove_module(name);
+		}
+		if (!strchr(line, '\n'))
+			break;
+	}
+	free(modules);
 }
 
 static void report(uint64_t seed, unsigned int seconds)
@@ -179,6 +199,9 @@ static void report(uint64_t seed, unsigned int seconds)
 	       (unsigned long long)ask_count(), faults_exist() ? "that fails" : "that does not fail");
 	ask_report();
 	others_report();
+	commands_report();
+	flips_report();
+	neighbours_report();
 	load_report();
 	/* It cannot go while something has kept it, for ever. */
 	ask_end();
@@ -206,6 +229,8 @@ int main(int count, char **words)
 	faults_prepare();
 	slots_read(words[2]);
 	ask_prepare();
+	flips_prepare();
+	load_prepare();
 	/* Static keys flip when something is used for the first time: the text stands still later. */
 	run(~seed, seconds / WARM_PART + 5);
 	everything_goes();

@@ -3,9 +3,11 @@
 //! Takes one of Debian's kernels, or one built for it: with KASAN or KCSAN, lockdep, and memory
 //! that fails. The guest captures what `kernlane live` asks the module for (`capture.c`), then four
 //! threads send such requests whole, mutated and made up (`ask.c`, `build.c`), while kprobes,
-//! tracers, livepatches and modules come and go (`others.c`), and a load runs in the copies
-//! (`load.c`). At the end everything is undone. No kernel may have reported anything, no task may
-//! be stuck, and the kernel's text must be what it was.
+//! tracers, livepatches and modules come and go (`others.c`), BPF programs and processors too
+//! (`neighbours.c`), several commands of the program run and are stopped at their system calls
+//! (`commands.c`, `flips.c`), and a load runs in the copies (`load.c`). At the end everything is
+//! undone. No kernel may have reported anything, no task may be stuck, and the kernel's text must be
+//! what it was.
 //!
 //! Prints the seed, and the requests by kind and result. The guest says on the host what it asks
 //! before it asks: the last requests before a crash are printed.
@@ -25,7 +27,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The fuzzer's parts, in C; they are one program, linked statically.
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 15] = [
     ("kernlane.h", include_str!("../../../kmod/kernlane.h")),
     ("fuzz.h", include_str!("fuzz.h")),
     ("main.c", include_str!("main.c")),
@@ -36,6 +38,9 @@ const SOURCES: [(&str, &str); 12] = [
     ("build.c", include_str!("build.c")),
     ("ask.c", include_str!("ask.c")),
     ("others.c", include_str!("others.c")),
+    ("commands.c", include_str!("commands.c")),
+    ("flips.c", include_str!("flips.c")),
+    ("neighbours.c", include_str!("neighbours.c")),
     ("load.c", include_str!("load.c")),
     ("text.c", include_str!("text.c")),
 ];

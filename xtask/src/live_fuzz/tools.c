@@ -203,22 +203,38 @@ uint64_t symbol(const char *name)
 	return 0;
 }
 
-const char *place(uint64_t address)
+/* The last symbol at or before an address, and where it is. */
+static char *symbol_before(uint64_t address, uint64_t *best)
 {
-	static char text[128];
-	uint64_t best = 0;
 	char *line, *name = "?";
 
 	for (line = symbols(); *line; line = strchrnul(line, '\n') + 1) {
 		uint64_t at = strtoull(line, NULL, 16);
 
-		if (at <= address && at > best) {
-			best = at;
+		if (at <= address && at > *best) {
+			*best = at;
 			name = line + 19;
 		}
 		if (!strchr(line, '\n'))
 			break;
 	}
+	return name;
+}
+
+void symbol_at(char *into, size_t size, uint64_t address)
+{
+	uint64_t best = 0;
+	char *name = symbol_before(address, &best);
+
+	snprintf(into, size, "%.*s", (int)strcspn(name, "\n\t"), name);
+}
+
+const char *place(uint64_t address)
+{
+	static char text[128];
+	uint64_t best = 0;
+	char *name = symbol_before(address, &best);
+
 	snprintf(text, sizeof(text), "%.*s+0x%llx", (int)strcspn(name, "\n\t"), name,
 		 (unsigned long long)(address - best));
 	return text;
