@@ -31,6 +31,25 @@ impl BzImage {
     /// # Errors
     /// `image` is not a boot image, or it is damaged.
     pub fn parse(image: &[u8]) -> Result<BzImage> {
+        let header = BootHeader::new(image)?;
+        Ok(BzImage { release: header.release()?, build_id: vmlinux_build_id(header.payload()?)? })
+    }
+
+    /// The vmlinux in a boot image, without symbols.
+    ///
+    /// # Errors
+    /// `image` is not a boot image, or it is damaged.
+    pub fn unpack(image: &[u8]) -> Result<Vec<u8>> {
+        unpack_payload(BootHeader::new(image)?.payload()?)
+    }
+}
+
+struct BootHeader<'a> {
+    image: &'a [u8],
+}
+
+impl<'a> BootHeader<'a> {
+    fn new(image: &'a [u8]) -> Result<BootHeader<'a>> {
         let header = BootHeader { image };
         ensure!(
             image.get(0x202..0x206) == Some(b"HdrS".as_slice()),
@@ -41,15 +60,9 @@ impl BzImage {
             "boot protocol {:#06x}: boot images before 2.08 do not say where the kernel is",
             header.u16(0x206)?
         );
-        Ok(BzImage { release: header.release()?, build_id: vmlinux_build_id(header.payload()?)? })
+        Ok(header)
     }
-}
 
-struct BootHeader<'a> {
-    image: &'a [u8],
-}
-
-impl<'a> BootHeader<'a> {
     /// `kernel_version` (0x20e) plus 0x200 is the offset of a NUL-terminated "RELEASE (builder)
     /// #…".
     fn release(&self) -> Result<String> {
@@ -93,7 +106,7 @@ impl<'a> BootHeader<'a> {
 
 /// The payload is a compressed vmlinux without symbols, with its relocations behind it. Its size
 /// follows in four bytes, which for gzip are part of the format.
-fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
+fn unpack_payload(payload: &[u8]) -> Result<Vec<u8>> {
     let most = MAX_VMLINUX.min(MAX_RATIO * payload.len() as u64);
     let reader: Box<dyn Read + '_> = match payload {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::GzDecoder::new(payload)),
@@ -116,6 +129,11 @@ fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
     let mut vmlinux = Vec::new();
     reader.take(most + 1).read_to_end(&mut vmlinux).context("the compressed kernel is damaged")?;
     ensure!(vmlinux.len() as u64 <= most, "the compressed kernel is damaged: it has no end");
+    Ok(vmlinux)
+}
+
+fn vmlinux_build_id(payload: &[u8]) -> Result<String> {
+    let vmlinux = unpack_payload(payload)?;
     let elf = object::File::parse(&*vmlinux)
         .context("the kernel in the boot image is not an ELF file")?;
     let id = elf.build_id().context("the notes of the kernel in the boot image cannot be read")?;
