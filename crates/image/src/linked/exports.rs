@@ -90,7 +90,8 @@ impl LinkedKernel<'_> {
         })
     }
 
-    fn string_at(&self, at: u64) -> Option<&[u8]> {
+    /// The string at an address, without the zero at its end.
+    pub(super) fn string_at(&self, at: u64) -> Option<&[u8]> {
         let index = self.sections.partition_point(|s| s.addr <= at).checked_sub(1)?;
         let section = &self.sections[index];
         let rest = section.bytes.get(usize::try_from(at - section.addr).ok()?..)?;

@@ -8,6 +8,7 @@
 mod cut;
 pub mod exports;
 pub mod fields;
+pub mod release;
 pub mod tables;
 
 use crate::BuildId;
@@ -137,6 +138,7 @@ impl<'a> LinkedKernel<'a> {
             ".text is larger than 4 GB, or does not have all of its bytes in the file"
         );
         kernel.read_symbols(&elf, text_section.index())?;
+        kernel.ensure_supported()?;
         kernel.tables = LinkedTables::read(&kernel)?;
         kernel.sites = PatchSites::of(&kernel.tables);
         Ok(kernel)
@@ -247,6 +249,16 @@ impl<'a> LinkedKernel<'a> {
         self.sections.iter().find(|s| s.name == name)
     }
 
+    /// The address and the bytes of a section that is loaded into memory.
+    pub fn loaded(&self, name: &str) -> Option<(LinkAddr, &'a [u8])> {
+        self.section(name).map(|s| (LinkAddr(s.addr), s.bytes))
+    }
+
+    /// The names of the sections that are loaded into memory.
+    pub fn loaded_names(&self) -> impl Iterator<Item = &'a str> {
+        self.sections.iter().map(|s| s.name)
+    }
+
     /// The address of the symbol with that name. `None` if there is no such symbol or more than
     /// one.
     pub fn address_of(&self, name: &str) -> Option<LinkAddr> {
@@ -259,6 +271,11 @@ impl<'a> LinkedKernel<'a> {
     /// The addresses of all symbols with that name.
     pub fn addresses_of(&self, name: &str) -> &[u64] {
         self.named.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a symbol with that name has that address.
+    pub fn has_symbol(&self, name: &str, at: LinkAddr) -> bool {
+        self.addresses_of(name).contains(&at.0)
     }
 
     /// A function's name, or "(nameless)".

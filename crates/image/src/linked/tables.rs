@@ -10,23 +10,64 @@ use crate::object::orc::{OrcState, UNDEFINED};
 use anyhow::{Context, Result, ensure};
 
 /// `struct jump_entry`, include/linux/jump_label.h.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JumpEntry {
     /// The address of the patched instruction.
     pub site: u64,
     /// Where the jump goes.
     pub target: u64,
-    /// The address of the key. The two lowest bits are flags.
+    /// The address of the key. The lowest bit is a flag.
     pub key: u64,
 }
 
 /// `struct static_call_site`, include/linux/static_call_types.h.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticCallEntry {
     /// The address of the call or jump.
     pub site: u64,
-    /// The address of the key. The two lowest bits are flags.
+    /// The address of the key. The lowest bit is a flag.
     pub key: u64,
+}
+
+/// The symbols around the table of static keys.
+pub const JUMP_BOUNDS: (&str, &str) = ("__start___jump_table", "__stop___jump_table");
+/// The symbols around the table of static calls.
+pub const STATIC_CALL_BOUNDS: (&str, &str) =
+    ("__start_static_call_sites", "__stop_static_call_sites");
+/// The bit of a key that the kernel, and its loader of modules, set and clear by themselves:
+/// whether the site is in code that is freed (`jump_entry_set_init`, `STATIC_CALL_SITE_INIT`). In
+/// the file it tells objtool how long the instruction is.
+const INIT: u64 = 2;
+/// Bytes of an entry of these tables.
+const JUMP: usize = 16;
+const STATIC_CALL: usize = 8;
+
+/// The entries of a table of static keys whose first byte has the link address `at`, ascending by
+/// site.
+pub fn jump_entries(at: u64, bytes: &[u8]) -> Vec<JumpEntry> {
+    let entries = RawTable { addr: at, bytes, entry: JUMP };
+    let mut found: Vec<JumpEntry> = (entries.entries())
+        .map(|(at, e)| JumpEntry {
+            site: relative(at, e, 0),
+            target: relative(at, e, 4),
+            key: (at + 8).wrapping_add(u64_at(e, 8)) & !INIT,
+        })
+        .collect();
+    found.sort_by_key(|e| e.site);
+    found
+}
+
+/// Likewise for a table of static calls.
+pub fn static_call_entries(at: u64, bytes: &[u8]) -> Vec<StaticCallEntry> {
+    let entries = RawTable { addr: at, bytes, entry: STATIC_CALL };
+    let mut found: Vec<StaticCallEntry> = (entries.entries())
+        .map(|(at, e)| StaticCallEntry {
+            site: relative(at, e, 0),
+            key: relative(at, e, 4) & !INIT,
+        })
+        .collect();
+    found.sort_by_key(|e| e.site);
+    found
 }
 
 /// `struct exception_table_entry`, arch/x86/include/asm/extable.h.
@@ -96,6 +137,8 @@ pub struct LinkedTables {
     pub locks: Vec<u64>,
     /// `endbr64` instructions that the kernel may overwrite.
     pub endbr_seals: Vec<u64>,
+    /// Functions that must not be probed, besides those in sections of their own.
+    pub unprobed: Vec<u64>,
     /// Fields inside instructions that the kernel fills in at boot (`runtime_const`), with their
     /// widths in bytes.
     pub constants: Vec<(u64, u8)>,
@@ -108,6 +151,13 @@ impl LinkedTables {
         let mut tables = LinkedTables {
             tracer_sites: RawTable::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?
                 .absolutes(),
+            unprobed: RawTable::between(
+                kernel,
+                "__start_kprobe_blacklist",
+                "__stop_kprobe_blacklist",
+                8,
+            )?
+            .absolutes(),
             jumps: jumps(kernel)?,
             static_calls: static_calls(kernel)?,
             exceptions: exceptions(kernel)?,
@@ -195,11 +245,10 @@ impl LinkedTables {
             &mut self.calls,
             &mut self.locks,
             &mut self.endbr_seals,
+            &mut self.unprobed,
         ] {
             sites.sort_unstable();
         }
-        self.jumps.sort_by_key(|e| e.site);
-        self.static_calls.sort_by_key(|e| e.site);
         self.exceptions.sort_by_key(|e| e.site);
         self.bugs.sort_by_key(|e| e.site);
         self.alternatives.sort_by_key(|e| e.site);
@@ -246,23 +295,15 @@ fn alternatives(
 }
 
 fn jumps(kernel: &LinkedKernel<'_>) -> Result<Vec<JumpEntry>> {
-    let table = RawTable::between(kernel, "__start___jump_table", "__stop___jump_table", 16)?;
-    let entry = |(at, e): (u64, &[u8])| JumpEntry {
-        site: relative(at, e, 0),
-        target: relative(at, e, 4),
-        key: (at + 8).wrapping_add(u64_at(e, 8)),
-    };
-    Ok(table.entries().map(entry).collect())
+    let (start, stop) = JUMP_BOUNDS;
+    let table = RawTable::between(kernel, start, stop, JUMP)?;
+    Ok(jump_entries(table.addr, table.bytes))
 }
 
 fn static_calls(kernel: &LinkedKernel<'_>) -> Result<Vec<StaticCallEntry>> {
-    let (start, stop) = ("__start_static_call_sites", "__stop_static_call_sites");
-    let table = RawTable::between(kernel, start, stop, 8)?;
-    let entry = |(at, e): (u64, &[u8])| StaticCallEntry {
-        site: relative(at, e, 0),
-        key: relative(at, e, 4),
-    };
-    Ok(table.entries().map(entry).collect())
+    let (start, stop) = STATIC_CALL_BOUNDS;
+    let table = RawTable::between(kernel, start, stop, STATIC_CALL)?;
+    Ok(static_call_entries(table.addr, table.bytes))
 }
 
 fn exceptions(kernel: &LinkedKernel<'_>) -> Result<Vec<ExceptionEntry>> {
