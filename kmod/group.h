@@ -143,9 +143,6 @@ void kernlane_let_go(struct module_use *use);
 bool kernlane_keep_this(void);
 void kernlane_let_this_go(void);
 
-/* refuse.c: functions that are never replaced. */
-bool kernlane_is_refused(unsigned long entry);
-
 /* counters.c: the counters of copies. */
 int kernlane_take_counters(struct group *group);
 void kernlane_free_counters(struct group *group);
@@ -156,6 +153,9 @@ void kernlane_lock_text(void);
 void kernlane_unlock_text(void);
 unsigned long kernlane_find_probe(unsigned long start, unsigned long end);
 unsigned long kernlane_find_group_probe(const struct group *group);
+
+/* refuse.c: functions that must not be replaced. */
+int kernlane_refuse_function(const struct function *function);
 
 /* text.c: reads and writes the kernel's text. */
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,

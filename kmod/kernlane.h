@@ -95,8 +95,9 @@ struct kernlane_call {
  * @nr_calls: number of calls
  * @bad_address: set on failure: the address at which the kernel is not what
  *	the group expects (EBUSY), at which a kprobe is registered
- *	(EADDRINUSE), which a tracer is attached to (EUSERS), or which the
- *	module does not accept; 0 if the failure has no address
+ *	(EADDRINUSE), which a tracer or a BPF program is attached to (EUSERS),
+ *	which must not be replaced (EPERM), or which the module does not
+ *	accept; 0 if the failure has no address
  *
  * EUCLEAN: installing failed after the first jump was written, and then another
  * tool (a kprobe, say, at @bad_address) kept the module from restoring

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Functions that are never replaced, by their names. crates/live/src/eligible.rs
- * has the same lists. What the kernel keeps in sections of its own is in
- * symbols.c.
+ * Refuses functions that must not be replaced, whatever a request says. Here
+ * are the lists of names that the program has too (POKING and others in
+ * crates/live/src/eligible.rs), and kprobes' list of what must not be probed. A
+ * function into whose jump control comes from the function itself is refused as
+ * well. What the kernel keeps in sections of its own is in symbols.c.
  */
 #include <linux/kallsyms.h>
+#include <linux/kprobes.h>
 #include <linux/string.h>
+
+#include <asm/insn.h>
 
 #include "group.h"
 #include "symbols.h"
@@ -65,15 +70,12 @@ static bool is_one_of(const char *name, const char *const *names,
 	return false;
 }
 
-/* Whether the function at @entry is never replaced. */
-bool kernlane_is_refused(unsigned long entry)
+/* Whether a function of that name is never replaced. Cuts @name short. */
+static bool is_listed(char *name)
 {
-	/* Used under kernlane_groups_mutex only. */
-	static char name[KSYM_SYMBOL_LEN];
 	char *behind = name;
 	unsigned int i;
 
-	sprint_symbol_no_offset(name, entry);
 	for (i = 0; i < ARRAY_SIZE(poking); i++)
 		if (strstarts(name, poking[i]))
 			return true;
@@ -82,6 +84,92 @@ bool kernlane_is_refused(unsigned long entry)
 	/* Compilers put ".isra.0" and the like behind a name. */
 	strsep(&behind, ".");
 	return is_one_of(name, on_every_stack, ARRAY_SIZE(on_every_stack)) ||
-	       is_one_of(name, loading, ARRAY_SIZE(loading)) ||
-	       static_call(is_unprobed)(entry);
+	       is_one_of(name, loading, ARRAY_SIZE(loading));
+}
+
+/* Exceptions that kprobes raise go through these functions. */
+static bool is_unprobed(unsigned long entry)
+{
+	bool unprobed;
+
+	mutex_lock(kernlane_kprobe_mutex);
+	unprobed = static_call(within_blacklist)(entry);
+	mutex_unlock(kernlane_kprobe_mutex);
+	return unprobed;
+}
+
+/* Whether a relative branch or a call's return leads to one of these bytes. */
+static bool leads_into(const struct insn *insn, unsigned long at,
+		       unsigned long start, unsigned long end)
+{
+	unsigned long next = at + insn->length, target;
+	u8 op = insn->opcode.bytes[0], second = insn->opcode.bytes[1];
+	bool call = op == 0xe8 ||
+		    (op == 0xff && X86_MODRM_REG(insn->modrm.value) == 2);
+
+	if (call && next >= start && next < end)
+		return true;
+	if (op != 0xe8 && op != 0xe9 && op != 0xeb && (op & 0xf0) != 0x70 &&
+	    (op & 0xfc) != 0xe0 && !(op == 0x0f && (second & 0xf0) == 0x80))
+		return false;
+	target = next + (long)insn->immediate.value;
+	return target >= start && target < end;
+}
+
+/*
+ * Whether code in [@from, @to) leads to one of the bytes [@start, @end). Call it
+ * under kernlane_text_mutex: half-written instructions do not decode.
+ */
+static bool any_leads_into(unsigned long from, unsigned long to,
+			   unsigned long start, unsigned long end)
+{
+	while (from < to) {
+		struct insn insn;
+
+		if (static_call(decode)(&insn, (void *)from, MAX_INSN_SIZE,
+					INSN_MODE_KERN) < 0)
+			return true;
+		if (leads_into(&insn, from, start, end))
+			return true;
+		from += insn.length;
+	}
+	return false;
+}
+
+/*
+ * Whether control enters the jump behind its first byte: from the function, or
+ * from the part of it that the compiler put elsewhere. @name is the function's,
+ * with room for more, and is changed.
+ */
+static bool is_entered(const struct function *function, char *name, size_t room)
+{
+	unsigned long start = function->patch + 1;
+	unsigned long end = function->patch + JUMP_SIZE;
+	unsigned long cold, size, offset;
+	bool entered;
+
+	strlcat(name, ".cold", room);
+	cold = static_call(address_of)(name);
+	if (!cold || !kernlane_in_kernel_text(cold) ||
+	    !static_call(symbol_of)(cold, &size, &offset) || offset)
+		size = 0;
+	mutex_lock(kernlane_text_mutex);
+	entered = any_leads_into(function->entry, function->end, start, end) ||
+		  any_leads_into(cold, cold + size, start, end);
+	mutex_unlock(kernlane_text_mutex);
+	return entered;
+}
+
+/* 0, or why a function is not replaced. Its fields must be filled in. */
+int kernlane_refuse_function(const struct function *function)
+{
+	/* Used under kernlane_groups_mutex only. */
+	static char name[KSYM_SYMBOL_LEN];
+
+	sprint_symbol_no_offset(name, function->entry);
+	if (is_entered(function, name, sizeof(name)) ||
+	    is_unprobed(function->entry))
+		return -EPERM;
+	sprint_symbol_no_offset(name, function->entry);
+	return is_listed(name) ? -EPERM : 0;
 }

@@ -29,7 +29,6 @@ DEFINE_STATIC_CALL_NULL(stack_of, stack_trace_save_tsk_reliable);
 DEFINE_STATIC_CALL_NULL(module_of, __module_text_address);
 DEFINE_STATIC_CALL_NULL(symbol_of, kallsyms_lookup_size_offset);
 DEFINE_STATIC_CALL_NULL(kprobe_at, get_kprobe);
-DEFINE_STATIC_CALL_NULL(is_unprobed, within_kprobe_blacklist);
 DEFINE_STATIC_CALL_NULL(settle_kprobes, wait_for_kprobe_optimizer);
 DEFINE_STATIC_CALL_NULL(tracer_site_at, ftrace_location);
 DEFINE_STATIC_CALL_NULL(with_task, task_call_func);
@@ -37,6 +36,8 @@ DEFINE_STATIC_CALL_NULL(idle_task_of, idle_task);
 DEFINE_STATIC_CALL_NULL(is_static_key, jump_label_text_reserved);
 DEFINE_STATIC_CALL_NULL(is_static_call, static_call_text_reserved);
 DEFINE_STATIC_CALL_NULL(address_of, kallsyms_lookup_name);
+DEFINE_STATIC_CALL_NULL(within_blacklist, within_kprobe_blacklist);
+DEFINE_STATIC_CALL_NULL(decode, insn_decode);
 
 /* Code that is never changed, by the symbols at its start and end. */
 static const char *const apart_names[][2] = {
@@ -128,7 +129,7 @@ static int find_reserved(void)
 int kernlane_find_symbols(void)
 {
 	void *queue, *finish, *stack, *module, *symbol, *probe, *settle, *site,
-		*with, *idle, *key, *call, *unprobed;
+		*with, *idle, *key, *call, *unprobed, *decoder;
 	unsigned int i;
 	int err;
 
@@ -155,11 +156,12 @@ int kernlane_find_symbols(void)
 	key = (void *)find_symbol("jump_label_text_reserved");
 	call = (void *)find_symbol("static_call_text_reserved");
 	unprobed = (void *)find_symbol("within_kprobe_blacklist");
+	decoder = (void *)find_symbol("insn_decode");
 	if (!text_start || !text_end || !kernlane_kprobe_mutex ||
 	    !kernlane_text_mutex || !kernlane_jump_label_mutex ||
 	    !kernlane_ftrace_mutex || !kernlane_module_mutex || !queue ||
 	    !finish || !stack || !module || !symbol || !probe || !settle ||
-	    !site || !with || !idle || !key || !call || !unprobed)
+	    !site || !with || !idle || !key || !call || !unprobed || !decoder)
 		return -EOPNOTSUPP;
 	for (i = 0; i < ARRAY_SIZE(apart); i++) {
 		apart[i].start = find_symbol(apart_names[i][0]);
@@ -179,6 +181,7 @@ int kernlane_find_symbols(void)
 	static_call_update(idle_task_of, idle);
 	static_call_update(is_static_key, key);
 	static_call_update(is_static_call, call);
-	static_call_update(is_unprobed, unprobed);
+	static_call_update(within_blacklist, unprobed);
+	static_call_update(decode, decoder);
 	return find_reserved();
 }

@@ -13,6 +13,7 @@
 #include <linux/static_call.h>
 #include <linux/wait.h>
 
+#include <asm/insn.h>
 #include <asm/text-patching.h>
 
 /*
@@ -25,13 +26,15 @@ DECLARE_STATIC_CALL(stack_of, stack_trace_save_tsk_reliable);
 DECLARE_STATIC_CALL(module_of, __module_text_address);
 DECLARE_STATIC_CALL(symbol_of, kallsyms_lookup_size_offset);
 DECLARE_STATIC_CALL(kprobe_at, get_kprobe);
-DECLARE_STATIC_CALL(is_unprobed, within_kprobe_blacklist);
 DECLARE_STATIC_CALL(settle_kprobes, wait_for_kprobe_optimizer);
 DECLARE_STATIC_CALL(tracer_site_at, ftrace_location);
 DECLARE_STATIC_CALL(with_task, task_call_func);
 DECLARE_STATIC_CALL(idle_task_of, idle_task);
 DECLARE_STATIC_CALL(is_static_key, jump_label_text_reserved);
 DECLARE_STATIC_CALL(is_static_call, static_call_text_reserved);
+DECLARE_STATIC_CALL(address_of, kallsyms_lookup_name);
+DECLARE_STATIC_CALL(within_blacklist, within_kprobe_blacklist);
+DECLARE_STATIC_CALL(decode, insn_decode);
 
 /* Locks of the kernel, in the order in which they are taken. */
 extern struct mutex *kernlane_kprobe_mutex;

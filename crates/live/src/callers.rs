@@ -43,7 +43,10 @@ pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u3
     let mut known: HashMap<usize, Vec<DecodedInstruction>> = HashMap::new();
     let mut found = Callers::default();
     for at in 0..live.len().saturating_sub(SIZE) {
-        if !matches!(live[at], 0xe8 | 0xe9) {
+        // A near conditional jump has a byte in front of these five. It is no caller, but it can
+        // lead into an entry.
+        let conditional = at > 0 && live[at - 1] == 0x0f && live[at] & 0xf0 == 0x80;
+        if !conditional && !matches!(live[at], 0xe8 | 0xe9) {
             continue;
         }
         let distance = u32::from_le_bytes([live[at + 1], live[at + 2], live[at + 3], live[at + 4]]);
@@ -55,17 +58,22 @@ pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u3
         let Some(owner) = kernel.function_at(site) else { continue };
         let code =
             known.entry(owner).or_insert_with(|| kernel.instructions(&kernel.functions[owner]));
-        let Ok(instruction) = code.binary_search_by_key(&(at as u32), |i| i.at).map(|i| &code[i])
-        else {
+        let start = at as u32 - u32::from(conditional);
+        let Ok(instruction) = code.binary_search_by_key(&start, |i| i.at).map(|i| &code[i]) else {
             continue;
         };
-        let same = matches!(instruction.kind, InstructionKind::Call | InstructionKind::Jump)
-            && usize::from(instruction.len) == SIZE
-            && instruction.target == target;
-        if !same {
+        let same = match instruction.kind {
+            InstructionKind::Call | InstructionKind::Jump => {
+                !conditional && usize::from(instruction.len) == SIZE
+            }
+            InstructionKind::Branch => conditional,
+            _ => false,
+        };
+        if !same || instruction.target != target {
             continue;
         }
         match inside {
+            0 if conditional => {}
             0 if is_free(kernel, site) && !in_entry(functions, at as u32) => {
                 found.callers.push(Caller { site, function })
             }

@@ -211,14 +211,18 @@ impl Device {
         group.calls = calls.as_ptr() as u64;
         group.nr_functions = u32::try_from(functions.len())?;
         group.nr_calls = u32::try_from(calls.len())?;
-        // SAFETY: the opcode belongs to this structure, and the arrays that it points to live until
-        // the call returns.
-        let done = unsafe {
-            ioctl::ioctl(
-                &self.0,
-                Updater::<{ opcode::read_write::<RawGroup>(GROUP, 1) }, RawGroup>::new(&mut group),
-            )
-        };
+        let done = until_ready(BPF_PATIENCE, || {
+            // SAFETY: the opcode belongs to this structure, and the arrays that it points to live
+            // until the call returns.
+            unsafe {
+                ioctl::ioctl(
+                    &self.0,
+                    Updater::<{ opcode::read_write::<RawGroup>(GROUP, 1) }, RawGroup>::new(
+                        &mut group,
+                    ),
+                )
+            }
+        });
         if done == Err(Errno::UCLEAN) {
             bail!(
                 "the group {id} was being installed when another tool (a kprobe, say) came to {}, \
@@ -357,6 +361,25 @@ impl Device {
     }
 }
 
+/// For how long installing is tried again while a BPF program is being attached or detached, and
+/// how often.
+const BPF_PATIENCE: Duration = Duration::from_secs(5);
+const BPF_PAUSE: Duration = Duration::from_millis(20);
+
+/// The kernel says EAGAIN while a BPF trampoline of one of the functions is changed.
+fn until_ready(
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(Errno::AGAIN) if begun.elapsed() < patience => std::thread::sleep(BPF_PAUSE),
+            done => return done,
+        }
+    }
+}
+
 /// The groups that are installed or leaving.
 ///
 /// # Errors
@@ -442,8 +465,8 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
             owners::place(address)
         ),
         Errno::USERS => format!(
-            "a tracer is attached to {}: detach it while the group is being installed; afterwards \
-             it may come again",
+            "a tracer or a BPF program is attached to {}: detach it while the group is being \
+             installed (`bpftool prog` lists BPF programs); afterwards it may come again",
             owners::place(address)
         ),
         Errno::BUSY if address != 0 => format!(
@@ -455,7 +478,14 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
             functions, a livepatch is being loaded, or the tracer is switched off (sysctl \
             kernel.ftrace_enabled)"
             .into(),
-        Errno::PERM if address != 0 => format!("{address:x} is in code that must not be touched"),
+        Errno::PERM if address != 0 => {
+            format!("{} ({address:x}) is in code that must not be replaced", owners::place(address))
+        }
+        Errno::AGAIN => format!(
+            "for {} s BPF programs were being attached to the functions, or detached: wait until \
+             that is over, then repeat the command",
+            BPF_PATIENCE.as_secs()
+        ),
         Errno::PERM => "this needs root (CAP_SYS_ADMIN and CAP_SYS_MODULE)".into(),
         Errno::NOMEM => "the kernel has too little memory (for counters it needs eight bytes a \
             block on each CPU): count fewer functions at a time"
@@ -480,6 +510,25 @@ mod tests {
         assert_eq!(size_of::<RawCounters>(), 88);
         assert_eq!(size_of::<FunctionTime>(), 40);
         assert_eq!(size_of::<RawTiming>(), 32);
+    }
+
+    #[test]
+    fn a_busy_bpf_trampoline_is_waited_for_and_not_for_ever() {
+        let mut left = 3;
+        let done = until_ready(Duration::from_secs(60), || {
+            left -= 1;
+            if left > 0 { Err(Errno::AGAIN) } else { Ok(()) }
+        });
+        assert_eq!((done, left), (Ok(()), 0));
+        let mut tried = 0;
+        let mut busy = || {
+            tried += 1;
+            Err(Errno::AGAIN)
+        };
+        assert_eq!(until_ready(Duration::from_millis(50), &mut busy), Err(Errno::AGAIN));
+        assert!(tried > 1);
+        assert!(refusal(Errno::AGAIN, 0).to_string().contains("wait until that is over"));
+        assert_eq!(until_ready(Duration::from_secs(60), || Err(Errno::BUSY)), Err(Errno::BUSY));
     }
 
     #[test]

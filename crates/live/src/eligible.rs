@@ -8,7 +8,7 @@ use image::address::LinkAddr;
 use image::linked::tables::within;
 use image::linked::{LinkedKernel, ReservedCode};
 use image::object::functions::{TextFunction, WholeReason};
-use image::object::instructions::InstructionKind;
+use image::object::instructions::{self, InstructionKind};
 use image::object::pieces::CutCode;
 use image::sites::PatchKind;
 use std::fmt;
@@ -36,6 +36,8 @@ pub enum Unfit {
     Whole(WholeReason),
     /// It runs on into the next function.
     RunsOn,
+    /// Code that no symbol names follows it at once.
+    CutShort,
     /// It has no room for the jump.
     TooShort,
     /// Something that the kernel patches lies where the jump would go.
@@ -57,6 +59,7 @@ impl fmt::Display for Unfit {
             Unfit::OfDeadCpus => f.write_str("a CPU that is switched off waits in it"),
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
+            Unfit::CutShort => f.write_str("code without a symbol follows it"),
             Unfit::TooShort => f.write_str("too short for a jump"),
             Unfit::PatchedEntry => {
                 f.write_str("the kernel patches the bytes behind the tracer's site")
@@ -147,6 +150,9 @@ pub(crate) fn decide(
     if let Some(apart) = kernel.apart(from) {
         return Err(Unfit::ReservedCode(apart));
     }
+    if is_unprobed(kernel, from, name) {
+        return Err(Unfit::ReservedCode(ReservedCode::Kprobes));
+    }
     if let Some(reason) = by_name(name) {
         return Err(reason);
     }
@@ -188,6 +194,15 @@ fn by_name(name: &str) -> Option<Unfit> {
     }
 }
 
+/// Whether kprobes' list of what must not be probed has a function. Int3 and debug exceptions go
+/// through these. A compiler's clone (`NAME.constprop.0`) counts with the function that it was made
+/// from, as the kernel does it (`within_kprobe_blacklist`).
+fn is_unprobed(kernel: &LinkedKernel<'_>, entry: LinkAddr, name: &str) -> bool {
+    let listed = |at: u64| kernel.tables.unprobed.binary_search(&at).is_ok();
+    let made_from = name.split_once('.').map_or(&[][..], |(base, _)| kernel.addresses_of(base));
+    listed(entry.0) || made_from.iter().any(|&at| listed(at))
+}
+
 /// Whether a part of a function that is not called itself can be copied with it.
 ///
 /// # Errors
@@ -196,6 +211,9 @@ pub(crate) fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutC
     let function = &kernel.functions[index];
     if let Some(reason) = function.whole {
         return Err(Unfit::Whole(reason));
+    }
+    if !ends_whole(kernel, index) {
+        return Err(Unfit::CutShort);
     }
     let cut = kernel.cut(&[index]);
     if let Some(reason) = cut.functions.iter().find_map(|f| f.whole) {
@@ -212,6 +230,20 @@ pub(crate) fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutC
         ) => Ok(cut),
         _ => Err(Unfit::RunsOn),
     }
+}
+
+/// Bytes of no-ops in front of every function of a kernel with `CONFIG_CALL_PADDING`.
+const CALL_PADDING: u32 = 16;
+
+/// Whether padding lies behind a function: up to the next one, or as much as stands in front of a
+/// function without a symbol (an overridden weak one). If not, the symbol's size may be wrong.
+fn ends_whole(kernel: &LinkedKernel<'_>, index: usize) -> bool {
+    let text = kernel.text_bytes();
+    let end = kernel.functions[index].end;
+    let next = kernel.functions.get(index + 1).map_or(text.len() as u32, |f| f.at);
+    let gap = &text[end as usize..next.max(end) as usize];
+    let code = instructions::decode(gap, end, text.len() as u32, &[]);
+    code.iter().find(|i| !i.is_padding()).is_none_or(|i| i.at - end >= CALL_PADDING)
 }
 
 /// Bytes from the entry to behind the tracer's site; `None` without one.

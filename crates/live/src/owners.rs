@@ -1,10 +1,15 @@
 //! Who else has a hand in a function: kprobes, livepatches and other users of the function tracer
 //! that change where a function goes, or that trace it.
 //!
-//! Takes what debugfs and tracefs tell; gives names. A file that is not there tells nothing; the
-//! kernel's own refusal stands behind this one.
+//! Takes what debugfs and tracefs tell; gives names. Where they are not mounted, they are mounted
+//! for this process alone, at no path. A file that is not there all the same tells nothing; the
+//! refusals of the kernel and of Kernlane's module stand behind this one.
 
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::collections::HashMap;
+use std::io::Read;
 
 /// Beside another user, ftrace may let an entry pass without diverting it.
 const TRACER: &str = "a tracer (which may come back when the copies are installed)";
@@ -18,10 +23,9 @@ pub struct Owners {
 impl Owners {
     /// Reads who owns what now.
     pub fn read() -> Owners {
-        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         Owners::parse(
-            &text("/sys/kernel/debug/kprobes/list"),
-            &text("/sys/kernel/tracing/enabled_functions"),
+            &text("debugfs", "/sys/kernel/debug", "kprobes/list"),
+            &text("tracefs", "/sys/kernel/tracing", "enabled_functions"),
             &livepatched(),
         )
     }
@@ -67,6 +71,26 @@ impl Owners {
     pub fn of(&self, function: &str) -> Option<&str> {
         self.named.get(function).map(String::as_str)
     }
+}
+
+/// A file of a file system that is mounted at `place` or nowhere; "" where the kernel has no such
+/// file.
+fn text(file_system: &str, place: &str, file: &str) -> String {
+    let there = std::fs::read_to_string(format!("{place}/{file}"));
+    there.or_else(|_| from_own_mount(file_system, file)).unwrap_or_default()
+}
+
+/// The mount is of no directory and is gone when the last descriptor is closed.
+fn from_own_mount(file_system: &str, file: &str) -> std::io::Result<String> {
+    use rustix::mount::{fsconfig_create, fsmount, fsopen};
+    let context = fsopen(file_system, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let mount: OwnedFd =
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    let opened = rustix::fs::openat(&mount, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = String::new();
+    std::fs::File::from(opened).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// An address of the kernel as `FUNCTION+0xOFFSET`, or as a number when /proc/kallsyms does not

@@ -65,7 +65,8 @@ pub struct ApplyArgs {
     #[arg(long, value_name = "N", conflicts_with = "dry_run")]
     pub cycles: Option<u32>,
 
-    /// Leave out functions that cannot be replaced, with a warning, instead of refusing
+    /// Leave out functions that cannot be replaced, belong to another tool, or do not exist, with a
+    /// warning, instead of refusing
     #[arg(long)]
     pub skip_unfit: bool,
 
@@ -84,7 +85,10 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     let profile = args.profile.as_deref().map(|path| read_profile(path, kernel)).transpose()?;
     let mut chosen = Vec::new();
     for name in &args.function {
-        chosen.push(find(kernel, name)?);
+        match find(kernel, name) {
+            Err(error) if args.skip_unfit => note!("left out: {error}"),
+            found => chosen.push(found?),
+        }
     }
     if let Some(profile) = &profile {
         for root in &args.root {
@@ -98,7 +102,11 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     }
     ensure!(
         !chosen.is_empty(),
-        "no functions: name some with --function, or give --profile and --root"
+        "{}",
+        match args.function[..] {
+            [] => "no functions: name some with --function, or give --profile and --root",
+            _ => "none of the functions is left",
+        }
     );
     chosen.sort_unstable();
     chosen.dedup();
@@ -107,7 +115,10 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         true => None,
         false => Some((Device::open()?, Turn::wait(&mut |what| note!("{what}"))?)),
     };
-    refuse_owned(kernel, &chosen)?;
+    match args.skip_unfit {
+        true => leave_out_owned(kernel, &mut chosen)?,
+        false => refuse_owned(kernel, &chosen)?,
+    }
     let group = Group::new(kernel, running, &chosen)?;
     for &(index, reason) in &group.left_out {
         let name = kernel.function_name(&kernel.functions[index]);
@@ -230,6 +241,21 @@ pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Resul
             bail!("{name} belongs to {owner}: remove that first, or leave the function out");
         }
     }
+    Ok(())
+}
+
+/// Likewise, but what belongs to another tool is left out, with a note.
+fn leave_out_owned(kernel: &LinkedKernel<'_>, chosen: &mut Vec<usize>) -> Result<()> {
+    let owners = Owners::read();
+    chosen.retain(|&index| {
+        let name = kernel.function_name(&kernel.functions[index]);
+        let owner = owners.of(name);
+        if let Some(owner) = owner {
+            note!("left out: {name} belongs to {owner}");
+        }
+        owner.is_none()
+    });
+    ensure!(!chosen.is_empty(), "none of the functions is left");
     Ok(())
 }
 
