@@ -1,7 +1,11 @@
 //! The running kernel as it can be read: build id, where KASLR put it, and its memory.
 //!
-//! Takes `/sys/kernel/notes`, `/proc/kallsyms`, `/proc/kcore`; needs root. Never writes.
+//! Takes `/sys/kernel/notes`, `/proc/kallsyms`, `/proc/kcore`; needs root. Never writes. A vmlinux
+//! whose symbols or tables differ from the kernel's is refused here, for all commands.
 
+use crate::freed;
+use crate::resident;
+use crate::symbols::KernelSymbols;
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
@@ -20,10 +24,11 @@ pub struct RunningKernel {
 }
 
 impl RunningKernel {
-    /// Opens the running kernel, after making sure that `kernel` is its vmlinux.
+    /// Opens the running kernel, after making sure that `kernel` is its vmlinux, with the symbols
+    /// and tables that the kernel has in memory.
     ///
     /// # Errors
-    /// Another kernel runs; this is not root; the kernel is locked down.
+    /// Another kernel runs; the vmlinux is damaged; this is not root; the kernel is locked down.
     pub fn open(kernel: &LinkedKernel<'_>) -> Result<RunningKernel> {
         let id = build_id()?;
         ensure!(
@@ -34,10 +39,15 @@ impl RunningKernel {
             kernel.build_id.0
         );
         refuse_lockdown()?;
-        let slide = slide(kernel)?;
+        let symbols = KernelSymbols::read()?;
+        let slide = symbols.slide(kernel)?;
+        symbols.verify(kernel, slide)?;
         let core = File::open("/proc/kcore").context("opening /proc/kcore: this needs root")?;
         let segments = segments(&core).context("/proc/kcore")?;
-        Ok(RunningKernel { slide, core, segments })
+        let running = RunningKernel { slide, core, segments };
+        freed::check_all_bounds(kernel)?;
+        resident::verify(kernel, &running)?;
+        Ok(running)
     }
 
     /// The `len` bytes at the place to which KASLR moved a link address.
@@ -70,7 +80,7 @@ impl RunningKernel {
 ///
 /// # Errors
 /// It gives none.
-pub(crate) fn build_id() -> Result<BuildId> {
+pub fn build_id() -> Result<BuildId> {
     let notes = std::fs::read("/sys/kernel/notes").context("reading /sys/kernel/notes")?;
     note_of_build_id(&notes).context("the running kernel tells no build id in /sys/kernel/notes")
 }
@@ -105,18 +115,6 @@ fn refuse_lockdown() -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn slide(kernel: &LinkedKernel<'_>) -> Result<u64> {
-    let link = kernel.address_of("_stext").context("the vmlinux has no symbol _stext")?;
-    let symbols = std::fs::read_to_string("/proc/kallsyms").context("reading /proc/kallsyms")?;
-    let line = symbols.lines().find(|line| line.ends_with(" _stext"));
-    let addr = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
-    match addr {
-        None => bail!("/proc/kallsyms has no symbol _stext"),
-        Some(0) => bail!("/proc/kallsyms shows no addresses: run this as root"),
-        Some(addr) => Ok(addr.wrapping_sub(link.0)),
-    }
 }
 
 fn segments(core: &File) -> Result<Vec<(u64, u64, u64)>> {

@@ -382,6 +382,7 @@ check_text "a well formed request"
 . /kl/count.sh
 . /kl/at-once.sh
 . /kl/waits.sh
+. /kl/refused.sh
 
 # Others register kprobes while a group is being installed: it is refused late, when tasks have been
 # sent to the copies, and sleep there.

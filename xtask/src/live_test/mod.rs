@@ -8,6 +8,7 @@
 //! tried on both of Debian's flavours.
 
 pub(crate) mod debian;
+mod flips;
 mod module_types;
 mod proof;
 
@@ -22,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 13] = [
+const SCRIPTS: [(&str, &str); 14] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -32,6 +33,7 @@ const SCRIPTS: [(&str, &str); 13] = [
     ("mitigated.sh", include_str!("mitigated.sh")),
     ("hostile.sh", include_str!("hostile.sh")),
     ("itself.sh", include_str!("itself.sh")),
+    ("refused.sh", include_str!("refused.sh")),
     ("count.sh", include_str!("count.sh")),
     ("at-once.sh", include_str!("at-once.sh")),
     ("waits.sh", include_str!("waits.sh")),
@@ -118,7 +120,10 @@ pub(crate) fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<
         );
         return judge(&trial, &guest.run(&trial)?);
     }
-    proof::proof(&std::fs::read(&guest.vmlinux)?)?;
+    let vmlinux = std::fs::read(&guest.vmlinux)?;
+    proof::proof(&vmlinux)?;
+    let boot_image = std::fs::read(&guest.kernel.boot_image)?;
+    flips::flips(&vmlinux, &boot_image, system_map(&guest.kernel)?)?;
     // A guest's CPUs are emulated round-robin, on one CPU of this machine.
     for pair in MACHINES.chunks(2) {
         let run = |n: usize| pair.get(n).map(|tried| (tried, guest.run(tried)));
@@ -206,8 +211,12 @@ impl Guest {
             contents.file(&format!("/kl/{name}"), 0o644, text);
         }
         let vmlinux = directory.path().join("vmlinux");
-        let build_id_at = build_id_at(&std::fs::read(&vmlinux)?, &kernel.build_id.0)?;
+        let bytes = std::fs::read(&vmlinux)?;
+        let build_id_at = build_id_at(&bytes, &kernel.build_id.0)?;
         contents.file("/kl/build-id-at", 0o644, build_id_at.to_string());
+        let (at, byte) = flips::exception_flip(&bytes)?;
+        contents.file("/kl/ex-table-flip", 0o644, format!("{at} {byte:o}"));
+        contents.file("/kl/entered", 0o644, proof::entered(&bytes)?.join(","));
         contents.file(
             "/etc/passwd",
             0o644,
@@ -264,6 +273,16 @@ pub(crate) fn make_tool(
         module_types::describe(tree, directory, &vmlinux)?;
     }
     Ok([("vmlinux", 0o644, vmlinux), ("kernlane", 0o755, stripped), ("kernlane.ko", 0o644, module)])
+}
+
+/// The kernel's symbols, as its build listed them beside the vmlinux.
+fn system_map(kernel: &GuestKernel) -> Result<String> {
+    let names = ["System.map".to_owned(), format!("System.map-{}", kernel.release)];
+    let mut places = names.iter().map(|name| kernel.vmlinux.with_file_name(name));
+    let path = places.find(|path| path.is_file());
+    let path =
+        path.with_context(|| format!("no System.map beside {}", kernel.vmlinux.display()))?;
+    std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
 }
 
 /// Where the build id stands in the file, for a test to damage it.

@@ -14,6 +14,7 @@ use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::pieces::PieceExit;
 use live::counters;
+use live::eligible::Unfit;
 use live::group::{FileMemory, Group};
 use live::install::{claims, loading, prove};
 use live::survey::survey;
@@ -58,6 +59,17 @@ pub(super) fn proof(vmlinux: &[u8]) -> Result<()> {
     wrong_pairs_are_found(&kernel, &memory)?;
     counters_are_proven(&kernel, &memory)?;
     needed_flags_are_found(&kernel, &memory)
+}
+
+/// Some functions that control enters in the bytes where the jump would be, from themselves. The
+/// module must refuse them, too.
+pub(super) fn entered(vmlinux: &[u8]) -> Result<Vec<String>> {
+    let kernel = LinkedKernel::parse(vmlinux)?;
+    let memory = FileMemory(&kernel);
+    let found = survey(&kernel, &memory, false, &|_| {})?;
+    let entered = Unfit::EnteredEntry.to_string();
+    let found = found.left_out.into_iter().filter(|f| f.reason == entered);
+    Ok(found.map(|f| f.name).take(20).collect())
 }
 
 /// Functions that are copied together.

@@ -66,6 +66,9 @@ pub(super) fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
     let text = text(&kernel, args.file_only)?;
+    if !args.file_only {
+        super::origin::vouch(&path, &bytes, &kernel)?;
+    }
     let progress = Progress::of(kernel.functions.len() as u64, "analyzing functions");
     let found = survey(&kernel, &text, args.prove, &|done| progress.advance(done))?;
     drop(progress);

@@ -5,12 +5,13 @@ mod apply;
 mod auto;
 mod cache;
 mod cycles;
+mod origin;
 mod roots;
 mod time;
 mod undo;
 mod watch;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use image::linked::LinkedKernel;
 use image::mapping::map_file;
@@ -61,8 +62,8 @@ pub(crate) fn run(args: &LiveArgs) -> Result<ExitCode> {
 /// Reads the running kernel's vmlinux and the running kernel itself, and works on both.
 ///
 /// # Errors
-/// There is no vmlinux, it is not that of the running kernel, or the running kernel cannot be read;
-/// those of the work.
+/// There is no vmlinux, it is damaged or not that of the running kernel, or the running kernel
+/// cannot be read; those of the work.
 fn on_running_kernel<T>(
     vmlinux: Option<&Path>,
     work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel) -> Result<T>,
@@ -70,6 +71,7 @@ fn on_running_kernel<T>(
     let (path, bytes) = map_vmlinux(vmlinux)?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
     let running = RunningKernel::open(&kernel)?;
+    origin::vouch(&path, &bytes, &kernel)?;
     work(&kernel, &running)
 }
 
@@ -77,25 +79,8 @@ fn on_running_kernel<T>(
 fn map_vmlinux(given: Option<&Path>) -> Result<(PathBuf, Mmap)> {
     let path = match given {
         Some(path) => path.to_path_buf(),
-        None => installed_vmlinux()?,
+        None => origin::installed_vmlinux()?,
     };
     let bytes = map_file(&path)?;
     Ok((path, bytes))
-}
-
-fn installed_vmlinux() -> Result<PathBuf> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .context("reading the kernel's release")?;
-    let release = release.trim();
-    let places = [
-        format!("/usr/lib/debug/boot/vmlinux-{release}"),
-        format!("/usr/lib/debug/lib/modules/{release}/vmlinux"),
-    ];
-    match places.iter().find(|path| Path::new(path).is_file()) {
-        Some(path) => Ok(path.into()),
-        None => bail!(
-            "no vmlinux of the running kernel: give --vmlinux FILE, install Debian's (apt-get \
-             install linux-image-{release}-dbg), or fetch it (debuginfod-find debuginfo BUILD-ID)"
-        ),
-    }
 }
