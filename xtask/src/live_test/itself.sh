@@ -78,13 +78,15 @@ check_text "a tracer that was there before"
 crowds() { # NAME: the sum of all such numbers
     awk -v name="\"$1\":" '$1 == name { sum += $2 } END { print sum + 0 }' /tmp/times
 }
-$K time vfs_read $V --time 30 --json >/tmp/times 2>&1 &
+mkfifo /tmp/gate
+crowd 6000 >/tmp/crowd <>/tmp/gate &
+crowd=$!
+await grep -q there /tmp/crowd || failed "a crowd of 6000" "not there"
+$K time vfs_read $V --time 20 --json >/tmp/times 2>&1 &
 measuring=$!
 await grep -q '^vfs_read ' $T/enabled_functions || failed "the crowd is measured" "it is not"
 sleep 1
-crowd 6000 >/tmp/crowd &
-crowd=$!
-await grep -q there /tmp/crowd || failed "a crowd of 6000" "not there"
+echo >/tmp/gate
 wait $measuring
 kill $crowd
 wait $crowd 2>/dev/null
