@@ -115,11 +115,19 @@ impl SoughtKernel {
         if let Some((directory, file)) = self.build_id.0.split_at_checked(2) {
             found.push(debug.join(".build-id").join(directory).join(format!("{file}.debug")));
         }
-        if let Some(release) = &self.release {
-            found.push(debug.join("boot").join(format!("vmlinux-{release}")));
-            for modules in ["lib/modules", "usr/lib/modules"] {
-                found.push(debug.join(modules).join(release).join("vmlinux"));
-            }
+        let Some(release) = &self.release else {
+            let entries = fs::read_dir(debug.join("boot")).into_iter().flatten().flatten();
+            let is_vmlinux = |path: &PathBuf| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinux-"))
+            };
+            let mut kernels: Vec<PathBuf> =
+                entries.map(|entry| entry.path()).filter(is_vmlinux).collect();
+            kernels.sort();
+            return found.extend(kernels);
+        };
+        found.push(debug.join("boot").join(format!("vmlinux-{release}")));
+        for modules in ["lib/modules", "usr/lib/modules"] {
+            found.push(debug.join(modules).join(release).join("vmlinux"));
         }
     }
 }
@@ -221,6 +229,17 @@ mod tests {
         // The tree was built again: the kernel in the cache is taken.
         write_kernel(&at("linux/vmlinux"), other, true);
         assert_eq!(sought.find_in(&places).unwrap(), at("cache/trees/gcc"));
+    }
+
+    #[test]
+    fn a_profile_knows_no_release_and_finds_its_kernel_by_the_build_id() {
+        let home = tempfile::tempdir().unwrap();
+        let boot = home.path().join(DEBUG).join("boot");
+        write_kernel(&boot.join("vmlinux-6.1"), [1, 2, 3, 4], true);
+        write_kernel(&boot.join("vmlinux-6.12"), [10, 11, 12, 13], true);
+        let places = Places { cache: None, root: home.path().to_owned() };
+        let sought = SoughtKernel::with_build_id(BuildId("0a0b0c0d".to_owned()));
+        assert_eq!(sought.find_in(&places).unwrap(), boot.join("vmlinux-6.12"));
     }
 
     #[test]
