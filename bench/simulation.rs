@@ -100,10 +100,10 @@ fn main() -> Result<()> {
 /// Seconds of processor time from the checkpoint to the end.
 fn run(request: &RecordingRequest, from: &Path, plugin: Option<QemuPlugin>) -> Result<f64> {
     let qemu = Qemu::find()?;
-    let (mut boot, _) = request.prepare(&qemu, Some(Checkpoint::open(from)?.state()))?;
-    boot.plugin = plugin;
+    let mut guest = request.prepare(&qemu, Some(Checkpoint::open(from)?.state()))?;
+    guest.boot.plugin = plugin;
     let directory = tempfile::tempdir()?;
-    let outcome = boot.run(&qemu, directory.path(), &mut |_| {})?;
+    let outcome = guest.boot.run(&qemu, directory.path(), &mut |_| {})?;
     ensure!(
         outcome.end == GuestEnd::Exited(0),
         "the guest ended with {:?}: {}",

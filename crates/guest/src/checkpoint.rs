@@ -45,6 +45,8 @@ pub struct NewCheckpoint {
     pub summary: CheckpointSummary,
     /// How long the guest ran, by the host's clock.
     pub elapsed: Duration,
+    /// What may be wrong with the guest.
+    pub warnings: Vec<String>,
 }
 
 /// Boots, sets up, warms and saves. `progress` gets the current step a few times a second.
@@ -59,24 +61,24 @@ pub fn checkpoint(
     let draft = OutputDirectory::reserve(&request.output, request.force, FILES)?;
     progress("making the guest from Debian packages");
     let state = draft.work.join(STATE);
-    let (boot, conditions) = request.prepare(&qemu, Some(GuestState::SavedTo(state.clone())))?;
+    let guest = request.prepare(&qemu, Some(GuestState::SavedTo(state.clone())))?;
     let outcome =
-        boot.run(&qemu, &draft.work, &mut |phase| progress(&format!("guest: {phase}")))?;
-    judge(&boot, &outcome)?;
+        guest.boot.run(&qemu, &draft.work, &mut |phase| progress(&format!("guest: {phase}")))?;
+    judge(&guest.boot, &outcome)?;
     ensure!(
         outcome.end == GuestEnd::Saved,
         explain("the guest did not stop where its state should have been saved", &outcome)
     );
     let summary = CheckpointSummary {
         format: summary::FORMAT,
-        conditions,
+        conditions: guest.conditions,
         state_bytes: std::fs::metadata(&state)?.len(),
         state_sha256: sha256_of(&state)?,
     };
     std::fs::write(draft.work.join(SUMMARY), summary::to_json(&summary)?)
         .context("writing the conditions")?;
     draft.publish()?;
-    Ok(NewCheckpoint { summary, elapsed: outcome.elapsed })
+    Ok(NewCheckpoint { summary, elapsed: outcome.elapsed, warnings: guest.warnings })
 }
 
 /// A checkpoint in its directory.
@@ -154,6 +156,8 @@ mod tests {
             kernel_build_id: "00".into(),
             workload: "w".into(),
             workload_sha256: "11".into(),
+            copied_sha256: None,
+            image_sha256: None,
             operations: None,
             packages: Vec::new(),
             initramfs_sha256: "22".into(),

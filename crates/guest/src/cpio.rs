@@ -2,9 +2,11 @@
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
 //! Input: entries, one by one, in the order in which the kernel unpacks them. Output: bytes. The
-//! owner is always root, the time is always `MTIME`, and inode numbers count from 1. Equal entries
-//! give equal bytes. This module never compresses and never reads a file.
+//! owner is always root, the time is always `MTIME`, and inode numbers count from 1. Hard links
+//! share the number, and the first one has the data. Equal entries give equal bytes. This module
+//! never compresses and never reads a file.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// 2019-12-31T00:00:00Z, the day before the guest's clock starts. No file is in the guest's future.
@@ -21,40 +23,88 @@ pub(crate) struct CpioWriter<W: Write> {
     /// The number of bytes written. Names and data are padded to multiples of four, counted from
     /// the archive's start.
     position: u64,
+    /// The inode numbers of files with several links.
+    linked: HashMap<*const u8, u32>,
+}
+
+/// What a header says about an entry, in addition to its path.
+struct EntryFacts {
+    inode: u32,
+    mode: u32,
+    links: u32,
+    size: u32,
+    device: [u32; 2],
 }
 
 impl<W: Write> CpioWriter<W> {
     pub(crate) fn new(out: W) -> Self {
-        CpioWriter { out, entries: 0, position: 0 }
+        CpioWriter { out, entries: 0, position: 0, linked: HashMap::new() }
     }
 
     /// `path` has no leading slash. `permissions` are the lower twelve mode bits.
     pub(crate) fn directory(&mut self, path: &str, permissions: u32) -> io::Result<()> {
-        self.entry(path, S_IFDIR | permissions & 0o7777, 2, &[])
+        self.entry(path, S_IFDIR | permissions & 0o7777, 2, [0; 2], &[])
     }
 
     pub(crate) fn file(&mut self, path: &str, permissions: u32, data: &[u8]) -> io::Result<()> {
-        self.entry(path, S_IFREG | permissions & 0o7777, 1, data)
+        self.entry(path, S_IFREG | permissions & 0o7777, 1, [0; 2], data)
+    }
+
+    /// One of `links` paths of a file. `key` is the same for all paths of the file, and another for
+    /// other files.
+    pub(crate) fn linked_file(
+        &mut self,
+        path: &str,
+        permissions: u32,
+        data: &[u8],
+        key: *const u8,
+        links: u32,
+    ) -> io::Result<()> {
+        let mode = S_IFREG | permissions & 0o7777;
+        match self.linked.get(&key) {
+            Some(&inode) => {
+                check_name(path)?;
+                self.header(path, &EntryFacts { inode, mode, links, size: 0, device: [0; 2] })
+            }
+            None => {
+                self.linked.insert(key, self.entries + 1);
+                self.entry(path, mode, links, [0; 2], data)
+            }
+        }
+    }
+
+    /// A pipe or a device. `mode` has the kind, too.
+    pub(crate) fn special(
+        &mut self,
+        path: &str,
+        mode: u32,
+        major: u32,
+        minor: u32,
+    ) -> io::Result<()> {
+        self.entry(path, mode, 1, [major, minor], &[])
     }
 
     pub(crate) fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
-        self.entry(path, S_IFLNK | 0o777, 1, target.as_bytes())
+        self.entry(path, S_IFLNK | 0o777, 1, [0; 2], target.as_bytes())
     }
 
     /// Writes the end marker and returns the output. Without the marker the archive is incomplete.
     pub(crate) fn finish(mut self) -> io::Result<W> {
-        self.header("TRAILER!!!", 0, 0, 1, 0)?;
+        let trailer = EntryFacts { inode: 0, mode: 0, links: 1, size: 0, device: [0; 2] };
+        self.header("TRAILER!!!", &trailer)?;
         self.out.flush()?;
         Ok(self.out)
     }
 
-    fn entry(&mut self, path: &str, mode: u32, links: u32, data: &[u8]) -> io::Result<()> {
-        if path.contains('\0') || path.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("cpio cannot name a file {path:?}"),
-            ));
-        }
+    fn entry(
+        &mut self,
+        path: &str,
+        mode: u32,
+        links: u32,
+        device: [u32; 2],
+        data: &[u8],
+    ) -> io::Result<()> {
+        check_name(path)?;
         let size = u32::try_from(data.len()).map_err(|_| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -62,24 +112,19 @@ impl<W: Write> CpioWriter<W> {
             )
         })?;
         self.entries += 1;
-        self.header(path, self.entries, mode, links, size)?;
+        let inode = self.entries;
+        self.header(path, &EntryFacts { inode, mode, links, size, device })?;
         self.put(data)?;
         self.pad()
     }
 
-    fn header(
-        &mut self,
-        path: &str,
-        inode: u32,
-        mode: u32,
-        links: u32,
-        size: u32,
-    ) -> io::Result<()> {
+    fn header(&mut self, path: &str, entry: &EntryFacts) -> io::Result<()> {
+        let EntryFacts { inode, mode, links, size, device: [major, minor] } = *entry;
         let name_size = path.len() as u32 + 1;
         let mtime = if inode == 0 { 0 } else { MTIME };
         // magic, ino, mode, uid, gid, nlink, mtime, filesize, dev major and minor, rdev major and
         // minor, namesize, check
-        let fields = [inode, mode, 0, 0, links, mtime, size, 0, 0, 0, 0, name_size, 0];
+        let fields = [inode, mode, 0, 0, links, mtime, size, 0, 0, major, minor, name_size, 0];
         let mut header = String::from("070701");
         for field in fields {
             header.push_str(&format!("{field:08x}"));
@@ -99,6 +144,16 @@ impl<W: Write> CpioWriter<W> {
         let missing = (4 - self.position % 4) % 4;
         self.put(&[0; 3][..missing as usize])
     }
+}
+
+fn check_name(path: &str) -> io::Result<()> {
+    if path.contains('\0') || path.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("cpio cannot name a file {path:?}"),
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -137,6 +192,31 @@ mod tests {
         let second =
             bytes.windows(6).enumerate().filter(|(_, w)| *w == b"070701").nth(1).unwrap().0;
         assert_eq!(&bytes[second + 6..second + 14], b"00000002");
+    }
+
+    #[test]
+    fn hard_links_share_a_number_and_the_data_and_devices_have_theirs() {
+        let mut writer = CpioWriter::new(Vec::new());
+        let data = b"hello";
+        writer.linked_file("a", 0o755, data, data.as_ptr(), 2).unwrap();
+        writer.special("null", 0o020_666, 1, 3).unwrap();
+        writer.linked_file("b", 0o755, data, data.as_ptr(), 2).unwrap();
+        let bytes = writer.finish().unwrap();
+        let headers: Vec<&str> = bytes
+            .windows(6)
+            .enumerate()
+            .filter(|(_, window)| *window == b"070701")
+            .map(|(at, _)| std::str::from_utf8(&bytes[at + 6..at + 110]).unwrap())
+            .collect();
+        let fields = |header: usize| -> Vec<u32> {
+            let digits = headers[header].as_bytes().chunks(8);
+            digits.map(|d| u32::from_str_radix(str::from_utf8(d).unwrap(), 16).unwrap()).collect()
+        };
+        // Inode, mode, links, size; the device of the second.
+        let of = |header: usize| [0, 1, 4, 6].map(|field| fields(header)[field]);
+        assert_eq!(of(0), [1, 0o100_755, 2, 5]);
+        assert_eq!(of(2), [1, 0o100_755, 2, 0]);
+        assert_eq!((of(1), fields(1)[9], fields(1)[10]), ([2, 0o020_666, 1, 0], 1, 3));
     }
 
     #[test]

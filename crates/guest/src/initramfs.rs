@@ -1,11 +1,14 @@
 //! Makes a guest's root file system as a file that QEMU gives to the kernel.
 //!
-//! Input: Debian packages, files, kernel modules, and the program `/kernlane/main`. Output: a cpio
-//! file. For workloads it comes from the cache if nothing in it has changed. Equal packages and
-//! files give equal bytes.
+//! Input: Debian packages or an image, files of the host, other files, kernel modules, and the
+//! program `/kernlane/main`. Output: a cpio file. For workloads of packages it comes from the cache
+//! if nothing in it has changed. Equal packages and files give equal bytes.
 
+use crate::brought::Brought;
 use crate::kernel::{GuestKernel, KernelModule};
 use crate::marker::{self, Mark};
+use crate::needs;
+use crate::own::{self, MainScript};
 use crate::packages::{self, Package};
 use crate::rootfs::RootFs;
 use crate::sha256_of;
@@ -16,9 +19,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-const INIT: &str = include_str!("init.sh");
-const WORKLOAD_MAIN: &str = include_str!("workload.sh");
+use std::sync::Arc;
 
 /// The package with the shell of the guest's own scripts, and with the programs that no other
 /// package has.
@@ -41,6 +42,10 @@ pub struct GuestContents {
     leave_out: Vec<String>,
     /// Files by path, with permissions and content. They replace files of packages.
     files: BTreeMap<String, (u32, Vec<u8>)>,
+    /// What comes from the host.
+    brought: Arc<Brought>,
+    /// The workload's scripts, which name the programs that are run.
+    scripts: Vec<String>,
 }
 
 /// A root file system that was made.
@@ -49,6 +54,10 @@ pub(crate) struct Initramfs {
     /// The SHA-256 of the file, hex.
     pub sha256: String,
     pub packages: Vec<Package>,
+    /// What may be wrong with the programs in it.
+    pub warnings: Vec<String>,
+    /// The memory that its files take, in MB, if it was made now.
+    pub unpacked_mb: Option<u64>,
 }
 
 impl GuestContents {
@@ -64,6 +73,8 @@ impl GuestContents {
             packages: vec![BUSYBOX.into()],
             leave_out: Vec::new(),
             files: BTreeMap::new(),
+            brought: Arc::default(),
+            scripts: Vec::new(),
         };
         contents.file("/kernlane/main", 0o755, script);
         for module in modules {
@@ -77,12 +88,32 @@ impl GuestContents {
     /// # Errors
     /// The kernel lacks a module of the workload.
     pub fn of_workload(workload: &Workload, kernel: &GuestKernel) -> Result<GuestContents> {
+        GuestContents::of_main(workload, kernel, MainScript::Recording)
+    }
+
+    /// A guest in which `main` runs a workload.
+    ///
+    /// # Errors
+    /// As `of_workload`.
+    pub(crate) fn of_main(
+        workload: &Workload,
+        kernel: &GuestKernel,
+        main: MainScript,
+    ) -> Result<GuestContents> {
+        let brought = workload.brought()?;
         let modules = kernel.modules(&workload.modules)?;
         let order: String = modules
             .iter()
             .map(|module| format!("/kernlane/modules/{}.ko\n", module.name))
             .collect();
-        let mut contents = GuestContents::of_script(WORKLOAD_MAIN, modules);
+        let main = match &brought.image {
+            None => main.text(),
+            Some(image) => own::main_of_image(&main.text(), &image.environment)?,
+        };
+        let mut contents = GuestContents::of_script(&main, modules);
+        contents.brought = brought;
+        contents.scripts =
+            [&workload.set_up, &workload.run, &workload.check].map(String::clone).into();
         contents.packages.extend(workload.packages.iter().cloned());
         contents.leave_out = workload.leave_out.clone();
         contents.file("/kernlane/modules/order", 0o644, order);
@@ -113,23 +144,56 @@ impl GuestContents {
         self.files.insert(path.into(), (permissions, content.into()));
     }
 
+    /// Whether the guest consists of Debian packages and the workload's own text alone, so that it
+    /// is worth keeping.
+    pub(crate) fn is_kept(&self) -> bool {
+        *self.brought == Brought::default()
+    }
+
+    /// Words of the kernel's command line that the guest needs.
+    pub(crate) fn kernel_words(&self) -> Option<String> {
+        let image = self.brought.image.as_ref();
+        image.map(|_| format!("rdinit=/{}", own::INIT_PATH_OF_IMAGE))
+    }
+
     /// Writes the root file system into `directory`, which is created if needed, or finds it there.
     /// Its file name is a hash of everything in it. Packages are taken from `cache` or downloaded
     /// into it.
     ///
     /// # Errors
-    /// A package cannot be downloaded or unpacked, or a file cannot be written.
+    /// A package cannot be downloaded or unpacked, a file cannot be written, or a program that the
+    /// workload's scripts name lacks a library.
     pub(crate) fn build(&self, cache: &Path, directory: &Path) -> Result<Initramfs> {
         let packages = packages::resolve(&self.packages)?;
         let debs = packages::fetch(&packages, &cache.join("debs"))?;
         let path = directory.join(format!("{}.cpio", self.key(&packages)));
+        let (mut warnings, mut unpacked_mb) = (Vec::new(), None);
         if !path.is_file() {
             std::fs::create_dir_all(directory)
                 .with_context(|| format!("making {}", directory.display()))?;
             let root = self.root(&debs)?;
+            warnings = self.lacks(&root)?;
+            unpacked_mb = Some(root.bytes() >> 20);
             output::write_with(&path, |out| root.write(out))?;
         }
-        Ok(Initramfs { sha256: sha256_of(&path)?, path, packages })
+        Ok(Initramfs { sha256: sha256_of(&path)?, path, packages, warnings, unpacked_mb })
+    }
+
+    /// What copied programs need and the guest lacks: a warning, if no script names the program.
+    fn lacks(&self, root: &RootFs) -> Result<Vec<String>> {
+        let scripts: Vec<&str> = self.scripts.iter().map(String::as_str).collect();
+        let lacks = needs::lacking(root, &self.brought.copied);
+        let (run, others): (Vec<_>, Vec<_>) =
+            lacks.into_iter().partition(|lack| needs::is_named(&lack.program, &scripts));
+        let from = match self.brought.image {
+            None => needs::ProgramsFrom::Packages,
+            Some(_) => needs::ProgramsFrom::Image,
+        };
+        ensure!(run.is_empty(), "{}", needs::advice(&run, from));
+        Ok(match others.is_empty() {
+            true => Vec::new(),
+            false => vec![needs::advice(&others, from)],
+        })
     }
 
     fn root(&self, debs: &[PathBuf]) -> Result<RootFs> {
@@ -138,12 +202,29 @@ impl GuestContents {
             interrupt::check()?;
             self.unpack(deb, &mut root).with_context(|| format!("unpacking {}", deb.display()))?;
         }
-        root.file("init", 0o755, INIT.as_bytes())?;
+        let mut busybox = own::BUSYBOX;
+        match &self.brought.image {
+            None => root.file(own::INIT_PATH, 0o755, own::init().as_bytes())?,
+            Some(image) => {
+                let own = root.read(busybox).context("the package of busybox has no program")?;
+                let mut tree = image.guest_tree()?;
+                busybox = own::BUSYBOX_OF_IMAGE;
+                tree.file(busybox, 0o755, own)?;
+                tree.file(own::INIT_PATH_OF_IMAGE, 0o755, own::init_of_image().as_bytes())?;
+                root = tree;
+            }
+        }
+        root.add(&self.brought.copied).context("copied files")?;
         for (path, (permissions, content)) in &self.files {
             root.file(path, *permissions, content)?;
         }
-        if !root.contains("bin/sh") {
-            root.symlink("bin/sh", "/usr/bin/busybox")?;
+        let has_shell = match &self.brought.image {
+            None => root.contains("bin/sh"),
+            // A link of the image may lead nowhere.
+            Some(_) => root.read("bin/sh").is_some(),
+        };
+        if !has_shell {
+            root.symlink("bin/sh", &format!("/{busybox}"))?;
         }
         Ok(root)
     }
@@ -191,9 +272,14 @@ impl GuestContents {
         };
         // Another version of Kernlane may unpack packages differently.
         add(env!("CARGO_PKG_VERSION").as_bytes());
-        add(INIT.as_bytes());
+        add(own::init().as_bytes());
         for text in packages.iter().map(|package| &package.file).chain(&self.leave_out) {
             add(text.as_bytes());
+        }
+        for digest in
+            [&self.brought.copied_sha256, &self.brought.image_sha256].into_iter().flatten()
+        {
+            add(digest.as_bytes());
         }
         for (path, (permissions, content)) in &self.files {
             add(path.as_bytes());

@@ -57,8 +57,8 @@ fn panic(console: &str) -> Option<&str> {
 }
 
 /// The part of the workload that failed, for example "in run", from the line that `workload.sh`
-/// prints.
-fn failed_in(console: &str) -> Option<&str> {
+/// or `trial.sh` prints.
+pub(crate) fn failed_in(console: &str) -> Option<&str> {
     let line = console
         .lines()
         .rev()

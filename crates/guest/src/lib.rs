@@ -15,23 +15,27 @@
 
 pub mod benchmark;
 mod boot;
-
+mod brought;
 mod bzimage;
 mod cache;
 pub mod checkpoint;
 mod companion;
 mod configuration;
+mod container;
 mod cpio;
 mod draft;
 mod find;
 mod follow;
 mod frame_facts;
 mod headers;
+mod host_files;
 mod initramfs;
 mod judge;
 mod kernel;
 mod marker;
 mod monitor;
+mod needs;
+mod own;
 mod packages;
 mod plugin;
 mod qemu;
@@ -40,20 +44,30 @@ mod request;
 mod rootfs;
 mod state;
 mod summary;
+mod trial;
 mod turn;
+mod typed;
 mod workload;
 
 pub use boot::{GuestEnd, GuestOutcome, HostCost};
 pub use bzimage::BzImage;
 pub use configuration::{Boot, GuestClock, QemuPlugin};
+#[cfg(any(test, feature = "examples"))]
+pub use container::examples;
+#[doc(hidden)]
+pub use container::try_image;
 pub use find::SoughtKernel;
 pub use initramfs::GuestContents;
 pub use kernel::{GuestKernel, KernelModule};
+#[doc(hidden)]
+pub use needs::try_program;
 pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
 pub use record::RecordingSummary;
-pub use request::{RecordingConditions, RecordingRequest};
+pub use request::{PreparedGuest, RecordingConditions, RecordingRequest};
+pub use trial::{Trial, TrialEvent, TrialFailure, trial};
 pub use turn::{TURN, check_turn};
+pub use typed::TypedWorkload;
 pub use workload::{MEMORY_MB, SHIPPED, SeveralCpus, Workload, argument_help};
 
 use anyhow::{Context, Result};

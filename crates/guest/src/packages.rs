@@ -56,6 +56,11 @@ pub(crate) fn resolve(names: &[String]) -> Result<Vec<Package>> {
     Ok(packages)
 }
 
+/// Whether apt can install a package of this name.
+pub(crate) fn is_known(name: &str) -> bool {
+    crate::workload::is_package_name(name) && resolve(&[name.to_owned()]).is_ok()
+}
+
 /// Downloads the packages that are not in `cache`, and returns all files in the order of
 /// `packages`. apt verifies what it downloads.
 pub(crate) fn fetch(packages: &[Package], cache: &Path) -> Result<Vec<PathBuf>> {

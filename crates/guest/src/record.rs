@@ -107,6 +107,10 @@ pub fn is_made(request: &RecordingRequest) -> bool {
     summary().is_some_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0
             && made.conditions.workload_sha256 == request.workload.sha256
+            && request.workload.brought().is_ok_and(|brought| {
+                made.conditions.copied_sha256 == brought.copied_sha256
+                    && made.conditions.image_sha256 == brought.image_sha256
+            })
             && made.conditions.seed == request.seed
             && made.checkpoint_sha256.is_none()
             && made.totals.data.is_some() == request.data
@@ -141,19 +145,19 @@ pub fn record(
 
     progress("making the guest from Debian packages", 0);
     let checkpoint = from.map(Checkpoint::open).transpose()?;
-    let (mut boot, conditions) =
-        request.prepare(&qemu, checkpoint.as_ref().map(Checkpoint::state))?;
+    let mut guest = request.prepare(&qemu, checkpoint.as_ref().map(Checkpoint::state))?;
+    let conditions = guest.conditions.clone();
     if let Some(checkpoint) = &checkpoint {
         checkpoint.fits(&conditions)?;
     }
     let files = Files::at(&draft.work);
     let trace = files.trace();
-    boot.plugin = Some(recording_plugin(library, &trace, request, &conditions)?);
+    guest.boot.plugin = Some(recording_plugin(library, &trace, request, &conditions)?);
     let follower = Follower::start(trace.clone());
-    let outcome = boot.run(&qemu, &draft.work, &mut |phase| {
+    let outcome = guest.boot.run(&qemu, &draft.work, &mut |phase| {
         progress(&format!("guest: {phase}"), follower.instructions())
     })?;
-    judge(&boot, &outcome)?;
+    judge(&guest.boot, &outcome)?;
     all_cpus_came_up(request.cpus, &outcome.console)?;
     let followed =
         follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
@@ -173,7 +177,7 @@ pub fn record(
         elapsed: outcome.elapsed,
         guest_time: followed.guest_time,
         cost: outcome.cost,
-        warnings: warnings(&outcome.qemu),
+        warnings: [guest.warnings, warnings(&outcome.qemu)].concat(),
     })
 }
 
@@ -238,6 +242,14 @@ fn recording_plugin(
     }
     add("condition.kernel_release", conditions.kernel_release.clone());
     add("condition.workload_sha256", conditions.workload_sha256.clone());
+    for (name, digest) in [
+        ("condition.copied_sha256", &conditions.copied_sha256),
+        ("condition.image_sha256", &conditions.image_sha256),
+    ] {
+        if let Some(digest) = digest {
+            add(name, digest.clone());
+        }
+    }
     if let Some(operations) = conditions.operations {
         add("condition.operations", operations.to_string());
     }

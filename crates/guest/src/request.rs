@@ -7,10 +7,12 @@ use crate::cache;
 use crate::configuration::{Boot, GuestClock};
 use crate::initramfs::GuestContents;
 use crate::kernel::GuestKernel;
+use crate::own::MainScript;
 use crate::qemu::{self, Qemu};
 use crate::state::GuestState;
 use crate::workload::Workload;
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use host::scratch;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,6 +57,14 @@ pub struct RecordingConditions {
     pub workload: String,
     /// The SHA-256 of the workload's file, hex.
     pub workload_sha256: String,
+    /// The SHA-256, hex, over path, kind, permissions and content of all files that were copied
+    /// from the host, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied_sha256: Option<String>,
+    /// The SHA-256, hex, over the same of the image's files, and over its environment, if the guest
+    /// was made from an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_sha256: Option<String>,
     /// How often the workload does what it does, if it counts that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations: Option<u64>,
@@ -86,30 +96,69 @@ fn is_one(cpus: &u8) -> bool {
     *cpus == 1
 }
 
+/// A guest that was made and can be booted.
+pub struct PreparedGuest {
+    /// How to boot it.
+    pub boot: Boot,
+    /// The conditions under which it then runs.
+    pub conditions: RecordingConditions,
+    /// What may be wrong with it.
+    pub warnings: Vec<String>,
+    /// The directory of a guest that is not kept. It is removed with this value.
+    _scratch: Option<tempfile::TempDir>,
+}
+
 impl RecordingRequest {
-    /// Makes the guest. Returns how to boot it, and the conditions under which it then runs.
+    /// Makes the guest of a recording.
     ///
     /// # Errors
-    /// A package cannot be downloaded or unpacked, or the cache cannot be written to.
-    pub fn prepare(
+    /// A package cannot be downloaded or unpacked, the cache cannot be written to, a program that
+    /// the workload runs lacks a library, or the guest's memory is too small for its files.
+    pub fn prepare(&self, qemu: &Qemu, state: Option<GuestState>) -> Result<PreparedGuest> {
+        self.prepared(qemu, state, MainScript::Recording)
+    }
+
+    /// As `prepare`, with another program that runs the workload.
+    pub(crate) fn prepared(
         &self,
         qemu: &Qemu,
         state: Option<GuestState>,
-    ) -> Result<(Boot, RecordingConditions)> {
+        main: MainScript,
+    ) -> Result<PreparedGuest> {
         let (workload, kernel) = (&self.workload, &self.kernel);
         let cache = cache::directory()?;
-        let mut contents = GuestContents::of_workload(&workload.on_cpus(self.cpus), kernel)?;
+        let mut contents = GuestContents::of_main(&workload.on_cpus(self.cpus), kernel, main)?;
         for (path, permissions, content) in &self.files {
             contents.file(path, *permissions, content.as_slice());
         }
-        let place = match self.files.is_empty() {
-            true => cache.join("guest"),
-            false => self.output.with_extension("guest"),
+        // A program of one's own changes with every build: its guests would fill the cache.
+        let is_kept = contents.is_kept() && main == MainScript::Recording;
+        let temporary = (!is_kept && self.files.is_empty())
+            .then(|| {
+                std::fs::create_dir_all(&cache)?;
+                scratch::directory(&cache, ".guest-")
+            })
+            .transpose()?;
+        let place = match &temporary {
+            Some(directory) => directory.path().to_owned(),
+            None if self.files.is_empty() => cache.join("guest"),
+            None => self.output.with_extension("guest"),
         };
         let initramfs = contents.build(&cache, &place)?;
         let mut boot = Boot::new(kernel.boot_image.clone(), initramfs.path.clone());
         boot.clock = GuestClock::Instructions { seed: self.seed };
         boot.memory_mb = self.memory_mb.unwrap_or(workload.memory_mb);
+        if let Some(unpacked) = initramfs.unpacked_mb.filter(|_| !is_kept) {
+            // While the guest boots, the archive and the unpacked files are both in memory.
+            ensure!(
+                unpacked * 2 < boot.memory_mb.into(),
+                "the guest's files have {unpacked} MB and its memory {} MB, which must hold them \
+                 twice while it boots: give it {} MB (--memory, or `memory` in the workload's \
+                 file), or leave files out",
+                boot.memory_mb,
+                (unpacked * 5 / 2 + 256).next_multiple_of(128)
+            );
+        }
         boot.cpus = self.cpus.get().into();
         boot.turn = self.turn;
         boot.time_limit = self.time_limit;
@@ -117,11 +166,15 @@ impl RecordingRequest {
         // With address randomization, a kernel that draws one random number more or fewer would
         // move all user programs.
         boot.command_line.push("norandmaps".into());
+        boot.command_line.extend(contents.kernel_words());
+        let brought = workload.brought()?;
         let conditions = RecordingConditions {
             kernel_release: kernel.release.clone(),
             kernel_build_id: kernel.build_id.0.clone(),
             workload: workload.name.clone(),
             workload_sha256: workload.sha256.clone(),
+            copied_sha256: brought.copied_sha256.clone(),
+            image_sha256: brought.image_sha256.clone(),
             operations: workload.operations,
             packages: initramfs.packages.iter().map(|package| package.file.clone()).collect(),
             initramfs_sha256: initramfs.sha256.clone(),
@@ -132,6 +185,6 @@ impl RecordingRequest {
             qemu: qemu.version.to_string(),
             qemu_arguments: qemu::arguments(&boot)?,
         };
-        Ok((boot, conditions))
+        Ok(PreparedGuest { boot, conditions, warnings: initramfs.warnings, _scratch: temporary })
     }
 }

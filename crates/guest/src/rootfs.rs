@@ -7,20 +7,40 @@
 
 use crate::cpio;
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Read, Write};
-use std::rc::Rc;
+use std::sync::Arc;
 
+mod digest;
+mod tar_entry;
+
+pub(crate) use tar_entry::{Budget, entry_node, entry_path, stays_inside};
+
+/// A file, directory or link of the guest. `permissions` are the lower twelve mode bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum FileNode {
-    Directory { permissions: u32 },
-    File { permissions: u32, data: Rc<[u8]> },
-    Symlink { target: String },
+pub(crate) enum FileNode {
+    Directory {
+        permissions: u32,
+    },
+    /// Files that share their data are hard links to one file.
+    File {
+        permissions: u32,
+        data: Arc<[u8]>,
+    },
+    Symlink {
+        target: String,
+    },
+    /// A pipe or a device: the kind is in the mode, as in `stat.st_mode`.
+    Special {
+        mode: u32,
+        major: u32,
+        minor: u32,
+    },
 }
 
 /// A tree of files. Paths have no leading slash and no `.` or `..`. Every parent of a path is a
 /// directory in the tree.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RootFs {
     nodes: BTreeMap<String, FileNode>,
 }
@@ -111,28 +131,26 @@ impl RootFs {
         leave_out: impl Fn(&str) -> bool,
     ) -> Result<()> {
         let mut archive = tar::Archive::new(tar);
+        let mut budget = Budget::unlimited();
         for entry in archive.entries().context("reading the package's tar stream")? {
             let mut entry = entry.context("reading the package's tar stream")?;
-            let path = String::from_utf8(entry.path_bytes().into_owned())
-                .context("a file name in the package is not UTF-8")?;
-            let path = clean(&path)?;
+            let path = entry_path(&entry)?;
             if path.is_empty() || leave_out(&path) {
                 continue;
             }
-            let permissions = entry.header().mode()? & 0o7777;
-            let node = match entry.header().entry_type() {
-                tar::EntryType::Directory => FileNode::Directory { permissions },
-                tar::EntryType::Regular => {
-                    let mut data = Vec::with_capacity(entry.size().min(1 << 30) as usize);
-                    entry.read_to_end(&mut data).with_context(|| format!("reading /{path}"))?;
-                    FileNode::File { permissions, data: data.into() }
+            let node = match entry_node(&mut entry, &path, self, &mut budget)? {
+                // The guest sees two files.
+                Some(FileNode::File { permissions, data })
+                    if entry.header().entry_type() == tar::EntryType::Link =>
+                {
+                    FileNode::File { permissions, data: Arc::from(&*data) }
                 }
-                tar::EntryType::Symlink => FileNode::Symlink { target: link_name(&entry, &path)? },
-                tar::EntryType::Link => self.linked(&clean(&link_name(&entry, &path)?)?)?,
-                other => bail!(
-                    "/{path}: a tar entry of type {other:?}, which Kernlane does not support in a \
-                     guest's package"
+                Some(FileNode::Special { .. }) => bail!(
+                    "/{path}: a device or a pipe, which Kernlane does not support in a guest's \
+                     package"
                 ),
+                Some(node) => node,
+                None => continue,
             };
             self.insert(&path, node)?;
         }
@@ -143,11 +161,21 @@ impl RootFs {
     /// paths.
     pub(crate) fn write(&self, out: impl Write) -> Result<()> {
         let mut cpio = cpio::CpioWriter::new(out);
+        let shared = self.shared();
         for (path, node) in &self.nodes {
             match node {
                 FileNode::Directory { permissions } => cpio.directory(path, *permissions),
-                FileNode::File { permissions, data } => cpio.file(path, *permissions, data),
+                FileNode::File { permissions, data } => {
+                    let key = data.as_ptr();
+                    match shared.get(&key) {
+                        Some(&links) => cpio.linked_file(path, *permissions, data, key, links),
+                        None => cpio.file(path, *permissions, data),
+                    }
+                }
                 FileNode::Symlink { target } => cpio.symlink(path, target),
+                FileNode::Special { mode, major, minor } => {
+                    cpio.special(path, *mode, *major, *minor)
+                }
             }
             .with_context(|| format!("writing /{path} of the root file system"))?;
         }
@@ -155,17 +183,166 @@ impl RootFs {
         Ok(())
     }
 
-    /// A hard link shares the bytes. The guest sees two files.
+    /// How many paths each file has that has several. The key is where its bytes lie. Empty files
+    /// are apart.
+    fn shared(&self) -> HashMap<*const u8, u32> {
+        let mut paths = HashMap::new();
+        for node in self.nodes.values() {
+            if let FileNode::File { data, .. } = node
+                && !data.is_empty()
+            {
+                *paths.entry(data.as_ptr()).or_insert(0) += 1;
+            }
+        }
+        paths.retain(|_, number| *number > 1);
+        paths
+    }
+
+    /// The memory that the files take in the guest, in bytes: whole pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        const PAGE: u64 = 4096;
+        let mut seen = BTreeSet::new();
+        let size = |node: &FileNode| match node {
+            FileNode::File { data, .. } if seen.insert(data.as_ptr()) => {
+                (data.len() as u64).next_multiple_of(PAGE)
+            }
+            _ => 0,
+        };
+        self.nodes.values().map(size).sum()
+    }
+
+    /// Every path, without leading slash, and what it is, in byte order of the paths.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&str, &FileNode)> {
+        self.nodes.iter().map(|(path, node)| (path.as_str(), node))
+    }
+
+    /// The path that `path` means when every link is followed, the last one too; `None` if nothing
+    /// is there.
+    pub(crate) fn resolve(&self, path: &str) -> Option<(String, &FileNode)> {
+        let mut path = self.resolve_parent(path).ok()?;
+        for _ in 0..MAX_LINKS {
+            match self.nodes.get(&path)? {
+                FileNode::Symlink { target } if target.starts_with('/') => {
+                    path = self.resolve_parent(target).ok()?;
+                }
+                FileNode::Symlink { target } => {
+                    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                    path = self.follow(&format!("{parent}/{target}")).ok()?;
+                }
+                node => return Some((path, node)),
+            }
+        }
+        None
+    }
+
+    /// The content of the regular file that `path` means.
+    pub(crate) fn read(&self, path: &str) -> Option<&[u8]> {
+        match self.resolve(path)?.1 {
+            FileNode::File { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+
+    /// A hard link shares the bytes.
     fn linked(&self, path: &str) -> Result<FileNode> {
         let path = self.resolve_parent(path)?;
         match self.nodes.get(&path) {
             Some(node @ FileNode::File { .. }) => Ok(node.clone()),
-            _ => bail!("a hard link to /{path}, which is not a file of the package"),
+            _ => bail!("a hard link to /{path}, which is no file that came before it"),
         }
     }
 
-    fn insert(&mut self, path: &str, node: FileNode) -> Result<()> {
-        let path = self.resolve_parent(&clean(path)?)?;
+    /// Takes the place of whatever has this path, as a later layer of an image does: a directory
+    /// keeps its content if it stays a directory. Returns the path behind links among the parents.
+    pub(crate) fn replace(&mut self, path: &str, node: FileNode) -> Result<String> {
+        let path = self.resolve_parent(path)?;
+        if let FileNode::Symlink { target } = &node {
+            // Behind a link, the path can be nearer to the root than its name.
+            stays_inside(&path, target)?;
+        }
+        self.make_parents(&path)?;
+        let is_directory = matches!(node, FileNode::Directory { .. });
+        if !is_directory && matches!(self.nodes.get(&path), Some(FileNode::Directory { .. })) {
+            self.hide(&path, true, &BTreeSet::new());
+        }
+        self.nodes.insert(path.clone(), node);
+        Ok(path)
+    }
+
+    /// Removes what is below `path`, which has no links among its parents, and with `itself` the
+    /// path, too. `kept` and their parents stay.
+    pub(crate) fn hide(&mut self, path: &str, itself: bool, kept: &BTreeSet<String>) {
+        let below = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let mut gone: Vec<String> = self
+            .nodes
+            .range(below.clone()..)
+            .map(|(found, _)| found)
+            .take_while(|found| found.starts_with(&below))
+            .cloned()
+            .collect();
+        if itself {
+            gone.push(path.to_owned());
+        }
+        for path in gone {
+            let inside = format!("{path}/");
+            let has_kept =
+                kept.range(inside.clone()..).next().is_some_and(|next| next.starts_with(&inside));
+            if !kept.contains(&path) && !has_kept {
+                self.nodes.remove(&path);
+            }
+        }
+    }
+
+    /// The path of a directory behind every link, also behind the last one.
+    pub(crate) fn real_directory(&self, path: &str) -> Result<String> {
+        Ok(match self.resolve(path) {
+            Some((path, _)) => path,
+            None => self.resolve_parent(path)?,
+        })
+    }
+
+    /// Removes a file, or a directory with its content.
+    pub(crate) fn leave_out(&mut self, path: &str) {
+        self.hide(path.trim_matches('/'), true, &BTreeSet::new());
+    }
+
+    /// Adds every node of another tree. Its directories do not take the place of links.
+    ///
+    /// # Errors
+    /// Names the path that is a directory in one tree and something else in the other.
+    pub(crate) fn add(&mut self, other: &RootFs) -> Result<()> {
+        for (path, node) in &other.nodes {
+            match (self.resolve(path), node) {
+                // An existing directory keeps its permissions: `/tmp` does.
+                (Some((_, FileNode::Directory { .. })), FileNode::Directory { .. }) => {}
+                _ => self.insert(path, node.clone())?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn directory(&mut self, path: &str, permissions: u32) -> Result<()> {
+        self.insert(path, FileNode::Directory { permissions })
+    }
+
+    pub(crate) fn insert(&mut self, path: &str, node: FileNode) -> Result<()> {
+        let path = self.resolve_parent(path)?;
+        self.make_parents(&path)?;
+        match (self.nodes.get(&path), &node) {
+            // If a package contains the directory `/lib`, that means the directory that the
+            // skeleton's link refers to.
+            (Some(FileNode::Symlink { .. }), FileNode::Directory { .. }) => return Ok(()),
+            (Some(FileNode::Directory { .. }), FileNode::Directory { .. }) => {}
+            (Some(FileNode::Directory { .. }), _) => {
+                bail!("/{path} is a directory and cannot become a file")
+            }
+            _ => {}
+        }
+        self.nodes.insert(path, node);
+        Ok(())
+    }
+
+    fn make_parents(&mut self, path: &str) -> Result<()> {
         for (at, _) in path.match_indices('/') {
             match self.nodes.get(&path[..at]) {
                 None => drop(
@@ -176,25 +353,17 @@ impl RootFs {
                 Some(_) => bail!("/{path}: /{} is not a directory", &path[..at]),
             }
         }
-        match (self.nodes.get(&path), &node) {
-            // If a package contains the directory `/lib`, that means the directory that the
-            // skeleton's link refers to.
-            (Some(FileNode::Symlink { .. }), FileNode::Directory { .. }) => return Ok(()),
-            (
-                Some(FileNode::Directory { .. }),
-                FileNode::File { .. } | FileNode::Symlink { .. },
-            ) => {
-                bail!("/{path} is a directory and cannot become a file")
-            }
-            _ => {}
-        }
-        self.nodes.insert(path, node);
         Ok(())
     }
 
     /// The path after following every symbolic link among its parents.
     fn resolve_parent(&self, path: &str) -> Result<String> {
-        let mut pending: Vec<String> = clean(path)?.split('/').rev().map(String::from).collect();
+        self.follow(&clean(path)?)
+    }
+
+    /// As `resolve_parent`; `..` leads to the parent, and stops at the root.
+    fn follow(&self, path: &str) -> Result<String> {
+        let mut pending: Vec<String> = path.split('/').rev().map(String::from).collect();
         let mut resolved: Vec<String> = Vec::new();
         let mut links = 0;
         while let Some(component) = pending.pop() {
@@ -220,16 +389,9 @@ impl RootFs {
     }
 }
 
-fn link_name(entry: &tar::Entry<'_, impl Read>, path: &str) -> Result<String> {
-    let name =
-        entry.link_name_bytes().with_context(|| format!("/{path}: a link without a target"))?;
-    String::from_utf8(name.into_owned())
-        .with_context(|| format!("/{path}: the link's target is not UTF-8"))
-}
-
 /// The path without a leading `/` or `./` and without a trailing `/`. Refuses `..`, which a package
 /// contains only by attack or accident.
-fn clean(path: &str) -> Result<String> {
+pub(crate) fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {

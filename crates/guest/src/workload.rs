@@ -7,10 +7,13 @@
 //! are all checked. All scripts run under `sh -e` in the directory `/guest`, and share nothing
 //! else. Debian's own programs come first in `PATH`; busybox supplies the others.
 
+use crate::brought::Brought;
+use crate::host_files::{Copy, Sources};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use trace::CpuCount;
 
 /// The workloads that are part of the tool: name and text of each file in `workloads/`.
@@ -34,7 +37,10 @@ fn names() -> String {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct WorkloadFile {
     about: String,
-    packages: Vec<String>,
+    packages: Option<Vec<String>>,
+    image: Option<String>,
+    #[serde(default)]
+    copy: Vec<String>,
     #[serde(default)]
     leave_out: Vec<String>,
     #[serde(default)]
@@ -73,7 +79,13 @@ pub struct Workload {
     pub about: String,
     /// Debian packages. The packages that they depend on are installed, too.
     pub packages: Vec<String>,
-    /// Files and directories of the packages that the guest does not get, without leading slash.
+    /// What is copied from the host.
+    pub(crate) copies: Vec<Copy>,
+    /// The image that takes the place of packages, as a path of the host.
+    pub(crate) image: Option<String>,
+    /// What was read of the host; `None` if nothing was read.
+    pub(crate) brought: Option<Arc<Brought>>,
+    /// Files and directories that the guest does not get, without leading slash.
     pub leave_out: Vec<String>,
     /// Names of kernel modules. They and the modules that they depend on are loaded before
     /// `set_up`.
@@ -104,10 +116,11 @@ pub struct Workload {
 pub const MEMORY_MB: std::ops::RangeInclusive<u32> = 128..=65536;
 
 impl Workload {
-    /// Opens a workload. `what` is the name of a shipped workload, or the path of a `.toml` file.
+    /// Opens a workload, and reads what it brings into its guest from the host. `what` is the name
+    /// of a shipped workload, or the path of a `.toml` file.
     ///
     /// # Errors
-    /// There is no such workload, or a field breaks a rule.
+    /// There is no such workload, a field breaks a rule, or a file of the host cannot be read.
     pub fn open(what: &str) -> Result<Workload> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == what) {
             return Workload::parse(name, text)
@@ -126,7 +139,46 @@ impl Workload {
             .file_stem()
             .and_then(|stem| stem.to_str())
             .context("the workload's file name is not UTF-8")?;
-        Workload::parse(name, &text).with_context(|| format!("the workload {what}"))
+        let base = path.parent().unwrap_or(Path::new(""));
+        Workload::parse(name, &text)
+            .and_then(|workload| workload.reading(base, Sources::Below))
+            .with_context(|| format!("the workload {what}"))
+    }
+
+    /// The workload with what it brings from the host.
+    ///
+    /// # Errors
+    /// Something cannot be read, or may not be named.
+    pub(crate) fn reading(mut self, base: &Path, sources: Sources) -> Result<Workload> {
+        if self.brings() {
+            let image = self.image.as_deref();
+            let read = Brought::read(base, sources, &self.copies, image, &self.leave_out)?;
+            self.brought = Some(Arc::new(read));
+        }
+        Ok(self)
+    }
+
+    fn brings(&self) -> bool {
+        !self.copies.is_empty() || self.image.is_some()
+    }
+
+    /// What the workload brings from the host.
+    ///
+    /// # Errors
+    /// It was not read: the workload comes from no file.
+    pub(crate) fn brought(&self) -> Result<Arc<Brought>> {
+        match &self.brought {
+            Some(brought) => Ok(brought.clone()),
+            None => {
+                ensure!(
+                    !self.brings(),
+                    "copy and image name files beside the workload's file, and the workload {} \
+                     comes from no file",
+                    self.name
+                );
+                Ok(Arc::default())
+            }
+        }
     }
 
     /// The workload in `text`.
@@ -154,7 +206,17 @@ impl Workload {
             );
         }
         ensure!(file.operations != Some(0), "operations = 0: give 1 or more, or leave it out");
-        for package in &file.packages {
+        ensure!(
+            file.packages.is_some() || file.image.is_some(),
+            "give packages or image: without them the guest has no programs (packages = [] gives \
+             busybox alone)"
+        );
+        let packages = file.packages.unwrap_or_default();
+        ensure!(
+            packages.is_empty() || file.image.is_none(),
+            "image takes the place of packages: leave out one of them"
+        );
+        for package in &packages {
             ensure!(
                 is_package_name(package),
                 "packages: {package:?} is not the name of a Debian package"
@@ -180,7 +242,14 @@ impl Workload {
             name: name.into(),
             sha256: image::sealed::sha256(text.as_bytes()),
             about: file.about,
-            packages: file.packages,
+            packages,
+            copies: file
+                .copy
+                .iter()
+                .map(|text| Copy::parse(text).context("copy"))
+                .collect::<Result<_>>()?,
+            image: file.image,
+            brought: None,
             leave_out: file
                 .leave_out
                 .iter()
@@ -271,6 +340,47 @@ mod tests {
         assert!(error(&format!("{GOOD}[files]\n'etc/x' = ''\n")).contains("etc/x"));
         assert!(error(&format!("{GOOD}[files]\n'/etc/../x' = ''\n")).contains(".."));
         assert!(format!("{:#}", Workload::open("nothing").unwrap_err()).contains("files"));
+    }
+
+    #[test]
+    fn files_of_the_host_are_read_beside_the_workloads_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mine.toml");
+        std::fs::create_dir(directory.path().join("build")).unwrap();
+        std::fs::write(directory.path().join("build/server"), "program").unwrap();
+        let opened = |line: &str| {
+            std::fs::write(&path, format!("{line}\n{GOOD}")).unwrap();
+            Workload::open(path.to_str().unwrap())
+        };
+        let workload = opened("copy = ['./build:/opt/app']").unwrap();
+        let brought = workload.brought().unwrap();
+        assert_eq!(brought.copied.read("opt/app/server"), Some(&b"program"[..]));
+        assert_eq!(brought.copied_sha256.as_deref(), Some(&*brought.copied.digest()));
+        for (line, said) in [
+            ("copy = ['../x:/opt/app']", "../x: it leaves the directory of the workload's file"),
+            ("copy = ['/etc:/opt/app']", "/etc: it leaves the directory"),
+            ("copy = ['build:/kernlane']", "Kernlane's own files"),
+            ("copy = ['build']", "give SOURCE:DESTINATION"),
+            ("image = 'build'", "image takes the place of packages"),
+        ] {
+            let message = format!("{:#}", opened(line).unwrap_err());
+            assert!(message.contains(said) && message.contains("mine.toml"), "{message}");
+        }
+        let with_image = |image: &str| {
+            let text = GOOD.replace("packages = ['dash']", &format!("image = '{image}'"));
+            std::fs::write(&path, text).unwrap();
+            Workload::open(path.to_str().unwrap())
+        };
+        let workload = with_image("build").unwrap();
+        assert!(workload.brought().unwrap().image_sha256.is_some() && workload.packages.is_empty());
+        let message = format!("{:#}", with_image("../x.tar").unwrap_err());
+        assert!(message.contains("image: ../x.tar: it leaves the directory"), "{message}");
+        assert!(
+            error(&GOOD.replace("packages = ['dash']\n", "")).contains("give packages or image")
+        );
+        // A text without a file beside it has nothing to read.
+        let text = format!("copy = ['build:/opt/app']\n{GOOD}");
+        assert!(Workload::parse("w", &text).unwrap().brought().is_err());
     }
 
     #[test]
