@@ -21,6 +21,7 @@ use crate::command::record::RecordArgs;
 use crate::command::relink::RelinkArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::report::ReportArgs;
+use crate::command::trial::WorkloadCommandArgs;
 use crate::need::{self, Need};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use suite::command::BenchArgs;
@@ -76,6 +77,7 @@ commands! {
     Optimize(OptimizeArgs) needs &[need::GUEST, need::PLUGIN, need::RELINK];
     Record(RecordArgs) needs &[need::GUEST, need::PLUGIN, need::TURNS];
     Checkpoint(CheckpointArgs) needs &[need::GUEST];
+    Workload(WorkloadCommandArgs) needs &[need::GUEST];
     Dump(DumpArgs) needs &[];
     Profile(ProfileArgs) needs &[];
     Export(ExportArgs) needs &[need::EXPORT];

@@ -4,7 +4,7 @@
 use crate::cli::{self, Cli, Command};
 use crate::command::{
     check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import,
-    layout, live, manual, objtool, optimize, profile, record, relink, replay, report,
+    layout, live, manual, objtool, optimize, profile, record, relink, replay, report, trial,
 };
 use anyhow::Result;
 use clap::CommandFactory;
@@ -16,6 +16,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Workload(args) => trial::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Export(args) => export::run(&args),

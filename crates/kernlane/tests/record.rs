@@ -28,7 +28,7 @@ fn bad_input_is_named_and_nothing_is_made() {
     std::fs::create_dir(path.join("tree")).unwrap();
     std::fs::write(path.join("bzImage"), "not a kernel").unwrap();
     std::fs::write(path.join("mine.toml"), "about = 'x'\nmemory = -1\n").unwrap();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (
             &["nothing", "--kernel", "tree"],
             "there is no workload \"nothing\": give compile, database, engineering, files, net, \
@@ -36,6 +36,14 @@ fn bad_input_is_named_and_nothing_is_made() {
         ),
         (&["none.toml", "--kernel", "tree"], "reading the workload none.toml: No such file"),
         (&["mine.toml", "--kernel", "tree"], "line 2"),
+        (
+            &["--run", "./x", "--copy", "nowhere:/opt/x", "--kernel", "tree"],
+            "copy: nowhere: reading it: No such file",
+        ),
+        (
+            &["--run", "./x", "--image", "bzImage", "--kernel", "tree"],
+            "bzImage: reading the tar archive",
+        ),
         (
             &["files", "--kernel", "tree"],
             "tree is not a built x86-64 kernel tree: tree/vmlinux is missing (run make in it)",

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use guest::checkpoint;
 use host::interrupt;
+use host::note;
 use host::outln;
 use host::progress::Progress;
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: &CheckpointArgs) -> Result<ExitCode> {
     let progress = Progress::new("preparing");
     let made = checkpoint::checkpoint(&request, &mut |phase| progress.say(phase))?;
     drop(progress);
+    made.warnings.iter().for_each(|warning| note!("warning: {warning}"));
     match args.guest.json {
         true => outln!("{}", serde_json::to_string_pretty(&made.summary)?)?,
         false => outln!(

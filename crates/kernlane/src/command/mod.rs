@@ -23,4 +23,5 @@ pub(crate) mod relink;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod text_file;
+pub(crate) mod trial;
 pub(crate) mod workload;

@@ -2,7 +2,7 @@
 //!
 //! Input: a workload and a kernel. Output: a recording.
 
-use crate::command::workload;
+use crate::command::workload::WorkloadArgs;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::TypedValueParser;
@@ -22,12 +22,13 @@ use trace::CpuCount;
 ///
 /// Runs the kernel and the workload under QEMU's emulation, on one CPU or on several. The guest's
 /// clock counts executed instructions, so repeating a recording gives the same bytes. The guest is
-/// made from Debian packages; nothing is installed on this machine. The workload says where
-/// counting starts and ends.
+/// made from Debian packages or an image; nothing is installed on this machine. The workload says
+/// where counting starts and ends.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane record net --kernel ~/linux -o net.rec\n  kernlane record \
-                  bench:call/getpid --kernel ~/linux -o getpid.rec"
+                  bench:call/getpid --kernel ~/linux -o getpid.rec\n  kernlane record --run \
+                  './server --once' --copy ./build:/opt/app --kernel ~/linux -o server.rec"
 )]
 pub struct RecordArgs {
     #[command(flatten)]
@@ -90,15 +91,30 @@ impl TimeLimitArgs {
     }
 }
 
-/// The guest: kernel, workload and conditions.
+/// The guest: kernel, workload and conditions, and where the result goes.
 #[derive(Args)]
 pub struct GuestArgs {
-    #[arg(help = guest::argument_help())]
-    pub workload: String,
+    #[command(flatten)]
+    pub what: BootedArgs,
 
     /// The directory to create
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
+
+    /// Replace an existing result
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print the conditions and totals as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A guest that can be booted: kernel, workload and conditions.
+#[derive(Args)]
+pub struct BootedArgs {
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
 
     /// The kernel: its build tree, or a bzImage or vmlinuz
     #[arg(long, short, value_name = "TREE|BZIMAGE")]
@@ -119,14 +135,6 @@ pub struct GuestArgs {
 
     #[command(flatten)]
     pub time_limit: TimeLimitArgs,
-
-    /// Replace an existing result
-    #[arg(long)]
-    pub force: bool,
-
-    /// Print the conditions and totals as JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl GuestArgs {
@@ -136,17 +144,31 @@ impl GuestArgs {
     /// The kernel or the workload cannot be read.
     pub fn request(&self) -> Result<RecordingRequest> {
         Ok(RecordingRequest {
-            workload: workload::open(&self.workload)?,
+            output: self.output.clone(),
+            force: self.force,
+            ..self.what.request()?
+        })
+    }
+}
+
+impl BootedArgs {
+    /// A request without a place for its result.
+    ///
+    /// # Errors
+    /// The kernel or the workload cannot be read.
+    pub fn request(&self) -> Result<RecordingRequest> {
+        Ok(RecordingRequest {
+            workload: self.workload.open()?,
             kernel: GuestKernel::open(&self.kernel, self.vmlinux.as_deref())?,
             files: Vec::new(),
-            output: self.output.clone(),
+            output: PathBuf::new(),
             seed: self.seed,
             cpus: CpuCount::ONE,
             turn: None,
             data: false,
             memory_mb: self.memory,
             time_limit: self.time_limit.duration(),
-            force: self.force,
+            force: false,
         })
     }
 }
