@@ -1,7 +1,8 @@
-//! Boot images and workload files: what the targets use of `kernlane-guest`.
+//! Boot images, workload files, container images and copied programs: what the targets use of
+//! `kernlane-guest`.
 
 use crate::elf::{self, ALLOC, SectionSpec};
-use guest::{BzImage, Workload};
+use guest::{BzImage, Workload, examples};
 use std::io::Read;
 
 pub fn boot_images(bytes: &[u8]) {
@@ -13,10 +14,43 @@ pub fn workloads(bytes: &[u8]) {
     let _ = Workload::parse("workload", text);
 }
 
+/// The largest tree that a target may make, in bytes.
+const LARGEST_TREE: u64 = 16 << 20;
+
+pub fn container_images(bytes: &[u8]) {
+    let _ = guest::try_image(bytes, LARGEST_TREE);
+}
+
+/// A layer over another, alone, in an archive of `docker save`, and in an OCI layout.
+pub fn container_image_seeds() -> Vec<Vec<u8>> {
+    let upper = examples::upper();
+    let layers = [upper.clone()];
+    vec![
+        examples::archive(&examples::docker(&layers)),
+        examples::archive(&examples::oci("amd64", &layers, examples::gzip)),
+        examples::gzip(&upper),
+        upper,
+    ]
+}
+
+pub fn programs(bytes: &[u8]) {
+    guest::try_program(bytes);
+}
+
+pub fn program_seeds() -> Vec<Vec<u8>> {
+    vec![
+        examples::dynamic_program("/lib64/ld-linux-x86-64.so.2", &["libc.so.6", "libm.so.6"]),
+        b"#!/usr/bin/env -S python3 -u\n".to_vec(),
+    ]
+}
+
 pub fn workload_seeds() -> Vec<Vec<u8>> {
     vec![
         include_bytes!("../../workloads/files.toml").to_vec(),
         include_bytes!("../../workloads/web.toml").to_vec(),
+        b"about = 'x'\nimage = 'app.tar'\ncopy = ['./build:/opt/app', 'a:/b/']\nmemory = 512\n\
+            set-up = ''\nrun = 'x'\ncheck = 'y'\n"
+            .to_vec(),
     ]
 }
 

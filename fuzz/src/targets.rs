@@ -24,7 +24,7 @@ const fn target(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>)
 }
 
 /// Every target; `cargo xtask fuzz` runs them in this order, the fast ones first.
-pub const ALL: [Target; 24] = [
+pub const ALL: [Target; 26] = [
     target("counters", text_files::counters, text_files::counter_seeds),
     target("layouts", text_files::layouts, text_files::layout_seeds),
     target("maps", text_files::maps, text_files::map_seeds),
@@ -44,6 +44,8 @@ pub const ALL: [Target; 24] = [
     target("recordings", recording::recordings, recording::recording_seeds),
     target("boot_images", boot::boot_images, boot::boot_image_seeds),
     target("workloads", boot::workloads, boot::workload_seeds),
+    target("programs", boot::programs, boot::program_seeds),
+    target("container_images", boot::container_images, boot::container_image_seeds),
     target("machines", machine_files::machines, machine_files::machine_seeds),
     target("annotations", attribution_files::annotations, attribution_files::annotation_seeds),
     target("linked_kernels", image_readers::linked_kernels, image_readers::linked_seeds),

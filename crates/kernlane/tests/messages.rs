@@ -139,6 +139,23 @@ fn what_is_missing_or_out_of_range_is_named() {
     }
 }
 
+#[test]
+fn a_file_of_another_kind_is_named_with_the_command_that_takes_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    write_recording(&path.join("net.rec"), "00");
+    std::fs::write(path.join("perf.data"), b"PERFILE2\xff\xfe").unwrap();
+    std::fs::write(path.join("net.klp"), "{\"kernlane_profile\":5}").unwrap();
+    for command in ["profile perf.data", "layout perf.data -o x.kll"] {
+        let message = refused(path, &format!("{command} --kernel net.rec/System.map"));
+        let said = "perf.data: this is perf.data: make a profile of it with `kernlane import";
+        assert!(message.contains(said), "{command}: {message}");
+    }
+    let line = "replay net.rec --kernel net.rec/System.map --layout net.klp";
+    let message = refused(path, line);
+    assert!(message.contains("net.klp: this is a profile of Kernlane: "), "{message}");
+}
+
 /// Options of `report` that ask for a table.
 const TABLES: [&str; 11] = [
     "services",
