@@ -3,6 +3,9 @@
 //!
 //! The test runs Kernlane as a user does. KERNEL is the argument of `kernlane record --kernel`.
 
+mod images;
+mod programs;
+
 use anyhow::{Context, Result, bail, ensure};
 use guest::RecordingSummary;
 use host::recording::Recording;
@@ -45,6 +48,17 @@ pub(crate) fn guest_test(kernel: &Path) -> Result<()> {
         tool.starts_from_checkpoint(),
     );
     report("another seed gives another recording", tool.seeds_differ());
+    let compiled = programs::Programs::compiled()?;
+    report("two recordings of a copied server have the same bytes", tool.copied_program(&compiled));
+    report(
+        "recordings of an image have the same bytes, whatever its form",
+        tool.program_in_an_image(&compiled),
+    );
+    report("a program without its libraries is refused", tool.lacking_program(&compiled));
+    report(
+        "a workload that is checked shows the line that fails",
+        tool.checked_workload(&compiled),
+    );
     for (name, set_up, run, check, said) in FAILURES {
         report(name, tool.fails(set_up, run, check, said));
     }
