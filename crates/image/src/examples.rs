@@ -1,9 +1,9 @@
 //! Small images for the tests of code that reads images.
 
 use crate::address::LinkAddr;
+use crate::linked::sites::{PatchSites, PatchableCode};
 use crate::linked::tables::{JumpEntry, LinkedTables, StaticCallEntry};
 use crate::place::CallPadding;
-use crate::sites::{PatchSites, PatchableCode};
 use crate::{Block, BlockEnd, BuildId, Image, ImageFunction};
 use std::ops::Range;
 

@@ -31,9 +31,10 @@ pub mod place;
 pub mod relative_words;
 pub mod runs;
 pub mod sealed;
-pub mod sites;
 mod symbols;
 pub mod vmlinux;
+
+pub use linked::sites;
 
 use crate::address::LinkAddr;
 use crate::place::CallPadding;

@@ -6,6 +6,7 @@
 
 use crate::eligible::{self, Fit, Unfit};
 use crate::explain::explain;
+use crate::memory::Memory;
 use anyhow::{Result, bail};
 use emit::module::Original;
 use image::address::LinkAddr;
@@ -14,41 +15,6 @@ use image::object::flow;
 use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
 use profile::Profile;
 use std::collections::BTreeMap;
-
-/// Where the bytes of the running kernel come from: memory, or a copy of it.
-pub trait Memory {
-    /// The `len` bytes at the place to which KASLR moved a link address.
-    ///
-    /// # Errors
-    /// That memory cannot be read.
-    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>>;
-    /// The distance in bytes by which KASLR moved the kernel.
-    fn slide(&self) -> u64;
-}
-
-impl Memory for super::running::RunningKernel {
-    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
-        super::running::RunningKernel::read(self, at, len)
-    }
-
-    fn slide(&self) -> u64 {
-        self.slide
-    }
-}
-
-/// The file itself, as a kernel in memory that nothing has changed.
-pub struct FileMemory<'a, 'd>(pub &'a LinkedKernel<'d>);
-
-impl Memory for FileMemory<'_, '_> {
-    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
-        let bytes = self.0.bytes(at, len);
-        Ok(bytes.ok_or_else(|| anyhow::anyhow!("{at} is not in the file"))?.to_vec())
-    }
-
-    fn slide(&self) -> u64 {
-        0
-    }
-}
 
 /// A group, cut into pieces.
 pub struct Group<'k, 'd> {

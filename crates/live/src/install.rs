@@ -6,8 +6,9 @@
 
 use crate::callers::{self, Caller};
 use crate::device::{Device, RawCall, RawFunction};
-use crate::group::{Group, Memory};
+use crate::group::Group;
 use crate::identity::{GroupId, ModuleNumber};
+use crate::memory::Memory;
 use crate::turn::Turn;
 use anyhow::{Context, Result, bail, ensure};
 use check::module::{CopyClaim, check_module};

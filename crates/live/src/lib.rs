@@ -27,6 +27,7 @@ pub mod group;
 pub mod hot;
 pub mod identity;
 pub mod install;
+pub mod memory;
 pub mod occupancy;
 pub mod owners;
 mod recount;

@@ -5,7 +5,7 @@
 //! and found equal. This module looks only at tables that stay in memory; `crate::freed` is about
 //! those that the kernel frees when it has booted.
 
-use crate::group::Memory;
+use crate::memory::Memory;
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;

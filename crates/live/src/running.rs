@@ -4,6 +4,7 @@
 //! whose symbols or tables differ from the kernel's is refused here, for all commands.
 
 use crate::freed;
+use crate::memory::Memory;
 use crate::resident;
 use crate::symbols::KernelSymbols;
 use anyhow::{Context, Result, bail, ensure};
@@ -73,6 +74,16 @@ impl RunningKernel {
     /// Where a link address is in the running kernel.
     pub fn address(&self, at: LinkAddr) -> u64 {
         at.0.wrapping_add(self.slide)
+    }
+}
+
+impl Memory for RunningKernel {
+    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
+        RunningKernel::read(self, at, len)
+    }
+
+    fn slide(&self) -> u64 {
+        self.slide
     }
 }
 

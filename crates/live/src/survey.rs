@@ -5,8 +5,9 @@
 //! instruction.
 
 use crate::eligible::{self, Unfit};
-use crate::group::{Group, Memory};
+use crate::group::Group;
 use crate::install;
+use crate::memory::Memory;
 use anyhow::Result;
 use check::module::{CopyClaim, check_module};
 use emit::module::{LoaderFacts, ModulePlan, NUMBER, emit};

@@ -118,7 +118,7 @@ const METRICS: &[(&str, fn(&ResultCounters) -> Option<f64>)] = &[
 pub fn compare(rows: &[ResultRow]) -> Result<Vec<Comparison>> {
     let mut comparisons: Vec<Comparison> = Vec::new();
     for row in rows.iter().filter(|row| row.layout == ORIGINAL) {
-        match comparisons.iter().find(|known| same_conditions(&known.original, row)) {
+        match comparisons.iter().find(|known| known.original.same_conditions(row)) {
             Some(known) if known.original == *row => {}
             Some(_) => bail!("{}: there are two different originals", title(row)),
             None => comparisons.push(Comparison {
@@ -131,12 +131,10 @@ pub fn compare(rows: &[ResultRow]) -> Result<Vec<Comparison>> {
         }
     }
     for row in rows.iter().filter(|row| row.layout != ORIGINAL) {
-        let comparison = comparisons
-            .iter_mut()
-            .find(|known| same_conditions(&known.original, row))
-            .with_context(|| {
-                format!("{}: there is no row of the original to compare with", title(row))
-            })?;
+        let comparison =
+            comparisons.iter_mut().find(|known| known.original.same_conditions(row)).with_context(
+                || format!("{}: there is no row of the original to compare with", title(row)),
+            )?;
         let at = comparison.layouts.iter().position(|known| known.layout == row.layout);
         let at = at.unwrap_or_else(|| {
             let layout = row.layout.clone();
@@ -166,11 +164,6 @@ pub fn compare(rows: &[ResultRow]) -> Result<Vec<Comparison>> {
         }
     }
     Ok(comparisons)
-}
-
-/// Whether two rows are of the same workload, machine and seed.
-pub(crate) fn same_conditions(a: &ResultRow, b: &ResultRow) -> bool {
-    (&a.workload, &a.machine, a.seed) == (&b.workload, &b.machine, b.seed)
 }
 
 fn title(row: &ResultRow) -> String {

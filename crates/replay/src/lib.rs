@@ -51,7 +51,6 @@ mod cpu_order;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
-pub mod guard;
 pub mod per_operation;
 pub mod results;
 pub mod rows;
@@ -77,6 +76,7 @@ use execution::part::PartFilter;
 use image::BuildId;
 use image::place::Placement;
 use rayon::prelude::*;
+pub use results::guard;
 use sim::MachineModel;
 pub use simulation::SimulationScope;
 use simulation::{LayoutAmounts, ReplayMachineCounts, Simulation};

@@ -3,11 +3,13 @@
 //!
 //! This module has the rows and their file (JSON with a checksum). It simulates nothing.
 
+pub mod guard;
+
 pub use crate::cpu_order::CpuOrder;
 pub use crate::cpu_order::clocks::CpuWaits;
-use crate::guard::{self, LayoutLoss};
 use anyhow::{Context, Result, bail};
 pub use execution::branches::Predictions;
+use guard::LayoutLoss;
 use image::BuildId;
 use image::sealed;
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,13 @@ struct Document {
     rows: Vec<ResultRow>,
     #[serde(default)]
     sha256: Option<String>,
+}
+
+impl ResultRow {
+    /// Whether two rows are of the same workload, machine and seed.
+    pub(crate) fn same_conditions(&self, other: &ResultRow) -> bool {
+        (&self.workload, &self.machine, self.seed) == (&other.workload, &other.machine, other.seed)
+    }
 }
 
 impl ResultFile {

@@ -137,7 +137,8 @@ fn alternatives_of_both_formats_hold_their_code_together() {
         let file = elf::executable(&sections, &[symbol("f", TEXT, 9, 0)]);
         let image = vmlinux::parse(&file).unwrap();
         let glued: Vec<bool> = image.blocks.iter().map(|block| block.glued).collect();
-        assert_eq!(glued, [false, true, false], "{} bytes", entry.len());
+        // The no-ops and the return are one block, which stays behind the call.
+        assert_eq!(glued, [false, true], "{} bytes", entry.len());
         let code = image::sites::PatchableCode::parse(&file).unwrap();
         assert!(code.may_run_on(TEXT, TEXT + 5), "{} bytes", entry.len());
     }

@@ -6,9 +6,9 @@
 //! executions give an exact profile. The layouts of all are replayed on another part of the
 //! recording.
 //!
-//! Input of the study: a directory. Output: there, stacks, profiles, layouts, results and `import.md`. What
-//! exists is not made again. The study fails if an import uses less than 99 % of the branches, or
-//! if its layout is more than two points from the exact one.
+//! Input of the study: a directory. Output: there, stacks, profiles, layouts, results and
+//! `import.md`. What exists is not made again. The study fails if an import uses less than 99 % of
+//! the branches, or if its layout is more than two points from the exact one.
 
 mod mitigations;
 mod stacks;

@@ -15,8 +15,9 @@ use image::linked::LinkedKernel;
 use image::object::pieces::PieceExit;
 use live::counters;
 use live::eligible::Unfit;
-use live::group::{FileMemory, Group};
+use live::group::Group;
 use live::install::{claims, loading, prove};
+use live::memory::FileMemory;
 use live::survey::survey;
 
 /// Of the functions that have a tracer's site.

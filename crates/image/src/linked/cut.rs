@@ -7,6 +7,7 @@
 use super::LinkedKernel;
 use super::tables::{self, BUGFLAG_WARNING};
 use crate::address::LinkAddr;
+use crate::linked::sites::PatchKind;
 use crate::object::elf::SectionId;
 use crate::object::functions::TextFunction;
 use crate::object::instructions::{self, DecodedInstruction, InstructionKind, NOWHERE};
@@ -14,7 +15,6 @@ use crate::object::pieces::{self, CutCode, CuttingFacts, PieceExit};
 use crate::object::tables::{
     AlternativeSite, CodeReference, ReferenceMeaning, SideTables, StaticKey,
 };
-use crate::sites::PatchKind;
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use std::collections::HashSet;
 

@@ -9,13 +9,14 @@ mod cut;
 pub mod exports;
 pub mod fields;
 pub mod release;
+pub mod sites;
 pub mod tables;
 
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::linked::sites::PatchSites;
 use crate::object::elf::SymbolId;
 use crate::object::functions::{self, FunctionSymbol, TextFunction};
-use crate::sites::PatchSites;
 use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolFlags, SymbolKind};
 use std::collections::HashMap;

@@ -4,7 +4,9 @@
 //! vmlinux. [`guest::SoughtKernel`] says where a kernel is looked for. Whether a named kernel is
 //! the right one is checked where it is used.
 
+use crate::command::text_file::text_of;
 use anyhow::{Context, Result, ensure};
+use exchange::kinds::FileKind;
 use guest::SoughtKernel;
 use profile::Profile;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,10 @@ pub(crate) fn kernel_of(named: Option<&Path>, input: &Path) -> Result<PathBuf> {
 /// As [`kernel_of`]; or they are of several kernels.
 pub(crate) fn kernel_of_all(named: Option<&Path>, inputs: &[PathBuf]) -> Result<PathBuf> {
     if let Some(kernel) = named {
+        // A file that is no profile is named before the kernel is opened, which takes long.
+        for input in inputs.iter().filter(|input| input.is_file()) {
+            text_of(input, &[FileKind::Profile])?;
+        }
         return Ok(kernel.to_owned());
     }
     let first = inputs.first().context("no recording is named")?;
@@ -53,8 +59,7 @@ fn sought(input: &Path) -> Result<SoughtKernel> {
     if !is_profile {
         return SoughtKernel::of_recording(input);
     }
-    let named = || input.display().to_string();
-    let text = std::fs::read_to_string(input).with_context(named)?;
-    let profile = Profile::from_json(&text).with_context(named)?;
+    let text = text_of(input, &[FileKind::Profile])?;
+    let profile = Profile::from_json(&text).with_context(|| input.display().to_string())?;
     Ok(SoughtKernel::with_build_id(profile.build_id))
 }

@@ -7,7 +7,7 @@ use host::outln;
 use host::progress::Progress;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
-use live::group::{FileMemory, Memory};
+use live::memory::{FileMemory, Memory};
 use live::running::RunningKernel;
 use live::survey::{Survey, survey};
 use std::path::PathBuf;

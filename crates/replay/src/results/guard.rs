@@ -6,8 +6,7 @@
 //! number is compared for each instruction. A layout made from other work can lose: it places code
 //! that did not run then with the cold code. Only warns, never refuses a layout.
 
-use crate::comparison::same_conditions;
-use crate::results::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
+use super::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
 use serde::Serialize;
 
 /// A layout loses when it is worse than the original by more than this share. Smaller differences
@@ -64,7 +63,7 @@ pub fn losses(rows: &[ResultRow]) -> Vec<LayoutLoss> {
 }
 
 fn original_of<'a>(row: &ResultRow, rows: &'a [ResultRow]) -> Option<&'a ResultRow> {
-    rows.iter().find(|other| other.layout == ORIGINAL && same_conditions(row, other))
+    rows.iter().find(|other| other.layout == ORIGINAL && row.same_conditions(other))
 }
 
 /// The compared counts.
