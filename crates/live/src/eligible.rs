@@ -36,8 +36,8 @@ pub enum Unfit {
     Whole(WholeReason),
     /// It runs on into the next function.
     RunsOn,
-    /// Code that no symbol names follows it at once.
-    CutShort,
+    /// Code that no symbol names follows it at once, or it ends with padding.
+    OddSize,
     /// It has no room for the jump.
     TooShort,
     /// Something that the kernel patches lies where the jump would go.
@@ -59,7 +59,7 @@ impl fmt::Display for Unfit {
             Unfit::OfDeadCpus => f.write_str("a CPU that is switched off waits in it"),
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
-            Unfit::CutShort => f.write_str("code without a symbol follows it"),
+            Unfit::OddSize => f.write_str("its symbol may have a wrong size"),
             Unfit::TooShort => f.write_str("too short for a jump"),
             Unfit::PatchedEntry => {
                 f.write_str("the kernel patches the bytes behind the tracer's site")
@@ -213,7 +213,7 @@ pub(crate) fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutC
         return Err(Unfit::Whole(reason));
     }
     if !ends_whole(kernel, index) {
-        return Err(Unfit::CutShort);
+        return Err(Unfit::OddSize);
     }
     let cut = kernel.cut(&[index]);
     if let Some(reason) = cut.functions.iter().find_map(|f| f.whole) {
@@ -235,9 +235,16 @@ pub(crate) fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutC
 /// Bytes of no-ops in front of every function of a kernel with `CONFIG_CALL_PADDING`.
 const CALL_PADDING: u32 = 16;
 
-/// Whether padding lies behind a function: up to the next one, or as much as stands in front of a
-/// function without a symbol (an overridden weak one). If not, the symbol's size may be wrong.
+/// Whether a function ends where its symbol says. Behind the end lies padding: up to the next
+/// function, or as much as stands in front of a function without a symbol (an overridden weak one).
+/// In front of the end lies no padding, but for the int3 behind a return or an indirect jump.
 fn ends_whole(kernel: &LinkedKernel<'_>, index: usize) -> bool {
+    let inside = kernel.instructions(&kernel.functions[index]);
+    match inside.iter().rev().take_while(|i| i.is_padding()).collect::<Vec<_>>()[..] {
+        [] => {}
+        [guard] if guard.kind == InstructionKind::Int3 => {}
+        _ => return false,
+    }
     let text = kernel.text_bytes();
     let end = kernel.functions[index].end;
     let next = kernel.functions.get(index + 1).map_or(text.len() as u32, |f| f.at);

@@ -12,13 +12,18 @@ use check::module::check_module;
 use emit::module::{ModulePlan, NUMBER, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use image::object::functions::TextFunction;
+use image::object::instructions::InstructionKind;
 use image::object::pieces::PieceExit;
 use live::counters;
-use live::eligible::Unfit;
+use live::eligible::{Unfit, tracer_site};
 use live::group::Group;
 use live::install::{claims, loading, prove};
 use live::memory::FileMemory;
 use live::survey::survey;
+
+/// Bytes of the jump at an entry.
+const JUMP: u32 = 5;
 
 /// Of the functions that have a tracer's site.
 const REPLACEABLE: f64 = 0.85;
@@ -62,15 +67,26 @@ pub(super) fn proof(vmlinux: &[u8]) -> Result<()> {
     needed_flags_are_found(&kernel, &memory)
 }
 
-/// Some functions that control enters in the bytes where the jump would be, from themselves. The
+/// Some functions that branch into the bytes where the jump would be, behind its first byte. The
 /// module must refuse them, too.
 pub(super) fn entered(vmlinux: &[u8]) -> Result<Vec<String>> {
     let kernel = LinkedKernel::parse(vmlinux)?;
-    let memory = FileMemory(&kernel);
-    let found = survey(&kernel, &memory, false, &|_| {})?;
-    let entered = Unfit::EnteredEntry.to_string();
-    let found = found.left_out.into_iter().filter(|f| f.reason == entered);
-    Ok(found.map(|f| f.name).take(20).collect())
+    let found = survey(&kernel, &FileMemory(&kernel), false, &|_| {})?;
+    let reason = Unfit::EnteredEntry.to_string();
+    let left_out: Vec<&str> =
+        found.left_out.iter().filter(|f| f.reason == reason).map(|f| f.name.as_str()).collect();
+    let branches_into_jump = |function: &&TextFunction| {
+        let Some(skip) = tracer_site(&kernel, function) else { return false };
+        let jump = function.at + skip + 1..function.at + skip + JUMP;
+        let code = kernel.instructions(function);
+        code.iter().any(|i| {
+            let branch = matches!(i.kind, InstructionKind::Jump | InstructionKind::Branch);
+            branch && jump.contains(&i.target)
+        })
+    };
+    let chosen = kernel.functions.iter().filter(branches_into_jump);
+    let names = chosen.map(|f| kernel.function_name(f).to_owned());
+    Ok(names.filter(|name| left_out.contains(&name.as_str())).take(20).collect())
 }
 
 /// Functions that are copied together.
