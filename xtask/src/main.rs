@@ -246,9 +246,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Builds Kernlane, and the plugin beside it. Returns the path of the program. This program is built
-/// in the same command, though it is there already: so cargo chooses the same features for all of
-/// them, and compiles no crate twice.
+/// Builds Kernlane, and the plugin beside it. Returns the path of the program. This program is
+/// built in the same command, though it is there already: so cargo chooses the same features for
+/// all of them, and compiles no crate twice.
 fn kernlane() -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("kernlane");
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };

@@ -6,8 +6,8 @@
 //! tracers, livepatches and modules come and go (`others.c`), BPF programs and processors too
 //! (`neighbours.c`), several commands of the program run and are stopped at their system calls
 //! (`commands.c`, `flips.c`), and a load runs in the copies (`load.c`). At the end everything is
-//! undone. No kernel may have reported anything, no task may be stuck, and the kernel's text must be
-//! what it was.
+//! undone. No kernel may have reported anything, no task may be stuck, and the kernel's text must
+//! be what it was.
 //!
 //! Prints the seed, and the requests by kind and result. The guest says on the host what it asks
 //! before it asks: the last requests before a crash are printed.

@@ -14,11 +14,11 @@ pub mod tables;
 
 use crate::BuildId;
 use crate::address::LinkAddr;
-use crate::linked::sites::PatchSites;
 use crate::object::elf::SymbolId;
 use crate::object::functions::{self, FunctionSymbol, TextFunction};
 use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolFlags, SymbolKind};
+use sites::PatchSites;
 use std::collections::HashMap;
 use std::ops::Range;
 use tables::LinkedTables;
