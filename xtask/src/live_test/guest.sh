@@ -72,7 +72,7 @@ echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
 (sleep 2; while :; do dd if=/tmp/data of=/tmp/busy bs=3000 2>/dev/null; done) &
 busy=$!
 $K count vfs_read $V --time 4 >/tmp/out 2>&1 || failed "blocks are counted" "$(tail -n 1 /tmp/out)"
-most=$(grep -v counting /tmp/out | awk '$2 > most { most = $2 } END { print most + 0 }')
+most=$(grep -v counting /tmp/out | awk '$2 + 0 > most { most = $2 + 0 } END { print most + 0 }')
 [ "$most" -gt 50 ] && passed "blocks are counted (vfs_read ran $most times)" ||
     failed "blocks are counted" "$most"
 $K watch $V --root vfs_read --time 1 --depth 1 -o /tmp/live.klp >/tmp/out 2>&1 &&
