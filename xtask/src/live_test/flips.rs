@@ -41,8 +41,9 @@ pub(super) fn exception_flip(vmlinux: &[u8]) -> Result<(usize, u8)> {
     let entries = entries(&kernel, &code(&kernel, FUNCTION)?)?;
     let entry = entries.iter().find(|e| e.section == "__ex_table").context("no exception")?;
     let (_, bytes) = kernel.loaded(entry.section).context("no exceptions")?;
-    let at = offset_in(vmlinux, bytes) + entry.at + 4;
-    Ok((at, vmlinux[at] ^ 0x10))
+    // The third byte of the second field: another function.
+    let at = offset_in(vmlinux, bytes) + entry.at + 6;
+    Ok((at, vmlinux[at] ^ 1))
 }
 
 pub(super) fn flips(vmlinux: &[u8], boot_image: &[u8], system_map: String) -> Result<()> {
