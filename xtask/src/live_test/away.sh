@@ -35,7 +35,7 @@ if [ -d $CPU ]; then
     check "which reads" taskset 2 dd if=/dev/zero of=/dev/null bs=1 count=3000
     check "and goes" processor 0
     wait $counting
-    most=$(grep -v counting /tmp/counted | awk '$2 > most { most = $2 } END { print most + 0 }')
+    most=$(grep -v counting /tmp/counted | awk '$2 + 0 > most { most = $2 + 0 } END { print most + 0 }')
     [ "$most" -ge 3000 ] && passed "what it has counted is there ($most)" ||
         failed "what it has counted is there" "$most"
     check "both are there again" processor 1
