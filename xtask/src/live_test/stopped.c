@@ -1,7 +1,7 @@
 /*
- * stopped NUMBER COMMAND…: runs a command, and stops it when its first thread has come back from a
- * system call of that number for the first time. Then says "stopped PROCESS", waits until somebody
- * lets the command go on and it ends, and ends with its status. Needs no library.
+ * stopped NUMBER COMMAND…: runs a command, and stops it when its first thread has come back from
+ * a system call of that number for the first time. Then says "stopped PROCESS", waits until
+ * somebody lets the command go on and it ends, and ends with its status. Needs no library.
  */
 #include "bare.h"
 #include "words.h"

@@ -1,5 +1,5 @@
-//! The whole road of a tree's kernel: a layout for a workload and a random order of all blocks, each
-//! relinked, proved, booted and recorded again. What replay predicted must hold.
+//! The whole road of a tree's kernel: a layout for a workload and a random order of all blocks,
+//! each relinked, proved, booted and recorded again. What replay predicted must hold.
 
 use crate::run;
 use anyhow::{Context, Result, ensure};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Keeps its loader in the kernel for a while, without sleeping: a grace period of RCU for tasks that
- * has begun cannot end until that is over. It cannot be loaded.
+ * Keeps its loader in the kernel for a while, without sleeping: a grace period of RCU for tasks
+ * that has begun cannot end until that is over. It cannot be loaded.
  */
 #include <linux/err.h>
 #include <linux/jiffies.h>
