@@ -54,7 +54,6 @@ static int take_function(struct group *group, unsigned int index,
 	const struct kernlane_function *from = data;
 	struct function *function = &group->functions[index];
 	unsigned long size, offset, patch_end;
-	int err;
 
 	*bad_address = from->entry;
 	if (index && function[-1].entry >= from->entry)
@@ -65,7 +64,8 @@ static int take_function(struct group *group, unsigned int index,
 	patch_end = from->entry + from->patch_at + JUMP_SIZE;
 	if (!kernlane_in_kernel_text(from->entry) ||
 	    !kernlane_in_kernel_text(patch_end - JUMP_SIZE) ||
-	    kernlane_is_apart(from->entry, patch_end))
+	    kernlane_is_apart(from->entry, patch_end) ||
+	    kernlane_is_refused(from->entry))
 		return -EPERM;
 	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset ||
 	    size < from->patch_at + JUMP_SIZE)
@@ -82,9 +82,8 @@ static int take_function(struct group *group, unsigned int index,
 	if (static_call(tracer_site_at)(function->tracer_site) !=
 	    function->tracer_site)
 		return -EINVAL;
-	err = kernlane_refuse_function(function);
-	if (err)
-		return err;
+	if (kernlane_is_entered(function))
+		return -EPERM;
 	memcpy(function->original, from->expected, JUMP_SIZE);
 	kernlane_make_branch(function->jump, JUMP_OPCODE, function->patch,
 			     function->copy);

@@ -155,7 +155,8 @@ unsigned long kernlane_find_probe(unsigned long start, unsigned long end);
 unsigned long kernlane_find_group_probe(const struct group *group);
 
 /* refuse.c: functions that must not be replaced. */
-int kernlane_refuse_function(const struct function *function);
+bool kernlane_is_refused(unsigned long entry);
+bool kernlane_is_entered(const struct function *function);
 
 /* text.c: reads and writes the kernel's text. */
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,

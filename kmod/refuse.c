@@ -136,19 +136,22 @@ static bool any_leads_into(unsigned long from, unsigned long to,
 	return false;
 }
 
+/* Used under kernlane_groups_mutex only. */
+static char name[KSYM_SYMBOL_LEN];
+
 /*
  * Whether control enters the jump behind its first byte: from the function, or
- * from the part of it that the compiler put elsewhere. @name is the function's,
- * with room for more, and is changed.
+ * from the part of it that the compiler put elsewhere.
  */
-static bool is_entered(const struct function *function, char *name, size_t room)
+bool kernlane_is_entered(const struct function *function)
 {
 	unsigned long start = function->patch + 1;
 	unsigned long end = function->patch + JUMP_SIZE;
 	unsigned long cold, size, offset;
 	bool entered;
 
-	strlcat(name, ".cold", room);
+	sprint_symbol_no_offset(name, function->entry);
+	strlcat(name, ".cold", sizeof(name));
 	cold = static_call(address_of)(name);
 	if (!cold || !kernlane_in_kernel_text(cold) ||
 	    !static_call(symbol_of)(cold, &size, &offset) || offset)
@@ -160,16 +163,9 @@ static bool is_entered(const struct function *function, char *name, size_t room)
 	return entered;
 }
 
-/* 0, or why a function is not replaced. Its fields must be filled in. */
-int kernlane_refuse_function(const struct function *function)
+/* Whether the function at @entry is never replaced: by its name, or kprobes' list. */
+bool kernlane_is_refused(unsigned long entry)
 {
-	/* Used under kernlane_groups_mutex only. */
-	static char name[KSYM_SYMBOL_LEN];
-
-	sprint_symbol_no_offset(name, function->entry);
-	if (is_entered(function, name, sizeof(name)) ||
-	    is_unprobed(function->entry))
-		return -EPERM;
-	sprint_symbol_no_offset(name, function->entry);
-	return is_listed(name) ? -EPERM : 0;
+	sprint_symbol_no_offset(name, entry);
+	return is_listed(name) || is_unprobed(entry);
 }

@@ -370,13 +370,13 @@ asked "a group in front of another" $EBUSY $entry install $second 1 0 $entry $co
 check "both go" undo
 echo vfs_read >$T/set_ftrace_filter && echo function >$T/current_tracer
 insmod /tmp/copies.ko || failed "the copies come again" "$?"
-base=$(sed 's/^0x//' /sys/module/$copies/sections/.text)
+base=$(sed 's/^0x//' /sys/module/${copies%/*}/sections/.text)
 copy=$(awk '$1 == "jump" && $4 == "vfs_read" { sub(/.*[+]0x/, "", $6); print $6 }' /tmp/plan)
 copy=$(printf %x $((0x$base + 0x$copy)))
 asked "a function that a tracer has" $EUSERS "$(minus "$(jump vfs_read | sed 's/^0*//')" 5)" install \
     $copies 1 0 $entry $copy $third
 echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
-rmmod $copies
+rmmod ${copies%/*}
 check_text "a well formed request"
 
 . /kl/count.sh
