@@ -37,7 +37,7 @@ pub fn read(path: &Path) -> Result<ImportFile> {
             );
         }
         if !path.join("data").is_file() {
-            bail!("this directory is none of `perf record --threads`: it has no file `data`");
+            bail!("this is not a directory of `perf record --threads`: it has no file `data`");
         }
         return Ok(ImportFile::Branches(perf::directory(path)?));
     }

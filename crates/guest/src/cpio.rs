@@ -73,7 +73,7 @@ impl<W: Write> CpioWriter<W> {
         }
     }
 
-    /// A pipe or a device. `mode` has the kind, too.
+    /// A pipe or a device. `mode` also has the kind.
     pub(crate) fn special(
         &mut self,
         path: &str,

@@ -269,8 +269,8 @@ impl RootFs {
         Ok(path)
     }
 
-    /// Removes what is below `path`, which has no links among its parents, and with `itself` the
-    /// path, too. `kept` and their parents stay.
+    /// Removes what is below `path`, which has no links among its parents, and with `itself` also
+    /// the path. `kept` and their parents stay.
     pub(crate) fn hide(&mut self, path: &str, itself: bool, kept: &BTreeSet<String>) {
         let below = if path.is_empty() { String::new() } else { format!("{path}/") };
         let mut gone: Vec<String> = self

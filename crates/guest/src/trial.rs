@@ -124,7 +124,7 @@ fn output_of(output: &str, script: &str) -> String {
 struct OutputStream {
     path: PathBuf,
     position: u64,
-    /// What was read and not told: a line that has not ended.
+    /// What was read and not reported: a line that has not ended.
     pending: Vec<u8>,
 }
 

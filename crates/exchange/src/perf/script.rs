@@ -47,7 +47,7 @@ pub fn script(text: &str) -> Result<PerfSamples> {
     Ok(samples)
 }
 
-/// Whether a word is meant as FROM/TO/FLAGS…: names of tasks and paths have slashes, too.
+/// Whether a word is meant as FROM/TO/FLAGS…: names of tasks and paths also have slashes.
 fn is_branch(word: &str) -> bool {
     let mut parts = word.split('/').skip(2);
     let flag = parts.next().is_some_and(|flag| ["P", "M", "PN", "MN", "-"].contains(&flag));

@@ -55,7 +55,7 @@ pub(super) fn read(bag: &mut dyn Bag, budget: &mut Budget) -> Result<Option<Cont
     if let Some(text) = bag.text(OF_DOCKER)? {
         match serde_json::from_slice::<Vec<DockerImage>>(&text) {
             Ok(images) => return docker(images, bag, budget).map(Some),
-            // A root file system may have a file of this name, too.
+            // A root file system may also have a file of this name.
             Err(error) if bag.file(BESIDE_IT)?.is_some() => return Err(error).context(OF_DOCKER),
             Err(_) => {}
         }
