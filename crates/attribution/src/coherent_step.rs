@@ -3,7 +3,7 @@
 //! Input: an execution. Output: who served each of its fetches, loads and stores. This module
 //! counts nothing.
 
-use crate::executions::Executed;
+use execution::executions::Executed;
 use sim::PhysAddr;
 use sim::coherent::{CoherentCaches, CoreId, Served};
 

@@ -21,9 +21,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
-mod code_lines;
 mod coherent_step;
-mod executions;
 pub mod generations;
 pub mod locks;
 pub mod misses;
@@ -35,10 +33,12 @@ pub mod sizes;
 
 use crate::generations::Generations;
 use crate::locks::table::LockTable;
+use crate::misses::MissesWalk;
 use crate::misses::table::MissTable;
+use crate::multiprocessor::l2_sizes::L2Misses;
 use crate::multiprocessor::{L2SizeRow, MultiprocessorTable, l2_sizes};
 use crate::os_core::OsCoreStudy;
-use crate::os_core::policy::{BoundPolicy, OsCorePolicy};
+use crate::os_core::policy::OsCorePolicy;
 use crate::os_core::table::OsCoreTable;
 use crate::services::annotations::Annotations;
 use crate::services::binding::Binding;
@@ -47,26 +47,24 @@ use crate::services::locality::{Locality, POPULAR};
 use crate::services::symbols::KernelSymbols;
 use crate::services::table::ServiceTable;
 use crate::services::timeline::Timeline;
-use crate::services::{Attributed, ServicesAndFunctions};
+use crate::services::{Attributed, ServicesAndFunctions, ServicesWalk};
 use crate::sharing::SharingStudy;
 use crate::sharing::names::DataNames;
 use crate::sharing::table::SharingTable;
 use crate::sharing::what_if::SharingChange;
+use crate::sizes::{Sizes, SweptCaches};
 use anyhow::{Context, Result, ensure};
 use execution::machine;
-use execution::part::{RecordingPart, open_executions};
+use execution::opened::{OpenedRecording, Reader};
+use execution::part::RecordingPart;
+use execution::walk::{Observer, SideBySide};
 use host::note;
-use host::progress::Progress;
 use host::recording::Recording;
 use image::{Image, vmlinux};
 use profile::collect::{self, ExtraCounts};
-use rayon::prelude::*;
-use sim::MachineModel;
-use std::fs::File;
-use std::io::{BufReader, Read};
-use std::ops::Range;
+use sim::{Hierarchy, MachineModel};
 use std::path::Path;
-use trace::{RecordingHeader, RecordingReader};
+use trace::{CpuCount, RecordingHeader};
 
 /// A recording's services, their chains of calls, and the execution over time.
 pub struct ObservedRecording {
@@ -162,6 +160,7 @@ impl Attribution {
     /// The recording cannot be read, is damaged, or is of another kernel.
     pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
         self.read(recording, "services", |reader| {
+            let header = reader.header().clone();
             let (symbols, binding) = (&self.symbols, &self.binding);
             let attributed = match self.machines.iter().any(|machine| machine.core.is_some()) {
                 true => {
@@ -170,7 +169,7 @@ impl Attribution {
                 }
                 false => services::attribute(reader, symbols, binding, &self.machines)?,
             };
-            Ok(self.to_table(reader.header(), &attributed))
+            Ok(self.to_table(&header, &attributed))
         })
     }
 
@@ -185,6 +184,7 @@ impl Attribution {
              example"
         );
         self.read(recording, "services", |reader| {
+            let header = reader.header().clone();
             let attributed = services::attribute_with_branches(
                 reader,
                 &self.symbols,
@@ -192,7 +192,7 @@ impl Attribution {
                 &self.machines,
                 true,
             )?;
-            Ok(self.to_table(reader.header(), &attributed))
+            Ok(self.to_table(&header, &attributed))
         })
     }
 
@@ -203,43 +203,8 @@ impl Attribution {
     /// machine has no data cache.
     pub fn misses(&self, recording: &Path, kernel: &Path) -> Result<Vec<MissTable>> {
         ensure!(!self.machines.is_empty(), "name a machine to simulate: --machine server-32k");
-        self.misses_on(recording, kernel, &self.machines)
-    }
-
-    /// As `misses`, on the first machine with data stalls in `observed`. `None` when no machine has
-    /// a data cache, the recording has no data accesses, or the symbols are not from a vmlinux.
-    ///
-    /// # Errors
-    /// As [`Attribution::misses`].
-    pub fn data_misses(
-        &self,
-        recording: &Path,
-        kernel: &Path,
-        observed: &ServiceTable,
-    ) -> Result<Option<MissTable>> {
-        let counted = observed.machines.iter().position(|machine| machine.kernel_stalls.is_some());
-        let Some(machine) = counted.and_then(|at| self.machines.get(at)) else {
-            return Ok(None);
-        };
-        if self.symbols.build_id.is_none() {
-            note!(
-                "{}: no misses by data structure: the names of data need the kernel's vmlinux",
-                kernel.display()
-            );
-            return Ok(None);
-        }
-        let mut tables = self.misses_on(recording, kernel, std::slice::from_ref(machine))?;
-        Ok(tables.pop())
-    }
-
-    fn misses_on(
-        &self,
-        recording: &Path,
-        kernel: &Path,
-        machines: &[MachineModel],
-    ) -> Result<Vec<MissTable>> {
         self.read(recording, "misses", |reader| {
-            misses::misses(reader, &self.symbols, &vmlinux::path(kernel), machines)
+            misses::misses(reader, &self.symbols, &vmlinux::path(kernel), &self.machines)
         })
     }
 
@@ -325,35 +290,37 @@ impl Attribution {
         recording: &Path,
         one_cpu: Option<&Path>,
     ) -> Result<MultiprocessorTable> {
-        let counted = |path: &Path, what: &str| {
-            self.read(path, what, |reader| {
-                let (symbols, binding) = (&self.symbols, &self.binding);
-                let attributed = services::attribute_coherent(reader, symbols, binding, machine)?;
-                Ok((reader.header().clone(), attributed))
-            })
+        let sizes = l2_sizes::SIZES.iter().map(|&bytes| l2_sizes::with_l2(machine, bytes));
+        let sizes: Vec<MachineModel> = sizes.collect::<Result<_>>()?;
+        // The services, and the misses of L2s of all sizes.
+        let counted = |path: &Path, title: &str| {
+            let opened = self.opened(path, title)?;
+            let (header, name) = (opened.header().clone(), opened.name().to_owned());
+            let (symbols, binding) = (&self.symbols, &self.binding);
+            let services = ServicesWalk::coherent(symbols, binding, machine, header.cpus);
+            let mut services = services.with_context(|| name)?;
+            let mut l2s: Vec<_> = sizes.iter().map(l2_sizes::counting).collect::<Result<_>>()?;
+            let mut observers: Vec<&mut (dyn Observer + Send)> = vec![&mut services];
+            observers.extend(l2s.iter_mut().map(|l2| l2 as &mut (dyn Observer + Send)));
+            opened.walk(&mut SideBySide(observers))?;
+            let misses: Vec<L2Misses> = l2s.iter().map(|l2| l2.visitor.misses()).collect();
+            anyhow::Ok(((header, services.finish()), misses))
         };
-        let (header, attributed) = counted(recording, "services")?;
+        let ((header, attributed), misses) = counted(recording, "services")?;
         let of_one = one_cpu.map(|path| counted(path, "services of one CPU")).transpose()?;
-        let (name, of_one) = (&machine.name, of_one.as_ref());
-        let table = MultiprocessorTable::new(&header, name, &attributed, of_one)?;
-        let misses = |path: &Path, bytes: u64| {
-            let other = l2_sizes::with_l2(machine, bytes)?;
-            self.read(path, &format!("L2 of {} KB", bytes >> 10), |reader| {
-                l2_sizes::count(reader, &other)
-            })
+        let services_of_one = of_one.as_ref().map(|(services, _)| services);
+        let table = MultiprocessorTable::new(&header, &machine.name, &attributed, services_of_one)?;
+        let row = |(number, bytes): (usize, &u64)| L2SizeRow {
+            bytes: *bytes,
+            misses: misses[number],
+            on_one_cpu: of_one.as_ref().map(|(_, misses)| misses[number]),
         };
-        let of_size = |&bytes: &u64| {
-            let on_one_cpu = one_cpu.map(|path| misses(path, bytes)).transpose()?;
-            anyhow::Ok(L2SizeRow { bytes, misses: misses(recording, bytes)?, on_one_cpu })
-        };
-        let rows: Vec<Result<L2SizeRow>> = l2_sizes::SIZES.par_iter().map(of_size).collect();
-        let l2_sizes = rows.into_iter().collect::<Result<_>>()?;
+        let l2_sizes = l2_sizes::SIZES.iter().enumerate().map(row).collect();
         Ok(MultiprocessorTable { l2_sizes, ..table })
     }
 
     /// What a core for the operating system brings under each policy, one table for each machine.
-    /// `move_cycles` replaces the machine's. Goes through the recording once for each policy,
-    /// several at once.
+    /// `move_cycles` replaces the machine's.
     ///
     /// # Errors
     /// As [`Attribution::table`]. The recording has no data accesses, a machine has no core for the
@@ -364,20 +331,17 @@ impl Attribution {
         policies: &[OsCorePolicy],
         move_cycles: Option<f64>,
     ) -> Result<Vec<OsCoreTable>> {
-        let find = |reader: &mut RecordingReader<_>| {
-            OsCoreStudy::new(reader, &self.symbols, &self.binding)
-        };
+        let find = |reader: Reader| OsCoreStudy::new(reader, &self.symbols, &self.binding);
         let study = self.read(recording, "stays in the kernel", find)?;
         let bound = study.bind(policies)?;
         let of_machine = |machine: &MachineModel| {
             let machine = study.machine(machine, move_cycles)?;
-            let run = |policy: &BoundPolicy| {
-                let named = policy.policy().to_string();
-                self.read(recording, &named, |reader| study.run(reader, &machine, policy))
-            };
-            // In order, so that of several errors the same one is named each time.
-            let runs: Vec<Result<_>> = bound.par_iter().map(run).collect();
-            Ok(study.table(&machine, &runs.into_iter().collect::<Result<Vec<_>>>()?))
+            let mut runs: Vec<_> =
+                bound.iter().map(|policy| study.running(&machine, policy)).collect();
+            let observers = runs.iter_mut().map(|run| run as &mut (dyn Observer + Send));
+            self.opened(recording, "policies")?.walk(&mut SideBySide(observers.collect()))?;
+            let runs: Vec<_> = runs.into_iter().map(|run| run.visitor.finish()).collect();
+            Ok(study.table(&machine, &runs))
         };
         self.machines.iter().map(of_machine).collect()
     }
@@ -388,16 +352,14 @@ impl Attribution {
     /// As [`Attribution::table`].
     pub fn recorded(&self, recording: &Path) -> Result<ServicesAndFunctions> {
         self.read(recording, "services", |reader| {
+            let header = reader.header().clone();
             let (attributed, functions) = services::attribute_with_functions(
                 reader,
                 &self.symbols,
                 &self.binding,
                 &self.machines,
             )?;
-            Ok(ServicesAndFunctions {
-                table: self.to_table(reader.header(), &attributed),
-                functions,
-            })
+            Ok(ServicesAndFunctions { table: self.to_table(&header, &attributed), functions })
         })
     }
 
@@ -407,48 +369,83 @@ impl Attribution {
     /// As [`Attribution::table`].
     pub fn observed(&self, recording: &Path) -> Result<ObservedRecording> {
         self.read(recording, "services", |reader| {
+            let header = reader.header().clone();
             let (attributed, calls, timeline) = services::attribute_with_calls(
                 reader,
                 &self.symbols,
                 &self.binding,
                 &self.machines,
             )?;
-            Ok(ObservedRecording {
-                table: self.to_table(reader.header(), &attributed),
-                calls,
-                timeline,
-            })
+            Ok(ObservedRecording { table: self.to_table(&header, &attributed), calls, timeline })
         })
     }
 
-    /// The services of a part of a recording on each machine, all others compared with the first.
-    /// Each machine goes through the recording by itself, several at once.
+    /// The services of a recording on each machine, all others compared with the first.
     ///
     /// # Errors
-    /// As [`Attribution::table`]; or the bounds of the part are wrong.
-    pub fn generations(&self, recording: &Path, part: &RecordingPart) -> Result<Generations> {
-        let bounds = bounds(recording, part)?;
-        let counted = |machine: &MachineModel| {
-            // Cores take the fixed data behaviour.
-            let takes_data = part.is_whole() && machine.core.is_none();
-            let prepare = |reader: RecordingReader<_>| match (takes_data, &bounds) {
-                (true, _) => reader,
-                (false, None) => reader.without_data(),
-                (false, Some(part)) => reader.without_data().of_part(part.start, part.end),
-            };
-            read_prepared(recording, &machine.name, prepare, |reader| {
-                let machines = std::slice::from_ref(machine);
-                let (symbols, binding) = (&self.symbols, &self.binding);
-                let attributed = services::attribute_cores(reader, symbols, binding, machines)?;
-                Ok((reader.header().clone(), attributed))
-            })
+    /// As [`Attribution::table`].
+    pub fn generations(&self, recording: &Path) -> Result<Generations> {
+        let opened = OpenedRecording::open(&Recording::at(recording), &self.part, "generations")?;
+        let header = opened.header().clone();
+        let mut walks = self.generations_walks()?;
+        let observers = walks.iter_mut().map(|walk| walk as &mut (dyn Observer + Send));
+        opened.walk(&mut SideBySide(observers.collect()))?;
+        self.generations_of(&header, walks)
+    }
+
+    /// The services on each machine. In a part of a recording, no machine takes data accesses.
+    fn generations_walks(&self) -> Result<Vec<ServicesWalk<'_>>> {
+        let (symbols, binding) = (&self.symbols, &self.binding);
+        let walk =
+            |machine| ServicesWalk::on_machine(symbols, binding, machine, self.part.is_whole());
+        self.machines.iter().map(walk).collect()
+    }
+
+    fn generations_of(
+        &self,
+        header: &RecordingHeader,
+        walks: Vec<ServicesWalk<'_>>,
+    ) -> Result<Generations> {
+        ensure!(!walks.is_empty(), "name machines to compare: --machine zen4");
+        let counted: Vec<Attributed> = walks.into_iter().map(ServicesWalk::finish).collect();
+        Ok(Generations::new(header, &self.part, &self.machines, &counted))
+    }
+
+    /// Everything about a recording that one walk gathers for the page. `opened`: the recording;
+    /// `kernel`: as for `open`.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`] and [`Attribution::misses`].
+    pub fn page_walk(&self, opened: &OpenedRecording, kernel: &Path) -> Result<PageWalk<'_>> {
+        let (symbols, binding, machines) = (&self.symbols, &self.binding, &self.machines);
+        let mut header = opened.header().clone();
+        header.workload = self.part.named(&header.workload);
+        let one_cpu = header.cpus == CpuCount::ONE;
+        let data_machine = machines.iter().find(|machine| Hierarchy::new(machine).is_some());
+        let misses = match data_machine.filter(|_| one_cpu && opened.has_data()) {
+            None => None,
+            Some(_) if symbols.build_id.is_none() => {
+                note!(
+                    "{}: no misses by data structure: the names of data need the kernel's vmlinux",
+                    kernel.display()
+                );
+                None
+            }
+            Some(machine) => {
+                let (vmlinux, machines) = (vmlinux::path(kernel), std::slice::from_ref(machine));
+                Some(MissesWalk::new(&header, symbols, &vmlinux, machines)?)
+            }
         };
-        // In order, so that of several errors the same one is named each time.
-        let all: Vec<Result<_>> = self.machines.par_iter().map(counted).collect();
-        let all = all.into_iter().collect::<Result<Vec<_>>>()?;
-        let (headers, counted): (Vec<RecordingHeader>, Vec<Attributed>) = all.into_iter().unzip();
-        let header = headers.first().context("name machines to compare: --machine zen4")?;
-        Ok(Generations::new(header, part, &self.machines, &counted))
+        let has_core = machines.iter().any(|machine| machine.core.is_some());
+        Ok(PageWalk {
+            attribution: self,
+            observed: ServicesWalk::observing(symbols, binding, machines),
+            sizes: SweptCaches::new(),
+            misses,
+            generations: if has_core { self.generations_walks()? } else { Vec::new() },
+            recorded: opened.header().clone(),
+            header,
+        })
     }
 
     /// The locality of the kernel's code in a recording. `image`: the kernel's image.
@@ -473,14 +470,22 @@ impl Attribution {
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
 
-    /// Reads the part of a recording that is analyzed, see [`read_part`].
+    /// Opens the part of a recording that is analyzed. Its workload says which part it is.
+    ///
+    /// # Errors
+    /// As [`OpenedRecording::open`].
+    pub fn opened(&self, recording: &Path, title: &str) -> Result<OpenedRecording> {
+        let opened = OpenedRecording::open(&Recording::at(recording), &self.part, title)?;
+        Ok(opened.named_by(&self.part))
+    }
+
     fn read<T>(
         &self,
         recording: &Path,
-        what: &str,
-        walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
+        title: &str,
+        walk: impl FnOnce(Reader) -> Result<T>,
     ) -> Result<T> {
-        read_part(recording, &self.part, what, walk)
+        self.opened(recording, title)?.read(walk)
     }
 
     fn to_table(&self, header: &RecordingHeader, attributed: &Attributed) -> ServiceTable {
@@ -488,58 +493,58 @@ impl Attribution {
     }
 }
 
-/// Reads a recording (a directory). Shows progress on a terminal, titled `what`.
-///
-/// # Errors
-/// The recording cannot be opened, or `walk` fails.
-pub fn read<T>(
-    recording: &Path,
-    what: &str,
-    walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
-) -> Result<T> {
-    read_prepared(recording, what, |reader| reader, walk)
+/// Gathers what the page shows of a recording.
+pub struct PageWalk<'a> {
+    attribution: &'a Attribution,
+    observed: ServicesWalk<'a>,
+    sizes: SweptCaches,
+    misses: Option<MissesWalk<'a>>,
+    /// By machine; none without an out-of-order core.
+    generations: Vec<ServicesWalk<'a>>,
+    /// The header, and the same with a name that says which part it is.
+    recorded: RecordingHeader,
+    header: RecordingHeader,
 }
 
-/// As [`read`], the part of a recording. The name of the workload says which part it is.
-///
-/// # Errors
-/// As [`read`]; or the bounds of the part are wrong.
-pub fn read_part<T>(
-    recording: &Path,
-    part: &RecordingPart,
-    what: &str,
-    walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
-) -> Result<T> {
-    let bounds = bounds(recording, part)?;
-    let prepare = |reader: RecordingReader<_>| match bounds {
-        None => reader,
-        Some(bounds) => {
-            let workload = format!("{}, {part} of it", reader.header().workload);
-            reader.of_part(bounds.start, bounds.end).called(workload)
-        }
-    };
-    read_prepared(recording, what, prepare, walk)
+/// What one walk gathered for the page.
+pub struct PageTables {
+    /// The services, the chains of calls, and the execution over time.
+    pub observed: ObservedRecording,
+    /// Misses by cache size and associativity.
+    pub sizes: Sizes,
+    /// Misses by data structure on the first machine with a data cache.
+    pub misses: Option<MissTable>,
+    /// Services on all machines; `None` when no machine has a core.
+    pub generations: Option<Generations>,
 }
 
-/// Where a part of a recording begins and ends, in instructions. `None`: it is the whole.
-fn bounds(recording: &Path, part: &RecordingPart) -> Result<Option<Range<u64>>> {
-    let recording = Recording::at(recording);
-    let named = || recording.trace().display().to_string();
-    part.bounds(|| open_executions(&recording)).with_context(named)
-}
+impl<'a> PageWalk<'a> {
+    /// Those that gather.
+    pub fn observers(&mut self) -> Vec<&mut (dyn Observer + Send)> {
+        let PageWalk { observed, sizes, misses, generations, .. } = self;
+        let mut observers: Vec<&mut (dyn Observer + Send)> = vec![observed, sizes];
+        observers.extend(misses.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
+        observers.extend(generations.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
+        observers
+    }
 
-/// As [`read`], on what `prepare` makes of the reader.
-fn read_prepared<T>(
-    recording: &Path,
-    what: &str,
-    prepare: impl FnOnce(RecordingReader<Box<dyn Read>>) -> RecordingReader<Box<dyn Read>>,
-    walk: impl FnOnce(&mut RecordingReader<Box<dyn Read>>) -> Result<T>,
-) -> Result<T> {
-    let path = Recording::at(recording).trace();
-    let named = || path.display().to_string();
-    let file = File::open(&path).with_context(named)?;
-    let progress = Progress::of(file.metadata().with_context(named)?.len(), what);
-    let from: Box<dyn Read> = Box::new(progress.reading(BufReader::with_capacity(1 << 20, file)));
-    let mut reader = prepare(RecordingReader::new(from).with_context(named)?);
-    walk(&mut reader).with_context(named)
+    /// What they gathered.
+    ///
+    /// # Errors
+    /// The walk did not come to the recording's end.
+    pub fn finish(self) -> Result<PageTables> {
+        let PageWalk { attribution, observed, sizes, misses, generations, recorded, header } = self;
+        let (attributed, with_calls) = observed.finish_observed();
+        let (calls, timeline) = with_calls.context("the page observes calls")?;
+        let table = attribution.to_table(&header, &attributed);
+        Ok(PageTables {
+            observed: ObservedRecording { table, calls, timeline },
+            sizes: sizes.finish(&header)?,
+            misses: misses.and_then(|misses| misses.tables().pop()),
+            generations: match generations.is_empty() {
+                true => None,
+                false => Some(attribution.generations_of(&recorded, generations)?),
+            },
+        })
+    }
 }

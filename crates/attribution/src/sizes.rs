@@ -8,20 +8,17 @@
 //! its own; their data caches depend on each other and are left to `multiprocessor`. Knows no
 //! services and no symbols; prints nothing.
 
-use crate::code_lines::CodeLines;
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
-use execution::data::PIECE_WORDS;
-use execution::data::{AccessStream, DataFlow};
+use execution::code_lines::CodeLines;
+use execution::data::DataWish;
 use execution::per_cpu::PerCpu;
+use execution::walk::{Observer, Piece, PieceData, WalkedRecording, Wants, walk};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use sim::{LineId, MissCounts, PerMode, Requester, Sweep};
 use std::io::Read;
-use trace::{
-    AccessPatterns, Accesses, Chunk, CpuCount, RecordingHeader, RecordingReader, StreamEvent,
-    Translation, TranslationId, events,
-};
+use trace::{CpuCount, RecordingHeader, RecordingReader, RecordingTotals, Translation};
 
 /// log2 of the largest number of ways.
 const WAYS: u32 = 3;
@@ -114,34 +111,17 @@ pub struct Sizes {
 ///
 /// # Errors
 /// It is damaged or cut off.
-pub fn sizes<R: Read>(reader: &mut RecordingReader<R>) -> Result<Sizes> {
-    let header = reader.header().clone();
-    let takes_data = header.cpus == CpuCount::ONE;
-    let mut caches = SweptCaches::new();
-    let mut totals = None;
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(translations) => {
-                translations.iter().try_for_each(|translation| caches.define(translation))?
-            }
-            Chunk::Tasks(tasks) => caches.flow.define_tasks(&tasks),
-            Chunk::Stream(words) => match reader.accesses().filter(|_| takes_data) {
-                None => caches.fetches(&words),
-                Some((accesses, patterns)) => {
-                    caches.fetches_and_data(&words, accesses, patterns)?
-                }
-            },
-            Chunk::End(end) => totals = Some(end),
-        }
-    }
-    let totals = totals.context("the recording has no clean end")?;
-    Ok(caches.finish(&header, totals.kernel_instructions, totals.user_instructions))
+pub fn sizes<R: Read>(reader: RecordingReader<R>) -> Result<Sizes> {
+    let (header, mut caches) = (reader.header().clone(), SweptCaches::new());
+    walk(reader, &mut caches)?;
+    caches.finish(&header)
 }
 
-struct SweptCaches {
+/// The caches of all sizes, as an observer of a recording.
+pub struct SweptCaches {
+    takes_data: bool,
+    totals: Option<RecordingTotals>,
     lines: CodeLines,
-    codes: Vec<TranslatedCode>,
-    flow: DataFlow,
     instructions: PerCpu<Sweep>,
     /// Made at the first accesses: data, unified.
     with_data: Option<[Sweep; 2]>,
@@ -151,100 +131,106 @@ fn sweep(holds: Holds) -> Sweep {
     Sweep::new(holds.sets(), WAYS)
 }
 
+impl Default for SweptCaches {
+    fn default() -> SweptCaches {
+        SweptCaches::new()
+    }
+}
+
+impl Observer for SweptCaches {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        self.takes_data = header.cpus == CpuCount::ONE;
+        let data = self.takes_data.then_some(DataWish::ANY_LINE);
+        Ok(Wants { data, ..Wants::default() })
+    }
+
+    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        translations.iter().try_for_each(|translation| self.lines.define(translation))
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        match piece.data.as_ref().filter(|_| self.takes_data) {
+            Some(data) => self.fetches_and_data(piece.codes, data),
+            None => {
+                self.fetches(piece);
+                Ok(())
+            }
+        }
+    }
+
+    fn end(&mut self, walked: &WalkedRecording<'_>) -> Result<()> {
+        self.totals = Some(*walked.totals);
+        Ok(())
+    }
+}
+
 impl SweptCaches {
-    fn new() -> SweptCaches {
+    /// Empty caches.
+    pub fn new() -> SweptCaches {
         SweptCaches {
+            takes_data: false,
+            totals: None,
             lines: CodeLines::new(
                 Holds::Instructions.line(),
                 1 << Holds::Instructions.sets().end(),
             ),
-            codes: Vec::new(),
-            flow: DataFlow::new(&[]),
             instructions: PerCpu::new(sweep(Holds::Instructions)),
             with_data: None,
         }
     }
 
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.lines.define(translation)?;
-        self.codes.push(TranslatedCode::new(translation)?);
-        Ok(())
-    }
-
-    /// The lines of a translation block; of its first `left` instructions when it was left midway.
-    #[inline]
-    fn lines_of(&self, id: TranslationId, left: u32) -> std::ops::Range<usize> {
-        self.lines.executed(id, &self.codes[id.0 as usize], left)
-    }
-
-    fn fetches(&mut self, words: &[u32]) {
-        for event in events(words) {
-            if let StreamEvent::Cpu(cpu) = event {
-                self.instructions.turn_to(cpu, || sweep(Holds::Instructions));
-            }
+    fn fetches(&mut self, piece: &Piece<'_>) {
+        self.instructions.turn_to(piece.cpu, || sweep(Holds::Instructions));
+        for event in piece.events() {
             let Some((id, reached)) = event.execution() else { continue };
-            let requester = Requester::of(self.codes[id.0 as usize].mode());
-            for at in self.lines_of(id, reached.unwrap_or(0)) {
-                self.instructions.current().access(self.lines.lines[at].id, requester);
+            let code = &piece.codes[id.0 as usize];
+            let requester = Requester::of(code.mode());
+            for at in self.lines.executed(id, code, reached.unwrap_or(0)) {
+                self.instructions.current.access(self.lines.lines[at].id, requester);
             }
         }
     }
 
-    fn fetches_and_data(
-        &mut self,
-        words: &[u32],
-        accesses: &Accesses,
-        patterns: &AccessPatterns,
-    ) -> Result<()> {
-        let [mut data, mut both] =
+    fn fetches_and_data(&mut self, codes: &[TranslatedCode], data: &PieceData<'_>) -> Result<()> {
+        let [mut own, mut both] =
             self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
         let line_of = |holds: Holds, addr: u64| addr >> holds.line().trailing_zeros();
-        let mut stream = AccessStream::new(accesses, patterns);
-        for piece in trace::pieces(words, PIECE_WORDS) {
-            self.flow.forget(self.flow.executions.len());
-            self.flow.follow(piece, &mut stream);
-            let mut access = 0;
-            for number in 0..self.flow.executions.len() {
-                let execution = self.flow.executions[number];
-                let id = execution.translation;
-                let kernel = self.codes[id.0 as usize].addr.is_kernel();
-                let requester = if kernel { Requester::KERNEL } else { execution.process };
-                let code = &self.codes[id.0 as usize];
-                self.lines.locate(id, code, &mut self.flow, patterns)?;
-                for at in self.lines_of(id, execution.left.into()) {
-                    let line = self.lines.lines[at];
-                    self.instructions.current().access(line.id, requester);
-                    let physical = line.physical.unwrap_or_default();
-                    both.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
-                }
-                for made in &self.flow.accesses()[access..access + execution.accesses as usize] {
-                    let (first, last) =
-                        (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
-                    for (holds, sweep) in [(Holds::Data, &mut data), (Holds::Both, &mut both)] {
-                        for line in line_of(holds, first)..=line_of(holds, last) {
-                            sweep.access(LineId::physical(line), requester);
-                        }
+        for (execution, accesses) in data.executed() {
+            let id = execution.translation;
+            let code = &codes[id.0 as usize];
+            let requester =
+                if code.addr.is_kernel() { Requester::KERNEL } else { execution.process };
+            self.lines.locate(id, code, data.flow, data.patterns)?;
+            for at in self.lines.executed(id, code, execution.left.into()) {
+                let line = self.lines.lines[at];
+                self.instructions.current.access(line.id, requester);
+                let physical = line.physical.unwrap_or_default();
+                both.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
+            }
+            for made in accesses {
+                let (first, last) = (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
+                for (holds, sweep) in [(Holds::Data, &mut own), (Holds::Both, &mut both)] {
+                    for line in line_of(holds, first)..=line_of(holds, last) {
+                        sweep.access(LineId::physical(line), requester);
                     }
                 }
-                access += execution.accesses as usize;
             }
         }
-        self.flow.finish(stream);
-        self.with_data = Some([data, both]);
+        self.with_data = Some([own, both]);
         Ok(())
     }
 
-    fn finish(
-        self,
-        header: &RecordingHeader,
-        kernel_instructions: u64,
-        user_instructions: u64,
-    ) -> Sizes {
+    /// The misses. `header`: that of the recording.
+    ///
+    /// # Errors
+    /// The walk did not come to the recording's end.
+    pub fn finish(self, header: &RecordingHeader) -> Result<Sizes> {
+        let totals = self.totals.context("the recording has no clean end")?;
         let with_data = self.with_data.as_ref();
-        let sweeps = [
-            (Holds::Instructions, self.instructions.all()),
-            (Holds::Data, with_data.map_or(&[][..], |[data, _]| std::slice::from_ref(data))),
-            (Holds::Both, with_data.map_or(&[][..], |[_, both]| std::slice::from_ref(both))),
+        let sweeps: [(Holds, Vec<&Sweep>); 3] = [
+            (Holds::Instructions, self.instructions.values().collect()),
+            (Holds::Data, with_data.map(|[data, _]| data).into_iter().collect()),
+            (Holds::Both, with_data.map(|[_, both]| both).into_iter().collect()),
         ];
         let mut caches = Vec::new();
         for (holds, sweeps) in sweeps.into_iter().filter(|(_, sweeps)| !sweeps.is_empty()) {
@@ -254,22 +240,22 @@ impl SweptCaches {
             {
                 let sets = size / u64::from(ways * holds.line());
                 let mut misses = PerMode::<MissCounts>::default();
-                for sweep in sweeps {
+                for sweep in &sweeps {
                     misses += sweep.misses(sets as u32, ways).expect("the sweep holds every size");
                 }
                 let PerMode { kernel, user } = misses;
                 caches.push(CacheMisses { holds, size, ways, line: holds.line(), kernel, user });
             }
         }
-        Sizes {
+        Ok(Sizes {
             workload: header.workload.clone(),
             kernel: header.build_id.clone(),
             seed: header.seed,
             cpus: header.cpus.get(),
-            kernel_instructions,
-            user_instructions,
+            kernel_instructions: totals.kernel_instructions,
+            user_instructions: totals.user_instructions,
             caches,
-        }
+        })
     }
 }
 
@@ -278,7 +264,7 @@ mod tests {
     use super::*;
     use trace::{
         AccessSite, CpuId, Mapping, ObservedAccesses, PageKind, RecordingWriter, RunAddr,
-        StreamEvent, Task, TaskId, TaskPointer,
+        StreamEvent, Task, TaskId, TaskPointer, TranslationId,
     };
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -333,7 +319,7 @@ mod tests {
         }
         writer.stream_with_data(&words, &seen).unwrap();
         let recording = writer.end().unwrap().0;
-        let sizes = super::sizes(&mut RecordingReader::new(&recording[..]).unwrap()).unwrap();
+        let sizes = super::sizes(RecordingReader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!((sizes.kernel_instructions, sizes.user_instructions), (8, 2));
         // Kernel lines 0 and 1 are cold, the kernel evicts 0; the user line is cold, the user
         // evicts 0.
@@ -354,11 +340,11 @@ mod tests {
         writer.translations(&[translation(0, KERNEL)]).unwrap();
         writer.stream(&[0, 0]).unwrap();
         let recording = writer.end().unwrap().0;
-        let sizes = super::sizes(&mut RecordingReader::new(&recording[..]).unwrap()).unwrap();
+        let sizes = super::sizes(RecordingReader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!(counted(&sizes, Holds::Instructions, 8192, 4), [by(1, 0, 0), by(0, 0, 0)]);
         assert!(sizes.caches.iter().all(|cache| cache.holds == Holds::Instructions));
         let cut = &recording[..recording.len() - 1];
-        assert!(super::sizes(&mut RecordingReader::new(cut).unwrap()).is_err());
+        assert!(super::sizes(RecordingReader::new(cut).unwrap()).is_err());
     }
 
     /// CPU 0 executes two lines that conflict in a direct-mapped cache of 4 KB, CPU 1 only the
@@ -375,7 +361,7 @@ mod tests {
         }
         writer.stream(&words).unwrap();
         let recording = writer.end().unwrap().0;
-        let sizes = super::sizes(&mut RecordingReader::new(&recording[..]).unwrap()).unwrap();
+        let sizes = super::sizes(RecordingReader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!(sizes.cpus, 2);
         // CPU 0 misses both, and the first again; CPU 1 misses once.
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 1)[0], by(3, 1, 0));

@@ -7,7 +7,9 @@ use crate::parquet::InvocationTable;
 use crate::perfetto::TraceEvents;
 use crate::{Format, Make};
 use anyhow::Result;
-use attribution::{Attribution, conditions_by_name, read, services};
+use attribution::{Attribution, conditions_by_name, services};
+use execution::opened::OpenedRecording;
+use host::recording::Recording;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
@@ -32,7 +34,8 @@ pub(crate) fn trace_events(
     out: &mut dyn Write,
 ) -> Result<u64> {
     let Attribution { symbols, binding, machines, .. } = attribution;
-    read(recording, "services", |reader| {
+    let opened = OpenedRecording::whole(&Recording::at(recording), "services")?;
+    opened.read(|reader| {
         let header = reader.header();
         let machine = machines.first().map(|machine| &*machine.name);
         let conditions =
@@ -54,7 +57,8 @@ pub fn invocations(
     conditions: &[(&str, String)],
 ) -> Result<Vec<u8>> {
     let Attribution { symbols, binding, .. } = attribution;
-    read(recording, "invocations", |reader| {
+    let opened = OpenedRecording::whole(&Recording::at(recording), "invocations")?;
+    opened.read(|reader| {
         let invocations = InvocationTable::new(out, conditions)?;
         services::attribute_in_time(reader, symbols, binding, &[], invocations)?.1.finish()
     })

@@ -86,7 +86,7 @@ fn trace_events(
 ) -> Vec<serde_json::Value> {
     let (symbols, binding) = kernel();
     let (bytes, mut out) = (run.recording(), Vec::new());
-    let reader = &mut RecordingReader::new(&bytes[..]).unwrap();
+    let reader = RecordingReader::new(&bytes[..]).unwrap();
     let conditions = [("workload", "a\"b\n".to_owned())];
     let cpus = reader.header().cpus;
     let events = perfetto::TraceEvents::new(&mut out, &conditions, window, cpus).unwrap();
@@ -198,7 +198,7 @@ fn tables_of(run: &ExampleRun, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
     let ((symbols, binding), bytes) = (kernel(), run.recording());
     let reader = || RecordingReader::new(&bytes[..]).unwrap();
     let (books, calls, _) =
-        services::attribute_with_calls(&mut reader(), &symbols, &binding, machines).unwrap();
+        services::attribute_with_calls(reader(), &symbols, &binding, machines).unwrap();
     let table = ServiceTable::new(&RecordingHeader::default(), &books, Vec::new(), machines);
     let events = match machines {
         [] => callgrind::CallgrindEvents::Instructions,
@@ -207,8 +207,7 @@ fn tables_of(run: &ExampleRun, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
     let facts = [("workload", "a\"b".to_owned())];
     let mut invocations = Vec::new();
     let track = tables::InvocationTable::new(&mut invocations, &facts).unwrap();
-    let (_, track) =
-        services::attribute_in_time(&mut reader(), &symbols, &binding, &[], track).unwrap();
+    let (_, track) = services::attribute_in_time(reader(), &symbols, &binding, &[], track).unwrap();
     let tasks = track.finish().unwrap();
     [
         tables::services(&table, &calls, events, &facts).unwrap(),

@@ -1,24 +1,19 @@
-//! The one walk of the formats that hold every instruction: what ran in a part of a recording, with
-//! the data accesses of each execution.
+//! What the formats see that hold every instruction: what ran in a part of a recording, with the
+//! data accesses of each execution.
 //!
 //! Input: a recording of one CPU. Output: calls of an [`ExecutionSink`], in the order in which the
 //! recording is read. This module writes nothing and decodes no instruction.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use execution::code::TranslatedCode;
-use execution::data::{AccessStream, DataAccess, DataFlow, PIECE_WORDS};
-use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
-use execution::part::{PartFilter, RecordingPart, open_executions};
-use host::recording::Recording;
+use execution::data::{DataAccess, DataFlow, DataWish};
+use execution::flow::{ExecutionFlow, FragmentExit};
+use execution::opened::OpenedRecording;
+use execution::walk::{Observer, PairedAccesses, Piece, PieceData, Wants};
 use serde::Serialize;
 use sim::PhysAddr;
 use std::collections::VecDeque;
-use std::io::Read;
-use std::path::Path;
-use trace::{
-    AccessPatterns, Accesses, Chunk, RecordingReader, RunAddr, StreamEvent, Task, TaskId,
-    Translation, TranslationId,
-};
+use trace::{RecordingHeader, RunAddr, StreamEvent, Task, TaskId, Translation, TranslationId};
 
 /// How much was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -74,154 +69,97 @@ pub(crate) trait ExecutionSink {
     fn execution(&mut self, execution: &WalkedExecution) -> Result<()>;
 }
 
-/// Selects the events of a part of a recording.
-///
-/// # Errors
-/// The bounds of the part are wrong, or the recording is damaged.
-pub(crate) fn cut(recording: &Path, part: &RecordingPart) -> Result<PartFilter> {
-    part.cut(|| open_executions(&Recording::at(recording)))
-}
-
-/// Walks over what `cut` keeps of a recording of one CPU.
+/// Gives the executions of a part of a recording of one CPU to `sink`. Without `needs_data` they may
+/// have no accesses.
 ///
 /// # Errors
 /// The recording is damaged, or `sink` fails. With `needs_data`: it has no data accesses.
-pub(crate) fn walk<R: Read>(
-    reader: &mut RecordingReader<R>,
-    cut: PartFilter,
+pub(crate) fn executions(
+    recording: OpenedRecording,
     needs_data: bool,
     sink: &mut dyn ExecutionSink,
 ) -> Result<()> {
-    let mut walk = Walk::new(cut, sink);
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(defined) => walk.define(&defined)?,
-            Chunk::Tasks(tasks) => walk.sink.define_tasks(&tasks),
-            Chunk::End(_) => {}
-            Chunk::Stream(words) => {
-                let data = reader.accesses();
-                ensure!(
-                    data.is_some() || !needs_data,
-                    "the recording has no data accesses: make it with `kernlane record --data`"
-                );
-                walk.has_data = data.is_some();
-                walk.words(&words, data)?;
-                if walk.cut.has_ended() {
-                    break;
-                }
-            }
-        }
-    }
-    walk.finish(reader.accesses().map(|(_, patterns)| patterns))
+    let mut walk =
+        SinkWalk { sink, needs_data, fragments: Vec::new(), tasks: VecDeque::new(), task: None };
+    recording.walk(&mut walk).map(drop)
 }
 
-struct Walk<'a> {
-    cut: PartFilter,
+/// The observer that pairs executions with their accesses and tasks.
+struct SinkWalk<'a> {
     sink: &'a mut dyn ExecutionSink,
-    flow: ExecutionFlow,
-    data: DataFlow,
+    needs_data: bool,
     /// By number. `None`: no instruction runs.
     fragments: Vec<Option<WalkedFragment>>,
-    /// The executions of the part whose fragment is still to come: the number of their accesses,
-    /// and the task that was switched to before.
-    executions: VecDeque<(usize, Option<TaskId>)>,
-    /// The accesses of these executions, behind the first `taken`.
-    accesses: Vec<DataAccess>,
-    taken: usize,
+    /// For each execution whose fragment is still to come: the task that was switched to before.
+    tasks: VecDeque<Option<TaskId>>,
     /// The task that was switched to since the last execution.
     task: Option<TaskId>,
-    has_data: bool,
 }
 
-impl<'a> Walk<'a> {
-    fn new(cut: PartFilter, sink: &'a mut dyn ExecutionSink) -> Walk<'a> {
-        Walk {
-            cut,
-            sink,
-            flow: ExecutionFlow::default(),
-            data: DataFlow::of_every_access(),
-            fragments: Vec::new(),
-            executions: VecDeque::new(),
-            accesses: Vec::new(),
-            taken: 0,
-            task: None,
-            has_data: false,
-        }
+impl Observer for SinkWalk<'_> {
+    fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
+        ensure!(
+            has_data || !self.needs_data,
+            "the recording has no data accesses: make it with `kernlane record --data`"
+        );
+        Ok(Wants { control: true, data: Some(DataWish::EVERY_ACCESS), stops_behind_part: true })
     }
 
-    fn define(&mut self, translations: &[Translation]) -> Result<()> {
-        self.cut.define(translations);
-        for translation in translations {
-            self.flow.define(translation)?;
-            let code = self.flow.codes.last().context("a translation was defined")?;
-            self.sink.define(translation, code)?;
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        let mut defined = translations.iter().zip(codes);
+        defined.try_for_each(|(translation, code)| self.sink.define(translation, code))
+    }
+
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.sink.define_tasks(tasks);
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        for event in piece.events() {
+            match event {
+                StreamEvent::Task(task) => self.task = Some(task),
+                event if event.execution().is_some() => self.tasks.push_back(self.task.take()),
+                _ => {}
+            }
+        }
+        let Some(control) = &piece.control else { return Ok(()) };
+        self.learn(control.flow, piece.data.as_ref());
+        let data = piece.data.as_ref().map(|data| data.flow);
+        let mut accesses = control.paired.as_ref().map(PairedAccesses::by_fragment);
+        for id in control.fragments {
+            let Some(fragment) = &self.fragments[id.0 as usize] else { continue };
+            let own = accesses.as_mut().and_then(|accesses| accesses.of_fragment());
+            self.sink.execution(&WalkedExecution {
+                fragment,
+                task: self.tasks.pop_front().flatten(),
+                accesses: own.map_or(&[], |(_, accesses)| accesses),
+                data,
+            })?;
         }
         Ok(())
     }
+}
 
-    fn words(&mut self, words: &[u32], data: Option<(&Accesses, &AccessPatterns)>) -> Result<()> {
-        let none = AccessPatterns::default();
-        let patterns = data.map_or(&none, |(_, patterns)| patterns);
-        let mut stream = data.map(|(accesses, patterns)| AccessStream::new(accesses, patterns));
-        let (mut kept, mut run) = (Vec::new(), Vec::new());
-        for piece in trace::pieces(words, PIECE_WORDS) {
-            if let Some(stream) = &mut stream {
-                self.data.follow(piece, stream);
-            }
-            self.keep(piece, &mut kept);
-            self.flow.follow(kept.drain(..), &mut run)?;
-            self.learn(patterns);
-            run.drain(..).try_for_each(|fragment| self.fragment(fragment))?;
-            self.accesses.drain(..self.taken);
-            self.taken = 0;
-        }
-        if let Some(stream) = stream {
-            self.data.finish(stream);
-        }
-        Ok(())
-    }
-
-    /// Appends the events of the part, and keeps the accesses of its executions.
-    fn keep(&mut self, words: &[u32], kept: &mut Vec<StreamEvent>) {
-        let mut rest = self.data.accesses();
-        let mut executions = self.data.executions.iter();
-        for event in trace::events(words) {
-            let inside = self.cut.keeps(&event);
-            if event.execution().is_some() {
-                let count = executions.next().map_or(0, |execution| execution.accesses as usize);
-                let (own, later) = rest.split_at(count.min(rest.len()));
-                rest = later;
-                if inside {
-                    self.executions.push_back((own.len(), self.task.take()));
-                    self.accesses.extend(own);
-                }
-            }
-            if let StreamEvent::Task(task) = event {
-                self.task = Some(task);
-            }
-            if inside {
-                kept.push(event);
-            }
-        }
-        self.data.forget(self.data.executions.len());
-    }
-
+impl SinkWalk<'_> {
     /// Adds the fragments that are new.
-    fn learn(&mut self, patterns: &AccessPatterns) {
-        for fragment in &self.flow.fragments[self.fragments.len()..] {
+    fn learn(&mut self, flow: &ExecutionFlow, data: Option<&PieceData<'_>>) {
+        for fragment in &flow.fragments[self.fragments.len()..] {
             let id = fragment.translation;
-            let code = &self.flow.codes[id.0 as usize];
+            let code = &flow.codes[id.0 as usize];
             let count = match fragment.exit {
                 FragmentExit::LateNext | FragmentExit::LateTaken => 0,
                 FragmentExit::Midway(reached) => usize::from(reached),
                 FragmentExit::Next | FragmentExit::Taken | FragmentExit::Interrupted => usize::MAX,
+            };
+            let place = |addr| match data {
+                Some(data) => data.flow.code(addr, code, id, data.patterns),
+                None => DataFlow::stand_in(addr),
             };
             let mut at = code.addr;
             let places = code.lengths.iter().take(count).map(|&length| {
                 let (first, end) = (at, RunAddr(at.0.wrapping_add(length.into())));
                 at = end;
                 let last = RunAddr(end.0.wrapping_sub(1));
-                let mut place = |addr| self.data.code(addr, code, id, patterns);
                 InstructionPlace { first: place(first), last: place(last) }
             });
             let places: Box<[_]> = places.collect();
@@ -234,22 +172,5 @@ impl<'a> Walk<'a> {
                 places,
             }));
         }
-    }
-
-    /// Gives the fragment that runs next to the sink.
-    fn fragment(&mut self, id: FragmentId) -> Result<()> {
-        let Some(fragment) = &self.fragments[id.0 as usize] else { return Ok(()) };
-        let (count, task) = self.executions.pop_front().unwrap_or_default();
-        let own = self.taken..(self.taken + count).min(self.accesses.len());
-        self.taken = own.end;
-        let (accesses, data) = (&self.accesses[own], self.has_data.then_some(&self.data));
-        self.sink.execution(&WalkedExecution { fragment, task, accesses, data })
-    }
-
-    fn finish(mut self, patterns: Option<&AccessPatterns>) -> Result<()> {
-        let mut run = Vec::new();
-        self.flow.finish(&mut run);
-        self.learn(patterns.unwrap_or(&AccessPatterns::default()));
-        run.into_iter().try_for_each(|fragment| self.fragment(fragment))
     }
 }

@@ -7,10 +7,10 @@
 //! cycles and the cores' counters.
 
 use crate::core_code::{CoreBlocks, UopCode, latencies};
-use crate::data::{DataFlow, Execution};
 use crate::flow::{ExecutionFlow, Fragment, FragmentId};
 use crate::moved::MovedFragment;
 use crate::per_cpu::PerCpu;
+use crate::walk::FragmentAccesses;
 use anyhow::{Context, Result};
 use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
 use sim::{MachineModel, Mode, PerMode, PhysAddr};
@@ -135,37 +135,29 @@ impl CoreRun {
         self.slots.push(CoreSlots::default());
         self.blocks.push(fragment, moved, mode, code, lies)?;
         let (block, ..) = self.blocks.block(FragmentId(self.slots.len() as u32 - 1));
-        for CpuCore { core, .. } in self.cores.all_mut().iter_mut().chain([&mut self.fresh]) {
+        for CpuCore { core, .. } in self.cores.values_mut().chain([&mut self.fresh]) {
             core.ran_before(block.runs);
         }
         Ok(())
     }
 
     /// Runs fragments that were added before on the core of a CPU. `data`: the accesses of their
-    /// executions.
+    /// executions, and those that come later.
     pub fn run(
         &mut self,
         cpu: CpuId,
         fragments_run: &[FragmentId],
         codes: &UopCodes,
-        data: Option<&DataFlow>,
+        mut data: Option<&mut FragmentAccesses<'_>>,
     ) {
         let Some(code) = codes.of(&self.fresh.core) else { return };
         self.cores.turn_to(cpu, || self.fresh.clone());
-        let CpuCore { core, last } = self.cores.current();
-        let mut executions = data.map_or(&[][..], |data| &data.executions).iter();
-        let mut accesses = data.map(DataFlow::accesses);
+        let CpuCore { core, last } = &mut self.cores.current;
         for &fragment in fragments_run {
             let (block, interrupted, late) = self.blocks.block(fragment);
-            let own = accesses.as_mut().map(|accesses| {
-                let execution = match late {
-                    true => &Execution::NONE,
-                    false => executions.next().unwrap_or(&Execution::NONE),
-                };
-                let (own, rest) =
-                    accesses.split_at((execution.accesses as usize).min(accesses.len()));
-                *accesses = rest;
-                own
+            let own = data.as_mut().map(|data| match late {
+                true => &[][..],
+                false => data.of_fragment().map_or(&[][..], |(_, own)| own),
             });
             let before = core.slots(block.mode);
             core.run(&block, code.uops(), own);
@@ -179,7 +171,7 @@ impl CoreRun {
 
     /// Ends the recording.
     pub fn finish(&mut self) {
-        for CpuCore { core, last } in self.cores.all_mut() {
+        for CpuCore { core, last } in self.cores.values_mut() {
             let Some(last) = *last else { continue };
             let mode = self.blocks.block(last).0.mode;
             let before = core.slots(mode);
@@ -191,7 +183,7 @@ impl CoreRun {
     /// The slots so far, of all CPUs and both modes.
     pub fn slots(&self) -> CoreSlots {
         let mut slots = CoreSlots::default();
-        for CpuCore { core, .. } in self.cores.all() {
+        for CpuCore { core, .. } in self.cores.values() {
             slots += core.slots(Mode::Kernel);
             slots += core.slots(Mode::User);
         }
@@ -201,7 +193,7 @@ impl CoreRun {
     /// The counters of each mode so far, of all CPUs.
     pub fn counters(&self) -> PerMode<CoreCounters> {
         let mut counters = PerMode::default();
-        self.cores.all().iter().for_each(|cpu| counters += cpu.core.counters());
+        self.cores.values().for_each(|cpu| counters += cpu.core.counters());
         counters
     }
 

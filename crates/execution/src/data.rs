@@ -5,9 +5,11 @@
 //! layout, so a recording is turned into them once. This module never looks at code.
 
 use crate::code::TranslatedCode;
+use crate::per_cpu::PerCpu;
 pub use sim::core::DataAccess;
 use sim::{LineId, MachineModel, Mode, PhysAddr, Requester};
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use trace::{
     AccessPatterns, AccessSite, AccessWalk, Accesses, CpuId, Mapping, PageKind, RunAddr,
     StreamEvent, Task, TranslationId, events,
@@ -16,6 +18,59 @@ use trace::{
 /// The number of words to follow at once in a recording with data accesses. Their accesses fit the
 /// nearer caches.
 pub const PIECE_WORDS: usize = 1 << 13;
+
+/// Which accesses somebody wants to see.
+///
+/// Caches and TLBs do not change by an access to the line that was accessed just before, because
+/// that line is there, and is the most recently used of its set. So machines without an
+/// out-of-order core and with one cache want fewer accesses than there are. Who gets more than he
+/// wants counts the same misses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataWish {
+    /// log2 of the bytes in the shortest line of an L1D.
+    line_bits: u32,
+    /// log2 of the sets of the largest TLB.
+    set_bits: u32,
+    /// Accesses to the line of the access before are kept.
+    keeps_all: bool,
+}
+
+impl DataWish {
+    /// Every access to memory.
+    pub const EVERY_ACCESS: DataWish = DataWish { line_bits: 4, set_bits: 0, keeps_all: true };
+    /// What changes a cache of lines of any length.
+    pub const ANY_LINE: DataWish = DataWish { line_bits: 4, set_bits: 0, keeps_all: false };
+
+    /// What changes a cache or a TLB of these machines.
+    pub fn of(machines: &[MachineModel]) -> DataWish {
+        let memories = || machines.iter().filter_map(|machine| machine.memory.as_ref());
+        let cores = || machines.iter().filter_map(|machine| machine.core.as_ref());
+        let first = memories().filter_map(|memory| Some(memory.dtlb?.sets()));
+        let second = cores().map(|core| core.memory.second_tlb.sets());
+        let sets = first.chain(second).max().unwrap_or(1);
+        let line = memories().map(|memory| memory.l1d.line).min().unwrap_or(16);
+        DataWish {
+            line_bits: line.trailing_zeros(),
+            set_bits: sets.trailing_zeros(),
+            keeps_all: machines.iter().any(|it| it.core.is_some() || it.coherence.is_some()),
+        }
+    }
+
+    /// The same without what out-of-order cores want.
+    pub fn of_caches(machines: &[MachineModel]) -> DataWish {
+        let keeps_all = machines.iter().any(|machine| machine.coherence.is_some());
+        DataWish { keeps_all, ..DataWish::of(machines) }
+    }
+
+    /// What either of them wants.
+    pub fn and(self, other: DataWish) -> DataWish {
+        DataWish {
+            line_bits: self.line_bits.min(other.line_bits),
+            set_bits: self.set_bits.max(other.set_bits),
+            keeps_all: self.keeps_all || other.keeps_all,
+        }
+    }
+}
 
 /// The data accesses of one execution of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,10 +164,8 @@ impl Default for CpuView {
 
 /// Follows the recorded accesses of a stream.
 ///
-/// It gives loads and stores within one page. An access to a device is left out. Caches and TLBs do
-/// not change by an access to the line that was accessed just before, because that line is there,
-/// and is the most recently used of its set. Such an access is left out, too, unless a machine has
-/// an out-of-order core.
+/// It gives loads and stores within one page. It leaves out accesses to devices, and those that
+/// nobody wants ([`DataWish`]).
 pub struct DataFlow {
     /// The executions that [`DataFlow::forget`] has not dropped.
     pub executions: Vec<Execution>,
@@ -122,58 +175,36 @@ pub struct DataFlow {
     tasks: Vec<Requester>,
     /// The number of each process, by pid. A task without a known pid counts by its address.
     processes: HashMap<u64, u32>,
-    /// The CPU that executes.
-    cpu: CpuId,
-    view: CpuView,
-    /// By CPU: the views of those that do not execute.
-    others: Vec<CpuView>,
+    /// By CPU.
+    views: PerCpu<CpuView>,
     numbers: HashMap<(u64, u64), u32>,
     /// For each page number: the virtual address of the page, and log2 of its bytes.
     numbered: Vec<(u64, u32)>,
-    /// log2 of the bytes in the shortest line of an L1D.
-    line_bits: u32,
+    /// The number of low bits of a page number that `set_bits` says equals those of the page's
+    /// address.
+    wish: DataWish,
     /// The line of the last access, and its page.
     last: (u64, LineId),
-    /// log2 of the sets of the largest TLB. This number of low bits of a page number equals those
-    /// of the page's address.
-    set_bits: u32,
-    /// Accesses to the line of the access before are kept.
-    keeps_all: bool,
     /// The virtual address of the kernel's image minus its physical address.
-    image: Option<u64>,
+    image: OnceLock<u64>,
 }
 
 impl DataFlow {
-    /// A flow for these machines.
-    pub fn new(machines: &[MachineModel]) -> DataFlow {
-        let memories = || machines.iter().filter_map(|machine| machine.memory.as_ref());
-        let cores = || machines.iter().filter_map(|machine| machine.core.as_ref());
-        let first = memories().filter_map(|memory| Some(memory.dtlb?.sets()));
-        let second = cores().map(|core| core.memory.second_tlb.sets());
-        let sets = first.chain(second).max().unwrap_or(1);
-        let line = memories().map(|memory| memory.l1d.line).min().unwrap_or(16);
+    /// A flow that gives at least these accesses.
+    pub fn new(wish: DataWish) -> DataFlow {
         DataFlow {
-            line_bits: line.trailing_zeros(),
+            wish,
             last: (u64::MAX, LineId::physical(0)),
             executions: Vec::new(),
             buffer: Vec::new(),
             made: 0,
             tasks: Vec::new(),
             processes: HashMap::new(),
-            cpu: CpuId(0),
-            view: CpuView::default(),
-            others: Vec::new(),
+            views: PerCpu::default(),
             numbers: HashMap::new(),
             numbered: Vec::new(),
-            set_bits: sets.trailing_zeros(),
-            keeps_all: machines.iter().any(|it| it.core.is_some() || it.coherence.is_some()),
-            image: None,
+            image: OnceLock::new(),
         }
-    }
-
-    /// A flow that leaves out no access to memory, for no machine.
-    pub fn of_every_access() -> DataFlow {
-        DataFlow { keeps_all: true, ..DataFlow::new(&[]) }
     }
 
     /// Learns tasks. They come in the order of their ids.
@@ -184,6 +215,11 @@ impl DataFlow {
             let number = *self.processes.entry(key).or_insert(next);
             self.tasks.push(Requester::process(number));
         }
+    }
+
+    /// The numbers of executions and accesses that are not forgotten.
+    pub fn kept(&self) -> (usize, usize) {
+        (self.executions.len(), self.made)
     }
 
     /// The accesses of all executions, one execution after the other.
@@ -205,11 +241,11 @@ impl DataFlow {
                 }
                 StreamEvent::Task(id) => {
                     let process = self.tasks.get(id.0 as usize).copied();
-                    self.view.process = process.unwrap_or(self.view.process);
+                    self.views.current.process = process.unwrap_or(self.views.current.process);
                     continue;
                 }
                 StreamEvent::Cpu(cpu) => {
-                    self.goes_on(cpu);
+                    self.views.turn_to(cpu, CpuView::default);
                     continue;
                 }
                 StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => continue,
@@ -237,9 +273,9 @@ impl DataFlow {
                 loads: sites.len() as u32 - stores,
                 stores,
                 accesses: (self.made - before) as u32,
-                process: self.view.process,
+                process: self.views.current.process,
                 left,
-                cpu: self.cpu,
+                cpu: self.views.cpu(),
             });
         }
     }
@@ -249,17 +285,6 @@ impl DataFlow {
         while !stream.mappings.is_empty() {
             self.next_mapping(&mut stream);
         }
-    }
-
-    /// Another CPU goes on.
-    fn goes_on(&mut self, cpu: CpuId) {
-        let most = usize::from(self.cpu.max(cpu).0);
-        if self.others.len() <= most {
-            self.others.resize_with(most + 1, CpuView::default);
-        }
-        std::mem::swap(&mut self.view, &mut self.others[usize::from(self.cpu.0)]);
-        std::mem::swap(&mut self.view, &mut self.others[usize::from(cpu.0)]);
-        self.cpu = cpu;
     }
 
     #[cold]
@@ -307,8 +332,10 @@ impl DataFlow {
     fn part(&mut self, site: AccessSite, instruction: u16, addr: u64, size: u32) {
         let place = self.place(addr >> 12);
         let physical = place.base | addr & 0xfff;
-        let (first, last) =
-            (physical >> self.line_bits, (physical + u64::from(size) - 1) >> self.line_bits);
+        let (first, last) = (
+            physical >> self.wish.line_bits,
+            (physical + u64::from(size) - 1) >> self.wish.line_bits,
+        );
         self.buffer[self.made] = DataAccess {
             physical: PhysAddr(physical),
             page: place.page,
@@ -317,7 +344,7 @@ impl DataFlow {
             is_store: site.is_store(),
         };
         let again = (first == self.last.0) & (last == self.last.0) & (place.page == self.last.1);
-        self.made += usize::from(!(again & !self.keeps_all | place.device));
+        self.made += usize::from(!(again & !self.wish.keeps_all | place.device));
         if !place.device {
             self.last = (last, place.page);
         }
@@ -325,7 +352,7 @@ impl DataFlow {
 
     #[inline]
     fn place(&mut self, page: u64) -> PagePlace {
-        match self.view.filter[page as usize % FILTER] {
+        match self.views.current.filter[page as usize % FILTER] {
             (known, place) if known == page => place,
             _ => self.find(page),
         }
@@ -333,13 +360,13 @@ impl DataFlow {
 
     #[cold]
     fn find(&mut self, page: u64) -> PagePlace {
-        if !self.view.pages.contains_key(&page) {
+        if !self.views.current.pages.contains_key(&page) {
             // QEMU could not give the physical address. Any place that no other page has serves as
             // well.
             self.map(&Mapping { page, frame: page & 0xff_ffff, kind: PageKind::Memory });
         }
-        let place = self.view.pages[&page];
-        self.view.filter[page as usize % FILTER] = (page, place);
+        let place = self.views.current.pages[&page];
+        self.views.current.filter[page as usize % FILTER] = (page, place);
         place
     }
 
@@ -352,20 +379,21 @@ impl DataFlow {
             self.numbered.push((unit << above << 12, above + 12));
         }
         let mode = if mapping.page >> 51 == 1 { Mode::Kernel } else { Mode::User };
-        let index = u64::from(number) << self.set_bits | unit & ((1 << self.set_bits) - 1);
+        let index =
+            u64::from(number) << self.wish.set_bits | unit & ((1 << self.wish.set_bits) - 1);
         let place = PagePlace {
             base: mapping.frame << 12,
             page: LineId::new(mode, index.min(LineId::MAX_INDEX.into()) as u32)
                 .expect("the index is in range"),
             device: mapping.kind == PageKind::Device,
         };
-        self.view.pages.insert(mapping.page, place);
-        self.view.filter[mapping.page as usize % FILTER] = (mapping.page, place);
+        self.views.current.pages.insert(mapping.page, place);
+        self.views.current.filter[mapping.page as usize % FILTER] = (mapping.page, place);
     }
 
     /// The virtual address of an access.
     pub fn virtual_address(&self, access: &DataAccess) -> u64 {
-        let number = (access.page.index() >> self.set_bits) as usize;
+        let number = (access.page.index() >> self.wish.set_bits) as usize;
         let (page, size_log2) = self.numbered.get(number).copied().unwrap_or((0, 0));
         page | access.physical.0 & ((1 << size_log2) - 1)
     }
@@ -373,18 +401,18 @@ impl DataFlow {
     /// The physical address of code that is fetched from `addr`. The address is in `code`, or where
     /// a layout put that code.
     pub fn code(
-        &mut self,
+        &self,
         addr: RunAddr,
         code: &TranslatedCode,
         id: TranslationId,
         patterns: &AccessPatterns,
     ) -> PhysAddr {
         let of_code = patterns.physical(id);
-        if self.image.is_none() && in_image(code.addr) {
-            self.image = of_code[0].map(|physical| code.addr.0.wrapping_sub(physical));
+        if let Some(physical) = of_code[0].filter(|_| in_image(code.addr)) {
+            self.image.get_or_init(|| code.addr.0.wrapping_sub(physical));
         }
-        if let Some(offset) = self.image.filter(|_| in_image(addr)) {
-            return PhysAddr(addr.0.wrapping_sub(offset));
+        if let Some(offset) = self.image.get().filter(|_| in_image(addr)) {
+            return PhysAddr(addr.0.wrapping_sub(*offset));
         }
         let second_page = addr.0 >> 12 != code.addr.0 >> 12;
         match of_code[usize::from(second_page)] {
@@ -410,6 +438,8 @@ fn in_image(addr: RunAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::walk::chunks;
+    use std::ops::ControlFlow;
     use trace::{Chunk, ObservedAccesses, RecordingHeader, RecordingReader, RecordingWriter};
 
     /// A string instruction behind another instruction is entered again by itself. Its accesses
@@ -438,13 +468,14 @@ mod tests {
         writer.stream_with_data(&words, &seen).unwrap();
         let file = writer.end().unwrap().0;
         let mut reader = RecordingReader::new(&file[..]).unwrap();
-        let mut flow = DataFlow::of_every_access();
-        while let Some(chunk) = reader.next_chunk().unwrap() {
-            if let Chunk::Stream(words) = chunk {
-                let (accesses, patterns) = reader.accesses().unwrap();
+        let mut flow = DataFlow::new(DataWish::EVERY_ACCESS);
+        let read = chunks(&mut reader, |chunk, state| {
+            if let (Chunk::Stream(words), Some((accesses, patterns))) = (chunk, state.accesses) {
                 flow.follow(&words, &mut AccessStream::new(accesses, patterns));
             }
-        }
+            anyhow::Ok(ControlFlow::Continue(()))
+        });
+        read.unwrap().unwrap();
         let instructions: Vec<u16> =
             flow.accesses().iter().map(|access| access.instruction).collect();
         assert_eq!(instructions, [1; 3]);

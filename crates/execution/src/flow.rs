@@ -16,6 +16,7 @@
 //! counts nothing.
 
 use crate::code::{LastInstruction, TranslatedCode};
+use crate::per_cpu::PerCpu;
 use anyhow::{Context, Result};
 use sim::BranchKind;
 use std::collections::{HashMap, VecDeque};
@@ -165,12 +166,8 @@ pub struct ExecutionFlow {
     pub counts: Vec<u64>,
     /// The number of every fragment. The common ones are also found through their translation.
     numbers: HashMap<Fragment, FragmentId>,
-    /// The CPU that executes.
-    cpu: CpuId,
-    /// Its last execution, as long as it is open.
-    previous: Option<PreviousExecution>,
-    /// The same of each CPU, by number, for those that do not execute.
-    suspended: Vec<Option<PreviousExecution>>,
+    /// The last execution of each CPU, as long as it is open.
+    previous: PerCpu<Option<PreviousExecution>>,
     interrupted: VecDeque<InterruptedCode>,
     /// The interruptions so far.
     pub interruptions: Interruptions,
@@ -196,53 +193,46 @@ impl ExecutionFlow {
         Ok(())
     }
 
-    /// Appends the fragments that ran. The last execution stays open until the next call or
-    /// [`ExecutionFlow::finish`].
+    /// Appends the fragments that ran, and for each execution the number of all `fragments` behind
+    /// it. The last execution of each CPU stays open until the next call or
+    /// [`ExecutionFlow::finish_cpu`].
     ///
     /// # Errors
     /// An event names a translation that is not defined.
     pub fn follow(
         &mut self,
-        mut events: impl Iterator<Item = StreamEvent>,
+        events: impl Iterator<Item = StreamEvent>,
         fragments: &mut Vec<FragmentId>,
+        ended: &mut Vec<u32>,
     ) -> Result<()> {
-        while self.follow_cpu(&mut events, fragments)? {}
-        Ok(())
-    }
-
-    /// Appends the fragments that ran on the CPU that executes, [`ExecutionFlow::cpu`], until
-    /// another one does. True: it is that one's turn; call again. The last execution of a CPU stays
-    /// open until its next turn or [`ExecutionFlow::finish`].
-    ///
-    /// # Errors
-    /// An event names a translation that is not defined.
-    pub fn follow_cpu(
-        &mut self,
-        events: &mut impl Iterator<Item = StreamEvent>,
-        fragments: &mut Vec<FragmentId>,
-    ) -> Result<bool> {
         for event in events {
             match event {
                 StreamEvent::Executed(id) => self.executed(id, None, fragments)?,
                 StreamEvent::Left { translation, instructions } => {
                     self.executed(translation, Some(instructions as u16), fragments)?
                 }
+                StreamEvent::Cpu(cpu) => {
+                    self.turn_to(cpu);
+                    continue;
+                }
                 StreamEvent::Task(_)
                 | StreamEvent::Marker(_)
                 | StreamEvent::Woken(_)
-                | StreamEvent::Clock(_) => {}
-                StreamEvent::Cpu(cpu) => {
-                    self.go_on(cpu);
-                    return Ok(true);
-                }
+                | StreamEvent::Clock(_) => continue,
             }
+            ended.push(fragments.len() as u32);
         }
-        Ok(false)
+        Ok(())
+    }
+
+    /// Another CPU goes on where it stopped.
+    pub fn turn_to(&mut self, cpu: CpuId) {
+        self.previous.turn_to(cpu, || None);
     }
 
     /// The CPU that executes.
     pub fn cpu(&self) -> CpuId {
-        self.cpu
+        self.previous.cpu()
     }
 
     /// The ranges of kernel code that was translated, as (start, end), ascending and disjoint.
@@ -264,31 +254,11 @@ impl ExecutionFlow {
         apart
     }
 
-    /// Another CPU goes on where it stopped.
-    fn go_on(&mut self, cpu: CpuId) {
-        let most = usize::from(self.cpu.max(cpu).0);
-        if self.suspended.len() <= most {
-            self.suspended.resize(most + 1, None);
-        }
-        self.suspended[usize::from(self.cpu.0)] = self.previous.take();
-        self.previous = self.suspended[usize::from(cpu.0)].take();
-        self.cpu = cpu;
-    }
-
-    /// Ends the recording. The successor of each CPU's last translation is not known.
-    pub fn finish(&mut self, fragments: &mut Vec<FragmentId>) {
-        for cpu in self.cpus() {
-            self.finish_cpu(cpu, fragments);
-        }
-        let open = std::mem::take(&mut self.interrupted);
-        self.interruptions.unresolved +=
-            open.iter().filter(|it| it.ends.kind == EndKind::Conditional).count() as u64;
-    }
-
-    /// Ends the recording of one CPU, which may have its last fragment now.
+    /// Ends the recording of one CPU, which may have its last fragment now. The successor of its
+    /// last translation is not known.
     pub fn finish_cpu(&mut self, cpu: CpuId, fragments: &mut Vec<FragmentId>) {
-        self.go_on(cpu);
-        if let Some(previous) = self.previous.take() {
+        self.turn_to(cpu);
+        if let Some(previous) = self.previous.current.take() {
             self.run(
                 previous.translation,
                 previous.returned_into,
@@ -298,9 +268,16 @@ impl ExecutionFlow {
         }
     }
 
+    /// Ends the recording. Call [`ExecutionFlow::finish_cpu`] for each CPU before.
+    pub fn finish(&mut self) {
+        let open = std::mem::take(&mut self.interrupted);
+        self.interruptions.unresolved +=
+            open.iter().filter(|it| it.ends.kind == EndKind::Conditional).count() as u64;
+    }
+
     /// The CPUs that have executed, and those with lower numbers.
     pub fn cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
-        (0..self.suspended.len().max(1)).map(|cpu| CpuId(cpu as u8))
+        self.previous.cpus()
     }
 
     #[inline]
@@ -312,12 +289,12 @@ impl ExecutionFlow {
     ) -> Result<()> {
         let seen = self.translations.get(id.0 as usize);
         let ends = seen.with_context(|| format!("translation {} is not defined", id.0))?.ends;
-        let returned_into = match self.previous {
+        let returned_into = match self.previous.current {
             Some(previous) => self.leave(&previous, ends.start, fragments),
             None => self.continues_after_midway(ends.start),
         };
         let previous = PreviousExecution { translation: id, returned_into, ends };
-        self.previous = match cut {
+        self.previous.current = match cut {
             None => Some(previous),
             Some(instructions) => {
                 self.run(id, returned_into, FragmentExit::Midway(instructions), fragments);
@@ -405,7 +382,7 @@ impl ExecutionFlow {
         let PreviousExecution { translation, ends, .. } = *previous;
         self.interruptions.seen += 1;
         let last = self.codes[translation.0 as usize].last_addr();
-        self.remember(InterruptedCode { cpu: self.cpu, translation, ends, last });
+        self.remember(InterruptedCode { cpu: self.cpu(), translation, ends, last });
     }
 
     /// Remembers code that was interrupted after `instructions`.
@@ -422,7 +399,7 @@ impl ExecutionFlow {
             let (last, end) =
                 (behind(usize::from(instructions).saturating_sub(1)), behind(instructions.into()));
             self.remember(InterruptedCode {
-                cpu: self.cpu,
+                cpu: self.cpu(),
                 translation,
                 ends: TranslationEnds { end, kind: EndKind::Midway, ..ends },
                 last,
@@ -433,7 +410,7 @@ impl ExecutionFlow {
     /// A translation was left midway. True: the next execution begins right behind, so there was no
     /// interruption.
     fn continues_after_midway(&mut self, next: RunAddr) -> bool {
-        let newest = self.interrupted.iter().rposition(|it| it.cpu == self.cpu);
+        let newest = self.interrupted.iter().rposition(|it| it.cpu == self.cpu());
         let directly = newest.filter(|&at| {
             let it = &self.interrupted[at];
             it.ends.kind == EndKind::Midway && it.ends.end == next
@@ -464,7 +441,8 @@ impl ExecutionFlow {
                 || after_midway(it)
                 || it.ends.exit_after_interruption(start) != FragmentExit::Interrupted
         };
-        let own = |it: &InterruptedCode| it.cpu == self.cpu && can_continue(it);
+        let cpu = self.cpu();
+        let own = |it: &InterruptedCode| it.cpu == cpu && can_continue(it);
         // What another CPU was doing goes on here when its task has moved.
         let found = self.interrupted.iter().rposition(own);
         let found = found.or_else(|| self.interrupted.iter().rposition(can_continue));

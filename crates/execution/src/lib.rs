@@ -2,8 +2,8 @@
 //! accesses. Also reads the machines to simulate.
 //!
 //! ```text
-//! trace → flow: fragments ─→ moved: fetches under a layout ─→ numbering: lines and pages
-//!       └→ data: executions with their loads and stores
+//! trace → walk ─┬→ flow: fragments ─→ moved: fetches under a layout ─→ numbering: lines, pages
+//!               └→ data: executions with their loads and stores
 //! ```
 //!
 //! Input: the events of a recording, and [`image::place::Placement`]s. Output: what an analysis
@@ -26,8 +26,8 @@
 //! flow.define(&translation(1, 0x1004, &[0x90]))?;
 //! let events = [0, 1].map(|id| StreamEvent::Executed(TranslationId(id)));
 //! let mut fragments = Vec::new();
-//! flow.follow(events.into_iter(), &mut fragments)?;
-//! flow.finish(&mut fragments);
+//! flow.follow(events.into_iter(), &mut fragments, &mut Vec::new())?;
+//! flow.finish_cpu(flow.cpu(), &mut fragments);
 //! let exits: Vec<_> = fragments.iter().map(|id| flow.fragments[id.0 as usize].exit).collect();
 //! assert_eq!(exits, [FragmentExit::Taken, FragmentExit::Interrupted]);
 //! # Ok::<(), anyhow::Error>(())
@@ -38,13 +38,17 @@
 
 pub mod branches;
 pub mod code;
+pub mod code_lines;
 pub mod core_code;
 pub mod core_run;
 pub mod data;
 pub mod division;
+pub mod executions;
 pub mod flow;
 pub mod machine;
 pub mod moved;
 pub mod numbering;
+pub mod opened;
 pub mod part;
 pub mod per_cpu;
+pub mod walk;

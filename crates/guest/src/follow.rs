@@ -6,8 +6,10 @@
 //! writes.
 
 use anyhow::{Context, Result, anyhow};
+use execution::walk::chunks;
 use std::fs::File;
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +81,7 @@ fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
     let growing = GrowingFile { file: None, path, shared };
     let mut reader = trace::RecordingReader::new(growing)?;
     let (mut totals, mut ticks, mut turns) = (None, 0, 0);
-    while let Some(chunk) = reader.next_chunk()? {
+    let read = chunks(&mut reader, |chunk, state| {
         match chunk {
             trace::Chunk::End(end) => totals = Some(end),
             trace::Chunk::Stream(words) => {
@@ -94,8 +96,10 @@ fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
             }
             trace::Chunk::Translations(_) | trace::Chunk::Tasks(_) => {}
         }
-        shared.instructions.store(reader.totals_so_far().instructions(), Ordering::Relaxed);
-    }
+        shared.instructions.store(state.totals.instructions(), Ordering::Relaxed);
+        anyhow::Ok(ControlFlow::Continue(()))
+    })?;
+    read?;
     let totals: trace::RecordingTotals = totals.context("no clean end")?;
     // An instruction takes a nanosecond of the guest's clock. The clock's last reading is a little
     // earlier than the end of the recording, or there is none.

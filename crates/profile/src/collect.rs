@@ -1,7 +1,7 @@
 //! Turns one recording into a profile.
 //!
-//! Takes the recording chunk by chunk and the image it ran; gives counts. [`execution::flow`], the
-//! one walk over a recording, says which way control went. Memory grows with the number of distinct
+//! Takes a recording and the image it ran; gives counts. [`execution::walk`], the one walk over a
+//! recording, says which way control went. Memory grows with the number of distinct
 //! translation blocks and transfers, not with the length of the recording.
 
 use crate::joint::{self, JointMisses};
@@ -9,17 +9,20 @@ use crate::temporal_edges::{RECENT_BYTES, TemporalEdges};
 use crate::transfers::{IndirectTransfers, KernelBlocks};
 use crate::{Process, Profile, ProfileSource};
 use anyhow::Context;
-use execution::flow::{ExecutionFlow, FragmentId};
-use execution::part::{PartFilter, RecordingPart, open_executions};
-use host::progress::Progress;
+use execution::code::TranslatedCode;
+use execution::opened::OpenedRecording;
+use execution::part::RecordingPart;
+use execution::per_cpu::PerCpu;
+use execution::walk::{Observer, Piece, WalkedRecording, Wants, walk};
 use host::recording::Recording;
 use image::address::LinkAddr;
 use image::{BuildId, Image};
 use layout::graph::SeedClass;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{BufReader, Read};
-use trace::{Chunk, CpuId, RecordingReader, StreamEvent, Task, TaskId, Translation, TranslationId};
+use std::io::Read;
+use trace::{
+    RecordingHeader, RecordingReader, StreamEvent, Task, TaskId, Translation, TranslationId,
+};
 
 /// Which counts a profile has beyond those that every profile has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,95 +33,96 @@ pub enum ExtraCounts {
     TemporalEdges,
 }
 
-/// The profile of the part of a recording that `cut` keeps.
+/// The profile of a recording.
 ///
 /// # Errors
 /// The recording is damaged, cut off, or of another kernel than `image`.
 pub fn collect<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     image: &Image,
-    cut: &mut PartFilter,
     extra: ExtraCounts,
 ) -> anyhow::Result<Profile> {
-    let header = reader.header().clone();
-    if header.build_id != image.build_id.0 {
-        anyhow::bail!(
+    let mut collector = ProfileCollector::new(image, extra);
+    walk(reader, &mut collector)?;
+    collector.profile()
+}
+
+/// Counts for a profile, as an observer of a recording.
+pub struct ProfileCollector<'a> {
+    transfers: IndirectTransfers,
+    executions: ExecutionCounts<'a>,
+    header: RecordingHeader,
+    profile: Option<Profile>,
+}
+
+impl<'a> ProfileCollector<'a> {
+    /// Counts nothing yet. `image`: the kernel that was recorded.
+    pub fn new(image: &'a Image, extra: ExtraCounts) -> Self {
+        Self {
+            transfers: IndirectTransfers::default(),
+            executions: ExecutionCounts::new(image, extra),
+            header: RecordingHeader::default(),
+            profile: None,
+        }
+    }
+
+    /// The profile.
+    ///
+    /// # Errors
+    /// The walk did not come to the recording's end.
+    pub fn profile(self) -> anyhow::Result<Profile> {
+        self.profile.context("the recording has no clean end")
+    }
+}
+
+impl Observer for ProfileCollector<'_> {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> anyhow::Result<Wants> {
+        let image = self.executions.image;
+        anyhow::ensure!(
+            header.build_id == image.build_id.0,
             "the recording is of the kernel with build id {}, the image has build id {}: give the \
              vmlinux that was recorded",
             header.build_id,
             image.build_id.0
         );
-    }
-    let mut collector = ProfileCollector::new(image, extra);
-    while let Some(chunk) = reader.next_chunk()? {
-        match chunk {
-            Chunk::Translations(translations) => {
-                cut.define(&translations);
-                collector.define(&translations)?;
-            }
-            Chunk::Tasks(tasks) => collector.executions.name(&tasks),
-            Chunk::Stream(words) => {
-                collector.follow(trace::events(&words).filter(|event| cut.keeps(event)))?
-            }
-            Chunk::End(_) => {}
-        }
-    }
-    Ok(collector.finish(header))
-}
-
-struct ProfileCollector<'a> {
-    flow: ExecutionFlow,
-    /// The fragments of one chunk.
-    fragments: Vec<FragmentId>,
-    transfers: IndirectTransfers,
-    executions: ExecutionCounts<'a>,
-}
-
-impl<'a> ProfileCollector<'a> {
-    fn new(image: &'a Image, extra: ExtraCounts) -> Self {
-        Self {
-            flow: ExecutionFlow::default(),
-            fragments: Vec::new(),
-            transfers: IndirectTransfers::default(),
-            executions: ExecutionCounts::new(image, extra),
-        }
+        self.header = header.clone();
+        Ok(Wants { control: true, ..Wants::default() })
     }
 
-    fn define(&mut self, translations: &[Translation]) -> anyhow::Result<()> {
-        for translation in translations {
-            self.flow.define(translation)?;
-        }
-        for (translation, code) in
-            translations.iter().zip(&self.flow.codes[self.executions.instructions.len()..])
-        {
+    fn define(
+        &mut self,
+        translations: &[Translation],
+        codes: &[TranslatedCode],
+    ) -> anyhow::Result<()> {
+        for (translation, code) in translations.iter().zip(codes) {
             self.executions.define(translation, code);
             self.transfers.define(code);
         }
         Ok(())
     }
 
-    fn follow(&mut self, events: impl Iterator<Item = StreamEvent>) -> anyhow::Result<()> {
-        let executions = &mut self.executions;
-        let counted = events.inspect(|event| executions.event(event));
-        self.flow.follow(counted, &mut self.fragments)?;
-        self.count_transfers();
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.executions.name(tasks);
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> anyhow::Result<()> {
+        self.executions.running.turn_to(piece.cpu, RunningOnCpu::default);
+        piece.events().for_each(|event| self.executions.event(&event));
+        if let Some(control) = &piece.control {
+            for id in control.fragments {
+                self.transfers.ran(&control.flow.fragments[id.0 as usize]);
+            }
+        }
         Ok(())
     }
 
-    fn count_transfers(&mut self) {
-        for id in self.fragments.drain(..) {
-            self.transfers.ran(&self.flow.fragments[id.0 as usize]);
-        }
-    }
-
-    fn finish(mut self, header: trace::RecordingHeader) -> Profile {
-        self.flow.finish(&mut self.fragments);
-        self.count_transfers();
-        let mut profile = self.executions.profile(header);
+    fn end(&mut self, walked: &WalkedRecording<'_>) -> anyhow::Result<()> {
+        let mut profile = self.executions.profile(&self.header);
         let blocks = &self.executions.blocks;
-        blocks.add_transfers(&self.flow, &mut profile);
-        blocks.add_indirect_transfers(&self.flow, &self.transfers, &mut profile);
-        profile
+        blocks.add_transfers(walked.flow, &mut profile);
+        blocks.add_indirect_transfers(walked.flow, &self.transfers, &mut profile);
+        self.profile = Some(profile);
+        Ok(())
     }
 }
 
@@ -150,10 +154,7 @@ struct ExecutionCounts<'a> {
     process_of_task: Vec<usize>,
     processes: Vec<ProcessRuns>,
     process_of_name: HashMap<String, usize>,
-    cpu: CpuId,
-    running: RunningOnCpu,
-    /// What the other CPUs do, by number.
-    suspended: Vec<RunningOnCpu>,
+    running: PerCpu<RunningOnCpu>,
     seeds: BTreeMap<(LinkAddr, SeedClass), u64>,
     joint: JointMisses,
     temporal_edges: Option<TemporalEdges>,
@@ -170,9 +171,7 @@ impl<'a> ExecutionCounts<'a> {
             process_of_task: Vec::new(),
             processes: vec![ProcessRuns::default()],
             process_of_name: HashMap::from([("(unknown)".to_owned(), 0)]),
-            cpu: CpuId::default(),
-            running: RunningOnCpu::default(),
-            suspended: Vec::new(),
+            running: PerCpu::default(),
             seeds: BTreeMap::new(),
             joint: JointMisses::new(joint::CACHE_BYTES, image.entry_padding.into()),
             temporal_edges: (extra == ExtraCounts::TemporalEdges)
@@ -180,7 +179,7 @@ impl<'a> ExecutionCounts<'a> {
         }
     }
 
-    fn define(&mut self, translation: &Translation, code: &execution::code::TranslatedCode) {
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) {
         self.instructions.push(translation.instructions());
         self.joint.define(self.image, translation.addr.0, &translation.lengths);
         if let Some(temporal_edges) = &mut self.temporal_edges {
@@ -210,10 +209,14 @@ impl<'a> ExecutionCounts<'a> {
                 self.left(id, instructions)
             }
             StreamEvent::Task(TaskId(task)) => {
-                self.running.process = self.process_of_task.get(task as usize).copied().unwrap_or(0)
+                self.running.current.process =
+                    self.process_of_task.get(task as usize).copied().unwrap_or(0)
             }
-            StreamEvent::Cpu(cpu) => self.go_on(cpu),
-            StreamEvent::Marker(_) | StreamEvent::Woken(_) | StreamEvent::Clock(_) => {}
+            // Each piece is of one CPU.
+            StreamEvent::Cpu(_)
+            | StreamEvent::Marker(_)
+            | StreamEvent::Woken(_)
+            | StreamEvent::Clock(_) => {}
         }
     }
 
@@ -221,7 +224,7 @@ impl<'a> ExecutionCounts<'a> {
     fn executed(&mut self, id: u32) {
         // The walk refuses a translation block that is not defined.
         let Some(&instructions) = self.instructions.get(id as usize) else { return };
-        let runs = &mut self.processes[self.running.process].whole;
+        let runs = &mut self.processes[self.running.current.process].whole;
         if runs.len() <= id as usize {
             runs.resize(self.instructions.len(), 0);
         }
@@ -231,7 +234,7 @@ impl<'a> ExecutionCounts<'a> {
 
     fn left(&mut self, id: u32, instructions: u32) {
         if (id as usize) < self.instructions.len() {
-            let midway = &mut self.processes[self.running.process].midway;
+            let midway = &mut self.processes[self.running.current.process].midway;
             *midway.entry((id, instructions)).or_insert(0) += 1;
             self.ran(id, instructions);
         }
@@ -246,28 +249,17 @@ impl<'a> ExecutionCounts<'a> {
         }
         let Some(blocks) = self.blocks.of(id as usize) else { return };
         if blocks.entry.is_some() {
-            self.running.entered = blocks.entry;
+            self.running.current.entered = blocks.entry;
         } else if let (Some(class), true, Some(block)) =
-            (self.running.entered, blocks.movable, blocks.first)
+            (self.running.current.entered, blocks.movable, blocks.first)
         {
             *self.seeds.entry((self.image.block(block).addr, class)).or_insert(0) += 1;
-            self.running.entered = None;
+            self.running.current.entered = None;
         }
-    }
-
-    /// Another CPU goes on where it stopped.
-    fn go_on(&mut self, cpu: CpuId) {
-        let most = usize::from(self.cpu.max(cpu).0);
-        if self.suspended.len() <= most {
-            self.suspended.resize(most + 1, RunningOnCpu::default());
-        }
-        self.suspended[usize::from(self.cpu.0)] = self.running;
-        self.running = self.suspended[usize::from(cpu.0)];
-        self.cpu = cpu;
     }
 
     /// The profile without transfers of control.
-    fn profile(&mut self, header: trace::RecordingHeader) -> Profile {
+    fn profile(&mut self, header: &RecordingHeader) -> Profile {
         let mut profile = Profile {
             seeds: std::mem::take(&mut self.seeds),
             joint_misses: self.joint.counts(self.image),
@@ -276,7 +268,7 @@ impl<'a> ExecutionCounts<'a> {
                 .as_ref()
                 .map_or_else(BTreeMap::new, |temporal_edges| temporal_edges.counts(self.image)),
             block_epochs: self.joint.block_epochs(self.image),
-            ..Profile::empty(BuildId(header.build_id))
+            ..Profile::empty(BuildId(header.build_id.clone()))
         };
         for (name, runs) in self.names.iter().zip(&self.processes) {
             let process = self.process(runs, &mut profile);
@@ -291,7 +283,7 @@ impl<'a> ExecutionCounts<'a> {
         }
         let instructions = |of: fn(&Process) -> u64| profile.processes.values().map(of).sum();
         profile.sources.push(ProfileSource {
-            workload: header.workload,
+            workload: header.workload.clone(),
             seed: header.seed,
             kernel_instructions: instructions(|process| process.kernel_instructions),
             user_instructions: instructions(|process| process.user_instructions),
@@ -322,17 +314,11 @@ pub fn of_recording(
     part: &RecordingPart,
     extra: ExtraCounts,
 ) -> anyhow::Result<Profile> {
-    let named = || recording.trace().display().to_string();
-    let mut cut = part.cut(|| open_executions(recording)).with_context(named)?;
-    let trace = recording.trace();
-    let file = File::open(&trace).with_context(named)?;
-    let progress = Progress::of(
-        file.metadata().with_context(named)?.len(),
-        format!("counts of {}", trace.display()),
-    );
-    let from = progress.reading(BufReader::with_capacity(1 << 20, file));
-    let mut reader = RecordingReader::new(from).with_context(named)?.without_data();
-    let mut profile = collect(&mut reader, image, &mut cut, extra).with_context(named)?;
+    let title = format!("counts of {}", recording.trace().display());
+    let recorded = OpenedRecording::open(recording, part, &title)?.without_data();
+    let mut collector = ProfileCollector::new(image, extra);
+    recorded.walk(&mut collector)?;
+    let mut profile = collector.profile()?;
     if !part.is_whole() {
         profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));
     }
@@ -344,7 +330,7 @@ mod tests {
     use super::*;
     use image::{Block, BlockEnd, ImageFunction};
     use layout::graph::EdgeKind;
-    use trace::{RecordingHeader, RecordingWriter, RunAddr, TaskPointer};
+    use trace::{RecordingWriter, RunAddr, TaskPointer};
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
@@ -425,13 +411,7 @@ mod tests {
         events.iter().for_each(|event| event.append_to(&mut words));
         writer.stream(&words).unwrap();
         let (bytes, _) = writer.end().unwrap();
-        collect(
-            &mut RecordingReader::new(&bytes[..]).unwrap(),
-            &image(),
-            &mut PartFilter::whole(),
-            ExtraCounts::None,
-        )
-        .unwrap()
+        collect(RecordingReader::new(&bytes[..]).unwrap(), &image(), ExtraCounts::None).unwrap()
     }
 
     fn run(id: u32) -> StreamEvent {
@@ -521,13 +501,8 @@ mod tests {
     fn a_recording_of_another_kernel_is_refused() {
         let header = RecordingHeader { build_id: "00ae".into(), ..RecordingHeader::default() };
         let (bytes, _) = RecordingWriter::new(Vec::new(), &header).unwrap().end().unwrap();
-        let error = collect(
-            &mut RecordingReader::new(&bytes[..]).unwrap(),
-            &image(),
-            &mut PartFilter::whole(),
-            ExtraCounts::None,
-        )
-        .unwrap_err();
+        let reader = RecordingReader::new(&bytes[..]).unwrap();
+        let error = collect(reader, &image(), ExtraCounts::None).unwrap_err();
         assert!(error.to_string().contains("build id 00ae"));
     }
 }

@@ -14,82 +14,111 @@
 //! The bound leaves out jumps that a layout adds or drops.
 
 use crate::results::MissBound;
-use anyhow::{Context, Result, ensure};
-use execution::part::PartFilter;
+use anyhow::{Result, ensure};
+use execution::code::TranslatedCode;
 use execution::per_cpu::PerCpu;
+use execution::walk::{Observer, Piece, Wants, walk};
 use image::Image;
 use profile::ideal::{CacheUnit, CacheUnits, IdealCache};
 use sim::{MachineModel, PerMode};
 use std::collections::BinaryHeap;
 use std::io::Read;
-use trace::{Chunk, RecordingReader, StreamEvent, TranslationId};
+use trace::{RecordingHeader, RecordingReader, Translation, TranslationId};
 
 /// The largest number of fetches. Belady's policy knows the future, so all fetches are kept: 8
 /// bytes each, at most 2 GB.
 const MOST_FETCHES: usize = 1 << 28;
 
-/// The bounds of the part of a recording that `cut` keeps.
+/// The bounds of a recording.
 ///
 /// # Errors
 /// The recording is damaged, or too long to be kept in memory.
 pub fn bound<R: Read>(
-    mut reader: RecordingReader<R>,
+    reader: RecordingReader<R>,
     image: &Image,
-    cut: &mut PartFilter,
     machine: &MachineModel,
 ) -> Result<MissBound> {
-    let line = u64::from(machine.l1i_line);
-    let mut units = CacheUnits::new(line, 0);
-    let mut lengths = Vec::new();
-    let mut fetches = PerCpu::<Vec<CacheUnit>>::new(Vec::new());
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(translations) => {
-                cut.define(&translations);
-                for translation in &translations {
-                    lengths.push(translation.instructions());
-                    units.define(image, translation.addr.0, &translation.lengths);
-                }
-            }
-            Chunk::Stream(words) => {
-                for event in trace::events(&words) {
-                    if let StreamEvent::Cpu(cpu) = event {
-                        fetches.turn_to(cpu, Vec::new);
-                    }
-                    if !cut.keeps(&event) {
-                        continue;
-                    }
-                    let Some((TranslationId(id), reached)) = event.execution() else { continue };
-                    let reached = reached.unwrap_or(lengths[id as usize]);
-                    // A repetition of the last unit is not a fetch.
-                    let fetches = fetches.current();
-                    for unit in units.fetched(id, reached) {
-                        if fetches.last() != Some(&unit) {
-                            fetches.push(unit)
-                        }
-                    }
-                }
-                ensure!(
-                    fetches.all().iter().map(Vec::len).sum::<usize>() <= MOST_FETCHES,
-                    "more than {MOST_FETCHES} blocks ran, too many for a lower bound: take a part \
-                     of the recording, with --until"
-                );
-            }
-            Chunk::Tasks(_) | Chunk::End(_) => {}
+    let mut fetched = FetchedBlocks::new(image, machine);
+    walk(reader, &mut fetched)?;
+    Ok(fetched.bound())
+}
+
+/// All that a recording fetches, as an observer of it.
+pub struct FetchedBlocks<'a> {
+    image: &'a Image,
+    /// Bytes of a line and of the cache.
+    line: u64,
+    capacity: u64,
+    units: CacheUnits,
+    /// The instructions of each translation block.
+    lengths: Vec<u32>,
+    /// Each CPU has a cache of its own.
+    fetches: PerCpu<Vec<CacheUnit>>,
+}
+
+impl<'a> FetchedBlocks<'a> {
+    /// For a cache as large as the L1I of `machine`.
+    pub fn new(image: &'a Image, machine: &MachineModel) -> FetchedBlocks<'a> {
+        let line = u64::from(machine.l1i_line);
+        FetchedBlocks {
+            image,
+            line,
+            capacity: u64::from(machine.l1i.sets()) * u64::from(machine.l1i.ways()) * line,
+            units: CacheUnits::new(line, 0),
+            lengths: Vec::new(),
+            fetches: PerCpu::new(Vec::new()),
         }
     }
-    let bytes = u64::from(machine.l1i.sets()) * u64::from(machine.l1i.ways()) * line;
-    let misses = |missed: PerMode<u64>| PerMode {
-        kernel: missed.kernel.div_ceil(line),
-        user: missed.user.div_ceil(line),
-    };
-    // Each CPU has a cache of its own.
-    let of_all = |policy: fn(&[CacheUnit], &CacheUnits, u64) -> PerMode<u64>| {
-        let mut missed = PerMode::default();
-        fetches.all().iter().for_each(|fetches| missed += policy(fetches, &units, bytes));
-        misses(missed)
-    };
-    Ok(MissBound { belady: of_all(belady), lru: of_all(lru) })
+
+    /// The bounds of what was fetched.
+    pub fn bound(&self) -> MissBound {
+        let misses = |missed: PerMode<u64>| PerMode {
+            kernel: missed.kernel.div_ceil(self.line),
+            user: missed.user.div_ceil(self.line),
+        };
+        let of_all = |policy: fn(&[CacheUnit], &CacheUnits, u64) -> PerMode<u64>| {
+            let mut missed = PerMode::default();
+            let of_cpus = self.fetches.values();
+            of_cpus.for_each(|fetches| missed += policy(fetches, &self.units, self.capacity));
+            misses(missed)
+        };
+        MissBound { belady: of_all(belady), lru: of_all(lru) }
+    }
+}
+
+impl Observer for FetchedBlocks<'_> {
+    fn begin(&mut self, _: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        Ok(Wants::default())
+    }
+
+    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        for translation in translations {
+            self.lengths.push(translation.instructions());
+            self.units.define(self.image, translation.addr.0, &translation.lengths);
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        self.fetches.turn_to(piece.cpu, Vec::new);
+        let fetches = &mut self.fetches.current;
+        for event in piece.events() {
+            let Some((TranslationId(id), reached)) = event.execution() else { continue };
+            let reached = reached.unwrap_or(self.lengths[id as usize]);
+            // A repetition of the last unit is not a fetch.
+            for unit in self.units.fetched(id, reached) {
+                if fetches.last() != Some(&unit) {
+                    fetches.push(unit)
+                }
+            }
+        }
+        ensure!(
+            self.fetches.values().map(Vec::len).sum::<usize>() <= MOST_FETCHES,
+            "more than {MOST_FETCHES} blocks ran, too many for a lower bound: take a part of the \
+             recording, with --until"
+        );
+        Ok(())
+    }
 }
 
 /// The bytes missed in each mode.

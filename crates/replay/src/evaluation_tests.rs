@@ -5,7 +5,6 @@ use crate::application::{Application, recorded};
 use crate::tests::guest::{GuestMemory, record};
 use crate::{ReplayTrial, replay_trials};
 use execution::machine;
-use execution::part::PartFilter;
 use image::address::LinkAddr;
 use image::place::CallPadding;
 use image::{Block, BlockEnd, BuildId, Image, ImageFunction};
@@ -75,24 +74,14 @@ fn recording() -> Vec<u8> {
 fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
     let (image, recording) = (image(), recording());
     let machine = machine::find("torrellas-8k").unwrap();
-    let profile = collect(
-        &mut RecordingReader::new(&*recording).unwrap(),
-        &image,
-        &mut PartFilter::whole(),
-        ExtraCounts::None,
-    )
-    .unwrap();
-    let user_code = recorded(&mut RecordingReader::new(&*recording).unwrap()).unwrap();
+    let reader = || RecordingReader::new(&*recording).unwrap();
+    let profile = collect(reader(), &image, ExtraCounts::None).unwrap();
+    let user_code = recorded(RecordingReader::new(&*recording).unwrap()).unwrap();
     let application = Application::new(&[user_code]).unwrap();
     let evaluator = Evaluator::new(&image, &machine, &profile, &application).unwrap();
     let tests = evaluator.tests().unwrap();
     let trials: Vec<ReplayTrial<'_>> = tests.iter().map(CacheTest::trials).collect();
-    let replayed = replay_trials(
-        RecordingReader::new(&*recording).unwrap(),
-        &trials,
-        &mut PartFilter::whole(),
-    )
-    .unwrap();
+    let replayed = replay_trials(RecordingReader::new(&*recording).unwrap(), &trials).unwrap();
     let found = evaluator.evaluated(&tests, &replayed, &profile);
 
     let own = CacheShape::of(&machine);

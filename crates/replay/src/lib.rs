@@ -67,12 +67,13 @@ pub use cpu_order::CpuOrder;
 use cpu_order::CpuSteps;
 pub use cpu_order::clocks::CpuWaits;
 use cpu_order::turns::DataTurn;
+use execution::code::TranslatedCode;
 pub use execution::core_run::CoreCounts;
 use execution::core_run::UopCodes;
-use execution::data::{AccessStream, DataFlow, PIECE_WORDS};
+use execution::data::DataWish;
 use execution::division::SetDivision;
-use execution::flow::{ExecutionFlow, FragmentId, Interruptions};
-use execution::part::PartFilter;
+use execution::flow::Interruptions;
+use execution::walk::{Observer, Piece, PieceControl, WalkedRecording, Wants, walk};
 use image::BuildId;
 use image::place::Placement;
 use rayon::prelude::*;
@@ -81,10 +82,7 @@ use sim::MachineModel;
 pub use simulation::SimulationScope;
 use simulation::{LayoutAmounts, ReplayMachineCounts, Simulation};
 use std::io::Read;
-use trace::{
-    AccessPatterns, Accesses, Chunk, CpuId, RecordingHeader, RecordingReader, RecordingTotals,
-    RunAddr,
-};
+use trace::{RecordingHeader, RecordingReader, RecordingTotals, RunAddr, Translation};
 
 /// A layout to replay over.
 #[derive(Clone, Debug)]
@@ -141,24 +139,8 @@ pub fn replay<R: Read>(
     layouts: &[ReplayLayout],
     machines: &[MachineModel],
 ) -> Result<Replayed> {
-    replay_part(reader, layouts, machines, SimulationScope::Caches, &mut PartFilter::whole())
-}
-
-/// Replays the part of a recording that `cut` keeps over `layouts` on `machines`. Caches are empty
-/// where the part begins. For a part of a recording, pass a reader without data accesses.
-///
-/// # Errors
-/// As [`replay`].
-pub(crate) fn replay_part<R: Read>(
-    reader: RecordingReader<R>,
-    layouts: &[ReplayLayout],
-    machines: &[MachineModel],
-    scope: SimulationScope,
-    cut: &mut PartFilter,
-) -> Result<Replayed> {
-    let trials: Vec<ReplayTrial<'_>> =
-        layouts.iter().map(|layout| ReplayTrial::new(layout, machines, scope)).collect();
-    replay_trials(reader, &trials, cut)
+    let trial = |layout| ReplayTrial::new(layout, machines, SimulationScope::Caches);
+    replay_trials(reader, &layouts.iter().map(trial).collect::<Vec<_>>())
 }
 
 /// A layout, the machines to simulate, and what to simulate of them.
@@ -210,178 +192,136 @@ impl<'a> ReplayTrial<'a> {
     }
 }
 
-/// As [`replay_part`], with machines for each layout. Data accesses are followed only when all
-/// trials have the same machines and no user code moves.
+/// As [`replay`], with machines for each layout. Data accesses are followed only when all trials
+/// have the same machines and no user code moves.
 ///
 /// # Errors
 /// As [`replay`]. A cache cannot be divided as a trial wants, or the placement of user code lacks a
 /// translation block of the recording.
 pub fn replay_trials<R: Read>(
-    mut reader: RecordingReader<R>,
+    reader: RecordingReader<R>,
     trials: &[ReplayTrial<'_>],
-    cut: &mut PartFilter,
 ) -> Result<Replayed> {
-    trials.iter().try_for_each(ReplayTrial::check)?;
-    let cpus = reader.header().cpus;
-    let mut flow = ExecutionFlow::default();
-    let mut ahead = vec![0; usize::from(cpus.get())];
-    let mut codes = UopCodes::new(trials.iter().flat_map(|trial| trial.machines))?;
-    let mut simulations: Vec<Simulation<'_>> =
-        trials.iter().map(|trial| Simulation::new(trial, cpus)).collect::<Result<_>>()?;
-    let machines = trials.first().map_or(&[][..], |trial| trial.machines);
-    if trials.iter().any(|trial| trial.machines != machines || trial.application.is_some()) {
-        reader = reader.without_data();
-    }
-    let mut data = DataFlow::new(machines);
-    let mut steps = CpuSteps::new(cpus);
-    let mut totals = None;
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        let mut run = ReplayRun {
-            cut: &mut *cut,
-            flow: &mut flow,
-            data: &mut data,
-            codes: &mut codes,
-            simulations: &mut simulations,
-            ahead: &mut ahead,
-            steps: steps.as_mut(),
-            patterns: reader.accesses().map(|(_, patterns)| patterns),
-        };
-        match chunk {
-            Chunk::Translations(defined) => {
-                run.cut.define(&defined);
-                run.codes.define(&defined);
-                run.steps.iter_mut().for_each(|steps| steps.define(&defined));
-                defined.iter().try_for_each(|translation| run.flow.define(translation))?;
-                run.simulations
-                    .iter_mut()
-                    .try_for_each(|simulation| simulation.define(&defined))?;
-            }
-            Chunk::Tasks(tasks) => run.data.define_tasks(&tasks),
-            Chunk::Stream(words) => match reader.accesses() {
-                None => run.words(&words, None)?,
-                Some((accesses, patterns)) => run.words_with_data(&words, accesses, patterns)?,
-            },
-            Chunk::End(end) => {
-                run.end()?;
-                totals = Some(end);
-            }
-        }
-    }
-    let layouts = simulations.iter().map(|simulation| LayoutCounts {
-        amounts: simulation.amounts(&flow.counts),
-        machines: simulation.machine_counts(&flow),
-    });
-    Ok(Replayed {
-        header: reader.header().clone(),
-        totals: totals.context("the recording has no clean end")?,
-        interruptions: flow.interruptions,
-        kernel_code: flow.kernel_code(),
-        layouts: layouts.collect(),
-    })
+    let mut replay = Replay::new(trials)?;
+    walk(reader, &mut replay)?;
+    replay.finish()
 }
 
-/// Replays the recorded execution on all layouts and machines.
-struct ReplayRun<'a, 'p> {
-    cut: &'a mut PartFilter,
-    flow: &'a mut ExecutionFlow,
-    data: &'a mut DataFlow,
-    codes: &'a mut UopCodes,
-    simulations: &'a mut [Simulation<'p>],
-    /// By CPU: the executions of its next fragments whose accesses are behind.
-    ahead: &'a mut [usize],
+/// Replays the recorded execution on all layouts and machines, as an observer of a recording. The
+/// caches are empty where the recording begins.
+pub struct Replay<'t> {
+    trials: &'t [ReplayTrial<'t>],
+    codes: UopCodes,
+    simulations: Vec<Simulation<'t>>,
     /// `None`: the recording has one CPU.
-    steps: Option<&'a mut CpuSteps>,
-    /// The access patterns of a recording with data accesses.
-    patterns: Option<&'a AccessPatterns>,
+    steps: Option<CpuSteps>,
+    takes_data: bool,
+    header: RecordingHeader,
+    replayed: Option<Replayed>,
 }
 
-impl ReplayRun<'_, '_> {
-    fn words_with_data(
-        &mut self,
-        words: &[u32],
-        accesses: &Accesses,
-        patterns: &AccessPatterns,
-    ) -> Result<()> {
-        let mut stream = AccessStream::new(accesses, patterns);
-        for piece in trace::pieces(words, PIECE_WORDS) {
-            self.words(piece, Some(&mut stream))?;
-        }
-        self.data.finish(stream);
-        Ok(())
+impl<'t> Replay<'t> {
+    /// # Errors
+    /// A cache cannot be divided as a trial wants, or the numbers of a machine contradict each
+    /// other.
+    pub fn new(trials: &'t [ReplayTrial<'t>]) -> Result<Replay<'t>> {
+        trials.iter().try_for_each(ReplayTrial::check)?;
+        Ok(Replay {
+            trials,
+            codes: UopCodes::new(trials.iter().flat_map(|trial| trial.machines))?,
+            simulations: Vec::new(),
+            steps: None,
+            takes_data: true,
+            header: RecordingHeader::default(),
+            replayed: None,
+        })
     }
 
-    fn words(&mut self, words: &[u32], stream: Option<&mut AccessStream<'_>>) -> Result<()> {
-        let mut fragments_run = Vec::new();
-        if let Some(stream) = stream {
-            self.data.follow(words, stream);
+    /// Leaves the data accesses out.
+    pub fn without_data(self) -> Replay<'t> {
+        Replay { takes_data: false, ..self }
+    }
+
+    /// What was counted.
+    ///
+    /// # Errors
+    /// The walk did not come to the recording's end.
+    pub fn finish(self) -> Result<Replayed> {
+        self.replayed.context("the recording has no clean end")
+    }
+}
+
+impl Observer for Replay<'_> {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        let of_trial = |trial| Simulation::new(trial, header.cpus);
+        self.simulations = self.trials.iter().map(of_trial).collect::<Result<_>>()?;
+        self.steps = CpuSteps::new(header.cpus);
+        self.header = header.clone();
+        let machines = self.trials.first().map_or(&[][..], |trial| trial.machines);
+        let all_alike = (self.trials.iter())
+            .all(|trial| trial.machines == machines && trial.application.is_none());
+        self.takes_data &= all_alike;
+        let data = self.takes_data.then(|| DataWish::of(machines));
+        Ok(Wants { control: true, data, ..Wants::default() })
+    }
+
+    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        self.codes.define(translations);
+        self.steps.iter_mut().for_each(|steps| steps.define(translations));
+        self.simulations.iter_mut().try_for_each(|simulation| simulation.define(translations))
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        if piece.is_tail {
+            self.steps.iter_mut().for_each(CpuSteps::end);
         }
-        let mut events = trace::events(words);
-        loop {
-            let (cpu, cut) = (self.flow.cpu(), &mut *self.cut);
-            let mut kept = events.by_ref().filter(|event| cut.keeps(event));
-            let others_turn = self.flow.follow_cpu(&mut kept, &mut fragments_run)?;
-            self.simulate(cpu, &fragments_run, others_turn)?;
-            if !others_turn {
-                return Ok(());
-            }
-            fragments_run.clear();
+        match &piece.control {
+            Some(control) => self.simulate(piece, control),
+            None => Ok(()),
         }
     }
 
-    fn end(&mut self) -> Result<()> {
-        let mut fragments_run = Vec::new();
-        self.steps.iter_mut().for_each(|steps| steps.end());
-        for cpu in self.flow.cpus() {
-            self.flow.finish_cpu(cpu, &mut fragments_run);
-            self.simulate(cpu, &fragments_run, false)?;
-            fragments_run.clear();
-        }
-        self.flow.finish(&mut fragments_run);
+    fn end(&mut self, walked: &WalkedRecording<'_>) -> Result<()> {
         let simulations = &mut *self.simulations;
         if let Some(steps) = &mut self.steps {
             steps.finish(|window| simulations.par_iter_mut().for_each(|it| it.advance(window)));
         }
         simulations.iter_mut().for_each(Simulation::finish);
+        let WalkedRecording { totals, flow } = *walked;
+        let layouts = self.simulations.iter().map(|simulation| LayoutCounts {
+            amounts: simulation.amounts(&flow.counts),
+            machines: simulation.machine_counts(flow),
+        });
+        self.replayed = Some(Replayed {
+            header: self.header.clone(),
+            totals: *totals,
+            interruptions: flow.interruptions,
+            kernel_code: flow.kernel_code(),
+            layouts: layouts.collect(),
+        });
         Ok(())
     }
+}
 
-    /// `ends_turn`: another CPU executes next.
-    fn simulate(
-        &mut self,
-        cpu: CpuId,
-        fragments_run: &[FragmentId],
-        ends_turn: bool,
-    ) -> Result<()> {
-        let ReplayRun { flow, data, codes, simulations, ahead, patterns, steps, .. } = self;
+impl Replay<'_> {
+    fn simulate(&mut self, piece: &Piece<'_>, control: &PieceControl<'_>) -> Result<()> {
+        let Replay { codes, simulations, steps, takes_data, .. } = self;
+        let PieceControl { fragments, flow, .. } = *control;
+        let data = piece.data.as_ref().filter(|_| *takes_data);
         for simulation in simulations.iter_mut() {
-            simulation.learn(flow, codes, patterns.map(|patterns| (&mut **data, patterns)))?;
+            simulation.learn(flow, codes, data)?;
         }
-        let codes = &**codes;
-        let executions = simulations.first().map_or(0, |first| first.executions(fragments_run));
-        let before = ahead.get(usize::from(cpu.0)).copied().unwrap_or(0);
-        let of_fragments = executions.saturating_sub(before);
-        let rest = match ends_turn {
-            false => 0,
-            true => {
-                let open = data.executions.iter().skip(of_fragments);
-                open.take_while(|execution| execution.cpu == cpu).count()
-            }
-        };
-        let turn = DataTurn { data, flow, ahead: before, rest };
-        let coherent = patterns.is_some() && simulations.iter().any(Simulation::is_coherent);
-        let mut steps = steps.as_mut().filter(|_| coherent);
-        let stretch = steps.as_mut().map(|steps| steps.stretch(cpu, fragments_run, turn));
-        let with_data = patterns.map(|_| &**data);
+        let (cpu, codes) = (piece.cpu, &*codes);
+        let paired = control.paired.as_ref().filter(|_| *takes_data);
+        let coherent = paired.filter(|_| simulations.iter().any(Simulation::is_coherent));
+        let mut steps = steps.as_mut();
+        let stretch = coherent
+            .zip(steps.as_mut())
+            .map(|(paired, steps)| steps.stretch(cpu, fragments, DataTurn { flow, paired }));
         let run = |simulation: &mut Simulation<'_>| {
-            simulation.run(cpu, fragments_run, codes, with_data, stretch.as_ref())
+            simulation.run(cpu, fragments, codes, paired, stretch.as_ref())
         };
         simulations.par_iter_mut().for_each(run);
-        if let Some(ahead) = ahead.get_mut(usize::from(cpu.0)) {
-            *ahead = before.saturating_sub(executions) + rest;
-        }
-        if patterns.is_some() {
-            data.forget((of_fragments + rest).min(data.executions.len()));
-        }
         let made = |simulations: &[Simulation<'_>], cpu| {
             simulations.iter().filter_map(|simulation| simulation.stretch(cpu)).min()
         };

@@ -20,6 +20,8 @@ use execution::division::SetDivision;
 use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
 use execution::moved::{self, MovedFragment};
 use execution::numbering::{FetchUnit, Numbering};
+use execution::per_cpu::PerCpu;
+use execution::walk::{PairedAccesses, PieceData};
 use image::place::Placement;
 use rayon::prelude::*;
 use sim::{
@@ -27,7 +29,7 @@ use sim::{
     PerMode, PhysAddr, Requester, TakenBranches, Tlb,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use trace::{AccessPatterns, CpuCount, CpuId, RunAddr, Translation, TranslationId};
+use trace::{CpuCount, CpuId, RunAddr, Translation, TranslationId};
 
 /// The lines (or pages) that each fragment fetches, in order. A direct repetition of a line is left
 /// out.
@@ -133,8 +135,7 @@ impl CpuCaches {
 struct MachineSimulation<'a> {
     machine: &'a MachineModel,
     scope: SimulationScope,
-    /// By CPU: at least one.
-    cpus: Vec<CpuCaches>,
+    cpus: PerCpu<CpuCaches>,
     /// Replaces the caches of the one core when the recording has data accesses and the machine has
     /// data caches.
     hierarchy: Option<Hierarchy>,
@@ -160,12 +161,8 @@ pub struct DataMissCounts {
 
 impl MachineSimulation<'_> {
     fn cpu(&mut self, cpu: CpuId) -> &mut CpuCaches {
-        let at = usize::from(cpu.0);
-        let new = || CpuCaches::new(self.machine, self.scope);
-        if self.cpus.len() <= at {
-            self.cpus.resize_with(at + 1, new);
-        }
-        &mut self.cpus[at]
+        self.cpus.turn_to(cpu, || CpuCaches::new(self.machine, self.scope));
+        &mut self.cpus.current
     }
 
     /// The coherent caches of several cores, and what a fragment fetches there.
@@ -189,19 +186,18 @@ impl MachineSimulation<'_> {
         fragments_run: &[FragmentId],
         fetched: &[FetchedUnits],
         fragments: &[FragmentAmounts],
-        data: &DataFlow,
+        data: &PairedAccesses<'_>,
     ) {
         let MachineSimulation { hierarchy: Some(hierarchy), data_misses, .. } = self else {
             return self.run(cpu, fragments_run, fetched);
         };
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
-        let mut executions = data.executions.iter();
-        let mut accesses = data.accesses();
+        let mut data = data.by_fragment();
         for &fragment in fragments_run {
             let FragmentAmounts { mode, instructions, late, translation, .. } =
                 fragments[fragment.0 as usize];
-            let execution =
-                if late { Execution::NONE } else { *executions.next().unwrap_or(&Execution::NONE) };
+            let made = if late { None } else { data.of_fragment() };
+            let (execution, own) = made.unwrap_or((&Execution::NONE, &[]));
             hierarchy.runs(if mode == Mode::Kernel {
                 Requester::KERNEL
             } else {
@@ -216,8 +212,6 @@ impl MachineSimulation<'_> {
                     self.misses[at] += 1;
                 }
             }
-            let (own, rest) = accesses.split_at((execution.accesses as usize).min(accesses.len()));
-            accesses = rest;
             own.iter().for_each(|access| access_data(hierarchy, access, translation, data_misses));
         }
     }
@@ -332,7 +326,7 @@ impl<'a> Simulation<'a> {
             running.push(MachineSimulation {
                 machine,
                 scope,
-                cpus: vec![CpuCaches::new(machine, scope)],
+                cpus: PerCpu::new(CpuCaches::new(machine, scope)),
                 hierarchy: Hierarchy::new(machine).filter(|_| recorded == CpuCount::ONE),
                 data_misses: HashMap::new(),
                 lines: index_of(lines_of(machine)).unwrap_or_default(),
@@ -373,19 +367,19 @@ impl<'a> Simulation<'a> {
         &mut self,
         flow: &ExecutionFlow,
         codes: &UopCodes,
-        mut data: Option<(&mut DataFlow, &AccessPatterns)>,
+        data: Option<&PieceData<'_>>,
     ) -> Result<()> {
-        let predicts = self.running.iter().any(|running| running.cpus[0].predicting.is_some());
+        let predicts = self.running.iter().any(|running| running.cpus.current.predicting.is_some());
         for fragment in &flow.fragments[self.fragments.len()..] {
             let id = fragment.translation;
             let moved_user = self.codes.get(&id);
             let code = moved_user.unwrap_or(&flow.codes[id.0 as usize]);
             let moved = moved::run(code, fragment, self.placement);
             let mut lies = |addr| {
-                let (data, patterns) = data.as_mut()?;
+                let PieceData { flow, patterns, .. } = data?;
                 Some(match moved_user {
                     Some(_) => DataFlow::stand_in(addr),
-                    None => data.code(addr, code, id, patterns),
+                    None => flow.code(addr, code, id, patterns),
                 })
             };
             self.fetched.iter_mut().try_for_each(|fetched| fetched.push(&moved, &mut lies))?;
@@ -422,7 +416,7 @@ impl<'a> Simulation<'a> {
         cpu: CpuId,
         fragments_run: &[FragmentId],
         codes: &UopCodes,
-        data: Option<&DataFlow>,
+        data: Option<&PairedAccesses<'_>>,
         stretch: Option<&Stretch>,
     ) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
@@ -443,7 +437,8 @@ impl<'a> Simulation<'a> {
                 predicting.run(fragments_run, branches);
             }
             if let Some(core) = &mut running.core {
-                core.run(cpu, fragments_run, codes, data.filter(|_| one_cpu));
+                let mut data = data.filter(|_| one_cpu).map(PairedAccesses::by_fragment);
+                core.run(cpu, fragments_run, codes, data.as_mut());
             }
         });
     }
@@ -476,11 +471,6 @@ impl<'a> Simulation<'a> {
             .iter_mut()
             .filter_map(|running| running.core.as_mut())
             .for_each(CoreRun::finish);
-    }
-
-    /// How many of these fragments are executions of translation blocks.
-    pub(crate) fn executions(&self, fragments_run: &[FragmentId]) -> usize {
-        fragments_run.iter().filter(|fragment| !self.fragments[fragment.0 as usize].late).count()
     }
 
     /// The amounts of the whole recording. `counts`: how often each fragment ran.
@@ -549,13 +539,13 @@ impl<'a> Simulation<'a> {
 impl MachineSimulation<'_> {
     fn l1i_misses(&self) -> PerMode<sim::MissCounts> {
         let mut sum = PerMode::default();
-        self.cpus.iter().for_each(|cpu| sum += cpu.l1i.misses());
+        self.cpus.values().for_each(|cpu| sum += cpu.l1i.misses());
         sum
     }
 
     fn itlb_misses(&self) -> Option<PerMode<u64>> {
         let mut sum = PerMode::default();
-        for cpu in &self.cpus {
+        for cpu in self.cpus.values() {
             sum += cpu.itlb.as_ref()?.misses();
         }
         Some(sum)
@@ -563,7 +553,7 @@ impl MachineSimulation<'_> {
 
     fn branches(&self) -> Option<PerMode<BranchCounters>> {
         let mut sum = PerMode::default();
-        for cpu in &self.cpus {
+        for cpu in self.cpus.values() {
             sum += cpu.predicting.as_ref()?.counters;
         }
         Some(sum)

@@ -3,8 +3,10 @@
 //! Takes a reader and a writer; gives the damage that ended the reading, if any. Everything before
 //! the damage is printed.
 
+use execution::walk::chunks;
 use serde_json::json;
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use trace::{
     AccessPatterns, AccessSite, Accesses, Chunk, CpuCount, FrameUse, FrameUseChange, Mapping,
     PageKind, ReadError, RecordingHeader, RecordingReader, RecordingTotals, StreamEvent, Task,
@@ -52,13 +54,10 @@ pub fn dump<R: Read>(
         tasks: Vec::new(),
     };
     printer.header(reader.version(), reader.header())?;
-    let damage = loop {
-        match reader.next_chunk() {
-            Ok(Some(chunk)) => printer.chunk(chunk, reader.accesses())?,
-            Ok(None) => break None,
-            Err(damage) => break Some(damage),
-        }
-    };
+    let damage = chunks(&mut reader, |chunk, state| {
+        printer.chunk(chunk, state.accesses).map(ControlFlow::Continue)
+    })?
+    .err();
     if let Some((_, patterns)) = reader.accesses().filter(|_| sections.translations) {
         patterns.translations().try_for_each(|id| printer.pattern(id, patterns))?;
     }

@@ -72,7 +72,7 @@ pub use reader::{Chunk, RecordingReader};
 pub use record::{
     AccessTotals, CpuCount, RecordingHeader, RecordingTotals, Task, TaskPointer, Translation,
 };
-pub use stream::{StreamEvent, StreamEvents, events, pieces};
+pub use stream::{StreamEvent, StreamEvents, events, pieces, turns};
 pub use writer::RecordingWriter;
 
 use std::fmt;

@@ -44,6 +44,11 @@ impl PartOfRecording {
         }
     }
 
+    /// Whether all executions of the part came.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.at >= self.until
+    }
+
     /// The words of the part. The accesses become those of these words.
     pub(crate) fn cut(
         &mut self,

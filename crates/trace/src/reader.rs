@@ -148,6 +148,11 @@ impl<R: Read> RecordingReader<R> {
         self
     }
 
+    /// Whether the reader gives a part of the recording, and all executions of the part came.
+    pub fn is_behind_part(&self) -> bool {
+        self.part.as_ref().is_some_and(PartOfRecording::has_ended)
+    }
+
     /// Gives the workload another name in the header.
     pub fn called(mut self, workload: String) -> Self {
         self.header.workload = workload;

@@ -14,7 +14,7 @@
 //! This module turns words into events and events into words. [`crate::tally`] checks that ids are
 //! defined.
 
-use crate::{CpuId, TaskId, TranslationId};
+use crate::{CpuCount, CpuId, TaskId, TranslationId};
 
 const KIND: u32 = 0xf000_0000;
 const LEFT: u32 = 0x8000_0000;
@@ -120,6 +120,22 @@ pub fn pieces(words: &[u32], size: usize) -> impl Iterator<Item = &[u32]> {
     })
 }
 
+/// Splits the words where another CPU goes on: before each [`StreamEvent::Cpu`]. The first turn has
+/// no words when the CPU changes at once. Those of one CPU are one turn.
+pub fn turns(words: &[u32], cpus: CpuCount) -> impl Iterator<Item = &[u32]> {
+    // The second word of a `Left` is an id, and no id has the highest bit.
+    let changes = |word: &u32| word & KIND == CPU;
+    let (mut rest, mut begins) = (Some(words), 0);
+    std::iter::from_fn(move || {
+        let words = rest.take()?;
+        let next = words[begins.min(words.len())..].iter().position(changes);
+        let Some(next) = next.filter(|_| cpus != CpuCount::ONE) else { return Some(words) };
+        let (turn, behind) = words.split_at(begins + next);
+        (rest, begins) = (Some(behind), 1);
+        Some(turn)
+    })
+}
+
 /// The iterator that [`events`] returns.
 #[derive(Clone, Debug)]
 pub struct StreamEvents<'a> {
@@ -192,6 +208,21 @@ mod tests {
         given.iter().for_each(|event| event.append_to(&mut words));
         assert_eq!(words.len(), 9);
         assert_eq!(events(&words).collect::<Vec<_>>(), given);
+    }
+
+    #[test]
+    fn turns_begin_with_the_cpu_that_executes() {
+        let two = CpuCount::new(2).unwrap();
+        let words = [7, LEFT | 2, 3, CPU | 1, 5, CPU, CPU | 1, 9];
+        let cut = |words: &'static [u32], cpus| turns(words, cpus).collect::<Vec<_>>();
+        let of = |words: &[u32]| turns(words, two).map(<[u32]>::to_vec).collect::<Vec<_>>();
+        assert_eq!(
+            of(&words),
+            [&[7, LEFT | 2, 3][..], &[CPU | 1, 5], &[CPU], &[CPU | 1, 9]].map(<[u32]>::to_vec)
+        );
+        assert_eq!(of(&words[3..5]), [&[][..], &[CPU | 1, 5]].map(<[u32]>::to_vec));
+        assert_eq!(cut(&[], two), [&[] as &[u32]]);
+        assert_eq!(turns(&words, CpuCount::ONE).collect::<Vec<_>>(), [&words[..]]);
     }
 
     #[test]

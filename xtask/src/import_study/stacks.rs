@@ -7,14 +7,16 @@
 use anyhow::Result;
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
-use execution::part::{PartFilter, RecordingPart, open_executions};
+use execution::opened::OpenedRecording;
+use execution::part::RecordingPart;
+use execution::walk::{Observer, Piece, Wants};
 use host::recording::Recording;
 use kernlane_layout::random::SplitMix64;
 use sim::BranchKind;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use trace::{Chunk, RunAddr};
+use trace::{RecordingHeader, RunAddr, Translation};
 
 /// Branches in a stack.
 const DEPTH: usize = 32;
@@ -53,34 +55,30 @@ enum Departure {
 
 /// Samples the recording up to a share of its instructions.
 pub(super) fn sample(recording: &Path, until: f64) -> Result<Vec<BranchStack>> {
-    let recording = Recording::at(recording);
     let part = RecordingPart { from: 0.0, until };
-    let mut cut = part.cut(|| open_executions(&recording))?;
-    let mut reader = open_executions(&recording)?;
-    let (mut flow, mut ran) = (ExecutionFlow::default(), Vec::new());
+    let opened = OpenedRecording::open(&Recording::at(recording), &part, "stacks")?;
     let mut sampler = Sampler::new();
-    while let Some(chunk) = reader.next_chunk()? {
-        match chunk {
-            Chunk::Translations(translations) => {
-                cut.define(&translations);
-                translations.iter().try_for_each(|t| flow.define(t))?;
-            }
-            Chunk::Stream(words) => {
-                flow.follow(kept(&mut cut, &words), &mut ran)?;
-                ran.drain(..).for_each(|id| sampler.fragment(&flow, id));
-            }
-            Chunk::Tasks(_) | Chunk::End(_) => {}
-        }
-    }
+    opened.without_data().walk(&mut sampler)?;
     Ok(sampler.stacks)
 }
 
-/// The events of the part.
-fn kept<'a>(
-    cut: &'a mut PartFilter,
-    words: &'a [u32],
-) -> impl Iterator<Item = trace::StreamEvent> + 'a {
-    trace::events(words).filter(|event| cut.keeps(event))
+impl Observer for Sampler {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        header.one_cpu()?;
+        Ok(Wants { control: true, ..Wants::default() })
+    }
+
+    fn define(&mut self, _: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        // What a CPU does last has no end that a processor would record.
+        if let Some(control) = piece.control.filter(|_| !piece.is_tail) {
+            control.fragments.iter().for_each(|id| self.fragment(control.flow, *id));
+        }
+        Ok(())
+    }
 }
 
 struct Sampler {

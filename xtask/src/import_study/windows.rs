@@ -5,20 +5,22 @@
 
 use super::stacks::BranchStack;
 use anyhow::Result;
-use execution::part::{PartFilter, open_executions};
+use execution::opened::OpenedRecording;
+use execution::walk::{ReaderState, chunks};
 use host::recording::Recording;
 use profile::Profile;
 use profile::collect::{ExtraCounts, collect};
+use std::ops::ControlFlow;
 use std::path::Path;
 use trace::{Chunk, RecordingReader, RecordingWriter, StreamEvent};
 
 /// The profile of what ran between the first and the last branch of each stack.
 pub(super) fn profile(recording: &Path, stacks: &[BranchStack], vmlinux: &Path) -> Result<Profile> {
-    let mut reader = open_executions(&Recording::at(recording))?;
-    let mut writer = RecordingWriter::new(Vec::new(), &reader.header().clone())?;
+    let opened = OpenedRecording::whole(&Recording::at(recording), "windows")?.without_data();
+    let mut writer = RecordingWriter::new(Vec::new(), opened.header())?;
     let mut stacks = stacks.iter().map(|stack| &stack.executions).peekable();
     let (mut execution, mut lengths) = (0, Vec::new());
-    while let Some(chunk) = reader.next_chunk()? {
+    let copy = |chunk, _: ReaderState<'_>| {
         match chunk {
             Chunk::Translations(translations) => {
                 lengths.extend(translations.iter().map(|t| t.instructions()));
@@ -55,9 +57,10 @@ pub(super) fn profile(recording: &Path, stacks: &[BranchStack], vmlinux: &Path) 
                 writer.stream(&kept)?;
             }
         }
-    }
+        anyhow::Ok(ControlFlow::Continue(()))
+    };
+    opened.read(|mut reader| Ok(chunks(&mut reader, copy)??))?;
     let (bytes, _) = writer.end()?;
     let image = image::vmlinux::read(vmlinux)?;
-    let mut reader = RecordingReader::new(&bytes[..])?;
-    collect(&mut reader, &image, &mut PartFilter::whole(), ExtraCounts::None)
+    collect(RecordingReader::new(&bytes[..])?, &image, ExtraCounts::None)
 }

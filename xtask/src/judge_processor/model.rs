@@ -5,10 +5,12 @@
 //! recording runs on the core, so that caches and predictors are warm.
 
 use anyhow::{Context, Result, ensure};
+use execution::code::TranslatedCode;
 use execution::core_run::{CoreRun, UopCodes};
-use execution::data::{AccessStream, DataFlow, PIECE_WORDS};
-use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
+use execution::data::DataWish;
+use execution::flow::FragmentId;
 use execution::moved;
+use execution::walk::{FragmentAccesses, Observer, PairedAccesses, Piece, Wants, walk};
 use host::recording::Recording;
 use image::place::Placement;
 use serde::{Deserialize, Serialize};
@@ -16,7 +18,7 @@ use sim::MachineModel;
 use sim::core::CoreCounters;
 use std::fs::File;
 use std::io::{BufReader, Read};
-use trace::{AccessPatterns, Accesses, Chunk, CpuId, RecordingReader, StreamEvent, events, pieces};
+use trace::{RecordingHeader, RecordingReader, StreamEvent, Translation};
 
 /// The mark before what is timed, and the one behind it (`driver.c`, `programs.rs`).
 pub(super) const BEGIN: u32 = 4;
@@ -56,53 +58,34 @@ pub(crate) fn simulated(recording: &Recording, machine: &MachineModel) -> Result
 /// The recording is damaged, of several CPUs, or its marks do not come in pairs; the machine has no
 /// core.
 fn between_marks(
-    mut reader: RecordingReader<impl Read>,
+    reader: RecordingReader<impl Read>,
     machine: &MachineModel,
 ) -> Result<Vec<Simulated>> {
-    reader.header().one_cpu()?;
-    let machines = std::slice::from_ref(machine);
     let core = machine.core.as_ref().context("the machine has no out-of-order core")?;
-    let mut walk = ModelRun {
-        flow: ExecutionFlow::default(),
-        codes: UopCodes::new(machines.iter())?,
-        data: DataFlow::new(machines),
+    let mut run = ModelRun {
+        machine,
+        codes: UopCodes::new(std::slice::from_ref(machine).iter())?,
         core: CoreRun::new(machine)?.context("the machine has no out-of-order core")?,
         original: Placement::default(),
         learned: 0,
-        fragments: Vec::new(),
         width: core.window.dispatch.into(),
         begun: None,
         found: Vec::new(),
     };
-    let mut ended = false;
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(defined) => {
-                walk.codes.define(&defined);
-                defined.iter().try_for_each(|translation| walk.flow.define(translation))?;
-            }
-            Chunk::Tasks(tasks) => walk.data.define_tasks(&tasks),
-            Chunk::Stream(words) => walk.stream(&words, reader.accesses())?,
-            Chunk::End(_) => ended = true,
-        }
-    }
-    ensure!(ended, "the recording has no clean end");
-    ensure!(walk.begun.is_none(), "the recording ends behind mark {BEGIN}, before mark {END}");
-    Ok(walk.found)
+    walk(reader, &mut run)?;
+    ensure!(run.begun.is_none(), "the recording ends behind mark {BEGIN}, before mark {END}");
+    Ok(run.found)
 }
 
 /// A core that runs a recording.
-struct ModelRun {
-    flow: ExecutionFlow,
+struct ModelRun<'a> {
+    machine: &'a MachineModel,
     codes: UopCodes,
-    data: DataFlow,
     core: CoreRun,
     /// Nothing moves.
     original: Placement,
     /// The fragments that the core knows.
     learned: usize,
-    /// Space for the fragments of a piece.
-    fragments: Vec<FragmentId>,
     /// Slots of a cycle.
     width: f64,
     /// The counters at the open mark.
@@ -110,92 +93,76 @@ struct ModelRun {
     found: Vec<Simulated>,
 }
 
-impl ModelRun {
-    fn stream(
-        &mut self,
-        words: &[u32],
-        accesses: Option<(&Accesses, &AccessPatterns)>,
-    ) -> Result<()> {
-        let patterns = accesses.map(|(_, patterns)| patterns);
-        let mut stream = accesses.map(|(accesses, patterns)| AccessStream::new(accesses, patterns));
-        for (words, mark) in at_marks(words) {
-            for piece in pieces(words, PIECE_WORDS) {
-                self.piece(piece, stream.as_mut(), patterns)?;
-            }
-            match mark {
-                Some(BEGIN) => {
-                    ensure!(self.begun.is_none(), "mark {BEGIN} comes twice");
-                    self.begun = Some(self.core.counters().user);
-                }
-                Some(END) => {
-                    let begun = self.begun.take();
-                    let begun = begun.with_context(|| format!("mark {END} without {BEGIN}"))?;
-                    let counters = self.core.counters().user - begun;
-                    let cycles = counters.slots.total() as f64 / self.width;
-                    self.found.push(Simulated { cycles, counters });
-                }
-                _ => {}
-            }
-        }
-        if let Some(stream) = stream {
-            self.data.finish(stream);
-        }
+impl Observer for ModelRun<'_> {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        header.one_cpu()?;
+        let data = Some(DataWish::of(std::slice::from_ref(self.machine)));
+        Ok(Wants { control: true, data, ..Wants::default() })
+    }
+
+    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        self.codes.define(translations);
         Ok(())
     }
 
-    fn piece(
-        &mut self,
-        words: &[u32],
-        stream: Option<&mut AccessStream<'_>>,
-        patterns: Option<&AccessPatterns>,
-    ) -> Result<()> {
-        let has_data = stream.is_some();
-        if let Some(stream) = stream {
-            self.data.follow(words, stream);
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        let Some(control) = piece.control.filter(|_| !piece.is_tail) else { return Ok(()) };
+        let mut accesses = control.paired.as_ref().map(PairedAccesses::by_fragment);
+        let (mut execution, mut ran) = (0, 0);
+        for event in piece.events() {
+            execution += usize::from(event.execution().is_some());
+            if let StreamEvent::Marker(mark) = event {
+                let ended = control.ended[..execution].last().map_or(0, |&ended| ended as usize);
+                self.run(piece, &control.fragments[ran..ended], accesses.as_mut())?;
+                ran = ended;
+                self.mark(mark)?;
+            }
         }
-        self.fragments.clear();
-        self.flow.follow(events(words), &mut self.fragments)?;
-        self.learn(patterns)?;
-        let data = has_data.then_some(&self.data);
-        self.core.run(CpuId(0), &self.fragments, &self.codes, data);
-        let ran = self.fragments.iter().filter(|id| !is_late(&self.flow, **id)).count();
-        self.data.forget(ran.min(self.data.executions.len()));
-        Ok(())
+        self.run(piece, &control.fragments[ran..], accesses.as_mut())
     }
+}
 
-    /// Gives the core the fragments that it has not seen.
-    fn learn(&mut self, patterns: Option<&AccessPatterns>) -> Result<()> {
-        let ModelRun { flow, codes, data, core, original, learned, .. } = self;
-        for fragment in &flow.fragments[*learned..] {
+impl ModelRun<'_> {
+    /// Runs fragments on the core, which first learns those that it has not seen.
+    fn run(
+        &mut self,
+        piece: &Piece<'_>,
+        fragments: &[FragmentId],
+        accesses: Option<&mut FragmentAccesses<'_>>,
+    ) -> Result<()> {
+        let ModelRun { codes, core, original, learned, .. } = self;
+        let known = fragments.iter().max().map_or(0, |last| last.0 as usize + 1);
+        let control = piece.control.context("control is followed")?;
+        for fragment in control.flow.fragments[..known].iter().skip(*learned) {
             let id = fragment.translation;
-            let code = &flow.codes[id.0 as usize];
+            let code = &piece.codes[id.0 as usize];
             let moved = moved::run(code, fragment, original);
-            let mut lies = |addr| Some(data.code(addr, code, id, patterns?));
+            let data = piece.data.as_ref();
+            let mut lies = |addr| data.map(|it| it.flow.code(addr, code, id, it.patterns));
             core.learn(fragment, &moved, code.mode(), codes, &mut lies)?;
         }
-        *learned = flow.fragments.len();
+        *learned = known.max(*learned);
+        core.run(piece.cpu, fragments, codes, accesses);
         Ok(())
     }
-}
 
-/// Whether no instruction of the fragment runs, so that no execution belongs to it.
-fn is_late(flow: &ExecutionFlow, id: FragmentId) -> bool {
-    let exit = flow.fragments[id.0 as usize].exit;
-    matches!(exit, FragmentExit::LateNext | FragmentExit::LateTaken)
-}
-
-/// Cuts words behind each marker. Each piece comes with the marker at its end.
-fn at_marks(words: &[u32]) -> Vec<(&[u32], Option<u32>)> {
-    let (mut cut, mut from, mut at) = (Vec::new(), 0, 0);
-    for event in events(words) {
-        at += if matches!(event, StreamEvent::Left { .. }) { 2 } else { 1 };
-        if let StreamEvent::Marker(number) = event {
-            cut.push((&words[from..at], Some(number)));
-            from = at;
+    fn mark(&mut self, mark: u32) -> Result<()> {
+        match mark {
+            BEGIN => {
+                ensure!(self.begun.is_none(), "mark {BEGIN} comes twice");
+                self.begun = Some(self.core.counters().user);
+            }
+            END => {
+                let begun = self.begun.take();
+                let begun = begun.with_context(|| format!("mark {END} without {BEGIN}"))?;
+                let counters = self.core.counters().user - begun;
+                let cycles = counters.slots.total() as f64 / self.width;
+                self.found.push(Simulated { cycles, counters });
+            }
+            _ => {}
         }
+        Ok(())
     }
-    cut.push((&words[from..], None));
-    cut
 }
 
 #[cfg(test)]
@@ -203,7 +170,7 @@ mod tests {
     use super::*;
     use crate::judge_processor::steps::{STEPS, capacity};
     use execution::machine;
-    use trace::{RecordingHeader, RecordingWriter, RunAddr, Translation, TranslationId};
+    use trace::{RecordingWriter, RunAddr, TranslationId};
 
     const PAGE: u64 = 0x40_0000;
 

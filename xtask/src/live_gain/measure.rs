@@ -4,13 +4,13 @@
 //! Input: a recording, symbols and a machine. Output: counts. Prints nothing.
 
 use anyhow::{Context, Result};
-use attribution::read;
 use attribution::services;
 use attribution::services::annotations::Annotations;
 use attribution::services::binding::Binding;
 use attribution::services::calls::{CallCost, CallTree, ROOT};
 use attribution::services::symbols::KernelSymbols;
 use execution::machine;
+use execution::opened::OpenedRecording;
 use host::recording::Recording;
 use live::chunks::Chunks;
 use replay::{self, ReplayLayout, rows};
@@ -84,9 +84,9 @@ pub(super) fn on(
     let rows = rows::rows(&replayed, &layouts, &machines, None);
     let counters = &rows.first().context("replay gave no rows")?.counters;
     let binding = Binding::new(&Annotations::shipped()?, symbols);
-    let (_, tree, _) = read(recording, "calls", |reader| {
-        services::attribute_with_calls(reader, symbols, &binding, &machines)
-    })?;
+    let opened = OpenedRecording::whole(&Recording::at(recording), "calls")?;
+    let (_, tree, _) = opened
+        .read(|reader| services::attribute_with_calls(reader, symbols, &binding, &machines))?;
     let [machine] = machines;
     let misses = counters.l1i.kernel.total();
     let stall = |misses: u64| misses as f64 * machine.time.miss_penalty();

@@ -90,7 +90,7 @@ fn services_add_up_to_what_is_replayed(tree: &Path, trace: &Path) -> Result<()> 
     let names = ["server-32k", "small-core"].map(str::to_owned);
     let attribution = Attribution::open(&GuestKernel::open(tree, None)?.vmlinux, None, &names)?;
     let attributed = services::attribute(
-        &mut reader()?,
+        reader()?,
         &attribution.symbols,
         &attribution.binding,
         &attribution.machines,

@@ -4,12 +4,14 @@
 
 use super::{SEED, TestedMachine, WholeRecording, number_before};
 use anyhow::{Context, Result, ensure};
-use execution::data::{AccessStream, DataFlow};
+use execution::code::TranslatedCode;
+use execution::data::DataWish;
+use execution::walk::{Observer, Piece, Wants, walk};
 use guest::{self, Boot, GuestClock, GuestContents, GuestOutcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
-use trace::{Chunk, CpuId, RecordingReader, StreamEvent};
+use trace::{CpuId, RecordingHeader, RecordingReader, StreamEvent, Translation};
 
 pub(super) const PROGRAM: &str = include_str!("pinned.c");
 /// As in `pinned.c`.
@@ -204,38 +206,38 @@ pub(super) fn accesses_have_their_cpu(machine: &TestedMachine, cpus: u8) -> Resu
 /// By CPU: the virtual and physical addresses of single bytes that user code stores at the
 /// beginning of a page.
 fn stored_bytes(path: &Path, cpus: u8) -> Result<Vec<Vec<(u64, u64)>>> {
-    let mut reader = RecordingReader::new(File::open(path)?)?;
-    let mut flow = DataFlow::new(&[execution::machine::find("server-8")?]);
-    let mut user = BTreeSet::new();
-    let mut stored = vec![Vec::new(); usize::from(cpus)];
-    while let Some(chunk) = reader.next_chunk()? {
-        match chunk {
-            Chunk::Translations(defined) => {
-                user.extend(defined.iter().filter(|it| !it.is_kernel()).map(|it| it.id));
-            }
-            Chunk::Tasks(tasks) => flow.define_tasks(&tasks),
-            Chunk::Stream(words) => {
-                let (accesses, patterns) = reader.accesses().context("no data accesses")?;
-                let mut stream = AccessStream::new(accesses, patterns);
-                flow.follow(&words, &mut stream);
-                flow.finish(stream);
-                let mut rest = flow.accesses();
-                for execution in &flow.executions {
-                    let (own, behind) = rest.split_at(execution.accesses as usize);
-                    rest = behind;
-                    let bytes = own.iter().filter(|access| {
-                        access.is_store && access.size == 1 && access.physical.0 & 0xfff == 0
-                    });
-                    if user.contains(&execution.translation) {
-                        stored[usize::from(execution.cpu.0)].extend(
-                            bytes.map(|access| (flow.virtual_address(access), access.physical.0)),
-                        );
-                    }
-                }
-                flow.forget(flow.executions.len());
-            }
-            Chunk::End(_) => {}
-        }
+    let mut stored = StoredBytes { stored: vec![Vec::new(); usize::from(cpus)] };
+    walk(RecordingReader::new(File::open(path)?)?, &mut stored)?;
+    Ok(stored.stored)
+}
+
+/// The observer behind [`stored_bytes`].
+struct StoredBytes {
+    stored: Vec<Vec<(u64, u64)>>,
+}
+
+impl Observer for StoredBytes {
+    fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
+        ensure!(has_data, "no data accesses");
+        Ok(Wants { data: Some(DataWish::EVERY_ACCESS), ..Wants::default() })
     }
-    Ok(stored)
+
+    fn define(&mut self, _: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        let Some(data) = &piece.data else { return Ok(()) };
+        for (execution, own) in data.executed() {
+            if piece.codes[execution.translation.0 as usize].addr.is_kernel() {
+                continue;
+            }
+            let bytes = own.iter().filter(|access| {
+                access.is_store && access.size == 1 && access.physical.0 & 0xfff == 0
+            });
+            self.stored[usize::from(piece.cpu.0)]
+                .extend(bytes.map(|access| (data.flow.virtual_address(access), access.physical.0)));
+        }
+        Ok(())
+    }
 }

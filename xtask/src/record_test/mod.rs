@@ -13,9 +13,11 @@ mod sharing;
 use crate::build_plugin;
 use crate::score::TestScore;
 use anyhow::{Context, Result, bail, ensure};
+use execution::walk::chunks;
 use guest::{self, Boot, GuestClock, GuestContents, GuestKernel, GuestOutcome, QemuPlugin};
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use trace::{
     Chunk, PageKind, ReadError, RecordingHeader, RecordingReader, RecordingTotals, RunAddr,
@@ -351,7 +353,7 @@ impl WholeRecording {
             events: Vec::new(),
             totals: RecordingTotals::default(),
         };
-        while let Some(chunk) = reader.next_chunk()? {
+        let read = chunks(&mut reader, |chunk, _| {
             match chunk {
                 Chunk::Translations(translations) => recording.translations.extend(translations),
                 Chunk::Tasks(tasks) => {
@@ -360,7 +362,9 @@ impl WholeRecording {
                 Chunk::Stream(words) => recording.events.extend(events(&words)),
                 Chunk::End(totals) => recording.totals = totals,
             }
-        }
+            anyhow::Ok(ControlFlow::Continue(()))
+        })?;
+        read?;
         Ok(recording)
     }
 
@@ -394,9 +398,9 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
         .collect();
     let mut reader = RecordingReader::new(File::open(path)?)?;
     let mut stored = Vec::new();
-    while let Some(chunk) = reader.next_chunk()? {
-        let Chunk::Stream(words) = chunk else { continue };
-        let (accesses, patterns) = reader.accesses().context("no data accesses")?;
+    let read = chunks(&mut reader, |chunk, state| {
+        let Chunk::Stream(words) = chunk else { return Ok(ControlFlow::Continue(())) };
+        let (accesses, patterns) = state.accesses.context("no data accesses")?;
         let mut walk = accesses.walk(patterns);
         for event in events(&words) {
             let (sites, first) = walk.event(event);
@@ -413,7 +417,9 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
                 );
             }
         }
-    }
+        anyhow::Ok(ControlFlow::Continue(()))
+    })?;
+    read?;
     Ok(stored)
 }
 
@@ -421,26 +427,23 @@ fn string_stores(path: &Path) -> Result<Vec<u64>> {
 fn mapped(path: &Path, pages: &BTreeSet<u64>) -> Result<Vec<PageKind>> {
     let mut reader = RecordingReader::new(File::open(path)?)?;
     let mut kinds = Vec::new();
-    while let Some(chunk) = reader.next_chunk()? {
-        if let (Chunk::Stream(_), Some((accesses, _))) = (chunk, reader.accesses()) {
+    let read = chunks(&mut reader, |chunk, state| {
+        if let (Chunk::Stream(_), Some((accesses, _))) = (chunk, state.accesses) {
             let told =
                 accesses.mappings.iter().filter(|(_, mapping)| pages.contains(&mapping.page));
             kinds.extend(told.map(|(_, mapping)| mapping.kind));
         }
-    }
+        anyhow::Ok(ControlFlow::Continue(()))
+    })?;
+    read?;
     Ok(kinds)
 }
 
 /// The totals of an incomplete recording, and its mistake.
 fn read_as_far_as_good(path: &Path) -> Result<(RecordingTotals, Option<ReadError>)> {
     let mut reader = RecordingReader::new(File::open(path)?)?;
-    loop {
-        match reader.next_chunk() {
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok((reader.totals_so_far(), None)),
-            Err(error) => return Ok((reader.totals_so_far(), Some(error))),
-        }
-    }
+    let read = chunks(&mut reader, |_, _| anyhow::Ok(ControlFlow::Continue(())))?;
+    Ok((reader.totals_so_far(), read.err()))
 }
 
 /// The number that stands directly in front of a text.

@@ -11,7 +11,6 @@ use super::cpus::{ROUNDS, WITH_DATA};
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::sharing::table::{AccessCounts, Cure, LineRow, SharingTable};
-use execution::part::PartFilter;
 use host::recording::Recording;
 use replay::{CpuOrder, ReplayLayout, ReplayTrial, SimulationScope};
 use sim::coherent::ClassCounts;
@@ -86,7 +85,7 @@ fn as_replay_counts(trace: &std::path::Path, table: &SharingTable) -> Result<()>
     let layout = ReplayLayout::original();
     let mut trial = ReplayTrial::new(&layout, &machines, SimulationScope::Caches);
     trial.order = CpuOrder::Recorded;
-    let replayed = replay::replay_trials(reader, &[trial], &mut PartFilter::whole())?;
+    let replayed = replay::replay_trials(reader, &[trial])?;
     let counted = replayed.layouts[0].machines[0].coherence.as_ref().context("no coherence")?;
     let (mut coherence, mut upgrades) = (0, 0);
     for counters in counted.cpus.iter().flat_map(|cpu| [&cpu.kernel, &cpu.user]) {

@@ -160,7 +160,7 @@ fn sums_are_exact_on_one_thread_and_many() {
     let attribution = attribution(&names);
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| attribution.generations(directory.path(), &RecordingPart::WHOLE)).unwrap()
+        pool.install(|| attribution.generations(directory.path())).unwrap()
     };
     let found = run(1);
     let json = |found: &Generations| serde_json::to_string(found).unwrap();
@@ -210,7 +210,7 @@ fn slots_around_a_switch_in_user_mode_are_counted() {
     }
     recorded(directory.path(), &run);
     let attribution = attribution(&["zen4"]);
-    let found = attribution.generations(directory.path(), &RecordingPart::WHOLE).unwrap();
+    let found = attribution.generations(directory.path()).unwrap();
     let all = &found.sums[0].on[0];
     let cycles = all.parts / 6;
     assert_eq!((all.parts % 6, all.graduation.total()), (0, 8 * cycles));
@@ -223,8 +223,10 @@ fn parts_of_a_recording_add_up() {
     run.user(10).switch(2, "cat").user(10);
     recorded(directory.path(), &run);
     let attribution = attribution(&["i486", "zen4"]);
-    let of = |from, until| {
-        attribution.generations(directory.path(), &RecordingPart { from, until }).unwrap()
+    let mut attribution = attribution;
+    let mut of = |from, until| {
+        attribution.part = RecordingPart { from, until };
+        attribution.generations(directory.path()).unwrap()
     };
     // 20 reads of 27 instructions, with 10 of user mode. The last part ends before the switch.
     let until_switch = 550.0 / 560.0;
@@ -241,9 +243,8 @@ fn parts_of_a_recording_add_up() {
     assert_eq!(amounts(&whole), [0, 1].map(|sum| amounts(&first)[sum] + amounts(&second)[sum]));
     assert!(second.sums[1].instructions > 0 && second.sums[0].on[1].parts > 0);
     assert_eq!((whole.part, second.part.as_deref()), (None, Some("0.5 to 1")));
-    let backwards = RecordingPart { from: 0.5, until: 0.5 };
-    let message =
-        format!("{:#}", attribution.generations(directory.path(), &backwards).unwrap_err());
+    attribution.part = RecordingPart { from: 0.5, until: 0.5 };
+    let message = format!("{:#}", attribution.generations(directory.path()).unwrap_err());
     assert!(
         message.contains("--from 0.5 --until 0.5: a part of a recording must lie"),
         "{message}"
@@ -316,7 +317,7 @@ fn a_recording_of_another_kernel_is_refused() {
     recorded(directory.path(), &reads(1));
     let mut attribution = attribution(&["i486", "zen4"]);
     attribution.symbols.build_id = Some(image::BuildId("0b".into()));
-    let found = attribution.generations(directory.path(), &RecordingPart::WHOLE);
+    let found = attribution.generations(directory.path());
     let message = format!("{:#}", found.unwrap_err());
     assert!(message.contains("the symbols of 0b: give the vmlinux that was recorded"), "{message}");
 }

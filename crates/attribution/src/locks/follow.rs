@@ -14,10 +14,10 @@
 use super::book::{AttemptResult, Hold, Holder, LockBook, LockPlace, Party, Waited};
 use super::functions::{BlockFacts, FunctionRole, HoldMode, LockFunctions, LockKind, LockStep};
 use super::tasks::TaskNames;
-use crate::executions::Executed;
 use crate::misses::memory::DataOwners;
 use crate::misses::uses::FrameUses;
 use crate::sharing::caches::{DataUse, Request, SharingObserver};
+use execution::executions::Executed;
 use sim::coherent::{CoherenceDescription, CoherentAccess, Served};
 use sim::{MemoryDescription, Requester};
 use std::collections::HashMap;

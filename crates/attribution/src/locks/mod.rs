@@ -31,12 +31,12 @@ use trace::RecordingReader;
 /// The recording is damaged, of another kernel or without data accesses; the kernel has no lock
 /// functions; the machine has too few cores.
 pub(crate) fn locks<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     names: &DataNames,
     machine: &MachineModel,
 ) -> Result<LockTable> {
-    services::check(reader, symbols)?;
+    services::check(reader.header(), symbols)?;
     let header = reader.header().clone();
     let machine = SharedMachine::for_any(machine, header.cpus)?;
     let latencies = machine.latencies().context("a machine with coherent caches has memory")?;

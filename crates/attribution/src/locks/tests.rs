@@ -253,7 +253,7 @@ fn table_of(recording: &[u8], machine: &str, functions: &[&str]) -> Result<LockT
     ];
     let names = DataNames::of(variables::of(&image, &[]), None);
     let machine = machine::find(machine)?;
-    super::locks(&mut RecordingReader::new(recording)?, &symbols, &names, &machine)
+    super::locks(RecordingReader::new(recording)?, &symbols, &names, &machine)
 }
 
 fn lock<'a>(table: &'a LockTable, title: &str) -> &'a LockRow {

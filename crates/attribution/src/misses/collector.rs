@@ -2,9 +2,9 @@
 //!
 //! Input: misses, one by one, with what missed. Output: counts. This module simulates nothing.
 
+use super::hierarchy_walk::{DataMiss, MissObserver};
 use super::memory::{DataOwners, MissOwner, Structure, StructureClass, StructureId};
 use super::uses::FrameUses;
-use super::walk::{DataMiss, MissObserver};
 use crate::services::functions::NAMELESS;
 use crate::services::symbols::KernelSymbols;
 use iced_x86::{Decoder, DecoderOptions, OpKind};

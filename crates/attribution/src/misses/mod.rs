@@ -6,22 +6,26 @@
 //! section 4.4.1). Samples nothing, asks the guest nothing, prints nothing.
 
 pub(crate) mod collector;
+mod hierarchy_walk;
 pub(crate) mod memory;
 pub mod table;
 pub(crate) mod uses;
 pub(crate) mod variables;
-mod walk;
 
 use crate::services::{self, symbols::KernelSymbols};
 use anyhow::{Context, Result};
 use collector::MissCollector;
+use execution::code::TranslatedCode;
+use execution::executions::EachExecution;
+use execution::walk::{Observer, Piece, Wants, walk};
+use hierarchy_walk::HierarchyWalk;
 use image::mapping::map_file;
 use memory::DataOwners;
 use sim::MachineModel;
 use std::io::Read;
 use std::path::Path;
 use table::MissTable;
-use trace::RecordingReader;
+use trace::{Accesses, RecordingHeader, RecordingReader, Task, Translation};
 use variables::Variables;
 
 /// The misses of a recording, one table for each machine.
@@ -30,28 +34,82 @@ use variables::Variables;
 /// The recording is damaged, has no data accesses, is of another kernel or of several CPUs; a
 /// machine has no data cache; `vmlinux` has no symbols.
 pub(crate) fn misses<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     vmlinux: &Path,
     machines: &[MachineModel],
 ) -> Result<Vec<MissTable>> {
-    services::check(reader, symbols)?;
-    reader.header().one_cpu().context(
-        "the caches of several CPUs depend on each other: --sharing has their misses by data \
-         structure, --multiprocessor by service",
-    )?;
-    let bytes = map_file(vmlinux)?;
-    let variables = Variables::read(&bytes).with_context(|| vmlinux.display().to_string())?;
-    let header = reader.header().clone();
-    let memory = DataOwners::new(&header, variables);
-    let unknown = memory.unknown().map(str::to_owned);
-    let mut collector = MissCollector::new(symbols, memory, machines.len());
-    let counted = walk::walk(reader, machines, &mut collector)?;
-    collector.finish();
-    let tables = machines.iter().zip(counted).enumerate();
-    Ok(tables
-        .map(|(number, (machine, counted))| {
-            MissTable::new(&header, machine, &collector, number, &counted, unknown.clone())
-        })
-        .collect())
+    let mut walked = MissesWalk::new(reader.header(), symbols, vmlinux, machines)?;
+    walk(reader, &mut walked)?;
+    Ok(walked.tables())
+}
+
+/// Counts misses, as an observer of a recording.
+pub struct MissesWalk<'a> {
+    header: RecordingHeader,
+    machines: &'a [MachineModel],
+    unknown: Option<String>,
+    walk: EachExecution<'a, HierarchyWalk<MissCollector<'a>>>,
+}
+
+impl<'a> MissesWalk<'a> {
+    /// For the recording with this header.
+    ///
+    /// # Errors
+    /// As [`misses`].
+    pub fn new(
+        header: &RecordingHeader,
+        symbols: &'a KernelSymbols,
+        vmlinux: &Path,
+        machines: &'a [MachineModel],
+    ) -> Result<MissesWalk<'a>> {
+        services::check(header, symbols)?;
+        header.one_cpu().context(
+            "the caches of several CPUs depend on each other: --sharing has their misses by data \
+             structure, --multiprocessor by service",
+        )?;
+        let bytes = map_file(vmlinux)?;
+        let variables = Variables::read(&bytes).with_context(|| vmlinux.display().to_string())?;
+        let memory = DataOwners::new(header, variables);
+        let unknown = memory.unknown().map(str::to_owned);
+        let collector = MissCollector::new(symbols, memory, machines.len());
+        let walk = EachExecution::new(machines, HierarchyWalk::new(machines, collector)?);
+        Ok(MissesWalk { header: header.clone(), machines, unknown, walk })
+    }
+
+    /// One table for each machine.
+    pub fn tables(self) -> Vec<MissTable> {
+        let counted = self.walk.visitor.counters();
+        let mut collector = self.walk.visitor.observer;
+        collector.finish();
+        let tables = self.machines.iter().zip(counted).enumerate();
+        tables
+            .map(|(number, (machine, counted))| {
+                let unknown = self.unknown.clone();
+                MissTable::new(&self.header, machine, &collector, number, &counted, unknown)
+            })
+            .collect()
+    }
+}
+
+impl Observer for MissesWalk<'_> {
+    fn begin(&mut self, header: &RecordingHeader, has_data: bool) -> Result<Wants> {
+        self.walk.begin(header, has_data)
+    }
+
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        self.walk.define(translations, codes)
+    }
+
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.walk.define_tasks(tasks);
+    }
+
+    fn stream(&mut self, accesses: &Accesses) {
+        self.walk.stream(accesses);
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        self.walk.piece(piece)
+    }
 }

@@ -5,13 +5,12 @@
 //! module compares nothing.
 
 use crate::coherent_step;
-use crate::executions::{self, Executed, ExecutionVisitor};
 use anyhow::{Context, Result};
+use execution::executions::{EachExecution, Executed, ExecutionVisitor};
 use serde::Serialize;
 use sim::coherent::{ClassCounts, CoherentCaches, CoreCounters, CoreId};
 use sim::{CacheGeometry, MachineModel, Replacement};
-use std::io::Read;
-use trace::{Accesses, RecordingReader, Translation};
+use trace::{Accesses, Translation};
 
 /// The sizes in bytes, ascending.
 pub(crate) const SIZES: [u64; 6] = [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
@@ -61,27 +60,31 @@ pub(crate) fn with_l2(machine: &MachineModel, size: u64) -> Result<MachineModel>
     Ok(other)
 }
 
-/// The misses of a recording on empty caches. The CPUs are the first cores of the machine.
+/// Counts the misses of a recording on empty caches, as an observer of it. The CPUs are the first
+/// cores of the machine.
 ///
 /// # Errors
-/// The machine has no coherent caches; the recording is damaged or has no data accesses.
-pub(crate) fn count<R: Read>(
-    reader: &mut RecordingReader<R>,
-    machine: &MachineModel,
-) -> Result<L2Misses> {
+/// The machine has no coherent caches.
+pub(crate) fn counting(machine: &MachineModel) -> Result<EachExecution<'_, L2Walk>> {
     let caches = CoherentCaches::new(machine)
         .with_context(|| format!("the machine {} has no coherent caches", machine.name))?;
     let cores: Vec<CoreId> = caches.cores().collect();
-    let mut walk = L2Walk { caches, cores };
-    executions::walk(reader, std::slice::from_ref(machine), &mut walk)?;
-    let mut kernel = CoreCounters::default();
-    walk.cores.iter().for_each(|&core| kernel += walk.caches.counters(core).kernel);
-    Ok(L2Misses::new(&kernel))
+    Ok(EachExecution::new(std::slice::from_ref(machine), L2Walk { caches, cores }))
 }
 
-struct L2Walk {
+/// The caches of all cores.
+pub(crate) struct L2Walk {
     caches: CoherentCaches,
     cores: Vec<CoreId>,
+}
+
+impl L2Walk {
+    /// What was counted.
+    pub(crate) fn misses(&self) -> L2Misses {
+        let mut kernel = CoreCounters::default();
+        self.cores.iter().for_each(|&core| kernel += self.caches.counters(core).kernel);
+        L2Misses::new(&kernel)
+    }
 }
 
 impl ExecutionVisitor for L2Walk {

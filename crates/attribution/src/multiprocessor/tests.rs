@@ -5,9 +5,10 @@ use super::{CoherentCycles, MultiprocessorTable};
 use crate::services::Attributed;
 use crate::services::annotations::ServiceKind;
 use crate::services::examples::{ExampleRun, at, kernel};
-use crate::services::{attribute_coherent, synchronizes};
+use crate::services::{ServicesWalk, synchronizes};
 use anyhow::Result;
 use execution::machine;
+use execution::walk::walk;
 use trace::{RecordingHeader, RecordingReader};
 
 const MEMORY: f64 = 400.0;
@@ -16,9 +17,11 @@ const OTHER_CORE: f64 = 80.0;
 fn attributed(run: &ExampleRun, machine: &str) -> Result<(RecordingHeader, Attributed)> {
     let (symbols, binding) = kernel();
     let bytes = run.recording_with_data();
-    let mut reader = RecordingReader::new(&bytes[..])?;
-    let attributed = attribute_coherent(&mut reader, &symbols, &binding, &machine::find(machine)?)?;
-    Ok((reader.header().clone(), attributed))
+    let reader = RecordingReader::new(&bytes[..])?;
+    let (header, machine) = (reader.header().clone(), machine::find(machine)?);
+    let mut services = ServicesWalk::coherent(&symbols, &binding, &machine, header.cpus)?;
+    walk(reader, &mut services)?;
+    Ok((header, services.finish()))
 }
 
 /// Each CPU runs 10 instructions of user code, and a `read` with 20 instructions of its own that

@@ -12,21 +12,21 @@
 use super::calendar::Calendar;
 use super::policy::{BoundPolicy, OsCorePolicy};
 use crate::coherent_step;
-use crate::executions::{self, Executed, ExecutionVisitor};
 use crate::services::annotations::ServiceKind;
 use crate::services::stays::Stays;
 use anyhow::{Context, Result, ensure};
 use execution::branches::{FragmentBranches, PredictorRun};
-use execution::flow::{ExecutionFlow, FragmentId};
+use execution::executions::{EachExecution, Executed, ExecutionVisitor};
+use execution::flow::FragmentId;
 use execution::moved;
+use execution::walk::PieceControl;
 use image::place::Placement;
 use sim::coherent::{
     CoherenceDescription, CoherentCaches, CoreCounters, CoreId, OsCoreDescription,
 };
 use sim::{BranchCounters, BranchPrediction, MachineModel, MemoryDescription, PerMode};
-use std::io::Read;
 use std::ops::AddAssign;
-use trace::{Accesses, CpuCount, CpuId, RecordingReader, StreamEvent, Translation};
+use trace::{Accesses, CpuCount, Translation};
 
 /// After this number of stays on the operating system's core, the calendar forgets the past.
 const FORGET_EVERY: u64 = 4096;
@@ -139,23 +139,19 @@ impl OsCoreMachine<'_> {
         self.application.len()
     }
 
-    /// Runs a recording on empty caches. `stays`: of the same recording.
-    ///
-    /// # Errors
-    /// The recording is damaged or has no data accesses.
-    pub(super) fn run<R: Read>(
-        &self,
-        reader: &mut RecordingReader<R>,
-        stays: &Stays,
-        policy: &BoundPolicy,
-    ) -> Result<PolicyRun> {
+    /// Runs a recording on empty caches, as an observer of it. `stays`: of the same recording.
+    pub(super) fn running<'s>(
+        &'s self,
+        stays: &'s Stays,
+        policy: &'s BoundPolicy,
+    ) -> EachExecution<'s, PolicyWalk<'s>> {
         let cores = self.application.iter().chain([&self.os]);
         let core = |&id| SimulatedCore {
             id,
             predictor: self.machine.branch.as_ref().map(PredictorRun::new),
             branch_stall: 0.0,
         };
-        let mut walk = PolicyWalk {
+        let walk = PolicyWalk {
             machine: self,
             caches: self.caches.clone(),
             cores: cores.map(core).collect(),
@@ -168,8 +164,7 @@ impl OsCoreMachine<'_> {
             calendar: Calendar::default(),
             done: PolicyRun::new(policy.policy()),
         };
-        executions::walk(reader, std::slice::from_ref(self.machine), &mut walk)?;
-        Ok(walk.finish())
+        EachExecution::new(std::slice::from_ref(self.machine), walk)
     }
 }
 
@@ -209,30 +204,44 @@ impl CpuRun {
     }
 }
 
-/// The branches of the executions, in order.
+/// The branches of the executions of a piece, in order.
 #[derive(Default)]
 struct BranchWalk {
-    flow: ExecutionFlow,
     /// The code stays where it is.
     placement: Placement,
     branches: FragmentBranches,
+    /// What ended in the piece, and by execution how much of it ended up to there.
     fragments: Vec<FragmentId>,
+    ended: Vec<u32>,
+    /// The executions that came.
+    execution: usize,
 }
 
 impl BranchWalk {
-    /// The fragments that are known to have run, now that this execution comes.
-    fn follow(&mut self, event: StreamEvent) {
-        self.fragments.clear();
-        let followed = self.flow.follow(std::iter::once(event), &mut self.fragments);
-        followed.expect("translations are defined before they run");
-        for fragment in &self.flow.fragments[self.branches.fragments()..] {
-            let code = &self.flow.codes[fragment.translation.0 as usize];
+    fn learn(&mut self, control: &PieceControl<'_>) {
+        for fragment in &control.flow.fragments[self.branches.fragments()..] {
+            let code = &control.flow.codes[fragment.translation.0 as usize];
             self.branches.push(&moved::run(code, fragment, &self.placement));
         }
+        self.fragments.clear();
+        self.fragments.extend_from_slice(control.fragments);
+        self.ended.clear();
+        self.ended.extend_from_slice(control.ended);
+        self.execution = 0;
+    }
+
+    /// Runs the fragments that are known to have run, now that the next execution comes.
+    fn run(&mut self, predictor: &mut PredictorRun) {
+        let ended = |execution: usize| self.ended.get(execution).map_or(0, |&end| end as usize);
+        let begin = self.execution.checked_sub(1).map_or(0, ended);
+        let end = ended(self.execution);
+        self.execution += 1;
+        predictor.run(&self.fragments[begin..end.max(begin)], &self.branches);
     }
 }
 
-struct PolicyWalk<'a> {
+/// A recording while it runs under a policy.
+pub(crate) struct PolicyWalk<'a> {
     machine: &'a OsCoreMachine<'a>,
     caches: CoherentCaches,
     /// The application cores by CPU, then the operating system's.
@@ -249,9 +258,12 @@ struct PolicyWalk<'a> {
 }
 
 impl ExecutionVisitor for PolicyWalk<'_> {
-    fn define(&mut self, translation: &Translation) {
-        let defined = self.branches.flow.define(translation);
-        defined.expect("the walk has read the same instructions");
+    const NEEDS_CONTROL: bool = true;
+
+    fn define(&mut self, _: &Translation) {}
+
+    fn control(&mut self, control: &PieceControl<'_>) {
+        self.branches.learn(control);
     }
 
     fn stream(&mut self, _: &Accesses) {}
@@ -260,7 +272,6 @@ impl ExecutionVisitor for PolicyWalk<'_> {
         let cpu = usize::from(executed.execution.cpu.0);
         if cpu != self.executes {
             self.before = Some(std::mem::replace(&mut self.executes, cpu));
-            self.branches.follow(StreamEvent::Cpu(CpuId(cpu as u8)));
         }
         self.change_stay(cpu);
         let os = self.cores.len() - 1;
@@ -333,15 +344,10 @@ impl PolicyWalk<'_> {
     /// Predicts the branches of the CPU's last execution. Returns the cycles of wrong predictions.
     fn predict(&mut self, cpu: usize, core: usize, executed: &Executed<'_>) -> f64 {
         let Some(prediction) = &self.machine.machine.branch else { return 0.0 };
-        let translation = executed.execution.translation;
-        self.branches.follow(match executed.left() {
-            None => StreamEvent::Executed(translation),
-            Some(instructions) => StreamEvent::Left { translation, instructions },
-        });
         let last = std::mem::replace(&mut self.cpus[cpu].last_core, core);
         let SimulatedCore { predictor, branch_stall, .. } = &mut self.cores[last];
         let Some(predictor) = predictor else { return 0.0 };
-        predictor.run(&self.branches.fragments, &self.branches.branches);
+        self.branches.run(predictor);
         predictor.arrives(executed.code.addr);
         let stall = stall_of(prediction, &predictor.counters);
         stall - std::mem::replace(branch_stall, stall)
@@ -357,7 +363,8 @@ impl PolicyWalk<'_> {
         cycles
     }
 
-    fn finish(mut self) -> PolicyRun {
+    /// What the policy did.
+    pub(crate) fn finish(mut self) -> PolicyRun {
         for cpu in 0..self.cpus.len() {
             if self.cpus[cpu].is_moved {
                 self.move_back(cpu);

@@ -3,7 +3,7 @@
 //!
 //! Takes a recording with data accesses, the kernel's symbols, a machine with such a core and
 //! policies; gives time, misses and energy by policy. Reads the recording once for the stays in the
-//! kernel and once for each policy. Asks the guest nothing, prints nothing.
+//! kernel and once for all policies. Asks the guest nothing, prints nothing.
 
 mod calendar;
 mod cores;
@@ -16,7 +16,8 @@ use crate::services::binding::Binding;
 use crate::services::stays::{self, Stays};
 use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
-use cores::{OsCoreMachine, PolicyRun};
+use cores::{OsCoreMachine, PolicyRun, PolicyWalk};
+use execution::executions::EachExecution;
 use policy::{BoundPolicy, OsCorePolicy};
 use sim::MachineModel;
 use std::io::Read;
@@ -36,12 +37,13 @@ impl OsCoreStudy {
     /// # Errors
     /// The recording is damaged, of another kernel or without data accesses.
     pub(crate) fn new<R: Read>(
-        reader: &mut RecordingReader<R>,
+        reader: RecordingReader<R>,
         symbols: &KernelSymbols,
         binding: &Binding,
     ) -> Result<OsCoreStudy> {
+        let header = reader.header().clone();
         let stays = stays::of(reader, symbols, binding)?;
-        Ok(OsCoreStudy { header: reader.header().clone(), stays })
+        Ok(OsCoreStudy { header, stays })
     }
 
     /// A machine for the CPUs of the recording. `move_cycles` replaces the machine's.
@@ -66,17 +68,13 @@ impl OsCoreStudy {
         all.map(|policy| policy.bind(&self.stays)).collect()
     }
 
-    /// The pass of one policy.
-    ///
-    /// # Errors
-    /// The recording is damaged or has no data accesses.
-    pub(crate) fn run<R: Read>(
-        &self,
-        reader: &mut RecordingReader<R>,
-        machine: &OsCoreMachine<'_>,
-        policy: &BoundPolicy,
-    ) -> Result<PolicyRun> {
-        machine.run(reader, &self.stays, policy)
+    /// Runs the recording under one policy, as an observer of it.
+    pub(crate) fn running<'s>(
+        &'s self,
+        machine: &'s OsCoreMachine<'s>,
+        policy: &'s BoundPolicy,
+    ) -> EachExecution<'s, PolicyWalk<'s>> {
+        machine.running(&self.stays, policy)
     }
 
     /// The rows of the passes of [`OsCoreStudy::bind`]'s policies.

@@ -8,6 +8,7 @@ use crate::services::annotations::ServiceKind;
 use crate::services::examples::{ExampleRun, at, halted, kernel};
 use anyhow::Result;
 use execution::machine;
+use execution::walk::walk;
 use trace::RecordingReader;
 
 const MEMORY: u64 = 400;
@@ -21,15 +22,20 @@ fn table_on(run: &ExampleRun, machine: &str, policies: &[&str]) -> Result<OsCore
     let (symbols, binding) = kernel();
     let bytes = run.recording_with_data();
     let reader = || RecordingReader::new(&bytes[..]);
-    let study = OsCoreStudy::new(&mut reader()?, &symbols, &binding)?;
+    let study = OsCoreStudy::new(reader()?, &symbols, &binding)?;
     let policies: Vec<OsCorePolicy> =
         policies.iter().map(|text| text.parse()).collect::<Result<_>>()?;
     // Without branch prediction, which would cost cycles, too.
     let machine = sim::MachineModel { branch: None, ..machine::find(machine)? };
     let machine = study.machine(&machine, None)?;
     let bound = study.bind(&policies)?;
-    let runs = bound.iter().map(|policy| study.run(&mut reader()?, &machine, policy));
-    Ok(study.table(&machine, &runs.collect::<Result<Vec<_>>>()?))
+    let mut runs = Vec::new();
+    for policy in &bound {
+        let mut running = study.running(&machine, policy);
+        walk(reader()?, &mut running)?;
+        runs.push(running.visitor.finish());
+    }
+    Ok(study.table(&machine, &runs))
 }
 
 fn rows(run: &ExampleRun, policies: &[&str]) -> Vec<PolicyRow> {
@@ -120,8 +126,8 @@ fn a_cpu_waits_until_the_core_is_free() {
 fn a_stay_ends_at_a_switch_and_idle_tasks_never_move() {
     let (symbols, binding) = kernel();
     let bytes = halted().recording_with_data();
-    let mut reader = RecordingReader::new(&bytes[..]).unwrap();
-    let stays = crate::services::stays::of(&mut reader, &symbols, &binding).unwrap();
+    let reader = RecordingReader::new(&bytes[..]).unwrap();
+    let stays = crate::services::stays::of(reader, &symbols, &binding).unwrap();
     let named = |stay: &crate::services::stays::Stay| {
         let (kind, name) = &stays.services[stay.service.unwrap().0 as usize];
         (*kind, name.as_str(), stay.instructions)

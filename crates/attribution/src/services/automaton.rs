@@ -23,6 +23,7 @@ mod open_services;
 
 use crate::services::annotations::ServiceKind;
 use crate::services::binding::{Binding, CalleeMeaning};
+use crate::services::check;
 use crate::services::code::{Action, CalleeId, Codes, TranslationWord};
 use crate::services::halts::Halts;
 use crate::services::ledger::{Distribution, Ledger, ServiceId};
@@ -31,11 +32,11 @@ use crate::services::symbols::KernelSymbols;
 use crate::services::tasks::{ClosedBy, TaskState};
 use anyhow::Result;
 use cpus::{Awaited, CpuState, ParkedCpus};
-use execution::data::AccessStream;
-use execution::data::PIECE_WORDS;
+use execution::code::TranslatedCode;
+use execution::walk::{Observer, Piece, Wants};
 use std::collections::HashMap;
 use trace::{
-    AccessPatterns, Accesses, StreamEvent, Task as TaskRecord, TaskPointer, Translation, events,
+    CpuCount, RecordingHeader, StreamEvent, Task as TaskRecord, TaskPointer, Translation, events,
 };
 
 /// More open calls than the kernel's stacks can hold (16 KB and the interrupt stacks). At this
@@ -91,6 +92,45 @@ pub(super) struct Automaton<'a, M> {
     interrupts: u64,
     between_interrupts: Distribution,
     wakes_seen: bool,
+    takes_data: bool,
+    leaves_data: bool,
+}
+
+impl<M: Meter> Observer for Automaton<'_, M> {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        check(header, self.codes.symbols)?;
+        // Of several CPUs, most machines have L1Is only.
+        self.takes_data =
+            !self.leaves_data && (M::DATA_OF_SEVERAL_CPUS || header.cpus == CpuCount::ONE);
+        let data = self.meter.wish().filter(|_| self.takes_data);
+        Ok(Wants { control: M::NEEDS_CONTROL, data, ..Wants::default() })
+    }
+
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        for (translation, code) in translations.iter().zip(codes) {
+            self.codes.define(translation, code, &mut self.ledger);
+            self.meter.define(translation, code)?;
+        }
+        Ok(())
+    }
+
+    fn define_tasks(&mut self, tasks: &[TaskRecord]) {
+        self.meter.define_tasks(tasks);
+        for task in tasks {
+            let next = self.tasks.len();
+            let at = *self.by_pid.entry((task.pointer, task.pid)).or_insert(next);
+            if at == next {
+                self.tasks.push(TaskState { unknown: true, ..TaskState::default() });
+            }
+            self.task_of.push((at, task.name().into_owned()));
+        }
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        self.meter.piece(piece, piece.data.as_ref().filter(|_| self.takes_data))?;
+        self.stream(piece.words);
+        self.meter.failure()
+    }
 }
 
 impl<'a, M: Meter> Automaton<'a, M> {
@@ -121,46 +161,17 @@ impl<'a, M: Meter> Automaton<'a, M> {
             interrupts: 0,
             between_interrupts: Distribution::default(),
             wakes_seen: false,
+            takes_data: false,
+            leaves_data: false,
         }
     }
 
-    pub(super) fn define(&mut self, translations: &[Translation]) -> Result<()> {
-        for translation in translations {
-            self.codes.define(translation, &mut self.ledger)?;
-            self.meter.define(translation)?;
-        }
-        Ok(())
+    /// Leaves the data accesses out.
+    pub(super) fn without_data(self) -> Automaton<'a, M> {
+        Automaton { leaves_data: true, ..self }
     }
 
-    pub(super) fn define_tasks(&mut self, tasks: &[TaskRecord]) {
-        self.meter.define_tasks(tasks);
-        for task in tasks {
-            let next = self.tasks.len();
-            let at = *self.by_pid.entry((task.pointer, task.pid)).or_insert(next);
-            if at == next {
-                self.tasks.push(TaskState { unknown: true, ..TaskState::default() });
-            }
-            self.task_of.push((at, task.name().into_owned()));
-        }
-    }
-
-    /// As [`Automaton::stream`], with the accesses of the executions.
-    pub(super) fn stream_with_data(
-        &mut self,
-        words: &[u32],
-        accesses: &Accesses,
-        patterns: &AccessPatterns,
-    ) -> Result<()> {
-        let mut stream = AccessStream::new(accesses, patterns);
-        for piece in trace::pieces(words, PIECE_WORDS) {
-            self.meter.accesses(piece, &mut stream, patterns)?;
-            self.stream(piece);
-        }
-        self.meter.accesses_end(stream);
-        Ok(())
-    }
-
-    pub(super) fn stream(&mut self, words: &[u32]) {
+    fn stream(&mut self, words: &[u32]) {
         for event in events(words) {
             match event {
                 StreamEvent::Executed(id) => {

@@ -9,20 +9,26 @@
 use crate::services::ledger::ServiceMachineCounts;
 use crate::services::machines::Machines;
 use crate::services::meter::Meter;
-use anyhow::Result;
+use anyhow::{Error, Result};
 use execution::branches::{FragmentBranches, PredictorRun};
+use execution::code::TranslatedCode;
 use execution::core_run::{CoreRun, UopCodes};
-use execution::flow::{ExecutionFlow, FragmentId};
-use execution::moved;
+use execution::data::DataWish;
+use execution::flow::{ExecutionFlow, Fragment, FragmentId};
+use execution::moved::{self, MovedFragment};
 use execution::per_cpu::PerCpu;
+use execution::walk::{Piece, PieceData};
 use image::place::Placement;
-use sim::MachineModel;
 use sim::core::CoreSlots;
-use trace::{CpuId, StreamEvent, Translation, TranslationId};
+use sim::{MachineModel, Mode};
+use std::collections::VecDeque;
+use std::ops::Range;
+use trace::{CpuId, RunAddr, Translation};
 
 pub(super) struct BranchMeter {
     machines: Machines,
-    flow: ExecutionFlow,
+    /// Where each translation block begins.
+    starts: Vec<RunAddr>,
     /// The code stays where it is.
     placement: Placement,
     branches: FragmentBranches,
@@ -33,7 +39,19 @@ pub(super) struct BranchMeter {
     codes: UopCodes,
     /// `None` for a machine that describes no core. With the slots that were taken.
     cores: Vec<Option<(CoreRun, CoreSlots)>>,
+    /// The fragments that the cores have not learned, and how many they have.
+    coming: VecDeque<(Fragment, MovedFragment, Mode)>,
+    learned: u32,
+    /// Why a core could not learn a fragment.
+    failure: Option<Error>,
+    /// The CPU of the piece, the fragments that ended in it, and by execution how many of them ended
+    /// up to there.
+    cpu: CpuId,
     fragments: Vec<FragmentId>,
+    ended: Vec<u32>,
+    /// How many executions of the piece came, and how many fragments ran.
+    execution: usize,
+    ran: usize,
     /// The predictors have seen the current execution.
     already_followed: bool,
     taken: Vec<ServiceMachineCounts>,
@@ -52,103 +70,141 @@ impl BranchMeter {
             codes: UopCodes::new(machines.iter())?,
             cores: machines.iter().map(core).collect::<Result<_>>()?,
             machines: Machines::new(machines),
-            flow: ExecutionFlow::default(),
+            starts: Vec::new(),
             placement: Placement::default(),
             branches: FragmentBranches::default(),
             predicting: PerCpu::new(fresh.clone()),
             fresh,
+            coming: VecDeque::new(),
+            learned: 0,
+            failure: None,
+            cpu: CpuId(0),
             fragments: Vec::new(),
+            ended: Vec::new(),
+            execution: 0,
+            ran: 0,
             already_followed: false,
             taken: Vec::new(),
         })
     }
 
-    fn follow(&mut self, translation: u32, reached: Option<u32>) {
+    /// The next execution comes: those fragments ran that end with it.
+    fn follow(&mut self, translation: u32) {
         if std::mem::replace(&mut self.already_followed, true) {
             return;
         }
-        let translation = TranslationId(translation);
-        let event = match reached {
-            None => StreamEvent::Executed(translation),
-            Some(instructions) => StreamEvent::Left { translation, instructions },
-        };
-        self.fragments.clear();
-        let followed = self.flow.follow(std::iter::once(event), &mut self.fragments);
-        followed.expect("the automaton knows every translation that it runs");
-        self.run_cores();
-        for predicting in self.predicting.current().iter_mut().flatten() {
-            predicting.run(&self.fragments, &self.branches);
-            predicting.arrives(self.flow.codes[translation.0 as usize].addr);
+        let begin = self.ran;
+        self.ran = self.ended.get(self.execution).map_or(begin, |&end| end as usize);
+        self.execution += 1;
+        self.run_cores(begin..self.ran);
+        let ran = &self.fragments[begin..self.ran];
+        for predicting in self.predicting.current.iter_mut().flatten() {
+            predicting.run(ran, &self.branches);
+            predicting.arrives(self.starts[translation as usize]);
         }
     }
-}
 
-impl BranchMeter {
-    /// Learns the fragments that are new, and runs the current ones on the cores.
-    fn run_cores(&mut self) {
-        for fragment in &self.flow.fragments[self.branches.fragments()..] {
-            let code = &self.flow.codes[fragment.translation.0 as usize];
+    /// Learns the branches of the fragments that are new.
+    fn learn(&mut self, flow: &ExecutionFlow) {
+        for fragment in &flow.fragments[self.branches.fragments()..] {
+            let code = &flow.codes[fragment.translation.0 as usize];
             let moved = moved::run(code, fragment, &self.placement);
             self.branches.push(&moved);
-            for (core, _) in self.cores.iter_mut().flatten() {
-                let learned = core.learn(fragment, &moved, code.mode(), &self.codes, &mut |_| None);
-                learned.expect("the predictors have numbered the same code");
+            if self.cores.iter().any(Option::is_some) {
+                self.coming.push_back((*fragment, moved, code.mode()));
             }
         }
+    }
+
+    /// Runs fragments on the cores. A core learns a fragment when it first runs: then its code is in
+    /// the levels behind the L1I.
+    fn run_cores(&mut self, ran: Range<usize>) {
+        let last = self.fragments[ran.clone()].iter().max();
+        while last.is_some_and(|last| last.0 >= self.learned)
+            && let Some((fragment, moved, mode)) = self.coming.pop_front()
+        {
+            self.learned += 1;
+            for (core, _) in self.cores.iter_mut().flatten() {
+                let learned = core.learn(&fragment, &moved, mode, &self.codes, &mut |_| None);
+                self.failure = std::mem::take(&mut self.failure).or(learned.err());
+            }
+        }
+        if self.failure.is_some() {
+            return;
+        }
         for (core, _) in self.cores.iter_mut().flatten() {
-            core.run(self.flow.cpu(), &self.fragments, &self.codes, None);
+            core.run(self.cpu, &self.fragments[ran.clone()], &self.codes, None);
         }
     }
 }
 
 impl Meter for BranchMeter {
-    const TAKES_DATA: bool = true;
+    const NEEDS_CONTROL: bool = true;
 
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.flow.define(translation)?;
+    fn wish(&self) -> Option<DataWish> {
+        Some(self.machines.wish())
+    }
+
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
+        self.starts.push(code.addr);
         self.codes.define(std::slice::from_ref(translation));
-        self.machines.define(translation)
+        self.machines.define(translation, code)
     }
 
     fn machines(&mut self) -> Option<&mut Machines> {
         Some(&mut self.machines)
     }
 
-    fn comes(&mut self, translation: u32, reached: Option<u32>) {
-        self.follow(translation, reached);
+    fn piece(&mut self, piece: &Piece<'_>, data: Option<&PieceData<'_>>) -> Result<()> {
+        if let Some(control) = &piece.control {
+            self.learn(control.flow);
+            self.cpu = piece.cpu;
+            self.fragments.clear();
+            self.fragments.extend_from_slice(control.fragments);
+            self.ended.clear();
+            self.ended.extend_from_slice(control.ended);
+            (self.execution, self.ran) = (0, 0);
+            if piece.is_tail {
+                self.run_cores(0..self.fragments.len());
+            }
+        }
+        match data {
+            Some(data) => self.machines.accesses(piece.codes, data),
+            None => Ok(()),
+        }
+    }
+
+    fn failure(&mut self) -> Result<()> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn comes(&mut self, translation: u32, _: Option<u32>) {
+        self.follow(translation);
     }
 
     fn executed(&mut self, translation: u32) {
-        self.follow(translation, None);
+        self.follow(translation);
         self.already_followed = false;
         self.machines.executed(translation);
     }
 
     fn left(&mut self, translation: u32, instructions: u32) {
-        self.follow(translation, Some(instructions));
+        self.follow(translation);
         self.already_followed = false;
         self.machines.left(translation, instructions);
     }
 
     fn turned_to(&mut self, cpu: CpuId, _task: usize) {
         self.machines.turn_to(cpu);
-        let turn = std::iter::once(StreamEvent::Cpu(cpu));
-        let followed = self.flow.follow(turn, &mut self.fragments);
-        followed.expect("a turn names no translation");
         self.predicting.turn_to(cpu, || self.fresh.clone());
     }
 
     fn finish(&mut self) {
-        for cpu in self.flow.cpus() {
-            self.fragments.clear();
-            self.flow.finish_cpu(cpu, &mut self.fragments);
-            self.run_cores();
-        }
         self.cores.iter_mut().flatten().for_each(|(core, _)| core.finish());
     }
 
     fn take(&mut self) -> &[ServiceMachineCounts] {
-        let predicting = self.predicting.current();
+        let predicting = &mut self.predicting.current;
         let counted = self.machines.take().iter().zip(predicting).zip(&mut self.cores);
         let with_branches = counted.map(|((counts, predicting), core)| ServiceMachineCounts {
             slots: core.as_mut().map(|(core, taken)| {

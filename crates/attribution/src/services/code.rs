@@ -8,13 +8,12 @@ use crate::services::annotations::ServiceKind;
 use crate::services::binding::{Binding, BoundEvent, CalleeMeaning, in_range, in_sorted_range};
 use crate::services::ledger::{Ledger, ServiceId};
 use crate::services::symbols::KernelSymbols;
-use anyhow::Result;
 use execution::code::{LastInstruction, TranslatedCode};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use image::address::LinkAddr;
 use sim::BranchKind;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 use trace::Translation;
 
 /// The number of instructions and the flags of a translation block. A translation block with
@@ -91,10 +90,10 @@ pub(super) struct CalleeId(pub u32);
 /// All translation blocks so far.
 pub(super) struct Codes<'a> {
     binding: &'a Binding,
-    symbols: &'a KernelSymbols,
+    pub symbols: &'a KernelSymbols,
     pub words: Vec<TranslationWord>,
     pub places: Vec<TranslationPlace>,
-    notes: Vec<Rc<Notes>>,
+    notes: Vec<Arc<Notes>>,
     functions: HashMap<u64, CalleeId>,
     pub function_names: Vec<&'a str>,
 }
@@ -113,8 +112,8 @@ impl<'a> Codes<'a> {
     }
 
     /// The notes of a translation block with the flag `NOTED`.
-    pub(super) fn notes(&self, id: u32) -> Rc<Notes> {
-        Rc::clone(&self.notes[self.places[id as usize].notes as usize])
+    pub(super) fn notes(&self, id: u32) -> Arc<Notes> {
+        Arc::clone(&self.notes[self.places[id as usize].notes as usize])
     }
 
     /// The name of the code at an address, for reports.
@@ -126,14 +125,18 @@ impl<'a> Codes<'a> {
     }
 
     /// Adds the next translation block.
-    pub(super) fn define(&mut self, translation: &Translation, ledger: &mut Ledger) -> Result<()> {
+    pub(super) fn define(
+        &mut self,
+        translation: &Translation,
+        code: &TranslatedCode,
+        ledger: &mut Ledger,
+    ) {
         let mut word = translation.instructions();
         if !translation.is_kernel() {
             self.words.push(TranslationWord(word | TranslationWord::USER));
             self.places.push(TranslationPlace::default());
-            return Ok(());
+            return;
         }
-        let code = TranslatedCode::new(translation)?;
         word |= match code.last {
             LastInstruction::Call { .. } | LastInstruction::Taken(BranchKind::IndirectCall) => {
                 TranslationWord::CALL
@@ -151,14 +154,13 @@ impl<'a> Codes<'a> {
             thunk: in_range(&self.binding.thunks, start).is_some(),
             notes: self.notes.len() as u32,
         };
-        let notes = self.note(translation, &code, ledger);
+        let notes = self.note(translation, code, ledger);
         if !notes.events.is_empty() || notes.body.is_some() || notes.calls.is_some() {
             word |= TranslationWord::NOTED;
-            self.notes.push(Rc::new(notes));
+            self.notes.push(Arc::new(notes));
         }
         self.words.push(TranslationWord(word));
         self.places.push(place);
-        Ok(())
     }
 
     fn function(&mut self, start: u64) -> Option<CalleeId> {

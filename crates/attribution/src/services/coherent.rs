@@ -9,16 +9,18 @@
 //! the last call of `take`. Knows no services.
 
 use crate::coherent_step::{self, Asked};
-use crate::executions::PieceOfExecutions;
 use crate::services::ledger::{CoherentCycles, ServiceMachineCounts};
 use crate::services::meter::Meter;
 use crate::services::symbols::KernelSymbols;
 use anyhow::{Result, ensure};
-use execution::data::AccessStream;
+use execution::code::TranslatedCode;
+use execution::data::DataWish;
+use execution::executions::{Executed, ExecutedCode};
+use execution::walk::{Piece, PieceData};
 use image::address::LinkAddr;
 use sim::coherent::{CoherenceDescription, CoherentCaches, CoreId, Served};
 use sim::{MachineModel, MemoryDescription};
-use trace::{AccessPatterns, CpuCount, Task, Translation};
+use trace::{CpuCount, Translation};
 
 /// How the names of functions begin that take and release spin locks and locks for readers and
 /// writers.
@@ -41,7 +43,11 @@ pub(super) struct CoherentMeter<'a> {
     caches: CoherentCaches,
     /// By CPU of the recording.
     cores: Vec<CoreId>,
-    piece: PieceOfExecutions,
+    machine: &'a MachineModel,
+    code: ExecutedCode,
+    /// The cycles of the executions of a piece, and how many of them came.
+    coming: Vec<CoherentCycles>,
+    next: usize,
     /// By translation.
     synchronizes: Vec<bool>,
     now: CoherentCycles,
@@ -77,79 +83,96 @@ impl<'a> CoherentMeter<'a> {
             coherence,
             caches,
             cores,
-            piece: PieceOfExecutions::new(std::slice::from_ref(machine)),
+            machine,
+            code: ExecutedCode::new(std::slice::from_ref(machine)),
+            coming: Vec::new(),
+            next: 0,
             synchronizes: Vec::new(),
             now: CoherentCycles::default(),
             taken: Default::default(),
         })
     }
 
-    fn run(&mut self) {
-        let Some(executed) = self.piece.next() else { return };
-        let execution = executed.execution;
-        let Some(&core) = self.cores.get(usize::from(execution.cpu.0)) else { return };
-        let work = executed.instructions() as f64;
-        let mut cycles = CoherentCycles { work, ..CoherentCycles::default() };
-        let (memory, coherence) = (self.memory, &self.coherence);
-        coherent_step::run(&mut self.caches, core, &executed, |asked, served| {
-            let stall = served.cycles(memory, coherence);
-            match (asked, served) {
-                (_, Served::L1) => {}
-                (_, Served::Missed(class, _)) if class.is_coherence() => {
-                    cycles.coherence += stall;
-                    cycles.coherence_misses += 1;
-                }
-                (_, Served::Upgraded(_)) => {
-                    cycles.upgrades += stall;
-                    cycles.upgrade_count += 1;
-                }
-                (Asked::Code, Served::L2 | Served::Missed(..)) => cycles.instruction += stall,
-                (Asked::Data, Served::L2 | Served::Missed(..)) => cycles.data += stall,
-            }
-        });
-        if self.synchronizes[execution.translation.0 as usize] {
-            let synchronization = cycles.total();
-            cycles = CoherentCycles { synchronization, ..CoherentCycles::default() };
+    fn count(&mut self) {
+        if let Some(cycles) = self.coming.get(self.next) {
+            self.now += *cycles;
+            self.next += 1;
         }
-        self.now += cycles;
     }
 }
 
+/// The cycles of an execution on the core of its CPU.
+fn run(
+    caches: &mut CoherentCaches,
+    cores: &[CoreId],
+    memory: &MemoryDescription,
+    coherence: &CoherenceDescription,
+    executed: &Executed<'_>,
+) -> CoherentCycles {
+    let Some(&core) = cores.get(usize::from(executed.execution.cpu.0)) else {
+        return CoherentCycles::default();
+    };
+    let work = executed.instructions() as f64;
+    let mut cycles = CoherentCycles { work, ..CoherentCycles::default() };
+    coherent_step::run(caches, core, executed, |asked, served| {
+        let stall = served.cycles(memory, coherence);
+        match (asked, served) {
+            (_, Served::L1) => {}
+            (_, Served::Missed(class, _)) if class.is_coherence() => {
+                cycles.coherence += stall;
+                cycles.coherence_misses += 1;
+            }
+            (_, Served::Upgraded(_)) => {
+                cycles.upgrades += stall;
+                cycles.upgrade_count += 1;
+            }
+            (Asked::Code, Served::L2 | Served::Missed(..)) => cycles.instruction += stall,
+            (Asked::Data, Served::L2 | Served::Missed(..)) => cycles.data += stall,
+        }
+    });
+    cycles
+}
+
 impl Meter for CoherentMeter<'_> {
-    const TAKES_DATA: bool = true;
     const DATA_OF_SEVERAL_CPUS: bool = true;
 
-    fn define(&mut self, translation: &Translation) -> Result<()> {
+    fn wish(&self) -> Option<DataWish> {
+        Some(DataWish::of(std::slice::from_ref(self.machine)))
+    }
+
+    fn define(&mut self, translation: &Translation, _: &TranslatedCode) -> Result<()> {
         let addr = translation.addr;
         let function =
             addr.is_kernel().then(|| self.symbols.containing(LinkAddr(addr.0))).flatten();
         self.synchronizes.push(function.is_some_and(|function| synchronizes(&function.name)));
-        self.piece.define(translation)
+        self.code.define(translation)
     }
 
-    fn define_tasks(&mut self, tasks: &[Task]) {
-        self.piece.define_tasks(tasks);
-    }
-
-    fn accesses(
-        &mut self,
-        words: &[u32],
-        stream: &mut AccessStream<'_>,
-        patterns: &AccessPatterns,
-    ) -> Result<()> {
-        self.piece.follow(words, stream, patterns)
-    }
-
-    fn accesses_end(&mut self, stream: AccessStream<'_>) {
-        self.piece.finish(stream);
+    fn piece(&mut self, piece: &Piece<'_>, data: Option<&PieceData<'_>>) -> Result<()> {
+        let Some(data) = data else { return Ok(()) };
+        self.code.locate(piece.codes, data)?;
+        self.coming.clear();
+        self.next = 0;
+        for executed in data.executed() {
+            let executed = self.code.executed(piece.codes, data.flow, executed);
+            let cycles =
+                run(&mut self.caches, &self.cores, self.memory, &self.coherence, &executed);
+            self.coming.push(match self.synchronizes[executed.execution.translation.0 as usize] {
+                false => cycles,
+                true => {
+                    CoherentCycles { synchronization: cycles.total(), ..CoherentCycles::default() }
+                }
+            });
+        }
+        Ok(())
     }
 
     fn executed(&mut self, _: u32) {
-        self.run();
+        self.count();
     }
 
     fn left(&mut self, _: u32, _: u32) {
-        self.run();
+        self.count();
     }
 
     fn take(&mut self) -> &[ServiceMachineCounts] {

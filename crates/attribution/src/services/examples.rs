@@ -199,7 +199,7 @@ impl ExampleRun {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
         let books = crate::services::attribute(
-            &mut RecordingReader::new(&bytes[..]).unwrap(),
+            RecordingReader::new(&bytes[..]).unwrap(),
             &symbols,
             &binding,
             machines,
@@ -256,7 +256,7 @@ impl ExampleRun {
         let (symbols, binding) = kernel();
         let bytes = self.recording();
         crate::services::attribute_with_calls(
-            &mut RecordingReader::new(&bytes[..]).unwrap(),
+            RecordingReader::new(&bytes[..]).unwrap(),
             &symbols,
             &binding,
             &[],

@@ -8,6 +8,8 @@ use crate::services::machines::Machines;
 use crate::services::meter::Meter;
 use crate::services::symbols::{CodeSymbol, KernelSymbols};
 use anyhow::Result;
+use execution::code::TranslatedCode;
+use execution::data::DataWish;
 use image::address::LinkAddr;
 use std::collections::{BTreeMap, HashMap};
 use trace::Translation;
@@ -110,13 +112,15 @@ impl FunctionMeter<'_> {
 }
 
 impl Meter for FunctionMeter<'_> {
-    const TAKES_DATA: bool = Machines::TAKES_DATA;
+    fn wish(&self) -> Option<DataWish> {
+        Some(self.machines.wish())
+    }
 
     fn machines(&mut self) -> Option<&mut Machines> {
         Some(&mut self.machines)
     }
 
-    fn define(&mut self, translation: &Translation) -> Result<()> {
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
         let symbol = self.symbols.containing(LinkAddr(translation.addr.0));
         let name = symbol.map_or(NAMELESS, function_name);
         let next = self.names.len() as u32;
@@ -128,7 +132,7 @@ impl Meter for FunctionMeter<'_> {
         self.runs.push(0);
         self.left.push(0);
         self.misses.push(0);
-        self.machines.define(translation)
+        self.machines.define(translation, code)
     }
 
     #[inline]

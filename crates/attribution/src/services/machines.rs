@@ -10,18 +10,20 @@
 
 mod pages;
 
-use crate::code_lines::of_first_instructions;
 use crate::services::ledger::ServiceMachineCounts;
 use anyhow::Result;
 use execution::code::TranslatedCode;
-use execution::data::{AccessStream, DataFlow, Execution};
+use execution::code_lines::of_first_instructions;
+use execution::data::{DataWish, Execution};
 use execution::numbering::{FetchUnit, Numbering};
+use execution::per_cpu::PerCpu;
+use execution::walk::PieceData;
 use pages::InstructionPages;
 use sim::{
     Hierarchy, InstructionCache, LineId, MachineCounters, MachineModel, MissCause, Mode, PerMode,
     PhysAddr, Requester,
 };
-use trace::{AccessPatterns, CpuId, RunAddr, Task, Translation, TranslationId};
+use trace::{CpuId, RunAddr, Translation, TranslationId};
 
 /// The caches of the machines: the L1I, and with data accesses all caches and TLBs that a machine
 /// describes.
@@ -32,10 +34,6 @@ pub(crate) struct Machines {
     /// Made at the first accesses.
     data: Option<DataAhead>,
     machines: Vec<MachineModel>,
-    tasks: Vec<Task>,
-    /// The L1Is of each CPU, by machine. The executing CPU's are in `running`.
-    parked: Vec<Vec<InstructionCache>>,
-    executing: usize,
     taken: Vec<ServiceMachineCounts>,
 }
 
@@ -53,8 +51,8 @@ pub struct LevelMisses {
 
 /// The upcoming executions and their accesses.
 struct DataAhead {
-    flow: DataFlow,
-    /// How many of the flow's executions ran, and how many were counted.
+    executions: Vec<Execution>,
+    /// How many of the executions ran, and how many were counted.
     ran: usize,
     counted: usize,
     /// Translation blocks with known physical addresses.
@@ -99,7 +97,7 @@ impl ShortCode {
 struct RunningMachine {
     numbering: Numbering,
     line_bytes: u64,
-    l1i: InstructionCache,
+    l1i: PerCpu<InstructionCache>,
     /// Replaces `l1i`.
     hierarchy: Option<Hierarchy>,
     /// The hierarchy's counters at the last call of `take`.
@@ -149,7 +147,7 @@ impl Machines {
         let running = machines.iter().map(|machine| RunningMachine {
             numbering: Numbering::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets()),
             line_bytes: machine.l1i_line.into(),
-            l1i: InstructionCache::new(machine.l1i),
+            l1i: PerCpu::new(InstructionCache::new(machine.l1i)),
             hierarchy: None,
             before: MachineCounters::default(),
             spans: Vec::new(),
@@ -167,26 +165,20 @@ impl Machines {
             shorts: Vec::new(),
             data: None,
             machines: machines.to_vec(),
-            tasks: Vec::new(),
-            parked: Vec::new(),
-            executing: 0,
             taken: vec![ServiceMachineCounts::default(); machines.len()],
         }
     }
 
+    /// Which data accesses the caches want. Cores take none.
+    pub(crate) fn wish(&self) -> DataWish {
+        DataWish::of_caches(&self.machines)
+    }
+
     /// This CPU executes from now on. Each has an L1I of its own.
     pub(crate) fn turn_to(&mut self, cpu: CpuId) {
-        let number = usize::from(cpu.0);
-        let machines = &self.machines;
-        let empty = || machines.iter().map(|machine| InstructionCache::new(machine.l1i)).collect();
-        let known = self.parked.len().max(number.max(self.executing) + 1);
-        self.parked.resize_with(known, empty);
-        for parked in [self.executing, number] {
-            for (running, l1i) in self.running.iter_mut().zip(&mut self.parked[parked]) {
-                std::mem::swap(&mut running.l1i, l1i);
-            }
+        for (running, machine) in self.running.iter_mut().zip(&self.machines) {
+            running.l1i.turn_to(cpu, || InstructionCache::new(machine.l1i));
         }
-        self.executing = number;
     }
 
     /// Runs a translation block, or its first `instructions`.
@@ -215,13 +207,12 @@ impl RunningMachine {
         &mut self,
         id: TranslationId,
         code: &TranslatedCode,
-        flow: &mut DataFlow,
-        patterns: &AccessPatterns,
+        data: &PieceData<'_>,
     ) -> Result<()> {
         let span = &mut self.spans[id.0 as usize];
         let lines = span.at as usize..(span.at + span.count) as usize;
         for at in lines.clone() {
-            let physical = flow.code(self.addrs[at], code, id, patterns);
+            let physical = data.flow.code(self.addrs[at], code, id, data.patterns);
             self.lines[at] = self.numbering.number(self.addrs[at], Some(physical))?;
             self.physical[at] = physical;
         }
@@ -251,17 +242,17 @@ impl RunningMachine {
     #[inline]
     fn fetch(&mut self, translation: u32, first: Option<(&TranslatedCode, u32)>) {
         for &line in &self.lines[self.lines_of(translation, first)] {
-            self.l1i_misses += u64::from(self.l1i.fetch(line));
+            self.l1i_misses += u64::from(self.l1i.current.fetch(line));
         }
     }
 
     /// Simulates the L1s and the TLBs for all upcoming executions.
-    fn look_ahead(&mut self, shorts: &[ShortCode], codes: &[TranslatedCode], flow: &DataFlow) {
+    fn look_ahead(&mut self, shorts: &[ShortCode], codes: &[TranslatedCode], data: &PieceData<'_>) {
         let Some(mut hierarchy) = self.hierarchy.take() else { return };
         self.ahead.fetches.clear();
         self.ahead.data.clear();
         (self.ahead.fetches_done, self.ahead.data_done) = (0, 0);
-        for (number, execution) in flow.executions.iter().enumerate() {
+        for (number, execution) in data.executions.iter().enumerate() {
             self.translate(&mut hierarchy, number as u32, execution, shorts, codes);
             let span = self.spans[execution.translation.0 as usize];
             if span.count > 2
@@ -271,7 +262,7 @@ impl RunningMachine {
                 self.fetch_ahead(&mut hierarchy, number as u32, execution, shorts, codes);
             }
         }
-        self.ahead.access(&mut hierarchy, shorts, flow);
+        self.ahead.access(&mut hierarchy, shorts, data);
         self.hierarchy = Some(hierarchy);
     }
 
@@ -362,12 +353,12 @@ impl RunningMachine {
 }
 
 impl MissesAhead {
-    fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[ShortCode], flow: &DataFlow) {
+    fn access(&mut self, hierarchy: &mut Hierarchy, shorts: &[ShortCode], data: &PieceData<'_>) {
         let log2 = hierarchy.data_line_log2();
         // The execution of the current access, and the index of the first access behind it.
         let (mut number, mut end) =
-            (0, flow.executions.first().map_or(0, |first| first.accesses as usize));
-        for (at, access) in flow.accesses().iter().enumerate() {
+            (0, data.executions.first().map_or(0, |first| first.accesses as usize));
+        for (at, access) in data.accesses.iter().enumerate() {
             let first = access.physical.0 >> log2;
             let last = (access.physical.0 + u64::from(access.size) - 1) >> log2;
             let page_missed = hierarchy.data_page_ahead(access.page);
@@ -376,9 +367,9 @@ impl MissesAhead {
             }
             while at >= end {
                 number += 1;
-                end += flow.executions[number].accesses as usize;
+                end += data.executions[number].accesses as usize;
             }
-            let execution = &flow.executions[number];
+            let execution = &data.executions[number];
             let missed = MissAhead {
                 execution: number as u32,
                 requester: shorts[execution.translation.0 as usize].requester(execution.process),
@@ -400,7 +391,7 @@ impl DataAhead {
     /// The amounts since the last call, by mode: instructions, loads, stores.
     fn amounts(&mut self, shorts: &[ShortCode]) -> PerMode<[u64; 3]> {
         let mut amounts = PerMode::<[u64; 3]>::default();
-        for execution in &self.flow.executions[self.counted..self.ran] {
+        for execution in &self.executions[self.counted..self.ran] {
             let short = shorts[execution.translation.0 as usize];
             let [instructions, loads, stores] = amounts.get_mut(short.mode());
             *instructions += u64::from(short.instructions(execution.left));
@@ -416,18 +407,18 @@ impl DataAhead {
         &mut self,
         running: &mut [RunningMachine],
         codes: &[TranslatedCode],
-        patterns: &AccessPatterns,
+        data: &PieceData<'_>,
     ) -> Result<()> {
         self.located.resize(codes.len(), false);
         for running in running.iter_mut() {
             running.physical.resize(running.lines.len(), PhysAddr::default());
         }
-        for at in 0..self.flow.executions.len() {
-            let id = self.flow.executions[at].translation;
+        for execution in data.executions {
+            let id = execution.translation;
             if !self.located[id.0 as usize] {
                 self.located[id.0 as usize] = true;
                 for running in running.iter_mut() {
-                    running.locate(id, &codes[id.0 as usize], &mut self.flow, patterns)?;
+                    running.locate(id, &codes[id.0 as usize], data)?;
                 }
             }
         }
@@ -437,7 +428,11 @@ impl DataAhead {
 
 impl Machines {
     /// Adds the next translation block.
-    pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
+    pub(crate) fn define(
+        &mut self,
+        translation: &Translation,
+        code: &TranslatedCode,
+    ) -> Result<()> {
         let (start, bytes) = (translation.addr, translation.code.len() as u32);
         let mut units = Vec::new();
         for running in &mut self.running {
@@ -454,9 +449,8 @@ impl Machines {
                 pages.define(translation)?;
             }
         }
-        let code = TranslatedCode::new(translation)?;
-        self.shorts.push(ShortCode::of(&code));
-        self.codes.push(code);
+        self.shorts.push(ShortCode::of(code));
+        self.codes.push(code.clone());
         Ok(())
     }
 
@@ -483,53 +477,35 @@ impl Machines {
         &self.taken
     }
 
-    /// Adds the next tasks.
-    pub(crate) fn define_tasks(&mut self, tasks: &[Task]) {
-        match &mut self.data {
-            Some(data) => data.flow.define_tasks(tasks),
-            None => self.tasks.extend_from_slice(tasks),
-        }
-    }
-
-    /// The accesses of the words that are executed next. From the first call on, the machines have
+    /// The accesses of the executions that come next. From the first call on, the machines have
     /// data caches.
     pub(crate) fn accesses(
         &mut self,
-        words: &[u32],
-        stream: &mut AccessStream<'_>,
-        patterns: &AccessPatterns,
+        codes: &[TranslatedCode],
+        data: &PieceData<'_>,
     ) -> Result<()> {
         self.count();
-        let (machines, tasks, running) = (&self.machines, &self.tasks, &mut self.running);
-        let data = self.data.get_or_insert_with(|| {
+        let (machines, running) = (&self.machines, &mut self.running);
+        let ahead = self.data.get_or_insert_with(|| {
             for (running, machine) in running.iter_mut().zip(machines) {
                 running.hierarchy = Hierarchy::new(machine);
             }
-            let mut flow = DataFlow::new(machines);
-            flow.define_tasks(tasks);
             DataAhead {
-                flow,
+                executions: Vec::new(),
                 ran: 0,
                 counted: 0,
                 located: Vec::new(),
                 plain: machines.iter().any(|machine| machine.memory.is_none()),
             }
         });
-        data.flow.forget(data.flow.executions.len());
-        (data.ran, data.counted) = (0, 0);
-        data.flow.follow(words, stream);
-        data.locate(running, &self.codes, patterns)?;
+        ahead.executions.clear();
+        ahead.executions.extend_from_slice(data.executions);
+        (ahead.ran, ahead.counted) = (0, 0);
+        ahead.locate(running, codes, data)?;
         for running in running {
-            running.look_ahead(&self.shorts, &self.codes, &data.flow);
+            running.look_ahead(&self.shorts, codes, data);
         }
         Ok(())
-    }
-
-    /// The accesses of a chunk end.
-    pub(crate) fn accesses_end(&mut self, stream: AccessStream<'_>) {
-        if let Some(data) = &mut self.data {
-            data.flow.finish(stream);
-        }
     }
 
     /// The misses of the first machine since the beginning; 0 without a machine.

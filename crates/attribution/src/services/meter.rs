@@ -7,42 +7,41 @@ use crate::services::annotations::ServiceKind;
 use crate::services::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::services::machines::Machines;
 use anyhow::Result;
-use execution::data::AccessStream;
-use trace::{AccessPatterns, CpuId, Task, Translation};
+use execution::code::TranslatedCode;
+use execution::data::DataWish;
+use execution::walk::{Piece, PieceData};
+use trace::{CpuId, Task, Translation};
 
 pub(super) trait Meter {
-    /// Whether it uses data accesses.
-    const TAKES_DATA: bool = false;
     /// Whether it uses the data accesses of several CPUs.
     const DATA_OF_SEVERAL_CPUS: bool = false;
+    /// Whether it uses the way of control in a piece.
+    const NEEDS_CONTROL: bool = false;
+    /// Which data accesses it uses.
+    fn wish(&self) -> Option<DataWish> {
+        None
+    }
     /// Adds the next translation block.
-    fn define(&mut self, translation: &Translation) -> Result<()>;
-    /// The simulated machines, if any. They receive tasks and data accesses.
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()>;
+    /// The simulated machines, if any. They receive pieces and turns.
     fn machines(&mut self) -> Option<&mut Machines> {
         None
     }
-    fn define_tasks(&mut self, tasks: &[Task]) {
-        if let Some(machines) = self.machines() {
-            machines.define_tasks(tasks);
+    /// Adds the next tasks.
+    fn define_tasks(&mut self, _tasks: &[Task]) {}
+    /// The executions of this piece come next, with these accesses.
+    fn piece(&mut self, piece: &Piece<'_>, data: Option<&PieceData<'_>>) -> Result<()> {
+        match (self.machines(), data) {
+            (Some(machines), Some(data)) => machines.accesses(piece.codes, data),
+            _ => Ok(()),
         }
     }
-    /// The accesses of the words that are executed next.
-    fn accesses(
-        &mut self,
-        words: &[u32],
-        stream: &mut AccessStream<'_>,
-        patterns: &AccessPatterns,
-    ) -> Result<()> {
-        match self.machines() {
-            Some(machines) => machines.accesses(words, stream, patterns),
-            None => Ok(()),
-        }
-    }
-    /// The accesses of a chunk end.
-    fn accesses_end(&mut self, stream: AccessStream<'_>) {
-        if let Some(machines) = self.machines() {
-            machines.accesses_end(stream);
-        }
+    /// Why the executions of the last piece could not be counted.
+    ///
+    /// # Errors
+    /// There is more code than a simulation can number.
+    fn failure(&mut self) -> Result<()> {
+        Ok(())
     }
     /// The next execution, before the services change because of it. [`Meter::executed`] or
     /// [`Meter::left`] follows. Fast-path executions skip this callback.
@@ -110,7 +109,7 @@ pub(super) enum Booked {
 pub(super) struct NoMachine;
 
 impl Meter for NoMachine {
-    fn define(&mut self, _: &Translation) -> Result<()> {
+    fn define(&mut self, _: &Translation, _: &TranslatedCode) -> Result<()> {
         Ok(())
     }
 
@@ -126,10 +125,12 @@ impl Meter for NoMachine {
 }
 
 impl Meter for Machines {
-    const TAKES_DATA: bool = true;
+    fn wish(&self) -> Option<DataWish> {
+        Some(self.wish())
+    }
 
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.define(translation)
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
+        self.define(translation, code)
     }
 
     fn machines(&mut self) -> Option<&mut Machines> {

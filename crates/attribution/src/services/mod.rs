@@ -35,7 +35,7 @@ mod tasks;
 mod tests;
 pub mod timeline;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 pub use automaton::Attributed;
 use automaton::Automaton;
 use binding::Binding;
@@ -44,6 +44,8 @@ use calls::CallTree;
 use coherent::CoherentMeter;
 #[cfg(test)]
 pub(crate) use coherent::synchronizes;
+use execution::code::TranslatedCode;
+use execution::walk::{Observer, Piece, Wants, walk};
 use functions::{FunctionMeter, FunctionTotals};
 pub use machines::LevelMisses;
 use machines::Machines;
@@ -57,7 +59,7 @@ use std::io::Read;
 use symbols::KernelSymbols;
 use table::ServiceTable;
 use timeline::Timeline;
-use trace::{Chunk, CpuCount, RecordingReader};
+use trace::{CpuCount, RecordingHeader, RecordingReader, Task, Translation};
 
 /// Attributes every instruction of a recording to a service, and the counts of `machines` with it.
 ///
@@ -67,12 +69,11 @@ use trace::{Chunk, CpuCount, RecordingReader};
 /// # Errors
 /// The recording is damaged or cut off, or of another kernel than the symbols.
 pub fn attribute<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
 ) -> Result<Attributed> {
-    check(reader, symbols)?;
     match machines {
         [] => Ok(follow(reader, Automaton::new(binding, symbols, NoMachine))?.0),
         _ => Ok(follow(reader, Automaton::new(binding, symbols, Machines::new(machines)))?.0),
@@ -85,52 +86,129 @@ pub fn attribute<R: Read>(
 /// # Errors
 /// As [`attribute`].
 pub(crate) fn attribute_with_branches<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
     predicts: bool,
 ) -> Result<Attributed> {
-    check(reader, symbols)?;
     let meter = BranchMeter::new(machines, predicts)?;
     Ok(follow(reader, Automaton::new(binding, symbols, meter))?.0)
 }
 
-/// As [`attribute`], with the out-of-order cores of the machines. Latencies and halted time of a
-/// part of a recording are not those of its executions.
-///
-/// # Errors
-/// As [`attribute`].
-pub(crate) fn attribute_cores<R: Read>(
-    reader: &mut RecordingReader<R>,
-    symbols: &KernelSymbols,
-    binding: &Binding,
-    machines: &[MachineModel],
-) -> Result<Attributed> {
-    match machines.iter().all(|machine| machine.core.is_none()) {
-        true => attribute(reader, symbols, binding, machines),
-        false => attribute_with_branches(reader, symbols, binding, machines, false),
+/// The services of a recording on machines, as an observer of it.
+pub struct ServicesWalk<'a>(ServicesMeter<'a>);
+
+enum ServicesMeter<'a> {
+    Caches(Box<Automaton<'a, Machines>>),
+    Cores(Box<Automaton<'a, BranchMeter>>),
+    Observing(Box<Automaton<'a, ObservingMeter<'a>>>),
+    Coherent(Box<Automaton<'a, CoherentMeter<'a>>>),
+}
+
+impl<'a> ServicesWalk<'a> {
+    /// With the out-of-order cores of the machines that have one. Such machines take no data
+    /// accesses; others do if they shall.
+    ///
+    /// # Errors
+    /// The numbers of a core contradict each other.
+    pub fn on_machine(
+        symbols: &'a KernelSymbols,
+        binding: &'a Binding,
+        machine: &MachineModel,
+        takes_data: bool,
+    ) -> Result<ServicesWalk<'a>> {
+        let machines = std::slice::from_ref(machine);
+        Ok(ServicesWalk(match machine.core {
+            None if takes_data => {
+                let meter = Machines::new(machines);
+                ServicesMeter::Caches(Box::new(Automaton::new(binding, symbols, meter)))
+            }
+            None => {
+                let automaton = Automaton::new(binding, symbols, Machines::new(machines));
+                ServicesMeter::Caches(Box::new(automaton.without_data()))
+            }
+            Some(_) => {
+                let meter = BranchMeter::new(machines, false)?;
+                let automaton = Automaton::new(binding, symbols, meter);
+                ServicesMeter::Cores(Box::new(automaton.without_data()))
+            }
+        }))
+    }
+
+    /// With the chains of calls and the execution over time.
+    pub fn observing(
+        symbols: &'a KernelSymbols,
+        binding: &'a Binding,
+        machines: &[MachineModel],
+    ) -> ServicesWalk<'a> {
+        let meter = ObservingMeter::new(symbols, binding, machines);
+        ServicesWalk(ServicesMeter::Observing(Box::new(Automaton::new(binding, symbols, meter))))
+    }
+
+    /// With the cycles of a machine whose cores have coherent caches.
+    ///
+    /// # Errors
+    /// The machine has no coherent caches or too few cores.
+    pub fn coherent(
+        symbols: &'a KernelSymbols,
+        binding: &'a Binding,
+        machine: &'a MachineModel,
+        cpus: CpuCount,
+    ) -> Result<ServicesWalk<'a>> {
+        let meter = CoherentMeter::new(machine, symbols, cpus)?;
+        let automaton = Automaton::new(binding, symbols, meter);
+        Ok(ServicesWalk(ServicesMeter::Coherent(Box::new(automaton))))
+    }
+
+    fn observer(&mut self) -> &mut (dyn Observer + Send) {
+        match &mut self.0 {
+            ServicesMeter::Caches(automaton) => &mut **automaton,
+            ServicesMeter::Cores(automaton) => &mut **automaton,
+            ServicesMeter::Observing(automaton) => &mut **automaton,
+            ServicesMeter::Coherent(automaton) => &mut **automaton,
+        }
+    }
+
+    /// The services.
+    pub fn finish(self) -> Attributed {
+        match self.0 {
+            ServicesMeter::Caches(automaton) => automaton.finish().0,
+            ServicesMeter::Cores(automaton) => automaton.finish().0,
+            ServicesMeter::Observing(automaton) => automaton.finish().0,
+            ServicesMeter::Coherent(automaton) => automaton.finish().0,
+        }
+    }
+
+    /// The services; with the chains of calls and the execution over time if it observed them.
+    pub fn finish_observed(self) -> (Attributed, Option<(CallTree, Timeline)>) {
+        match self.0 {
+            ServicesMeter::Observing(automaton) => {
+                let (attributed, observed) = automaton.finish();
+                let observed = observed.finish(&attributed.ledger);
+                (attributed, Some(observed))
+            }
+            other => (ServicesWalk(other).finish(), None),
+        }
     }
 }
 
-/// As [`attribute`], with the cycles of a machine whose cores have coherent caches.
-///
-/// # Errors
-/// As [`attribute`]. The recording has no data accesses; the machine has no coherent caches or too
-/// few cores.
-pub(crate) fn attribute_coherent<R: Read>(
-    reader: &mut RecordingReader<R>,
-    symbols: &KernelSymbols,
-    binding: &Binding,
-    machine: &MachineModel,
-) -> Result<Attributed> {
-    check(reader, symbols)?;
-    ensure!(
-        reader.accesses().is_some(),
-        "the recording has no data accesses: make it with kernlane record --data"
-    );
-    let meter = CoherentMeter::new(machine, symbols, reader.header().cpus)?;
-    Ok(follow(reader, Automaton::new(binding, symbols, meter))?.0)
+impl Observer for ServicesWalk<'_> {
+    fn begin(&mut self, header: &RecordingHeader, has_data: bool) -> Result<Wants> {
+        self.observer().begin(header, has_data)
+    }
+
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        self.observer().define(translations, codes)
+    }
+
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.observer().define_tasks(tasks);
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        self.observer().piece(piece)
+    }
 }
 
 /// As [`attribute`], with the totals of each function.
@@ -138,12 +216,11 @@ pub(crate) fn attribute_coherent<R: Read>(
 /// # Errors
 /// As [`attribute`].
 pub(crate) fn attribute_with_functions<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
 ) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
-    check(reader, symbols)?;
     let meter = FunctionMeter::new(symbols, Machines::new(machines));
     let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
     Ok((attributed, functions.totals()))
@@ -154,12 +231,11 @@ pub(crate) fn attribute_with_functions<R: Read>(
 /// # Errors
 /// As [`attribute`].
 pub fn attribute_with_calls<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
 ) -> Result<(Attributed, CallTree, Timeline)> {
-    check(reader, symbols)?;
     let (attributed, observed) = follow(
         reader,
         Automaton::new(binding, symbols, ObservingMeter::new(symbols, binding, machines)),
@@ -173,13 +249,12 @@ pub fn attribute_with_calls<R: Read>(
 /// # Errors
 /// As [`attribute`].
 pub fn attribute_in_time<R: Read, T: SpanTrack>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
     machines: &[MachineModel],
     track: T,
 ) -> Result<(Attributed, T)> {
-    check(reader, symbols)?;
     let (attributed, spans) =
         follow(reader, Automaton::new(binding, symbols, SpanMeter::new(machines, track)))?;
     Ok((attributed, spans.finish()))
@@ -190,11 +265,10 @@ pub fn attribute_in_time<R: Read, T: SpanTrack>(
 /// # Errors
 /// As [`attribute`].
 pub(crate) fn reuses<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     names: &[String],
 ) -> Result<Vec<Reuses>> {
-    check(reader, symbols)?;
     let binding = Binding::default();
     let (_, reuse) =
         follow(reader, Automaton::new(&binding, symbols, ReuseMeter::new(symbols, names)))?;
@@ -210,8 +284,8 @@ pub struct ServicesAndFunctions {
 }
 
 /// Checks that the symbols are of the recorded kernel. A System.map has no build id to check.
-pub(crate) fn check<R: Read>(reader: &RecordingReader<R>, symbols: &KernelSymbols) -> Result<()> {
-    let recorded = &reader.header().build_id;
+pub(crate) fn check(header: &RecordingHeader, symbols: &KernelSymbols) -> Result<()> {
+    let recorded = &header.build_id;
     if let Some(build_id) = &symbols.build_id {
         ensure!(
             *recorded == build_id.0,
@@ -224,24 +298,9 @@ pub(crate) fn check<R: Read>(reader: &RecordingReader<R>, symbols: &KernelSymbol
 }
 
 fn follow<R: Read, M: Meter>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     mut automaton: Automaton<'_, M>,
 ) -> Result<(Attributed, M)> {
-    // Of several CPUs, most machines have L1Is only.
-    let takes_data =
-        M::TAKES_DATA && (M::DATA_OF_SEVERAL_CPUS || reader.header().cpus == CpuCount::ONE);
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(translations) => automaton.define(&translations)?,
-            Chunk::Tasks(tasks) => automaton.define_tasks(&tasks),
-            Chunk::Stream(words) => match reader.accesses().filter(|_| takes_data) {
-                None => automaton.stream(&words),
-                Some((accesses, patterns)) => {
-                    automaton.stream_with_data(&words, accesses, patterns)?;
-                }
-            },
-            Chunk::End(_) => {}
-        }
-    }
+    walk(reader, &mut automaton)?;
     Ok(automaton.finish())
 }

@@ -13,6 +13,8 @@ use crate::services::symbols::KernelSymbols;
 use crate::services::table;
 use crate::services::timeline::{Timeline, TimelineMode};
 use anyhow::Result;
+use execution::code::TranslatedCode;
+use execution::data::DataWish;
 use sim::MachineModel;
 use trace::{CpuId, Translation};
 
@@ -47,11 +49,13 @@ impl<'a> ObservingMeter<'a> {
 }
 
 impl Meter for ObservingMeter<'_> {
-    const TAKES_DATA: bool = true;
+    fn wish(&self) -> Option<DataWish> {
+        Some(self.machines.wish())
+    }
 
-    fn define(&mut self, translation: &Translation) -> Result<()> {
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
         self.calls.define(translation);
-        self.machines.define(translation)
+        self.machines.define(translation, code)
     }
 
     fn machines(&mut self) -> Option<&mut Machines> {

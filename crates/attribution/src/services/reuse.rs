@@ -7,6 +7,7 @@ use crate::services::ledger::ServiceMachineCounts;
 use crate::services::meter::Meter;
 use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
+use execution::code::TranslatedCode;
 use execution::per_cpu::PerCpu;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -80,12 +81,12 @@ impl ReuseMeter {
 
     /// The reuses of each function, in the order of the names.
     pub(super) fn finish(mut self) -> Vec<Reuses> {
-        self.stays.all_mut().iter_mut().for_each(|stay| stay.leave(&mut self.reuses));
+        self.stays.values_mut().for_each(|stay| stay.leave(&mut self.reuses));
         self.reuses
     }
 
     fn run(&mut self, translation: u32, bytes: Option<u64>) {
-        let stay = self.stays.current();
+        let stay = &mut self.stays.current;
         let Some((whole, function)) = self.of[translation as usize] else {
             return stay.leave(&mut self.reuses);
         };
@@ -104,7 +105,7 @@ impl ReuseMeter {
 }
 
 impl Meter for ReuseMeter {
-    fn define(&mut self, translation: &Translation) -> Result<()> {
+    fn define(&mut self, translation: &Translation, _: &TranslatedCode) -> Result<()> {
         let function = self.functions.get(&translation.addr.0).copied();
         self.of.push(translation.is_kernel().then_some((translation.code.len() as u64, function)));
         self.lengths.push(translation.lengths.clone());
@@ -151,7 +152,8 @@ mod tests {
                 lengths: vec![4; bytes / 4 + 1].into(),
                 code: vec![0x90; bytes].into(),
             };
-            reuse.define(&translation).unwrap();
+            let code = TranslatedCode::new(&translation).unwrap();
+            reuse.define(&translation, &code).unwrap();
         }
         let g = |reuse: &mut ReuseMeter, times: usize| (0..times).for_each(|_| reuse.executed(1));
         reuse.executed(0);

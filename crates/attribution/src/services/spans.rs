@@ -12,6 +12,8 @@ use crate::services::machines::LevelMisses;
 use crate::services::machines::Machines;
 use crate::services::meter::{Booked, Meter};
 use anyhow::Result;
+use execution::code::TranslatedCode;
+use execution::data::DataWish;
 use sim::MachineModel;
 use std::cmp::Reverse;
 pub use trace::{CpuCount, CpuId};
@@ -137,14 +139,15 @@ impl<T: SpanTrack> SpanMeter<T> {
 }
 
 impl<T: SpanTrack> Meter for SpanMeter<T> {
-    const TAKES_DATA: bool = true;
+    fn wish(&self) -> Option<DataWish> {
+        Some(self.machines.wish())
+    }
 
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.machines.define(translation)
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
+        self.machines.define(translation, code)
     }
 
     fn define_tasks(&mut self, tasks: &[Task]) {
-        self.machines.define_tasks(tasks);
         self.pids.extend(tasks.iter().map(|task| task.pid));
     }
 

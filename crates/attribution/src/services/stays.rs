@@ -63,11 +63,10 @@ struct CpuStays {
 /// # Errors
 /// As [`services::attribute`].
 pub(crate) fn of<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     symbols: &KernelSymbols,
     binding: &Binding,
 ) -> Result<Stays> {
-    services::check(reader, symbols)?;
     let automaton = Automaton::new(binding, symbols, StayMeter::default());
     let (attributed, meter) = services::follow(reader, automaton)?;
     Ok(meter.finish(&attributed.ledger))
@@ -148,8 +147,7 @@ impl CpuStays {
 }
 
 impl Meter for StayMeter {
-    fn define(&mut self, translation: &Translation) -> Result<()> {
-        let code = TranslatedCode::new(translation)?;
+    fn define(&mut self, _: &Translation, code: &TranslatedCode) -> Result<()> {
         self.codes.push((code.mode(), code.lengths.len() as u32));
         Ok(())
     }

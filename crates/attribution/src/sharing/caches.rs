@@ -10,9 +10,9 @@
 
 use super::counts::RequestCosts;
 use super::moved::MovedPlaces;
-use crate::executions::{self, Executed, ExecutionVisitor};
 use anyhow::{Context, Result, ensure};
 use execution::data::DataAccess;
+use execution::executions::{self, Executed, ExecutionVisitor};
 use sim::coherent::{
     CoherenceDescription, CoherentAccess, CoherentCaches, CoreCounters, CoreId, CoreStalls,
 };
@@ -140,7 +140,7 @@ impl SharedMachine<'_> {
     /// The recording is damaged or has no data accesses.
     pub(crate) fn run<R: Read>(
         &self,
-        reader: &mut RecordingReader<R>,
+        reader: RecordingReader<R>,
         observer: &mut impl SharingObserver,
     ) -> Result<Vec<PerMode<CoreCounters>>> {
         self.run_with(reader, &mut MovedPlaces::default(), observer)
@@ -152,13 +152,13 @@ impl SharedMachine<'_> {
     /// As `run`.
     pub(super) fn run_with<R: Read>(
         &self,
-        reader: &mut RecordingReader<R>,
+        reader: RecordingReader<R>,
         moved: &mut MovedPlaces,
         observer: &mut impl SharingObserver,
     ) -> Result<Vec<PerMode<CoreCounters>>> {
-        let mut walk =
+        let walk =
             CoherentWalk { caches: self.caches.clone(), cores: &self.cores, moved, observer };
-        executions::walk(reader, std::slice::from_ref(self.machine), &mut walk)?;
+        let walk = executions::walk(reader, std::slice::from_ref(self.machine), walk)?;
         Ok(self.cores.iter().map(|&core| walk.caches.counters(core)).collect())
     }
 }

@@ -6,11 +6,11 @@
 
 use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
 use super::counts::{AccessCounts, LineCounts, RequestCosts};
-use crate::executions::Executed;
 use crate::misses::collector::accesses_only_a_stack;
 use crate::misses::memory::{DataOwners, MissOwner, StructureId};
 use crate::misses::uses::FrameUses;
 use anyhow::Result;
+use execution::executions::Executed;
 use sim::coherent::{CoherentAccess, MissClass, Served};
 use sim::{Mode, PerMode};
 use std::collections::{HashMap, HashSet};
@@ -271,7 +271,7 @@ fn settle(lines: &mut [LineUses], pending: &mut HashSet<u64>, frame: u64, id: St
 /// # Errors
 /// As [`SharedMachine::run`].
 pub(super) fn collect<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     machine: &SharedMachine<'_>,
     owners: DataOwners,
     numbers: &[u64],

@@ -60,8 +60,8 @@ impl<'a> SharingStudy<'a> {
     /// # Errors
     /// The recording is damaged, of another kernel, of one CPU or without data accesses; the
     /// machine has too few cores.
-    pub(crate) fn rank<R: Read>(&self, reader: &mut RecordingReader<R>) -> Result<Ranking> {
-        services::check(reader, self.symbols)?;
+    pub(crate) fn rank<R: Read>(&self, reader: RecordingReader<R>) -> Result<Ranking> {
+        services::check(reader.header(), self.symbols)?;
         let machine = SharedMachine::new(self.machine, reader.header().cpus)?;
         let owners = self.names.owners(reader.header());
         let moved = &mut MovedPlaces::default();
@@ -75,7 +75,7 @@ impl<'a> SharingStudy<'a> {
     /// As [`SharingStudy::rank`]; the kernel's BTF is damaged.
     pub(crate) fn table<R: Read>(
         &self,
-        reader: &mut RecordingReader<R>,
+        reader: RecordingReader<R>,
         ranking: &Ranking,
         top: usize,
     ) -> Result<SharingTable> {
@@ -98,7 +98,7 @@ impl<'a> SharingStudy<'a> {
     /// As [`SharingStudy::rank`]; `requests` name no data.
     pub(crate) fn what_if<R: Read>(
         &self,
-        reader: &mut RecordingReader<R>,
+        reader: RecordingReader<R>,
         ranking: &Ranking,
         requests: &[String],
     ) -> Result<SharingChange> {

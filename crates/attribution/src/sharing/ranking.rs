@@ -10,9 +10,9 @@ use super::functions::BlockMisses;
 use super::moved::MovedPlaces;
 use super::names::VariableTypes;
 use super::slabs::{SlabFrames, SlabObjects, SlabPlaces};
-use crate::executions::Executed;
 use crate::misses::memory::{DataOwners, Structure};
 use anyhow::Result;
+use execution::executions::Executed;
 use sim::PerMode;
 use sim::coherent::{CoherentAccess, CoreCounters, Served};
 use std::collections::HashMap;
@@ -139,7 +139,7 @@ impl SharingObserver for LineCosts {
 /// # Errors
 /// As [`SharedMachine::run`].
 pub(super) fn rank<R: Read>(
-    reader: &mut RecordingReader<R>,
+    reader: RecordingReader<R>,
     machine: &SharedMachine<'_>,
     moved: &mut MovedPlaces,
     most: usize,

@@ -134,8 +134,8 @@ impl Guest {
 
     fn table_on(&self, names: &DataNames, machine: &str) -> Result<SharingTable> {
         self.study(names, machine, |study, recording| {
-            let ranking = study.rank(&mut RecordingReader::new(recording)?)?;
-            study.table(&mut RecordingReader::new(recording)?, &ranking, 30)
+            let ranking = study.rank(RecordingReader::new(recording)?)?;
+            study.table(RecordingReader::new(recording)?, &ranking, 30)
         })
     }
 
@@ -146,8 +146,8 @@ impl Guest {
     fn what_if(&self, names: &DataNames, requests: &[&str]) -> Result<SharingChange> {
         let requests: Vec<String> = requests.iter().map(|&text| text.to_owned()).collect();
         self.study(names, "server-8", |study, recording| {
-            let ranking = study.rank(&mut RecordingReader::new(recording)?)?;
-            study.what_if(&mut RecordingReader::new(recording)?, &ranking, &requests)
+            let ranking = study.rank(RecordingReader::new(recording)?)?;
+            study.what_if(RecordingReader::new(recording)?, &ranking, &requests)
         })
     }
 }
@@ -407,7 +407,7 @@ fn lines_beyond_the_limit_are_one_sum() {
     let recording = guest.recording();
     let machine = machine::find("server-8").unwrap();
     let shared = SharedMachine::new(&machine, CpuCount::new(2).unwrap()).unwrap();
-    let reader = &mut RecordingReader::new(&recording[..]).unwrap();
+    let reader = RecordingReader::new(&recording[..]).unwrap();
     let ranking = ranking::rank(reader, &shared, &mut MovedPlaces::default(), 1, None).unwrap();
     assert_eq!(ranking.lines, [(0, 397.0 * CORE)]);
     assert_eq!((ranking.unranked, ranking.cycles), (37.0 * CORE, 434.0 * CORE));
@@ -441,7 +441,7 @@ fn what_cannot_be_done_is_said() {
         let mut symbols = KernelSymbols::default();
         symbols.build_id = build_id;
         let study = SharingStudy::new(&symbols, &names, &machine);
-        study.rank(&mut RecordingReader::new(recording)?).map(|_| ())
+        study.rank(RecordingReader::new(recording)?).map(|_| ())
     };
     let error = rank(&without_data, None).unwrap_err().to_string();
     assert!(error.contains("no data accesses"), "{error}");

@@ -26,7 +26,9 @@ use anyhow::{Context, Result};
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::data::DataAccess;
 use execution::flow::FragmentExit;
+use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
+use host::recording::Recording;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 use instruction::TracedInstruction;
 use record::InstructionRecord;
@@ -55,11 +57,10 @@ fn instructions(
     out: &mut dyn Write,
 ) -> Result<TracedAmounts> {
     let mut writer = TraceWriter::new(out);
-    let cut = walk::cut(recording, part)?;
-    attribution::read(recording, "instructions", |reader| {
-        reader.header().one_cpu().context("a trace of ChampSim has one CPU")?;
-        walk::walk(reader, cut, true, &mut writer)
-    })?;
+    let recording = OpenedRecording::open(&Recording::at(recording), part, "instructions")?;
+    let one_cpu = recording.header().one_cpu().context("a trace of ChampSim has one CPU");
+    one_cpu.with_context(|| recording.name().to_owned())?;
+    walk::executions(recording, true, &mut writer)?;
     writer.finish()
 }
 

@@ -15,12 +15,13 @@
 
 use anyhow::{Context as _, Result};
 use execution::code::{LastInstruction, TranslatedCode};
-use execution::part::{PartFilter, open_executions};
+use execution::opened::OpenedRecording;
+use execution::walk::{Observer, Piece, Wants};
 use host::recording::Recording;
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::ops::Range;
 use std::rc::Rc;
-use trace::{Chunk, RunAddr, StreamEvent, Task};
+use trace::{RecordingHeader, RunAddr, StreamEvent, Task, Translation};
 
 /// The most contexts that a task has open at once. In Linux it has fewer than ten. Others are not
 /// told.
@@ -217,13 +218,14 @@ pub(super) struct Contexts {
 }
 
 impl Contexts {
-    /// The contexts of a recording, up to the end of a part.
+    /// The contexts of a recording, up to the end of a part. `part`: the instructions at which it
+    /// begins and ends.
     ///
     /// # Errors
     /// The recording is damaged, or has several CPUs.
-    pub(super) fn of(recording: &Path, cut: &PartFilter) -> Result<Contexts> {
+    pub(super) fn of(recording: &Recording, part: Range<u64>) -> Result<Contexts> {
         let mut entries = HashSet::new();
-        executions(recording, cut.clone(), |from, next, _, _| {
+        executions(recording, part.clone(), |from, next, _, _| {
             if let Some(from) = from
                 && next.is_kernel()
                 && (!from.last.is_kernel() || !from.leads_to(next))
@@ -233,7 +235,7 @@ impl Contexts {
         })?;
         let mut tracker = ContextTracker { entries: Rc::new(entries), ..Default::default() };
         let (mut returns, mut at_start) = (Vec::new(), None);
-        executions(recording, cut.clone(), |from, next, thread, inside| {
+        executions(recording, part, |from, next, thread, inside| {
             if let (None, Some(thread)) = (from, thread) {
                 tracker.thread = thread;
             }
@@ -287,42 +289,57 @@ fn note(arrival: &Arrival, next: RunAddr, returns: &mut Vec<ReturnPlace>) {
 /// control arrives, the task that was switched to before, and whether the execution belongs to the
 /// part.
 fn executions(
-    recording: &Path,
-    mut cut: PartFilter,
-    mut each: impl FnMut(Option<&ExecutionEnd>, RunAddr, Option<Thread>, bool),
+    recording: &Recording,
+    part: Range<u64>,
+    each: impl FnMut(Option<&ExecutionEnd>, RunAddr, Option<Thread>, bool),
 ) -> Result<()> {
-    let mut reader = open_executions(&Recording::at(recording))?;
-    reader.header().one_cpu().context("a trace of DynamoRIO is written of one CPU")?;
-    let (mut codes, mut threads) = (Vec::new(), Vec::new());
-    let (mut from, mut thread) = (None, None);
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Translations(defined) => {
-                cut.define(&defined);
-                for translation in &defined {
-                    codes.push(TranslatedCode::new(translation)?);
-                }
-            }
-            Chunk::Tasks(tasks) => threads.extend(tasks.iter().map(Thread::of)),
-            Chunk::End(_) => {}
-            Chunk::Stream(words) => {
-                for event in trace::events(&words) {
-                    if let StreamEvent::Task(task) = event {
-                        thread = threads.get(task.0 as usize).copied();
-                    }
-                    let inside = cut.keeps(&event);
-                    let Some((id, reached)) = event.execution() else { continue };
-                    let code: &TranslatedCode = codes
-                        .get(id.0 as usize)
-                        .with_context(|| format!("translation {} is not defined", id.0))?;
-                    each(from.as_ref(), code.addr, thread.take(), inside);
-                    from = Some(ExecutionEnd::new(code, reached.map(|reached| reached as u16)));
-                }
-                if cut.has_ended() {
-                    break;
-                }
-            }
-        }
+    let mut arrivals =
+        Arrivals { part, at: 0, threads: Vec::new(), from: None, thread: None, each };
+    let recording = OpenedRecording::whole(recording, "contexts")?.without_data();
+    recording.walk(&mut arrivals).map(drop)
+}
+
+/// The observer behind [`executions`].
+struct Arrivals<F> {
+    part: Range<u64>,
+    /// The instructions before the next execution.
+    at: u64,
+    threads: Vec<Thread>,
+    from: Option<ExecutionEnd>,
+    thread: Option<Thread>,
+    each: F,
+}
+
+impl<F: FnMut(Option<&ExecutionEnd>, RunAddr, Option<Thread>, bool)> Observer for Arrivals<F> {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        header.one_cpu().context("a trace of DynamoRIO is written of one CPU")?;
+        Ok(Wants::default())
     }
-    Ok(())
+
+    fn define(&mut self, _: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        Ok(())
+    }
+
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.threads.extend(tasks.iter().map(Thread::of));
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        for event in piece.events() {
+            if let StreamEvent::Task(task) = event {
+                self.thread = self.threads.get(task.0 as usize).copied();
+            }
+            let Some((id, reached)) = event.execution() else { continue };
+            let code = &piece.codes[id.0 as usize];
+            let inside = self.part.contains(&self.at);
+            self.at += reached.map_or(code.lengths.len() as u64, u64::from);
+            (self.each)(self.from.as_ref(), code.addr, self.thread.take(), inside);
+            self.from = Some(ExecutionEnd::new(code, reached.map(|reached| reached as u16)));
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.at >= self.part.end
+    }
 }

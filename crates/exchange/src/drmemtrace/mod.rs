@@ -35,7 +35,9 @@ use code::{CodedInstruction, CodedTranslation, Encoding, TracedAccess};
 use contexts::{Arrival, Contexts, Thread};
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow::FragmentExit;
+use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
+use host::recording::Recording;
 use open::{BranchEnd, OpenInstruction};
 use record::{Record, file, kind, marker};
 use std::collections::HashMap;
@@ -95,12 +97,11 @@ fn instructions(
     dialect: &'static Dialect,
     out: &mut dyn Write,
 ) -> Result<TracedAmounts> {
-    let cut = walk::cut(recording, part)?;
-    let contexts = Contexts::of(recording, &cut)?;
+    let recording = Recording::at(recording);
+    let opened = OpenedRecording::open(&recording, part, "instructions")?;
+    let contexts = Contexts::of(&recording, opened.bounds())?;
     let mut writer = TraceWriter::new(contexts, dialect, out);
-    attribution::read(recording, "instructions", |reader| {
-        walk::walk(reader, cut, false, &mut writer)
-    })?;
+    walk::executions(opened, false, &mut writer)?;
     writer.finish()
 }
 

@@ -3,11 +3,11 @@
 //! Input: two recordings and their kernels. Output: tables, and an exit status for --limit.
 
 use crate::command::kernel::kernel_of;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use attribution::Attribution;
 use attribution::services::difference::RecordingDifference;
 use clap::Args;
-use execution::part::open_executions;
+use execution::opened::OpenedRecording;
 use host::note;
 use host::out;
 use host::outln;
@@ -82,10 +82,8 @@ fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
 
 /// The name of a recording's workload, and the hash of its file if the recording says it.
 fn workload(recording: &Path) -> Result<(String, Option<String>)> {
-    let recording = Recording::at(recording);
-    let reader =
-        open_executions(&recording).with_context(|| recording.trace().display().to_string())?;
-    let header = reader.header();
+    let opened = OpenedRecording::whole(&Recording::at(recording), "conditions")?;
+    let header = opened.header();
     let hash = header.conditions.iter().find(|(key, _)| key == "workload_sha256");
     Ok((header.workload.clone(), hash.map(|(_, value)| value.clone())))
 }

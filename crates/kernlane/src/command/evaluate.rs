@@ -4,10 +4,11 @@
 
 use crate::command::kernel::kernel_of_all;
 use crate::command::replay::replay_trials;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use execution::machine;
-use execution::part::{RecordingPart, open_executions};
+use execution::opened::OpenedRecording;
+use execution::part::RecordingPart;
 use host::out;
 use host::outln;
 use host::progress::Progress;
@@ -67,9 +68,8 @@ pub(crate) fn run(args: &EvaluateArgs) -> Result<ExitCode> {
             ExtraCounts::None,
         )?);
         progress.advance(1);
-        let user =
-            open_executions(&recording).and_then(|mut reader| application::recorded(&mut reader));
-        user_code.push(user.with_context(|| recording.trace().display().to_string())?);
+        let opened = OpenedRecording::whole(&recording, "user code")?.without_data();
+        user_code.push(opened.read(application::recorded)?);
         progress.advance(1);
     }
     progress.say("layouts");

@@ -7,7 +7,7 @@ use crate::command::kernel::kernel_of_all;
 use crate::command::layout::{Ground, algorithms, extra_counts};
 use crate::command::profile::CountedArgs;
 use ::layout::Algorithm;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use attribution::Attribution;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -15,18 +15,22 @@ use exchange::callgrind::CallgrindEvents;
 use exchange::compressed::write_compressed;
 use exchange::walk::TracedAmounts;
 use exchange::{ExportSubject, FORMATS, Format, Make, in_time, parquet};
+use execution::code::TranslatedCode;
+use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
+use execution::walk::{Observer, Piece, WalkedRecording, Wants};
 use host::interrupt;
 use host::outln;
 use host::output;
+use host::recording::Recording;
 use image::order::Layout;
 use image::vmlinux;
 use serde::Serialize;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use trace::{Chunk, RecordingReader, StreamEvent, events};
+use trace::{RecordingHeader, StreamEvent, Translation};
 
 /// Write counts for BOLT, clang, Propeller and lld, calls for profile viewers, or a trace
 ///
@@ -208,30 +212,49 @@ fn over_time(
     let window = match args.counted.part.is_whole() {
         true => 0..u64::MAX,
         false => {
-            let all = attribution::read(recording, "length", length)? as f64;
+            let all = length(recording)? as f64;
             (args.counted.part.from * all) as u64..(args.counted.part.until * all).ceil() as u64
         }
     };
     output::write_with(&args.output, |out| make(&attribution, recording, window, out))
 }
 
-/// Nanoseconds of the guest's clock.
-fn length<R: Read>(reader: &mut RecordingReader<R>) -> Result<u64> {
-    let mut ticks = 0;
-    while let Some(chunk) = reader.next_chunk().context("the recording is damaged")? {
-        match chunk {
-            Chunk::Stream(words) => {
-                let ticked = events(&words).map(|event| match event {
-                    StreamEvent::Clock(ticks) => u64::from(ticks),
-                    _ => 0,
-                });
-                ticks += ticked.sum::<u64>();
-            }
-            Chunk::End(totals) => return Ok(totals.instructions().max(ticks)),
-            Chunk::Translations(_) | Chunk::Tasks(_) => {}
-        }
+/// Nanoseconds of the guest's clock in a recording: an instruction takes one, but for the time in
+/// which all CPUs were halted.
+#[derive(Default)]
+struct GuestTime {
+    ticks: u64,
+    instructions: u64,
+}
+
+impl Observer for GuestTime {
+    fn begin(&mut self, _: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        Ok(Wants::default())
     }
-    bail!("the recording is cut off: how long it is is not known")
+
+    fn define(&mut self, _: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        let ticked = piece.events().map(|event| match event {
+            StreamEvent::Clock(ticks) => u64::from(ticks),
+            _ => 0,
+        });
+        self.ticks += ticked.sum::<u64>();
+        Ok(())
+    }
+
+    fn end(&mut self, walked: &WalkedRecording<'_>) -> Result<()> {
+        self.instructions = walked.totals.instructions();
+        Ok(())
+    }
+}
+
+fn length(recording: &Path) -> Result<u64> {
+    let mut time = GuestTime::default();
+    OpenedRecording::whole(&Recording::at(recording), "length")?.walk(&mut time)?;
+    Ok(time.instructions.max(time.ticks))
 }
 
 /// Each table is a file in the directory; the invocations are written as the recording is read.

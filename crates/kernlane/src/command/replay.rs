@@ -10,10 +10,10 @@ use emit::kbuild::BuildTree;
 use emit::relink;
 use exchange::kinds::FileKind;
 use execution::machine;
-use execution::part::{RecordingPart, open_executions};
+use execution::opened::OpenedRecording;
+use execution::part::RecordingPart;
 use host::note;
 use host::out;
-use host::progress::Progress;
 use host::recording::Recording;
 use image::estimate;
 use image::map::PlacementMap;
@@ -26,11 +26,8 @@ use replay::results::{ORIGINAL, ResultFile, ResultRow};
 use replay::{self, CpuOrder, ReplayLayout, ReplayTrial, Replayed, SimulationScope, rows};
 use report::text;
 use sim::MachineModel;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use trace::RecordingReader;
 
 /// Run a recorded execution again over layouts and machines
 ///
@@ -196,13 +193,9 @@ fn add_bounds(
     part: &RecordingPart,
 ) -> Result<()> {
     let recording = Recording::at(recording);
-    let path = recording.trace();
-    let named = || path.display().to_string();
-    let reader = || open_executions(&recording);
     for machine in machines {
-        let mut cut = part.cut(reader).with_context(named)?;
-        let found = bound::bound(reader().with_context(named)?, image, &mut cut, machine)
-            .with_context(named)?;
+        let opened = OpenedRecording::open(&recording, part, "bound")?.without_data();
+        let found = opened.read(|reader| bound::bound(reader, image, machine))?;
         let rows =
             rows.iter_mut().filter(|row| row.machine == machine.name && row.layout == ORIGINAL);
         rows.for_each(|row| row.bound = Some(found));
@@ -316,58 +309,46 @@ pub(crate) fn replay_rows(
     Ok(rows)
 }
 
-/// What replay counted of a part of a recording. Shows progress on a terminal.
+/// What replay counted of a part of a recording, each layout on its own machines. Shows progress on a
+/// terminal.
 ///
 /// # Errors
 /// As [`replay_rows`]; `kernel`: that of `--kernel`.
-pub(crate) fn replay_recording(
-    recording: &Path,
-    layouts: &[ReplayLayout],
-    machines: &[MachineModel],
-    scope: SimulationScope,
-    kernel: Option<&BuildId>,
-    part: &RecordingPart,
-) -> Result<Replayed> {
-    let trials: Vec<ReplayTrial<'_>> =
-        layouts.iter().map(|layout| ReplayTrial::new(layout, machines, scope)).collect();
-    replay_trials(recording, &trials, kernel, part)
-}
-
-/// As [`replay_recording`], each layout on its own machines.
-///
-/// # Errors
-/// As [`replay_rows`].
 pub(crate) fn replay_trials(
     recording: &Path,
     trials: &[ReplayTrial<'_>],
     kernel: Option<&BuildId>,
     part: &RecordingPart,
 ) -> Result<Replayed> {
-    let recording = Recording::at(recording);
-    let path = recording.trace();
-    let named = || path.display().to_string();
-    let mut cut = part.cut(|| open_executions(&recording)).with_context(named)?;
-    let file = File::open(&path).with_context(named)?;
-    let progress = Progress::of(file.metadata().with_context(named)?.len(), "replay");
-    let mut reader =
-        RecordingReader::new(progress.reading(BufReader::with_capacity(1 << 20, file)))
-            .with_context(named)?;
+    let mut opened = OpenedRecording::open(&Recording::at(recording), part, "replay")?;
     if !part.is_whole() {
-        reader = reader.without_data();
+        opened = opened.without_data();
     }
-    let recorded = BuildId(reader.header().build_id.clone());
+    ensure_recorded(&opened, trials, kernel)?;
+    opened.read(|reader| replay::replay_trials(reader, trials))
+}
+
+/// Checks that layouts and kernel are those of the recording.
+///
+/// # Errors
+/// One is not. `kernel`: that of `--kernel`.
+pub(crate) fn ensure_recorded(
+    opened: &OpenedRecording,
+    trials: &[ReplayTrial<'_>],
+    kernel: Option<&BuildId>,
+) -> Result<()> {
+    let recorded = &opened.header().build_id;
     let kernels = trials
         .iter()
         .filter_map(|trial| Some((trial.layout.name.as_str(), trial.layout.kernel.as_ref()?)));
     for (what, kernel) in kernels.chain(kernel.map(|kernel| ("--kernel", kernel))) {
-        if *kernel != recorded {
+        if kernel.0 != *recorded {
             bail!(
-                "{what} is of the kernel with build id {}, but {} of {}",
+                "{what} is of the kernel with build id {}, but {} of {recorded}",
                 kernel.0,
-                path.display(),
-                recorded.0
+                opened.name()
             );
         }
     }
-    replay::replay_trials(reader, trials, &mut cut).with_context(named)
+    Ok(())
 }

@@ -6,9 +6,10 @@
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
 use execution::flow::{self, FragmentExit};
+use execution::walk::{Observer, Piece, Wants, walk};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
-use trace::{Chunk, RecordingReader, RunAddr, StreamEvent, TaskId, Translation};
+use trace::{RecordingHeader, RecordingReader, RunAddr, StreamEvent, TaskId, Translation};
 
 /// User code that ran. Translation blocks are numbered from 0 in the order in which they were first
 /// seen.
@@ -41,21 +42,10 @@ impl UserCode {
 /// The user code of a whole recording.
 ///
 /// # Errors
-/// The recording is damaged or cut off.
-pub fn recorded<R: Read>(reader: &mut RecordingReader<R>) -> Result<UserCode> {
-    reader.header().one_cpu()?;
+/// The recording is damaged or cut off, or of several CPUs.
+pub fn recorded<R: Read>(reader: RecordingReader<R>) -> Result<UserCode> {
     let mut following = UserCodeWalk::default();
-    while let Some(chunk) = reader.next_chunk()? {
-        match chunk {
-            Chunk::Translations(defined) => {
-                defined.iter().try_for_each(|translation| following.define(translation))?
-            }
-            Chunk::Stream(words) => {
-                trace::events(&words).try_for_each(|event| following.event(event))?
-            }
-            Chunk::Tasks(_) | Chunk::End(_) => {}
-        }
-    }
+    walk(reader, &mut following)?;
     following.found.successors = following.successors.into_iter().collect();
     Ok(following.found)
 }
@@ -83,8 +73,23 @@ struct UserCodeWalk {
     kernel_ran: bool,
 }
 
+impl Observer for UserCodeWalk {
+    fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
+        header.one_cpu()?;
+        Ok(Wants::default())
+    }
+
+    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        translations.iter().try_for_each(|translation| self.number(translation))
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        piece.events().try_for_each(|event| self.event(event))
+    }
+}
+
 impl UserCodeWalk {
-    fn define(&mut self, translation: &Translation) -> Result<()> {
+    fn number(&mut self, translation: &Translation) -> Result<()> {
         let number = match translation.is_kernel() {
             true => None,
             false => Some(self.found.push(translation)?),

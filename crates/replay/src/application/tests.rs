@@ -4,10 +4,11 @@ use super::{Application, UserCode, recorded};
 use crate::tests::guest::{GuestMemory, record};
 use crate::{LayoutCounts, ReplayLayout, ReplayTrial, SimulationScope, replay_trials};
 use execution::machine;
-use execution::part::PartFilter;
+use execution::walk::chunks;
 use image::address::LinkAddr;
 use image::place::{Ending, PlacedBlock, Placement};
 use layout::graph::{BlockId, EdgeKind, Order, Ordered};
+use std::ops::ControlFlow;
 use trace::{
     RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
     TaskPointer, Translation, TranslationId,
@@ -48,7 +49,7 @@ fn program(rounds: u64) -> Vec<u8> {
 }
 
 fn of_user(recording: &[u8]) -> UserCode {
-    recorded(&mut RecordingReader::new(recording).unwrap()).unwrap()
+    recorded(RecordingReader::new(recording).unwrap()).unwrap()
 }
 
 /// Replays on the paper's machine. The kernel does not move.
@@ -70,9 +71,7 @@ fn replayed(
             ..ReplayTrial::new(&moved, &machines, SimulationScope::Caches)
         },
     ];
-    let replayed =
-        replay_trials(RecordingReader::new(recording).unwrap(), &trials, &mut PartFilter::whole())
-            .unwrap();
+    let replayed = replay_trials(RecordingReader::new(recording).unwrap(), &trials).unwrap();
     replayed.layouts.try_into().unwrap()
 }
 
@@ -232,9 +231,14 @@ fn programs_with_other_code_at_the_same_address_have_spaces_of_their_own() {
     let recording = events(&translations, &ran(&[0, 1, 2, 3, 2, 3, 4, 5, 6]));
     let application = Application::new(&[of_user(&recording)]).unwrap();
     let mut reader = RecordingReader::new(&*recording).unwrap();
-    let Some(trace::Chunk::Translations(defined)) = reader.next_chunk().unwrap() else {
-        panic!("no definitions")
-    };
+    let mut defined = Vec::new();
+    let read = chunks(&mut reader, |chunk, _| {
+        if let trace::Chunk::Translations(translations) = chunk {
+            defined.extend(translations);
+        }
+        anyhow::Ok(ControlFlow::Continue(()))
+    });
+    read.unwrap().unwrap();
     let spaces: Vec<u64> = defined
         .iter()
         .map(|translation| application.spaces.code(translation).unwrap().addr.0 >> 47)

@@ -7,20 +7,17 @@
 //! rotation. So a CPU is halted, too, when another one had two turns since its own last turn.
 
 use super::window::{CpuSet, MOST_CPUS, Step, Stretch, bit};
-use execution::data::{DataFlow, Execution};
+use execution::data::Execution;
 use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
+use execution::walk::PairedAccesses;
 use sim::Mode;
 use trace::{CpuId, Translation, TranslationId};
 
 /// The turn of a CPU, and the accesses that belong to it.
 #[derive(Clone, Copy)]
 pub(crate) struct DataTurn<'a> {
-    pub data: &'a DataFlow,
     pub flow: &'a ExecutionFlow,
-    /// Of the first fragments that are executions, this number already made their accesses.
-    pub ahead: usize,
-    /// The number of executions behind those of the fragments whose accesses come now.
-    pub rest: usize,
+    pub paired: &'a PairedAccesses<'a>,
 }
 
 /// Follows the turns.
@@ -65,29 +62,21 @@ impl Turns {
         turn: DataTurn<'_>,
     ) -> Stretch {
         let mut stretch = Stretch::new(cpu);
-        let mut ahead = turn.ahead;
-        let mut executions = turn.data.executions.iter();
+        let mut data = turn.paired.by_fragment();
         for &id in fragments {
             let fragment = turn.flow.fragments[id.0 as usize];
             let late = matches!(fragment.exit, FragmentExit::LateNext | FragmentExit::LateTaken);
-            let execution = match (late, ahead) {
-                (true, _) => None,
-                (false, 0) => executions.next(),
-                (false, _) => {
-                    ahead -= 1;
-                    None
-                }
-            };
+            let execution = if late { None } else { data.of_fragment() };
             let mode = turn.flow.codes[fragment.translation.0 as usize].mode();
-            self.step(&mut stretch, Some(id), mode, execution);
+            self.step(&mut stretch, Some(id), mode, execution.map(|(execution, _)| execution));
         }
-        for execution in executions.take(turn.rest) {
+        for (execution, _) in data.take(turn.paired.rest) {
             let code = turn.flow.codes.get(execution.translation.0 as usize);
             let mode = code.map_or(Mode::Kernel, |code| code.mode());
             self.step(&mut stretch, None, mode, Some(execution));
         }
         let accesses: usize = stretch.steps.iter().map(|step| step.accesses as usize).sum();
-        let made = turn.data.accesses();
+        let made = turn.paired.accesses;
         stretch.accesses.extend_from_slice(&made[..accesses.min(made.len())]);
         stretch
     }

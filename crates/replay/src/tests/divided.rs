@@ -11,7 +11,6 @@ use crate::tests::by_hand::machine;
 use crate::tests::guest::{GuestMemory, record};
 use crate::{ReplayLayout, ReplayTrial, SimulationScope, replay_trials};
 use execution::division::SetDivision;
-use execution::part::PartFilter;
 use sim::{MissCounts, PerMode};
 use std::collections::BTreeMap;
 use trace::RecordingReader;
@@ -37,12 +36,8 @@ fn misses(division: SetDivision) -> PerMode<MissCounts> {
         division: &division,
         ..ReplayTrial::new(&original, &machines, SimulationScope::Caches)
     };
-    let mut replayed = replay_trials(
-        RecordingReader::new(&recording[..]).unwrap(),
-        &[trials],
-        &mut PartFilter::whole(),
-    )
-    .unwrap();
+    let mut replayed =
+        replay_trials(RecordingReader::new(&recording[..]).unwrap(), &[trials]).unwrap();
     replayed.layouts.remove(0).machines.remove(0).l1i
 }
 

@@ -1,8 +1,7 @@
 //! A guest that executes given addresses, and cuts them into translation blocks as QEMU does: from
 //! where control arrives up to a branch or a limit.
 
-use crate::{ReplayLayout, Replayed, SimulationScope, replay_part};
-use execution::part::PartFilter;
+use crate::{ReplayLayout, ReplayTrial, Replayed, SimulationScope, replay_trials};
 use image::place::Placement;
 use sim::MachineModel;
 use std::collections::{BTreeMap, HashMap};
@@ -113,12 +112,7 @@ pub(crate) fn replayed(
         ReplayLayout { name: "moved".to_owned(), kernel: None, placement },
     ];
     let reader = RecordingReader::new(recording).unwrap();
-    replay_part(
-        reader,
-        &layouts,
-        machines,
-        SimulationScope::CachesAndBranches,
-        &mut PartFilter::whole(),
-    )
-    .unwrap()
+    let scope = SimulationScope::CachesAndBranches;
+    let trials = layouts.each_ref().map(|layout| ReplayTrial::new(layout, machines, scope));
+    replay_trials(reader, &trials).unwrap()
 }

@@ -3,7 +3,6 @@
 use crate::cpu_order::CpuOrder;
 use crate::{ReplayLayout, ReplayTrial, Replayed, SimulationScope, replay_trials};
 use anyhow::Result;
-use execution::part::PartFilter;
 use trace::{
     AccessSite, CpuCount, CpuId, Mapping, ObservedAccesses, PageKind, RecordingHeader,
     RecordingReader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId,
@@ -107,5 +106,5 @@ pub(super) fn replayed(
     let original = ReplayLayout::original();
     let trial = ReplayTrial::new(&original, &machines, SimulationScope::Caches);
     let reader = RecordingReader::new(&recording[..])?;
-    replay_trials(reader, &[ReplayTrial { order, ..trial }], &mut PartFilter::whole())
+    replay_trials(reader, &[ReplayTrial { order, ..trial }])
 }

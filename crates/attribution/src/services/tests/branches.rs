@@ -31,7 +31,7 @@ pub(super) fn machine() -> MachineModel {
 pub(super) fn books_with_branches(run: &ExampleRun, machines: &[MachineModel]) -> Attributed {
     let (symbols, binding) = kernel();
     let bytes = run.recording();
-    let reader = &mut RecordingReader::new(&bytes[..]).unwrap();
+    let reader = RecordingReader::new(&bytes[..]).unwrap();
     crate::services::attribute_with_branches(reader, &symbols, &binding, machines, true).unwrap()
 }
 

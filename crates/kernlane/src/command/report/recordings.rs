@@ -15,6 +15,8 @@ use attribution::services::table::ServiceTable;
 use attribution::sharing::table::SharingTable;
 use attribution::sharing::what_if::SharingChange;
 use attribution::sizes::{self, Sizes};
+use execution::opened::OpenedRecording;
+use host::recording::Recording;
 use image::vmlinux;
 use report::generations::GenerationsBeside;
 use report::multiprocessor::MultiprocessorBeside;
@@ -62,8 +64,10 @@ pub(super) fn misses(args: &ReportArgs) -> Result<()> {
 }
 
 pub(super) fn sizes(args: &ReportArgs) -> Result<()> {
-    let of_recording =
-        |path: &PathBuf| attribution::read_part(path, &args.part, "caches", sizes::sizes);
+    let of_recording = |path: &PathBuf| {
+        let opened = OpenedRecording::open(&Recording::at(path), &args.part, "caches")?;
+        opened.named_by(&args.part).read(sizes::sizes)
+    };
     let all: Vec<Sizes> = args.inputs.iter().map(of_recording).collect::<Result<_>>()?;
     print_each(args, &all, report::sizes::text)
 }
@@ -72,7 +76,7 @@ pub(super) fn generations(args: &ReportArgs) -> Result<()> {
     let all = each_opened(args, &args.inputs, &GENERATIONS, |path, kernel| {
         let attribution = &kernel.attribution;
         generations::check(&attribution.machines)?;
-        Ok(GenerationsBeside::new(attribution.generations(path, &args.part)?))
+        Ok(GenerationsBeside::new(attribution.generations(path)?))
     })?;
     print_each(args, &all, |one| report::generations::text(one, args.top))
 }

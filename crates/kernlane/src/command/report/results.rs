@@ -4,22 +4,24 @@
 
 use super::recordings::SHARING_MACHINE;
 use super::{OpenedKernel, ReportArgs, each_opened, print};
-use crate::command::replay::{LayoutFile, replay_recording};
+use crate::command::replay::{LayoutFile, ensure_recorded};
 use anyhow::{Result, bail, ensure};
-use attribution::services::table::ServiceTable;
-use attribution::{Attribution, sizes};
+use attribution::Attribution;
 use execution::machine;
+use execution::opened::OpenedRecording;
+use execution::walk::SideBySide;
 use host::output;
 use host::recording::Recording;
 use image::vmlinux;
 use replay::comparison::{self, Comparison};
 use replay::results::{ResultFile, ResultRow};
-use replay::{ReplayLayout, SimulationScope, rows};
+use replay::{Replay, ReplayLayout, ReplayTrial, SimulationScope, rows};
 use report::multiprocessor::MultiprocessorBeside;
 use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
 use report::{page, text};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use trace::CpuCount;
 
 /// The machine of the page, unless --machine names others.
 const MACHINE: &str = "server-32k";
@@ -114,16 +116,21 @@ fn overview(args: &ReportArgs, recording: &Path, kernel: &OpenedKernel) -> Resul
     for path in &args.layout {
         layouts.push(LayoutFile::read(path)?.placed(Some(kernel), image.as_ref())?);
     }
-    let observed = attribution.observed(recording)?;
     let machines = &attribution.machines;
-    let replayed = replay_recording(
-        recording,
-        &layouts,
-        machines,
-        SimulationScope::Caches,
-        attribution.symbols.build_id.as_ref(),
-        &args.part,
-    )?;
+    let scope = SimulationScope::Caches;
+    let trial = |layout| ReplayTrial::new(layout, machines, scope);
+    let trials: Vec<ReplayTrial<'_>> = layouts.iter().map(trial).collect();
+    let opened = OpenedRecording::open(&Recording::at(recording), &args.part, "recording")?;
+    ensure_recorded(&opened, &trials, attribution.symbols.build_id.as_ref())?;
+    let mut walk = attribution.page_walk(&opened, kernel)?;
+    let mut replay = Replay::new(&trials)?;
+    if !args.part.is_whole() {
+        replay = replay.without_data();
+    }
+    let mut observers = walk.observers();
+    observers.push(&mut replay);
+    opened.walk(&mut SideBySide(observers))?;
+    let (tables, replayed) = (walk.finish()?, replay.finish()?);
     let rows = rows::rows(&replayed, &layouts, machines, None);
     let misses: Vec<LayoutMisses<'_>> = layouts
         .iter()
@@ -139,36 +146,17 @@ fn overview(args: &ReportArgs, recording: &Path, kernel: &OpenedKernel) -> Resul
     if !args.part.is_whole() {
         conditions.insert("part".to_owned(), args.part.to_string());
     }
-    let extras = extras(attribution, recording, kernel, &observed.table)?;
-    Ok(Overview::new(observed, conditions, rows, &misses, extras))
-}
-
-/// What the page shows of one CPU, or of several.
-fn extras(
-    attribution: &Attribution,
-    recording: &Path,
-    kernel: &Path,
-    table: &ServiceTable,
-) -> Result<OverviewExtras> {
-    let machines = &attribution.machines;
-    let several = table.cpus > 1;
-    let data = match several {
-        true => None,
-        false => attribution.data_misses(recording, kernel, table)?.map(StructureMisses::from),
+    let several = replayed.header.cpus != CpuCount::ONE;
+    let extras = OverviewExtras {
+        sizes: Some(tables.sizes),
+        data: tables.misses.map(StructureMisses::from),
+        generations: tables.generations,
+        multiprocessor: match several {
+            true => multiprocessor(attribution, recording)?,
+            false => None,
+        },
     };
-    let multiprocessor = match several {
-        true => multiprocessor(attribution, recording)?,
-        false => None,
-    };
-    let has_core = machines.iter().any(|machine| machine.core.is_some());
-    let part = &attribution.part;
-    let counted = || attribution.generations(recording, part);
-    Ok(OverviewExtras {
-        sizes: Some(attribution::read_part(recording, part, "caches", sizes::sizes)?),
-        data,
-        generations: has_core.then(counted).transpose()?,
-        multiprocessor,
-    })
+    Ok(Overview::new(tables.observed, conditions, rows, &misses, extras))
 }
 
 /// The services of several CPUs on the first machine with several cores; `None` without data
@@ -177,7 +165,7 @@ fn multiprocessor(
     attribution: &Attribution,
     recording: &Path,
 ) -> Result<Option<MultiprocessorBeside>> {
-    if !attribution::read(recording, "data", |reader| Ok(reader.accesses().is_some()))? {
+    if !OpenedRecording::whole(&Recording::at(recording), "data")?.has_data() {
         return Ok(None);
     }
     let usual = machine::find(SHARING_MACHINE)?;

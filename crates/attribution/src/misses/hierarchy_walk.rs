@@ -6,11 +6,10 @@
 //!
 //! Input: a recording and machines. Output: misses, one by one. This module counts nothing.
 
-use crate::executions::{self, Executed, ExecutionVisitor};
 use anyhow::{Context, Result};
+use execution::executions::{Executed, ExecutionVisitor};
 use sim::{Hierarchy, MachineCounters, MachineModel, MissedLevels, PerMode, PhysAddr, Requester};
-use std::io::Read;
-use trace::{Accesses, RecordingReader, RunAddr, Translation, TranslationId};
+use trace::{Accesses, RunAddr, Translation, TranslationId};
 
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug)]
@@ -36,31 +35,32 @@ pub(super) trait MissObserver {
 }
 
 /// The caches of all machines.
-struct HierarchyWalk<'a, O> {
+pub(super) struct HierarchyWalk<O> {
     hierarchies: Vec<Hierarchy>,
-    observer: &'a mut O,
+    pub observer: O,
 }
 
-/// Runs the recording; returns the counters of each machine.
-///
-/// # Errors
-/// The recording is damaged or has no data accesses; a machine describes no data cache.
-pub(super) fn walk<R: Read>(
-    reader: &mut RecordingReader<R>,
-    machines: &[MachineModel],
-    observer: &mut impl MissObserver,
-) -> Result<Vec<PerMode<MachineCounters>>> {
-    let hierarchy = |machine: &MachineModel| {
-        Hierarchy::new(machine)
-            .with_context(|| format!("the machine {} describes no data cache", machine.name))
-    };
-    let hierarchies = machines.iter().map(hierarchy).collect::<Result<_>>()?;
-    let mut walk = HierarchyWalk { hierarchies, observer };
-    executions::walk(reader, machines, &mut walk)?;
-    Ok(walk.hierarchies.iter().map(Hierarchy::counters).collect())
+impl<O> HierarchyWalk<O> {
+    /// Empty caches.
+    ///
+    /// # Errors
+    /// A machine describes no data cache.
+    pub(super) fn new(machines: &[MachineModel], observer: O) -> Result<HierarchyWalk<O>> {
+        let hierarchy = |machine: &MachineModel| {
+            Hierarchy::new(machine)
+                .with_context(|| format!("the machine {} describes no data cache", machine.name))
+        };
+        let hierarchies = machines.iter().map(hierarchy).collect::<Result<_>>()?;
+        Ok(HierarchyWalk { hierarchies, observer })
+    }
+
+    /// The counters of each machine.
+    pub(super) fn counters(&self) -> Vec<PerMode<MachineCounters>> {
+        self.hierarchies.iter().map(Hierarchy::counters).collect()
+    }
 }
 
-impl<O: MissObserver> ExecutionVisitor for HierarchyWalk<'_, O> {
+impl<O: MissObserver> ExecutionVisitor for HierarchyWalk<O> {
     fn define(&mut self, translation: &Translation) {
         self.observer.define(translation);
     }

@@ -4,26 +4,26 @@
 //! also where they lie in physical memory. Output: the lines of a block, or of its first
 //! instructions. This module simulates nothing.
 
+use crate::code::TranslatedCode;
+use crate::data::DataFlow;
+use crate::numbering::{FetchUnit, NumberedUnit, Numbering};
 use anyhow::Result;
-use execution::code::TranslatedCode;
-use execution::data::DataFlow;
-use execution::numbering::{FetchUnit, NumberedUnit, Numbering};
 use std::ops::Range;
 use trace::{AccessPatterns, Translation, TranslationId};
 
 /// The lines of all translation blocks that were defined.
-pub(crate) struct CodeLines {
+pub struct CodeLines {
     numbering: Numbering,
     line_bytes: u64,
     /// Translation block t lies in `lines[firsts[t]..firsts[t + 1]]`.
     firsts: Vec<u32>,
     /// Each line, with the first address that is fetched from it.
-    pub(crate) lines: Vec<NumberedUnit>,
+    pub lines: Vec<NumberedUnit>,
 }
 
 impl CodeLines {
     /// Lines of `line_bytes` bytes for caches of up to `sets` sets.
-    pub(crate) fn new(line_bytes: u32, sets: u32) -> CodeLines {
+    pub fn new(line_bytes: u32, sets: u32) -> CodeLines {
         CodeLines {
             numbering: Numbering::new(FetchUnit::Lines(line_bytes), sets),
             line_bytes: line_bytes.into(),
@@ -33,7 +33,10 @@ impl CodeLines {
     }
 
     /// Adds the next translation block.
-    pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
+    ///
+    /// # Errors
+    /// There is more code than a simulation can number.
+    pub fn define(&mut self, translation: &Translation) -> Result<()> {
         let (start, bytes) = (translation.addr, translation.code.len() as u32);
         self.numbering.units(start, bytes, &mut |_| None, &mut self.lines)?;
         self.firsts.push(self.lines.len() as u32);
@@ -42,12 +45,15 @@ impl CodeLines {
 
     /// Gives the lines of a block their physical addresses, and the numbers that these have. Does
     /// nothing if the block has them.
+    ///
+    /// # Errors
+    /// There is more code than a simulation can number.
     #[inline]
-    pub(crate) fn locate(
+    pub fn locate(
         &mut self,
         id: TranslationId,
         code: &TranslatedCode,
-        flow: &mut DataFlow,
+        flow: &DataFlow,
         patterns: &AccessPatterns,
     ) -> Result<()> {
         for line in self.of(id) {
@@ -62,19 +68,14 @@ impl CodeLines {
     }
 
     /// The indices of a block's lines.
-    pub(crate) fn of(&self, id: TranslationId) -> Range<usize> {
+    pub fn of(&self, id: TranslationId) -> Range<usize> {
         self.firsts[id.0 as usize] as usize..self.firsts[id.0 as usize + 1] as usize
     }
 
     /// The indices of the lines from which a block's first instructions are fetched; of all its
     /// lines where `left` is 0. `code` is the block's code.
     #[inline]
-    pub(crate) fn executed(
-        &self,
-        id: TranslationId,
-        code: &TranslatedCode,
-        left: u32,
-    ) -> Range<usize> {
+    pub fn executed(&self, id: TranslationId, code: &TranslatedCode, left: u32) -> Range<usize> {
         let all = self.of(id);
         if left == 0 { all } else { of_first_instructions(all, code, left, self.line_bytes) }
     }
@@ -82,7 +83,7 @@ impl CodeLines {
 
 /// Those of a block's lines from which its first `instructions` are fetched.
 #[inline]
-pub(crate) fn of_first_instructions(
+pub fn of_first_instructions(
     lines: Range<usize>,
     code: &TranslatedCode,
     instructions: u32,

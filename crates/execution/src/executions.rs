@@ -1,0 +1,180 @@
+//! The executions of a recording with data accesses, one after the other.
+//!
+//! Input: a recording, and machines. Output, for each execution: the lines that its code lies in,
+//! and its loads and stores. This module simulates and counts nothing.
+
+use crate::code::TranslatedCode;
+use crate::code_lines::CodeLines;
+use crate::data::{DataAccess, DataFlow, DataWish, Execution};
+use crate::walk::{self, Observer, Piece, PieceControl, PieceData, Wants};
+use anyhow::{Result, ensure};
+use sim::{LineId, MachineModel, PhysAddr};
+use std::io::Read;
+use trace::{Accesses, RecordingHeader, RecordingReader, RunAddr, Task, Translation};
+
+/// What a recording without data accesses lacks.
+pub const NO_DATA: &str = "the recording has no data accesses: make it with kernlane record --data";
+
+/// Receives every execution.
+pub trait ExecutionVisitor {
+    /// Whether [`ExecutionVisitor::control`] is needed.
+    const NEEDS_CONTROL: bool = false;
+    /// A translation block, before its first execution.
+    fn define(&mut self, translation: &Translation);
+    /// Tasks, before they run.
+    fn tasks(&mut self, _: &[Task]) {}
+    /// A stream begins.
+    fn stream(&mut self, accesses: &Accesses);
+    /// The way of control in the executions that come next.
+    fn control(&mut self, _: &PieceControl<'_>) {}
+    /// The next execution.
+    fn executed(&mut self, executed: &Executed<'_>);
+}
+
+/// One execution of a translation block.
+#[derive(Clone, Copy)]
+pub struct Executed<'a> {
+    /// The execution.
+    pub execution: &'a Execution,
+    /// Its code.
+    pub code: &'a TranslatedCode,
+    /// Its loads and stores.
+    pub accesses: &'a [DataAccess],
+    /// Gives the virtual address of an access.
+    pub flow: &'a DataFlow,
+    fetched: &'a [CodeLines],
+}
+
+impl Executed<'_> {
+    /// The number of instructions that ran, when the block was left midway.
+    pub fn left(&self) -> Option<u32> {
+        (self.execution.left != 0).then_some(self.execution.left.into())
+    }
+
+    /// The instructions that ran.
+    pub fn instructions(&self) -> u64 {
+        self.left().map_or(self.code.lengths.len() as u64, u64::from)
+    }
+
+    /// The lines that a machine's L1I fetches, each with the first address in it. `machine`: an
+    /// index into the list of machines.
+    pub fn fetches(&self, machine: usize) -> impl Iterator<Item = (LineId, RunAddr, PhysAddr)> {
+        let fetched = &self.fetched[machine];
+        let left = self.execution.left.into();
+        let lines = fetched.executed(self.execution.translation, self.code, left);
+        fetched.lines[lines]
+            .iter()
+            .map(|line| (line.id, line.addr, line.physical.unwrap_or_default()))
+    }
+}
+
+/// The lines of the code of a recording, for machines.
+pub struct ExecutedCode {
+    /// By machine.
+    fetched: Vec<CodeLines>,
+}
+
+impl ExecutedCode {
+    /// Nothing yet, for these machines.
+    pub fn new(machines: &[MachineModel]) -> ExecutedCode {
+        let lines = |machine: &MachineModel| CodeLines::new(machine.l1i_line, machine.l1i.sets());
+        ExecutedCode { fetched: machines.iter().map(lines).collect() }
+    }
+
+    /// Adds the next translation block.
+    ///
+    /// # Errors
+    /// There is more code than a simulation can number.
+    pub fn define(&mut self, translation: &Translation) -> Result<()> {
+        self.fetched.iter_mut().try_for_each(|fetched| fetched.define(translation))
+    }
+
+    /// Gives the code of these executions its physical addresses.
+    ///
+    /// # Errors
+    /// There is more code than a simulation can number.
+    pub fn locate(&mut self, codes: &[TranslatedCode], data: &PieceData<'_>) -> Result<()> {
+        for execution in data.executions {
+            let id = execution.translation;
+            for fetched in &mut self.fetched {
+                fetched.locate(id, &codes[id.0 as usize], data.flow, data.patterns)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the executions that were located.
+    #[inline]
+    pub fn executed<'a>(
+        &'a self,
+        codes: &'a [TranslatedCode],
+        flow: &'a DataFlow,
+        (execution, accesses): (&'a Execution, &'a [DataAccess]),
+    ) -> Executed<'a> {
+        let code = &codes[execution.translation.0 as usize];
+        Executed { execution, code, accesses, flow, fetched: &self.fetched }
+    }
+}
+
+/// Gives every execution of a recording to `visitor`, as an observer of it.
+pub struct EachExecution<'m, V> {
+    machines: &'m [MachineModel],
+    code: ExecutedCode,
+    /// Who receives the executions.
+    pub visitor: V,
+}
+
+impl<'m, V: ExecutionVisitor> EachExecution<'m, V> {
+    /// For these machines.
+    pub fn new(machines: &'m [MachineModel], visitor: V) -> EachExecution<'m, V> {
+        EachExecution { machines, code: ExecutedCode::new(machines), visitor }
+    }
+}
+
+/// Gives every execution of a recording to `visitor`, and gives it back.
+///
+/// # Errors
+/// The recording is damaged or has no data accesses.
+pub fn walk<R: Read, V: ExecutionVisitor>(
+    reader: RecordingReader<R>,
+    machines: &[MachineModel],
+    visitor: V,
+) -> Result<V> {
+    let mut each = EachExecution::new(machines, visitor);
+    walk::walk(reader, &mut each)?;
+    Ok(each.visitor)
+}
+
+impl<V: ExecutionVisitor> Observer for EachExecution<'_, V> {
+    fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
+        ensure!(has_data, NO_DATA);
+        let data = Some(DataWish::of(self.machines));
+        Ok(Wants { control: V::NEEDS_CONTROL, data, ..Wants::default() })
+    }
+
+    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        for translation in translations {
+            self.code.define(translation)?;
+            self.visitor.define(translation);
+        }
+        Ok(())
+    }
+
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.visitor.tasks(tasks);
+    }
+
+    fn stream(&mut self, accesses: &Accesses) {
+        self.visitor.stream(accesses);
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        let Some(data) = &piece.data else { return Ok(()) };
+        self.code.locate(piece.codes, data)?;
+        piece.control.iter().for_each(|control| self.visitor.control(control));
+        for executed in data.executed() {
+            self.visitor.executed(&self.code.executed(piece.codes, data.flow, executed));
+        }
+        Ok(())
+    }
+}
