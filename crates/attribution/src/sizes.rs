@@ -10,8 +10,9 @@
 
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
-use execution::code_lines::CodeLines;
 use execution::data::DataWish;
+use execution::fetched::FetchedUnits;
+use execution::numbering::FetchUnit;
 use execution::per_cpu::PerCpu;
 use execution::walk::{Observer, Piece, PieceData, WalkedRecording, Wants, walk};
 use serde::ser::SerializeStruct;
@@ -121,7 +122,7 @@ pub fn sizes<R: Read>(reader: RecordingReader<R>) -> Result<Sizes> {
 pub struct SweptCaches {
     takes_data: bool,
     totals: Option<RecordingTotals>,
-    lines: CodeLines,
+    lines: FetchedUnits,
     instructions: PerCpu<Sweep>,
     /// Made at the first accesses: data, unified.
     with_data: Option<[Sweep; 2]>,
@@ -140,12 +141,14 @@ impl Default for SweptCaches {
 impl Observer for SweptCaches {
     fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
         self.takes_data = header.cpus == CpuCount::ONE;
-        let data = self.takes_data.then_some(DataWish::ANY_LINE);
+        // In a unified cache, code may take the place of the line that was accessed just before.
+        let data = self.takes_data.then_some(DataWish::EVERY_ACCESS);
         Ok(Wants { data, ..Wants::default() })
     }
 
     fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
-        translations.iter().try_for_each(|translation| self.lines.define(translation))
+        let mut each = translations.iter();
+        each.try_for_each(|it| self.lines.push_recorded(it.addr, it.code.len() as u32))
     }
 
     fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
@@ -170,8 +173,8 @@ impl SweptCaches {
         SweptCaches {
             takes_data: false,
             totals: None,
-            lines: CodeLines::new(
-                Holds::Instructions.line(),
+            lines: FetchedUnits::new(
+                FetchUnit::Lines(Holds::Instructions.line()),
                 1 << Holds::Instructions.sets().end(),
             ),
             instructions: PerCpu::new(sweep(Holds::Instructions)),
@@ -185,8 +188,8 @@ impl SweptCaches {
             let Some((id, reached)) = event.execution() else { continue };
             let code = &piece.codes[id.0 as usize];
             let requester = Requester::of(code.mode());
-            for at in self.lines.executed(id, code, reached.unwrap_or(0)) {
-                self.instructions.current.access(self.lines.lines[at].id, requester);
+            for at in self.lines.executed(id.0, code, reached.unwrap_or(0)) {
+                self.instructions.current.access(self.lines.ids()[at], requester);
             }
         }
     }
@@ -200,14 +203,21 @@ impl SweptCaches {
             let code = &codes[id.0 as usize];
             let requester =
                 if code.addr.is_kernel() { Requester::KERNEL } else { execution.process };
-            self.lines.locate(id, code, data.flow, data.patterns)?;
-            for at in self.lines.executed(id, code, execution.left.into()) {
-                let line = self.lines.lines[at];
-                self.instructions.current.access(line.id, requester);
-                let physical = line.physical.unwrap_or_default();
+            self.lines.locate(id.0, |addr| data.flow.code(addr, code, id, data.patterns))?;
+            for at in self.lines.executed(id.0, code, execution.left.into()) {
+                let (id, physical) = (self.lines.ids()[at], self.lines.physical()[at]);
+                self.instructions.current.access(id, requester);
                 both.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
             }
+            let mut before = None;
             for made in accesses {
+                // No code was fetched since the access before.
+                let line = (made.size <= 32).then_some(line_of(Holds::Data, made.physical.0));
+                let end = line_of(Holds::Data, made.physical.0 + u64::from(made.size) - 1);
+                if line == Some(end) && line == before {
+                    continue;
+                }
+                before = Some(end);
                 let (first, last) = (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
                 for (holds, sweep) in [(Holds::Data, &mut own), (Holds::Both, &mut both)] {
                     for line in line_of(holds, first)..=line_of(holds, last) {
@@ -332,6 +342,28 @@ mod tests {
         assert_eq!(counted(&sizes, Holds::Data, 8192, 1), [by(2, 0, 0), by(0, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Both, 1 << 18, 8), [by(4, 0, 0), by(1, 0, 0)]);
         assert_eq!(sizes.caches.len(), 4 * (7 + 7 + 6));
+    }
+
+    /// Three executions fetch a line and load from another one, 256 KB further on.
+    #[test]
+    fn code_takes_the_place_of_data_in_a_unified_cache() {
+        let mut writer =
+            RecordingWriter::with_data(Vec::new(), &RecordingHeader::default()).unwrap();
+        writer.translations(&[translation(0, KERNEL)]).unwrap();
+        let mapping = Mapping { page: 0x10, frame: 0x1040, kind: PageKind::Small };
+        let seen = ObservedAccesses {
+            mappings: vec![(0, mapping)],
+            physical: vec![(TranslationId(0), [Some(0x100_0000), None])],
+            starts: vec![0, 1, 2],
+            addresses: vec![0x10_000; 3],
+            sites: vec![AccessSite::new(0, false, 3); 3],
+            ..Default::default()
+        };
+        writer.stream_with_data(&[0; 3], &seen).unwrap();
+        let recording = writer.end().unwrap().0;
+        let sizes = super::sizes(RecordingReader::new(&recording[..]).unwrap()).unwrap();
+        assert_eq!(counted(&sizes, Holds::Both, 1 << 18, 1)[0], by(2, 4, 0));
+        assert_eq!(counted(&sizes, Holds::Both, 1 << 19, 1)[0], by(2, 0, 0));
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub const PIECE_WORDS: usize = 1 << 13;
 ///
 /// Caches and TLBs do not change by an access to the line that was accessed just before, because
 /// that line is there, and is the most recently used of its set. So machines without an
-/// out-of-order core and with one cache want fewer accesses than there are. Who gets more than he
-/// wants counts the same misses.
+/// out-of-order core and with an L1D of its own want fewer accesses than there are. Who gets more
+/// than that counts the same misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWish {
     /// log2 of the bytes in the shortest line of an L1D.
@@ -38,8 +38,6 @@ pub struct DataWish {
 impl DataWish {
     /// Every access to memory.
     pub const EVERY_ACCESS: DataWish = DataWish { line_bits: 4, set_bits: 0, keeps_all: true };
-    /// What changes a cache of lines of any length.
-    pub const ANY_LINE: DataWish = DataWish { line_bits: 4, set_bits: 0, keeps_all: false };
 
     /// What changes a cache or a TLB of these machines.
     pub fn of(machines: &[MachineModel]) -> DataWish {

@@ -4,8 +4,9 @@
 //! and its loads and stores. This module simulates and counts nothing.
 
 use crate::code::TranslatedCode;
-use crate::code_lines::CodeLines;
 use crate::data::{DataAccess, DataFlow, DataWish, Execution};
+use crate::fetched::FetchedUnits;
+use crate::numbering::FetchUnit;
 use crate::walk::{self, Observer, Piece, PieceControl, PieceData, Wants};
 use anyhow::{Result, ensure};
 use sim::{LineId, MachineModel, PhysAddr};
@@ -42,7 +43,7 @@ pub struct Executed<'a> {
     pub accesses: &'a [DataAccess],
     /// Gives the virtual address of an access.
     pub flow: &'a DataFlow,
-    fetched: &'a [CodeLines],
+    fetched: &'a [FetchedUnits],
 }
 
 impl Executed<'_> {
@@ -61,23 +62,23 @@ impl Executed<'_> {
     pub fn fetches(&self, machine: usize) -> impl Iterator<Item = (LineId, RunAddr, PhysAddr)> {
         let fetched = &self.fetched[machine];
         let left = self.execution.left.into();
-        let lines = fetched.executed(self.execution.translation, self.code, left);
-        fetched.lines[lines]
-            .iter()
-            .map(|line| (line.id, line.addr, line.physical.unwrap_or_default()))
+        let lines = fetched.executed(self.execution.translation.0, self.code, left);
+        lines.map(|at| (fetched.ids()[at], fetched.addrs()[at], fetched.physical()[at]))
     }
 }
 
 /// The lines of the code of a recording, for machines.
 pub struct ExecutedCode {
     /// By machine.
-    fetched: Vec<CodeLines>,
+    fetched: Vec<FetchedUnits>,
 }
 
 impl ExecutedCode {
     /// Nothing yet, for these machines.
     pub fn new(machines: &[MachineModel]) -> ExecutedCode {
-        let lines = |machine: &MachineModel| CodeLines::new(machine.l1i_line, machine.l1i.sets());
+        let lines = |machine: &MachineModel| {
+            FetchedUnits::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets())
+        };
         ExecutedCode { fetched: machines.iter().map(lines).collect() }
     }
 
@@ -86,7 +87,8 @@ impl ExecutedCode {
     /// # Errors
     /// There is more code than a simulation can number.
     pub fn define(&mut self, translation: &Translation) -> Result<()> {
-        self.fetched.iter_mut().try_for_each(|fetched| fetched.define(translation))
+        let (start, bytes) = (translation.addr, translation.code.len() as u32);
+        self.fetched.iter_mut().try_for_each(|fetched| fetched.push_recorded(start, bytes))
     }
 
     /// Gives the code of these executions its physical addresses.
@@ -95,9 +97,9 @@ impl ExecutedCode {
     /// There is more code than a simulation can number.
     pub fn locate(&mut self, codes: &[TranslatedCode], data: &PieceData<'_>) -> Result<()> {
         for execution in data.executions {
-            let id = execution.translation;
+            let (id, code) = (execution.translation, &codes[execution.translation.0 as usize]);
             for fetched in &mut self.fetched {
-                fetched.locate(id, &codes[id.0 as usize], data.flow, data.patterns)?;
+                fetched.locate(id.0, |addr| data.flow.code(addr, code, id, data.patterns))?;
             }
         }
         Ok(())

@@ -38,13 +38,14 @@
 
 pub mod branches;
 pub mod code;
-pub mod code_lines;
 pub mod core_code;
 pub mod core_run;
 pub mod data;
 pub mod division;
 pub mod executions;
+pub mod fetched;
 pub mod flow;
+pub mod hierarchy_run;
 pub mod machine;
 pub mod moved;
 pub mod numbering;

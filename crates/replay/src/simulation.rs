@@ -16,89 +16,21 @@ use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
 use execution::core_run::{CoreCounts, CoreRun, UopCodes};
 use execution::data::{DataAccess, DataFlow, Execution};
-use execution::division::SetDivision;
+use execution::fetched::FetchedUnits;
 use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
-use execution::moved::{self, MovedFragment};
-use execution::numbering::{FetchUnit, Numbering};
+use execution::hierarchy_run::{HierarchyRun, MissedUnit, RunStep};
+use execution::moved;
+use execution::numbering::FetchUnit;
 use execution::per_cpu::PerCpu;
 use execution::walk::{PairedAccesses, PieceData};
 use image::place::Placement;
 use rayon::prelude::*;
 use sim::{
-    BranchCounters, Hierarchy, InstructionCache, LineId, MachineCounters, MachineModel, Mode,
-    PerMode, PhysAddr, Requester, TakenBranches, Tlb,
+    BranchCounters, InstructionCache, MachineCounters, MachineModel, Mode, PerMode, Requester,
+    TakenBranches, Tlb,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use trace::{CpuCount, CpuId, RunAddr, Translation, TranslationId};
-
-/// The lines (or pages) that each fragment fetches, in order. A direct repetition of a line is left
-/// out.
-#[derive(Clone, Debug)]
-struct FetchedUnits {
-    numbering: Numbering,
-    /// Fragment f fetches `lines[starts[f]..starts[f + 1]]`.
-    starts: Vec<u32>,
-    lines: Vec<LineId>,
-    /// For each of `lines`, the old address of the first byte fetched from it.
-    origins: Vec<RunAddr>,
-    /// The physical address of each of `lines`; only for recordings with data accesses.
-    physical: Vec<PhysAddr>,
-}
-
-impl FetchedUnits {
-    fn new(unit: FetchUnit, sets: u32, division: &SetDivision) -> FetchedUnits {
-        let division = match unit {
-            FetchUnit::Lines(_) => division.clone(),
-            FetchUnit::Pages { .. } => SetDivision::Whole,
-        };
-        FetchedUnits {
-            numbering: Numbering::divided(unit, sets, division),
-            starts: vec![0],
-            lines: Vec::new(),
-            origins: Vec::new(),
-            physical: Vec::new(),
-        }
-    }
-
-    /// Appends the next fragment. `lies` gives the physical address of its code, if known.
-    fn push(
-        &mut self,
-        moved: &MovedFragment,
-        lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
-    ) -> Result<()> {
-        let first = self.lines.len();
-        let mut units = Vec::new();
-        for fetch in &moved.fetches {
-            units.clear();
-            self.numbering.units(fetch.start, fetch.bytes, lies, &mut units)?;
-            for unit in &units {
-                if self.lines.len() == first || self.lines.last() != Some(&unit.id) {
-                    self.lines.push(unit.id);
-                    self.physical.extend(unit.physical);
-                    let inside = unit.addr.0.wrapping_sub(fetch.start.0);
-                    self.origins.push(RunAddr(fetch.origin.0.wrapping_add(inside)));
-                }
-            }
-        }
-        self.starts.push(self.lines.len() as u32);
-        Ok(())
-    }
-
-    #[inline]
-    fn of(&self, fragment: FragmentId) -> std::ops::Range<usize> {
-        let at = fragment.0 as usize;
-        self.starts[at] as usize..self.starts[at + 1] as usize
-    }
-
-    fn touched(&self) -> PerMode<u64> {
-        let mut lines = self.lines.clone();
-        lines.sort_unstable();
-        lines.dedup();
-        let mut touched = PerMode::default();
-        lines.iter().for_each(|line| *touched.get_mut(line.mode()) += 1);
-        touched
-    }
-}
 
 /// What to simulate of each machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +70,7 @@ struct MachineSimulation<'a> {
     cpus: PerCpu<CpuCaches>,
     /// Replaces the caches of the one core when the recording has data accesses and the machine has
     /// data caches.
-    hierarchy: Option<Hierarchy>,
+    hierarchy: Option<HierarchyRun>,
     /// Misses of the L1D and of the L2, by the instruction that missed.
     data_misses: HashMap<(TranslationId, u16), DataMissCounts>,
     /// Index into `Simulation::fetched`.
@@ -174,46 +106,42 @@ impl MachineSimulation<'_> {
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
         let fetches = move |fragment: FragmentId| StepFetches {
             instructions: fragments[fragment.0 as usize].instructions,
-            lines: &lines.physical[lines.of(fragment)],
-            pages: pages.map_or(&[][..], |pages| &pages.lines[pages.of(fragment)]),
+            lines: &lines.physical()[lines.span(fragment.0).all()],
+            pages: pages.map_or(&[][..], |pages| &pages.ids()[pages.span(fragment.0).all()]),
         };
         Some((self.coherent.as_mut()?, fetches))
     }
 
+    /// Runs fragments with their accesses; without, when the machine describes no data cache.
     fn run_with_data(
         &mut self,
         cpu: CpuId,
         fragments_run: &[FragmentId],
         fetched: &[FetchedUnits],
         fragments: &[FragmentAmounts],
-        data: &PairedAccesses<'_>,
+        (steps, accesses): (&FragmentSteps, &[DataAccess]),
     ) {
-        let MachineSimulation { hierarchy: Some(hierarchy), data_misses, .. } = self else {
+        let MachineSimulation { hierarchy: Some(hierarchy), data_misses, misses, .. } = self else {
             return self.run(cpu, fragments_run, fetched);
         };
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
-        let mut data = data.by_fragment();
-        for &fragment in fragments_run {
-            let FragmentAmounts { mode, instructions, late, translation, .. } =
-                fragments[fragment.0 as usize];
-            let made = if late { None } else { data.of_fragment() };
-            let (execution, own) = made.unwrap_or((&Execution::NONE, &[]));
-            hierarchy.runs(if mode == Mode::Kernel {
-                Requester::KERNEL
-            } else {
-                execution.process
-            });
-            hierarchy.executed(instructions, execution.loads.into(), execution.stores.into());
-            if let Some(pages) = pages {
-                pages.lines[pages.of(fragment)].iter().for_each(|&page| hierarchy.fetch_page(page));
-            }
-            for at in lines.of(fragment) {
-                if hierarchy.fetch(lines.lines[at], lines.physical[at]).is_some() {
-                    self.misses[at] += 1;
-                }
-            }
-            own.iter().for_each(|access| access_data(hierarchy, access, translation, data_misses));
+        hierarchy.look_ahead(&steps.steps, lines, pages, accesses);
+        for (mode, amounts) in
+            [(Mode::Kernel, steps.amounts.kernel), (Mode::User, steps.amounts.user)]
+        {
+            hierarchy.executed(mode, amounts);
         }
+        hierarchy.catch_up(u32::MAX, |missed| match missed.what {
+            MissedUnit::Code(at) => misses[at as usize] += 1,
+            MissedUnit::Data { access, .. } => {
+                let fragment = fragments_run[missed.step as usize];
+                let translation = fragments[fragment.0 as usize].translation;
+                let instruction = accesses[access as usize].instruction;
+                let misses = data_misses.entry((translation, instruction)).or_default();
+                misses.l1d += 1;
+                misses.l2 += u64::from(missed.levels.l2.is_some());
+            }
+        });
     }
 
     fn run(&mut self, cpu: CpuId, fragments_run: &[FragmentId], fetched: &[FetchedUnits]) {
@@ -221,8 +149,8 @@ impl MachineSimulation<'_> {
         let mut misses = std::mem::take(&mut self.misses);
         let CpuCaches { l1i, itlb, .. } = self.cpu(cpu);
         for &fragment in fragments_run {
-            let at = lines.of(fragment);
-            for (&line, misses) in lines.lines[at.clone()].iter().zip(&mut misses[at]) {
+            let at = lines.span(fragment.0).all();
+            for (&line, misses) in lines.ids()[at.clone()].iter().zip(&mut misses[at]) {
                 if l1i.fetch(line) {
                     *misses += 1;
                 }
@@ -231,7 +159,7 @@ impl MachineSimulation<'_> {
         if let (Some(itlb), Some(pages)) = (itlb, pages) {
             let pages = &fetched[pages];
             for &fragment in fragments_run {
-                for &page in &pages.lines[pages.of(fragment)] {
+                for &page in &pages.ids()[pages.span(fragment.0).all()] {
                     itlb.access(page);
                 }
             }
@@ -240,23 +168,37 @@ impl MachineSimulation<'_> {
     }
 }
 
-#[inline]
-fn access_data(
-    hierarchy: &mut Hierarchy,
-    access: &DataAccess,
-    translation: TranslationId,
-    misses: &mut HashMap<(TranslationId, u16), DataMissCounts>,
-) {
-    hierarchy.data_page(access.page);
-    let log2 = hierarchy.data_line_log2();
-    let (first, last) =
-        (access.physical.0 >> log2, (access.physical.0 + u64::from(access.size) - 1) >> log2);
-    for line in first..=last {
-        if let Some(missed) = hierarchy.data(PhysAddr(line << log2)) {
-            let misses = misses.entry((translation, access.instruction)).or_default();
-            misses.l1d += 1;
-            misses.l2 += u64::from(missed.l2.is_some());
-        }
+/// The fragments of a piece with their accesses, as steps of every machine.
+struct FragmentSteps {
+    steps: Vec<RunStep>,
+    /// Instructions, loads and stores.
+    amounts: PerMode<[u64; 3]>,
+}
+
+impl FragmentSteps {
+    fn new(
+        fragments_run: &[FragmentId],
+        fragments: &[FragmentAmounts],
+        data: &PairedAccesses<'_>,
+    ) -> FragmentSteps {
+        let mut data = data.by_fragment();
+        let mut amounts = PerMode::<[u64; 3]>::default();
+        let step = |&fragment: &FragmentId| {
+            let FragmentAmounts { mode, instructions, late, .. } = fragments[fragment.0 as usize];
+            let made = if late { None } else { data.of_fragment() };
+            let execution = made.map_or(&Execution::NONE, |(execution, _)| execution);
+            let requester = match mode {
+                Mode::Kernel => Requester::KERNEL,
+                Mode::User => execution.process,
+            };
+            let mode = if requester == Requester::KERNEL { Mode::Kernel } else { Mode::User };
+            let [of_mode, loads, stores] = amounts.get_mut(mode);
+            *of_mode += instructions;
+            *loads += u64::from(execution.loads);
+            *stores += u64::from(execution.stores);
+            RunStep { code: fragment.0, bytes: None, requester, accesses: execution.accesses }
+        };
+        FragmentSteps { steps: fragments_run.iter().map(step).collect(), amounts }
     }
 }
 
@@ -268,7 +210,7 @@ pub struct LayoutAmounts {
     pub taken: PerMode<TakenBranches>,
     /// Pages of 4 KB from which at least one byte was fetched.
     pub touched_pages: PerMode<u64>,
-    /// See [`MovedFragment::breaks`].
+    /// See [`moved::MovedFragment::breaks`].
     pub breaks: u64,
 }
 
@@ -327,7 +269,7 @@ impl<'a> Simulation<'a> {
                 machine,
                 scope,
                 cpus: PerCpu::new(CpuCaches::new(machine, scope)),
-                hierarchy: Hierarchy::new(machine).filter(|_| recorded == CpuCount::ONE),
+                hierarchy: HierarchyRun::new(machine).filter(|_| recorded == CpuCount::ONE),
                 data_misses: HashMap::new(),
                 lines: index_of(lines_of(machine)).unwrap_or_default(),
                 pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
@@ -347,7 +289,7 @@ impl<'a> Simulation<'a> {
             running,
             fetched: sets
                 .iter()
-                .map(|(&unit, &sets)| FetchedUnits::new(unit, sets, trials.division))
+                .map(|(&unit, &sets)| FetchedUnits::divided(unit, sets, trials.division))
                 .collect(),
         })
     }
@@ -382,7 +324,8 @@ impl<'a> Simulation<'a> {
                     None => flow.code(addr, code, id, patterns),
                 })
             };
-            self.fetched.iter_mut().try_for_each(|fetched| fetched.push(&moved, &mut lies))?;
+            let mut fetched = self.fetched.iter_mut();
+            fetched.try_for_each(|fetched| fetched.push(&moved.fetches, &mut lies))?;
             for core in self.running.iter_mut().filter_map(|running| running.core.as_mut()) {
                 core.learn(fragment, &moved, code.mode(), codes, &mut lies)?;
             }
@@ -404,7 +347,7 @@ impl<'a> Simulation<'a> {
             });
         }
         for running in &mut self.running {
-            running.misses.resize(self.fetched[running.lines].lines.len(), 0);
+            running.misses.resize(self.fetched[running.lines].ids().len(), 0);
         }
         Ok(())
     }
@@ -423,10 +366,14 @@ impl<'a> Simulation<'a> {
         // The accesses of several CPUs meet in caches that a core has not: its data behave as the
         // machine's file says.
         let one_cpu = self.recorded == CpuCount::ONE;
+        let has_hierarchy = self.running.iter().any(|running| running.hierarchy.is_some());
+        let with_data = data.filter(|_| has_hierarchy);
+        let steps = with_data.map(|data| FragmentSteps::new(fragments_run, fragments, data));
+        let with_data = steps.as_ref().zip(with_data.map(|data| data.accesses));
         self.running.par_iter_mut().for_each(|running| {
-            match data {
+            match with_data {
                 None => running.run(cpu, fragments_run, fetched),
-                Some(data) => running.run_with_data(cpu, fragments_run, fetched, fragments, data),
+                Some(made) => running.run_with_data(cpu, fragments_run, fetched, fragments, made),
             }
             if let Some(stretch) = stretch
                 && let Some((coherent, fetches)) = running.coherent(fetched, fragments)
@@ -497,15 +444,15 @@ impl<'a> Simulation<'a> {
                 let lines = &self.fetched[running.lines];
                 let mut misses_at = BTreeMap::new();
                 for (&origin, &misses) in
-                    lines.origins.iter().zip(&running.misses).filter(|(_, misses)| **misses > 0)
+                    lines.addrs().iter().zip(&running.misses).filter(|(_, misses)| **misses > 0)
                 {
                     *misses_at.entry(origin).or_insert(0) += misses;
                 }
                 let memory = running
                     .hierarchy
                     .as_ref()
-                    .map(Hierarchy::counters)
-                    .filter(|_| !lines.physical.is_empty());
+                    .map(HierarchyRun::counters)
+                    .filter(|_| !lines.physical().is_empty());
                 let per_mode = |field: fn(&MachineCounters) -> u64| {
                     memory.map(|counters| PerMode {
                         kernel: field(&counters.kernel),
@@ -527,7 +474,7 @@ impl<'a> Simulation<'a> {
                     branches: running.branches(),
                     core: running.core.as_ref().map(|core| core.counts(flow)),
                     coherence: (running.coherent.as_ref())
-                        .filter(|_| !lines.physical.is_empty())
+                        .filter(|_| !lines.physical().is_empty())
                         .map(CoherentRun::counts),
                 }
             })

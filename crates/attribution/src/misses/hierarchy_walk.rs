@@ -1,15 +1,18 @@
 //! Runs a recording with data accesses on simulated machines, and reports every miss to an
 //! observer.
 //!
-//! Runs one execution after the other, its fetches before its loads and stores, as `replay` does.
-//! It is slower than `replay`, because it reports each miss.
-//!
 //! Input: a recording and machines. Output: misses, one by one. This module counts nothing.
 
-use anyhow::{Context, Result};
-use execution::executions::{Executed, ExecutionVisitor};
-use sim::{Hierarchy, MachineCounters, MachineModel, MissedLevels, PerMode, PhysAddr, Requester};
-use trace::{Accesses, RunAddr, Translation, TranslationId};
+use anyhow::{Context, Result, ensure};
+use execution::code::TranslatedCode;
+use execution::data::{DataWish, Execution};
+use execution::executions::NO_DATA;
+use execution::fetched::FetchedUnits;
+use execution::hierarchy_run::{HierarchyRun, MissedUnit, RunStep};
+use execution::numbering::FetchUnit;
+use execution::walk::{Observer, Piece, Wants};
+use sim::{MachineCounters, MachineModel, MissedLevels, Mode, PerMode, PhysAddr, Requester};
+use trace::{Accesses, RecordingHeader, RunAddr, Translation, TranslationId};
 
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +37,18 @@ pub(super) trait MissObserver {
     fn data_missed(&mut self, machine: usize, miss: &DataMiss, missed: MissedLevels);
 }
 
-/// The caches of all machines.
+/// The caches of all machines while a recording runs, as an observer of it.
 pub(super) struct HierarchyWalk<O> {
-    hierarchies: Vec<Hierarchy>,
+    running: Vec<RunningMachine>,
+    wish: DataWish,
+    steps: Vec<RunStep>,
+    /// Who receives the misses.
     pub observer: O,
+}
+
+struct RunningMachine {
+    lines: FetchedUnits,
+    hierarchy: HierarchyRun,
 }
 
 impl<O> HierarchyWalk<O> {
@@ -46,60 +57,97 @@ impl<O> HierarchyWalk<O> {
     /// # Errors
     /// A machine describes no data cache.
     pub(super) fn new(machines: &[MachineModel], observer: O) -> Result<HierarchyWalk<O>> {
-        let hierarchy = |machine: &MachineModel| {
-            Hierarchy::new(machine)
-                .with_context(|| format!("the machine {} describes no data cache", machine.name))
+        let running = |machine: &MachineModel| {
+            let hierarchy = HierarchyRun::new(machine);
+            let lines = FetchUnit::Lines(machine.l1i_line);
+            anyhow::Ok(RunningMachine {
+                lines: FetchedUnits::new(lines, machine.l1i.sets()),
+                hierarchy: hierarchy.with_context(|| {
+                    format!("the machine {} describes no data cache", machine.name)
+                })?,
+            })
         };
-        let hierarchies = machines.iter().map(hierarchy).collect::<Result<_>>()?;
-        Ok(HierarchyWalk { hierarchies, observer })
+        Ok(HierarchyWalk {
+            running: machines.iter().map(running).collect::<Result<_>>()?,
+            wish: DataWish::of(machines),
+            steps: Vec::new(),
+            observer,
+        })
     }
 
     /// The counters of each machine.
     pub(super) fn counters(&self) -> Vec<PerMode<MachineCounters>> {
-        self.hierarchies.iter().map(Hierarchy::counters).collect()
+        self.running.iter().map(|running| running.hierarchy.counters()).collect()
     }
 }
 
-impl<O: MissObserver> ExecutionVisitor for HierarchyWalk<O> {
-    fn define(&mut self, translation: &Translation) {
-        self.observer.define(translation);
+impl<O: MissObserver> Observer for HierarchyWalk<O> {
+    fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
+        ensure!(has_data, NO_DATA);
+        Ok(Wants { data: Some(self.wish), ..Wants::default() })
+    }
+
+    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
+        for translation in translations {
+            let (start, bytes) = (translation.addr, translation.code.len() as u32);
+            for running in &mut self.running {
+                running.lines.push_recorded(start, bytes)?;
+            }
+            self.observer.define(translation);
+        }
+        Ok(())
     }
 
     fn stream(&mut self, accesses: &Accesses) {
         self.observer.stream(accesses);
     }
 
-    fn executed(&mut self, executed: &Executed<'_>) {
-        let Executed { execution, code, accesses, flow, .. } = *executed;
-        self.observer.executed(execution.translation, executed.left());
-        let requester = if code.addr.is_kernel() { Requester::KERNEL } else { execution.process };
-        for (machine, hierarchy) in self.hierarchies.iter_mut().enumerate() {
-            hierarchy.runs(requester);
-            let (loads, stores) = (execution.loads.into(), execution.stores.into());
-            hierarchy.executed(executed.instructions(), loads, stores);
-            for (line, addr, physical) in executed.fetches(machine) {
-                if let Some(missed) = hierarchy.fetch(line, physical) {
-                    self.observer.fetch_missed(machine, addr, missed);
-                }
-            }
-            let log2 = hierarchy.data_line_log2();
-            for access in accesses {
-                hierarchy.data_page(access.page);
-                let last = (access.physical.0 + u64::from(access.size) - 1) >> log2;
-                for line in access.physical.0 >> log2..=last {
-                    if let Some(missed) = hierarchy.data(PhysAddr(line << log2)) {
-                        let physical = PhysAddr(access.physical.0.max(line << log2));
-                        let miss = DataMiss {
-                            instruction: access.instruction,
-                            addr: flow
-                                .virtual_address(access)
-                                .wrapping_add(physical.0 - access.physical.0),
-                            physical,
-                        };
-                        self.observer.data_missed(machine, &miss, missed);
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        let Some(data) = &piece.data else { return Ok(()) };
+        let code = |execution: &Execution| &piece.codes[execution.translation.0 as usize];
+        self.steps.clear();
+        for execution in data.executions {
+            let (id, code) = (execution.translation, code(execution));
+            let lies = |addr| data.flow.code(addr, code, id, data.patterns);
+            self.running.iter_mut().try_for_each(|running| running.lines.locate(id.0, lies))?;
+            self.steps.push(RunStep {
+                code: id.0,
+                bytes: (execution.left != 0).then(|| code.bytes_of(execution.left.into()) as u16),
+                requester: match code.mode() {
+                    Mode::Kernel => Requester::KERNEL,
+                    Mode::User => execution.process,
+                },
+                accesses: execution.accesses,
+            });
+        }
+        for RunningMachine { lines, hierarchy } in &mut self.running {
+            hierarchy.look_ahead(&self.steps, lines, None, data.accesses);
+        }
+        for (number, execution) in (1..).zip(data.executions) {
+            let left = (execution.left != 0).then_some(u32::from(execution.left));
+            self.observer.executed(execution.translation, left);
+            let code = code(execution);
+            let ran = left.map_or(code.lengths.len() as u64, u64::from);
+            let amounts = [ran, execution.loads.into(), execution.stores.into()];
+            for (machine, running) in self.running.iter_mut().enumerate() {
+                let RunningMachine { lines, hierarchy } = running;
+                hierarchy.executed(code.mode(), amounts);
+                let observer = &mut self.observer;
+                hierarchy.catch_up(number, |missed| match missed.what {
+                    MissedUnit::Code(at) => {
+                        observer.fetch_missed(machine, lines.addrs()[at as usize], missed.levels);
                     }
-                }
+                    MissedUnit::Data { access, line } => {
+                        let access = &data.accesses[access as usize];
+                        let physical = access.physical.max(line);
+                        let addr = data.flow.virtual_address(access);
+                        let addr = addr.wrapping_add(physical.0 - access.physical.0);
+                        let miss = DataMiss { instruction: access.instruction, addr, physical };
+                        observer.data_missed(machine, &miss, missed.levels);
+                    }
+                });
             }
         }
+        Ok(())
     }
 }

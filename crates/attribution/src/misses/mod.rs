@@ -16,7 +16,6 @@ use crate::services::{self, symbols::KernelSymbols};
 use anyhow::{Context, Result};
 use collector::MissCollector;
 use execution::code::TranslatedCode;
-use execution::executions::EachExecution;
 use execution::walk::{Observer, Piece, Wants, walk};
 use hierarchy_walk::HierarchyWalk;
 use image::mapping::map_file;
@@ -25,7 +24,7 @@ use sim::MachineModel;
 use std::io::Read;
 use std::path::Path;
 use table::MissTable;
-use trace::{Accesses, RecordingHeader, RecordingReader, Task, Translation};
+use trace::{Accesses, RecordingHeader, RecordingReader, Translation};
 use variables::Variables;
 
 /// The misses of a recording, one table for each machine.
@@ -49,7 +48,7 @@ pub struct MissesWalk<'a> {
     header: RecordingHeader,
     machines: &'a [MachineModel],
     unknown: Option<String>,
-    walk: EachExecution<'a, HierarchyWalk<MissCollector<'a>>>,
+    walk: HierarchyWalk<MissCollector<'a>>,
 }
 
 impl<'a> MissesWalk<'a> {
@@ -73,14 +72,14 @@ impl<'a> MissesWalk<'a> {
         let memory = DataOwners::new(header, variables);
         let unknown = memory.unknown().map(str::to_owned);
         let collector = MissCollector::new(symbols, memory, machines.len());
-        let walk = EachExecution::new(machines, HierarchyWalk::new(machines, collector)?);
+        let walk = HierarchyWalk::new(machines, collector)?;
         Ok(MissesWalk { header: header.clone(), machines, unknown, walk })
     }
 
     /// One table for each machine.
     pub fn tables(self) -> Vec<MissTable> {
-        let counted = self.walk.visitor.counters();
-        let mut collector = self.walk.visitor.observer;
+        let counted = self.walk.counters();
+        let mut collector = self.walk.observer;
         collector.finish();
         let tables = self.machines.iter().zip(counted).enumerate();
         tables
@@ -99,10 +98,6 @@ impl Observer for MissesWalk<'_> {
 
     fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
         self.walk.define(translations, codes)
-    }
-
-    fn define_tasks(&mut self, tasks: &[Task]) {
-        self.walk.define_tasks(tasks);
     }
 
     fn stream(&mut self, accesses: &Accesses) {
