@@ -211,10 +211,10 @@ impl SweptCaches {
             }
             let mut before = None;
             for made in accesses {
-                // No code was fetched since the access before.
-                let line = (made.size <= 32).then_some(line_of(Holds::Data, made.physical.0));
+                // No code was fetched since the access before, so its line is still there.
+                let start = line_of(Holds::Data, made.physical.0);
                 let end = line_of(Holds::Data, made.physical.0 + u64::from(made.size) - 1);
-                if line == Some(end) && line == before {
+                if start == end && before == Some(end) {
                     continue;
                 }
                 before = Some(end);
