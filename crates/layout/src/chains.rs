@@ -16,6 +16,9 @@
 //! chain, not for each pair (`cuts.rs`). The jumps between X and Y add at most the score that they
 //! have at the shortest distance. If this does not make up for the cut, their score is not computed
 //! (`gains.rs`).
+//!
+//! Equal gains are common in code that ran once. Then the decision between them is luck, and one way
+//! to decide is seldom better than another. So there are two ([`NearTies`]).
 
 mod cuts;
 mod gains;
@@ -95,6 +98,19 @@ struct PlannedMerge {
 /// Smaller differences count as equal. They come from the order of summation.
 const LEAST_GAIN: f64 = 1e-8;
 
+/// How merging decides between gains that are equal, or nearly so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NearTies {
+    /// The larger gain wins, by however little. A chain is cut from its front on.
+    ByGain,
+    /// As LLVM's `CodeLayout.cpp` does it: a small difference decides nothing, and a chain is cut
+    /// first where a jump becomes a fall-through.
+    AsLlvm,
+}
+
+/// With [`NearTies::AsLlvm`], gains are multiples of this.
+const GAIN_STEP: f64 = 10.0 * LEAST_GAIN;
+
 impl Ord for QueuedGain {
     /// The largest gain first. Among equals, bounds come first, because the gain may be as high.
     /// Then comes the pair with the lowest first nodes.
@@ -125,11 +141,29 @@ pub(crate) fn arrange(
     entry: Option<u32>,
     parameters: &ExtTspParameters,
 ) -> Vec<u32> {
+    ExtTspChains::new(nodes, jumps, entry, parameters).merge_all()
+}
+
+/// The order that LLVM's merging finds. It differs from that of [`arrange`] in decisions between
+/// nearly equal gains, and in densities: a node counts at least as often as the jumps to it or from
+/// it, which only matters for counts that do not balance.
+pub(crate) fn arrange_as_llvm(
+    nodes: &[ChainNode],
+    jumps: &[ScoredJump],
+    entry: Option<u32>,
+    parameters: &ExtTspParameters,
+) -> Vec<u32> {
     let mut chains = ExtTspChains::new(nodes, jumps, entry, parameters);
-    chains.merge_forced();
-    chains.merge_best();
-    chains.merge_ends();
-    chains.concatenate()
+    chains.near_ties = NearTies::AsLlvm;
+    let (mut entered, mut left) = (vec![0.0; nodes.len()], vec![0.0; nodes.len()]);
+    for jump in jumps {
+        entered[jump.to as usize] += jump.count as f64;
+        left[jump.from as usize] += jump.count as f64;
+    }
+    for (chain, (entered, left)) in chains.chains.iter_mut().zip(entered.into_iter().zip(left)) {
+        chain.count = chain.count.max(entered).max(left);
+    }
+    chains.merge_all()
 }
 
 struct ExtTspChains<'a> {
@@ -147,6 +181,7 @@ struct ExtTspChains<'a> {
     /// predecessor.
     forced: Vec<Option<u32>>,
     heap: BinaryHeap<QueuedGain>,
+    near_ties: NearTies,
 }
 
 impl<'a> ExtTspChains<'a> {
@@ -192,7 +227,15 @@ impl<'a> ExtTspChains<'a> {
             offsets: vec![0; nodes.len()],
             forced: forced(nodes, jumps, entry),
             heap: BinaryHeap::new(),
+            near_ties: NearTies::ByGain,
         }
+    }
+
+    fn merge_all(mut self) -> Vec<u32> {
+        self.merge_forced();
+        self.merge_best();
+        self.merge_ends();
+        self.concatenate()
     }
 
     fn merge_forced(&mut self) {
@@ -237,14 +280,18 @@ impl<'a> ExtTspChains<'a> {
         }
         let (x, y) = self.chains_of(pair);
         let slack = self.chains[x as usize].slack.max(self.chains[y as usize].slack);
+        let gain = self.ranked(self.pairs[pair as usize].bound + slack);
         let pair_of = &mut self.pairs[pair as usize];
         pair_of.version += 1;
-        self.heap.push(QueuedGain {
-            gain: pair_of.bound + slack,
-            pair,
-            version: pair_of.version,
-            planned: None,
-        });
+        self.heap.push(QueuedGain { gain, pair, version: pair_of.version, planned: None });
+    }
+
+    /// A gain, or a bound of one, as the heap compares it.
+    fn ranked(&self, gain: f64) -> f64 {
+        match self.near_ties {
+            NearTies::ByGain => gain,
+            NearTies::AsLlvm => (gain / GAIN_STEP).round() * GAIN_STEP,
+        }
     }
 
     /// Re-queues the pairs of a chain whose gain or bound changed with it. A chain of the largest

@@ -5,14 +5,14 @@
 //! of the parameters and the failure cases. `chains.rs` has the greedy merging.
 
 use crate::c3;
-use crate::chains::arrange;
+use crate::chains::{arrange, arrange_as_llvm};
 pub use crate::ext_tsp_parameters::ExtTspParameters;
 use crate::graph::{FunctionId, Graph, Ordered};
 use crate::hot::{HotCode, PieceTransfer};
 use crate::jumps::{ChainNode, JumpKind, ScoredJump};
 use crate::pieces::PieceId;
 use crate::row::{AlgorithmRow, MakeOrder, Uses};
-use crate::segments::improve;
+use crate::segments::{improve, scores_more};
 use crate::validate::{InputError, validate};
 
 /// ext-TSP for blocks, C3 for functions, cold code behind.
@@ -51,10 +51,31 @@ pub(crate) fn within(
         .map(|&p| ChainNode { size: hot.sizes[p.index()], count: hot.count(p) })
         .collect();
     let jumps: Vec<ScoredJump> = flows.iter().map(|flow| jump(hot, flow)).collect();
-    improve(arrange(&nodes, &jumps, entry, parameters), &nodes, &jumps, entry, parameters)
+    arrange_well(&nodes, &jumps, entry, parameters)
         .into_iter()
         .map(|node| pieces[node as usize])
         .collect()
+}
+
+/// Our merging and the local search; or LLVM's merging, if that scores more. A function that is too
+/// large for one chain is only merged our way.
+fn arrange_well(
+    nodes: &[ChainNode],
+    jumps: &[ScoredJump],
+    entry: Option<u32>,
+    parameters: &ExtTspParameters,
+) -> Vec<u32> {
+    let merged = arrange(nodes, jumps, entry, parameters);
+    if nodes.len() < 3 || nodes.len() > parameters.max_chain {
+        return improve(merged, nodes, jumps, entry, parameters);
+    }
+    let as_llvm = arrange_as_llvm(nodes, jumps, entry, parameters);
+    let same = as_llvm == merged;
+    let improved = improve(merged, nodes, jumps, entry, parameters);
+    if same || !scores_more(&as_llvm, &improved, nodes, jumps, parameters) {
+        return improved;
+    }
+    improve(as_llvm, nodes, jumps, entry, parameters)
 }
 
 fn jump(hot: &HotCode, flow: &PieceTransfer) -> ScoredJump {

@@ -31,7 +31,20 @@ pub(crate) fn improve(
     order
 }
 
-/// The least share by which a move must raise the score. Smaller differences come from the order of
+/// Whether an order scores more than another.
+pub(crate) fn scores_more(
+    order: &[u32],
+    other: &[u32],
+    nodes: &[ChainNode],
+    jumps: &[ScoredJump],
+    parameters: &ExtTspParameters,
+) -> bool {
+    let mut search = SegmentSearch::new(nodes, jumps, parameters);
+    let least = search.begin(other);
+    search.begin(order) > least + least.abs() * LEAST_SHARE
+}
+
+/// The least share by which the score must be higher. Smaller differences come from the order of
 /// summation.
 const LEAST_SHARE: f64 = 1e-12;
 

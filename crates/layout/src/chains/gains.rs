@@ -4,7 +4,8 @@
 //! changes no chain.
 
 use super::{
-    ChainMerge, ChainPair, ExtTspChain, ExtTspChains, LEAST_GAIN, PlannedMerge, QueuedGain,
+    ChainMerge, ChainPair, ExtTspChain, ExtTspChains, LEAST_GAIN, NearTies, PlannedMerge,
+    QueuedGain,
 };
 use crate::jumps::ScoredJump;
 
@@ -19,6 +20,9 @@ pub(super) struct JumpBetween<'a> {
     pub(super) place_x: i64,
     pub(super) place_y: i64,
 }
+
+/// A way to merge y with x, which is cut at the given position.
+type CutMerge = fn(usize) -> ChainMerge;
 
 impl<'a> ExtTspChains<'a> {
     /// Queues a pair with the better of its two merges (either chain may be cut), if that has a
@@ -40,7 +44,7 @@ impl<'a> ExtTspChains<'a> {
             let (gain, merge) = self.best_merge(x, y, &self.pairs[pair as usize])?;
             let fronts = (self.chains[x as usize].nodes[0], self.chains[y as usize].nodes[0]);
             Some(QueuedGain {
-                gain,
+                gain: self.ranked(gain),
                 pair,
                 version: self.pairs[pair as usize].version,
                 planned: Some(PlannedMerge { x, y, fronts, merge }),
@@ -71,22 +75,36 @@ impl<'a> ExtTspChains<'a> {
             }
         };
         attempt(ChainMerge::XY, 0.0, &|| 0.0);
-        let attempt_cut = |at: usize| {
+        let mut attempt_cut = |at: usize, ways: &[CutMerge]| {
             let cut = self.cut(chain_x, at);
-            if self.forced[chain_x.nodes[at - 1] as usize] != Some(chain_x.nodes[at]) {
-                let swapped = cut.swapped - cut.kept;
-                attempt(ChainMerge::X1YX2(at), cut.parted - cut.kept, &|| {
-                    self.score_parted(chain_x, at, chain_y.size) - cut.kept
-                });
-                attempt(ChainMerge::YX2X1(at), swapped, &|| swapped);
-                attempt(ChainMerge::X2X1Y(at), swapped, &|| swapped);
+            if self.forced[chain_x.nodes[at - 1] as usize] == Some(chain_x.nodes[at]) {
+                return;
             }
+            let swapped = cut.swapped - cut.kept;
+            for merge in ways.iter().map(|way| way(at)) {
+                match merge {
+                    ChainMerge::X1YX2(_) => attempt(merge, cut.parted - cut.kept, &|| {
+                        self.score_parted(chain_x, at, chain_y.size) - cut.kept
+                    }),
+                    _ => attempt(merge, swapped, &|| swapped),
+                }
+            }
+        };
+        if self.near_ties == NearTies::AsLlvm {
+            let cuts = self.cuts_for_falls(chain_x, chain_y, pair);
+            cuts.into_iter().for_each(|(at, ways)| attempt_cut(at, &ways));
+        }
+        let mut attempt_all = |at: usize| {
+            attempt_cut(at, &[ChainMerge::X1YX2, ChainMerge::YX2X1, ChainMerge::X2X1Y]);
         };
         // A short chain is cut everywhere. A long one is cut only where a jump to the front of y,
         // or from its end, becomes a fall-through.
         match self.cut_everywhere(chain_x) {
-            true => (1..chain_x.nodes.len()).for_each(attempt_cut),
-            false => self.cuts_at_jumps(chain_x, chain_y, pair).into_iter().for_each(attempt_cut),
+            true => (1..chain_x.nodes.len()).for_each(attempt_all),
+            false => {
+                let cuts = self.cuts_at_jumps(chain_x, chain_y, pair);
+                cuts.into_iter().for_each(&mut attempt_all);
+            }
         }
         best
     }
@@ -126,6 +144,31 @@ impl<'a> ExtTspChains<'a> {
         cuts.sort_unstable();
         cuts.dedup();
         cuts
+    }
+
+    /// The cuts of x at which a jump to the front of y becomes a fall-through, then those at which a
+    /// jump from the end of y does. Each comes with the ways to merge that make it one. The order is
+    /// that of the jumps.
+    fn cuts_for_falls(
+        &self,
+        chain_x: &ExtTspChain,
+        chain_y: &ExtTspChain,
+        pair: &ChainPair,
+    ) -> Vec<(usize, [CutMerge; 2])> {
+        let (first, last) = (chain_y.nodes[0], chain_y.nodes[chain_y.nodes.len() - 1]);
+        let mut numbers = pair.jumps.clone();
+        numbers.sort_unstable();
+        let jumps = || numbers.iter().map(|&jump| &self.jumps[jump as usize]);
+        let to_first = jumps().filter(|jump| jump.to == first).map(|jump| {
+            let ways: [CutMerge; 2] = [ChainMerge::X1YX2, ChainMerge::X2X1Y];
+            (self.positions[jump.from as usize] + 1, ways)
+        });
+        let from_last = jumps().filter(|jump| jump.from == last).map(|jump| {
+            let ways: [CutMerge; 2] = [ChainMerge::X1YX2, ChainMerge::YX2X1];
+            (self.positions[jump.to as usize], ways)
+        });
+        let inside = |&(cut, _): &(usize, _)| cut > 0 && cut < chain_x.nodes.len();
+        to_first.chain(from_last).filter(inside).collect()
     }
 
     /// The jumps between x and y.

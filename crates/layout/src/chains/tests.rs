@@ -126,6 +126,7 @@ fn each_pair(mut examine: impl FnMut(&ExtTspChains, &ChainPair, u32, u32)) {
         };
         let entry = [None, Some(random.below(NODES) as u32)][random.below(2) as usize];
         let mut chains = ExtTspChains::new(&nodes, &jumps, entry, &parameters);
+        chains.near_ties = [NearTies::ByGain, NearTies::AsLlvm][random.below(2) as usize];
         (0..random.below(9)).for_each(|_| merge_some(&mut chains, &mut random));
         for number in 0..chains.pairs.len() as u32 {
             let pair = &chains.pairs[number as usize];
