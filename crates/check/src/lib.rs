@@ -37,6 +37,8 @@ pub mod relocs;
 mod resolve;
 mod tables;
 #[cfg(test)]
+mod test_elf;
+#[cfg(test)]
 mod tests;
 mod verdict;
 mod walk;

@@ -25,7 +25,10 @@ use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::tables::{BUGFLAG_WARNING, within};
 use object::elf::RelocationType;
-use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget};
+use object::{
+    Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SectionIndex,
+};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The claim that a range of the module's `.text` is the copy of a block of the kernel.
@@ -67,12 +70,16 @@ struct ModuleReader<'a> {
     /// Per section and offset of a field: what the field refers to, and the relocation's type. The
     /// addend is as written, relative to the field.
     fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>>,
+    /// The fields that were compared, by section and offset.
+    used: RefCell<BTreeSet<(usize, u64)>>,
     elf: object::File<'a>,
 }
 
 const PC32: RelocationType = object::elf::R_X86_64_PC32;
 const PC64: RelocationType = object::elf::R_X86_64_PC64;
-const SIGNED: RelocationType = object::elf::R_X86_64_32S;
+/// The longest instruction, in bytes. A field that is relative to the end of its instruction names
+/// a place that is at most this number of bytes too low.
+const LONGEST: i64 = 15;
 
 /// Proves the claims. `slide` is the distance in bytes by which KASLR moved the kernel. Returns the
 /// number of the module's counters.
@@ -87,6 +94,7 @@ pub fn check_module(
     claims: &[CopyClaim],
 ) -> Result<usize> {
     let reading = ModuleReader::new(kernel, module)?;
+    claims.iter().try_for_each(|claim| reading.check_claim(claim))?;
     let mut by_old: Vec<CopyClaim> = claims.to_vec();
     by_old.sort_by_key(|c| c.old);
     let mut by_new: Vec<CopyClaim> = claims.iter().copied().filter(|c| c.new_size > 0).collect();
@@ -106,6 +114,7 @@ pub fn check_module(
     prover.counters(&walked.counters)?;
     prover.tables(&walked)?;
     prover.pairs()?;
+    prover.reading.check_all_used()?;
     Ok(walked.counters.len())
 }
 
@@ -126,14 +135,15 @@ impl<'a> ModuleReader<'a> {
                     bail!("a relocation without a symbol");
                 };
                 let symbol = elf.symbol_by_index(symbol)?;
+                let addend = relocation.addend();
+                let inside = |index: SectionIndex| {
+                    let size = elf.section_by_index(index)?.size();
+                    offset_in(size, symbol.address(), addend)
+                        .with_context(|| format!("the relocation at {offset:#x}"))
+                };
                 let place = match symbol.section_index() {
-                    Some(index) if index.0 == text_index => {
-                        NamedPlace::Copy((symbol.address() as i64 + relocation.addend()) as u32)
-                    }
-                    Some(index) => NamedPlace::Own(
-                        index.0,
-                        (symbol.address() as i64 + relocation.addend()) as u64,
-                    ),
+                    Some(index) if index.0 == text_index => NamedPlace::Copy(inside(index)? as u32),
+                    Some(index) => NamedPlace::Own(index.0, inside(index)? as u64),
                     None => {
                         let name = symbol.name()?;
                         let base = match imports.get(name) {
@@ -145,22 +155,66 @@ impl<'a> ModuleReader<'a> {
                                     .0,
                             ),
                         };
-                        NamedPlace::Kernel(base.wrapping_add_signed(relocation.addend()))
+                        NamedPlace::Kernel(base.wrapping_add_signed(addend))
                     }
                 };
-                let known = matches!(r_type, PC32 | PC64 | SIGNED);
+                let known = matches!(r_type, PC32 | PC64);
                 ensure!(known, "a relocation of type {r_type} at {offset:#x}");
                 let before =
                     fields.entry(section.index().0).or_default().insert(offset, (place, r_type));
                 ensure!(before.is_none(), "two relocations at {offset:#x}");
             }
         }
-        Ok(ModuleReader { text, text_index, fields, elf })
+        ensure!(u32::try_from(text.len()).is_ok(), "the module's .text is larger than 4 GB");
+        Ok(ModuleReader { text, text_index, fields, used: RefCell::default(), elf })
     }
 
+    /// What a field refers to.
     fn field(&self, section: usize, at: u64) -> Option<(NamedPlace, RelocationType)> {
-        self.fields.get(&section)?.get(&at).copied()
+        let field = self.fields.get(&section)?.get(&at).copied();
+        if field.is_some() {
+            self.used.borrow_mut().insert((section, at));
+        }
+        field
     }
+
+    /// Checks that a claim names bytes that can exist. So sums of its numbers do not overflow.
+    fn check_claim(&self, claim: &CopyClaim) -> Result<()> {
+        let end = claim.new.checked_add(claim.new_size);
+        ensure!(
+            end.is_some_and(|end| end as usize <= self.text.len()),
+            "the copy of the block at {} lies beyond the module's .text",
+            claim.old
+        );
+        ensure!(
+            claim.old.0.checked_add(u64::from(claim.old_size)).is_some()
+                && claim.skip <= claim.old_size,
+            "the block at {} ends beyond the address space, or before its copy begins",
+            claim.old
+        );
+        Ok(())
+    }
+
+    /// Checks that the loader changes nothing that was not compared.
+    fn check_all_used(&self) -> Result<()> {
+        let used = self.used.borrow();
+        for (&index, fields) in &self.fields {
+            if let Some(at) = fields.keys().find(|&&at| !used.contains(&(index, at))) {
+                let section = self.elf.section_by_index(SectionIndex(index))?;
+                bail!("{}: a relocation at {at:#x} that was not compared", section.name()?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The offset that a symbol and an addend name in a section of `size` bytes.
+fn offset_in(size: u64, symbol: u64, addend: i64) -> Result<i64> {
+    let offset = i64::try_from(symbol).ok().and_then(|symbol| symbol.checked_add(addend));
+    let size = i64::try_from(size).context("a section without end")?;
+    offset
+        .filter(|offset| (-LONGEST..=size).contains(offset))
+        .context("names a place outside of its section")
 }
 
 /// An instruction of the module, decoded, and what its 32-bit field refers to.
@@ -211,11 +265,13 @@ impl Prover<'_> {
                 Some(self.unslid(to.wrapping_add(u64::from(behind))))
             }
             (true, Some((NamedPlace::Own(section, to), PC32))) => {
-                Some(NamedPlace::Own(section, to + u64::from(behind)))
+                Some(NamedPlace::Own(section, to.wrapping_add(u64::from(behind))))
             }
-            (true, None) if is_branch => Some(NamedPlace::Copy(instruction.near_branch64() as u32)),
+            (true, None) if is_branch => {
+                let to = u32::try_from(instruction.near_branch64());
+                Some(NamedPlace::Copy(to.ok().context("goes to a place outside of .text")?))
+            }
             (true, other) => bail!("a field at .text+{at:#x} names {other:?}"),
-            (false, Some((place, SIGNED))) => Some(place),
             (false, Some(_)) => bail!("a relocation at .text+{at:#x} that no instruction has"),
             (false, None) => None,
         };
@@ -319,7 +375,7 @@ impl Prover<'_> {
         if claim.skip == 0 {
             return Ok(());
         }
-        let site = claim.old.0 + u64::from(claim.skip) - 5;
+        let site = (claim.old.0 + u64::from(claim.skip)).wrapping_sub(5);
         let is_site = self.kernel.tables.tracer_sites.binary_search(&site).is_ok();
         let endbr = self.kernel.bytes(claim.old, 4) == Some(&[0xf3, 0x0f, 0x1e, 0xfa]);
         ensure!(
@@ -524,3 +580,5 @@ fn leaves(instruction: &Instruction) -> bool {
 mod counters;
 mod pairs;
 mod tables;
+#[cfg(test)]
+mod tests;

@@ -94,6 +94,10 @@ impl Prover<'_> {
                     .with_context(|| format!("{name}: entry {n} names nothing"))?;
                 let width = if kind == PC64 { 8 } else { 4 };
                 ensure!(kind == PC32 || kind == PC64, "{name}: a relocation of type {kind}");
+                ensure!(
+                    field + width <= rest.len(),
+                    "{name}: entry {n} has no room for a field of {width} bytes at {field}"
+                );
                 rest.drain(field..field + width);
                 places.insert(0, place);
             }
@@ -163,7 +167,8 @@ impl Prover<'_> {
         let theirs = self.kernel.bytes(LinkAddr(old), len).context("is not in the file")?;
         let index = object::SectionIndex(section);
         let data = self.reading.elf.section_by_index(index)?.data()?;
-        let ours = data.get(at as usize..at as usize + len).context("is cut short")?;
+        let end = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(len)?));
+        let ours = end.and_then(|range| data.get(range)).context("is cut short")?;
         let mut decoder =
             iced_x86::Decoder::with_ip(64, theirs, old, iced_x86::DecoderOptions::NONE);
         while decoder.can_decode() {
