@@ -26,6 +26,7 @@ mod intervals;
 mod kallsyms;
 pub mod kernel;
 pub mod module;
+#[cfg(feature = "mutation")]
 pub mod mutation;
 mod names;
 mod noreturn;

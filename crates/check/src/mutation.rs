@@ -2,7 +2,7 @@
 //!
 //! Input: a good kernel. Output: copies with one mistake each, as a rewriter with a bug would make
 //! them, and the kinds of proof that must fail for each. The tests that have a real kernel use this
-//! module.
+//! module. It is behind the feature `mutation`, so the product does not have it.
 
 use super::kernel::KernelFile;
 use super::{CheckedKernel, KernelBuild, check, kallsyms, tables};

@@ -463,6 +463,7 @@ fn alternatives_whole(
 }
 
 /// For wrong kernels: (table, address) of one byte of each field in the middle entry of each table.
+#[cfg(feature = "mutation")]
 pub(crate) fn one_byte_of_each_field(kernel: &KernelFile) -> Vec<(&'static str, u64)> {
     let mut bytes = Vec::new();
     for table in TABLES {
