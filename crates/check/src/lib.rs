@@ -2,9 +2,13 @@
 //!
 //! Input: two final `vmlinux` files, and the map that an emitter returned. Output: the proof, as
 //! counts, or the differences. The map is a claim. The checker walks every block in both kernels,
-//! follows every reference and side-table entry, and compares every remaining byte. It shares no
-//! code with `emit`, nor with Kernlane's other ELF readers, so that it does not repeat their
-//! mistakes.
+//! follows every reference and side-table entry, and compares every remaining byte.
+//!
+//! The checker calls nothing of `emit`. It reads relinked kernels, and modules of copies, with
+//! readers of its own, so that it does not repeat the mistakes of Kernlane's other readers. Two
+//! parts also read with `image`, as `emit` does. [`module`] takes the kernel that was copied from
+//! `image::linked`. [`objtool`] reads both objects with `image::object`; it compares with what the
+//! kernel's own objtool says.
 //!
 //! The checker assumes two things: the tables that `tables.rs` lists mean what the kernel's headers
 //! say, and KASLR relocations name all absolute addresses.
