@@ -102,6 +102,19 @@ mod tests {
         assert_eq!(Counters::from_text(&example().to_text()), Ok(example()));
     }
 
+    /// A reader and a writer that are wrong in the same way would agree.
+    #[test]
+    fn the_text_is_as_documented() {
+        let text = "kernlane-counters 2\n\
+            kernel 5f3c\n\
+            60020000\n\
+            60020010\n\
+            end 2\n\
+            sha256 bfe2ecf757d9ac138f259651708510e1b8ac755022cb02998d5f03ea47fb5892\n";
+        assert_eq!(example().to_text(), text);
+        assert_eq!(Counters::from_text(text), Ok(example()));
+    }
+
     /// Found by the fuzzer: of two carriage returns, one was dropped each time.
     #[test]
     fn a_build_id_is_read_as_it_is_written() {

@@ -12,7 +12,7 @@ use iced_x86::{Decoder, DecoderOptions};
 use image::address::LinkAddr;
 use image::object::KernelObject;
 use image::object::pieces::Piece;
-use image::{BlockEnd, BlockIndex, Image};
+use image::{BlockEnd, BlockIndex, BuildId, Image};
 use layout::graph::EdgeKind;
 use profile::edges::{CountedBlock, derive};
 use profile::{Profile, ProfileSource};
@@ -56,7 +56,7 @@ pub struct CountedKernel<'a, 'd> {
 /// The profile that follows from `counts`, which has one element per counter.
 ///
 /// # Errors
-/// The counters belong to another kernel.
+/// The counters belong to another kernel, or there is another number of counts.
 pub fn profile(
     subject: &CountedKernel<'_, '_>,
     counters: &Counters,
@@ -114,19 +114,31 @@ pub fn profile(
     Ok((profile, quality))
 }
 
+/// Checks that the counters are those of this kernel, and that each has a count.
+fn check_counts(kernel: &BuildId, counters: &Counters, counts: &[u64]) -> Result<()> {
+    let (mine, theirs) = (&kernel.0, &counters.build_id.0);
+    ensure!(
+        mine == theirs,
+        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; \
+         relink it with --count again"
+    );
+    ensure!(
+        counters.blocks.len() == counts.len(),
+        "{} counts were read for {} counters: read the counts of the kernel that was relinked with \
+         these counters",
+        counts.len(),
+        counters.blocks.len()
+    );
+    Ok(())
+}
+
 /// The count of each piece that has a counter.
 fn by_piece(
     subject: &CountedKernel<'_, '_>,
     counters: &Counters,
     counts: &[u64],
 ) -> Result<Vec<Option<u64>>> {
-    let (mine, theirs) = (&subject.image.build_id.0, &counters.build_id.0);
-    ensure!(
-        mine == theirs,
-        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; \
-         relink it with --count again"
-    );
-    assert_eq!(counters.blocks.len(), counts.len(), "a count for each counter");
+    check_counts(&subject.image.build_id, counters, counts)?;
     let pieces = &subject.object.pieces;
     let mut known = vec![None; pieces.len()];
     for (&block, &count) in counters.blocks.iter().zip(counts) {
@@ -254,4 +266,24 @@ fn instructions(object: &KernelObject<'_>, counts: &[u64]) -> u64 {
 
 fn starts_function(image: &Image, at: LinkAddr) -> bool {
     image.functions.binary_search_by_key(&at, |f| f.addr).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_other_counters_are_refused() {
+        let kernel = BuildId("5f3c".into());
+        let blocks = vec![LinkAddr(0x10), LinkAddr(0x20)];
+        let counters = Counters { build_id: kernel.clone(), blocks };
+        check_counts(&kernel, &counters, &[3, 4]).unwrap();
+        for counts in [&[3][..], &[3, 4, 5]] {
+            let error = check_counts(&kernel, &counters, counts).unwrap_err().to_string();
+            let said = format!("{} counts were read for 2 counters", counts.len());
+            assert!(error.contains(&said), "{error}");
+        }
+        let error = check_counts(&BuildId("77ab".into()), &counters, &[3, 4]).unwrap_err();
+        assert!(error.to_string().contains("relink it with --count again"), "{error}");
+    }
 }
