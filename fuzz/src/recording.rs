@@ -12,6 +12,10 @@ mod sample;
 const VERSIONS: [u32; 5] = [6, 4, 3, 1, 8];
 const KINDS: [&[u8; 4]; 7] = [b"HEAD", b"TRAN", b"TASK", b"PATT", b"DATA", b"STRM", b"END "];
 
+/// The accesses of a stream under a fuzzer, which then gets through more inputs. `cargo test` runs
+/// the same inputs with the limit of the format.
+const FUZZED_ACCESSES: usize = 1 << 16;
+
 /// A recording, byte by byte.
 pub fn recordings(bytes: &[u8]) {
     follows_the_rules(bytes, true);
@@ -44,6 +48,9 @@ fn raw_frame(payload: &[u8]) -> Vec<u8> {
 /// Panics when the reader gives what breaks a rule of the format.
 fn follows_the_rules(bytes: &[u8], with_data: bool) {
     let Ok(mut reader) = RecordingReader::new(bytes) else { return };
+    if cfg!(fuzzing) {
+        reader = reader.with_most_accesses(FUZZED_ACCESSES);
+    }
     if !with_data {
         reader = reader.without_data();
     }

@@ -257,8 +257,8 @@ pub struct Accesses {
 
 impl Accesses {
     /// No stream has more: a quarter of a gigabyte of addresses. A few bytes can stand for all of
-    /// them, so a fuzzer gets a lower limit, and with that through more inputs.
-    pub const MAX: usize = if cfg!(fuzzing) { 1 << 16 } else { 1 << 25 };
+    /// them ([`RecordingReader::with_most_accesses`](crate::RecordingReader::with_most_accesses)).
+    pub const MAX: usize = 1 << 25;
 
     /// Begins a walk at the first execution of the stream. `patterns` are those of the same reader.
     pub fn walk<'a>(&'a self, patterns: &'a AccessPatterns) -> AccessWalk<'a> {

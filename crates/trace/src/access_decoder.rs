@@ -11,7 +11,6 @@ use crate::varint::VarintCursor;
 use crate::{TranslationId, Violation};
 
 /// Decodes the payloads of a recording in order.
-#[derive(Default)]
 pub(crate) struct AccessDecoder {
     pub patterns: AccessPatterns,
     /// The accesses of the payload decoded last.
@@ -19,6 +18,20 @@ pub(crate) struct AccessDecoder {
     /// The last address of each site of `patterns`.
     last: Vec<u64>,
     totals: AccessTotals,
+    /// A stream with more accesses is refused.
+    pub most: usize,
+}
+
+impl Default for AccessDecoder {
+    fn default() -> Self {
+        AccessDecoder {
+            patterns: AccessPatterns::default(),
+            accesses: Accesses::default(),
+            last: Vec::new(),
+            totals: AccessTotals::default(),
+            most: Accesses::MAX,
+        }
+    }
 }
 
 const SHORT: Violation = Violation::Short { what: "the accesses" };
@@ -115,7 +128,7 @@ impl AccessDecoder {
         executions.push((irregular.next.unwrap_or(0), first as u32));
         let groups = irregular.numbers.next().ok_or(SHORT)?;
         for _ in 0..groups {
-            irregular.group(addresses, irregular_sites)?;
+            irregular.group(self.most, addresses, irregular_sites)?;
         }
         let sites = &irregular_sites[first..];
         check_sites(id, sites, tally)?;
@@ -203,8 +216,10 @@ impl<'a> IrregularDecoder<'a> {
         Ok(())
     }
 
+    /// Decodes a group of accesses. `most`: how many addresses there may be then.
     fn group(
         &mut self,
+        most: usize,
         addresses: &mut Vec<u64>,
         sites: &mut Vec<AccessSite>,
     ) -> Result<(), Violation> {
@@ -215,8 +230,7 @@ impl<'a> IrregularDecoder<'a> {
                 what: "a group of accesses is empty or has more than two lanes",
             });
         }
-        if times > Accesses::MAX as u64 || addresses.len() + lanes * times as usize > Accesses::MAX
-        {
+        if times > most as u64 || addresses.len() + lanes * times as usize > most {
             return Err(Violation::TooLong { what: "the accesses of a stream" });
         }
         let mut all = [(AccessSite::default(), 0_u64, 0_u64); 2];

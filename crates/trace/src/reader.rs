@@ -139,6 +139,16 @@ impl<R: Read> RecordingReader<R> {
         self
     }
 
+    /// Refuses a stream with more accesses than `most`, which is at most [`Accesses::MAX`]. A few
+    /// bytes can stand for very many accesses. So a caller with little memory or time, like a
+    /// fuzzer, may ask for less than the format allows.
+    pub fn with_most_accesses(mut self, most: usize) -> Self {
+        if let DataMode::Decoded(data) = &mut self.data {
+            data.accesses.most = most.min(Accesses::MAX);
+        }
+        self
+    }
+
     /// Gives only the executions that begin in the instructions `from` to `until` of the recording,
     /// with their data accesses. Of other events those are left out that come before or behind the
     /// part, but for switches of tasks and CPUs before it. The totals at the end are those of the

@@ -380,4 +380,18 @@ fn a_stream_with_too_many_accesses_is_cut() {
         }
     }
     assert_eq!(lengths, [observed.addresses.len(); 2]);
+    // A caller that has room for fewer is told so; one that has room for as many gets them.
+    let first = |most: usize| {
+        let mut reader = RecordingReader::new(&bytes[..]).unwrap().with_most_accesses(most);
+        loop {
+            match reader.next_chunk().map(|chunk| matches!(chunk, Some(Chunk::Stream(_)))) {
+                Ok(true) => return Ok(reader.accesses().unwrap().0.addresses.len()),
+                Ok(false) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    };
+    assert_eq!(first(all), Ok(all));
+    let error = first(all - 1).unwrap_err();
+    assert!(error.contains("the accesses of a stream"), "{error}");
 }
