@@ -175,6 +175,9 @@ impl PluginSession {
 }
 
 /// QEMU calls this before an instruction that halts the vCPU.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_halt(_: c_uint, _: *mut c_void) {
     guarded(|session| {
         if let Some(main_thread) = &mut session.main_thread {
@@ -233,6 +236,10 @@ fn guarded_recording(callback: impl FnOnce(&mut PluginSession, &mut ActiveRecord
     });
 }
 
+/// QEMU calls this when it ends.
+///
+/// # Safety
+/// No other callback may run meanwhile: QEMU has stopped the threads of the vCPUs.
 unsafe extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
     guarded(|session| match session.phase {
         SessionPhase::Over => {}

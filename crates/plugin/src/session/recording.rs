@@ -4,13 +4,26 @@
 
 use super::*;
 
+/// Puts the callbacks from marker 1 on into what QEMU translates from now on.
+///
+/// # Safety
+/// `id` must be the number that QEMU gave this plugin, and no other callback may run meanwhile.
 pub(super) unsafe extern "C" fn begin(id: PluginId) {
     qemu::at_translation(id, on_translation);
     qemu::at_exit(id, on_exit);
 }
 
+/// Leaves QEMU without callbacks.
+///
+/// # Safety
+/// None: this does nothing.
 unsafe extern "C" fn over(_: PluginId) {}
 
+/// Puts the callbacks of a recording into a translation.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
+/// `translation` must be valid during the call. QEMU guarantees this.
 unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
     guarded_recording(|session, recording| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
@@ -153,6 +166,9 @@ impl ActiveRecording {
 
 /// Every execution of every translation calls this: about 50 million times a second. Nothing in
 /// it can panic. `WITH_DATA`: data accesses are recorded.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_execution<const WITH_DATA: bool>(_: c_uint, id: *mut c_void) {
     let Some(recording) = active_recording() else {
         return;
@@ -166,6 +182,9 @@ unsafe extern "C" fn on_execution<const WITH_DATA: bool>(_: c_uint, id: *mut c_v
 
 /// The same for a translation that is a single repeated string instruction. QEMU calls this as
 /// often as `on_execution` while the guest copies memory.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_repeat<const WITH_DATA: bool>(_: c_uint, id: *mut c_void) {
     let Some(recording) = active_recording() else {
         return;
@@ -204,6 +223,9 @@ impl ExecutionOnCpu {
 }
 
 /// The same as `on_execution` and `on_repeat` with several CPUs.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_execution_on_cpu(_: c_uint, data: *mut c_void) {
     let Some(recording) = active_recording() else {
         return;
@@ -256,10 +278,18 @@ fn unknown_cpu() {
     });
 }
 
+/// `instruction`: the number of the instruction in its translation.
+///
+/// # Safety
+/// No other callback may run meanwhile. `info` must be what QEMU gave for this access.
 unsafe extern "C" fn on_load(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
     access(info, addr, AccessSite::new(instruction as u16, false, qemu::size_log2(info)));
 }
 
+/// The same for a store.
+///
+/// # Safety
+/// No other callback may run meanwhile. `info` must be what QEMU gave for this access.
 unsafe extern "C" fn on_store(_: c_uint, info: AccessInfo, addr: u64, instruction: *mut c_void) {
     access(info, addr, AccessSite::new(instruction as u16, true, qemu::size_log2(info)));
     // QEMU calls this after the store, so the stored value can be read.
@@ -291,6 +321,9 @@ fn access(info: AccessInfo, addr: u64, site: AccessSite) {
 }
 
 /// QEMU calls this after the callback that records the execution.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_clock(_: c_uint, _: *mut c_void) {
     guarded_recording(|_, recording| {
         if recording.recorder.is_behind_reading()
@@ -303,6 +336,9 @@ unsafe extern "C" fn on_clock(_: c_uint, _: *mut c_void) {
 
 /// QEMU calls this before the instruction. There is no access until the instruction was
 /// executed.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_drop_of_mappings(_: c_uint, _: *mut c_void) {
     guarded_recording(|_, recording| {
         if let Some(mappings) = &mut recording.mappings {
@@ -311,6 +347,10 @@ unsafe extern "C" fn on_drop_of_mappings(_: c_uint, _: *mut c_void) {
     });
 }
 
+/// `in_kernel`: whether the instruction is in kernel code.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_instruction_to_verify(_: c_uint, in_kernel: *mut c_void) {
     if let Some(recording) = active_recording()
         && let Some(verify) = &mut recording.verify
@@ -320,6 +360,10 @@ unsafe extern "C" fn on_instruction_to_verify(_: c_uint, in_kernel: *mut c_void)
 }
 
 /// QEMU calls this before the callback that records the same execution.
+///
+/// # Safety
+/// No other callback may run meanwhile. `checked` must be null, or point to a `CheckedTranslation`
+/// that is never freed.
 unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
     guarded_recording(|_, recording| {
         let progress = recording.progress.get();
@@ -332,6 +376,10 @@ unsafe extern "C" fn on_execution_to_verify(_: c_uint, checked: *mut c_void) {
     });
 }
 
+/// `function`: the number of a function of tasks.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
     guarded_recording(|session, recording| {
         let cpu = recording.cpus.as_ref().and_then(CpuWatch::base);
@@ -353,6 +401,9 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
 
 /// `data`: from bit 16 the marker's number, from bit 0 the number of instructions of the
 /// translation reached with it.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_marker(_: c_uint, data: *mut c_void) {
     guarded_recording(|session, recording| {
         if let SessionPhase::Recording = session.phase {

@@ -4,6 +4,11 @@
 
 use super::*;
 
+/// Puts the callbacks before marker 1 into a translation.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
+/// `translation` must be valid during the call. QEMU guarantees this.
 pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
     guarded(|session| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
@@ -29,6 +34,10 @@ pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qe
     });
 }
 
+/// `function`: the number of a function of tasks.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
     guarded(|session| {
         let cpu = session.base_in_kernel();
@@ -40,6 +49,10 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
     });
 }
 
+/// Begins the recording at marker 1.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
     guarded(|session| {
         // In a loop, the guest may execute the marker again before QEMU has dropped the
