@@ -37,5 +37,10 @@ pub mod running;
 pub mod sample;
 pub mod survey;
 pub mod symbols;
+#[cfg(test)]
+#[path = "../../check/src/test_elf.rs"]
+mod test_elf;
+#[cfg(test)]
+mod tests;
 pub mod turn;
 pub mod watch;
