@@ -154,10 +154,11 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
 
-    /// A program that starts another one, which says after 3 seconds that it is still there.
+    /// A program that starts another one, which says after two minutes that it is still there. Only
+    /// a test that fails waits so long.
     fn parent_and_child() -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", "(sleep 3; echo survived) & echo started; wait"]);
+        command.args(["-c", "(sleep 120; echo survived) & echo started; wait"]);
         command
     }
 
