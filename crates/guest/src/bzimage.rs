@@ -265,19 +265,31 @@ mod tests {
     }
 
     #[test]
-    fn damaged_images_do_not_panic() {
+    fn an_image_that_is_cut_off_is_refused() {
+        for image in [zstd_image(), image(&lz4())] {
+            assert!(BzImage::parse(&image).is_ok());
+            for length in 0..image.len() {
+                assert!(BzImage::parse(&image[..length]).is_err(), "{length} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_image_gives_an_error_or_a_build_id() {
         let good = [zstd_image(), image(&lz4())];
-        let mut state = 3u64;
+        let (mut state, mut same) = (3u64, 0);
         for round in 0..3000 {
             let mut bytes = good[round % 2].clone();
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let at = (state >> 33) as usize % bytes.len();
             bytes[at] ^= (state >> 20) as u8;
-            bytes.truncate(
-                bytes.len()
-                    - if state >> 60 == 0 { (state >> 40) as usize % bytes.len() } else { 0 },
-            );
-            let _ = BzImage::parse(&bytes);
+            if let Ok(found) = BzImage::parse(&bytes) {
+                let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+                assert!(!found.build_id.is_empty() && found.build_id.chars().all(hex));
+                assert!(!found.release.is_empty());
+                same += usize::from(found.build_id == "ab".repeat(20));
+            }
         }
+        assert!(same > 1000, "{same}: most bytes of the image say nothing of the build id");
     }
 }

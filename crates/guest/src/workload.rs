@@ -403,15 +403,31 @@ mod tests {
         assert!(error(&format!("{GOOD}[several-cpus]\nchecks = ''\n")).contains("checks"));
     }
 
+    /// TOML allows no control character anywhere, so each damaged byte must be found.
     #[test]
-    fn damaged_files_do_not_panic() {
-        let mut state = 7u64;
+    fn a_file_with_a_damaged_byte_is_refused_with_its_name() {
+        for at in 0..GOOD.len() {
+            let mut bytes = GOOD.as_bytes().to_vec();
+            bytes[at] = 1;
+            let error = Workload::parse("w", &String::from_utf8_lossy(&bytes)).unwrap_err();
+            assert!(!format!("{error:#}").is_empty(), "byte {at}");
+        }
+    }
+
+    /// Other damage may give another workload, which must keep the rules: it has something to run.
+    #[test]
+    fn a_damaged_file_gives_an_error_or_a_workload_that_runs() {
+        let (mut state, mut refused) = (7u64, 0);
         for _ in 0..2000 {
             let mut bytes = GOOD.as_bytes().to_vec();
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let at = (state >> 33) as usize % bytes.len();
             bytes[at] = (state >> 20) as u8 & 0x7f;
-            let _ = Workload::parse("w", &String::from_utf8_lossy(&bytes));
+            match Workload::parse("w", &String::from_utf8_lossy(&bytes)) {
+                Ok(workload) => assert!(!workload.run.is_empty(), "byte {at}"),
+                Err(_) => refused += 1,
+            }
         }
+        assert!((500..1900).contains(&refused), "{refused}");
     }
 }

@@ -223,9 +223,24 @@ mod tests {
     }
 
     #[test]
-    fn damaged_sections_do_not_panic() {
+    fn a_section_that_is_cut_off_is_refused() {
+        let section = section();
+        assert!(Btf::parse(&section).is_ok());
+        for length in 0..section.len() {
+            assert!(Btf::parse(&section[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    /// Fields and structures are at most as large as a size of 32 bits and an offset in bits say.
+    #[test]
+    fn a_damaged_section_gives_an_error_or_places_that_exist() {
         read_damaged(&section(), |btf, _| {
-            let _ = (btf.offset("task", "b"), btf.enumerator("one"));
+            if let Ok(Some(offset)) = btf.offset("task", "b") {
+                assert!(offset <= u64::from(u32::MAX), "{offset}");
+            }
+            if let Ok(Some(value)) = btf.enumerator("one") {
+                assert!(value <= u64::from(u32::MAX), "{value}");
+            }
         });
     }
 

@@ -256,6 +256,23 @@ mod tests {
         assert_eq!(Layout::from_text(&layout.to_text()), Ok(layout));
     }
 
+    /// A reader and a writer that are wrong in the same way would agree.
+    #[test]
+    fn the_text_is_as_documented() {
+        let text = "kernlane-layout 2\n\
+            kernel 5f3c\n\
+            algorithm ext-tsp\n\
+            seed 7\n\
+            profile none\n\
+            hot 1\n\
+            ffffffff81000110 20 vfs_read\n\
+            ffffffff81000010 40 tcp_v4_rcv\n\
+            end 2\n\
+            sha256 31181c50a35a82e77c655b2a5a0ec6a883da34a7cfe59d28771e43c44a07bb53\n";
+        assert_eq!(example().to_text(), text);
+        assert_eq!(Layout::from_text(text), Ok(example()));
+    }
+
     #[test]
     fn a_damaged_text_is_refused() {
         sealed::assert_damage_is_noticed(&example().to_text(), |text| Layout::from_text(text).ok());

@@ -201,7 +201,22 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_do_not_panic() {
+    fn cut_off_bytes_give_an_error_or_the_first_changes() {
+        let mut out = FrameUseEncoder::default();
+        out.append(&observed(), 0).unwrap();
+        let mut refused = 0;
+        for length in 0..out.bytes.len() {
+            let mut read = Accesses::default();
+            match take_uses(VarintCursor(&out.bytes[..length]), 9, &mut read) {
+                Ok(()) => assert!(observed().uses.starts_with(&read.uses), "{length} bytes"),
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > out.bytes.len() / 2, "{refused}");
+    }
+
+    #[test]
+    fn damaged_bytes_give_an_error_or_caches_that_have_names() {
         let mut out = FrameUseEncoder::default();
         out.append(&observed(), 0).unwrap();
         let mut state = 7_u64;

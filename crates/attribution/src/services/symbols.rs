@@ -234,7 +234,12 @@ ffffffff82000000 D jiffies
     }
 
     #[test]
-    fn damaged_maps_do_not_panic() {
+    fn a_damaged_map_gives_an_error_or_symbols_that_are_found_again() {
+        for (number, line) in (1..).zip(MAP.lines()) {
+            let damaged = MAP.replacen(line, &format!("x{line}"), 1);
+            let error = format!("{:#}", KernelSymbols::from_map(&damaged).unwrap_err());
+            assert!(error.contains(&format!("line {number}:")), "{error}");
+        }
         let mut state = 11_u64;
         for _ in 0..3000 {
             let mut bytes = MAP.as_bytes().to_vec();

@@ -309,9 +309,26 @@ fn the_guest_gets_what_a_runtime_would_give_and_nothing_is_replaced() {
 }
 
 #[test]
-fn damaged_images_do_not_panic() {
+fn a_damaged_image_gives_an_error_or_files_within_its_limit() {
     let layers = [tar(LOWER), tar(UPPER)];
     let good = [archive(&docker(&layers)), archive(&oci("amd64", &layers, gzip)), tar(LOWER)];
+    // An image that is cut off has no file that the whole one does not have.
+    for bytes in &good {
+        let whole = of_archive(bytes).unwrap();
+        let mut refused = 0;
+        for length in (0..bytes.len()).step_by(61) {
+            match of_archive(&bytes[..length]) {
+                Ok(part) => {
+                    for (path, node) in part.tree.nodes() {
+                        let same = whole.tree.nodes().any(|all| all == (path, node));
+                        assert!(same, "{path} of {length} bytes");
+                    }
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > 0);
+    }
     let mut state = 1u64;
     for round in 0..1500 {
         let mut bytes = good[round % good.len()].clone();

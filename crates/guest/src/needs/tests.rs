@@ -102,11 +102,16 @@ fn a_program_is_named_by_its_path_or_its_name() {
 }
 
 #[test]
-fn damaged_programs_do_not_panic() {
+fn a_damaged_program_gives_nothing_or_names_that_are_in_it() {
     let good = elf(Some(LOADER), &[(NEEDED, "libm.so.6"), (RPATH, "$ORIGIN"), (RUNPATH, "/x")]);
+    let whole = Dynamic::read(&good).unwrap();
     for length in 0..good.len() {
-        Dynamic::read(&good[..length]);
+        let found = Dynamic::read(&good[..length]);
+        assert!(found.is_none_or(|found| found == whole), "{length} bytes");
     }
+    let inside = |bytes: &[u8], name: &str| {
+        bytes.windows(name.len()).any(|window| window == name.as_bytes())
+    };
     let mut state = 3u64;
     for _ in 0..5000 {
         let mut bytes = good.clone();
@@ -115,7 +120,12 @@ fn damaged_programs_do_not_panic() {
             let at = (state >> 33) as usize % bytes.len();
             bytes[at] = (state >> 20) as u8;
         }
-        Dynamic::read(&bytes);
+        if let Some(found) = Dynamic::read(&bytes) {
+            let names = found.interpreter.iter().chain(&found.needed);
+            for name in names.filter(|name| !name.is_empty()) {
+                assert!(inside(&bytes, name), "{name}");
+            }
+        }
         lacks(&[], &[("s", bytes)]);
     }
 }

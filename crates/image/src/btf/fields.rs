@@ -352,14 +352,21 @@ mod tests {
     }
 
     #[test]
-    fn damaged_sections_do_not_panic() {
+    fn a_damaged_section_gives_an_error_or_the_field_that_was_asked_for() {
+        let found = std::cell::Cell::new(0);
         read_damaged(&section(), |btf, random| {
             for name in ["counts", "list"] {
-                if let Ok(Some(kind)) = btf.variable(name) {
-                    let _ = btf.field_at(kind, random >> 58, 1 << (random >> 61));
-                    let _ = btf.field_named(kind, "[1].each[2]");
+                let Ok(Some(kind)) = btf.variable(name) else { continue };
+                let (offset, size) = (random >> 58, 1 << (random >> 61));
+                if let Ok(place) = btf.field_at(kind, offset, size) {
+                    assert!(place.offset <= offset, "{place:?} at {offset}");
+                    found.set(found.get() + 1);
+                }
+                if let Ok(Some(place)) = btf.field_named(kind, "[1].each[2]") {
+                    assert_eq!(place.path, "[1].each[2]");
                 }
             }
         });
+        assert!(found.get() > 1000, "{}", found.get());
     }
 }
