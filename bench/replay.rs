@@ -9,7 +9,6 @@
 mod processor_time;
 
 use anyhow::{Context, Result};
-use execution::machine;
 use host::recording::Recording;
 use image::{estimate, order};
 use processor_time::processor_time;
@@ -50,12 +49,9 @@ fn bench() -> Result<()> {
     );
 
     let bound = fastest(|| decode(&recording))?;
-    let server = machine::find("server-32k")?;
+    let server = machines::find("server-32k")?.model;
     let l1i_only = MachineModel { itlb: None, ..server.clone() };
-    let all = ["server-32k", "ultrasparc-16k", "torrellas-8k"]
-        .map(machine::find)
-        .into_iter()
-        .collect::<Result<Vec<_>>>()?;
+    let all = machines::models(&["server-32k", "ultrasparc-16k", "torrellas-8k"])?;
     println!("{:44} {:>16} {:>14}", "", "M instructions/s", "× bound's time");
     let print = |name: &str, time: Duration| {
         let speed = instructions as f64 / 1e6 / time.as_secs_f64();
@@ -75,7 +71,7 @@ fn bench() -> Result<()> {
         );
     }
     for name in ["golden-cove", "zen4", "gracemont"] {
-        let machine = [machine::find(name)?];
+        let machine = [machines::find(name)?.model];
         let layouts = [ReplayLayout::original()];
         let reader = || RecordingReader::new(&recording[..]);
         let name = format!("one layout, out-of-order core of {name}");

@@ -8,7 +8,7 @@ use std::{env, fs};
 fn main() {
     let directory = match &*variable("CARGO_PKG_NAME") {
         "kernlane-guest" => "workloads",
-        "kernlane-execution" => "machines",
+        "kernlane-machines" => "machines",
         name => panic!("{name} has no directory of files here"),
     };
     let directory = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../..").join(directory);

@@ -1,8 +1,8 @@
-//! Machine files: what the targets use of `kernlane-execution`.
+//! Machine files: what the targets use of `kernlane-machines`.
 
 pub fn machines(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let _ = execution::machine::parse(text, "machine.toml");
+    let _ = machines::Machine::parse(text, "machine.toml");
 }
 
 /// A machine with small caches, one with an in-order pipeline, one with an out-of-order core, and
@@ -39,7 +39,7 @@ mod tests {
     fn seeds_are_machines_and_fit_into_an_input() {
         for seed in machine_seeds() {
             assert!(seed.len() <= crate::targets::LONGEST, "{}", seed.len());
-            execution::machine::parse(std::str::from_utf8(&seed).unwrap(), "seed").unwrap();
+            machines::Machine::parse(std::str::from_utf8(&seed).unwrap(), "seed").unwrap();
         }
     }
 }

@@ -54,7 +54,6 @@ use crate::sharing::table::SharingTable;
 use crate::sharing::what_if::SharingChange;
 use crate::sizes::{Sizes, SweptCaches};
 use anyhow::{Context, Result, ensure};
-use execution::machine;
 use execution::opened::{OpenedRecording, Reader};
 use execution::part::RecordingPart;
 use execution::walk::{Observer, SideBySide};
@@ -149,7 +148,7 @@ impl Attribution {
         Ok(Attribution {
             binding: Binding::new(&annotations, &symbols),
             symbols,
-            machines: machines.iter().map(|name| machine::find(name)).collect::<Result<_>>()?,
+            machines: machines::models(machines)?,
             part: RecordingPart::WHOLE,
         })
     }

@@ -116,7 +116,7 @@ fn perfetto_events_nest_and_their_sums_equal_the_services() {
     }
     run.call(at("asm_sysvec_apic_timer_interrupt"), 1, "__schedule");
     run.switch(1, "sh").ret(at("__switch_to"), 3).ret(at("__schedule") + 9, 2).leave_read().user(5);
-    let mut machine = execution::machine::find("server-32k").unwrap();
+    let mut machine = machines::find("server-32k").unwrap().model;
     machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let books = run.books_on(std::slice::from_ref(&machine));
     let events = trace_events(&run, &[machine], 0..u64::MAX);
@@ -221,7 +221,7 @@ fn tables_of(run: &ExampleRun, machines: &[sim::MachineModel]) -> [Vec<u8>; 5] {
 #[test]
 fn parquet_tables_contain_every_instruction_and_miss_once() {
     let run = nested();
-    let mut machine = execution::machine::find("server-32k").unwrap();
+    let mut machine = machines::find("server-32k").unwrap().model;
     machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let books = run.books_on(std::slice::from_ref(&machine));
     let accounts = || books.ledger.accounts.iter().map(|account| &account.totals);
@@ -357,7 +357,7 @@ fn perfetto_shows_each_cpu_with_its_turns() {
 #[test]
 fn perfetto_times_are_times_of_the_guests_clock() {
     let run = halted();
-    let mut machine = execution::machine::find("server-32k").unwrap();
+    let mut machine = machines::find("server-32k").unwrap().model;
     machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let events = trace_events(&run, &[machine], 0..u64::MAX);
     let span = |name: &str| {

@@ -1,7 +1,7 @@
 //! The recorded code as an out-of-order core runs it: uops, fetch runs and branches of fragments.
 //!
 //! Input: translations, and fragments under a layout. Output: the [`sim::core::CoreBlock`] of each
-//! fragment. Instructions become uops once for each table of uops, whatever the layout. Fragments
+//! fragment. Instructions become uops once for each maker of uops, whatever the layout. Fragments
 //! become blocks once for each layout and machine. This module runs nothing.
 
 use crate::branches::place;
@@ -9,19 +9,21 @@ use crate::flow::{Fragment, FragmentExit, FragmentId};
 use crate::moved::MovedFragment;
 use crate::numbering::{FetchUnit, NumberedUnit, Numbering};
 use anyhow::{Context, Result};
-use sim::core::{CoreBlock, CoreDescription, CoreInstruction, FetchRun, Uop, UopKind};
+use sim::core::{
+    CoreBlock, CoreDescription, CoreInstruction, FetchRun, MnemonicId, SharedUopMaker,
+    TranslatedInstruction, Uop, UopKind, UopLatencies, UopMaker,
+};
 use sim::{Branch, BranchKind, CodeAddr, ItlbDescription, LineId, MachineModel, Mode, PhysAddr};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use trace::{RunAddr, Translation, TranslationId};
-use uops::{TranslatedInstruction, UopLatencies, UopTable};
 
 /// The jump that a layout appends to a block, as bytes.
 const JUMP: &[u8] = &[0xe9, 0, 0, 0, 0];
 
-/// The uops of all translations, by one table of uops.
+/// The uops of all translations, by one maker of uops.
 pub struct UopCode {
-    table: UopTable,
+    maker: SharedUopMaker,
     latencies: UopLatencies,
     uops: Vec<Uop>,
     /// Translation t has `instructions[starts[t]..starts[t + 1]]`.
@@ -30,35 +32,28 @@ pub struct UopCode {
     jump: TranslatedInstruction,
 }
 
-/// What the uops of a core depend on besides their table.
-pub(crate) fn latencies(core: &CoreDescription) -> UopLatencies {
-    let memory = &core.memory;
-    UopLatencies {
-        atomic: memory.atomic_latency as u16,
-        vector_load: memory.vector_latency.saturating_sub(memory.l1d_latency) as u16,
-        scaled_load: memory.scaled_latency.saturating_sub(memory.l1d_latency) as u16,
-        three_part_address: memory.address_latency as u16,
-    }
-}
-
 impl UopCode {
     /// No code yet, for this core.
     ///
     /// # Errors
-    /// There is no such table of uops.
+    /// The core's maker of uops makes nothing of a jump.
     pub(crate) fn new(core: &CoreDescription) -> Result<UopCode> {
-        let table = UopTable::find(&core.uop_table)?;
-        let latencies = latencies(core);
+        let (maker, latencies) = (core.uops.clone(), core.uop_latencies());
         let mut uops = Vec::new();
-        let made = table.translate(0, &[JUMP], latencies, &mut uops);
+        let made = maker.translate(0, &[JUMP], latencies, &mut uops);
         let jump = *made.first().context("a jump has no uop")?;
-        Ok(UopCode { table, latencies, uops, starts: vec![0], instructions: Vec::new(), jump })
+        Ok(UopCode { maker, latencies, uops, starts: vec![0], instructions: Vec::new(), jump })
+    }
+
+    /// Whether these are the uops of this core.
+    pub(crate) fn is_of(&self, core: &CoreDescription) -> bool {
+        self.maker == core.uops && self.latencies == core.uop_latencies()
     }
 
     /// Learns a translation. Translations come in the order of their ids.
     pub(crate) fn define(&mut self, translation: &Translation) {
         let code: Vec<&[u8]> = translation.code_by_instruction().map(|(_, bytes)| bytes).collect();
-        let made = self.table.translate(translation.addr.0, &code, self.latencies, &mut self.uops);
+        let made = self.maker.translate(translation.addr.0, &code, self.latencies, &mut self.uops);
         self.instructions.extend(made);
         self.starts.push(self.instructions.len() as u32);
     }
@@ -103,8 +98,8 @@ pub struct CoreBlocks {
     runs: Vec<FetchRun>,
     instructions: Vec<CoreInstruction>,
     branches: Vec<Branch>,
-    /// For a fragment: how many of its instructions the table does not know, by mnemonic.
-    unknown: Vec<(FragmentId, String)>,
+    /// For a fragment: the mnemonics of its instructions that the table does not know.
+    unknown: Vec<(FragmentId, MnemonicId)>,
 }
 
 impl CoreBlocks {
@@ -159,7 +154,7 @@ impl CoreBlocks {
                 left = true;
             }
             if let Some(mnemonic) = own.unknown {
-                self.unknown.push((id, format!("{mnemonic:?}").to_lowercase()));
+                self.unknown.push((id, mnemonic));
             }
             let numbered = branch.map_or(0, |_| self.branches.len() - starts[2]);
             self.instructions.push(CoreInstruction {
@@ -242,12 +237,12 @@ impl CoreBlocks {
     }
 
     /// How often instructions ran that the table of uops does not know, by mnemonic. `counts`: how
-    /// often each fragment ran.
-    pub(crate) fn unknown(&self, counts: &[u64]) -> BTreeMap<String, u64> {
+    /// often each fragment ran; `maker`: the core's.
+    pub(crate) fn unknown(&self, counts: &[u64], maker: &dyn UopMaker) -> BTreeMap<String, u64> {
         let mut unknown = BTreeMap::new();
-        for (fragment, name) in &self.unknown {
+        for &(fragment, mnemonic) in &self.unknown {
             let times = counts.get(fragment.0 as usize).copied().unwrap_or(0);
-            *unknown.entry(name.clone()).or_insert(0) += times;
+            *unknown.entry(maker.mnemonic(mnemonic)).or_insert(0) += times;
         }
         unknown.retain(|_, times| *times > 0);
         unknown

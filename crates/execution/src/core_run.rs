@@ -6,7 +6,7 @@
 //! Input: fragments in the order in which they ran, and the accesses of their executions. Output:
 //! cycles and the cores' counters.
 
-use crate::core_code::{CoreBlocks, UopCode, latencies};
+use crate::core_code::{CoreBlocks, UopCode};
 use crate::flow::{ExecutionFlow, Fragment, FragmentId};
 use crate::moved::MovedFragment;
 use crate::per_cpu::PerCpu;
@@ -16,7 +16,6 @@ use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
 use sim::{MachineModel, Mode, PerMode, PhysAddr};
 use std::collections::BTreeMap;
 use trace::{CpuId, RunAddr, Translation};
-use uops::UopLatencies;
 
 /// What a core counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,23 +33,22 @@ pub struct CoreCounts {
     pub slots_at: Vec<(RunAddr, CoreSlots)>,
 }
 
-/// The recorded code in uops, once for each table of uops.
+/// The recorded code in uops, once for each maker of uops with its latencies.
 #[derive(Default)]
 pub struct UopCodes {
-    codes: Vec<(String, UopLatencies, UopCode)>,
+    codes: Vec<UopCode>,
 }
 
 impl UopCodes {
     /// No code yet, for all these machines.
     ///
     /// # Errors
-    /// A machine names a table of uops that does not exist.
+    /// A machine's maker of uops makes nothing of a jump.
     pub fn new<'a>(machines: impl Iterator<Item = &'a MachineModel>) -> Result<UopCodes> {
         let mut codes = UopCodes::default();
         for core in machines.filter_map(|machine| machine.core.as_ref()) {
-            if codes.place(core).is_none() {
-                let code = UopCode::new(core)?;
-                codes.codes.push((core.uop_table.clone(), latencies(core), code));
+            if codes.of(core).is_none() {
+                codes.codes.push(UopCode::new(core)?);
             }
         }
         Ok(codes)
@@ -58,21 +56,13 @@ impl UopCodes {
 
     /// Learns translations. They come in the order of their ids.
     pub fn define(&mut self, translations: &[Translation]) {
-        for (_, _, code) in &mut self.codes {
+        for code in &mut self.codes {
             translations.iter().for_each(|translation| code.define(translation));
         }
     }
 
-    fn place(&self, core: &CoreDescription) -> Option<usize> {
-        let found = |(table, of, _): &(String, UopLatencies, UopCode)| {
-            *table == core.uop_table && *of == latencies(core)
-        };
-        self.codes.iter().position(found)
-    }
-
-    fn of(&self, core: &Core) -> Option<&UopCode> {
-        let place = self.place(core.description())?;
-        self.codes.get(place).map(|(_, _, code)| code)
+    fn of(&self, core: &CoreDescription) -> Option<&UopCode> {
+        self.codes.iter().find(|code| code.is_of(core))
     }
 }
 
@@ -131,7 +121,7 @@ impl CoreRun {
         codes: &UopCodes,
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
     ) -> Result<()> {
-        let code = codes.of(&self.fresh.core).context("the code is not in uops")?;
+        let code = codes.of(self.fresh.core.description()).context("the code is not in uops")?;
         self.slots.push(CoreSlots::default());
         self.blocks.push(fragment, moved, mode, code, lies)?;
         let (block, ..) = self.blocks.block(FragmentId(self.slots.len() as u32 - 1));
@@ -150,7 +140,7 @@ impl CoreRun {
         codes: &UopCodes,
         mut data: Option<&mut FragmentAccesses<'_>>,
     ) {
-        let Some(code) = codes.of(&self.fresh.core) else { return };
+        let Some(code) = codes.of(self.fresh.core.description()) else { return };
         self.cores.turn_to(cpu, || self.fresh.clone());
         let CpuCore { core, last } = &mut self.cores.current;
         for &fragment in fragments_run {
@@ -208,8 +198,36 @@ impl CoreRun {
         CoreCounts {
             cycles: self.cycles,
             counters: self.counters(),
-            unknown: self.blocks.unknown(&flow.counts),
+            unknown: self.blocks.unknown(&flow.counts, &*self.fresh.core.description().uops),
             slots_at: slots_at.into_iter().collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_becomes_uops_once_for_each_table_and_its_latencies() {
+        let mut machines = machines::models(&["zen4", "server-32k", "zen4", "zen5"]).unwrap();
+        let codes = |machines: &[MachineModel]| UopCodes::new(machines.iter()).unwrap().codes.len();
+        assert_eq!(codes(&machines), 2);
+        machines[2].core.as_mut().unwrap().memory.atomic_latency += 1;
+        assert_eq!(codes(&machines), 3);
+    }
+
+    #[test]
+    fn instructions_without_an_entry_are_counted_by_their_mnemonic() {
+        let machine = machines::find("simos-1996").unwrap().model;
+        let golden = machines::find("golden-cove").unwrap().model;
+        // ud0 has an entry in neither table; the simple one knows no gaps.
+        let code: &[&[u8]] = &[&[0x0f, 0xff, 0xc0]];
+        let made = |machine: &MachineModel| {
+            let core = machine.core.as_ref().unwrap();
+            let made = core.uops.translate(0, code, core.uop_latencies(), &mut Vec::new());
+            made[0].unknown.map(|mnemonic| core.uops.mnemonic(mnemonic))
+        };
+        assert_eq!((made(&machine), made(&golden)), (None, Some("ud0".to_owned())));
     }
 }

@@ -1,5 +1,5 @@
 //! Follows a recorded execution step by step: the way of control, the fetches and the data
-//! accesses. Also reads the machines to simulate.
+//! accesses.
 //!
 //! ```text
 //! trace → walk ─┬→ flow: fragments ─→ moved: fetches under a layout ─→ numbering: lines, pages
@@ -46,7 +46,6 @@ pub mod executions;
 pub mod fetched;
 pub mod flow;
 pub mod hierarchy_run;
-pub mod machine;
 pub mod moved;
 pub mod numbering;
 pub mod opened;

@@ -4,7 +4,6 @@ use super::{Area, CacheShape, CacheTest, Evaluator, OptimizationLevel, peaks};
 use crate::application::{Application, recorded};
 use crate::tests::guest::{GuestMemory, record};
 use crate::{ReplayTrial, replay_trials};
-use execution::machine;
 use image::address::LinkAddr;
 use image::place::CallPadding;
 use image::{Block, BlockEnd, BuildId, Image, ImageFunction};
@@ -73,7 +72,7 @@ fn recording() -> Vec<u8> {
 #[test]
 fn two_functions_that_conflict_miss_each_time_until_they_are_laid_out() {
     let (image, recording) = (image(), recording());
-    let machine = machine::find("torrellas-8k").unwrap();
+    let machine = machines::find("torrellas-8k").unwrap().model;
     let reader = || RecordingReader::new(&*recording).unwrap();
     let profile = collect(reader(), &image, ExtraCounts::None).unwrap();
     let user_code = recorded(RecordingReader::new(&*recording).unwrap()).unwrap();

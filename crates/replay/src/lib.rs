@@ -32,7 +32,7 @@
 //! writer.stream(&words)?;
 //! let (recording, _) = writer.end()?;
 //!
-//! let machines = [execution::machine::find("server-32k")?];
+//! let machines = [machines::find("server-32k")?.model];
 //! let layouts = [ReplayLayout::original()];
 //! let replayed = replay(RecordingReader::new(&recording[..])?, &layouts, &machines)?;
 //! assert_eq!(replayed.layouts[0].machines[0].l1i.kernel.cold, 1);

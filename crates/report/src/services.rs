@@ -310,11 +310,9 @@ mod tests {
     fn read() -> ServiceTable {
         let branch =
             BranchPrediction::new(DirectionPrediction::Static, None, 16, Some(10.0), None).unwrap();
-        let first = MachineModel {
-            branch: Some(branch),
-            ..execution::machine::find("server-32k").unwrap()
-        };
-        let machines = [first, execution::machine::find("torrellas-8k").unwrap()];
+        let first =
+            MachineModel { branch: Some(branch), ..machines::find("server-32k").unwrap().model };
+        let machines = [first, machines::find("torrellas-8k").unwrap().model];
         let mut memory =
             MachineCounters { instructions: 1000, itlb: 3, dtlb: 7, ..MachineCounters::default() };
         memory.l1i.cold = 4;
@@ -365,7 +363,7 @@ mod tests {
     /// A machine without an L2 waits for memory in its L1s.
     #[test]
     fn a_machine_without_an_l2_shows_no_stall_of_one() {
-        let machine = execution::machine::find("torrellas-8k").unwrap();
+        let machine = machines::find("torrellas-8k").unwrap().model;
         let memory = machine.memory.as_ref().unwrap();
         assert!(memory.l2.is_none());
         let penalty = memory.latencies.memory();

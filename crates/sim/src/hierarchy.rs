@@ -19,13 +19,9 @@
 
 use crate::geometry::CacheGeometry;
 use crate::level::{CacheLevel, MissCause, MissCounts, Requester};
-use crate::line::{LineId, Mode, PerMode};
+use crate::line::{LineId, Mode, PerMode, PhysAddr};
 use crate::machine::{CacheDescription, MachineModel};
 use crate::tlb::Tlb;
-
-/// An address of the guest's physical memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PhysAddr(pub u64);
 
 counters! {
     /// The counters of a machine for one mode.

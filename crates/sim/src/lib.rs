@@ -74,10 +74,10 @@ pub use branch_counters::{BranchCounters, PredictionFailure};
 pub use branches::{Branch, BranchKind, CodeAddr, TakenBranches};
 pub use cache::Cache;
 pub use geometry::{CacheGeometry, GeometryError};
-pub use hierarchy::{Hierarchy, MachineCounters, MissedLevels, PhysAddr};
+pub use hierarchy::{Hierarchy, MachineCounters, MissedLevels};
 pub use instruction_cache::InstructionCache;
 pub use level::{MissCause, MissCounts, Requester};
-pub use line::{LineId, Mode, PerMode};
+pub use line::{LineId, Mode, PerMode, PhysAddr};
 pub use machine::{
     CacheDescription, ItlbDescription, MachineError, MachineModel, MemoryDescription,
 };

@@ -1,8 +1,13 @@
-//! Lines (or pages) as small numbers, and the two modes that compete for a cache.
+//! Lines (or pages) as small numbers, physical addresses, and the two modes that compete for a
+//! cache.
 //!
 //! This module has only types. `execution::numbering` gives the numbers.
 
 use std::ops::AddAssign;
+
+/// An address of the guest's physical memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PhysAddr(pub u64);
 
 /// Who executes: the operating system or an application (Torrellas 1998, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

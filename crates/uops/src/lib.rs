@@ -7,7 +7,8 @@
 //! is named.
 //!
 //! ```
-//! use kernlane_uops::{UopLatencies, UopTable};
+//! use kernlane_uops::UopTable;
+//! use sim::core::UopLatencies;
 //!
 //! let table = UopTable::find("znver4")?;
 //! // add rax, [rbx]; cmp rax, rcx; jne
@@ -33,4 +34,3 @@ mod table;
 mod translate;
 
 pub use table::{TableError, UopTable};
-pub use translate::{TranslatedInstruction, UopLatencies};

@@ -6,6 +6,8 @@
 use crate::fusion::Fusion;
 use iced_x86::Code;
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 use thiserror::Error;
 
 /// The tables that come with Kernlane.
@@ -16,6 +18,11 @@ const SHIPPED: [(&str, &str); 5] = [
     ("znver4", include_str!("../tables/znver4.txt")),
     ("znver5", include_str!("../tables/znver5.txt")),
 ];
+
+/// The shipped tables that were asked for: each is read once, and every core that names it has the
+/// same one.
+static READ: [OnceLock<Result<Arc<UopTable>, TableError>>; SHIPPED.len()] =
+    [const { OnceLock::new() }; SHIPPED.len()];
 
 /// A computing uop of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +43,9 @@ pub(crate) struct Entry {
 }
 
 /// The uops of a processor.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct UopTable {
+    name: String,
     pub(crate) load: u16,
     pub(crate) vector_load: u16,
     pub(crate) store_address: u16,
@@ -71,16 +79,17 @@ pub enum TableError {
 }
 
 impl UopTable {
-    /// The shipped table called `name`.
+    /// The shipped table called `name`. It is read at the first call and kept.
     ///
     /// # Errors
     /// There is none.
-    pub fn find(name: &str) -> Result<UopTable, TableError> {
+    pub fn find(name: &str) -> Result<Arc<UopTable>, TableError> {
         let known = || SHIPPED.map(|(known, _)| known).join(", ");
-        let shipped = SHIPPED.iter().find(|(known, _)| *known == name);
-        let (_, text) =
-            shipped.ok_or_else(|| TableError::Unknown { name: name.to_owned(), known: known() })?;
-        UopTable::parse(text)
+        let mut shipped = SHIPPED.iter().zip(&READ);
+        let ((_, text), read) = shipped
+            .find(|((known, _), _)| *known == name)
+            .ok_or_else(|| TableError::Unknown { name: name.to_owned(), known: known() })?;
+        read.get_or_init(|| UopTable::parse(text).map(Arc::new)).clone()
     }
 
     /// Reads a table.
@@ -125,8 +134,16 @@ impl UopTable {
     }
 }
 
+/// By its name: its thousands of entries say little.
+impl fmt::Debug for UopTable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("UopTable").field(&self.name).finish()
+    }
+}
+
 #[derive(Default)]
 struct TableReader {
+    name: String,
     codes: HashMap<String, Code>,
     words: HashMap<&'static str, u16>,
     fusion: Option<Fusion>,
@@ -164,7 +181,7 @@ impl TableReader {
         match word {
             "uops" if rest == "1" => self.begun = true,
             "uops" => return Err(format!("format {rest}; this version reads format 1")),
-            "name" => {}
+            "name" => self.name = rest.to_owned(),
             "simple" => self.simple = true,
             "renamed-operands" => self.renamed_operands = true,
             "ports" => {
@@ -219,6 +236,7 @@ impl TableReader {
         let addition = self.places.get(&(Code::Add_r64_rm64, false));
         let addition = addition.and_then(|place| self.entries.get(*place as usize));
         Ok(UopTable {
+            name: self.name,
             load,
             vector_load: vector_load.unwrap_or(load),
             store_address,
@@ -276,6 +294,8 @@ mod tests {
             let table = UopTable::find(name).unwrap();
             assert!(table.simple || table.forms() > 2000, "{name}: {}", table.forms());
             assert!(table.ports().len() <= 16);
+            assert_eq!(format!("{table:?}"), format!("UopTable({name:?})"));
+            assert!(Arc::ptr_eq(&table, &UopTable::find(name).unwrap()));
         }
         assert!(UopTable::find("z80").unwrap_err().to_string().starts_with("no table of uops"));
     }

@@ -15,36 +15,30 @@ use crate::table::{ComputingUop, Entry, UopTable};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
 };
-use sim::core::{AddressForm, RegisterFiles, Uop, UopKind, UopRegister};
-
-/// What an instruction became.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TranslatedInstruction {
-    /// The index of its first uop among those of the call's `into`.
-    pub first_uop: u32,
-    /// The number of uops; 0 for a jump that is one uop with the comparison before.
-    pub uops: u8,
-    /// The number of slots.
-    pub slots: u8,
-    /// The table has no entry: the default holds. The name of the instruction's mnemonic.
-    pub unknown: Option<Mnemonic>,
-}
-
-/// Latencies that a table of uops does not have, in cycles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UopLatencies {
-    /// From the operands of an atomic read-modify-write to its result.
-    pub atomic: u16,
-    /// What a load takes more when the instruction uses vector registers.
-    pub vector_load: u16,
-    /// What a load takes more when its index is scaled.
-    pub scaled_load: u16,
-    /// Of an address of three parts that is only computed (`lea 1(%rax, %rcx), %rax`).
-    pub three_part_address: u16,
-}
+use sim::core::{
+    AddressForm, MnemonicId, RegisterFiles, TranslatedInstruction, Uop, UopKind, UopLatencies,
+    UopMaker, UopRegister,
+};
 
 /// The most uops of an instruction.
 const MOST_UOPS: usize = 64;
+
+impl UopMaker for UopTable {
+    fn translate(
+        &self,
+        addr: u64,
+        code: &[&[u8]],
+        latencies: UopLatencies,
+        into: &mut Vec<Uop>,
+    ) -> Vec<TranslatedInstruction> {
+        UopTable::translate(self, addr, code, latencies, into)
+    }
+
+    fn mnemonic(&self, MnemonicId(number): MnemonicId) -> String {
+        let mnemonic = Mnemonic::try_from(usize::from(number)).unwrap_or_default();
+        format!("{mnemonic:?}").to_lowercase()
+    }
+}
 
 impl UopTable {
     /// Turns the instructions at `addr`, each given by its bytes, into uops, and appends these.
@@ -91,7 +85,7 @@ impl UopTable {
                 first_uop,
                 uops: uops.all.len() as u8,
                 slots,
-                unknown: unknown.then(|| instruction.mnemonic()),
+                unknown: unknown.then(|| MnemonicId(instruction.mnemonic() as u16)),
             });
             into.extend(uops.all);
         }
@@ -351,11 +345,12 @@ mod tests {
     use super::*;
     use iced_x86::Register;
     use sim::core::RegisterFile;
+    use std::sync::Arc;
 
     const LATENCIES: UopLatencies =
         UopLatencies { atomic: 18, vector_load: 3, scaled_load: 1, three_part_address: 2 };
 
-    fn table() -> UopTable {
+    fn table() -> Arc<UopTable> {
         UopTable::find("sapphirerapids").unwrap()
     }
 

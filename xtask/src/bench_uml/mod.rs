@@ -31,7 +31,6 @@ use crate::processor::{self, Processor};
 use crate::timed::{self, ALONE, Timed};
 use crate::uml;
 use anyhow::{Context, Result, bail};
-use execution::machine;
 use kernels::MeasuredKernel;
 use serde::{Deserialize, Serialize};
 use served::ServedKernel;
@@ -211,7 +210,7 @@ pub(crate) fn bench(words: &[&str]) -> Result<()> {
         false => None,
         true => {
             let name = options.machine.as_deref().unwrap_or(nearest(&here).0);
-            let machine = machine::find(name)?;
+            let machine = machines::find(name)?.model;
             let describes = nearest(&here) == (name, true);
             conditions.push(format!(
                 "Simulated: {name}, {}.",

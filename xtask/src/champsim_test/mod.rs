@@ -13,7 +13,6 @@ mod peer;
 
 use crate::processor::children_seconds;
 use anyhow::{Context, Result, ensure};
-use execution::machine;
 use host::recording::Recording;
 use peer::PeerCounts;
 use replay::ReplayLayout;
@@ -35,13 +34,13 @@ const LEVELS: [&str; 4] = ["L1I", "L1D", "L2", "L3"];
 
 /// Prints the configuration.
 pub(crate) fn configuration() -> Result<()> {
-    has_the_caches(&machine::find(MACHINE)?)?;
+    has_the_caches(&machines::find(MACHINE)?.model)?;
     print!("{CONFIGURATION}");
     Ok(())
 }
 
 pub(crate) fn champsim_test(champsim: &Path, recording: &Path) -> Result<()> {
-    let machines = variants(&machine::find(MACHINE)?)?;
+    let machines = variants(&machines::find(MACHINE)?.model)?;
     has_the_caches(&machines[0])?;
     let kernlane = crate::kernlane()?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
@@ -203,9 +202,9 @@ mod tests {
 
     #[test]
     fn the_configuration_has_the_caches_of_the_machine() {
-        let machine = machine::find(MACHINE).unwrap();
+        let machine = machines::find(MACHINE).unwrap().model;
         has_the_caches(&machine).unwrap();
         assert_eq!(variants(&machine).unwrap().len(), 5);
-        assert!(has_the_caches(&machine::find("server-32k").unwrap()).is_err());
+        assert!(has_the_caches(&machines::find("server-32k").unwrap().model).is_err());
     }
 }

@@ -70,7 +70,7 @@ mod tests {
         let trace =
             [record(0x1000, 0, 0x8000), record(0x1004, 0x8008, 0), record(0x1040, 0x9000, 0x1040)];
         std::fs::write(&path, trace.concat()).unwrap();
-        let machine = execution::machine::find("golden-cove").unwrap();
+        let machine = machines::find("golden-cove").unwrap().model;
         // Two lines of code; 8000, 9000 and 1040 of data; 1040 is in the L2 then.
         assert_eq!(simulated(&path, &machine).unwrap(), [2, 3, 4, 4]);
     }

@@ -9,7 +9,6 @@ mod peer;
 
 use crate::processor::children_seconds;
 use anyhow::{Context, Result, ensure};
-use execution::machine;
 use host::recording::Recording;
 use peer::Launcher;
 use replay::ReplayLayout;
@@ -63,7 +62,7 @@ struct OwnCounts {
 fn machine(scratch: &Path) -> Result<MachineModel> {
     let path = scratch.join("machine.toml");
     std::fs::write(&path, MACHINE).with_context(|| path.display().to_string())?;
-    machine::find(&path.display().to_string())
+    Ok(machines::find(&path.display().to_string())?.model)
 }
 
 fn memory(machine: &MachineModel) -> Result<peer::Caches> {

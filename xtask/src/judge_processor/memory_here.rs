@@ -107,7 +107,7 @@ impl MemoryHere {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use execution::machine;
+    use machines::Machine;
 
     /// Walks take 60 cycles more than described, the L3 takes 5 more and has 8 MB, and memory takes
     /// 100 more.
@@ -125,11 +125,10 @@ mod tests {
 
     #[test]
     fn what_the_points_find_replaces_what_is_described() {
-        let here = MemoryHere::new(&machine::find("zen4").unwrap(), costs).unwrap();
-        let (text, file) = machine::text("zen4").unwrap();
+        let Machine { model: described, text } = machines::find("zen4").unwrap();
+        let here = MemoryHere::new(&described, costs).unwrap();
         let changed = here.file(&text, "zen4-here").unwrap();
-        let changed = machine::parse(&changed, "zen4-here.toml").unwrap();
-        let described = machine::parse(&text, &file).unwrap();
+        let changed = Machine::parse(&changed, "zen4-here.toml").unwrap().model;
         let memory = changed.memory.as_ref().unwrap();
         assert_eq!((memory.latencies.l3(), memory.latencies.memory()), (55.0, 500.0));
         assert_eq!(changed.core.as_ref().unwrap().memory.page_walk, 85);
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_without_all_points() {
-        let machine = machine::find("zen4").unwrap();
+        let machine = machines::find("zen4").unwrap().model;
         let without = |point: &str| costs(point).filter(|_| point != "dtlb/6144");
         assert_eq!(MemoryHere::new(&machine, without), None);
         let here = MemoryHere::new(&machine, costs).unwrap();

@@ -31,8 +31,8 @@ use crate::kernel::{self, Compiler};
 use crate::processor::{self, Processor};
 use crate::timed;
 use anyhow::{Context, Result, bail, ensure};
-use execution::machine;
 use host::recording::Recording;
+use machines::Machine;
 use measured::{Earlier, Measured};
 use memory_here::{MemoryHere, PointCosts};
 use point::Point;
@@ -143,7 +143,7 @@ pub(crate) fn judge_processor(words: &[&str]) -> Result<()> {
     let (near, same) = nearest(&here);
     let near = earlier.as_ref().map_or(near, |earlier| &earlier.machine);
     let name = options.machine.as_deref().unwrap_or(near);
-    let machine = machine::find(name)?;
+    let machine = machines::find(name)?.model;
     std::fs::create_dir_all(&options.directory)
         .with_context(|| format!("making {}", options.directory.display()))?;
     let directory = options.directory.canonicalize()?;
@@ -311,12 +311,12 @@ impl Judge {
             })
         };
         let Some(memory) = MemoryHere::new(&self.machine, cost) else { return Ok(None) };
-        let (text, _) = machine::text(name)?;
+        let described = machines::find(name)?;
         let name = format!("{}-here", self.machine.name);
-        let text = memory.file(&text, &name)?;
+        let text = memory.file(&described.text, &name)?;
         let path = self.directory.join(format!("{name}.toml"));
         host::output::write(&path, text.as_bytes())?;
-        let machine = machine::parse(&text, &path.display().to_string())?;
+        let machine = Machine::parse(&text, &path.display().to_string())?.model;
         let hash = image::sealed::sha256(format!("{} {machine:?}", self.program.hash).as_bytes());
         let mut model = Kept::<Model>::model(&self.directory, &name, &hash)?;
         simulate_programs(self.groups, &self.directory, &machine, &mut model)?;
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(of("GenuineIntel", 6, 0xbe), ("gracemont", true));
         assert_eq!(of("", 0, 0), ("golden-cove", false));
         for name in ["zen4", "zen5", "golden-cove", "gracemont"] {
-            assert!(machine::find(name).unwrap().core.is_some());
+            assert!(machines::find(name).unwrap().model.core.is_some());
         }
     }
 }

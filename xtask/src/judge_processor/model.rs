@@ -169,8 +169,7 @@ impl ModelRun<'_> {
 mod tests {
     use super::*;
     use crate::judge_processor::steps::{STEPS, capacity};
-    use execution::machine;
-    use trace::{RecordingWriter, RunAddr, TranslationId};
+        use trace::{RecordingWriter, RunAddr, TranslationId};
 
     const PAGE: u64 = 0x40_0000;
 
@@ -221,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_is_timed_lies_between_the_marks() {
-        let machine = machine::find("zen4").unwrap();
+        let machine = machines::find("zen4").unwrap().model;
         let [found] = simulated(&ring(8, 100, 50), &machine)[..] else { panic!("one pair") };
         // The successor of the last jump before a mark shows behind it.
         assert_eq!(found.counters.instructions, 8 * 50);
@@ -231,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_model_steps_where_the_machines_file_says() {
-        let machine = machine::find("zen4").unwrap();
+        let machine = machines::find("zen4").unwrap().model;
         let step = STEPS.iter().find(|step| step.structure.starts_with("first BTB")).unwrap();
         let sizes = [256, 512, 1024, 2048, 2560, 2816, 3072, 3328, 4096];
         let costs = sizes.map(|size| {
@@ -245,7 +244,7 @@ mod tests {
 
     #[test]
     fn each_place_where_control_arrives_takes_an_entry_of_the_uop_cache() {
-        let machine = machine::find("zen4").unwrap();
+        let machine = machines::find("zen4").unwrap().model;
         let cycles = |count: u64| simulated(&blocks(count, 4, 3, 4), &machine)[0].cpi() * 5.0;
         // 768 entries; decoders need two cycles for five instructions (`starts/768`, `/1024`).
         assert!((cycles(700) - 1.0).abs() < 0.1, "{}", cycles(700));
@@ -254,7 +253,7 @@ mod tests {
 
     #[test]
     fn marks_that_are_no_pairs_are_refused() {
-        let machine = machine::find("zen4").unwrap();
+        let machine = machines::find("zen4").unwrap().model;
         let recording = ring(4, 2, 2);
         let mut writer = RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap();
         let mut words = Vec::new();

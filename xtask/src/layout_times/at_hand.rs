@@ -52,13 +52,13 @@ fn number(table: &Table, key: &str) -> Result<u64> {
 mod tests {
     use super::*;
     use crate::layout_times::MACHINES;
-    use execution::machine;
+    use machines::Machine;
 
     #[test]
     fn all_code_fits() {
         for name in MACHINES {
-            let (text, _) = machine::text(name).unwrap();
-            let parsed = machine::parse(&at_hand(&text, name).unwrap(), "at-hand.toml").unwrap();
+            let text = at_hand(&machines::find(name).unwrap().text, name).unwrap();
+            let parsed = Machine::parse(&text, "at-hand.toml").unwrap().model;
             assert_eq!(parsed.name, format!("{name}{AT_HAND}"));
             assert_eq!(u64::from(parsed.l1i.sets()), SETS);
             let core = parsed.core.unwrap();

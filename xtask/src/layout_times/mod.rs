@@ -14,7 +14,6 @@ mod tables;
 
 use crate::study::Study;
 use anyhow::{Context, Result, ensure};
-use execution::machine;
 use guest::{RecordingSummary, SHIPPED};
 use kernlane_layout::Algorithm;
 use replay::results::ResultRow;
@@ -107,8 +106,8 @@ fn tested_at_hand(study: &Study, workload: &str) -> Result<Vec<ResultRow>> {
     command.arg(&recording).arg("--kernel").arg(&study.tree).arg("--layout").arg(layout);
     for machine in MACHINES {
         let path = study.path(&format!("{machine}{}.toml", at_hand::AT_HAND));
-        let (text, _) = machine::text(machine)?;
-        host::output::write(&path, at_hand::at_hand(&text, machine)?.as_bytes())?;
+        let described = machines::find(machine)?;
+        host::output::write(&path, at_hand::at_hand(&described.text, machine)?.as_bytes())?;
         command.arg("--machine").arg(path);
     }
     let part = middle(&recording)?;

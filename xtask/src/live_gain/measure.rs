@@ -9,7 +9,6 @@ use attribution::services::annotations::Annotations;
 use attribution::services::binding::Binding;
 use attribution::services::calls::{CallCost, CallTree, ROOT};
 use attribution::services::symbols::KernelSymbols;
-use execution::machine;
 use execution::opened::OpenedRecording;
 use host::recording::Recording;
 use live::chunks::Chunks;
@@ -71,7 +70,7 @@ pub(super) fn on(
     symbols: &KernelSymbols,
     functions: &[&str],
 ) -> Result<OnMachine> {
-    let machine = machine::find(machine)?;
+    let machine = machines::find(machine)?.model;
     let machines = [machine];
     let layouts = [ReplayLayout::original()];
     let path = Recording::at(recording).trace();

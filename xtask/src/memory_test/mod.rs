@@ -14,7 +14,6 @@ use crate::{build_plugin, run};
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::services;
-use execution::machine;
 use guest::{self, Boot, GuestClock, GuestContents, GuestKernel, GuestOutcome, QemuPlugin};
 use host::recording::Recording;
 use replay::{self, ReplayLayout};
@@ -183,7 +182,7 @@ fn in_guest(tree: &Path, directory: &Path, program: &[u8]) -> Result<CacheCounts
     let replayed = replay::replay(
         reader,
         &[ReplayLayout::original()],
-        &[machine::find(&machine_file(directory)?)?],
+        &[machines::find(&machine_file(directory)?)?.model],
     )?;
     let counters =
         replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?.user;

@@ -5,7 +5,6 @@ use super::recorded;
 use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::misses::table::{MissTable, MissesByLevel};
-use execution::machine;
 use host::recording::Recording;
 use replay::{self, ReplayLayout};
 use sim::{MachineCounters, MissCounts, PerMode};
@@ -34,7 +33,8 @@ pub(super) fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     crate::bare::exited_well(&outcome)?;
 
     let reader = RecordingReader::new(BufReader::new(File::open(&trace)?))?;
-    let replayed = replay::replay(reader, &[ReplayLayout::original()], &[machine::find(MACHINE)?])?;
+    let replayed =
+        replay::replay(reader, &[ReplayLayout::original()], &[machines::find(MACHINE)?.model])?;
     let counted =
         replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
     let attribution = Attribution::open(tree, None, &[MACHINE.to_owned()])?;

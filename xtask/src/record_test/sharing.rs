@@ -81,7 +81,7 @@ fn has(line: &LineRow, misses: ClassCounts, cpus: u64) -> Result<()> {
 /// `replay` runs the fetches of a turn's last execution later, so evictions can differ.
 fn as_replay_counts(trace: &std::path::Path, table: &SharingTable) -> Result<()> {
     let reader = RecordingReader::new(BufReader::new(File::open(trace)?))?;
-    let machines = [execution::machine::find(MACHINE)?];
+    let machines = [machines::find(MACHINE)?.model];
     let layout = ReplayLayout::original();
     let mut trial = ReplayTrial::new(&layout, &machines, SimulationScope::Caches);
     trial.order = CpuOrder::Recorded;

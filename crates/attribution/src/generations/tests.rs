@@ -8,7 +8,7 @@ use crate::services::table::ServiceTable;
 use std::path::Path;
 
 fn machines(names: &[&str]) -> Vec<MachineModel> {
-    names.iter().map(|name| execution::machine::find(name).unwrap()).collect()
+    names.iter().map(|name| machines::find(name).unwrap().model).collect()
 }
 
 /// Services with calls, instructions and counts.

@@ -8,7 +8,6 @@ use crate::misses::variables;
 use crate::services::symbols::KernelSymbols;
 use crate::sharing::names::DataNames;
 use anyhow::Result;
-use execution::machine;
 use std::collections::HashSet;
 use trace::{
     AccessSite, CpuCount, CpuId, FrameUse, FrameUseChange, Mapping, ObservedAccesses, PageKind,
@@ -252,7 +251,7 @@ fn table_of(recording: &[u8], machine: &str, functions: &[&str]) -> Result<LockT
         (RENAME, 8, "rename_lock"),
     ];
     let names = DataNames::of(variables::of(&image, &[]), None);
-    let machine = machine::find(machine)?;
+    let machine = machines::find(machine)?.model;
     super::locks(RecordingReader::new(recording)?, &symbols, &names, &machine)
 }
 

@@ -7,7 +7,6 @@ use crate::services::annotations::ServiceKind;
 use crate::services::examples::{ExampleRun, at, kernel};
 use crate::services::{ServicesWalk, synchronizes};
 use anyhow::Result;
-use execution::machine;
 use execution::walk::walk;
 use trace::{RecordingHeader, RecordingReader};
 
@@ -18,7 +17,7 @@ fn attributed(run: &ExampleRun, machine: &str) -> Result<(RecordingHeader, Attri
     let (symbols, binding) = kernel();
     let bytes = run.recording_with_data();
     let reader = RecordingReader::new(&bytes[..])?;
-    let (header, machine) = (reader.header().clone(), machine::find(machine)?);
+    let (header, machine) = (reader.header().clone(), machines::find(machine)?.model);
     let mut services = ServicesWalk::coherent(&symbols, &binding, &machine, header.cpus)?;
     walk(reader, &mut services)?;
     Ok((header, services.finish()))

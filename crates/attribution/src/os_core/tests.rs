@@ -7,7 +7,6 @@ use super::table::{OsCoreTable, PolicyRow};
 use crate::services::annotations::ServiceKind;
 use crate::services::examples::{ExampleRun, at, halted, kernel};
 use anyhow::Result;
-use execution::machine;
 use execution::walk::walk;
 use trace::RecordingReader;
 
@@ -26,7 +25,7 @@ fn table_on(run: &ExampleRun, machine: &str, policies: &[&str]) -> Result<OsCore
     let policies: Vec<OsCorePolicy> =
         policies.iter().map(|text| text.parse()).collect::<Result<_>>()?;
     // Without branch prediction, which would cost cycles, too.
-    let machine = sim::MachineModel { branch: None, ..machine::find(machine)? };
+    let machine = sim::MachineModel { branch: None, ..machines::find(machine)?.model };
     let machine = study.machine(&machine, None)?;
     let bound = study.bind(&policies)?;
     let mut runs = Vec::new();

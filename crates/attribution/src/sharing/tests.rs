@@ -12,7 +12,6 @@ use super::what_if::SharingChange;
 use crate::misses::variables;
 use crate::services::symbols::KernelSymbols;
 use anyhow::Result;
-use execution::machine;
 use image::BuildId;
 use image::examples::btf_section;
 use sim::coherent::{ClassCounts, SupplierCounts};
@@ -128,7 +127,7 @@ impl Guest {
         let lines = (0..FUNCTIONS).map(|id| format!("{:x} T f{id}\n", CODE + 0x10 * u64::from(id)));
         std::fs::write(&map, lines.collect::<String>()).unwrap();
         let symbols = KernelSymbols::read(&map).unwrap();
-        let machine = machine::find(machine)?;
+        let machine = machines::find(machine)?.model;
         run(&SharingStudy::new(&symbols, names, &machine), &self.recording())
     }
 
@@ -405,7 +404,7 @@ fn lines_beyond_the_limit_are_one_sum() {
         guest.increment(0, STATIC + 640).increment(1, STATIC + 640);
     }
     let recording = guest.recording();
-    let machine = machine::find("server-8").unwrap();
+    let machine = machines::find("server-8").unwrap().model;
     let shared = SharedMachine::new(&machine, CpuCount::new(2).unwrap()).unwrap();
     let reader = RecordingReader::new(&recording[..]).unwrap();
     let ranking = ranking::rank(reader, &shared, &mut MovedPlaces::default(), 1, None).unwrap();
@@ -437,7 +436,7 @@ fn what_cannot_be_done_is_said() {
     writer.stream(&guest.words).unwrap();
     let without_data = writer.end().unwrap().0;
     let rank = |recording: &[u8], build_id: Option<BuildId>| {
-        let machine = machine::find("server-8")?;
+        let machine = machines::find("server-8")?.model;
         let mut symbols = KernelSymbols::default();
         symbols.build_id = build_id;
         let study = SharingStudy::new(&symbols, &names, &machine);

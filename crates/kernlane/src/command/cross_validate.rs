@@ -8,7 +8,6 @@ use crate::command::replay::replay_rows;
 use ::layout::Algorithm;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use execution::machine;
 use execution::part::RecordingPart;
 use host::out;
 use host::outln;
@@ -75,8 +74,7 @@ const FIRST_HALF: RecordingPart = RecordingPart { from: 0.0, until: 0.5 };
 const SECOND_HALF: RecordingPart = RecordingPart { from: 0.5, until: 1.0 };
 
 pub(crate) fn run(args: &CrossValidateArgs) -> Result<ExitCode> {
-    let machines: Vec<MachineModel> =
-        args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    let machines: Vec<MachineModel> = machines::models(&args.machine)?;
     let kernel = kernel_of_all(args.kernel.as_deref(), &args.recordings)?;
     let image = vmlinux::read(&vmlinux::path(&kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64, "counts");

@@ -6,7 +6,6 @@ use crate::command::kernel::kernel_of_all;
 use crate::command::replay::replay_trials;
 use anyhow::Result;
 use clap::Args;
-use execution::machine;
 use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
 use host::out;
@@ -53,7 +52,7 @@ pub struct EvaluateArgs {
 }
 
 pub(crate) fn run(args: &EvaluateArgs) -> Result<ExitCode> {
-    let machine = machine::find(&args.machine)?;
+    let machine = machines::find(&args.machine)?.model;
     let kernel = kernel_of_all(args.kernel.as_deref(), &args.recordings)?;
     let image = vmlinux::read(&vmlinux::path(&kernel))?;
     let progress = Progress::of(3 * args.recordings.len() as u64 + 1, "counts");

@@ -13,7 +13,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use emit::kbuild::BuildTree;
 use emit::relink;
-use execution::machine;
 use execution::part::RecordingPart;
 use guest::record::is_made;
 use guest::{self, GuestKernel, RecordingRequest};
@@ -107,8 +106,7 @@ pub struct OptimizeArgs {
 /// The road: record → attribute → order → place, emit → check → replay → report.
 pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
-    let machines: Vec<MachineModel> =
-        args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    let machines: Vec<MachineModel> = machines::models(&args.machine)?;
     let scope = simulation_scope(args.branches, &machines)?;
     output::in_directory(&args.output, |_| along(args, machines, scope))
 }

@@ -9,7 +9,6 @@ use clap::{Args, ValueEnum};
 use emit::kbuild::BuildTree;
 use emit::relink;
 use exchange::kinds::FileKind;
-use execution::machine;
 use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
 use host::note;
@@ -103,12 +102,11 @@ impl From<OrderArg> for CpuOrder {
 }
 
 fn machine_help() -> String {
-    format!("A machine: {}, or a file; may be given several times", machine::names())
+    format!("A machine: {}, or a file; may be given several times", machines::names())
 }
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
-    let machines: Vec<MachineModel> =
-        args.machine.iter().map(|name| machine::find(name)).collect::<Result<_>>()?;
+    let machines: Vec<MachineModel> = machines::models(&args.machine)?;
     let mut files: Vec<LayoutFile> = Vec::new();
     for path in &args.layout {
         let file = LayoutFile::read(path)?;

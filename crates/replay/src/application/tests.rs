@@ -3,7 +3,6 @@
 use super::{Application, UserCode, recorded};
 use crate::tests::guest::{GuestMemory, record};
 use crate::{LayoutCounts, ReplayLayout, ReplayTrial, SimulationScope, replay_trials};
-use execution::machine;
 use execution::walk::chunks;
 use image::address::LinkAddr;
 use image::place::{Ending, PlacedBlock, Placement};
@@ -58,7 +57,7 @@ fn replayed(
     application: &Application,
     placed: Vec<PlacedBlock>,
 ) -> [LayoutCounts; 2] {
-    let machines = [machine::find("torrellas-8k").unwrap()];
+    let machines = [machines::find("torrellas-8k").unwrap().model];
     let original = ReplayLayout::original();
     let moved = ReplayLayout {
         placement: Placement { blocks: placed, ..Placement::default() },

@@ -255,7 +255,7 @@ mod tests {
             "simos-1996",
             "simos-1998",
         ] {
-            let machine = execution::machine::find(name).unwrap();
+            let machine = machines::find(name).unwrap().model;
             for (_, _, shape) in plan(CacheShape::of(&machine)) {
                 CacheDescription::new(
                     shape.bytes,

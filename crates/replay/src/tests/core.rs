@@ -10,7 +10,7 @@ use sim::MachineModel;
 use sim::core::CoreSlots;
 
 fn machines() -> Vec<MachineModel> {
-    ["zen4", "gracemont"].map(|name| execution::machine::find(name).unwrap()).into()
+    ["zen4", "gracemont"].map(|name| machines::find(name).unwrap().model).into()
 }
 
 fn cores(replayed: &Replayed, layout: usize) -> Vec<CoreCounts> {

@@ -102,7 +102,7 @@ pub(super) fn replayed(
     turns: &[(u8, Vec<Ran>)],
 ) -> Result<Replayed> {
     let recording = recording(cpus, turns);
-    let machines = [execution::machine::find(machine)?];
+    let machines = [machines::find(machine)?.model];
     let original = ReplayLayout::original();
     let trial = ReplayTrial::new(&original, &machines, SimulationScope::Caches);
     let reader = RecordingReader::new(&recording[..])?;

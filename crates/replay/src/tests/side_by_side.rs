@@ -26,7 +26,7 @@ fn counted(order: CpuOrder, cpus: u32, turns: &[(u8, Vec<Ran>)]) -> Vec<CoreCoun
 /// For each CPU, when it ends, and its waits in the kernel.
 fn times_of(cpus: u32, turns: &[(u8, Vec<Ran>)]) -> Vec<(f64, CpuWaits)> {
     let replayed = replayed("server-8", SideBySide, cpus, turns).unwrap();
-    let machine = execution::machine::find("server-8").unwrap();
+    let machine = machines::find("server-8").unwrap().model;
     let counts = coherence(&replayed);
     let times = counts.times.as_ref().unwrap();
     for ((ends, waits), counters) in times.iter().zip(&counts.cpus) {
@@ -171,7 +171,7 @@ fn a_cpu_that_gets_no_turn_is_halted() {
 #[test]
 fn the_same_recording_gives_the_same_counts() {
     let recording = recording(2, &counters(DATA + 8));
-    let machines = ["server-8", "simos-1994-8"].map(|name| execution::machine::find(name).unwrap());
+    let machines = ["server-8", "simos-1994-8"].map(|name| machines::find(name).unwrap().model);
     let replayed = |machines| {
         let reader = RecordingReader::new(&recording[..]).unwrap();
         replay(reader, &[ReplayLayout::original()], machines).unwrap()

@@ -41,8 +41,7 @@ mod private;
 mod rules;
 mod tags;
 
-use crate::hierarchy::PhysAddr;
-use crate::line::{LineId, Mode, PerMode};
+use crate::line::{LineId, Mode, PerMode, PhysAddr};
 use crate::machine::{MachineModel, MemoryDescription};
 use crate::tlb::Tlb;
 pub use counters::{ClassCounts, CoreCounters, CoreStalls, MissClass, Supplier, SupplierCounts};

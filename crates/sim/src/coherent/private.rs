@@ -4,8 +4,7 @@ use super::counters::CoreCounters;
 use super::lines::LineParts;
 use super::tags::TagArray;
 use crate::geometry::CacheGeometry;
-use crate::hierarchy::PhysAddr;
-use crate::line::{LineId, Mode, PerMode};
+use crate::line::{LineId, Mode, PerMode, PhysAddr};
 use crate::tlb::Tlb;
 
 /// An L1 line that was used last in its set, and the parts whose use changes nothing any more.

@@ -74,8 +74,7 @@ impl<'a> OwnAccesses<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hierarchy::PhysAddr;
-    use crate::line::LineId;
+    use crate::line::{LineId, PhysAddr};
 
     #[test]
     fn loads_and_stores_are_given_out_in_order() {

@@ -16,8 +16,7 @@ use super::translation::{FirstTlb, SecondTlb, Translated};
 use super::uop::{AddressForm, DataAccess};
 use crate::access::CacheAccess;
 use crate::cache::Cache;
-use crate::hierarchy::PhysAddr;
-use crate::line::LineId;
+use crate::line::{LineId, PhysAddr};
 use crate::machine::MemoryDescription;
 
 /// What code and data share.

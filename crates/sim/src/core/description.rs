@@ -7,6 +7,7 @@
 //! Input: numbers. Output: a [`CoreDescription`]. This module simulates nothing.
 
 use super::history;
+use super::maker::{SharedUopMaker, UopLatencies};
 use super::register_file::RegisterFile;
 use super::serialising::Serialising;
 use super::tagged;
@@ -19,8 +20,8 @@ pub use super::tagged::TaggedTable;
 /// An out-of-order core. [`crate::MachineModel::check_core`] says whether it can be built.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreDescription {
-    /// The table that turns instructions into uops. This crate does not know it.
-    pub uop_table: String,
+    /// What turns instructions into uops.
+    pub uops: SharedUopMaker,
     /// Widths and queues of the back end.
     pub window: WindowDescription,
     /// The front end.
@@ -325,6 +326,17 @@ pub enum CoreError {
 }
 
 impl CoreDescription {
+    /// What the uops of this core depend on besides their maker.
+    pub fn uop_latencies(&self) -> UopLatencies {
+        let memory = &self.memory;
+        UopLatencies {
+            atomic: memory.atomic_latency as u16,
+            vector_load: memory.vector_latency.saturating_sub(memory.l1d_latency) as u16,
+            scaled_load: memory.scaled_latency.saturating_sub(memory.l1d_latency) as u16,
+            three_part_address: memory.address_latency as u16,
+        }
+    }
+
     /// Whether a core with these numbers can be built into a machine with these latencies.
     ///
     /// # Errors

@@ -1,11 +1,14 @@
 //! A small core for tests, whose cycles can be counted by hand.
 
 use super::description::*;
+use super::maker::{MnemonicId, TranslatedInstruction, UopLatencies, UopMaker};
 use super::serialising::Serialising;
+use super::uop::Uop;
 use crate::Replacement::Lru;
 use crate::geometry::CacheGeometry;
 use crate::machine::{CacheDescription, ItlbDescription, MachineModel, MemoryDescription};
 use crate::time::{Latencies, SimpleModel};
+use std::sync::Arc;
 
 /// L1I and L1D of two sets of two ways, an L2 of 64 KB; L2 15, memory 100 cycles. TLBs of 4 pages.
 pub(crate) fn machine() -> MachineModel {
@@ -29,6 +32,27 @@ pub(crate) fn machine() -> MachineModel {
     }
 }
 
+/// The tests give uops, and no instructions to make them of.
+#[derive(Debug)]
+struct NoInstructions;
+
+impl UopMaker for NoInstructions {
+    fn translate(
+        &self,
+        _: u64,
+        code: &[&[u8]],
+        _: UopLatencies,
+        _: &mut Vec<Uop>,
+    ) -> Vec<TranslatedInstruction> {
+        assert!(code.is_empty(), "the example has no instructions");
+        Vec::new()
+    }
+
+    fn mnemonic(&self, _: MnemonicId) -> String {
+        String::new()
+    }
+}
+
 /// Two slots a cycle, a window of 16, and no prefetcher of data. Ports 0 and 1 compute, 2 loads, 3
 /// stores.
 pub(crate) fn core() -> CoreDescription {
@@ -40,7 +64,7 @@ pub(crate) fn core() -> CoreDescription {
         returns_with_calls: false,
     };
     CoreDescription {
-        uop_table: "example".to_owned(),
+        uops: Arc::new(NoInstructions).into(),
         window: WindowDescription {
             dispatch: 2,
             retire: 2,

@@ -33,8 +33,7 @@ use crate::access::CacheAccess;
 use crate::branches::CodeAddr;
 use crate::cache::Cache;
 use crate::geometry::CacheGeometry;
-use crate::hierarchy::PhysAddr;
-use crate::line::LineId;
+use crate::line::{LineId, PhysAddr};
 
 /// The entries of the uop cache that are read in a cycle, where they are read by entries.
 const ENTRIES: u32 = 2;

@@ -9,8 +9,7 @@ use super::in_flight::InFlight;
 use super::prefetch::Streams;
 use crate::access::CacheAccess;
 use crate::cache::Cache;
-use crate::hierarchy::PhysAddr;
-use crate::line::LineId;
+use crate::line::{LineId, PhysAddr};
 use crate::machine::{CacheDescription, MemoryDescription};
 
 /// The level that has a line.

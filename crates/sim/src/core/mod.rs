@@ -33,6 +33,7 @@ mod history;
 mod in_flight;
 mod indirect;
 mod levels;
+mod maker;
 mod ports;
 mod prefetch;
 mod register_file;
@@ -57,6 +58,7 @@ pub use description::{
     FrontEndDescription, PortBinding, PredictionDescription, SchedulerDescription, StringSlots,
     TaggedTable, TargetLevel, UopCacheDescription, WindowDescription,
 };
+pub use maker::{MnemonicId, SharedUopMaker, TranslatedInstruction, UopLatencies, UopMaker};
 pub use register_file::{RegisterFile, RegisterFiles};
 pub use serialising::Serialising;
 pub use slots::{CoreSlots, GraduationSlots, Slots};

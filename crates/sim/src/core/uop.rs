@@ -9,8 +9,7 @@
 use super::register_file::RegisterFiles;
 use super::serialising::Serialising;
 use crate::branches::{Branch, CodeAddr};
-use crate::hierarchy::PhysAddr;
-use crate::line::{LineId, Mode};
+use crate::line::{LineId, Mode, PhysAddr};
 
 /// A register that carries a value from one uop to another. The maker of the stream gives each
 /// architectural register, the flags, and the values within an instruction a number.

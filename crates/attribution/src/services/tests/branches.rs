@@ -24,7 +24,7 @@ pub(super) fn machine() -> MachineModel {
             )
             .unwrap(),
         ),
-        ..execution::machine::find("server-32k").unwrap()
+        ..machines::find("server-32k").unwrap().model
     }
 }
 
@@ -43,8 +43,8 @@ fn counters(books: &Attributed, service: &str) -> BranchCounters {
 /// Every slot of the core belongs to one service.
 #[test]
 fn slots_of_services_add_up_to_those_of_the_recording() {
-    let machine = execution::machine::find("zen4").unwrap();
-    let machines = [machine.clone(), execution::machine::find("server-32k").unwrap()];
+    let machine = machines::find("zen4").unwrap().model;
+    let machines = [machine.clone(), machines::find("server-32k").unwrap().model];
     let books = books_with_branches(&read_with_a_lost_return(), &machines);
     let table =
         ServiceTable::new(&trace::RecordingHeader::default(), &books, Vec::new(), &machines);

@@ -120,7 +120,7 @@ fn two_cpus_in_turns_count_what_they_count_alone() {
 
 /// The branches of each service, and the slots of all.
 fn predicted(run: &ExampleRun) -> (BTreeMap<(ServiceKind, String), BranchCounters>, CoreSlots) {
-    let machines = [machine(), execution::machine::find("zen4").unwrap()];
+    let machines = [machine(), machines::find("zen4").unwrap().model];
     let books = books_with_branches(run, &machines);
     let (mut branches, mut slots) = (BTreeMap::new(), CoreSlots::default());
     for account in &books.ledger.accounts {

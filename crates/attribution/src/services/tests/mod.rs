@@ -381,7 +381,7 @@ fn random_executions_are_attributed_completely() {
 /// for the service that misses.
 #[test]
 fn misses_count_for_the_service_that_misses() {
-    let mut machine = execution::machine::find("server-32k").unwrap();
+    let mut machine = machines::find("server-32k").unwrap().model;
     machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
     let mut run = ExampleRun::new();
     run.user(1);

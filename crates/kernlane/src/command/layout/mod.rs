@@ -9,7 +9,6 @@ use ::layout::{Algorithm, Graph, Score};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use execution::machine;
 use host::note;
 use host::out;
 use host::outln;
@@ -171,7 +170,7 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
                 seeds: args.seed..args.seed.saturating_add(tries),
                 kernel: &kernel,
                 image: &image,
-                machine: machine::find(&args.machine)?,
+                machine: machines::find(&args.machine)?.model,
                 recordings: &args.input.counted.recordings,
                 part: &args.input.counted.part,
             };

@@ -7,7 +7,6 @@ use super::{OpenedKernel, ReportArgs, each_opened, print};
 use crate::command::replay::{LayoutFile, ensure_recorded};
 use anyhow::{Result, bail, ensure};
 use attribution::Attribution;
-use execution::machine;
 use execution::opened::OpenedRecording;
 use execution::walk::SideBySide;
 use host::output;
@@ -168,7 +167,7 @@ fn multiprocessor(
     if !OpenedRecording::whole(&Recording::at(recording), "data")?.has_data() {
         return Ok(None);
     }
-    let usual = machine::find(SHARING_MACHINE)?;
+    let usual = machines::find(SHARING_MACHINE)?.model;
     let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
     Ok(Some(attribution.multiprocessor_on(coherent.unwrap_or(&usual), recording, None)?.into()))
 }

@@ -2,8 +2,7 @@
 
 use super::super::*;
 use crate::branches::BranchKind;
-use crate::hierarchy::PhysAddr;
-use crate::line::LineId;
+use crate::line::{LineId, PhysAddr};
 
 fn register(number: u8) -> UopRegister {
     UopRegister::new(number).unwrap_or(UopRegister::NONE)

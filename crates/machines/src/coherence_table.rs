@@ -1,6 +1,6 @@
 //! The table [coherence] of a machine file: the cores of a multiprocessor.
 
-use super::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
+use crate::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use sim::coherent::{CoherenceDescription, Protocol};
@@ -9,7 +9,7 @@ use toml::Spanned;
 /// Latencies in cycles. That to another cluster stands exactly when there are several.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CoherenceText {
+pub(crate) struct CoherenceText {
     cores: SourcedInteger,
     clusters: SourcedInteger,
     protocol: Spanned<Sourced<ProtocolText>>,
@@ -39,7 +39,7 @@ impl MachineFileReader<'_> {
     ///
     /// # Errors
     /// A number has no source, or contradicts another: the rule and the line.
-    pub(super) fn coherence(
+    pub(crate) fn coherence(
         &self,
         spanned: &Spanned<CoherenceText>,
     ) -> Result<CoherenceDescription> {

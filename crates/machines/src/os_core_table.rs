@@ -1,6 +1,6 @@
 //! The tables [os_core] and [os_core.energy] of a machine file: the core for the operating system.
 
-use super::sourced::{MachineFileReader, SourcedFraction, SourcedInteger};
+use crate::sourced::{MachineFileReader, SourcedFraction, SourcedInteger};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use sim::coherent::{EnergyDescription, OsCoreDescription};
@@ -10,7 +10,7 @@ use toml::Spanned;
 /// Its caches have the lines of the application cores.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OsCoreText {
+pub(crate) struct OsCoreText {
     l1i_size: SourcedInteger,
     l1i_ways: SourcedInteger,
     l1d_size: SourcedInteger,
@@ -41,7 +41,7 @@ impl MachineFileReader<'_> {
     /// # Errors
     /// A number has no source or is impossible, or the machine has a single core: the rule and the
     /// line.
-    pub(super) fn os_core(
+    pub(crate) fn os_core(
         &self,
         spanned: &Spanned<OsCoreText>,
         machine: &MachineModel,

@@ -3,7 +3,7 @@
 //! Input: the parsed tables. Output: a checked description of the core, or an error that names the
 //! rule and the key.
 
-use super::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
+use crate::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use sim::core::{
@@ -20,7 +20,7 @@ type SourcedNumbers = Spanned<Sourced<Vec<u64>>>;
 /// Widths and queues in slots and entries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CoreText {
+pub(crate) struct CoreText {
     uops: Spanned<Sourced<String>>,
     dispatch: SourcedInteger,
     retire: SourcedInteger,
@@ -204,7 +204,7 @@ impl SerialisingText {
 
 impl MachineFileReader<'_> {
     /// The core. Its numbers can contradict each other.
-    pub(super) fn core(&self, spanned: &Spanned<CoreText>) -> Result<CoreDescription> {
+    pub(crate) fn core(&self, spanned: &Spanned<CoreText>) -> Result<CoreDescription> {
         let core = spanned.get_ref();
         let name = self.sourced(&core.uops)?;
         let table = UopTable::find(name).with_context(|| self.at(&core.uops))?;
@@ -213,7 +213,7 @@ impl MachineFileReader<'_> {
             serialising[class.index()] = self.small(core.serialising.of(class))?;
         }
         Ok(CoreDescription {
-            uop_table: name.clone(),
+            uops: table.clone().into(),
             window: WindowDescription {
                 dispatch: self.small(&core.dispatch)?,
                 retire: self.small(&core.retire)?,

@@ -1,67 +1,25 @@
-//! Reads machine files: `machines/*.toml`, or a user's own.
+//! The tables of a machine file.
 //!
-//! Input: a name or a path. Output: a [`MachineModel`] that can be built. Every number in a file
-//! has a source or the word "assumed" beside it. A number without a source, or a cache that cannot
-//! be built, gives an error that names the rule and the line.
-//!
-//! To add one: a file in `machines/`.
+//! Input: the file's text. Output: a [`MachineModel`] that can be built. A number without a source,
+//! or a cache that cannot be built, gives an error that names the rule and the line. This module
+//! reads no file.
 
-mod coherence_table;
-mod core_tables;
-mod os_core_table;
-mod sourced;
-
+use crate::coherence_table::CoherenceText;
+use crate::core_tables::CoreText;
+use crate::os_core_table::OsCoreText;
+use crate::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
 use anyhow::{Context, Result, bail};
-use coherence_table::CoherenceText;
-use core_tables::CoreText;
-use os_core_table::OsCoreText;
 use serde::Deserialize;
 use sim::{
     BranchPrediction, CacheDescription, CacheGeometry, DirectionPrediction, HeldBranches,
     ItlbDescription, Latencies, MachineModel, MemoryDescription, Replacement, SimpleModel,
     TargetBufferDescription,
 };
-use sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
 use std::num::NonZeroU32;
-use std::path::Path;
 use toml::Spanned;
 
 /// The fastest clock of a machine, in MHz.
 const FASTEST: u32 = 100_000;
-
-/// The machines that come with Kernlane: name and text of each file in `machines/`.
-const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
-
-/// The names of the machines that come with Kernlane, for help and messages.
-pub fn names() -> String {
-    let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-    names.join(", ")
-}
-
-/// The machine called `name`: a shipped one, or a file when `name` looks like a path.
-///
-/// # Errors
-/// There is no such machine, or its file cannot be read or describes no machine that can be built.
-pub fn find(name: &str) -> Result<MachineModel> {
-    let (text, file) = text(name)?;
-    parse(&text, &file)
-}
-
-/// The text of the machine called `name`, and its file's name for messages.
-///
-/// # Errors
-/// There is no such machine, or its file cannot be read.
-pub fn text(name: &str) -> Result<(String, String)> {
-    if let Some((shipped, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
-        return Ok(((*text).to_owned(), format!("machines/{shipped}.toml")));
-    }
-    if !name.contains('/') && !name.ends_with(".toml") {
-        bail!("no machine is called {name}: choose one of {}, or give the path of a file", names());
-    }
-    let text = std::fs::read_to_string(Path::new(name))
-        .with_context(|| format!("{name}: cannot read this machine"))?;
-    Ok((text, name.to_owned()))
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -188,11 +146,11 @@ impl From<ReplacementText> for Replacement {
     }
 }
 
-/// The machine in `text`; `file` is for messages.
+/// The model of the machine in `text`; `file` is for messages.
 ///
 /// # Errors
 /// It is no machine, or one that cannot be built: the rule and the line.
-pub fn parse(text: &str, file: &str) -> Result<MachineModel> {
+pub(crate) fn model(text: &str, file: &str) -> Result<MachineModel> {
     let description: MachineFile =
         toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
     MachineFileReader { text, file }.machine(&description)
@@ -399,6 +357,3 @@ impl MachineFileReader<'_> {
         Ok(Some(buffer.with_context(|| format!("{}: [branch] cannot be built", self.at(spanned)))?))
     }
 }
-
-#[cfg(test)]
-mod tests;

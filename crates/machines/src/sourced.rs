@@ -10,23 +10,23 @@ use toml::Spanned;
 /// A value and its source.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Sourced<T> {
+pub(crate) struct Sourced<T> {
     value: T,
     source: String,
 }
 
-pub(super) type SourcedInteger = Spanned<Sourced<u64>>;
-pub(super) type SourcedFraction = Spanned<Sourced<f64>>;
+pub(crate) type SourcedInteger = Spanned<Sourced<u64>>;
+pub(crate) type SourcedFraction = Spanned<Sourced<f64>>;
 
 /// Reads the values of a file, and names the line of each.
-pub(super) struct MachineFileReader<'a> {
+pub(crate) struct MachineFileReader<'a> {
     pub text: &'a str,
     pub file: &'a str,
 }
 
 impl MachineFileReader<'_> {
     /// The value. It must have a source.
-    pub(super) fn sourced<'a, T>(&self, spanned: &'a Spanned<Sourced<T>>) -> Result<&'a T> {
+    pub(crate) fn sourced<'a, T>(&self, spanned: &'a Spanned<Sourced<T>>) -> Result<&'a T> {
         let sourced = spanned.get_ref();
         if sourced.source.trim().is_empty() {
             bail!(
@@ -38,7 +38,7 @@ impl MachineFileReader<'_> {
     }
 
     /// "file:line" of a value.
-    pub(super) fn at<T>(&self, spanned: &Spanned<T>) -> String {
+    pub(crate) fn at<T>(&self, spanned: &Spanned<T>) -> String {
         let before = &self.text.as_bytes()[..spanned.span().start.min(self.text.len())];
         format!("{}:{}", self.file, 1 + before.iter().filter(|&&byte| byte == b'\n').count())
     }

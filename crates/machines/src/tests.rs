@@ -1,7 +1,17 @@
 //! Shipped machines, and files that are none.
 
-use super::*;
+use super::{SHIPPED, models};
 use sim::coherent::Protocol;
+use sim::{DirectionPrediction, HeldBranches, MachineModel};
+
+/// The tests look at models only.
+fn find(name: &str) -> anyhow::Result<MachineModel> {
+    Ok(super::find(name)?.model)
+}
+
+fn parse(text: &str, file: &str) -> anyhow::Result<MachineModel> {
+    Ok(super::Machine::parse(text, file)?.model)
+}
 
 fn text_of(name: &str) -> &'static str {
     SHIPPED.iter().find(|(shipped, _)| *shipped == name).unwrap().1
@@ -18,6 +28,15 @@ fn shipped_machines_are_found_by_their_name() {
     let memory = find("simos-1994").unwrap().memory.unwrap();
     assert_eq!((memory.l1d.line, memory.l2.unwrap().geometry.ways(), memory.l3), (16, 1, None));
     assert_eq!((memory.latencies.l2(), memory.latencies.memory()), (10.0, 100.0));
+}
+
+#[test]
+fn a_core_has_its_table_of_uops_and_cores_of_one_table_share_it() {
+    let machines = models(&["golden-cove", "gracemont", "zen4"]).unwrap();
+    let uops: Vec<_> = machines.iter().map(|it| it.core.as_ref().unwrap().uops.clone()).collect();
+    assert_eq!(format!("{:?}", uops[0]), "UopTable(\"sapphirerapids\")");
+    assert_eq!(format!("{:?}", uops[2]), "UopTable(\"znver4\")");
+    assert!(uops[0] == uops[1] && uops[0] != uops[2]);
 }
 
 #[test]

@@ -1,0 +1,81 @@
+//! The machines to simulate: `machines/*.toml`, and files of users.
+//!
+//! Input: a name or a path. Output: a [`Machine`]: its model can be built, and has the table of its
+//! uops. Every number in a file has a source or the word "assumed" beside it. A number without a
+//! source, or a cache that cannot be built, gives an error that names the rule and the line. This
+//! crate simulates nothing.
+//!
+//! To add a machine: a file in `machines/`.
+//!
+//! ```
+//! let machine = kernlane_machines::find("server-32k")?;
+//! assert_eq!((machine.model.l1i_line, machine.model.core), (64, None));
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
+mod coherence_table;
+mod core_tables;
+mod file;
+mod os_core_table;
+mod sourced;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, Result, bail};
+use sim::MachineModel;
+use std::path::Path;
+
+/// The machines that come with Kernlane: name and text of each file in `machines/`.
+const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
+
+/// What a machine's file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// What is simulated. A core has the table of its uops.
+    pub model: MachineModel,
+    /// The file's text, from which a variant of the machine can be made.
+    pub text: String,
+}
+
+impl Machine {
+    /// The machine in `text`; `file` is for messages.
+    ///
+    /// # Errors
+    /// It is no machine, or one that cannot be built: the rule and the line.
+    pub fn parse(text: &str, file: &str) -> Result<Machine> {
+        Ok(Machine { model: file::model(text, file)?, text: text.to_owned() })
+    }
+}
+
+/// The names of the machines that come with Kernlane, for help and messages.
+pub fn names() -> String {
+    let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
+/// The machine called `name`: a shipped one, or a file when `name` looks like a path.
+///
+/// # Errors
+/// There is no such machine, or its file cannot be read or describes no machine that can be built.
+pub fn find(name: &str) -> Result<Machine> {
+    if let Some((shipped, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
+        return Machine::parse(text, &format!("machines/{shipped}.toml"));
+    }
+    if !name.contains('/') && !name.ends_with(".toml") {
+        bail!("no machine is called {name}: choose one of {}, or give the path of a file", names());
+    }
+    let text = std::fs::read_to_string(Path::new(name))
+        .with_context(|| format!("{name}: cannot read this machine"))?;
+    Machine::parse(&text, name)
+}
+
+/// The models of machines, in the order of their names.
+///
+/// # Errors
+/// As [`find`].
+pub fn models(names: &[impl AsRef<str>]) -> Result<Vec<MachineModel>> {
+    names.iter().map(|name| Ok(find(name.as_ref())?.model)).collect()
+}
