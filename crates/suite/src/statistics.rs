@@ -12,6 +12,8 @@
 //! Input: the values of rounds. Output: figures, intervals and verdicts. This module measures
 //! nothing.
 
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
 /// Of the rounds, the share trimmed at each end.
 const TRIMMED: f64 = 0.2;
 /// How sure an interval is.
@@ -111,74 +113,14 @@ pub(crate) fn holm(probabilities: &[f64]) -> Vec<f64> {
     corrected
 }
 
-/// Student's t distribution: the probability of a value below `t` (Abramowitz and Stegun 26.7.1).
+/// Student's t distribution: the probability of a value below `t`. NaN without degrees of freedom.
 fn student(t: f64, freedom: f64) -> f64 {
-    let tail = 0.5 * incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t));
-    if t < 0.0 { tail } else { 1.0 - tail }
+    StudentsT::new(0.0, 1.0, freedom).map_or(f64::NAN, |student| student.cdf(t))
 }
 
-/// Where Student's t distribution reaches a probability of at least a half: by halving, since
-/// `student` grows with t.
+/// Where Student's t distribution reaches a probability. NaN without degrees of freedom.
 fn quantile(probability: f64, freedom: f64) -> f64 {
-    let (mut low, mut high) = (0.0, 1.0);
-    while student(high, freedom) < probability {
-        high *= 2.0;
-    }
-    for _ in 0..60 {
-        let middle = f64::midpoint(low, high);
-        match student(middle, freedom) < probability {
-            true => low = middle,
-            false => high = middle,
-        }
-    }
-    high
-}
-
-/// The regularized incomplete beta function, by its continued fraction (Abramowitz and Stegun
-/// 26.5.8, evaluated by Lentz' method).
-fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return x.clamp(0.0, 1.0);
-    }
-    if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - incomplete_beta(b, a, 1.0 - x);
-    }
-    let log = ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln();
-    let small = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
-    let mut c = 1.0;
-    let mut d = 1.0 / small(1.0 - (a + b) * x / (a + 1.0));
-    let mut fraction = d;
-    for m in 1..500 {
-        let m = f64::from(m);
-        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
-        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
-        let mut change = 1.0;
-        for term in [even, odd] {
-            d = 1.0 / small(1.0 + term * d);
-            c = small(1.0 + term / c);
-            change = c * d;
-            fraction *= change;
-        }
-        if (change - 1.0).abs() < 1e-15 {
-            break;
-        }
-    }
-    log.exp() * fraction / a
-}
-
-/// The logarithm of the gamma function, of values above zero (Stirling's series behind a shift,
-/// Abramowitz and Stegun 6.1.41).
-fn ln_gamma(x: f64) -> f64 {
-    let mut shift = 0.0;
-    let mut x = x;
-    while x < 10.0 {
-        shift += x.ln();
-        x += 1.0;
-    }
-    let square = x * x;
-    let series =
-        (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / 1680.0 / square) / square) / square) / x;
-    (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series - shift
+    StudentsT::new(0.0, 1.0, freedom).map_or(f64::NAN, |student| student.inverse_cdf(probability))
 }
 
 #[cfg(test)]
@@ -198,12 +140,14 @@ mod tests {
             near(quantile(0.975, freedom), expected, 1e-4);
         }
         near(quantile(0.995, 7.0), 3.4995, 1e-4);
+        // Two degrees of freedom: t = 2 (p - 1/2) sqrt(2 / (4 p (1 - p))).
+        near(quantile(0.975, 2.0), 0.95 * (2.0f64 / (4.0 * 0.975 * 0.025)).sqrt(), 1e-9);
+        near(quantile(0.975, 2.5), 3.574654842, 1e-8);
         near(student(0.0, 3.0), 0.5, 1e-12);
         // With one degree of freedom it is Cauchy's distribution.
         near(student(1.0, 1.0), 0.75, 1e-12);
         near(student(-1.0, 1.0), 0.25, 1e-12);
-        near(ln_gamma(0.5), std::f64::consts::PI.sqrt().ln(), 1e-12);
-        near(ln_gamma(11.0), 3_628_800f64.ln(), 1e-11);
+        assert!(student(1.0, 0.0).is_nan() && quantile(0.975, f64::NAN).is_nan());
     }
 
     #[test]

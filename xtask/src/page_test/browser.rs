@@ -1,11 +1,12 @@
 //! A headless Chromium, driven by chromedriver (W3C WebDriver) over HTTP on this machine.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use ureq::Agent;
+use ureq::http::Request;
 
 /// The key of an element in WebDriver's JSON.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -25,6 +26,7 @@ const ARGUMENTS: [&str; 9] = [
 pub(super) struct Browser {
     driver: Child,
     port: u16,
+    client: Agent,
     session: String,
 }
 
@@ -45,6 +47,13 @@ impl Browser {
         let mut browser = Browser {
             driver,
             port: port.context("chromedriver does not say its port")?,
+            // The answer to a failed command says why. A proxy does not lead to this machine.
+            client: Agent::config_builder()
+                .http_status_as_error(false)
+                .allow_non_standard_methods(true)
+                .proxy(None)
+                .build()
+                .into(),
             session: String::new(),
         };
         let mut arguments: Vec<String> =
@@ -61,32 +70,12 @@ impl Browser {
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let uri = format!("http://127.0.0.1:{}{path}", self.port);
         let body = body.map_or(String::new(), Value::to_string);
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        )?;
-        let mut answer = Vec::new();
-        let mut reader = BufReader::new(stream);
-        let mut size = None;
-        loop {
-            let mut line = String::new();
-            ensure!(reader.read_line(&mut line)? > 0, "chromedriver closed the connection");
-            let line = line.trim_end().to_ascii_lowercase();
-            if let Some(length) = line.strip_prefix("content-length:") {
-                size = Some(length.trim().parse::<u64>()?);
-            }
-            if line.is_empty() {
-                break;
-            }
-        }
-        reader
-            .take(size.context("chromedriver's answer has no length")?)
-            .read_to_end(&mut answer)?;
-        let value: Value = serde_json::from_slice(&answer)?;
+        let request = Request::builder().method(method).uri(uri);
+        let request = request.header("Content-Type", "application/json").body(body)?;
+        let mut answer = self.client.run(request).with_context(|| format!("{method} {path}"))?;
+        let value: Value = serde_json::from_reader(answer.body_mut().as_reader())?;
         match value["value"]["error"].as_str() {
             Some(error) => bail!("{method} {path}: {error}: {}", value["value"]["message"]),
             None => Ok(value["value"].clone()),

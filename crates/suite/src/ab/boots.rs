@@ -10,8 +10,9 @@ use crate::conditions::Conditions;
 use crate::result::Results;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use host::{note, output};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// What the last step of a boot was.
@@ -147,8 +148,7 @@ impl Drop for RunLock {
     fn drop(&mut self) {
         // Closing the file is not enough: another thread may have forked, and until its child
         // calls exec, the child holds the lock too.
-        // SAFETY: the descriptor is open, and the call touches no memory.
-        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -156,17 +156,15 @@ impl Drop for RunLock {
 fn lock(directory: &Path) -> Result<RunLock> {
     let named = || directory.display().to_string();
     let file = File::open(directory).with_context(named)?;
-    // SAFETY: the descriptor is open, and the call touches no memory.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-        let error = std::io::Error::last_os_error();
-        ensure!(error.kind() == std::io::ErrorKind::WouldBlock, "{}: flock: {error}", named());
-        bail!(
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(RunLock(file)),
+        Err(Errno::WOULDBLOCK) => bail!(
             "{}: another process works on this run: see `systemctl status {UNIT}`, or end it by \
              Ctrl-C on its terminal",
             named()
-        );
+        ),
+        Err(error) => bail!("{}: flock: {error}", named()),
     }
-    Ok(RunLock(file))
 }
 
 /// One boot of a run.

@@ -106,7 +106,7 @@ impl Drop for Pages {
     }
 }
 
-/// Answers requests without a body until the other side closes.
+/// Answers requests without a body until the other side closes, or sends what is no request.
 fn answer(mut connection: TcpStream) {
     let mut page = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
     page.resize(page.len() + 1000, b'x');
@@ -119,13 +119,23 @@ fn answer(mut connection: TcpStream) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => return,
         }
-        while let Some(end) = seen.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-            seen.drain(..end + 4);
+        loop {
+            match head(&seen) {
+                Ok(httparse::Status::Complete(bytes)) => drop(seen.drain(..bytes)),
+                Ok(httparse::Status::Partial) => break,
+                Err(_) => return,
+            }
             if connection.write_all(&page).is_err() {
                 return;
             }
         }
     }
+}
+
+/// The bytes of the first request's head.
+fn head(seen: &[u8]) -> httparse::Result<usize> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    httparse::Request::new(&mut headers).parse(seen)
 }
 
 #[cfg(test)]
@@ -144,6 +154,8 @@ mod tests {
         connection.read_exact(&mut answer).unwrap();
         assert_eq!(answer[..1041], answer[1041..]);
         assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nxxx"));
+        connection.write_all(b"no request\r\n\r\n").unwrap();
+        assert_eq!(connection.read(&mut answer).unwrap(), 0);
         drop(pages);
         // A process that another test starts has the socket, too, until it becomes its program.
         let begun = Instant::now();
