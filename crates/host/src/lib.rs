@@ -1,5 +1,5 @@
 //! What every command needs of the host: whole files, the files of a recording, scratch
-//! directories, programs, Ctrl-C, standard output, progress on a terminal.
+//! directories, programs, Ctrl-C, standard output, tables, progress on a terminal.
 //!
 //! Input: paths and commands. This crate knows no kernels and no file formats.
 //!
@@ -21,3 +21,4 @@ pub mod progress;
 pub mod recording;
 pub mod scratch;
 pub mod stdout;
+pub mod table;

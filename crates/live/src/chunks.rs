@@ -5,6 +5,7 @@
 //! of a function's hot blocks with nothing between.
 
 use crate::group::Group;
+use host::table::{Column, TextTable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,7 +75,12 @@ pub struct Table<'a>(pub &'a [Chunks]);
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>9} {:>7} {:>10}  function", "hot bytes", "chains", "cold bytes")?;
+        let mut table = TextTable::of([
+            Column::right("hot bytes").fixed(9),
+            Column::right("chains").fixed(7).gap(1),
+            Column::right("cold bytes").fixed(10).gap(1),
+            Column::left("function"),
+        ]);
         let mut sum = Chunks { function: "in all".into(), ..Chunks::default() };
         for row in self.0 {
             sum.hot_bytes += row.hot_bytes;
@@ -82,12 +88,10 @@ impl fmt::Display for Table<'_> {
             sum.cold_bytes += row.cold_bytes;
         }
         for row in self.0.iter().chain([&sum]) {
-            writeln!(
-                f,
-                "{:>9} {:>7} {:>10}  {}",
-                row.hot_bytes, row.chains, row.cold_bytes, row.function
-            )?;
+            let [hot, cold] = [row.hot_bytes, row.cold_bytes].map(|bytes| bytes.to_string());
+            table.push(vec![hot, row.chains.to_string(), cold, row.function.clone()]);
         }
+        f.write_str(&table.to_text())?;
         let all = (sum.hot_bytes + sum.cold_bytes).max(1);
         write!(f, "  {:.1} % of the code is cold", 100.0 * sum.cold_bytes as f64 / all as f64)
     }

@@ -1,6 +1,6 @@
 //! What each CPU of a multiprocessor counted, and its time, as tables for a terminal.
 
-use crate::text_table::TextTable;
+use host::table::TextTable;
 use replay::results::{CoherenceResult, CpuOrder, CpuResult};
 use std::fmt::Write as _;
 

@@ -2,7 +2,7 @@
 //!
 //! Input: result rows. Output: text. Counts nothing.
 
-use crate::text_table::TextTable;
+use host::table::TextTable;
 use replay::results::CoreResult;
 use sim::core::{CoreCounters, CoreSlots};
 use std::fmt::Write as _;

@@ -2,7 +2,8 @@
 //!
 //! Input: the trials. Output: text. Counts nothing.
 
-use crate::text::{TextTable, in_order};
+use crate::text::in_order;
+use host::table::TextTable;
 use replay::results::TestedLayout;
 
 /// A table for each algorithm and machine. A line stands for the profiles that a layout was made

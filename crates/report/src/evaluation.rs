@@ -3,7 +3,7 @@
 //!
 //! Input: the trials of the evaluation. Output: text. Counts nothing.
 
-use crate::text::TextTable;
+use host::table::TextTable;
 use replay::evaluation::{
     AREAS, Area, ByClass, CacheShape, Evaluation, LINES, OptimizationLevel, PENALTIES, SIZES, WAYS,
     WorkloadEvaluation, figure_15, peaks,

@@ -4,11 +4,13 @@
 //! To add a format: add a file that takes results and gives a `String`.
 //!
 //! ```
-//! use kernlane_report::text::TextTable;
+//! use replay::search::TriedLayouts;
 //!
-//! let mut table = TextTable::new(&["service", "calls"]);
-//! table.push(vec!["read".to_owned(), "12".to_owned()]);
-//! assert_eq!(table.to_text(), "  service  calls\n  read        12\n");
+//! let tries = vec![(1, vec![150]), (2, vec![100])];
+//! let tried = TriedLayouts::new("server-32k".into(), vec!["net".into()], vec![200], tries);
+//! let text = kernlane_report::search::text(&tried);
+//! assert_eq!(text.lines().nth(1), Some("  seed       net      mean"));
+//! assert_eq!(text.lines().nth(2), Some("  1     -25.00 %  -25.00 %"));
 //! ```
 
 #![forbid(unsafe_code)]
@@ -36,4 +38,3 @@ pub mod services;
 pub mod sharing;
 pub mod sizes;
 pub mod text;
-mod text_table;

@@ -2,8 +2,8 @@
 //!
 //! Input: the numbers of each workload. Output: text. Counts nothing.
 
-use crate::text::TextTable;
 use attribution::services::locality::{Locality, LoopStatistics};
+use host::table::TextTable;
 use std::fmt::Write as _;
 
 /// The paper's workloads, Torrellas 1998, section 2.3.

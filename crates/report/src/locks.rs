@@ -3,8 +3,8 @@
 //! Input: the tables of `attribution::locks`. Output: text. Counts nothing.
 
 use crate::text::frames_unknown;
-use crate::text_table::TextTable;
 use attribution::locks::table::{KindRow, LockKind, LockRow, LockTable, LockUser, WaitRow};
+use host::table::TextTable;
 use std::fmt::Write;
 
 /// The largest number of functions and of waits that a lock shows.

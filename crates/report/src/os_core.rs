@@ -2,8 +2,8 @@
 //!
 //! Input: the tables of `attribution::os_core`. Output: text. Counts nothing.
 
-use crate::text_table::TextTable;
 use attribution::os_core::table::{OsCoreTable, PolicyRow, WorkRow};
+use host::table::TextTable;
 use sim::PerMode;
 use std::fmt::Write;
 

@@ -2,7 +2,7 @@
 //!
 //! Input: costs. Output: text. Counts nothing.
 
-use crate::text::TextTable;
+use host::table::TextTable;
 use replay::per_operation::OperationCost;
 use replay::results::ResultKind;
 

@@ -3,6 +3,7 @@
 //!
 //! Takes a profile and its image. Changes no count.
 
+use host::table::{Column, TextTable};
 use image::Image;
 use profile::Profile;
 
@@ -125,25 +126,27 @@ impl ProfileSummary {
         let _ = writeln!(text, "bytes of code   {} of {} ran", self.bytes_executed, self.bytes);
         let _ = writeln!(text, "edges, calls    {} and {} ran", self.edges, self.calls);
         let bytes: u64 = self.top_functions.iter().map(|row| row.count).sum();
-        let _ = writeln!(text, "\n{:<40} {:>16}", "function", "bytes executed");
+        let counts = |what: &str, wide: usize, titles: &[&str]| {
+            let counts = titles.iter().map(|title| Column::right(title).fixed(16).gap(1));
+            TextTable::of([Column::left(what).fixed(wide)].into_iter().chain(counts))
+        };
+        let mut functions = counts("function", 40, &["bytes executed"]);
         for row in &self.top_functions {
-            let _ = writeln!(text, "{:<40} {:>16}", row.name, row.count);
+            functions.push(vec![row.name.clone(), row.count.to_string()]);
         }
-        let _ = writeln!(text, "{:<40} {bytes:>16}", "together");
-        let _ =
-            writeln!(text, "\n{:<20} {:>16} {:>16}", "process", "in the kernel", "in user mode");
+        functions.push(vec!["together".to_owned(), bytes.to_string()]);
+        let mut processes = counts("process", 20, &["in the kernel", "in user mode"]);
         for row in &self.top_processes {
-            let _ = writeln!(
-                text,
-                "{:<20} {:>16} {:>16}",
-                row.name, row.kernel_instructions, row.user_instructions
-            );
+            let [kernel, user] = [row.kernel_instructions, row.user_instructions];
+            processes.push(vec![row.name.clone(), kernel.to_string(), user.to_string()]);
         }
+        let _ = write!(text, "\n{}\n{}", functions.to_text(), processes.to_text());
         if !self.outside.is_empty() {
-            let _ = writeln!(text, "\n{:<20} {:>16}", "outside at", "instructions");
+            let mut outside = counts("outside at", 20, &["instructions"]);
             for row in &self.outside {
-                let _ = writeln!(text, "{:<20} {:>16}", row.name, row.count);
+                outside.push(vec![row.name.clone(), row.count.to_string()]);
             }
+            let _ = write!(text, "\n{}", outside.to_text());
         }
         text
     }

@@ -2,7 +2,7 @@
 //!
 //! Input: the layouts with their misses. Output: text. Counts nothing.
 
-use crate::text::TextTable;
+use host::table::TextTable;
 use replay::search::TriedLayouts;
 
 /// A line for each seed, and one that says how far the layouts lie apart.

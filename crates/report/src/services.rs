@@ -4,9 +4,9 @@
 //! `table` and its cell in `cells`, at the same place.
 
 use crate::core_time;
-use crate::text::TextTable;
 use attribution::services::share::OsShare;
 use attribution::services::table::{ServiceRow, ServiceTable};
+use host::table::TextTable;
 use replay::results::Predictions;
 use sim::core::CoreSlots;
 use std::fmt::Write as _;

@@ -3,11 +3,11 @@
 //! Input: the tables of `attribution::sharing`. Output: text. Counts nothing.
 
 use crate::text::frames_unknown;
-use crate::text_table::TextTable;
 use attribution::sharing::table::{
     Cure, DataRow, FieldRow, FunctionRow, LineCounts, LineRow, SharingTable, SharingTotal,
 };
 use attribution::sharing::what_if::SharingChange;
+use host::table::TextTable;
 use sim::PerMode;
 use std::fmt::Write;
 

@@ -2,8 +2,8 @@
 //!
 //! Input: the misses of each cache. Output: text. Counts nothing.
 
-use crate::text::TextTable;
 use attribution::sizes::{Holds, Sizes};
+use host::table::TextTable;
 use std::fmt::Write as _;
 
 const PAPER: &str = "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 4.7): larger \

@@ -2,8 +2,8 @@
 //!
 //! Input: comparisons. Output: text. Counts nothing.
 
-pub use crate::text_table::TextTable;
 use crate::{coherence, core_time};
+use host::table::TextTable;
 use replay::comparison::Comparison;
 use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
 use sim::{MissCounts, PerMode, TakenBranches};

@@ -6,6 +6,7 @@ use crate::benchmark::Benchmark;
 use crate::compare::{Comparison, LEVEL, Verdict};
 use crate::public::list::Public;
 use crate::result::{Outcome, Results};
+use host::table::{Column, TextTable};
 use std::fmt::Write;
 
 /// Appends a line.
@@ -31,16 +32,21 @@ pub(crate) fn time(nanoseconds: f64) -> String {
     format!("{text} {unit}")
 }
 
-/// The width of the longest name.
-fn width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
-    names.map(str::len).max().unwrap_or(0).max("benchmark".len())
+/// The column of the benchmarks' names.
+fn names(title: &str) -> Column {
+    Column::left(title).at_least("benchmark".len())
 }
 
 /// A run.
 pub(crate) fn results(results: &Results) -> String {
     let mut text = String::new();
-    let wide = width(results.benchmarks.iter().map(|entry| entry.name.as_str()));
-    line!(text, "{:<wide$}  {:>10}  {:>8}  {:>6}", "benchmark", "time", "± 95 %", "rounds");
+    let mut table = TextTable::of([
+        names("benchmark"),
+        Column::right("time").fixed(10),
+        Column::right("± 95 %").fixed(8),
+        Column::right("rounds").fixed(6),
+        Column::left(""),
+    ]);
     let (mut measured, mut noisy, mut without) = (0, 0, Vec::new());
     for entry in &results.benchmarks {
         match &entry.outcome {
@@ -50,16 +56,16 @@ pub(crate) fn results(results: &Results) -> String {
                 let half = figure
                     .half_width_percent
                     .map_or("unknown".to_owned(), |half| format!("{half:.2} %"));
-                let name = &entry.name;
+                let rounds = figure.rounds.len().to_string();
+                let remark = if figure.noisy { "too noisy" } else { "" }.to_owned();
                 let time = time(figure.nanoseconds);
-                let rounds = figure.rounds.len();
-                let remark = if figure.noisy { "  too noisy" } else { "" };
-                line!(text, "{name:<wide$}  {time:>10}  {half:>8}  {rounds:>6}{remark}");
+                table.push(vec![entry.name.clone(), time, half, rounds, remark]);
             }
             Outcome::NotRun { why } => without.push(format!("not run: {}: {why}", entry.name)),
             Outcome::Wrong { why } => without.push(format!("wrong: {}: {why}", entry.name)),
         }
     }
+    text += &table.to_text();
     for said in without {
         line!(text, "{said}");
     }
@@ -95,30 +101,28 @@ pub(crate) fn results(results: &Results) -> String {
 /// Two runs.
 pub(crate) fn comparison(comparison: &Comparison) -> String {
     let mut text = String::new();
-    let wide = width(comparison.rows.iter().map(|row| row.name.as_str()));
-    line!(
-        text,
-        "{:<wide$}  {:>10}  {:>10}  {:>9}  {:>19}  verdict",
-        "benchmark",
-        "before",
-        "after",
-        "change",
-        "95 % interval"
-    );
+    let mut table = TextTable::of([
+        names("benchmark"),
+        Column::right("before").fixed(10),
+        Column::right("after").fixed(10),
+        Column::right("change").fixed(9),
+        Column::right("95 % interval").fixed(19),
+        Column::left("verdict"),
+    ]);
     for row in &comparison.rows {
         let [before, after] = row.nanoseconds.map(time);
         let [change, low, high] = row.percent;
-        let interval = format!("{low:+.2} … {high:+.2} %");
-        let change = format!("{change:+.2} %");
-        let verdict = row.verdict.title();
         let remark = if row.noisy { " (too noisy)" } else { "" };
-        let name = &row.name;
-        line!(
-            text,
-            "{name:<wide$}  {before:>10}  {after:>10}  {change:>9}  {interval:>19}  \
-             {verdict}{remark}"
-        );
+        table.push(vec![
+            row.name.clone(),
+            before,
+            after,
+            format!("{change:+.2} %"),
+            format!("{low:+.2} … {high:+.2} %"),
+            format!("{}{remark}", row.verdict.title()),
+        ]);
     }
+    text += &table.to_text();
     for (name, why) in &comparison.left_out {
         line!(text, "not compared: {name}: {why}");
     }
@@ -146,23 +150,20 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
 
 /// The benchmarks, for `--list`.
 pub(crate) fn list(benchmarks: &[&Benchmark]) -> String {
-    let mut text = String::new();
-    let wide = width(benchmarks.iter().map(|benchmark| benchmark.name));
-    for benchmark in benchmarks {
-        let Benchmark { name, stresses, source, .. } = benchmark;
-        line!(text, "{name:<wide$}  {stresses} [{}]", source.title());
+    let mut table = TextTable::of([names(""), Column::left("")]);
+    for Benchmark { name, stresses, source, .. } in benchmarks {
+        table.push(vec![(*name).to_owned(), format!("{stresses} [{}]", source.title())]);
     }
-    text
+    table.to_text()
 }
 
 /// The public suites, for `--list --public`.
 pub(crate) fn public(suites: &[&Public]) -> String {
-    let mut text = String::new();
-    let wide = width(suites.iter().map(|public| public.name));
+    let mut table = TextTable::of([names(""), Column::left("")]);
     for Public { name, stresses, line, .. } in suites {
-        line!(text, "{name:<wide$}  {stresses} [{}]", line.join(" "));
+        table.push(vec![(*name).to_owned(), format!("{stresses} [{}]", line.join(" "))]);
     }
-    text
+    table.to_text()
 }
 
 /// The benchmarks as a table of Markdown, for `docs/reference/bench.md`.

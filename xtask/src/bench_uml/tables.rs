@@ -7,6 +7,7 @@ use super::agreement::Agreement;
 use super::kernels::{MeasuredKernel, ORIGINAL};
 use super::{Measured, ModelSpeeds, columns};
 use crate::kept::Figure;
+use host::table::{Column, TextTable};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -78,15 +79,13 @@ impl Tables<'_> {
     }
 
     fn rows(&self, cell: impl Fn(&str, &str) -> Option<String>) -> String {
-        let mut text = format!("{:<18}", "kernel");
-        columns().for_each(|load| text += &format!(" {load:>16}"));
+        let loads = columns().map(|load| Column::right(load).fixed(16).gap(1));
+        let mut table = TextTable::of([Column::left("kernel").fixed(18)].into_iter().chain(loads));
         for kernel in self.kernels.iter().skip(1) {
-            text += &format!("\n{:<18}", kernel.name);
-            for load in columns() {
-                let cell = cell(kernel.name, load).unwrap_or("-".to_owned());
-                text += &format!(" {cell:>16}");
-            }
+            let of_load = |load| cell(kernel.name, load).unwrap_or("-".to_owned());
+            let cells = [kernel.name.to_string()].into_iter().chain(columns().map(of_load));
+            table.push(cells.collect());
         }
-        text + "\n"
+        table.to_text()
     }
 }

@@ -5,8 +5,8 @@
 
 use super::engine::{Engine, State};
 use anyhow::{Context, Result};
+use host::table::{Column, TextTable};
 use kernlane_fuzz::targets;
-use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -45,28 +45,33 @@ fn said(command: &mut Command) -> Result<String> {
 
 /// The table, with the row of `before` for a target without a state.
 fn table(rows: &[(&str, Option<State>)], before: &str) -> String {
-    let mut text = format!(
-        "{:<20} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
-        "target", "inputs", "seconds", "edges", "files", "bytes", "crashes"
-    );
+    let counts = [("inputs", 10), ("seconds", 8), ("edges", 8), ("files", 8), ("bytes", 8)];
+    let counts = counts.into_iter().chain([("crashes", 8)]);
+    let counts = counts.map(|(title, wide)| Column::right(title).fixed(wide).gap(1));
+    let mut table = TextTable::of([Column::left("target").fixed(20)].into_iter().chain(counts));
     for (name, state) in rows {
-        let is_row = |line: &&str| line.split_whitespace().next() == Some(*name);
-        let line = match (state, before.lines().find(is_row)) {
+        let cells_before = before.lines().map(|line| line.split_whitespace());
+        let mut cells_before = cells_before.filter(|cells| cells.clone().next() == Some(*name));
+        table.push(match (state, cells_before.next()) {
             (Some(state), _) => row(name, state),
-            (None, Some(line)) => line.to_owned(),
+            (None, Some(cells)) => cells.map(str::to_owned).collect(),
             (None, None) => row(name, &State::default()),
-        };
-        let _ = writeln!(text, "{line}");
+        });
     }
-    text
+    table.to_text()
 }
 
-fn row(name: &str, state: &State) -> String {
+fn row(name: &str, state: &State) -> Vec<String> {
     let (files, bytes) = state.corpus;
-    format!(
-        "{name:<20} {:>10} {:>8.0} {:>8} {files:>8} {bytes:>8} {:>8}",
-        state.inputs, state.seconds, state.edges, state.crashes
-    )
+    vec![
+        name.to_owned(),
+        state.inputs.to_string(),
+        format!("{:.0}", state.seconds),
+        state.edges.to_string(),
+        files.to_string(),
+        bytes.to_string(),
+        state.crashes.to_string(),
+    ]
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::judge_processor::programs::GROUPS;
 use crate::judge_processor::results::Model;
 use crate::judge_processor::steps::{STEPS, capacity};
 use crate::kept::Figure;
+use host::table::{Column, TextTable};
 use serde::Serialize;
 use sim::MachineModel;
 use std::fmt::Write;
@@ -173,55 +174,66 @@ impl Tables {
         let conditions = [&self.measured[..], &self.simulated[..]].concat();
         let mut text = conditions.join("\n") + "\n\n";
         text += "Points, in core cycles of one operation\n";
-        text += &format!(
-            "{:<28} {:>9} {:>7} {:>6} {:>9} {:>12}  operation\n",
-            "", "measured", "±", "rounds", "simulated", "sim./meas."
+        let figure = || {
+            [("measured", 9), ("±", 7), ("rounds", 6)]
+                .map(|(title, wide)| Column::right(title).fixed(wide).gap(1))
+        };
+        let count = |title, wide| Column::right(title).fixed(wide).gap(1);
+        let ratio = || [count("simulated", 9), count("sim./meas.", 12)];
+        let mut points = TextTable::of(
+            [Column::left("").fixed(28)]
+                .into_iter()
+                .chain(figure())
+                .chain(ratio())
+                .chain([Column::left("operation")]),
         );
         for row in &self.points {
-            text += &format!(
-                "{:<28} {} {:>9} {:>12}  {}\n",
-                row.point,
-                measured(row.native.as_ref()),
-                number(row.model, 3),
-                number(row.ratio, 2),
-                row.operation
-            );
+            let mut cells = vec![row.point.to_string()];
+            cells.extend(measured(row.native.as_ref()));
+            cells.extend([number(row.model, 3), number(row.ratio, 2), row.operation.to_string()]);
+            points.push(cells);
         }
+        text += &points.to_text();
         text += "\nCapacities: the size at which the curve begins to step\n";
-        text += &format!(
-            "{:<36} {:>9} {:>9} {:>9} {:>12}  unit\n",
-            "", "described", "measured", "simulated", "sim./meas."
+        let mut capacities = TextTable::of(
+            [Column::left("").fixed(36), count("described", 9), count("measured", 9)]
+                .into_iter()
+                .chain(ratio())
+                .chain([Column::left("unit")]),
         );
         for row in &self.capacities {
             let far = row.within_target == Some(false);
             let missed = if far { ", off by more than 10 %" } else { "" };
-            text += &format!(
-                "{:<36} {:>9} {:>9} {:>9} {:>12}  {}{missed}\n",
-                row.structure,
+            capacities.push(vec![
+                row.structure.to_string(),
                 number(row.described, 0),
                 number(row.native, 0),
                 number(row.model, 0),
                 number(row.ratio, 2),
-                row.unit
-            );
+                format!("{}{missed}", row.unit),
+            ]);
         }
+        text += &capacities.to_text();
         text += "\nPrograms, in core cycles of an instruction in user mode\n";
-        text += &format!(
-            "{:<16} {:>13} {:>9} {:>7} {:>6} {:>9} {:>8} {:>12} {:>8}\n",
-            "", "M instr.", "measured", "±", "rounds", "simulated", "error", "memory here", "error"
+        let mut programs = TextTable::of(
+            [Column::left("").fixed(16), count("M instr.", 13)].into_iter().chain(figure()).chain(
+                [
+                    count("simulated", 9),
+                    count("error", 8),
+                    count("memory here", 12),
+                    count("error", 8),
+                ],
+            ),
         );
         for row in &self.programs {
-            text += &format!(
-                "{:<16} {:>13} {} {:>9} {:>8} {:>12} {:>8}\n",
-                row.program,
-                number(row.instructions.map(|count| count as f64 / 1e6), 1),
-                measured(row.native.as_ref()),
-                number(row.model, 3),
-                percent(row.error),
-                number(row.memory_here, 3),
-                percent(row.memory_here_error)
-            );
+            let millions = row.instructions.map(|count| count as f64 / 1e6);
+            let mut cells = vec![row.program.to_string(), number(millions, 1)];
+            cells.extend(measured(row.native.as_ref()));
+            cells.extend([number(row.model, 3), percent(row.error)]);
+            cells.extend([number(row.memory_here, 3), percent(row.memory_here_error)]);
+            programs.push(cells);
         }
+        text += &programs.to_text();
         text += "\n";
         let verdicts = [("", &self.verdict), (", memory here", &self.memory_here_verdict)];
         for (memory, verdict) in verdicts {
@@ -250,16 +262,11 @@ fn percent(share: Option<f64>) -> String {
 }
 
 /// A figure, half of its interval, and its rounds.
-fn measured(figure: Option<&Figure>) -> String {
+fn measured(figure: Option<&Figure>) -> [String; 3] {
     let half = figure.map(|figure| format!("{:.1} %", 100.0 * figure.half_width()));
     let rounds = figure.map(|figure| figure.rounds.to_string());
     let or_none = |text: Option<String>| text.unwrap_or("-".to_owned());
-    format!(
-        "{:>9} {:>7} {:>6}",
-        number(figure.map(|figure| figure.value), 3),
-        or_none(half),
-        or_none(rounds)
-    )
+    [number(figure.map(|figure| figure.value), 3), or_none(half), or_none(rounds)]
 }
 
 /// `model`: the simulated figure that is judged.

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use attribution::Attribution;
 use attribution::sharing::table::{Cure, DataRow, SharingTable, SharingTotal, StructureClass};
 use attribution::sharing::what_if::SharingChange;
+use host::table::{Column, TextTable};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -120,10 +121,14 @@ impl KnownCase {
             "{}, seed {}, {} CPUs, simulated on {}; kernel {} with the old order, {} with the new",
             old.workload, old.seed, old.cpus, old.machine, old.kernel_build_id, new.kernel_build_id
         );
-        println!(
-            "{:32}{:>12}{:>12}{:>12}{:>14}",
-            "", "old order", "--what-if", "new order", "difference"
-        );
+        let count = |title, wide| Column::right(title).fixed(wide).gap(0);
+        let mut printed = TextTable::of([
+            Column::left("").fixed(32),
+            count("old order", 12),
+            count("--what-if", 12),
+            count("new order", 12),
+            count("difference", 14),
+        ]);
         let true_sharing: OfTotal = |total| total.all_misses().true_sharing as f64;
         let rows: [(&str, OfTotal); 4] = [
             ("Minstructions", |total| total.instructions.total() as f64 / 1e6),
@@ -133,11 +138,12 @@ impl KnownCase {
         ];
         for (what, of) in rows.into_iter().chain(NUMBERS) {
             let [before, predicted, recorded] = [&old.total, &what_if.after, &new.total].map(of);
-            println!(
-                "{what:32}{before:>12.1}{predicted:>12.1}{recorded:>12.1}{:>12.2} %",
-                100.0 * (predicted - recorded) / recorded
-            );
+            let [old, what_if, new] =
+                [before, predicted, recorded].map(|count| format!("{count:.1}"));
+            let difference = format!("{:.2} %", 100.0 * (predicted - recorded) / recorded);
+            printed.push(vec![what.to_owned(), old, what_if, new, difference]);
         }
+        print!("{}", printed.to_text());
         for (order, table) in [("old", old), ("new", new)] {
             if let Ok(row) = of_dentries(table) {
                 let misses = row.counts.misses;

@@ -3,6 +3,7 @@
 //! Input: what `measure` gives. Output: text. Counts nothing.
 
 use crate::live_gain::measure::{BenchmarkGain, FunctionInvocations, OnMachine};
+use host::table::{Column, TextTable};
 use live::chunks;
 use std::fmt::Write;
 
@@ -25,7 +26,7 @@ pub(super) fn tables(gain: &BenchmarkGain) -> String {
 
 fn machine(text: &mut String, gain: &BenchmarkGain, before: &OnMachine, after: &OnMachine) {
     let _ = writeln!(text, "\nthe kernel per {}, {} simulated", gain.operation, before.machine);
-    let _ = writeln!(text, "{:32} {:>12} {:>12} {:>8}", "", "original", "optimized", "change");
+    let mut table = figures(["original", "optimized", "change"]);
     let per_operation = |value: f64| value / gain.operations as f64;
     let rows: [(&str, fn(&OnMachine) -> f64); 6] = [
         ("instructions (recorded)", |on| on.instructions as f64),
@@ -36,8 +37,9 @@ fn machine(text: &mut String, gain: &BenchmarkGain, before: &OnMachine, after: &
         ("iTLB misses", |on| on.itlb_misses as f64),
     ];
     for (name, value) in rows {
-        row(text, name, per_operation(value(before)), per_operation(value(after)));
+        row(&mut table, name, per_operation(value(before)), per_operation(value(after)));
     }
+    text.push_str(&table.to_text());
     for (before, after) in before.functions.iter().zip(&after.functions) {
         function(text, before, after);
     }
@@ -64,16 +66,28 @@ fn function(text: &mut String, before: &FunctionInvocations, after: &FunctionInv
         ("  L1I stall, cycles", |f| f.stall),
         ("  cycles", |f| f.cycles),
     ];
+    let mut table = figures([""; 3]);
     for (name, value) in rows {
         let each = |f: &FunctionInvocations| value(f) / f.calls as f64;
-        row(text, name, each(before), each(after));
+        row(&mut table, name, each(before), each(after));
     }
+    text.push_str(&table.to_text());
 }
 
-fn row(text: &mut String, name: &str, before: f64, after: f64) {
+/// A table of figures before and after.
+fn figures([before, after, change]: [&str; 3]) -> TextTable {
+    TextTable::of([
+        Column::left("").fixed(32),
+        Column::right(before).fixed(12).gap(1),
+        Column::right(after).fixed(12).gap(1),
+        Column::right(change).fixed(8).gap(1),
+    ])
+}
+
+fn row(table: &mut TextTable, name: &str, before: f64, after: f64) {
     let change = match before > 0.0 {
         true => format!("{:+.1} %", 100.0 * (after / before - 1.0)),
         false => "-".into(),
     };
-    let _ = writeln!(text, "{name:32} {before:>12.2} {after:>12.2} {change:>8}");
+    table.push(vec![name.to_owned(), format!("{before:.2}"), format!("{after:.2}"), change]);
 }

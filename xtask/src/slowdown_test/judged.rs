@@ -5,6 +5,7 @@
 use super::{AGAIN, Measured, ORIGINAL, PATCHED, SHARE, SLOWED, SLOWER};
 use crate::processor::Processor;
 use anyhow::{Context, Result, ensure};
+use host::table::{Column, TextTable};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -148,18 +149,19 @@ impl Verdicts {
             }
         }
         text += "\nChange in percent, with half of its 95 % interval\n";
-        text += &format!("{:<26} {:>10}", "benchmark", "ns");
-        comparisons.iter().for_each(|(title, _)| text += &format!(" {title:>25}"));
+        let of_kernels = comparisons.iter().map(|(title, _)| Column::right(title).fixed(25).gap(1));
+        let first = [Column::left("benchmark").fixed(26), Column::right("ns").fixed(10).gap(1)];
+        let mut changes = TextTable::of(first.into_iter().chain(of_kernels));
         for (at, row) in self.same.rows.iter().enumerate() {
-            text += &format!("\n{:<26} {:>10.1}", row.name, row.nanoseconds[0]);
+            let mut cells = vec![row.name.clone(), format!("{:.1}", row.nanoseconds[0])];
             for (_, compared) in &comparisons {
                 // All four have the same benchmarks in the same order.
                 let [change, low, high] = compared.rows[at].percent;
-                let cell = format!("{change:+.2} ±{:.2}", (high - low) / 2.0);
-                text += &format!(" {cell:>25}");
+                cells.push(format!("{change:+.2} ±{:.2}", (high - low) / 2.0));
             }
+            changes.push(cells);
         }
-        text + "\n"
+        text + &changes.to_text()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::{Part, spelled};
 use anyhow::{Context, Result, bail};
+use host::table::{Column, TextTable};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -134,20 +135,21 @@ fn ended(command: &mut Command) -> Result<Used> {
 /// A part failed, or did not run.
 fn summary(parts: &[Part], used: &[Option<Used>], total: Duration) -> Result<()> {
     println!("\n== how long each part took (minutes:seconds), and its time on all processors");
+    let time = || Column::right("").fixed(6);
+    let mut table = TextTable::of([time(), time().gap(1), Column::left("")]);
     for (part, used) in parts.iter().zip(used) {
-        match used {
-            Some(used) => println!(
-                "{:>6} {:>6}  {}{}",
-                minutes(used.wall),
-                minutes(used.processors),
-                if used.passed { "" } else { "FAILED: " },
-                part.what
-            ),
-            None => println!("     -      -  not run: {}", part.what),
-        }
+        table.push(match used {
+            Some(used) => {
+                let failed = if used.passed { "" } else { "FAILED: " };
+                let what = format!("{failed}{}", part.what);
+                vec![minutes(used.wall), minutes(used.processors), what]
+            }
+            None => vec!["-".to_owned(), "-".to_owned(), format!("not run: {}", part.what)],
+        });
     }
     let sum: Duration = used.iter().flatten().map(|used| used.processors).sum();
-    println!("{:>6} {:>6}  in total", minutes(total), minutes(sum));
+    table.push(vec![minutes(total), minutes(sum), "in total".to_owned()]);
+    print!("{}", table.to_text());
     let passed = used.iter().flatten().filter(|used| used.passed).count();
     let not_run = used.iter().filter(|used| used.is_none()).count();
     let failed = parts.len() - passed - not_run;

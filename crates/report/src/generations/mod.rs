@@ -4,8 +4,8 @@
 
 mod papers;
 
-use crate::text::TextTable;
 use attribution::generations::{GenerationRow, Generations, ServiceTime, Split};
+use host::table::TextTable;
 use papers::{NELLANS, SIMOS, name_of};
 pub use papers::{Nellans, NellansCall, Papers, Simos};
 use serde::Serialize;

@@ -5,10 +5,10 @@
 
 mod papers;
 
-use crate::text_table::TextTable;
 use attribution::multiprocessor::{
     CoherentCycles, L2Misses, MultiprocessorRow, MultiprocessorTable,
 };
+use host::table::TextTable;
 pub use papers::SimosService;
 use serde::Serialize;
 use std::fmt::Write;

@@ -5,6 +5,7 @@
 use super::nellans::{KERNEL, TECHNOLOGY, WHOLE};
 use super::split::{Generations, Share, Speedup};
 use crate::table::{line, time};
+use host::table::{Column, TextTable};
 use std::fmt::Write;
 
 /// How wide the longest bar of figure 1 is.
@@ -58,38 +59,35 @@ pub(crate) fn text(found: &Generations) -> String {
 
 fn programs(text: &mut String, found: &Generations) {
     line!(text, "\nTable 3: speedup of programs, by real, user and system time");
-    line!(
-        text,
-        "{:<16} {:>9} {:>9}  {:>22} {:>6} {:>6}  {:<21} {:>6} {:>6} {:>6}",
-        "benchmark",
-        "older",
-        "newer",
-        "P real",
-        "user",
-        "system",
-        "paper",
-        "real",
-        "user",
-        "system"
-    );
+    let theirs_columns = ["real", "user", "system"].map(|it| Column::right(it).fixed(6).gap(1));
+    let ours = [
+        Column::left("benchmark").fixed(16),
+        Column::right("older").fixed(9).gap(1),
+        Column::right("newer").fixed(9).gap(1),
+        Column::right("P real").fixed(22),
+        Column::right("user").fixed(6).gap(1),
+        Column::right("system").fixed(6).gap(1),
+        Column::left("paper").fixed(21),
+    ];
+    let mut table = TextTable::of(ours.into_iter().chain(theirs_columns));
     for program in &found.programs {
         let [old, new] = program.real.nanoseconds.map(time);
         let (name, theirs) = match program.nellans {
             Some((name, speedups)) => (name, speedups.map(digits)),
             None => ("-", ["-"; 3].map(String::from)),
         };
-        line!(
-            text,
-            "{:<16} {old:>9} {new:>9}  {:>22} {:>6} {:>6}  {name:<21} {:>6} {:>6} {:>6}",
-            program.real.benchmark,
+        let ours = [
+            program.real.benchmark.to_string(),
+            old,
+            new,
             speedup(program.real.speedup),
             or_dash(program.user),
             or_dash(program.system),
-            theirs[0],
-            theirs[1],
-            theirs[2]
-        );
+            name.to_owned(),
+        ];
+        table.push(ours.into_iter().chain(theirs).collect());
     }
+    *text += &table.to_text();
     share(text, "whole programs", found.whole, Some(WHOLE));
     share(text, "their part in the kernel", found.kernel, Some(KERNEL));
 }
@@ -114,31 +112,32 @@ fn share(text: &mut String, what: &str, share: Option<Share>, paper: Option<f64>
 
 fn calls(text: &mut String, found: &Generations) {
     line!(text, "\nTable 4: speedup of system calls");
-    line!(
-        text,
-        "{:<20} {:>9} {:>9}  {:>22} {:>22}  {:<15} {:>6} {:>6}",
-        "benchmark",
-        "older",
-        "newer",
-        "P",
-        "A",
-        "paper",
-        "P",
-        "A"
-    );
+    let mut table = TextTable::of([
+        Column::left("benchmark").fixed(20),
+        Column::right("older").fixed(9).gap(1),
+        Column::right("newer").fixed(9).gap(1),
+        Column::right("P").fixed(22),
+        Column::right("A").fixed(22).gap(1),
+        Column::left("paper").fixed(15),
+        Column::right("P").fixed(6).gap(1),
+        Column::right("A").fixed(6).gap(1),
+    ]);
     for call in &found.calls {
         let [old, new] = call.ours.nanoseconds.map(time);
         let (name, theirs) = call.nellans;
-        line!(
-            text,
-            "{:<20} {old:>9} {new:>9}  {:>22} {:>22}  {name:<15} {:>6} {:>6}",
-            call.ours.benchmark,
+        let [their_speedup, their_architecture] = theirs.map(digits);
+        table.push(vec![
+            call.ours.benchmark.to_string(),
+            old,
+            new,
             speedup(call.ours.speedup),
             speedup(call.ours.architecture),
-            digits(theirs[0]),
-            digits(theirs[1])
-        );
+            name.to_owned(),
+            their_speedup,
+            their_architecture,
+        ]);
     }
+    *text += &table.to_text();
     share(text, "all of them, geometrically", found.all_calls, None);
 }
 

@@ -6,8 +6,8 @@ use crate::command::layout::algorithms;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use console::Term;
-use host::note;
-use host::outln;
+use host::table::{Column, TextTable};
+use host::{note, out, outln};
 use image::linked::LinkedKernel;
 use layout::Algorithm;
 use live::chunks::{self, Chunks};
@@ -310,27 +310,29 @@ fn print_again(first: &PlannedGroup<'_, '_>, second: &PlannedGroup<'_, '_>) -> R
 }
 
 fn print_gain(roots: &[Gain]) -> Result<()> {
-    outln!(
-        "{:>12} {:>12} {:>8}  root (ns of an invocation on a CPU, before and after; each with the \
-         cost of measuring)",
-        "before",
-        "after",
-        "change"
-    )?;
+    let mut table = TextTable::of([
+        Column::right("before").fixed(12),
+        Column::right("after").fixed(12).gap(1),
+        Column::right("change").fixed(8).gap(1),
+        Column::left(
+            "root (ns of an invocation on a CPU, before and after; each with the cost of measuring)",
+        ),
+    ]);
     for Gain { function, before, after } in roots {
-        match (before, after) {
-            (Some(before), Some(after)) => {
-                outln!(
-                    "{before:>12.0} {after:>12.0} {:>+7.1} %  {function}",
-                    100.0 * (after / before - 1.0)
-                )?;
-            }
+        table.push(match (before, after) {
+            (Some(before), Some(after)) => vec![
+                format!("{before:.0}"),
+                format!("{after:.0}"),
+                format!("{:>+7.1} %", 100.0 * (after / before - 1.0)),
+                function.clone(),
+            ],
             _ => {
-                outln!("{:>12} {:>12} {:>8}  {function}: was not called both times", "-", "-", "-")?
+                let missing = format!("{function}: was not called both times");
+                ["-", "-", "-", &missing].map(str::to_owned).to_vec()
             }
-        }
+        });
     }
-    Ok(())
+    out!("{}", table.to_text())
 }
 
 /// On a terminal waits for a key; else says how to take everything back.

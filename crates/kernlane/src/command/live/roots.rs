@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use host::note;
-use host::outln;
+use host::table::{Column, TextTable};
+use host::{note, out};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use live::group;
@@ -38,14 +38,12 @@ impl RootArgs {
             return named(kernel, running, &self.root);
         }
         let found = self.sampled(kernel, running)?;
-        outln!("{:>9}  root", "% stacks")?;
+        let mut table = TextTable::of([Column::right("% stacks").fixed(9), Column::left("root")]);
         for root in &found {
-            outln!(
-                "{:>9.1}  {}",
-                100.0 * root.share,
-                kernel.function_name(&kernel.functions[root.function])
-            )?;
+            let name = kernel.function_name(&kernel.functions[root.function]);
+            table.push(vec![format!("{:.1}", 100.0 * root.share), name.to_owned()]);
         }
+        out!("{}", table.to_text())?;
         Ok(found.iter().map(|root| root.function).collect())
     }
 

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use host::outln;
+use host::table::{Column, TextTable};
+use host::{out, outln};
 use image::linked::LinkedKernel;
 use live::device::{Device, FunctionTime, Times};
 use live::eligible;
@@ -79,21 +80,26 @@ fn print_times(
         outln!("{}", serde_json::to_string_pretty(&report)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    outln!("{:>12} {:>14} {:>14}  function", "calls", "ns on a CPU", "ns in all")?;
+    let mut table = TextTable::of([
+        Column::right("calls").fixed(12),
+        Column::right("ns on a CPU").fixed(14).gap(1),
+        Column::right("ns in all").fixed(14).gap(1),
+        Column::left("function"),
+    ]);
     for row in report.functions {
         let mean = |mean: Option<f64>| mean.map_or("-".into(), |ns| format!("{ns:.0}"));
         let missed = match row.time.missed {
             0 => String::new(),
             missed => format!("  ({missed} not followed)"),
         };
-        outln!(
-            "{:>12} {:>14} {:>14}  {}{missed}",
-            row.time.entered,
+        table.push(vec![
+            row.time.entered.to_string(),
             mean(row.time.mean_on_cpu()),
             mean(row.time.mean()),
-            row.function
-        )?;
+            format!("{}{missed}", row.function),
+        ]);
     }
+    out!("{}", table.to_text())?;
     if report.missed > 0 {
         outln!(
             "{} more invocations of these functions were not followed: too many were under way at \
