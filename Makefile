@@ -1,14 +1,14 @@
 # The commands of the README, the everyday tests, and the book.
-.PHONY: demo test test-all quick format book setup
+.PHONY: demo test test-all quick format book setup setup-tests
 
 demo: setup
 	cargo xtask demo
 
-test: setup
+test: setup-tests
 	cargo xtask test
 
 # What `make test` leaves out.
-test-all: setup
+test-all: setup-tests
 	cargo xtask test --all
 
 quick:
@@ -25,3 +25,6 @@ book:
 
 setup:
 	xtask/setup.sh
+
+setup-tests:
+	xtask/setup.sh --for-tests

@@ -1,7 +1,16 @@
 #!/bin/sh
 # Installs what building and testing Kernlane needs on Debian 12. Leaves installed packages alone;
-# needs root only if a package is missing.
+# needs root only if a package is missing. With --for-tests also what `make quick` checks the
+# libraries with.
 set -eu
+
+for_tests=""
+case "$*" in
+    "") ;;
+    --for-tests) for_tests=1 ;;
+    *) echo "usage: xtask/setup.sh [--for-tests]" >&2; exit 2 ;;
+esac
+cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync
   busybox-static file binutils patch clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12
@@ -76,3 +85,20 @@ if [ -n "$missing" ]; then
         $(echo $packages | sed 's/qemu-system-x86\|qemu-utils//g')
     apt-get install -y -q --no-install-recommends -t bookworm-backports qemu-system-x86 qemu-utils
 fi
+
+[ -n "$for_tests" ] || exit 0
+
+# cargo-deny comes as source only. Compiled with few optimisations it takes one to two minutes, once,
+# and checks within a second. It fetches by git.
+have=$(cargo deny --version 2>/dev/null | awk '{ print $2 }' || true)
+version_at_least "${have:-0}" 0.20.2 || {
+    echo "installing: cargo-deny 0.20.2"
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        cargo install --quiet --locked --no-default-features cargo-deny@0.20.2
+}
+# From here on the check needs no network.
+cargo fetch --quiet --locked --target x86_64-unknown-linux-gnu
+cargo deny fetch db >/dev/null 2>&1 ||
+    echo "setup: the database of advisories cannot be fetched;" \
+        "\`make quick\` checks the libraries without it, or with an earlier one" >&2

@@ -3,6 +3,7 @@
 //! Every part but the units is a command of this program, so that a part that failed can be run
 //! alone. To add a part: a line in the table below.
 
+mod libraries;
 mod road;
 mod schedule;
 mod units;

@@ -1,5 +1,6 @@
-//! Format, lints and units: no kernel and no virtual machine.
+//! Format, libraries, lints and units: no kernel and no virtual machine.
 
+use super::libraries;
 use crate::run;
 use anyhow::{Context, Result};
 use std::process::Command;
@@ -9,6 +10,7 @@ pub(crate) fn quick() -> Result<()> {
     // Not `cargo fmt`: it does not see the modules that tables declare.
     run(Command::new("make").args(["format", "CHECK=--check"]))
         .context("run `make format`, which formats every file")?;
+    libraries::check()?;
     // One build for lints and tests. `cargo clippy` would read every file a second time, and every
     // library, because what it makes cannot be linked.
     run(&mut linted(&["--all-targets", "--no-run"]))?;
