@@ -16,6 +16,7 @@ use image::place::Placement;
 use image::{BuildId, Image};
 use layout::opts::{self, BlockClass, LoopArea, OptSParameters};
 use layout::{Algorithm, BlockId};
+pub use papers::torrellas::{FIGURES as PAPER, PaperFigure};
 use plan::LayoutRecipe;
 pub use plan::{
     AREAS, Area, CacheShape, LINES, OptimizationLevel, PENALTIES, SIZES, WAYS, figure_15,
@@ -193,55 +194,6 @@ pub struct Evaluation {
     /// What the paper says about its figures.
     pub paper: Vec<PaperFigure>,
 }
-
-/// What the paper says about one of its figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct PaperFigure {
-    /// The number of the figure.
-    pub figure: &'static str,
-    /// What the paper says.
-    pub says: &'static str,
-}
-
-/// From sections 5.1 to 5.5. The figures are drawings; these are the numbers in the text.
-pub const PAPER: [PaperFigure; 7] = [
-    PaperFigure {
-        figure: "11",
-        says: "C-H 43-62 % of Base's misses, OptS 24-53 % and 25 % fewer than C-H, OptL slightly \
-               more than OptS, OptA 11 % fewer than OptS",
-    },
-    PaperFigure {
-        figure: "12",
-        says: "MainSeq and SelfConfFree: 50-65 % of the references, 67-83 % of Base's misses \
-               (Shell 33 %); loops miss practically never; OptS eliminates the misses of \
-               SelfConfFree",
-    },
-    PaperFigure {
-        figure: "13",
-        says: "the peaks fall from Base to C-H to OptS, where they are all very small",
-    },
-    PaperFigure {
-        figure: "14",
-        says: "Base misses 0.87-6.75 %; C-H 40-60 % less; up to 16 KB OptS 20-40 % less than C-H; \
-               at 32 KB the two come close; optimized 0.12-3.87 %; with a penalty of 30 cycles \
-               10-25 % faster",
-    },
-    PaperFigure {
-        figure: "15",
-        says: "areas of 0, 376, 1286 and 2514 bytes; the cut-off of 40 % is best or as good as \
-               the best in over half of the cases; larger caches want smaller areas",
-    },
-    PaperFigure {
-        figure: "16",
-        says: "OptS 59 % below Base with lines of 16 bytes, 70 % with 128; 55 % direct-mapped, 41 \
-               % with 8 ways; direct-mapped OptS misses less than 8-way Base",
-    },
-    PaperFigure {
-        figure: "17",
-        says: "Sep: more misses than OptA in all workloads; Resv: slightly more than OptA; Call: \
-               20-100 % more kernel misses than OptA",
-    },
-];
 
 /// The image with the average counts of all recordings, from which layouts are made.
 pub struct Evaluator<'a> {

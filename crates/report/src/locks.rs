@@ -5,6 +5,7 @@
 use crate::text::frames_unknown;
 use attribution::locks::table::{KindRow, LockKind, LockRow, LockTable, LockUser, WaitRow};
 use host::table::TextTable;
+use papers::rosenblum;
 use std::fmt::Write;
 
 /// The largest number of functions and of waits that a lock shows.
@@ -83,10 +84,11 @@ fn kinds(table: &LockTable, out: &mut String) -> std::fmt::Result {
     if let Some(KindRow { of_kernel, .. }) = spin {
         writeln!(
             out,
-            "\nspin locks take {} of the kernel's cycles; Rosenblum 1995, section 5.2: 8 to 17 % \
+            "\nspin locks take {} of the kernel's cycles; Rosenblum 1995, section 5.2: {} \
              of the time\nof the four largest services of program development (8 CPUs of 1994, \
              IRIX)",
-            percent(*of_kernel)
+            percent(*of_kernel),
+            rosenblum::SPIN_LOCKS
         )?;
     }
     Ok(())

@@ -7,14 +7,10 @@ use crate::core_time;
 use attribution::services::share::OsShare;
 use attribution::services::table::{ServiceRow, ServiceTable};
 use host::table::TextTable;
+use papers::nellans;
 use replay::results::Predictions;
 use sim::core::CoreSlots;
 use std::fmt::Write as _;
-
-/// Nellans 2005, table 1 (the average of its workloads) and table 2 (of SPECint and SPECfp):
-/// instructions in supervisor mode.
-const NELLANS: &str = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least \
-    38 % when interactive, 5 % in SPEC CPU2000";
 
 /// The table of services, with at most `most` rows.
 pub fn table(services: &ServiceTable, most: usize) -> String {
@@ -267,7 +263,11 @@ pub fn shares(shares: &[OsShare], most: usize) -> String {
         );
         table.push(cells);
     }
-    let mut text = format!("{}{NELLANS}\n", table.to_text());
+    let mut text = format!(
+        "{}in the paper (Nellans 2005, tables 1 and 2): {}\n",
+        table.to_text(),
+        nellans::SUPERVISOR_SHARE
+    );
     for share in shares {
         let _ = writeln!(
             text,

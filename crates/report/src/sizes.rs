@@ -4,13 +4,8 @@
 
 use attribution::sizes::{Holds, Sizes};
 use host::table::TextTable;
+use papers::rosenblum;
 use std::fmt::Write as _;
-
-const PAPER: &str = "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 4.7): larger \
-                     caches and \
-    more ways remove self misses, but hardly any other misses; a unified cache of 4 MB leaves \
-    mostly \
-    cold misses\n";
 
 /// A table for each kind of cache.
 pub fn text(sizes: &Sizes) -> String {
@@ -60,7 +55,12 @@ pub fn text(sizes: &Sizes) -> String {
             let _ = write!(text, "\n{title}, lines of {} bytes\n{}", holds.line(), table.to_text());
         }
     }
-    text + PAPER
+    let _ = writeln!(
+        text,
+        "in the paper (Rosenblum 1995, section 4.4, figures 4.6 and 4.7): {}",
+        rosenblum::CACHE_SIZES
+    );
+    text
 }
 
 fn per_thousand(misses: u64, instructions: u64) -> String {

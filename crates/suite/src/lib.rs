@@ -21,7 +21,7 @@ pub mod command;
 mod compare;
 mod conditions;
 pub mod counted;
-pub mod generations;
+mod generations;
 pub mod list;
 mod measure;
 mod page;

@@ -1,6 +1,8 @@
-//! The tables of Speer 1994, section 3, beside the benchmarks of the suite that stand for their
-//! rows.
+//! The benchmarks of the suite that stand for those of Speer 1994, section 3.
+//!
+//! His numbers are in `papers::speer`.
 
+use papers::speer;
 use suite::benchmark::{Benchmark, Source};
 use suite::list;
 
@@ -13,15 +15,15 @@ pub(super) struct Group {
     pub whole: &'static str,
 }
 
+const fn group((name, whole): speer::Whole, source: Source) -> Group {
+    Group { name, source, whole }
+}
+
 pub(super) const GROUPS: [Group; 4] = [
-    Group { name: "mckusick", source: Source::McKusick, whole: "4.8 %" },
-    Group { name: "osbench", source: Source::Osbench, whole: "0 to 17 %, no figure of the whole" },
-    Group { name: "kbx", source: Source::Kbx, whole: "4 % of real and of system time" },
-    Group {
-        name: "netperf",
-        source: Source::Netperf,
-        whole: "29 to 35 % by TCP, 20 to 23 % by UDP, over loopback",
-    },
+    group(speer::MCKUSICK, Source::McKusick),
+    group(speer::OSBENCH, Source::Osbench),
+    group(speer::KBX, Source::Kbx),
+    group(speer::NETPERF, Source::Netperf),
 ];
 
 impl Group {
@@ -30,50 +32,51 @@ impl Group {
     }
 }
 
-/// Benchmark, his row, his improvement in percent (sections 3.2 to 3.4). A star stands where his
-/// standard deviation was above the improvement.
-const ROWS: &[(&str, &str, &str)] = &[
-    ("call/getpid", "getpid()", "0"),
-    ("call/ioctl-terminal", "ioctl(0, TCGETA, &termio)", "23"),
-    ("call/gettimeofday", "gettimeofday(&tp, NULL)", "-3"),
-    ("call/brk", "sbrk(0)", "0"),
-    ("call/umask", "umask(0)", "7"),
-    ("pipe/switch", "switch, 20 bytes by a pipe", "4"),
-    ("pipe/write-read-20", "write/read(fdpipe, BUF, 20)", "2"),
-    ("pipe/write-read-1k", "write/read(fdpipe, BUF, 1024)", "2"),
-    ("pipe/write-read-8k", "write/read(fdpipe, BUF, 8192)", "4"),
-    ("tree/creat-close", "creat() and close()", "14"),
-    ("pipe/create", "pipe() and two close()", "8"),
-    ("process/fork-exit", "fork(), exit(0)", "2"),
-    ("process/vfork-exit", "vfork(), _exit(0)", "2"),
-    ("process/fork-exec", "fork(), execve()", "6"),
-    ("process/fork-exec-1000", "fork(), execve() with 1000 arguments", "5"),
-    ("process/vfork-exec", "vfork(), execve()", "5"),
-    ("process/vfork-exec-1000", "vfork(), execve() with 1000 arguments", "5"),
-    ("file/read-20", "read(fd_file, BUF, 20) from cache", "-1"),
-    ("file/read-1k", "read(fd_file, BUF, 1024) from cache", "-0.5"),
-    ("file/read-8k", "read(fd_file, BUF, 8192) from cache", "0.3"),
-    ("tcp/write-read-20", "write/read(inet_socket, BUF, 20)", "7"),
-    ("tcp/write-read-1k", "write/read(inet_socket, BUF, 1024)", "14"),
-    ("tcp/write-read-8k", "write/read(inet_socket, BUF, 8192)", "8"),
-    ("unix/write-read-20", "write/read(unix_socket, BUF, 20)", "9"),
-    ("unix/write-read-1k", "write/read(unix_socket, BUF, 1024)", "5"),
-    ("unix/write-read-8k", "write/read(unix_socket, BUF, 8192)", "6"),
-    ("file/open-close", "open_close", "*"),
-    ("file/read-64k", "read", "5.3"),
-    ("select/1-0", "select1/0", "12.8"),
-    ("select/10-5", "select10/5", "5.7"),
-    ("select/15-15", "select15/15", "*"),
-    ("tcp/request-response", "1 TCP", "35"),
-    ("tcp/request-response-4", "4 TCP", "35"),
-    ("tcp/request-response-16", "16 TCP", "29"),
-    ("udp/request-response", "1 UDP", "20"),
-    ("udp/request-response-16", "16 UDP", "21"),
+/// Benchmarks, each with the row that it stands for.
+const ROWS: &[(&str, &str)] = &[
+    ("call/getpid", "getpid()"),
+    ("call/ioctl-terminal", "ioctl(0, TCGETA, &termio)"),
+    ("call/gettimeofday", "gettimeofday(&tp, NULL)"),
+    ("call/brk", "sbrk(0)"),
+    ("call/umask", "umask(0)"),
+    ("pipe/switch", "switch, 20 bytes by a pipe"),
+    ("pipe/write-read-20", "write/read(fdpipe, BUF, 20)"),
+    ("pipe/write-read-1k", "write/read(fdpipe, BUF, 1024)"),
+    ("pipe/write-read-8k", "write/read(fdpipe, BUF, 8192)"),
+    ("tree/creat-close", "creat() and close()"),
+    ("pipe/create", "pipe() and two close()"),
+    ("process/fork-exit", "fork(), exit(0)"),
+    ("process/vfork-exit", "vfork(), _exit(0)"),
+    ("process/fork-exec", "fork(), execve()"),
+    ("process/fork-exec-1000", "fork(), execve() with 1000 arguments"),
+    ("process/vfork-exec", "vfork(), execve()"),
+    ("process/vfork-exec-1000", "vfork(), execve() with 1000 arguments"),
+    ("file/read-20", "read(fd_file, BUF, 20) from cache"),
+    ("file/read-1k", "read(fd_file, BUF, 1024) from cache"),
+    ("file/read-8k", "read(fd_file, BUF, 8192) from cache"),
+    ("tcp/write-read-20", "write/read(inet_socket, BUF, 20)"),
+    ("tcp/write-read-1k", "write/read(inet_socket, BUF, 1024)"),
+    ("tcp/write-read-8k", "write/read(inet_socket, BUF, 8192)"),
+    ("unix/write-read-20", "write/read(unix_socket, BUF, 20)"),
+    ("unix/write-read-1k", "write/read(unix_socket, BUF, 1024)"),
+    ("unix/write-read-8k", "write/read(unix_socket, BUF, 8192)"),
+    ("file/open-close", "open_close"),
+    ("file/read-64k", "read"),
+    ("select/1-0", "select1/0"),
+    ("select/10-5", "select10/5"),
+    ("select/15-15", "select15/15"),
+    ("tcp/request-response", "1 TCP"),
+    ("tcp/request-response-4", "4 TCP"),
+    ("tcp/request-response-16", "16 TCP"),
+    ("udp/request-response", "1 UDP"),
+    ("udp/request-response-16", "16 UDP"),
 ];
 
-/// His row for a benchmark, and his improvement in percent.
-pub(super) fn row(benchmark: &str) -> Option<(&'static str, &'static str)> {
-    ROWS.iter().find(|(name, ..)| *name == benchmark).map(|(_, row, percent)| (*row, *percent))
+/// His row for a benchmark, and his improvement in percent. A star: his standard deviation was
+/// above the improvement.
+pub(super) fn row(benchmark: &str) -> Option<speer::Row> {
+    let (_, row) = ROWS.iter().find(|(name, _)| *name == benchmark)?;
+    speer::row(row)
 }
 
 #[cfg(test)]
@@ -84,9 +87,11 @@ mod tests {
     fn every_row_has_a_benchmark_of_one_of_the_groups() {
         let names: Vec<&str> =
             GROUPS.iter().flat_map(Group::benchmarks).map(|benchmark| benchmark.name).collect();
-        for (name, ..) in ROWS {
+        for (name, theirs) in ROWS {
             assert!(names.contains(name), "{name}");
+            assert_eq!(row(name).map(|(row, _)| row), Some(*theirs), "{name}");
         }
+        assert_eq!(ROWS.len(), speer::ROWS.len());
         for group in GROUPS {
             assert!(group.benchmarks().len() >= 5, "{}", group.name);
         }

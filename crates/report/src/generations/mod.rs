@@ -2,12 +2,12 @@
 //!
 //! Input: the services on each machine. Output: text, and what `--json` prints. Counts nothing.
 
-mod papers;
+mod beside;
 
 use attribution::generations::{GenerationRow, Generations, ServiceTime, Split};
+use beside::{NELLANS, SIMOS, name_of};
+pub use beside::{Nellans, NellansCall, Papers, Simos};
 use host::table::TextTable;
-use papers::{NELLANS, SIMOS, name_of};
-pub use papers::{Nellans, NellansCall, Papers, Simos};
 use serde::Serialize;
 use std::fmt::Write as _;
 

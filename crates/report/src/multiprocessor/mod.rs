@@ -3,13 +3,12 @@
 //! Input: the tables of `attribution::multiprocessor`. Output: text, and what `--json` prints.
 //! Counts nothing.
 
-mod papers;
-
 use attribution::multiprocessor::{
     CoherentCycles, L2Misses, MultiprocessorRow, MultiprocessorTable,
 };
 use host::table::TextTable;
-pub use papers::SimosService;
+use papers::rosenblum;
+pub use papers::rosenblum::SimosService;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -20,12 +19,12 @@ pub struct MultiprocessorBeside {
     #[serde(flatten)]
     pub found: MultiprocessorTable,
     /// Rows of the paper's table 5.4.
-    pub simos: [SimosService; papers::SERVICES.len()],
+    pub simos: [SimosService; rosenblum::SERVICES.len()],
 }
 
 impl From<MultiprocessorTable> for MultiprocessorBeside {
     fn from(found: MultiprocessorTable) -> MultiprocessorBeside {
-        MultiprocessorBeside { found, simos: papers::SERVICES }
+        MultiprocessorBeside { found, simos: rosenblum::SERVICES }
     }
 }
 
@@ -52,7 +51,7 @@ fn write(table: &MultiprocessorTable, top: usize, out: &mut String) -> std::fmt:
     out.push_str(&events(table));
     writeln!(out, "\nwhere the cycles of all CPUs go, in % (SimOS: figure 5.1)")?;
     out.push_str(&modes(table));
-    let paper = papers::SYNCHRONIZATION.map(|(of, percent)| format!("{percent} % ({of})"));
+    let paper = rosenblum::SYNCHRONIZATION.map(|(of, percent)| format!("{percent} % ({of})"));
     writeln!(
         out,
         "synchronization in the kernel: {:.1} %; SimOS, section 5.2: {}",
@@ -62,7 +61,8 @@ fn write(table: &MultiprocessorTable, top: usize, out: &mut String) -> std::fmt:
     writeln!(
         out,
         "\nthe kernel's misses in L2s of several sizes, for each 100 instructions (SimOS: figure 5.3; \
-         at least 0.8 in L2s of 128-byte lines, section 5.2)"
+         at least {} in L2s of 128-byte lines, section 5.2)",
+        rosenblum::L2_MISSES
     )?;
     out.push_str(&l2_sizes(table));
     writeln!(out, "\nservices of the kernel (SimOS: table 5.4)")?;
@@ -81,9 +81,9 @@ fn events(table: &MultiprocessorTable) -> String {
     for event in &table.events {
         let mut cells =
             vec![event.event.to_owned(), event.count.to_string(), rate(event.per_million)];
-        let of_paper = papers::EVENTS.iter().find(|(name, _)| *name == event.event);
+        let of_paper = rosenblum::EVENTS.iter().find(|(name, _)| *name == event.event);
         if let Some((_, seconds)) = of_paper {
-            let both = seconds.iter().zip(papers::INSTRUCTIONS);
+            let both = seconds.iter().zip(rosenblum::INSTRUCTIONS);
             cells.extend(both.map(|(events, millions)| rate(events / millions)));
         }
         text.push(cells);
@@ -206,7 +206,7 @@ fn of_paper() -> String {
         "code",
         "data",
     ]);
-    for row in papers::SERVICES {
+    for row in rosenblum::SERVICES {
         let mut cells = vec![format!("{} ({})", row.service, row.workload)];
         cells.extend(row.share.map(|share| format!("{share:.1}")));
         cells.push(format!("{:+.0} %", row.slowdown));

@@ -5,6 +5,6 @@
 //! what T does not explain is A, the part of the architecture. Never guesses T, and never leaves a
 //! row out without the reason.
 
-pub mod nellans;
+mod nellans;
 pub(crate) mod split;
 pub(crate) mod text;

@@ -110,12 +110,20 @@ impl Generations {
             .filter_map(|(name, theirs)| {
                 let (real, measured) = pair(name)?;
                 let [user, system] = [0, 1].map(|mode| mode_speedup(measured, mode));
-                Some(Program { nellans: *theirs, real, user, system })
+                Some(Program {
+                    nellans: theirs.and_then(papers::nellans::program),
+                    real,
+                    user,
+                    system,
+                })
             })
             .collect();
         let calls: Vec<SystemCall> = nellans::CALLS
             .iter()
-            .filter_map(|(name, theirs)| Some(SystemCall { nellans: *theirs, ours: pair(name)?.0 }))
+            .filter_map(|(name, theirs)| {
+                let (ours, _) = pair(name)?;
+                Some(SystemCall { nellans: papers::nellans::call(theirs)?, ours })
+            })
             .collect();
         let switches: Vec<Switch> = nellans::SWITCHES
             .iter()
@@ -243,5 +251,9 @@ pub(super) mod tests {
         for name in names.chain(nellans::SWITCHES) {
             assert!(list::named(name).is_some(), "{name}");
         }
+        let programs = nellans::PROGRAMS.iter().filter_map(|(_, theirs)| *theirs);
+        assert!(programs.eq(papers::nellans::PROGRAMS.map(|(name, _)| name)));
+        let calls = nellans::CALLS.iter().map(|(_, theirs)| *theirs);
+        assert!(calls.eq(papers::nellans::CALLS.map(|(name, _)| name)));
     }
 }

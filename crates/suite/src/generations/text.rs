@@ -2,10 +2,10 @@
 //!
 //! Input: the comparison of two results. Output: text. Counts nothing.
 
-use super::nellans::{KERNEL, TECHNOLOGY, WHOLE};
 use super::split::{Generations, Share, Speedup};
 use crate::table::{line, time};
 use host::table::{Column, TextTable};
+use papers::nellans::{KERNEL, TECHNOLOGY, WHOLE};
 use std::fmt::Write;
 
 /// How wide the longest bar of figure 1 is.

@@ -1,13 +1,14 @@
 //! What two papers measured of generations, beside a recording's services.
 //!
 //! Input: services on machines that stand for the papers'. Output: for each service the rows of the
-//! papers that are about the same work. To add a row of a paper: its numbers here, and the names of
-//! the services that do the work today.
+//! papers that are about the same work. The papers' numbers are in the crate `papers`. To add a row
+//! of a paper: its numbers there, and here the names of the services that do the work today.
 
 use attribution::generations::{GenerationRow, Generations, Split};
 use attribution::services::annotations::ServiceKind;
+use papers::nellans;
+use papers::rosenblum::{self, Trend};
 use serde::Serialize;
-use suite::generations::nellans;
 
 /// The machines that stand for those of Nellans 2005.
 pub(super) const NELLANS: [&str; 2] = ["i486", "pentium4"];
@@ -45,49 +46,31 @@ const CALLS: &[(&str, &[&str])] = &[
 
 use ServiceKind::{Interrupt, PageFault, SystemCall};
 
-/// A row of SimOS' table 4.8: the services of today that do the same, CPI on the 1994 and the 1998
-/// model, and how many times faster the 1996 and the 1998 model are.
-type SimosRow = (&'static str, (ServiceKind, &'static [&'static str]), [f64; 2], [f64; 2]);
-
 const UNSHARED: &[&str] = &["write to a page that is no longer shared"];
 
-/// Rosenblum 1995, table 4.8, by workload. Left out: refills of the TLB, which no x86 does in
-/// software; interrupts of the disk and of software; and rows of no single service.
-#[rustfmt::skip]
-const TABLE: &[(&str, &[SimosRow])] = &[
-    ("program development", &[
-        ("DEMAND ZERO", (PageFault, &["demand zero"]), [3.75, 1.84], [3.3, 5.1]),
-        ("QUICK FAULT", (PageFault, &["file"]), [2.09, 0.55], [3.3, 9.6]),
-        ("execve", (SystemCall, &["execve"]), [2.64, 0.95], [3.0, 6.9]),
-        ("write", (SystemCall, &["write"]), [2.97, 1.10], [3.3, 6.8]),
-        ("read", (SystemCall, &["read"]), [3.52, 1.07], [3.4, 8.2]),
-        ("C.O.W. FAULT", (PageFault, &["copy on write"]), [4.18, 1.53], [3.6, 6.9]),
-        ("open", (SystemCall, &["open", "openat"]), [3.27, 0.96], [3.4, 8.4]),
-        ("fork", (SystemCall, &["fork", "vfork", "clone", "clone3"]), [3.03, 1.17], [3.0, 6.5]),
-        ("exit", (SystemCall, &["exit", "exit_group"]), [2.37, 0.80], [2.6, 7.4]),
-        ("brk", (SystemCall, &["brk"]), [3.80, 1.04], [3.3, 9.1]),
-        ("PFAULT", (PageFault, UNSHARED), [2.32, 0.64], [3.2, 9.2]),
-        ("CLOCK INT", (Interrupt, &["apic_timer_interrupt"]), [6.21, 1.70], [3.8, 12.5]),
-        ("close", (SystemCall, &["close"]), [3.63, 0.99], [3.2, 9.1]),
-        ("unlink", (SystemCall, &["unlink", "unlinkat"]), [3.56, 1.00], [3.2, 8.8]),
-    ]),
-    ("database", &[
-        ("read", (SystemCall, &["read"]), [3.94, 1.07], [3.6, 9.4]),
-        ("select", (SystemCall, &["select", "pselect6"]), [2.80, 0.90], [3.1, 8.4]),
-        ("write", (SystemCall, &["write"]), [4.20, 1.28], [3.3, 8.8]),
-        ("ioctl", (SystemCall, &["ioctl"]), [3.87, 1.05], [3.4, 9.3]),
-        ("send", (SystemCall, &["sendto"]), [5.31, 1.31], [3.4, 10.1]),
-        ("DEMAND ZERO", (PageFault, &["demand zero"]), [4.88, 2.24], [3.2, 5.5]),
-        ("fcntl", (SystemCall, &["fcntl"]), [5.65, 1.56], [3.1, 9.1]),
-        ("recv", (SystemCall, &["recvfrom"]), [3.42, 0.82], [3.4, 10.4]),
-        ("gettimeofday", (SystemCall, &["gettimeofday"]), [3.29, 1.15], [2.7, 7.2]),
-        ("sigprocmask", (SystemCall, &["rt_sigprocmask"]), [2.02, 0.74], [2.8, 6.8]),
-    ]),
-    ("engineering", &[
-        ("CLOCK INT", (Interrupt, &["apic_timer_interrupt"]), [9.18, 2.69], [2.8, 8.4]),
-        ("exit", (SystemCall, &["exit", "exit_group"]), [2.27, 1.28], [2.3, 4.4]),
-        ("DEMAND ZERO", (PageFault, &["demand zero"]), [6.46, 2.41], [3.3, 6.6]),
-    ]),
+/// Rows of Rosenblum 1995, table 4.8, and the services of today that do the same.
+const SERVICES: &[(&str, (ServiceKind, &[&str]))] = &[
+    ("DEMAND ZERO", (PageFault, &["demand zero"])),
+    ("QUICK FAULT", (PageFault, &["file"])),
+    ("execve", (SystemCall, &["execve"])),
+    ("write", (SystemCall, &["write"])),
+    ("read", (SystemCall, &["read"])),
+    ("C.O.W. FAULT", (PageFault, &["copy on write"])),
+    ("open", (SystemCall, &["open", "openat"])),
+    ("fork", (SystemCall, &["fork", "vfork", "clone", "clone3"])),
+    ("exit", (SystemCall, &["exit", "exit_group"])),
+    ("brk", (SystemCall, &["brk"])),
+    ("PFAULT", (PageFault, UNSHARED)),
+    ("CLOCK INT", (Interrupt, &["apic_timer_interrupt"])),
+    ("close", (SystemCall, &["close"])),
+    ("unlink", (SystemCall, &["unlink", "unlinkat"])),
+    ("select", (SystemCall, &["select", "pselect6"])),
+    ("ioctl", (SystemCall, &["ioctl"])),
+    ("send", (SystemCall, &["sendto"])),
+    ("fcntl", (SystemCall, &["fcntl"])),
+    ("recv", (SystemCall, &["recvfrom"])),
+    ("gettimeofday", (SystemCall, &["gettimeofday"])),
+    ("sigprocmask", (SystemCall, &["rt_sigprocmask"])),
 ];
 
 /// The papers' numbers beside a recording's, for the machines that the recording ran on.
@@ -160,8 +143,7 @@ fn beside_nellans(found: &Generations) -> Option<Nellans> {
     for row in found.rows.iter().filter(|row| row.kind == Some(SystemCall)) {
         let theirs = CALLS.iter().find(|(_, ours)| ours.contains(&row.name.as_str()));
         let Some(&(call, _)) = theirs else { continue };
-        let numbers = nellans::CALLS.iter().find(|(_, (name, _))| *name == call);
-        let Some(&(_, (_, speedup))) = numbers else { continue };
+        let Some((_, speedup)) = nellans::call(call) else { continue };
         calls.push(NellansCall {
             service: name_of(row),
             ours: found.split(row, older, newer),
@@ -175,7 +157,7 @@ fn beside_nellans(found: &Generations) -> Option<Nellans> {
         technology: [nellans::TECHNOLOGY, nellans::CLOCKS],
         speedups: [nellans::WHOLE, nellans::KERNEL],
         ours: [all, of_kernel, user].map(|sum| found.split(sum, older, newer)),
-        programs: nellans::PROGRAMS.iter().filter_map(|(_, theirs)| *theirs).collect(),
+        programs: nellans::PROGRAMS.to_vec(),
         calls,
     })
 }
@@ -185,9 +167,9 @@ fn beside_simos(found: &Generations) -> Option<Vec<Simos>> {
     let (first, second, third) = (first?, second?, third?);
     let mut beside = Vec::new();
     for row in &found.rows {
-        for &(workload, rows) in TABLE {
-            for &(service, (kind, ours), paper_cpi, paper_speedup) in rows {
-                if row.kind != Some(kind) || !ours.contains(&row.name.as_str()) {
+        for (workload, trends) in rosenblum::TRENDS {
+            for &Trend { service, cpi: paper_cpi, speedup: paper_speedup } in trends {
+                if !is_ours(service, row) {
                     continue;
                 }
                 beside.push(Simos {
@@ -204,6 +186,14 @@ fn beside_simos(found: &Generations) -> Option<Vec<Simos>> {
     Some(beside)
 }
 
+/// Whether a row is of the work that SimOS' service does.
+fn is_ours(simos: &str, row: &GenerationRow) -> bool {
+    let found = SERVICES.iter().find(|(service, _)| *service == simos);
+    found.is_some_and(|(_, (kind, names))| {
+        row.kind == Some(*kind) && names.contains(&row.name.as_str())
+    })
+}
+
 /// The title of a row: kind and name of a service, or the name of a sum.
 pub(super) fn name_of(row: &GenerationRow) -> String {
     match row.kind {
@@ -215,30 +205,19 @@ pub(super) fn name_of(row: &GenerationRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn every_call_of_the_paper_has_its_row() {
-        let of_paper: Vec<&str> = nellans::CALLS.iter().map(|(_, (name, _))| *name).collect();
-        assert_eq!(of_paper, CALLS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    fn every_call_and_service_of_the_papers_has_its_row() {
+        let of_paper = nellans::CALLS.map(|(name, _)| name);
+        assert_eq!(of_paper.to_vec(), CALLS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
         let mut ours: Vec<&str> = CALLS.iter().flat_map(|(_, ours)| ours.iter().copied()).collect();
         let all = ours.len();
         ours.sort();
         ours.dedup();
         assert_eq!(ours.len(), all, "a call of ours stands for one of the paper's");
-    }
-
-    /// The papers' own numbers hold P = T × A, up to their rounding: a mistyped one does not.
-    #[test]
-    fn the_papers_numbers_agree_with_themselves() {
-        for (_, (call, [speedup, architecture])) in nellans::CALLS {
-            let difference = speedup / nellans::TECHNOLOGY - architecture;
-            assert!((0.0..0.012).contains(&difference), "{call}: {difference}");
-        }
-        // 200 and 500 MHz. The clock interrupt executes other instructions on faster machines.
-        let rows = TABLE.iter().flat_map(|(_, rows)| *rows).filter(|row| row.0 != "CLOCK INT");
-        for (service, _, [older, newer], [_, speedup]) in rows {
-            let ratio = 2.5 * older / newer / speedup;
-            assert!((0.9..1.1).contains(&ratio), "{service}: {ratio}");
-        }
+        let of_simos = rosenblum::TRENDS.iter().flat_map(|(_, trends)| *trends);
+        let of_simos: BTreeSet<&str> = of_simos.map(|trend| trend.service).collect();
+        assert_eq!(of_simos, SERVICES.iter().map(|(service, _)| *service).collect());
     }
 }
