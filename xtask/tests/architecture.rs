@@ -75,8 +75,8 @@ fn uses_in_manifests() -> Uses {
     let short = |package: &serde_json::Value| {
         package["name"].as_str().unwrap().trim_start_matches("kernlane-").to_owned()
     };
-    let ours: BTreeSet<String> =
-        packages.iter().map(short).filter(|name| !["xtask", "fuzz"].contains(&&**name)).collect();
+    let is_shipped = |name: &String| name != "fuzz" && !name.starts_with("xtask");
+    let ours: BTreeSet<String> = packages.iter().map(short).filter(is_shipped).collect();
     let of = |package: &serde_json::Value| {
         let dependencies = package["dependencies"].as_array().unwrap().iter();
         let used = dependencies
@@ -170,6 +170,17 @@ fn the_walls_stand() {
             !read(file).contains("process::exit("),
             "{file}: nothing below main exits the process"
         );
+    }
+}
+
+#[test]
+fn the_rooms_of_xtask_share_only_the_lab() {
+    for room in ["lab", "system-tests", "studies", "judges"] {
+        let manifest = read(&format!("xtask/{room}/Cargo.toml"));
+        for other in ["system-tests", "studies", "judges", "xtask"] {
+            let uses = |line: &str| line.split(['.', ' ']).next() == Some(other);
+            assert!(!manifest.lines().any(uses), "xtask/{room} uses {other}");
+        }
     }
 }
 

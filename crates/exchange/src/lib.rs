@@ -13,7 +13,7 @@
 //! ```
 //!
 //! To add a format: a file with a function and a [`Format`], its line in the table `formats!`
-//! below, and a check with the tool itself in `xtask/src/export_test`.
+//! below, and a check with the tool itself in `xtask/judges/src/export_test`.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]

@@ -8,48 +8,34 @@ mod table;
 use anyhow::{Context, Result, bail};
 use engine::{Engine, Session};
 use kernlane_fuzz::targets::{self, Target};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Inputs that each target gets unless `--inputs` says otherwise.
 const INPUTS: u64 = 10_000_000;
 
-/// What was typed.
-#[derive(Debug, PartialEq)]
-struct FuzzRequest<'a> {
-    targets: Vec<&'a str>,
+/// Which targets, and how long.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Fuzz {
+    /// Give only these targets of fuzz/ their inputs
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    /// Inputs of each target
+    #[arg(long, value_name = "N", default_value_t = INPUTS)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     inputs: u64,
-    /// Fuzzers that run at the same time.
+    /// Fuzzers that run at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     jobs: u64,
 }
 
-impl<'a> FuzzRequest<'a> {
-    fn parse(words: &[&'a str]) -> Result<FuzzRequest<'a>> {
-        let mut request = FuzzRequest { targets: Vec::new(), inputs: INPUTS, jobs: 1 };
-        let mut words = words.iter();
-        while let Some(&word) = words.next() {
-            match word {
-                "--inputs" => request.inputs = number_of(word, words.next())?,
-                "--jobs" => request.jobs = number_of(word, words.next())?,
-                name => request.targets.push(name),
-            }
-        }
-        Ok(request)
-    }
-}
-
-fn number_of(option: &str, word: Option<&&str>) -> Result<u64> {
-    let number = word.and_then(|word| word.parse().ok()).filter(|&number| number > 0);
-    number.with_context(|| format!("{option}: give a number above 0"))
-}
-
 /// Runs the targets one after the other, until each has had its inputs.
-pub(crate) fn fuzz(words: &[&str]) -> Result<()> {
-    let request = FuzzRequest::parse(words)?;
+pub(crate) fn fuzz(request: &Fuzz) -> Result<()> {
     let chosen = choose(&request.targets)?;
-    let engine = Engine::find(&directory()?)?;
+    let engine = Engine::find(&lab::target_directory()?.join("fuzz"))?;
     let mut failed = Vec::new();
     for target in chosen {
-        match fuzz_target(&engine, target, &request) {
+        match fuzz_target(&engine, target, request) {
             Ok(()) => {}
             Err(error) => {
                 eprintln!("{}: {error:#}", target.name);
@@ -65,18 +51,18 @@ pub(crate) fn fuzz(words: &[&str]) -> Result<()> {
     }
 }
 
-fn choose(names: &[&str]) -> Result<Vec<&'static Target>> {
+fn choose(names: &[String]) -> Result<Vec<&'static Target>> {
     if names.is_empty() {
         return Ok(targets::ALL.iter().collect());
     }
     let known = || targets::ALL.map(|target| target.name).join(", ");
-    let find = |name: &&str| {
+    let find = |name: &String| {
         targets::find(name).with_context(|| format!("no target is called {name}: give {}", known()))
     };
     names.iter().map(find).collect()
 }
 
-fn fuzz_target(engine: &Engine, target: &Target, request: &FuzzRequest) -> Result<()> {
+fn fuzz_target(engine: &Engine, target: &Target, request: &Fuzz) -> Result<()> {
     let inputs = request.inputs;
     let mut session = Session::open(engine, target)?;
     corpus::begin(engine, target)?;
@@ -92,13 +78,6 @@ fn fuzz_target(engine: &Engine, target: &Target, request: &FuzzRequest) -> Resul
     outcome
 }
 
-/// Where the fuzzer's build, corpora and states lie: below the directory of xtask's own build.
-fn directory() -> Result<PathBuf> {
-    let executable = std::env::current_exe()?;
-    let target = executable.ancestors().nth(2).context("xtask lies in no target directory")?;
-    Ok(target.join("fuzz"))
-}
-
 /// The package with the targets.
 fn package() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz"))
@@ -109,13 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_and_inputs_are_understood() {
-        let request = FuzzRequest::parse(&["maps", "--inputs", "7", "--jobs", "2", "btf"]).unwrap();
-        assert_eq!(request, FuzzRequest { targets: vec!["maps", "btf"], inputs: 7, jobs: 2 });
-        assert!(FuzzRequest::parse(&["--inputs", "many"]).is_err());
-        assert!(FuzzRequest::parse(&["--inputs"]).is_err());
-        assert!(FuzzRequest::parse(&["--jobs", "0"]).is_err());
+    fn all_targets_or_the_named_ones_are_chosen() {
         assert_eq!(choose(&[]).unwrap().len(), targets::ALL.len());
-        assert!(choose(&["typo"]).err().unwrap().to_string().contains("maps"));
+        let named = choose(&["maps".into(), "btf".into()]).unwrap();
+        assert_eq!(named.iter().map(|target| target.name).collect::<Vec<_>>(), ["maps", "btf"]);
+        assert!(choose(&["typo".into()]).err().unwrap().to_string().contains("maps"));
     }
 }

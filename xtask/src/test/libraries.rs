@@ -3,7 +3,7 @@
 //! Input: `deny.toml` and `Cargo.lock`. Output: whether cargo-deny accepts them. It needs no
 //! network, and fetches nothing.
 
-use crate::run;
+use lab::run;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,15 +4,14 @@
 //! alone. To add a part: a line in the table below.
 
 mod libraries;
-mod road;
 mod schedule;
 mod units;
 
-use crate::kernel::{self, Compiler};
 use anyhow::Result;
+use lab::kernel::{self, Compiler};
 use std::path::Path;
+use system_tests::road_test as road;
 
-pub(crate) use road::road_test;
 pub(crate) use units::quick;
 
 /// A part of the tests.
@@ -143,6 +142,12 @@ fn spelled(word: &str) -> Result<String> {
         "CLANG_ROAD" => text(&road::directory(&kernel::place(Compiler::Clang)?)),
         _ => word.to_owned(),
     })
+}
+
+/// What each part runs, for a test that these are commands.
+#[cfg(test)]
+pub(crate) fn words_of_parts() -> impl Iterator<Item = &'static [&'static str]> {
+    TEST.iter().chain(REST).map(|part| part.words)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Format, libraries, lints and units: no kernel and no virtual machine.
 
 use super::libraries;
-use crate::run;
 use anyhow::{Context, Result};
+use lab::run;
 use std::process::Command;
 
 /// Runs the tests that need neither a kernel nor a virtual machine.

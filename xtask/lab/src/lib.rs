@@ -1,0 +1,26 @@
+//! What system tests, studies and judges work with.
+//!
+//! Demo kernels and their trees ([`kernel`]), programs for guests without a library ([`bare`]),
+//! recordings of guests with files of their own ([`recording`], [`plugin`]), kernels for User Mode
+//! Linux ([`uml`]), live replacement in a guest ([`live_tool`]), the processor and slices that were
+//! timed on it ([`processor`], [`timed`]), the score of a test ([`score`]), and measurements that
+//! go on where they were ended ([`session`], [`kept`]). Tests nothing itself, and knows no command
+//! line.
+
+pub mod bare;
+mod built;
+mod command;
+pub mod kept;
+pub mod kernel;
+pub mod live_tool;
+pub mod machine_file;
+pub mod plugin;
+pub mod processor;
+pub mod recording;
+pub mod score;
+pub mod session;
+pub mod timed;
+pub mod uml;
+
+pub use built::{build_plugin, kernlane, static_suite, target_directory};
+pub use command::{joined, make, run, succeeded};

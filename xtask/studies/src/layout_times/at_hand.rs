@@ -1,0 +1,69 @@
+//! Machines that have all code at hand: in the L1I, the uop cache and the first target buffer.
+//!
+//! A layout chooses where code lies, so it decides how often these lack it. Calls, returns and
+//! mispredictions stay, wherever code lies. What the best layout takes on such a machine bounds
+//! what placing code could still win.
+//!
+//! Input: a machine's text. Output: that of the machine with all code at hand.
+
+use anyhow::{Context, Result};
+use lab::machine_file::{self, MachineFile};
+use toml::{Table, Value};
+
+/// What is added to the name of a machine.
+pub(super) const AT_HAND: &str = "-at-hand";
+
+/// No source gives such sizes.
+const SOURCE: &str = "large enough for all code";
+/// Sets of the uop cache and of the target buffer.
+const SETS: u64 = 65_536;
+
+/// The text of the machine that has all code at hand.
+///
+/// # Errors
+/// `text` is no machine with an L1I, a uop cache and target buffers.
+pub(super) fn at_hand(text: &str, name: &str) -> Result<String> {
+    let mut file = MachineFile::named(text, &format!("{name}{AT_HAND}"))?;
+    let l1i = file.table(&["l1i"])?;
+    let bytes = number(l1i, "ways")? * number(l1i, "line")? * SETS;
+    machine_file::set(l1i, "size", bytes, SOURCE)?;
+    let fetch = file.table(&["core", "fetch"])?;
+    let entries = number(fetch, "uop_cache_ways")? * SETS;
+    machine_file::set(fetch, "uop_cache_entries", entries, SOURCE)?;
+    let core = file.table(&["core"])?;
+    let buffers = core.get_mut("btb").and_then(Value::as_array_mut);
+    let buffers = buffers.context("the machine has no [[core.btb]]")?;
+    buffers.truncate(1);
+    let first = buffers.first_mut().and_then(Value::as_table_mut);
+    let first = first.context("the machine has no target buffer")?;
+    let entries = number(first, "ways")? * SETS;
+    machine_file::set(first, "entries", entries, SOURCE)?;
+    file.text()
+}
+
+/// A number of a table.
+fn number(table: &Table, key: &str) -> Result<u64> {
+    let value = table.get(key).and_then(|entry| entry.get("value")).and_then(Value::as_integer);
+    u64::try_from(value.with_context(|| format!("the machine has no {key}"))?)
+        .with_context(|| format!("{key} is negative"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout_times::MACHINES;
+    use machines::Machine;
+
+    #[test]
+    fn all_code_fits() {
+        for name in MACHINES {
+            let text = at_hand(&machines::find(name).unwrap().text, name).unwrap();
+            let parsed = Machine::parse(&text, "at-hand.toml").unwrap().model;
+            assert_eq!(parsed.name, format!("{name}{AT_HAND}"));
+            assert_eq!(u64::from(parsed.l1i.sets()), SETS);
+            let core = parsed.core.unwrap();
+            assert_eq!(u64::from(core.front_end.uop_cache.unwrap().geometry.sets()), SETS);
+            assert_eq!(core.prediction.targets.len(), 1);
+        }
+    }
+}

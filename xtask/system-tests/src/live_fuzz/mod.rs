@@ -1,0 +1,202 @@
+//! `cargo xtask live-fuzz`: the interface of the live module, fuzzed in a guest.
+//!
+//! Takes one of Debian's kernels, or one built for it: with KASAN or KCSAN, lockdep, and memory
+//! that fails. The guest captures what `kernlane live` asks the module for (`capture.c`), then four
+//! threads send such requests whole, mutated and made up (`ask.c`, `build.c`), while kprobes,
+//! tracers, livepatches and modules come and go (`others.c`), BPF programs and processors too
+//! (`neighbours.c`), several commands of the program run and are stopped at their system calls
+//! (`commands.c`, `flips.c`), and a load runs in the copies (`load.c`). At the end everything is
+//! undone. No kernel may have reported anything, no task may be stuck, and the kernel's text must
+//! be what it was.
+//!
+//! Prints the seed, and the requests by kind and result. The guest says on the host what it asks
+//! before it asks: the last requests before a crash are printed.
+
+mod reports;
+
+use crate::live_test::{Guest, last_lines};
+use crate::machine::Machine;
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use guest::{GuestEnd, GuestOutcome};
+use lab::kernel::{self, Compiler};
+use lab::live_tool::debian::{self, Flavour};
+use lab::run;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The fuzzer's parts, in C; they are one program, linked statically.
+const SOURCES: [(&str, &str); 15] = [
+    ("kernlane.h", include_str!("../../../../kmod/kernlane.h")),
+    ("fuzz.h", include_str!("fuzz.h")),
+    ("main.c", include_str!("main.c")),
+    ("capture.c", include_str!("capture.c")),
+    ("slots.c", include_str!("slots.c")),
+    ("tools.c", include_str!("tools.c")),
+    ("faults.c", include_str!("faults.c")),
+    ("build.c", include_str!("build.c")),
+    ("ask.c", include_str!("ask.c")),
+    ("others.c", include_str!("others.c")),
+    ("commands.c", include_str!("commands.c")),
+    ("flips.c", include_str!("flips.c")),
+    ("neighbours.c", include_str!("neighbours.c")),
+    ("load.c", include_str!("load.c")),
+    ("text.c", include_str!("text.c")),
+];
+const SCRIPT: &str = include_str!("fuzz.sh");
+
+/// A clock that is found to be unstable, because the host is busy, changes the kernel's text.
+const MACHINE: Machine = Machine::new(
+    "2 CPUs, fuzzed",
+    2,
+    "max",
+    &["preempt=full", "audit=0", "oops=panic", "tsc=reliable"],
+);
+
+/// KASAN's shadow takes an eighth of it, and what it keeps of freed memory more.
+const MEMORY_MB: u32 = 2048;
+
+/// Beside the time for requests: to boot, to capture, and to come to an end, on a busy machine.
+const OVERHEAD: Duration = Duration::from_secs(3600);
+
+/// Of the run that is part of the tests.
+const SHORT_SECONDS: u64 = 45;
+const SHORT_SEED: u64 = 1;
+
+/// What was asked before a crash.
+const LAST_NOTES: usize = 60;
+
+/// Which kernel to fuzz, and how long.
+#[derive(Debug, clap::Args)]
+pub struct LiveFuzz {
+    /// Make the same few requests each time, for about two minutes, on Debian's cloud kernel
+    #[arg(long, conflicts_with_all = ["kernel", "minutes", "seed"])]
+    short: bool,
+    /// One of Debian's kernels, or one that was built for the fuzzer, whose memory also fails
+    #[arg(long, default_value = "debian")]
+    kernel: FuzzedKernel,
+    /// How long to send requests
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// The same seed gives the same requests
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// A kernel on which the module is fuzzed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum FuzzedKernel {
+    Debian,
+    DebianGeneric,
+    Kasan,
+    Kcsan,
+}
+
+impl FuzzedKernel {
+    fn find(self) -> Result<PathBuf> {
+        match self {
+            Self::Debian => debian::kernel(Flavour::Cloud),
+            Self::DebianGeneric => debian::kernel(Flavour::Generic),
+            Self::Kasan => kernel::tree(Compiler::GccKasan),
+            Self::Kcsan => kernel::tree(Compiler::GccKcsan),
+        }
+    }
+}
+
+impl LiveFuzz {
+    pub(crate) fn run(&self) -> Result<()> {
+        let guest = Guest::new(&self.kernel.find()?)?;
+        if self.short {
+            return fuzz(&guest, SHORT_SECONDS, SHORT_SEED, "few");
+        }
+        let name = self
+            .kernel
+            .to_possible_value()
+            .map_or_else(String::new, |name| name.get_name().to_owned());
+        println!("fuzzing the live module on {name}, build id {}", guest.kernel.build_id.0);
+        fuzz(&guest, 60 * self.minutes, self.seed, "all")
+    }
+}
+
+fn compile(directory: &Path) -> Result<Vec<u8>> {
+    for (name, text) in SOURCES {
+        std::fs::write(directory.join(name), text)?;
+    }
+    let sources = SOURCES.iter().map(|(name, _)| *name).filter(|name| name.ends_with(".c"));
+    run(Command::new("cc")
+        .current_dir(directory)
+        .args(["-O1", "-static", "-pthread", "-o", "fuzz"])
+        .args(sources))
+    .context("compiling the fuzzer")?;
+    Ok(std::fs::read(directory.join("fuzz"))?)
+}
+
+fn fuzz(guest: &Guest, seconds: u64, seed: u64, groups: &str) -> Result<()> {
+    let directory = tempfile::Builder::new().prefix("kernlane-live-fuzz-").tempdir()?;
+    let mut contents = guest.contents.clone();
+    contents.file("/kl/fuzz", 0o755, compile(directory.path())?);
+    contents.file("/kl/fuzz.sh", 0o644, SCRIPT);
+    contents.file("/kl/script", 0o644, "fuzz.sh");
+    contents.file("/kl/fuzz-seed", 0o644, seed.to_string());
+    contents.file("/kl/fuzz-seconds", 0o644, seconds.to_string());
+    contents.file("/kl/fuzz-groups", 0o644, groups);
+    let notes = directory.path().join("notes");
+    let outcome = guest::run(&guest.kernel.boot_image, &contents, |boot| {
+        MACHINE.describe(boot, &[]);
+        boot.memory_mb = MEMORY_MB;
+        boot.time_limit = Duration::from_secs(2 * seconds) + OVERHEAD;
+        boot.notes = Some(notes.clone());
+    })?;
+    keep_console(&outcome, seed)?;
+    judge(&outcome, seed, &notes)
+}
+
+/// Keeps what the kernel said, so that every report can be read.
+fn keep_console(outcome: &GuestOutcome, seed: u64) -> Result<()> {
+    let path = PathBuf::from(format!("target/live-fuzz/seed-{seed}.log"));
+    std::fs::create_dir_all("target/live-fuzz")?;
+    std::fs::write(&path, &outcome.console)?;
+    println!("the kernel's log: {}", path.display());
+    Ok(())
+}
+
+fn judge(outcome: &GuestOutcome, seed: u64, notes: &Path) -> Result<()> {
+    println!("-- {}, seed {seed}, {:.0} s", MACHINE.name, outcome.elapsed.as_secs_f64());
+    print!("{}", outcome.output);
+    let reports = reports::find(&outcome.console);
+    print_kinds("races of the kernel's own", &reports.other_races);
+    print_kinds("reports", &reports.complaints);
+    let ended = outcome.end == GuestEnd::Exited(0);
+    if ended && reports.complaints.is_empty() && !outcome.output.contains("FAILED") {
+        return Ok(());
+    }
+    let asked = std::fs::read(notes).unwrap_or_default();
+    println!("the last requests:\n{}", last_lines(&String::from_utf8_lossy(&asked), LAST_NOTES));
+    let from = reports.complaints.first().and_then(|line| outcome.console.find(line));
+    let said = from.map_or_else(
+        || last_lines(&outcome.console, 60),
+        |from| outcome.console[from..].lines().take(120).collect::<Vec<_>>().join("\n"),
+    );
+    println!("the kernel says:\n{said}");
+    bail!(
+        "live-fuzz with seed {seed}: {:?}, {} reports by the kernel",
+        outcome.end,
+        reports.complaints.len()
+    )
+}
+
+/// Prints the lines that differ in more than their time, with how often each came.
+fn print_kinds(what: &str, lines: &[&str]) {
+    if lines.is_empty() {
+        return;
+    }
+    println!("{} {what}:", lines.len());
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in lines {
+        *kinds.entry(line.split_once("] ").map_or(*line, |(_, text)| text)).or_default() += 1;
+    }
+    kinds.iter().for_each(|(kind, count)| println!("  {count:4} × {kind}"));
+}

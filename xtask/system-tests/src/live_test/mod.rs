@@ -1,0 +1,309 @@
+//! `cargo xtask live-test KERNEL`: replacing functions in a running stock kernel, in virtual
+//! machines.
+//!
+//! Takes an installed (or unpacked) kernel of Debian with its -dbg vmlinux and the headers package
+//! of the same version; builds `kmod/`, boots the kernel on each machine, two at once, and runs the
+//! machine's script in it, which prints `passed: NAME` or `FAILED: NAME` for each test. Prints
+//! these lines and fails with the first machine on which one did. What must not harm a kernel is
+//! tried on both of Debian's flavours.
+
+mod flips;
+mod proof;
+
+use crate::machine::{self, Machine, side_by_side};
+use anyhow::{Context, Result, bail, ensure};
+use guest::{self, Boot, GuestClock, GuestContents, GuestEnd, GuestKernel, GuestOutcome};
+use lab::live_tool::debian::{self, Flavour};
+use lab::live_tool::{build_module, make_tool};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
+const SCRIPTS: [(&str, &str); 14] = [
+    ("prelude.sh", include_str!("prelude.sh")),
+    ("endure.sh", include_str!("endure.sh")),
+    ("cycles.sh", include_str!("cycles.sh")),
+    ("guest.sh", include_str!("guest.sh")),
+    ("neighbours.sh", include_str!("neighbours.sh")),
+    ("away.sh", include_str!("away.sh")),
+    ("mitigated.sh", include_str!("mitigated.sh")),
+    ("hostile.sh", include_str!("hostile.sh")),
+    ("itself.sh", include_str!("itself.sh")),
+    ("refused.sh", include_str!("refused.sh")),
+    ("count.sh", include_str!("count.sh")),
+    ("at-once.sh", include_str!("at-once.sh")),
+    ("waits.sh", include_str!("waits.sh")),
+    ("cost.sh", include_str!("cost.sh")),
+];
+
+/// The guest's programs that need no library.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("fentry", include_str!("fentry.c")),
+    ("crowd", include_str!("crowd.c")),
+    ("late", include_str!("late.c")),
+    ("requests", include_str!("requests.c")),
+    ("stopped", include_str!("stopped.c")),
+    ("bad-pointers", include_str!("../vm_test/bad-pointers.c")),
+];
+
+/// A machine, and what runs on it.
+struct Tried {
+    machine: Machine,
+    script: &'static str,
+    /// What the kernel must report on this machine.
+    mitigation: &'static str,
+}
+
+impl Tried {
+    const fn new(machine: Machine, script: &'static str) -> Tried {
+        Tried { machine, script, mitigation: "" }
+    }
+}
+
+const MACHINES: &[Tried] = &[
+    Tried::new(Machine::new("1 CPU", 1, "max", &[]), "guest.sh"),
+    // With a preemptible kernel a task can be left anywhere.
+    Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "guest.sh"),
+    // Call-depth tracking: every call and return is patched.
+    Tried {
+        mitigation: "Mitigation: Stuffing",
+        ..Tried::new(
+            Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]),
+            "mitigated.sh",
+        )
+    },
+    // Safe returns against speculative return stack overflow.
+    Tried {
+        mitigation: "Safe RET",
+        ..Tried::new(
+            Machine::new("EPYC", 1, "EPYC-Milan", &["spec_rstack_overflow=safe-ret"]),
+            "mitigated.sh",
+        )
+    },
+];
+
+/// On which others get in the way of replaced functions, and requests are malformed.
+const HOSTILE: Tried = Tried::new(Machine::new("2 CPUs, hostile", 2, "max", &[]), "hostile.sh");
+
+/// On which a large group is installed and undone many times.
+const LOADED: [Tried; 2] = [
+    Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "cycles.sh"),
+    Tried::new(Machine::new("4 CPUs, preemptible", 4, "max", &["preempt=full"]), "cycles.sh"),
+];
+
+/// On which it is counted what a group of the size of the paper's costs
+/// (`docs/results/live-cost.md`). One CPU runs by instructions.
+const COUNTED: [Tried; 3] = [
+    Tried::new(Machine::new("1 CPU, as Debian sets it", 1, "max", &[]), "cost.sh"),
+    Tried::new(Machine::new("1 CPU, preemptible", 1, "max", &["preempt=full"]), "cost.sh"),
+    Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "cost.sh"),
+];
+
+/// Of many cycles, beside other work.
+const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// What to test, and on which kernel.
+#[derive(Debug, clap::Args)]
+pub struct LiveTest {
+    /// The boot image [default: both of Debian's kernels]
+    kernel: Option<PathBuf>,
+    /// Run only this script, on two CPUs; it may source the other scripts in /kl
+    script: Option<PathBuf>,
+    /// Install and undo a large group this number of times under load, on two and on four CPUs
+    #[arg(long, value_name = "N", conflicts_with_all = ["kernel", "cost"])]
+    cycles: Option<u32>,
+    /// Measure what installing and undoing a group of functions costs, in instructions and
+    /// interrupts
+    #[arg(long, conflicts_with = "kernel")]
+    cost: bool,
+}
+
+impl LiveTest {
+    pub(crate) fn run(&self) -> Result<()> {
+        match self.cycles {
+            Some(count) => cycles(count),
+            None if self.cost => cost(),
+            None => live_test(self.kernel.as_deref(), self.script.as_deref()),
+        }
+    }
+}
+
+/// Without `kernel` both of Debian's own. With `script`, for trials, only that runs, on two CPUs.
+fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
+    let mut guest = Guest::new(&kernel.map_or_else(cloud, |kernel| Ok(kernel.to_owned()))?)?;
+    if let Some(path) = script {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        guest.contents.file("/kl/trial.sh", 0o644, text);
+        let trial = Tried::new(
+            Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]),
+            "trial.sh",
+        );
+        return judge(&trial, &guest.run(&trial)?);
+    }
+    let vmlinux = std::fs::read(&guest.vmlinux)?;
+    proof::proof(&vmlinux)?;
+    let boot_image = std::fs::read(&guest.kernel.boot_image)?;
+    flips::flips(&vmlinux, &boot_image, system_map(&guest.kernel)?)?;
+    // A guest's CPUs are emulated round-robin, on one CPU of this machine.
+    for pair in MACHINES.chunks(2) {
+        let run = |n: usize| pair.get(n).map(|tried| (tried, guest.run(tried)));
+        let (first, second) = side_by_side(|| run(0), || run(1));
+        for (tried, outcome) in first.into_iter().chain(second) {
+            judge(tried, &outcome?)?;
+        }
+    }
+    if kernel.is_some() {
+        return judge(&HOSTILE, &guest.run(&HOSTILE)?);
+    }
+    let generic = Guest::new(&debian::kernel(Flavour::Generic)?)?;
+    let (first, second) = side_by_side(|| guest.run(&HOSTILE), || generic.run(&HOSTILE));
+    judge(&HOSTILE, &first?)?;
+    judge(&HOSTILE, &second?).context("on the generic kernel")
+}
+
+fn cloud() -> Result<PathBuf> {
+    debian::kernel(Flavour::Cloud)
+}
+
+/// Installs and undoes a large group this number of times under load.
+fn cycles(count: u32) -> Result<()> {
+    let mut guest = Guest::new(&cloud()?)?;
+    guest.contents.file("/kl/cycles", 0o644, count.to_string());
+    // Each is judged when it has ended: the other may take an hour more.
+    let run = |tried| judge(tried, &guest.run_with(tried, |boot| boot.time_limit = CYCLES_LIMIT)?);
+    let (first, second) = side_by_side(|| run(&LOADED[0]), || run(&LOADED[1]));
+    first.and(second)
+}
+
+/// What installing and undoing a group takes, counted in the guest.
+fn cost() -> Result<()> {
+    let guest = Guest::new(&cloud()?)?;
+    for tried in &COUNTED {
+        let outcome = guest.run_with(tried, |boot| {
+            if tried.machine.cpus == 1 {
+                boot.clock = GuestClock::Instructions { seed: 1 };
+            }
+        });
+        judge(tried, &outcome?)?;
+    }
+    Ok(())
+}
+
+/// The kernel, and everything that guests need.
+pub(crate) struct Guest {
+    pub kernel: GuestKernel,
+    pub contents: GuestContents,
+    /// Without debug information.
+    vmlinux: PathBuf,
+    /// Holds it until the guests have run.
+    _directory: TempDir,
+}
+
+impl Guest {
+    pub(crate) fn new(kernel: &Path) -> Result<Guest> {
+        let kernel = GuestKernel::open(kernel, None)?;
+        let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
+        let tool = make_tool(&kernel, directory.path())?;
+        // A kernel that was built for the fuzzer has no block devices.
+        let loops = if kernel.tree().is_some() { vec![] } else { vec!["loop".to_owned()] };
+        let modules = kernel.modules(&loops)?;
+        let mut contents = GuestContents::of_script("exec sh /kl/$(cat /kl/script)", modules);
+        contents.package("libc6");
+        contents.package("libgcc-s1");
+        let mut add = |name: &str, permissions: u32, path: &Path| -> Result<()> {
+            let bytes =
+                std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            contents.file(&format!("/kl/{name}"), permissions, bytes);
+            Ok(())
+        };
+        for (name, permissions, path) in &tool {
+            add(name, *permissions, path)?;
+        }
+        let provoke = build_module(
+            &kernel,
+            "xtask/system-tests/src/live_test/provoke".as_ref(),
+            directory.path(),
+        )?;
+        for name in ["provoke.ko", "overrule.ko", "cookies.ko", "occupy.ko"] {
+            add(name, 0o644, &provoke.join(name))?;
+        }
+        for (name, source) in PROGRAMS {
+            contents.file(&format!("/kl/{name}"), 0o755, lab::bare::compile(name, source)?);
+        }
+        for (name, text) in SCRIPTS {
+            contents.file(&format!("/kl/{name}"), 0o644, text);
+        }
+        let vmlinux = directory.path().join("vmlinux");
+        let bytes = std::fs::read(&vmlinux)?;
+        let build_id_at = build_id_at(&bytes, &kernel.build_id.0)?;
+        contents.file("/kl/build-id-at", 0o644, build_id_at.to_string());
+        let (at, byte) = flips::exception_flip(&bytes)?;
+        contents.file("/kl/ex-table-flip", 0o644, format!("{at} {byte:o}"));
+        contents.file("/kl/entered", 0o644, proof::entered(&bytes)?.join(","));
+        contents.file(
+            "/etc/passwd",
+            0o644,
+            "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
+        );
+        Ok(Guest { kernel, contents, vmlinux, _directory: directory })
+    }
+
+    fn run(&self, tried: &Tried) -> Result<GuestOutcome> {
+        self.run_with(tried, |_| {})
+    }
+
+    fn run_with(&self, tried: &Tried, set: impl FnOnce(&mut Boot)) -> Result<GuestOutcome> {
+        let mut contents = self.contents.clone();
+        contents.file("/kl/script", 0o644, tried.script);
+        contents.file("/kl/mitigation", 0o644, tried.mitigation);
+        guest::run(&self.kernel.boot_image, &contents, |boot| {
+            tried.machine.describe(boot, &[]);
+            boot.memory_mb = 1024;
+            set(boot);
+        })
+    }
+}
+
+/// Every test passed, the guest came to its end, and its kernel complained of nothing.
+fn judge(tried: &Tried, outcome: &GuestOutcome) -> Result<()> {
+    let machine = tried.machine.name;
+    println!("-- {machine}, {:.0} s", outcome.elapsed.as_secs_f64());
+    print!("{}", outcome.output);
+    let ended = outcome.end == GuestEnd::Exited(0);
+    ensure!(
+        ended && !outcome.output.contains("FAILED"),
+        "{machine}: {:?}; the kernel's last words:\n{}",
+        outcome.end,
+        last_lines(&outcome.console, 40)
+    );
+    if let Some(line) = outcome.console.lines().find(|line| machine::is_complaint(line)) {
+        bail!("{machine}: the kernel says {line}\n{}", last_lines(&outcome.console, 60));
+    }
+    Ok(())
+}
+
+/// The kernel's symbols, as its build listed them beside the vmlinux.
+fn system_map(kernel: &GuestKernel) -> Result<String> {
+    let names = ["System.map".to_owned(), format!("System.map-{}", kernel.release)];
+    let mut places = names.iter().map(|name| kernel.vmlinux.with_file_name(name));
+    let path = places.find(|path| path.is_file());
+    let path =
+        path.with_context(|| format!("no System.map beside {}", kernel.vmlinux.display()))?;
+    std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// Where the build id stands in the file, for a test to damage it.
+fn build_id_at(vmlinux: &[u8], id: &str) -> Result<usize> {
+    let bytes: Vec<u8> = (0..id.len() / 2)
+        .map(|n| u8::from_str_radix(&id[n * 2..n * 2 + 2], 16))
+        .collect::<Result<_, _>>()?;
+    let found = vmlinux.windows(bytes.len()).position(|window| window == bytes);
+    found.context("the vmlinux does not hold its build id")
+}
+
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}

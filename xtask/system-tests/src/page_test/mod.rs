@@ -1,0 +1,383 @@
+//! `cargo xtask page-test RECORDING KERNEL`: tests the page of a recording in Chromium, and whether
+//! the files for other tools agree with the page.
+//!
+//! The page must load without a message on the console. It must sort, search, zoom and change its
+//! theme when it is clicked. It must be readable in both themes, and show names that are HTML as
+//! text. `callgrind_annotate`, the sums of the folded stacks and of the events over time, and the
+//! tables as pyarrow reads them must give the page's number of instructions. Prints one line for
+//! each test.
+//!
+//! `cargo xtask generations-test RECORDING KERNEL`: the sections of machines with an out-of-order
+//! core must have the numbers of the commands. It simulates cores for minutes, so it is a command
+//! of its own.
+
+mod browser;
+mod generations;
+
+use anyhow::{Context, Result, ensure};
+use browser::Browser;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const EVIL: &str = "</script><img src=x onerror='window.hacked=1'>";
+/// The contrast of readable text (WCAG 2, level AA).
+const CONTRAST: f64 = 4.5;
+const SECTIONS: [&str; 8] = [
+    "Execution over time",
+    "Services",
+    "Misses by cause",
+    "Misses by size",
+    "Where the kernel's code misses",
+    "Calls",
+    "The system's share",
+    "Functions",
+];
+
+pub(crate) fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let kernlane = lab::kernlane()?;
+    let [page, again, evil] =
+        ["page.html", "again.html", "evil.html"].map(|name| directory.path().join(name));
+    for path in [&page, &again] {
+        let mut command = Command::new(&kernlane);
+        command.arg("report").arg(recording).arg("--kernel").arg(kernel);
+        lab::run(command.args(["--machine", "server-32k", "--output"]).arg(path))?;
+    }
+    let html = std::fs::read_to_string(&page)?;
+    ensure!(
+        html == std::fs::read_to_string(&again)?,
+        "the same recording gave two different pages"
+    );
+    println!("passed: the same recording gives the same page");
+    let data = data(&html)?;
+    exports(&kernlane, recording, kernel, directory.path(), &data)?;
+
+    let browser = Browser::start(&directory.path().join("chromium"))?;
+    browser.open(&page)?;
+    works(&browser)?;
+    std::fs::write(&evil, hostile(&html, data)?)?;
+    browser.open(&evil)?;
+    misses_by_data_structure(&browser)?;
+    hostile_names_are_text(&browser)
+}
+
+pub(crate) fn generations_test(recording: &Path, kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let browser = Browser::start(&directory.path().join("chromium"))?;
+    generations::generations(&lab::kernlane()?, recording, kernel, directory.path(), &browser)
+}
+
+const BEGIN: &str = "id=\"data\">";
+
+fn data(html: &str) -> Result<Value> {
+    let (_, rest) = html.split_once(BEGIN).context("no data in the page")?;
+    let (json, _) = rest.split_once("</script>").context("no end of the data")?;
+    Ok(serde_json::from_str(json)?)
+}
+
+/// Checks that the exported files have the page's number of instructions.
+fn exports(
+    kernlane: &Path,
+    recording: &Path,
+    kernel: &Path,
+    directory: &Path,
+    data: &Value,
+) -> Result<()> {
+    let expected =
+        data["recordings"][0]["table"]["instructions"].as_u64().context("no instructions")?;
+    let export = |format: &str| -> Result<std::path::PathBuf> {
+        let path = directory.join(format);
+        let mut command = Command::new(kernlane);
+        command.arg("export").arg(recording).arg("--kernel").arg(kernel);
+        lab::run(
+            command.args(["--format", format, "--machine", "server-32k", "--output"]).arg(&path),
+        )?;
+        Ok(path)
+    };
+    let mut annotate = Command::new("callgrind_annotate");
+    let output = lab::succeeded(annotate.arg(export("callgrind")?))
+        .context("callgrind_annotate is in the package valgrind")?;
+    let text = String::from_utf8(output.stdout)?;
+    let totals = text.lines().find(|line| line.ends_with("PROGRAM TOTALS")).context("no totals")?;
+    let total: u64 = totals
+        .split(' ')
+        .find(|word| !word.is_empty())
+        .context("no total")?
+        .replace(',', "")
+        .parse()?;
+    ensure!(
+        total == expected,
+        "callgrind_annotate reads {total} instructions, but the page has {expected}"
+    );
+    println!("passed: callgrind_annotate reads the page's {expected} instructions");
+    let folded = std::fs::read_to_string(export("folded")?)?;
+    let counts = folded.lines().map(|line| {
+        Ok(line.rsplit_once(' ').context("a line without a count")?.1.parse::<u64>()?)
+    });
+    let sum: u64 = counts.sum::<Result<u64>>()?;
+    ensure!(
+        sum == expected,
+        "the folded stacks have {sum} instructions, but the page has {expected}"
+    );
+    println!("passed: the folded stacks have the same number");
+    let events: Value = serde_json::from_slice(&std::fs::read(export("perfetto")?)?)?;
+    let events = events["traceEvents"].as_array().context("no events")?;
+    let spans = events.iter().filter(|event| event["ph"] == "X");
+    let sum: u64 = spans.filter_map(|span| span["args"]["instructions"].as_u64()).sum();
+    ensure!(
+        sum == expected,
+        "the events over time have {sum} instructions, but the page has {expected}"
+    );
+    println!("passed: the events over time have the same number");
+    tables(&export("parquet")?, expected)
+}
+
+/// Reads the tables as a user of Python does: with pyarrow, Apache's own reader.
+fn tables(directory: &Path, expected: u64) -> Result<()> {
+    let mut python = Command::new("python3");
+    python.args(["-c", READ_TABLES]).arg(directory).env("PYTHONPATH", pyarrow()?);
+    let output = lab::succeeded(&mut python).context("pyarrow cannot read the tables")?;
+    let said: Value = serde_json::from_slice(&output.stdout).context("pyarrow's answer")?;
+    for name in ["services", "functions", "chains", "invocations"] {
+        let sum = &said[name]["instructions"];
+        ensure!(
+            *sum == expected,
+            "pyarrow reads {sum} instructions in {name}, but the page has {expected}"
+        );
+        let machine = &said[name]["machine"];
+        ensure!(machine == "server-32k", "the machine of {name} is {machine}");
+    }
+    let misses = |name: &str| said[name]["l1i_misses"].as_u64().filter(|misses| *misses > 0);
+    ensure!(
+        misses("services").is_some()
+            && misses("services") == misses("functions")
+            && misses("services") == misses("chains"),
+        "the tables differ in their misses: {said}"
+    );
+    ensure!(
+        said["nameless"] == 0,
+        "{} tasks of invocations are not in the table of tasks",
+        said["nameless"]
+    );
+    println!("passed: pyarrow reads the tables, and each has the page's instructions");
+    Ok(())
+}
+
+const READ_TABLES: &str = "
+import json, sys
+import pyarrow.compute as compute, pyarrow.parquet as parquet
+found = {}
+for name in ['services', 'functions', 'chains', 'invocations', 'tasks']:
+    table = parquet.read_table(f'{sys.argv[1]}/{name}.parquet')
+    summed = {'instructions', 'l1i_misses'} & set(table.column_names)
+    found[name] = {column: compute.sum(table[column]).as_py() for column in summed}
+    found[name]['machine'] = table.schema.metadata[b'machine'].decode()
+    if name == 'invocations': used = set(table['task'].to_pylist())
+    if name == 'tasks': found['nameless'] = len(used - set(table['task'].to_pylist()))
+print(json.dumps(found))
+";
+
+/// The directory of pyarrow, which is installed from PyPI once.
+fn pyarrow() -> Result<PathBuf> {
+    let directory = lab::kernel::cache()?.join("pyarrow-26");
+    if !directory.exists() {
+        let partial = tempfile::tempdir_in(lab::kernel::cache()?)?;
+        let mut pip = Command::new("python3");
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--only-binary=:all:",
+            "pyarrow==26.0.1",
+            "--target",
+        ]);
+        lab::run(pip.arg(partial.path())).context("pyarrow cannot be installed")?;
+        std::fs::rename(partial.path(), &directory)?;
+    }
+    Ok(directory)
+}
+
+/// The table of the section with this heading.
+fn table(heading: &str) -> String {
+    format!(
+        "const section = [...document.querySelectorAll('section')].find((s) => \
+         s.querySelector('h3')?.textContent === \"{heading}\");"
+    )
+}
+
+fn works(browser: &Browser) -> Result<()> {
+    let titles = browser
+        .run("return [...document.querySelectorAll('section h3')].map((h) => h.textContent)")?;
+    ensure!(titles == json!(SECTIONS), "the sections are {titles}");
+    // Chromedriver finds elements by selectors, so elements that are clicked get ids.
+    let column = browser.run(&format!(
+        "{} section.id = 'services'; section.querySelector('input').id = 'search';
+        const titles = [...section.querySelectorAll('th button')];
+        const column = titles.findIndex(({{ textContent: title }}) =>
+            title.startsWith('calls') && !title.includes('/'));
+        if (column >= 0) titles[column].id = 'by-calls';
+        return column",
+        table("Services")
+    ))?;
+    ensure!(column.as_i64() > Some(0), "the table of services has no column for calls");
+    let calls = || -> Result<Vec<u64>> {
+        let cells = browser.run(&format!(
+            "return [...document.querySelectorAll('#services tbody tr')].map((r) => \
+             r.cells[{column}].textContent)"
+        ))?;
+        let cells = cells.as_array().context("no cells")?.iter();
+        cells
+            .map(|cell| {
+                let text = cell.as_str().context("no text")?;
+                text.replace(',', "").parse().with_context(|| format!("{text:?} calls"))
+            })
+            .collect()
+    };
+    browser.click("#by-calls")?;
+    let down = calls()?;
+    ensure!(
+        down.len() > 5 && down.is_sorted_by(|a, b| a >= b) && down[0] > 1,
+        "not sorted in descending order: {down:?}"
+    );
+    browser.click("#by-calls")?;
+    let up = calls()?;
+    ensure!(up.is_sorted() && up[0] < down[0], "not sorted in ascending order: {up:?}");
+    println!("passed: a click sorts the table");
+    browser.keys("#search", "page fault")?;
+    let found = browser.run(
+        "return [...document.querySelectorAll('#services tbody tr')].map((r) \
+         => r.cells[0].textContent)",
+    )?;
+    let found: Vec<&str> =
+        found.as_array().context("no rows")?.iter().filter_map(Value::as_str).collect();
+    ensure!(
+        !found.is_empty() && found.iter().all(|name| name.contains("page fault")),
+        "searched, found {found:?}"
+    );
+    println!("passed: the search finds rows");
+
+    let frames = || browser.run("return document.querySelectorAll('.flame g').length");
+    let all = frames()?;
+    browser.run("document.querySelector('.flame').scrollIntoView({block: 'center'})")?;
+    browser.click(".flame g[data-frame='1']")?;
+    let zoomed = frames()?;
+    browser.keys(".flame", "\u{e00c}")?;
+    ensure!(
+        zoomed != all && frames()? == all,
+        "{all} frames, {zoomed} after a click, then {}",
+        frames()?
+    );
+    println!("passed: the flame graph zooms in and out");
+
+    for _ in 0..2 {
+        browser.click("#theme")?;
+        let worst = browser.run(CONTRASTS)?;
+        let (ratio, what) = (worst[0].as_f64().context("no contrast")?, &worst[1]);
+        ensure!(ratio >= CONTRAST, "contrast {ratio:.2} of {what}");
+        println!("passed: the lowest contrast is {ratio:.2}, of {what}");
+    }
+    let complaints = browser.complaints()?;
+    ensure!(complaints.is_empty(), "the page's console has messages: {complaints:?}");
+    println!("passed: the page's console has no messages");
+    Ok(())
+}
+
+/// The lowest contrast of text against the background of the page and of the panels, and where it
+/// is (WCAG 2, relative luminance).
+const CONTRASTS: &str = "
+const rgb = (color) => color.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+const light = (color) => rgb(color).map((v) => linear(v / 255))
+  .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+const ground = getComputedStyle(document.body).backgroundColor;
+const panel = getComputedStyle(document.querySelector('.card')).backgroundColor;
+const texts = ['body', 'caption', 'th', 'td', 'nav a', '.card b', '.card span', 'figcaption',
+  'button', 'summary', 'footer', 'svg .axis'];
+const worst = texts.map((what) => {
+  const style = getComputedStyle(document.querySelector(what));
+  const text = light(what.startsWith('svg') ? style.fill : style.color);
+  const ratios = [ground, panel].map(light)
+    .map((back) => (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05));
+  return [Math.min(...ratios), what];
+}).sort((a, b) => a[0] - b[0])[0];
+return [worst[0], `${worst[1]} on ${ground}`];
+";
+
+/// The page with names that are HTML.
+fn hostile(html: &str, mut data: Value) -> Result<String> {
+    let recording = &mut data["recordings"][0];
+    recording["data"] = data_misses();
+    for place in [
+        "/workload",
+        "/table/rows/0/name",
+        "/functions/0/name",
+        "/flame/names/1",
+        "/rows/0/layout",
+        "/maps/0/layout",
+        "/data/rows/0/name",
+        "/data/machine",
+    ] {
+        *recording.pointer_mut(place).with_context(|| format!("no {place} in the data"))? =
+            EVIL.into();
+    }
+    let (before, rest) = html.split_once(BEGIN).context("no data in the page")?;
+    let (_, behind) = rest.split_once("</script>").context("no end of the data")?;
+    let json = serde_json::to_string(&data)?.replace('<', "\\u003c");
+    Ok(format!("{before}{BEGIN}{json}</script>{behind}"))
+}
+
+/// Misses by data structure, as in a recording with `--data`: 12 of the L1D, and one row without a
+/// name.
+fn data_misses() -> Value {
+    let levels = |cold: u64, own: u64, other: u64| {
+        let none = json!({"cold": 0, "self": 0, "other": 0});
+        let some = json!({"cold": cold, "self": own, "other": other});
+        json!({"l1i": none, "l1d": some, "l2i": none, "l2d": some, "l3i": none, "l3d": none})
+    };
+    let rows = json!([
+        {"class": "slab", "name": "", "kernel": levels(1, 2, 3), "user": levels(0, 0, 0)},
+        {"class": "cpu-entry-area", "kernel": levels(0, 1, 0), "user": levels(1, 1, 1)},
+        {"class": "held", "kernel": levels(0, 0, 2), "user": levels(0, 0, 0)},
+    ]);
+    json!({"machine": "", "rows": rows, "other_share": 0.25, "frames_unknown": "no BTF"})
+}
+
+fn misses_by_data_structure(browser: &Browser) -> Result<()> {
+    let shown = browser.run(&format!(
+        "{} return [...section.querySelectorAll('tbody tr')]
+            .map((r) => [...r.cells].map((c) => c.textContent).join('|'))
+            .concat([...section.querySelectorAll('.bars .value')].map((v) => v.textContent))",
+        table("Misses by data structure")
+    ))?;
+    let slab = format!("slab {EVIL}|50.00 %|6|1|2|3|0|6");
+    let expected = json!([
+        slab,
+        "CPU entry area|33.33 %|1|0|1|0|3|4",
+        "held, no mark|16.67 %|2|0|0|2|0|2",
+        "6",
+        "4",
+        "2"
+    ]);
+    ensure!(shown == expected, "misses by data structure: {shown}");
+    println!("passed: misses by data structure");
+    Ok(())
+}
+
+fn hostile_names_are_text(browser: &Browser) -> Result<()> {
+    let seen = browser.run(
+        "return [document.images.length, window.hacked ?? 0, \
+         document.body.textContent.split('onerror=').length - 1, document.scripts.length]",
+    )?;
+    let numbers: Vec<u64> =
+        seen.as_array().context("no numbers")?.iter().filter_map(Value::as_u64).collect();
+    let [images, hacked, shown, scripts] = numbers[..] else {
+        anyhow::bail!("not four numbers: {seen}")
+    };
+    ensure!((images, hacked, scripts) == (0, 0, 2) && shown >= 6, "hostile names: {seen}");
+    let complaints = browser.complaints()?;
+    ensure!(complaints.is_empty(), "the page of hostile names complains: {complaints:?}");
+    println!("passed: names that are HTML stay text");
+    Ok(())
+}
