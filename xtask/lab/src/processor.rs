@@ -117,7 +117,7 @@ pub const STEADY: f64 = 0.03;
 ///
 /// The counter does not run at the core's frequency, and that frequency changes. The chains say how
 /// many ticks a cycle takes now.
-pub fn slice_cycles(line: &str) -> Option<Option<f64>> {
+pub(crate) fn slice_cycles(line: &str) -> Option<Option<f64>> {
     let numbers: Option<Vec<f64>> = line.split(' ').map(|word| word.parse().ok()).collect();
     let [repeats, ticks, before, behind, switches] = numbers?[..] else { return None };
     Some(cycles(repeats, ticks, before, behind).filter(|_| switches == 0.0))
