@@ -16,7 +16,11 @@ use std::process::Command;
 /// The pages in their order: later pages use files of earlier ones.
 const FIRST_HOUR: [&str; 4] = ["install", "demo", "recording", "page"];
 
-pub(crate) fn book_test(demo: &Path, tree: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn book_test(demo: &Path, tree: &Path) -> Result<()> {
     build()?;
     run_first_hour(demo, tree)
 }

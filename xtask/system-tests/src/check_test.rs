@@ -7,7 +7,11 @@ use image::place::Placement;
 use lab::score::TestScore;
 use std::path::Path;
 
-pub(crate) fn check_test(tree: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn check_test(tree: &Path) -> Result<()> {
     let build = KernelBuild::read(tree)?;
     let good = build.kernel()?;
     let findings = check(&good, &good, &Placement::default())?;

@@ -17,7 +17,11 @@ const SEEDS: [&str; 2] = ["1", "2"];
 /// After this time the link has begun, but has not ended.
 const BEFORE_INTERRUPT: Duration = Duration::from_secs(4);
 
-pub(crate) fn relink_test(tree: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn relink_test(tree: &Path) -> Result<()> {
     let kernlane = lab::kernlane()?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let before = results(tree)?;

@@ -18,28 +18,20 @@ pub fn directory(tree: &Path) -> PathBuf {
     PathBuf::from(format!("target/test/{WORKLOAD}-{name}"))
 }
 
-/// What to relink.
-#[derive(Debug, clap::Args)]
-pub struct RoadTest {
-    /// The kernel's build tree
-    tree: PathBuf,
-    /// As for `kernlane optimize`
-    #[arg(long)]
-    drop_call_padding: bool,
-}
-
-impl RoadTest {
-    pub(crate) fn run(&self) -> Result<()> {
-        let mut command = Command::new(lab::kernlane()?);
-        command.args(["optimize", WORKLOAD, "--machine", "server-32k", "--tree"]).arg(&self.tree);
-        command.args(["--layout", "ext-tsp", "--layout", "random"]);
-        if self.drop_call_padding {
-            command.arg("--drop-call-padding");
-        }
-        let directory = directory(&self.tree);
-        run(command.arg("--output").arg(&directory))?;
-        predictions_hold(&directory)
+/// Relinks the kernel of a tree. `drop_call_padding`: as for `kernlane optimize`.
+///
+/// # Errors
+/// A prediction does not hold.
+pub fn road_test(tree: &Path, drop_call_padding: bool) -> Result<()> {
+    let mut command = Command::new(lab::kernlane()?);
+    command.args(["optimize", WORKLOAD, "--machine", "server-32k", "--tree"]).arg(tree);
+    command.args(["--layout", "ext-tsp", "--layout", "random"]);
+    if drop_call_padding {
+        command.arg("--drop-call-padding");
     }
+    let directory = directory(tree);
+    run(command.arg("--output").arg(&directory))?;
+    predictions_hold(&directory)
 }
 
 /// The largest accepted difference between predicted and recorded misses, relative to the recorded

@@ -31,7 +31,10 @@ const MUTATED: u64 = 20;
 const LAST_TABLE: &str = ".globl kallsyms_seqs_of_names";
 
 /// Checks the kernels of all remainders, two at a time.
-pub(crate) fn shift_test(tree: &Path) -> Result<()> {
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn shift_test(tree: &Path) -> Result<()> {
     let original = KernelBuild::read(tree)?;
     let link = TreeLink::prepare(tree)?;
     let next = AtomicU64::new(*REMAINDERS.start());

@@ -20,7 +20,11 @@ const ROUNDS: u64 = 50;
 /// The loads whose calls of some functions are known.
 const COUNTED: [&str; 3] = ["mmsg", "uring", "pktgen"];
 
-pub(crate) fn uml_test() -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn uml_test() -> Result<()> {
     let kernlane = lab::kernlane()?;
     let tree = kernel::tree(Compiler::GccUserMode)?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;

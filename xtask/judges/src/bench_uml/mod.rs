@@ -51,11 +51,11 @@ const LOADS: [(&str, u32); 5] =
 /// The name of the column of all loads together: the geometric mean.
 const ALL: &str = "all";
 /// Where results are kept if nothing else is said.
-const DIRECTORY: &str = "target/bench-uml";
+pub const DIRECTORY: &str = "target/bench-uml";
 /// Where the table is kept, in a checkout.
 const KEPT: &str = "bench/uml.txt";
 /// How long is measured if nothing else is said.
-const MINUTES: Minutes = Minutes::new(15.0);
+pub const MINUTES: Minutes = Minutes::new(15.0);
 /// The rounds of a start, and those before them that do not count.
 const ROUNDS: usize = 20;
 const WARM: usize = 4;
@@ -66,23 +66,17 @@ const LEAST: usize = 6;
 const INTERVAL_TARGET: f64 = 0.005;
 
 /// Where, how long, and whether to simulate.
-#[derive(Debug, clap::Args)]
-pub struct BenchUml {
-    /// Where kernels and ratios are kept
-    #[arg(default_value = DIRECTORY)]
-    directory: PathBuf,
-    /// How long to measure
-    #[arg(long, value_name = "N", default_value_t = MINUTES, allow_negative_numbers = true)]
-    minutes: Minutes,
-    /// Also simulate the kernels on the described machine that is nearest to this processor
-    #[arg(long)]
-    simulate: bool,
-    /// Simulate on this machine
-    #[arg(long, value_name = "NAME")]
-    machine: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+pub struct Options {
+    /// Where kernels and ratios are kept.
+    pub directory: PathBuf,
+    /// How long to measure.
+    pub minutes: Minutes,
+    /// Also simulate the kernels on the described machine that is nearest to this processor.
+    pub simulate: bool,
+    /// Simulate on this machine.
+    pub machine: Option<String>,
+    /// Print JSON.
+    pub json: bool,
 }
 
 /// What was measured.
@@ -163,14 +157,11 @@ fn columns() -> impl Iterator<Item = &'static str> {
     LOADS.iter().map(|(load, _)| *load).chain([ALL])
 }
 
-impl BenchUml {
-    pub(crate) fn run(&self) -> Result<()> {
-        bench(self)
-    }
-}
-
 /// Measures.
-fn bench(options: &BenchUml) -> Result<()> {
+///
+/// # Errors
+/// A kernel cannot be made or fails.
+pub fn bench(options: &Options) -> Result<()> {
     let here = Processor::here()?;
     let kernlane = lab::kernlane()?;
     let tree = kernel::tree(Compiler::GccUserMode)?;

@@ -21,7 +21,7 @@ use sim::core::CoreDescription;
 use sim::{CacheGeometry, MachineModel};
 use std::fs::File;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use trace::RecordingReader;
 
@@ -33,45 +33,21 @@ const TOLERANCE: f64 = 1.0;
 /// Kernlane's caches.
 const LEVELS: [&str; 4] = ["L1I", "L1D", "L2", "L3"];
 
-/// What to compare.
-#[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct ChampsimTest {
-    /// ChampSim's program, made with what `configuration` prints
-    #[arg(required = true)]
-    champsim: Option<PathBuf>,
-    /// A recording of one CPU, with data accesses
-    #[arg(required = true)]
-    recording: Option<PathBuf>,
-    #[command(subcommand)]
-    instead: Option<Instead>,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Instead {
-    /// Print the configuration to make ChampSim with
-    Configuration,
-}
-
-impl ChampsimTest {
-    pub(crate) fn run(&self) -> Result<()> {
-        if let Some(Instead::Configuration) = self.instead {
-            return configuration();
-        }
-        let given = self.champsim.as_deref().zip(self.recording.as_deref());
-        let (champsim, recording) = given.context("give CHAMPSIM and RECORDING")?;
-        champsim_test(champsim, recording)
-    }
-}
-
 /// Prints the configuration.
-fn configuration() -> Result<()> {
+///
+/// # Errors
+/// It does not have the caches of the machine.
+pub fn configuration() -> Result<()> {
     has_the_caches(&machines::find(MACHINE)?.model)?;
     print!("{CONFIGURATION}");
     Ok(())
 }
 
-fn champsim_test(champsim: &Path, recording: &Path) -> Result<()> {
+/// Compares. `champsim`: its program.
+///
+/// # Errors
+/// The misses differ, or a program fails.
+pub fn champsim_test(champsim: &Path, recording: &Path) -> Result<()> {
     let machines = variants(&machines::find(MACHINE)?.model)?;
     has_the_caches(&machines[0])?;
     let kernlane = lab::kernlane()?;

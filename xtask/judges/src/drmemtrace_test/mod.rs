@@ -25,7 +25,11 @@ const MACHINE: &str = include_str!("machine.toml");
 /// The difference of misses that passes, in percent.
 const TOLERANCE: u64 = 1;
 
-pub(crate) fn drmemtrace_test(launcher: &Path, recording: &Path) -> Result<()> {
+/// Compares what this module describes.
+///
+/// # Errors
+/// The numbers differ, or something cannot run.
+pub fn drmemtrace_test(launcher: &Path, recording: &Path) -> Result<()> {
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let own = replayed(recording, &machine(scratch.path())?)?;
     let launcher = Launcher::new(launcher);

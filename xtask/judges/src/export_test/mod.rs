@@ -24,7 +24,11 @@ const FLAGS: [&str; 6] = [
 const LINK: [&str; 5] =
     ["-nostdlib", "-static", "-fuse-ld=lld", "-Wl,--build-id", "-Wl,--fatal-warnings"];
 
-pub(crate) fn export_test() -> Result<()> {
+/// Compares what this module describes.
+///
+/// # Errors
+/// The numbers differ, or something cannot run.
+pub fn export_test() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let test = ExportTest { directory: directory.path().to_owned(), kernlane: lab::kernlane()? };
     std::fs::write(test.path("work.c"), SOURCE)?;

@@ -48,11 +48,11 @@ use std::path::{Path, PathBuf};
 use tables::{Conditions, INTERVAL_TARGET, Tables};
 
 /// Where results are kept if nothing else is said.
-const DIRECTORY: &str = "target/judge-processor";
+pub const DIRECTORY: &str = "target/judge-processor";
 /// Where the tables are kept in a checkout, as text and as JSON.
 const KEPT: &str = "bench/judge-processor";
 /// How long is measured if nothing else is said.
-const MINUTES: Minutes = Minutes::new(20.0);
+pub const MINUTES: Minutes = Minutes::new(20.0);
 /// How often a round measures what interrupts cost.
 const INTERRUPTED: u32 = 5;
 /// With as many samples, the share of user mode has an error of about 1 % or less.
@@ -61,35 +61,21 @@ const ENOUGH_SAMPLES: u64 = 20_000;
 const LEAST: usize = 6;
 
 /// Where, how long, and what to compare.
-#[derive(Debug, clap::Args)]
-pub struct JudgeProcessor {
-    /// Where results are kept
-    #[arg(default_value = DIRECTORY)]
-    directory: PathBuf,
-    /// The machine to compare with [default: the described one that is nearest to this processor]
-    #[arg(long, value_name = "NAME")]
-    machine: Option<String>,
-    /// How long to measure
-    #[arg(long, value_name = "N", default_value_t = MINUTES, allow_negative_numbers = true)]
-    minutes: Minutes,
-    /// Leave the programs out
-    #[arg(long, conflicts_with = "programs")]
-    points: bool,
-    /// Leave the points out
-    #[arg(long)]
-    programs: bool,
-    /// Measure nothing; FILE is what --json printed of an earlier run (bench/judge-processor*.json)
-    #[arg(long, value_name = "FILE")]
-    measured: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl JudgeProcessor {
-    pub(crate) fn run(&self) -> Result<()> {
-        judge_processor(self)
-    }
+pub struct Options {
+    /// Where results are kept.
+    pub directory: PathBuf,
+    /// The machine to compare with. `None`: the described one that is nearest to this processor.
+    pub machine: Option<String>,
+    /// How long to measure.
+    pub minutes: Minutes,
+    /// Leave the programs out.
+    pub points: bool,
+    /// Leave the points out.
+    pub programs: bool,
+    /// What an earlier run printed as JSON (`bench/judge-processor*.json`). `None`: measure.
+    pub measured: Option<PathBuf>,
+    /// Print JSON.
+    pub json: bool,
 }
 
 /// The described machine that is nearest to a processor, and whether the processor is of this kind.
@@ -113,7 +99,10 @@ pub(crate) fn nearest(processor: &Processor) -> (&'static str, bool) {
 }
 
 /// Judges.
-fn judge_processor(options: &JudgeProcessor) -> Result<()> {
+///
+/// # Errors
+/// Something cannot be recorded, simulated or measured.
+pub fn judge_processor(options: &Options) -> Result<()> {
     let here = Processor::here()?;
     let earlier = options.measured.as_deref().map(Earlier::read).transpose()?;
     let (near, same) = nearest(&here);

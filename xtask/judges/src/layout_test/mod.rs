@@ -25,7 +25,11 @@ const LLVM: &str = "/usr/lib/llvm-22";
 const GENERATED: usize = 1000;
 const REAL: usize = 100;
 
-pub(crate) fn layout_test(tree: &Path, profile: &Path) -> Result<()> {
+/// Compares what this module describes.
+///
+/// # Errors
+/// The numbers differ, or something cannot run.
+pub fn layout_test(tree: &Path, profile: &Path) -> Result<()> {
     let image = vmlinux::read(&tree.join("vmlinux"))?;
     let text = std::fs::read_to_string(profile).with_context(|| profile.display().to_string())?;
     let kernel = profile::graph::movable(&image, &Profile::from_json(&text)?)?.graph;

@@ -54,7 +54,11 @@ struct CacheCounts {
     ll_data_misses: u64,
 }
 
-pub(crate) fn memory_test(tree: &Path) -> Result<()> {
+/// Compares what this module describes.
+///
+/// # Errors
+/// The numbers differ, or something cannot run.
+pub fn memory_test(tree: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let program = directory.path().join("judged");
     compile(directory.path(), PROGRAM, &program)?;

@@ -27,17 +27,18 @@ use lab::session::{self, Minutes, Session};
 use serde::{Deserialize, Serialize};
 use served::{SuiteServer, TestKernel};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use suite::Disturbances;
 use suite::random::Random;
 use suite::served::ServedRounds;
 use suite::statistics::{Estimate, median};
 
 /// Where results are kept if nothing else is said.
-const DIRECTORY: &str = "target/slowdown-test";
+pub const DIRECTORY: &str = "target/slowdown-test";
 /// Where the tables are kept, in a checkout.
 const KEPT: &str = "bench/slowdown.txt";
-const MINUTES: Minutes = Minutes::new(10.0);
+/// How long is measured if nothing else is said.
+pub const MINUTES: Minutes = Minutes::new(10.0);
 /// The benchmark whose system call is slowed, and by how much.
 const SLOWED: &str = "call/umask";
 const SHARE: f64 = 0.02;
@@ -55,17 +56,6 @@ const ORIGINAL: &str = "original";
 const AGAIN: &str = "original again";
 const PATCHED: &str = "patched";
 const SLOWER: &str = "slowed";
-
-/// Where, and how long.
-#[derive(Debug, clap::Args)]
-pub struct SlowdownTest {
-    /// Where results are kept
-    #[arg(default_value = DIRECTORY)]
-    directory: PathBuf,
-    /// How long to measure
-    #[arg(long, value_name = "N", default_value_t = MINUTES, allow_negative_numbers = true)]
-    minutes: Minutes,
-}
 
 /// What was measured.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -113,14 +103,11 @@ impl Measured {
     }
 }
 
-impl SlowdownTest {
-    pub(crate) fn run(&self) -> Result<()> {
-        slowdown_test(&self.directory, self.minutes)
-    }
-}
-
 /// Measures and judges.
-fn slowdown_test(directory: &Path, minutes: Minutes) -> Result<()> {
+///
+/// # Errors
+/// Something else than the slowed call was found, or nothing.
+pub fn slowdown_test(directory: &Path, minutes: Minutes) -> Result<()> {
     let here = Processor::here()?;
     let kernlane = lab::kernlane()?;
     let original = kernel::tree(Compiler::GccUserMode)?.join("vmlinux");

@@ -41,7 +41,10 @@ const LEAST_USED: f64 = 0.99;
 const TOLERANCE: f64 = 2.0;
 
 /// Runs the study in `directory`.
-pub(crate) fn import_study(directory: &Path) -> Result<()> {
+///
+/// # Errors
+/// Something cannot be made, or is not what the study expects.
+pub fn import_study(directory: &Path) -> Result<()> {
     let study = StudyDirectory::new(directory)?;
     let recording = study.path(&format!("{WORKLOAD}.rec"));
     let mut record = study.kernlane("record");
@@ -117,7 +120,10 @@ impl Import<'_> {
 
 /// Tests that `kernlane import` uses the branches of a recording of the tree's kernel, for each
 /// mitigation, and refuses them at other addresses.
-pub(crate) fn import_test(tree: &Path, recording: &Path) -> Result<()> {
+///
+/// # Errors
+/// Something cannot be made, or is not what the study expects.
+pub fn import_test(tree: &Path, recording: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let program = lab::kernlane()?;
     let import = Import { program: &program, tree, directory: scratch.path() };

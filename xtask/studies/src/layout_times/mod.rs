@@ -14,7 +14,6 @@ mod tables;
 
 use crate::directory::StudyDirectory;
 use anyhow::{Context, Result};
-use clap::builder::PossibleValuesParser;
 use guest::{RecordingSummary, SHIPPED};
 use kernlane_layout::Algorithm;
 use replay::results::ResultRow;
@@ -32,28 +31,16 @@ fn algorithms() -> impl Iterator<Item = Algorithm> {
         .filter(|algorithm| algorithm.uses_counts() || algorithm.name() == "random")
 }
 
-fn shipped() -> impl Iterator<Item = &'static str> {
+/// The workloads.
+pub fn shipped() -> impl Iterator<Item = &'static str> {
     SHIPPED.iter().map(|(name, _)| *name)
 }
 
-/// Where, and of which workloads.
-#[derive(Debug, clap::Args)]
-pub struct LayoutTimes {
-    /// Where everything is made and kept
-    directory: PathBuf,
-    /// Make only the tables of these shipped workloads
-    #[arg(value_name = "WORKLOAD", value_parser = PossibleValuesParser::new(shipped()))]
-    workloads: Vec<String>,
-}
-
-impl LayoutTimes {
-    pub(crate) fn run(&self) -> Result<()> {
-        layout_times(&self.directory, &self.workloads)
-    }
-}
-
 /// Makes the tables of the named workloads, or of all, in `directory`.
-fn layout_times(directory: &Path, names: &[String]) -> Result<()> {
+///
+/// # Errors
+/// Something cannot be made.
+pub fn layout_times(directory: &Path, names: &[String]) -> Result<()> {
     let shipped: Vec<&str> = shipped().collect();
     let study = StudyDirectory::new(directory)?;
     for workload in &shipped {

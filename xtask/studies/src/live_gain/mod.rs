@@ -14,7 +14,6 @@ mod names;
 mod tables;
 
 use anyhow::{Context, Result, ensure};
-use clap::builder::PossibleValuesParser;
 use guest::{GuestKernel, RecordingRequest, Workload};
 use lab::live_tool::{debian, make_tool};
 use measure::{BenchmarkGain, MachineResults};
@@ -52,28 +51,16 @@ const TELL: &str = include_str!("tell.sh");
 /// The file names, with the option of `kernlane live auto` for each.
 const SIDES: [(&str, &str); 2] = [("before", "--dry-run"), ("after", "")];
 
-fn names() -> impl Iterator<Item = &'static str> {
+/// The benchmarks.
+pub fn names() -> impl Iterator<Item = &'static str> {
     BENCHMARKS.iter().map(|benchmark| benchmark.name)
 }
 
-/// Where, and which benchmarks.
-#[derive(Debug, clap::Args)]
-pub struct LiveGain {
-    /// Where everything is made and kept
-    directory: PathBuf,
-    /// Run only these benchmarks
-    #[arg(value_name = "BENCHMARK", value_parser = PossibleValuesParser::new(names()))]
-    benchmarks: Vec<String>,
-}
-
-impl LiveGain {
-    pub(crate) fn run(&self) -> Result<()> {
-        live_gain(&self.directory, &self.benchmarks)
-    }
-}
-
 /// `names` are the names of benchmarks. Without names, all run.
-fn live_gain(directory: &Path, names: &[String]) -> Result<()> {
+///
+/// # Errors
+/// A guest fails, or its recording says something else than it should.
+pub fn live_gain(directory: &Path, names: &[String]) -> Result<()> {
     let kernel = debian::kernel(debian::Flavour::Cloud)?;
     let tool = tool(&GuestKernel::open(&kernel, None)?)?;
     std::fs::create_dir_all(directory)

@@ -21,7 +21,10 @@ use suite::benchmark::Benchmark;
 const MACHINE: &str = "zen4";
 
 /// Makes the tables in `directory`.
-pub(crate) fn speer(directory: &Path) -> Result<()> {
+///
+/// # Errors
+/// Something cannot be made, or is not what the study expects.
+pub fn speer(directory: &Path) -> Result<()> {
     let work = Work { suite: lab::static_suite()?, study: StudyDirectory::new(directory)? };
     for group in GROUPS {
         let benchmarks = group.benchmarks();

@@ -11,7 +11,6 @@ mod left;
 mod trial;
 
 use anyhow::{Context, Result, bail};
-use clap::builder::PossibleValuesParser;
 use disk::Image;
 use lab::kept::Kept;
 use lab::score::TestScore;
@@ -147,29 +146,16 @@ struct Passed {
     trials: BTreeMap<String, f64>,
 }
 
-fn names() -> impl Iterator<Item = &'static str> {
+/// The trials.
+pub fn names() -> impl Iterator<Item = &'static str> {
     TRIALS.iter().map(|trial| trial.name)
-}
-
-/// Which trials to make.
-#[derive(Debug, clap::Args)]
-pub struct AbTest {
-    /// Make only these trials; each takes about 5 minutes
-    #[arg(value_name = "TRIAL", value_parser = PossibleValuesParser::new(names()))]
-    trials: Vec<String>,
-}
-
-impl AbTest {
-    pub(crate) fn run(&self) -> Result<()> {
-        ab_test(&self.trials)
-    }
 }
 
 /// `names` are names of trials. Without names, all are made.
 ///
 /// # Errors
 /// A test fails, or the image cannot be made.
-fn ab_test(names: &[String]) -> Result<()> {
+pub fn ab_test(names: &[String]) -> Result<()> {
     host::interrupt::catch()?;
     let suite = lab::static_suite()?;
     let image = disk::image()?;

@@ -19,7 +19,11 @@ const CHANGED: &str = "vfs_getattr_nosec";
 const SERVICE: &str = "newfstatat";
 const MACHINE: &str = "server-32k";
 
-pub(crate) fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
     let patched = kernel::patched(Compiler::Gcc, "slower-stat", PATCH)?;
     let directory = tempfile::Builder::new().prefix("kernlane-diff-test-").tempdir()?;
     let test = DiffTest { program: lab::kernlane()?, directory: directory.path().to_owned() };

@@ -21,7 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// a database. Other tests record the others.
 const REPEATED: [&str; 4] = ["database", "files", "net", "web"];
 
-pub(crate) fn guest_test(kernel: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn guest_test(kernel: &Path) -> Result<()> {
     let tool = GuestTests {
         kernlane: lab::kernlane()?,
         kernel: kernel.into(),

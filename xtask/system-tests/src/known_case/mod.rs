@@ -34,7 +34,11 @@ const BYTES: u64 = 8;
 /// The largest difference between what was predicted and what was recorded.
 const LIMIT: f64 = 0.1;
 
-pub(crate) fn known_case(directory: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn known_case(directory: &Path) -> Result<()> {
     let (old, new) = (kernel::old_order()?, kernel::tree(Compiler::Gcc)?);
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let program = lab::kernlane()?;

@@ -17,7 +17,6 @@ mod reports;
 use crate::live_test::{Guest, last_lines};
 use crate::machine::Machine;
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
 use guest::{GuestEnd, GuestOutcome};
 use lab::kernel::{self, Compiler};
 use lab::live_tool::debian::{self, Flavour};
@@ -68,34 +67,28 @@ const SHORT_SEED: u64 = 1;
 /// What was asked before a crash.
 const LAST_NOTES: usize = 60;
 
-/// Which kernel to fuzz, and how long.
-#[derive(Debug, clap::Args)]
-pub struct LiveFuzz {
-    /// Make the same few requests each time, for about two minutes, on Debian's cloud kernel
-    #[arg(long, conflicts_with_all = ["kernel", "minutes", "seed"])]
-    short: bool,
-    /// One of Debian's kernels, or one that was built for the fuzzer, whose memory also fails
-    #[arg(long, default_value = "debian")]
-    kernel: FuzzedKernel,
-    /// How long to send requests
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    minutes: u64,
-    /// The same seed gives the same requests
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-}
-
 /// A kernel on which the module is fuzzed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum FuzzedKernel {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FuzzedKernel {
+    /// Debian's for virtual machines of clouds.
     Debian,
+    /// Debian's for everything else.
     DebianGeneric,
+    /// With KASAN.
     Kasan,
+    /// With KCSAN.
     Kcsan,
 }
 
 impl FuzzedKernel {
+    /// All of them, by their names on the command line.
+    pub const ALL: [(&'static str, FuzzedKernel); 4] = [
+        ("debian", Self::Debian),
+        ("debian-generic", Self::DebianGeneric),
+        ("kasan", Self::Kasan),
+        ("kcsan", Self::Kcsan),
+    ];
+
     fn find(self) -> Result<PathBuf> {
         match self {
             Self::Debian => debian::kernel(Flavour::Cloud),
@@ -106,19 +99,24 @@ impl FuzzedKernel {
     }
 }
 
-impl LiveFuzz {
-    pub(crate) fn run(&self) -> Result<()> {
-        let guest = Guest::new(&self.kernel.find()?)?;
-        if self.short {
-            return fuzz(&guest, SHORT_SECONDS, SHORT_SEED, "few");
-        }
-        let name = self
-            .kernel
-            .to_possible_value()
-            .map_or_else(String::new, |name| name.get_name().to_owned());
-        println!("fuzzing the live module on {name}, build id {}", guest.kernel.build_id.0);
-        fuzz(&guest, 60 * self.minutes, self.seed, "all")
-    }
+/// Sends random requests for that number of minutes.
+///
+/// # Errors
+/// The kernel reports something, or the guest cannot run.
+pub fn live_fuzz(name: &str, minutes: u64, seed: u64) -> Result<()> {
+    let found = FuzzedKernel::ALL.iter().find(|(known, _)| *known == name);
+    let (_, kernel) = found.with_context(|| format!("no kernel is called {name}"))?;
+    let guest = Guest::new(&kernel.find()?)?;
+    println!("fuzzing the live module on {name}, build id {}", guest.kernel.build_id.0);
+    fuzz(&guest, 60 * minutes, seed, "all")
+}
+
+/// Sends the same few requests each time, for about two minutes, to Debian's cloud kernel.
+///
+/// # Errors
+/// As [`live_fuzz`].
+pub fn short() -> Result<()> {
+    fuzz(&Guest::new(&FuzzedKernel::Debian.find()?)?, SHORT_SECONDS, SHORT_SEED, "few")
 }
 
 fn compile(directory: &Path) -> Result<Vec<u8>> {

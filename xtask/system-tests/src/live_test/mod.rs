@@ -103,34 +103,11 @@ const COUNTED: [Tried; 3] = [
 /// Of many cycles, beside other work.
 const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// What to test, and on which kernel.
-#[derive(Debug, clap::Args)]
-pub struct LiveTest {
-    /// The boot image [default: both of Debian's kernels]
-    kernel: Option<PathBuf>,
-    /// Run only this script, on two CPUs; it may source the other scripts in /kl
-    script: Option<PathBuf>,
-    /// Install and undo a large group this number of times under load, on two and on four CPUs
-    #[arg(long, value_name = "N", conflicts_with_all = ["kernel", "cost"])]
-    cycles: Option<u32>,
-    /// Measure what installing and undoing a group of functions costs, in instructions and
-    /// interrupts
-    #[arg(long, conflicts_with = "kernel")]
-    cost: bool,
-}
-
-impl LiveTest {
-    pub(crate) fn run(&self) -> Result<()> {
-        match self.cycles {
-            Some(count) => cycles(count),
-            None if self.cost => cost(),
-            None => live_test(self.kernel.as_deref(), self.script.as_deref()),
-        }
-    }
-}
-
 /// Without `kernel` both of Debian's own. With `script`, for trials, only that runs, on two CPUs.
-fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     let mut guest = Guest::new(&kernel.map_or_else(cloud, |kernel| Ok(kernel.to_owned()))?)?;
     if let Some(path) = script {
         let text =
@@ -168,7 +145,10 @@ fn cloud() -> Result<PathBuf> {
 }
 
 /// Installs and undoes a large group this number of times under load.
-fn cycles(count: u32) -> Result<()> {
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn cycles(count: u32) -> Result<()> {
     let mut guest = Guest::new(&cloud()?)?;
     guest.contents.file("/kl/cycles", 0o644, count.to_string());
     // Each is judged when it has ended: the other may take an hour more.
@@ -178,7 +158,10 @@ fn cycles(count: u32) -> Result<()> {
 }
 
 /// What installing and undoing a group takes, counted in the guest.
-fn cost() -> Result<()> {
+///
+/// # Errors
+/// It cannot be counted.
+pub fn cost() -> Result<()> {
     let guest = Guest::new(&cloud()?)?;
     for tried in &COUNTED {
         let outcome = guest.run_with(tried, |boot| {

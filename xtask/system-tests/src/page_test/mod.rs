@@ -34,7 +34,11 @@ const SECTIONS: [&str; 8] = [
     "Functions",
 ];
 
-pub(crate) fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let kernlane = lab::kernlane()?;
     let [page, again, evil] =
@@ -62,7 +66,11 @@ pub(crate) fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     hostile_names_are_text(&browser)
 }
 
-pub(crate) fn generations_test(recording: &Path, kernel: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn generations_test(recording: &Path, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let browser = Browser::start(&directory.path().join("chromium"))?;
     generations::generations(&lab::kernlane()?, recording, kernel, directory.path(), &browser)

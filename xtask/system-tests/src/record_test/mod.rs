@@ -33,7 +33,11 @@ const REPEATS: u64 = 50;
 const PATCHED_CALLS: u64 = 30;
 const ALIAS_CALLS: u64 = 40;
 
-pub(crate) fn record_test(tree: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn record_test(tree: &Path) -> Result<()> {
     let kernel = GuestKernel::open(tree, None)?;
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let machine = TestedMachine {

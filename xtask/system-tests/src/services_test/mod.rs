@@ -35,7 +35,11 @@ const SLEEP_MORE: f64 = 1e5;
 /// The largest share of the kernel's work that may have no service.
 const MOST_OTHER: f64 = 0.01;
 
-pub(crate) fn services_test(kernel: &Path) -> Result<()> {
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn services_test(kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let kernel = GuestKernel::open(kernel, None)?;
     let mut machine = RecordedMachine {

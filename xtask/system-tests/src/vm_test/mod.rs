@@ -11,12 +11,11 @@ mod compare;
 use crate::machine::{self, Machine, side_by_side};
 use anyhow::{Context, Result};
 use check::kernel::KernelFile as Vmlinux;
-use clap::builder::PossibleValuesParser;
 use compare::Tests;
 use guest::{self, GuestContents, GuestEnd, GuestKernel, GuestOutcome, KernelModule, Workload};
 use lab::score::TestScore;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const SCRIPT: &str = include_str!("guest.sh");
 const BAD_POINTERS: &str = include_str!("bad-pointers.c");
@@ -89,30 +88,16 @@ const WORKLOADS: &str = "workloads";
 
 const MODULES: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
 
-/// Which kernels to compare, and where.
-#[derive(Debug, clap::Args)]
-pub struct VmTest {
-    /// The tree of the original kernel
-    old: PathBuf,
-    /// The directory of the relinked kernel
-    new: PathBuf,
-    /// Test only on these machines, or run only the shipped workloads
-    #[arg(value_name = "MACHINE", value_parser = PossibleValuesParser::new(names()))]
-    wanted: Vec<String>,
-}
-
-fn names() -> impl Iterator<Item = &'static str> {
+/// What [`vm_test`] can be asked for.
+pub fn names() -> impl Iterator<Item = &'static str> {
     MACHINES.iter().map(|tried| tried.machine.name).chain([WORKLOADS])
 }
 
-impl VmTest {
-    pub(crate) fn run(&self) -> Result<()> {
-        vm_test(&self.old, &self.new, &self.wanted)
-    }
-}
-
 /// `wanted` are names of machines, or "workloads". Without names, everything runs.
-fn vm_test(old: &Path, new: &Path, wanted: &[String]) -> Result<()> {
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn vm_test(old: &Path, new: &Path, wanted: &[String]) -> Result<()> {
     let (old, new) = (GuestKernel::open(old, None)?, GuestKernel::open(new, None)?);
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     let bad_pointers = lab::bare::compile("bad-pointers.c", BAD_POINTERS)?;

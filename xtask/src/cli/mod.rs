@@ -2,14 +2,18 @@
 //!
 //! Input: words. Output: a command with its arguments, or help that lists the commands by room.
 
+mod judges;
+mod studies;
+mod system_tests;
+
+use self::judges::Judge;
+use self::studies::StudyCommand;
+use self::system_tests::SystemTest;
 use crate::demo::{self, DemoKernel};
 use crate::fuzz::{self, Fuzz};
 use crate::test;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use judges::Judge;
-use studies::Study;
-use system_tests::SystemTest;
 
 /// Everything of Kernlane's development that cargo alone cannot do
 #[derive(Debug, Parser)]
@@ -26,7 +30,7 @@ enum Command {
     #[command(flatten)]
     SystemTest(SystemTest),
     #[command(flatten)]
-    Study(Study),
+    Study(StudyCommand),
     #[command(flatten)]
     Judge(Judge),
 }
@@ -83,7 +87,7 @@ fn command() -> clap::Command {
     let rooms = [
         list::<Task>("Tasks"),
         list::<SystemTest>("System tests"),
-        list::<Study>("Studies"),
+        list::<StudyCommand>("Studies"),
         list::<Judge>("Judges"),
     ];
     let rooms = rooms.map(|room| room.ansi().to_string().trim_end().to_owned()).join("\n\n");
@@ -162,9 +166,9 @@ mod tests {
             ("fuzz", "targets: [], inputs: 10000000, jobs: 1"),
             (
                 "live-fuzz --seed 7 --kernel kasan --minutes 60",
-                "kernel: Kasan, minutes: 60, seed: 7",
+                "kernel: \"kasan\", minutes: 60, seed: 7",
             ),
-            ("live-fuzz --short", "short: true, kernel: Debian"),
+            ("live-fuzz --short", "short: true, kernel: \"debian\""),
             ("live-test --cycles 1000", "kernel: None, script: None, cycles: Some(1000)"),
             ("live-test vmlinuz trial.sh", "Some(\"vmlinuz\"), script: Some(\"trial.sh\")"),
             ("road-test tree --drop-call-padding", "tree: \"tree\", drop_call_padding: true"),

@@ -1,0 +1,219 @@
+//! The command line of the system tests.
+
+use anyhow::Result;
+use clap::builder::PossibleValuesParser;
+use std::path::PathBuf;
+use system_tests::live_fuzz::FuzzedKernel;
+use system_tests::{
+    ab_test, book_test, check_test, diff_test, guest_test, known_case, live_fuzz, live_test,
+    page_test, record_test, relink_test, road_test, services_test, shift_test, uml_test, vm_test,
+};
+
+/// A system test, with its arguments.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum SystemTest {
+    /// Relink the tree's kernel for a workload and in a random order, and record both; what was
+    /// predicted must hold
+    RoadTest(RoadTest),
+    /// Test whether recordings are exactly what ran, and repeatable
+    RecordTest {
+        /// The kernel's build tree
+        tree: PathBuf,
+    },
+    /// Test that recordings are bit-repeatable, and that failures are reported and leave nothing
+    /// behind
+    GuestTest {
+        /// The kernel: a build tree, or a boot image
+        kernel: PathBuf,
+    },
+    /// Compare counts of services with the guest's own counts
+    ServicesTest {
+        /// The kernel: a build tree, or a boot image
+        kernel: PathBuf,
+    },
+    /// Test that the original order gives the original kernel, that objtool accepts other orders,
+    /// and that failures leave nothing behind
+    RelinkTest {
+        /// The kernel's build tree
+        tree: PathBuf,
+    },
+    /// Make a wrong kernel for each kind of bug; `kernlane check` must refuse each
+    CheckTest {
+        /// The kernel's build tree
+        tree: PathBuf,
+    },
+    /// Link the tree's kernel so that the data behind kallsyms moves by 0 to 63 bytes; `kernlane
+    /// check` must accept each
+    ShiftTest {
+        /// The kernel's build tree
+        tree: PathBuf,
+    },
+    /// Test whether the kernel of tree NEW works in a guest like that of tree OLD
+    VmTest(VmTest),
+    /// Test whether `kernlane diff` names the function that a patch changed, and the reason
+    DiffTest {
+        /// The kernel's build tree
+        tree: PathBuf,
+        /// The directory of the tree's kernel in another order
+        shuffled: PathBuf,
+    },
+    /// Test the page in Chromium, and whether other tools read the same numbers
+    PageTest {
+        /// A recording
+        recording: PathBuf,
+        /// The kernel: a build tree, or a boot image
+        kernel: PathBuf,
+    },
+    /// Test whether the page and the commands have the same numbers of simulated cores; takes
+    /// minutes
+    GenerationsTest {
+        /// A recording
+        recording: PathBuf,
+        /// The kernel: a build tree, or a boot image
+        kernel: PathBuf,
+    },
+    /// Build the book, test its links, and run the commands of its first hour
+    BookTest {
+        /// The results of `kernlane optimize`
+        demo: PathBuf,
+        /// The tree of their kernel
+        tree: PathBuf,
+    },
+    /// Test whether a kernel for User Mode Linux, relinked in a random order or with counters,
+    /// works like the original and counts right
+    UmlTest,
+    /// Test whether `kernlane report --sharing` finds a field that Linux moved, and whether
+    /// --what-if is within 10 % of the kernel that has moved it
+    KnownCase {
+        /// Where the recordings are made
+        directory: PathBuf,
+    },
+    /// Replace functions of the running stock kernel and restore them, in guests
+    LiveTest(LiveTest),
+    /// Fuzz the live module's interface in a guest, while kprobes, tracers, livepatches and modules
+    /// come and go
+    LiveFuzz(LiveFuzz),
+    /// Test whether `kernlane bench --ab --kernels` boots two kernels of Debian 12 in turns, in
+    /// guests whose boot loaders do it; makes the disk as root; resumes
+    AbTest(AbTest),
+}
+
+impl SystemTest {
+    /// Runs the test.
+    ///
+    /// # Errors
+    /// The test failed or could not run.
+    pub(super) fn run(self) -> Result<()> {
+        match self {
+            Self::RoadTest(RoadTest { tree, drop_call_padding }) => {
+                road_test::road_test(&tree, drop_call_padding)
+            }
+            Self::RecordTest { tree } => record_test::record_test(&tree),
+            Self::GuestTest { kernel } => guest_test::guest_test(&kernel),
+            Self::ServicesTest { kernel } => services_test::services_test(&kernel),
+            Self::RelinkTest { tree } => relink_test::relink_test(&tree),
+            Self::CheckTest { tree } => check_test::check_test(&tree),
+            Self::ShiftTest { tree } => shift_test::shift_test(&tree),
+            Self::VmTest(VmTest { old, new, wanted }) => vm_test::vm_test(&old, &new, &wanted),
+            Self::DiffTest { tree, shuffled } => diff_test::diff_test(&tree, &shuffled),
+            Self::PageTest { recording, kernel } => page_test::page_test(&recording, &kernel),
+            Self::GenerationsTest { recording, kernel } => {
+                page_test::generations_test(&recording, &kernel)
+            }
+            Self::BookTest { demo, tree } => book_test::book_test(&demo, &tree),
+            Self::UmlTest => uml_test::uml_test(),
+            Self::KnownCase { directory } => known_case::known_case(&directory),
+            Self::LiveTest(test) => test.run(),
+            Self::LiveFuzz(test) => test.run(),
+            Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
+        }
+    }
+}
+
+/// What to relink.
+#[derive(Debug, clap::Args)]
+pub(super) struct RoadTest {
+    /// The kernel's build tree
+    tree: PathBuf,
+    /// As for `kernlane optimize`
+    #[arg(long)]
+    drop_call_padding: bool,
+}
+
+/// Which kernels to compare, and where.
+#[derive(Debug, clap::Args)]
+pub(super) struct VmTest {
+    /// The tree of the original kernel
+    old: PathBuf,
+    /// The directory of the relinked kernel
+    new: PathBuf,
+    /// Test only on these machines, or run only the shipped workloads
+    #[arg(value_name = "MACHINE", value_parser = PossibleValuesParser::new(vm_test::names()))]
+    wanted: Vec<String>,
+}
+
+/// What to test, and on which kernel.
+#[derive(Debug, clap::Args)]
+pub(super) struct LiveTest {
+    /// The boot image [default: both of Debian's kernels]
+    kernel: Option<PathBuf>,
+    /// Run only this script, on two CPUs; it may source the other scripts in /kl
+    script: Option<PathBuf>,
+    /// Install and undo a large group this number of times under load, on two and on four CPUs
+    #[arg(long, value_name = "N", conflicts_with_all = ["kernel", "cost"])]
+    cycles: Option<u32>,
+    /// Measure what installing and undoing a group of functions costs, in instructions and
+    /// interrupts
+    #[arg(long, conflicts_with = "kernel")]
+    cost: bool,
+}
+
+impl LiveTest {
+    fn run(&self) -> Result<()> {
+        match self.cycles {
+            Some(count) => live_test::cycles(count),
+            None if self.cost => live_test::cost(),
+            None => live_test::live_test(self.kernel.as_deref(), self.script.as_deref()),
+        }
+    }
+}
+
+/// Which kernel to fuzz, and how long.
+#[derive(Debug, clap::Args)]
+pub(super) struct LiveFuzz {
+    /// Make the same few requests each time, for about two minutes, on Debian's cloud kernel
+    #[arg(long, conflicts_with_all = ["kernel", "minutes", "seed"])]
+    short: bool,
+    /// One of Debian's kernels, or one that was built for the fuzzer, whose memory also fails
+    #[arg(long, default_value = "debian")]
+    #[arg(value_parser = PossibleValuesParser::new(fuzzed_kernels()))]
+    kernel: String,
+    /// How long to send requests
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// The same seed gives the same requests
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+impl LiveFuzz {
+    fn run(&self) -> Result<()> {
+        match self.short {
+            true => live_fuzz::short(),
+            false => live_fuzz::live_fuzz(&self.kernel, self.minutes, self.seed),
+        }
+    }
+}
+
+fn fuzzed_kernels() -> impl Iterator<Item = &'static str> {
+    FuzzedKernel::ALL.iter().map(|(name, _)| *name)
+}
+
+/// Which trials to make.
+#[derive(Debug, clap::Args)]
+pub(super) struct AbTest {
+    /// Make only these trials; each takes about 5 minutes
+    #[arg(value_name = "TRIAL", value_parser = PossibleValuesParser::new(ab_test::names()))]
+    trials: Vec<String>,
+}
