@@ -9,6 +9,7 @@ mod test;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    host::terminal::Terminal::observe();
     match cli::run(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => match error.downcast::<clap::Error>() {

@@ -1,9 +1,11 @@
 //! How a program ends: its exit status, and the one message that says why.
 //!
-//! Takes what a command gave; gives the exit status. Writes what is still buffered to standard
-//! output. Never ends the process itself.
+//! Takes what a program does; gives the exit status. While the program works, a person sees what it
+//! reports. Writes what is still buffered to standard output. Never ends the process itself.
 
-use crate::{interrupt, note, stdout};
+use crate::progress::Observer;
+use crate::terminal::Terminal;
+use crate::{interrupt, stdout};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -12,15 +14,16 @@ use std::process::ExitCode;
 /// QEMU must not end the tool.
 const READER_GONE: u8 = 128 + 13;
 
-/// The exit status of `program`: the command's own, or 2 with a message.
-pub fn status(program: &str, done: Result<ExitCode>) -> ExitCode {
-    match done.and_then(|code| stdout::finish().map(|()| code)) {
+/// Runs `work`, all of the program, and gives its exit status: that of `work`, or 2 with a message.
+pub fn run(program: &str, work: impl FnOnce() -> Result<ExitCode>) -> ExitCode {
+    Terminal::observe();
+    match work().and_then(|code| stdout::finish().map(|()| code)) {
         Ok(code) => code,
         Err(error) if stdout::reader_is_gone(&error) => ExitCode::from(READER_GONE),
         Err(error) => {
             // Programs that Ctrl-C ended fail, too; then that is not the news.
             let error = interrupt::check().err().unwrap_or(error);
-            note!("{program}: {error:#}");
+            Terminal.remark(&format!("{program}: {error:#}"));
             ExitCode::from(2)
         }
     }

@@ -1,5 +1,6 @@
 //! What every command needs of the host: whole files, the files of a recording, scratch
-//! directories, programs, Ctrl-C, standard output, tables, progress on a terminal.
+//! directories, programs, Ctrl-C, standard output, tables, what work reports and how a terminal
+//! shows it.
 //!
 //! Input: paths and commands. This crate knows no kernels and no file formats.
 //!
@@ -22,3 +23,4 @@ pub mod recording;
 pub mod scratch;
 pub mod stdout;
 pub mod table;
+pub mod terminal;

@@ -1,137 +1,145 @@
-//! What a person sees while a command works: one style of progress, and remarks.
+//! What work reports while it goes on: what is being done, how far it has come, and remarks.
 //!
-//! Input: what is being done, and how far it has come. Output, on standard error: a line that moves
-//! while that is a terminal; otherwise a line of text for each minute that the work takes, so that
-//! a log shows that it goes on. Remarks go to standard error in any case. Never writes to standard
-//! output, and never fails: a command goes on when nobody sees it.
+//! Input: reports of any part of Kernlane. Output: the same reports, at the one [`Observer`] of the
+//! process. A program sets it: [`crate::terminal::Terminal`] shows the reports to a person, another
+//! observer may draw them elsewhere. Without an observer nobody hears them. This module prints
+//! nothing, and reporting never fails.
+//!
+//! The observer belongs to the process, because work reports from all of its threads.
+//!
+//! ```
+//! use kernlane_host::progress::{self, Observer, Progress, Work};
+//! use std::sync::{Arc, Mutex};
+//!
+//! #[derive(Clone, Default)]
+//! struct Log(Arc<Mutex<Vec<String>>>);
+//!
+//! impl Log {
+//!     fn line(&self, text: String) {
+//!         self.0.lock().unwrap().push(text);
+//!     }
+//! }
+//!
+//! impl Observer for Log {
+//!     fn begin(&self, what: &str, length: Option<u64>) -> Box<dyn Work> {
+//!         self.line(format!("{what}, {length:?}"));
+//!         Box::new(self.clone())
+//!     }
+//!
+//!     fn remark(&self, text: &str) {
+//!         self.line(text.to_owned());
+//!     }
+//! }
+//!
+//! impl Work for Log {
+//!     fn say(&self, what: &str) {
+//!         self.line(what.to_owned());
+//!     }
+//!
+//!     fn advance(&self, by: u64) {
+//!         self.line(format!("+{by}"));
+//!     }
+//! }
+//!
+//! let log = Log::default();
+//! progress::observe(Arc::new(log.clone()));
+//! let work = Progress::of(2, "layouts");
+//! work.say("the first layout");
+//! work.advance(1);
+//! kernlane_host::note!("one is left");
+//! let expected = ["layouts, Some(2)", "the first layout", "+1", "one is left"];
+//! assert_eq!(*log.0.lock().unwrap(), expected);
+//! ```
 
 use crate::interrupt;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::fmt::Arguments;
-use std::io::{self, IsTerminal, Read, Write};
-use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::io::{self, Read};
+use std::sync::{Arc, PoisonError, RwLock};
 
-/// All that is under way, a line each. indicatif draws nothing when standard error is no terminal.
-static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
-const TICK: Duration = Duration::from_millis(200);
-const WORK: &str = "{spinner} {elapsed} {msg}";
-const WORK_OF_KNOWN_LENGTH: &str =
-    "{spinner} {elapsed} {msg} {wide_bar} {percent:>3} %  {eta} left";
-/// Without a terminal, work that takes longer says so after each of these times.
-const MINUTE: Duration = Duration::from_secs(60);
+/// Takes the reports of all work in the process. The threads that work call it.
+pub trait Observer: Send + Sync {
+    /// Work begins. `length`: how many steps or bytes it has, if that is known. The work ends when
+    /// the value is dropped.
+    fn begin(&self, what: &str, length: Option<u64>) -> Box<dyn Work>;
 
-/// Work under way: its line is taken away when this is dropped.
-pub struct Progress(ProgressBar);
+    /// A remark: a warning, or a step that is done.
+    fn remark(&self, text: &str);
+}
+
+/// Work under way, as an observer sees it.
+pub trait Work: Send + Sync {
+    /// What is being done now.
+    fn say(&self, what: &str);
+
+    /// How many more steps or bytes are done.
+    fn advance(&self, by: u64);
+}
+
+static OBSERVER: RwLock<Option<Arc<dyn Observer>>> = RwLock::new(None);
+
+/// From now on, all work of the process reports to `observer`. Work that has begun keeps the
+/// observer that it began with.
+pub fn observe(observer: Arc<dyn Observer>) {
+    *OBSERVER.write().unwrap_or_else(PoisonError::into_inner) = Some(observer);
+}
+
+fn observer() -> Option<Arc<dyn Observer>> {
+    OBSERVER.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Work that reports. It ends when this and every reader of it are dropped.
+pub struct Progress(Option<Arc<dyn Work>>);
 
 impl Progress {
     /// Work whose length is not known.
     pub fn new(what: impl Into<String>) -> Progress {
-        Progress::shown(ProgressBar::no_length(), WORK, what.into())
+        Progress::begun(what.into(), None)
     }
 
     /// Work of `length` steps or bytes.
     pub fn of(length: u64, what: impl Into<String>) -> Progress {
-        Progress::shown(ProgressBar::new(length), WORK_OF_KNOWN_LENGTH, what.into())
+        Progress::begun(what.into(), Some(length))
     }
 
-    fn shown(bar: ProgressBar, template: &str, what: String) -> Progress {
-        let bar = LINES.add(bar);
-        bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
-        bar.set_message(what);
-        bar.enable_steady_tick(TICK);
-        if !io::stderr().is_terminal() {
-            LOG.begin(bar.clone());
-        }
-        Progress(bar)
+    fn begun(what: String, length: Option<u64>) -> Progress {
+        Progress(observer().map(|observer| Arc::from(observer.begin(&what, length))))
     }
 
     /// Says what is being done now.
     pub fn say(&self, what: impl Into<String>) {
-        self.0.set_message(what.into());
+        if let Some(work) = &self.0 {
+            work.say(&what.into());
+        }
     }
 
     /// Adds this number to the progress.
     pub fn advance(&self, by: u64) {
-        self.0.inc(by);
+        if let Some(work) = &self.0 {
+            work.advance(by);
+        }
     }
 
-    /// What is read from it counts as done. Reading fails when the user has interrupted.
+    /// What is read from the result counts as done. Reading fails when the user has interrupted.
     pub fn reading<R: Read>(&self, from: R) -> impl Read + use<R> {
-        Interruptible(self.0.wrap_read(from))
+        ReportedRead { progress: Progress(self.0.clone()), from }
     }
 }
 
-/// The work of which a log without a terminal gets lines.
-static LOG: WorkLog = WorkLog { works: Mutex::new(Vec::new()) };
-/// How often the log looks whether a minute is over.
-const LOOK: Duration = Duration::from_secs(1);
-
-struct WorkLog {
-    /// The work under way, and how many lines each has got.
-    works: Mutex<Vec<(ProgressBar, u64)>>,
+struct ReportedRead<R> {
+    progress: Progress,
+    from: R,
 }
 
-impl WorkLog {
-    /// The first work starts the thread that writes. The thread ends with the last work.
-    fn begin(&'static self, bar: ProgressBar) {
-        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
-        works.push((bar, 0));
-        if works.len() == 1 {
-            std::thread::spawn(|| {
-                loop {
-                    std::thread::sleep(LOOK);
-                    let Some(lines) = self.due(MINUTE) else { break };
-                    lines.iter().for_each(|line| remark(format_args!("{line}")));
-                }
-            });
-        }
-    }
-
-    /// The lines of work for which another interval is over. `None`: no work is under way.
-    fn due(&self, interval: Duration) -> Option<Vec<String>> {
-        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
-        works.retain(|(bar, _)| !bar.is_finished());
-        let mut lines = Vec::new();
-        for (bar, told) in works.iter_mut() {
-            let over = (bar.elapsed().as_nanos() / interval.as_nanos()) as u64;
-            if over > *told {
-                *told = over;
-                lines.push(line(bar));
-            }
-        }
-        (!works.is_empty()).then_some(lines)
-    }
-}
-
-/// How long the work has taken, what it does, and how far it is.
-fn line(bar: &ProgressBar) -> String {
-    let seconds = bar.elapsed().as_secs();
-    let far = bar.length().filter(|&length| length > 0).map(|length| {
-        let percent = 100 * u128::from(bar.position().min(length)) / u128::from(length);
-        format!(", {percent} %")
-    });
-    let far = far.unwrap_or_default();
-    format!("[{:02}:{:02}] {}{far}", seconds / 60, seconds % 60, bar.message())
-}
-
-struct Interruptible<R>(R);
-
-impl<R: Read> Read for Interruptible<R> {
+impl<R: Read> Read for ReportedRead<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         interrupt::check().map_err(io::Error::other)?;
-        self.0.read(buffer)
+        let count = self.from.read(buffer)?;
+        self.progress.advance(count as u64);
+        Ok(count)
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-        LINES.remove(&self.0);
-    }
-}
-
-/// Prints a remark, like `eprintln!`, above the lines of progress.
+/// Reports a remark to the observer of the process, as `println!` formats text.
 #[macro_export]
 macro_rules! note {
     ($($text:tt)*) => { $crate::progress::remark(format_args!($($text)*)) };
@@ -139,38 +147,7 @@ macro_rules! note {
 
 /// What `note!` calls.
 pub fn remark(text: Arguments<'_>) {
-    // Nobody can be told that standard error is full.
-    LINES.suspend(|| drop(writeln!(std::io::stderr().lock(), "{text}")));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn begun(bar: ProgressBar, ago: Duration, what: &str) -> ProgressBar {
-        let bar = bar.with_elapsed(ago);
-        bar.set_message(what.to_owned());
-        bar
-    }
-
-    #[test]
-    fn work_says_how_far_it_is_after_each_minute() {
-        let (young, old) = (Duration::from_secs(59), Duration::from_secs(125));
-        let build = begun(ProgressBar::hidden(), old, "building a kernel");
-        build.set_length(200);
-        build.inc(50);
-        let guest = begun(ProgressBar::no_length(), old, "guest: boot");
-        let quick = begun(ProgressBar::no_length(), young, "reading");
-        let works = [&build, &guest, &quick].map(|bar| (bar.clone(), 0)).to_vec();
-        let log = WorkLog { works: Mutex::new(works) };
-        let expected = ["[02:05] building a kernel, 25 %", "[02:05] guest: boot"];
-        assert_eq!(log.due(MINUTE).unwrap(), expected);
-        assert!(log.due(MINUTE).unwrap().is_empty(), "once for each minute");
-        // What comes next is told with the next minute.
-        build.inc(1000);
-        assert_eq!(log.due(MINUTE / 2).unwrap().len(), 3);
-        assert!(line(&build).ends_with("100 %"));
-        [&build, &guest, &quick].into_iter().for_each(ProgressBar::finish_and_clear);
-        assert_eq!(log.due(MINUTE), None);
+    if let Some(observer) = observer() {
+        observer.remark(&text.to_string());
     }
 }

@@ -8,7 +8,7 @@ use kernlane::{cli, run};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ending::status("kernlane", parse_and_run())
+    ending::run("kernlane", parse_and_run)
 }
 
 fn parse_and_run() -> Result<ExitCode> {

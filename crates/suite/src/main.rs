@@ -17,7 +17,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    ending::status("kernlane-bench", parse_and_run())
+    ending::run("kernlane-bench", parse_and_run)
 }
 
 fn parse_and_run() -> Result<ExitCode> {
