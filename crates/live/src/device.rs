@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use emit::module::NUMBER;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Updater, opcode};
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -138,14 +139,33 @@ pub enum Undone {
     Gone,
 }
 
-/// The state of a group, as the device prints it.
+/// Whether the kernel's calls go to the copies of a group.
+#[derive(Clone, Copy, Debug, serde::Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupState {
+    /// Calls go to the copies.
+    Installed,
+    /// The kernel's code is restored. A task may still be in a copy.
+    Leaving,
+}
+
+impl fmt::Display for GroupState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GroupState::Installed => "installed",
+            GroupState::Leaving => "leaving",
+        })
+    }
+}
+
+/// What the device prints of a group.
 #[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
 pub struct GroupStatus {
     /// The group: the name and the number of its module.
     #[serde(flatten)]
     pub id: GroupId,
-    /// `installed`, or `leaving` while a task may still be in a copy.
-    pub state: String,
+    /// Whether calls go to its copies.
+    pub state: GroupState,
     /// Seconds since 1970.
     pub since: i64,
     /// The number of the group's calls.
@@ -417,7 +437,11 @@ fn parse(text: &str) -> Result<Vec<GroupStatus>> {
             ] => {
                 groups.push(GroupStatus {
                     id: GroupId { module: module.into(), number: ModuleNumber::parse(number)? },
-                    state: state.into(),
+                    state: match state {
+                        "installed" => GroupState::Installed,
+                        "leaving" => GroupState::Leaving,
+                        _ => bail!("{PATH} says {line:?}"),
+                    },
                     since: since.parse()?,
                     calls: calls.parse()?,
                     direct: direct.parse()?,

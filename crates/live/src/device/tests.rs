@@ -160,6 +160,12 @@ fn the_status_is_read() {
     assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
     assert_eq!(groups[0].id.module, "kl_1");
     assert_eq!(groups[0].id.number.to_string(), "0f0102030405060708090a0b0c0d0ef0");
+    assert_eq!(groups[0].state, GroupState::Installed);
+    let leaving = parse(&text.replace(" installed ", " leaving ")).unwrap();
+    assert_eq!(leaving[0].state, GroupState::Leaving);
+    assert_eq!(leaving[0].state.to_string(), "leaving");
+    let unknown = parse(&text.replace(" installed ", " arriving ")).unwrap_err();
+    assert!(unknown.to_string().contains("arriving"), "{unknown}");
     assert!(parse("kernlane 4\nfunction 1 2 direct\n").is_err());
     assert!(parse("kernlane 4\ngroup x\n").is_err());
     for (from, to) in [("12", "soon"), ("traced", "traced too"), ("ffffffffc0", "x"), ("0f01", "")]

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use host::outln;
-use live::device::{self, Device, GroupStatus, Undone};
+use live::device::{self, Device, GroupState, GroupStatus, Undone};
 use live::identity::GroupId;
 use live::install::{self, Unloaded};
 use live::turn::{Taken, Turn};
@@ -93,7 +93,7 @@ impl fmt::Display for TakenBack {
 pub(super) fn installed() -> Result<Option<String>> {
     let groups = device::status()?;
     let names: Vec<&str> = (groups.iter())
-        .filter(|group| group.state == "installed")
+        .filter(|group| group.state == GroupState::Installed)
         .map(|group| group.id.module.as_str())
         .collect();
     Ok((!names.is_empty()).then(|| names.join(", ")))
