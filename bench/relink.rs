@@ -51,7 +51,8 @@ fn main() -> Result<()> {
         })?);
         let tree = BuildTree::open(&copy, &[])?;
         rewriting.keep(Cost::of(|| {
-            text = relink(&tree, &layout, &Destination::Nowhere, &|_| {})?.summary.text_before;
+            text =
+                relink(&tree, &layout, &Destination::Nowhere, &|_| {})?.report.summary.text_before;
             Ok(())
         })?);
         let output = directory.path().join(format!("relinked.{run}"));

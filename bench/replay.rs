@@ -88,11 +88,8 @@ fn read_layouts(vmlinux: &str, paths: &[String]) -> Result<Vec<ReplayLayout>> {
     let image = image::vmlinux::read(vmlinux.as_ref())?;
     let layout = |path: &String| {
         let order = order::Layout::from_text(&std::fs::read_to_string(path)?)?;
-        anyhow::Ok(ReplayLayout {
-            name: path.clone(),
-            kernel: Some(image.build_id.clone()),
-            placement: estimate::placement(&image, &order)?,
-        })
+        let placement = estimate::placement(&image, &order)?;
+        anyhow::Ok(ReplayLayout::predicted(path, image.build_id.clone(), placement))
     };
     paths.iter().map(|path| layout(path).with_context(|| path.clone())).collect()
 }

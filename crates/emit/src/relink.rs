@@ -46,6 +46,14 @@ pub enum Destination<'a> {
     Tree,
 }
 
+/// A kernel that was relinked.
+pub struct RelinkedKernel {
+    /// What the relink did.
+    pub report: RelinkReport,
+    /// Where the code went, as the map beside the kernel says; `None` if nothing was linked.
+    pub map: Option<PlacementMap>,
+}
+
 /// What a relink did.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub struct RelinkReport {
@@ -233,7 +241,7 @@ pub fn relink(
     layout: &Layout,
     destination: &Destination<'_>,
     progress: &dyn Fn(&str),
-) -> Result<RelinkReport> {
+) -> Result<RelinkedKernel> {
     carry_out(tree, &RelinkWork::Order(layout.clone()), destination, progress)
 }
 
@@ -248,7 +256,7 @@ pub fn carry_out(
     work: &RelinkWork,
     destination: &Destination<'_>,
     progress: &dyn Fn(&str),
-) -> Result<RelinkReport> {
+) -> Result<RelinkedKernel> {
     let kept = OriginalLink::of(&tree.path, tree.machine().results()).home();
     let directory = match destination {
         Destination::Nowhere => return relink_in(tree, work, destination, None, progress),
@@ -270,12 +278,12 @@ fn relink_in(
     destination: &Destination<'_>,
     home: Option<&Path>,
     progress: &dyn Fn(&str),
-) -> Result<RelinkReport> {
+) -> Result<RelinkedKernel> {
     let begun = Instant::now();
     let originals = Originals::read(tree)?;
     let key = key(work)?;
-    if let Some(report) = home.and_then(|home| made_before(tree, home, destination, &key)) {
-        return Ok(report);
+    if let Some(made) = home.and_then(|home| made_before(tree, home, destination, &key)) {
+        return Ok(made);
     }
     progress("rewriting vmlinux.o");
     let RewrittenTree { object, linked, base, rewritten, counters } =
@@ -301,7 +309,7 @@ fn relink_in(
         old_build_id: linked.build_id.clone(),
         new_build_id: None,
     };
-    let Some(home) = home else { return Ok(report) };
+    let Some(home) = home else { return Ok(RelinkedKernel { report, map: None }) };
     let begun = Instant::now();
     let scratch = scratch::directory(home, SCRATCH)?;
     progress("the kernel's own build links vmlinux");
@@ -313,14 +321,14 @@ fn relink_in(
         fs::read(scratch.path().join("vmlinux")).context("the new vmlinux cannot be read")?;
     let new = LinkAddresses::read(&bytes).context("the new vmlinux")?;
     let placement = with_other_sections(&object, &linked, &new, rewritten.placement, base)?;
-    let map = PlacementMap { build_id: linked.build_id.clone(), placement }.to_text();
+    let map = PlacementMap { build_id: linked.build_id.clone(), placement };
     tree.ensure_unchanged()?;
     match destination {
         Destination::Tree => OriginalLink::of(&tree.path, tree.machine().results()).install(
             scratch.path(),
             &originals.present,
             &new.build_id,
-            &map,
+            &map.to_text(),
         )?,
         _ => {
             // A directory that is replaced lacks these until it is whole.
@@ -328,7 +336,8 @@ fn relink_in(
                 install::remove_file(&home.join(name))?;
             }
             let results = tree.machine().results();
-            install::into_directory(scratch.path(), home, results, &new.build_id, &map)?;
+            let text = map.to_text();
+            install::into_directory(scratch.path(), home, results, &new.build_id, &text)?;
         }
     }
     if let RelinkWork::Count = work {
@@ -344,13 +353,15 @@ fn relink_in(
     report.new_build_id = Some(new.build_id);
     let text = sealed::json(&serde_json::to_string_pretty(&report)?);
     output::write(&home.join(REPORT), text.as_bytes())?;
-    Ok(report)
+    Ok(RelinkedKernel { report, map: Some(map) })
 }
 
 /// The prefix of the directory in which the kernel is linked.
 const SCRATCH: &str = ".relink-";
 /// What the last relink into a directory did.
 const REPORT: &str = "relink.json";
+/// The name of the map beside a relinked kernel.
+pub const MAP: &str = install::MAP;
 /// The list of the counters of a counting kernel.
 pub const COUNTERS: &str = "vmlinux.klc";
 
@@ -368,23 +379,24 @@ fn key(work: &RelinkWork) -> Result<String> {
     Ok(image::sealed::hex(&hash.finalize()))
 }
 
-/// The report of an earlier relink with the same input, if its kernel still exists.
+/// What an earlier relink with the same input made, if its kernel still exists.
 fn made_before(
     tree: &BuildTree,
     home: &Path,
     destination: &Destination<'_>,
     key: &str,
-) -> Option<RelinkReport> {
+) -> Option<RelinkedKernel> {
     let text = fs::read_to_string(home.join(REPORT)).ok()?;
     // What is damaged, or of a version that wrote no checksum, is made anew.
     sealed::verify_json(&text, Some(""), true).ok()?;
     let report: RelinkReport = serde_json::from_str(&text).ok()?;
     let root = if matches!(destination, Destination::Tree) { &tree.path } else { home };
-    let there = tree.machine().results().iter().all(|name| root.join(name).is_file())
-        && home.join(install::MAP).is_file();
+    let there = tree.machine().results().iter().all(|name| root.join(name).is_file());
+    let map = PlacementMap::from_text(&fs::read_to_string(home.join(install::MAP)).ok()?).ok()?;
     let vmlinux = fs::read(root.join("vmlinux")).ok()?;
     let id = LinkAddresses::read(&vmlinux).ok()?.build_id;
-    (report.key == key && there && report.new_build_id.as_ref() == Some(&id)).then_some(report)
+    let is_made = report.key == key && there && report.new_build_id.as_ref() == Some(&id);
+    is_made.then_some(RelinkedKernel { report, map: Some(map) })
 }
 
 /// Adds to the map the code sections that moved because `.text` grew, each as one block.

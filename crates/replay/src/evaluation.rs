@@ -315,11 +315,11 @@ impl<'a> Evaluator<'a> {
             0,
             "none",
         );
-        Ok(ReplayLayout {
-            name: made.level.name().to_owned(),
-            kernel: Some(self.image.build_id.clone()),
-            placement: estimate::placement(self.image, &order)?,
-        })
+        Ok(ReplayLayout::predicted(
+            made.level.name(),
+            self.image.build_id.clone(),
+            estimate::placement(self.image, &order)?,
+        ))
     }
 
     /// Adds the application's placement, which fills the cache from the other end, to the kernel's

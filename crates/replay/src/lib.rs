@@ -77,6 +77,7 @@ use execution::walk::{Observer, Piece, PieceControl, WalkedRecording, Wants, wal
 use image::BuildId;
 use image::place::Placement;
 use rayon::prelude::*;
+use results::ResultKind;
 pub use results::guard;
 use sim::MachineModel;
 pub use simulation::SimulationScope;
@@ -89,20 +90,39 @@ use trace::{RecordingHeader, RecordingReader, RecordingTotals, RunAddr, Translat
 pub struct ReplayLayout {
     /// The layout's name in result rows.
     pub name: String,
-    /// The kernel whose blocks it places; `None` for the original layout, which places none.
+    /// Whether the recorded kernel has this layout, or the recording is carried over to it.
+    pub kind: ResultKind,
+    /// The kernel whose blocks it places; `None` for the recorded layout, which places none.
     pub kernel: Option<BuildId>,
     /// Where each block of the old kernel lies.
     pub placement: Placement,
 }
 
 impl ReplayLayout {
-    /// The original layout: nothing moves.
+    /// The layout of a kernel as its own build laid it out. The recording is of this kernel:
+    /// nothing moves.
     pub fn original() -> ReplayLayout {
+        ReplayLayout::recorded(crate::results::ORIGINAL)
+    }
+
+    /// The layout that the recorded kernel has: nothing moves.
+    pub fn recorded(name: impl Into<String>) -> ReplayLayout {
         ReplayLayout {
-            name: crate::results::ORIGINAL.to_owned(),
+            name: name.into(),
+            kind: ResultKind::Recorded,
             kernel: None,
             placement: Placement::default(),
         }
+    }
+
+    /// A layout to which a recording of `kernel` is carried over.
+    pub fn predicted(
+        name: impl Into<String>,
+        kernel: BuildId,
+        placement: Placement,
+    ) -> ReplayLayout {
+        let (name, kind) = (name.into(), ResultKind::Predicted);
+        ReplayLayout { name, kind, kernel: Some(kernel), placement }
     }
 }
 

@@ -5,8 +5,7 @@
 
 use crate::results::{
     CoherenceResult, CoreResult, CpuOrder, CpuResult, FunctionDataMisses, FunctionMisses,
-    FunctionSlots, MemoryCounters, ORIGINAL, OTHER_CODE, Predictions, ResultCounters, ResultKind,
-    ResultRow, USER_CODE,
+    FunctionSlots, MemoryCounters, OTHER_CODE, Predictions, ResultCounters, ResultRow, USER_CODE,
 };
 use crate::simulation::DataMissCounts;
 use crate::{CoherenceCounts, ReplayLayout, Replayed};
@@ -51,11 +50,7 @@ pub fn rows(
                 layout: layout.name.clone(),
                 machine: machine.name.clone(),
                 seed: replayed.header.seed,
-                kind: if layout.name == ORIGINAL {
-                    ResultKind::Recorded
-                } else {
-                    ResultKind::Predicted
-                },
+                kind: layout.kind,
                 conditions: replayed.header.conditions.iter().cloned().collect(),
                 counters: ResultCounters {
                     instructions: amounts.instructions,
@@ -224,7 +219,38 @@ fn hot_and_cold(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::ResultKind;
+    use crate::tests::guest::{GuestMemory, record};
+    use image::place::Placement;
     use sim::core::Slots;
+    use trace::RecordingReader;
+
+    /// The name of a layout says nothing of it: a relinked kernel that was recorded has a name, and
+    /// a layout may be called `original`.
+    #[test]
+    fn a_row_is_recorded_or_predicted_as_its_layout_says() {
+        let base = 0xffff_ffff_8100_0000;
+        let mut memory = GuestMemory::default();
+        memory.put(base, &[0x90]);
+        let recording = record(&memory, &[base], 1);
+        let machines = [execution::machine::find("server-32k").unwrap()];
+        let kernel = BuildId("5f3c".into());
+        let layouts = [
+            ReplayLayout::original(),
+            ReplayLayout::recorded("ext-tsp"),
+            ReplayLayout::predicted("original", kernel, Placement::default()),
+        ];
+        let reader = RecordingReader::new(&recording[..]).unwrap();
+        let replayed = crate::replay(reader, &layouts, &machines).unwrap();
+        let rows = rows(&replayed, &layouts, &machines, None);
+        let kinds: Vec<_> = rows.iter().map(|row| (row.layout.as_str(), row.kind)).collect();
+        let expected = [
+            ("original", ResultKind::Recorded),
+            ("ext-tsp", ResultKind::Recorded),
+            ("original", ResultKind::Predicted),
+        ];
+        assert_eq!(kinds, expected);
+    }
 
     /// User code, two functions, and code of the kernel between and behind them.
     #[test]

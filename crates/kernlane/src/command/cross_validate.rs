@@ -179,11 +179,8 @@ fn test(
         for &algorithm in args.algorithm.iter().filter(possible) {
             let (order, _) = ground.lay_out(algorithm, args.seed)?;
             let name = format!("{} {}", algorithm.name(), made.len());
-            layouts.push(ReplayLayout {
-                name: name.clone(),
-                kernel: Some(image.build_id.clone()),
-                placement: estimate::placement(image, &order)?,
-            });
+            let placement = estimate::placement(image, &order)?;
+            layouts.push(ReplayLayout::predicted(&name, image.build_id.clone(), placement));
             made.push((name, algorithm, trained.clone()));
         }
     }

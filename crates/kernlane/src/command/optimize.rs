@@ -235,6 +235,8 @@ impl Road<'_> {
         let done = directory.join("layout.kll");
         if fs::read_to_string(&done).is_ok_and(|known| known == text) {
             self.say(&format!("using the existing kernel {}", directory.display()))?;
+            let map = read_map(&directory)?;
+            Ok(Relinked { algorithm, directory, map })
         } else {
             self.say("relinking")?;
             // Until it is whole and checked, it is not there already.
@@ -244,25 +246,25 @@ impl Road<'_> {
                 }
                 _ => {}
             }
-            {
-                let progress = Progress::new("reading the kernel");
-                let destination = relink::Destination::Directory(&directory);
+            let progress = Progress::new("reading the kernel");
+            let destination = relink::Destination::Directory(&directory);
+            let made =
                 relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?;
-            }
-            self.check(algorithm, &directory)?;
+            drop(progress);
+            let map = made.map.context("nothing was linked")?;
+            self.check(algorithm, &directory, &map)?;
             // Written last, so that only a checked kernel is reused.
             output::write(&done, text.as_bytes())?;
+            Ok(Relinked { algorithm, directory, map })
         }
-        let map = read_map(&directory)?;
-        Ok(Relinked { algorithm, directory, map })
     }
 
-    fn check(&self, algorithm: Algorithm, directory: &Path) -> Result<()> {
+    fn check(&self, algorithm: Algorithm, directory: &Path, map: &PlacementMap) -> Result<()> {
         self.say("checking that the relinked kernel is the old program")?;
         let (old, new) =
             (check::KernelBuild::read(&self.args.tree)?, check::KernelBuild::read(directory)?);
         let (old, new) = (old.kernel()?, new.kernel()?);
-        let findings = check::check(&old, &new, &read_map(directory)?.placement)?;
+        let findings = check::check(&old, &new, &map.placement)?;
         if !findings.equal() {
             let text = findings.text(&old.kernel, &new.kernel, 3);
             bail!(
@@ -278,10 +280,9 @@ impl Road<'_> {
     fn predict(&self, original: &Path, kernels: &[Relinked]) -> Result<Vec<ResultRow>> {
         self.say("replaying the recording over each layout")?;
         let mut layouts = vec![replay::ReplayLayout::original()];
-        layouts.extend(kernels.iter().map(|kernel| replay::ReplayLayout {
-            name: kernel.algorithm.to_string(),
-            kernel: Some(kernel.map.build_id.clone()),
-            placement: kernel.map.placement.clone(),
+        layouts.extend(kernels.iter().map(|Relinked { algorithm, map, .. }| {
+            let placement = map.placement.clone();
+            replay::ReplayLayout::predicted(algorithm.name(), map.build_id.clone(), placement)
         }));
         replay_rows(
             original,
@@ -302,17 +303,15 @@ impl Road<'_> {
             self.record(&name, &kernel.directory.join("arch/x86/boot/bzImage"), Some(&vmlinux))?;
         self.say(&format!("measuring the {name} kernel"))?;
         let image = vmlinux::read(&vmlinux)?;
-        let mut rows = replay_rows(
+        replay_rows(
             &recording,
-            &[replay::ReplayLayout::original()],
+            &[replay::ReplayLayout::recorded(name)],
             &self.machines,
             self.scope,
             CpuOrder::SideBySide,
             Some(&image),
             &RecordingPart::WHOLE,
-        )?;
-        rows.iter_mut().for_each(|row| row.layout.clone_from(&name));
-        Ok(rows)
+        )
     }
 
     fn report(&self, rows: Vec<ResultRow>) -> Result<ExitCode> {

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &RelinkArgs) -> Result<ExitCode> {
         Some(directory) => Destination::Directory(directory),
         None => Destination::Tree,
     };
-    let report = carry_out(&tree, &work, &destination, &|step| progress.say(step))?;
+    let report = carry_out(&tree, &work, &destination, &|step| progress.say(step))?.report;
     drop(progress);
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&report)?)?;

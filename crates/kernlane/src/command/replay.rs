@@ -252,11 +252,11 @@ impl LayoutFile {
                     let code = vmlinux::code_ranges(&vmlinux::path(kernel))?;
                     map.ensure_within(&code).with_context(named)?;
                 }
-                Ok(ReplayLayout { name, kernel: Some(map.build_id), placement: map.placement })
+                Ok(ReplayLayout::predicted(name, map.build_id, map.placement))
             }
             LayoutContent::Order(order) => {
                 let placement = placed(&order, kernel, image).with_context(named)?;
-                Ok(ReplayLayout { name, kernel: Some(order.build_id), placement })
+                Ok(ReplayLayout::predicted(name, order.build_id, placement))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Small programs, from the recording to the misses.
 
 use super::{Application, UserCode, recorded};
+use crate::results::ResultKind;
 use crate::tests::guest::{GuestMemory, record};
 use crate::{LayoutCounts, ReplayLayout, ReplayTrial, SimulationScope, replay_trials};
 use execution::walk::chunks;
@@ -60,6 +61,7 @@ fn replayed(
     let machines = [machines::find("torrellas-8k").unwrap().model];
     let original = ReplayLayout::original();
     let moved = ReplayLayout {
+        kind: ResultKind::Predicted,
         placement: Placement { blocks: placed, ..Placement::default() },
         ..ReplayLayout::original()
     };

@@ -2,6 +2,7 @@
 //! where control arrives up to a branch or a limit.
 
 use crate::{ReplayLayout, ReplayTrial, Replayed, SimulationScope, replay_trials};
+use image::BuildId;
 use image::place::Placement;
 use sim::MachineModel;
 use std::collections::{BTreeMap, HashMap};
@@ -109,7 +110,7 @@ pub(crate) fn replayed(
 ) -> Replayed {
     let layouts = [
         ReplayLayout::original(),
-        ReplayLayout { name: "moved".to_owned(), kernel: None, placement },
+        ReplayLayout::predicted("moved", BuildId("00".into()), placement),
     ];
     let reader = RecordingReader::new(recording).unwrap();
     let scope = SimulationScope::CachesAndBranches;

@@ -58,11 +58,9 @@ impl LayoutSearch<'_> {
         for seed in self.seeds.clone() {
             progress.say(format!("laying out by {}, seed {seed}", self.algorithm));
             let (layout, score) = ground.lay_out(self.algorithm, seed)?;
-            layouts.push(ReplayLayout {
-                name: seed.to_string(),
-                kernel: Some(self.image.build_id.clone()),
-                placement: placed(&layout, Some(self.kernel), Some(self.image))?,
-            });
+            let placement = placed(&layout, Some(self.kernel), Some(self.image))?;
+            let kernel = self.image.build_id.clone();
+            layouts.push(ReplayLayout::predicted(seed.to_string(), kernel, placement));
             made.push((seed, layout, score));
             progress.advance(1);
         }
