@@ -179,8 +179,8 @@ impl Attribution {
     pub fn table_with_branches(&self, recording: &Path) -> Result<ServiceTable> {
         ensure!(
             self.machines.iter().any(|machine| machine.branch.is_some()),
-            "--branches needs a --machine with a table [branch] in its file: server-32k, for \
-             example"
+            "no machine describes how it predicts branches: name one with a table [branch] in its \
+             file, server-32k for example"
         );
         self.read(recording, "services", |reader| {
             let header = reader.header().clone();
@@ -201,7 +201,10 @@ impl Attribution {
     /// As [`Attribution::table`]. The recording has no data accesses, no machine is given, or a
     /// machine has no data cache.
     pub fn misses(&self, recording: &Path, kernel: &Path) -> Result<Vec<MissTable>> {
-        ensure!(!self.machines.is_empty(), "name a machine to simulate: --machine server-32k");
+        ensure!(
+            !self.machines.is_empty(),
+            "no machine is named on which misses are simulated: name server-32k, for example"
+        );
         self.read(recording, "misses", |reader| {
             misses::misses(reader, &self.symbols, &vmlinux::path(kernel), &self.machines)
         })
@@ -405,7 +408,7 @@ impl Attribution {
         header: &RecordingHeader,
         walks: Vec<ServicesWalk<'_>>,
     ) -> Result<Generations> {
-        ensure!(!walks.is_empty(), "name machines to compare: --machine zen4");
+        ensure!(!walks.is_empty(), "no machines are named to compare");
         let counted: Vec<Attributed> = walks.into_iter().map(ServicesWalk::finish).collect();
         Ok(Generations::new(header, &self.part, &self.machines, &counted))
     }

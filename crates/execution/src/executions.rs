@@ -14,7 +14,7 @@ use std::io::Read;
 use trace::{Accesses, RecordingHeader, RecordingReader, RunAddr, Task, Translation};
 
 /// What a recording without data accesses lacks.
-pub const NO_DATA: &str = "the recording has no data accesses: make it with kernlane record --data";
+pub const NO_DATA: &str = "the recording has no data accesses: record the workload with them";
 
 /// Receives every execution.
 pub trait ExecutionVisitor {

@@ -10,14 +10,11 @@ use std::ops::Range;
 
 /// A part of a recording. The bounds are shares of the instructions: 0 is the beginning of the
 /// recording, 1 its end.
-#[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordingPart {
-    /// Leave out what ran before this share of the recording's instructions, 0 to 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    /// Where the part begins.
     pub from: f64,
-
-    /// Leave out what ran after this share of the recording's instructions, 0 to 1
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    /// Where the part ends.
     pub until: f64,
 }
 
@@ -45,8 +42,8 @@ impl RecordingPart {
     pub fn validate(&self) -> Result<()> {
         ensure!(
             self.from >= 0.0 && self.until <= 1.0 && self.from < self.until,
-            "--from {} --until {}: a part of a recording must lie between 0 and 1 and begin before \
-             it ends",
+            "a part of a recording must lie between 0 and 1 and begin before it ends, not from {} to \
+             {}",
             self.from,
             self.until
         );

@@ -1,6 +1,7 @@
 //! The program as a library, for its own `main` and for tests. It is not a public interface.
 //!
-//! Input: what was typed. Output: what the stages gave, printed. This crate computes nothing.
+//! Input: what was typed. Output: what the road and the stages gave, printed. This crate computes
+//! nothing.
 //!
 //! ```
 //! use clap::Parser;

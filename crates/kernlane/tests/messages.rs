@@ -62,7 +62,7 @@ fn what_is_missing_or_out_of_range_is_named() {
         ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is no percentage"),
         (
             "report --generations net.rec -k net.rec/System.map -m zen4",
-            "generations are at least two machines: name them with --machine",
+            "--machine zen4: generations are at least two machines, the oldest first",
         ),
         (
             "report --generations net.rec -k net.rec/System.map -m zen4 -m torrellas-8k",
@@ -92,7 +92,7 @@ fn what_is_missing_or_out_of_range_is_named() {
         ),
         (
             "report --sharing net.rec -k net.rec/System.map --top 20000",
-            "--top 20000: --sharing collects the fields of at most 10000 lines",
+            "--top 20000: the fields of at most 10000 lines are collected, not of 20000",
         ),
         (
             "report --locks net.rec -k net.rec/System.map",

@@ -7,15 +7,13 @@ use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
 /// How profiles are merged.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProfileMerge {
-    /// Counts are added: a longer recording weighs more
+    /// Counts are added: a longer recording weighs more.
     Sum,
     /// Every recording weighs the same: counts are scaled to equal sums of block counts, then added
-    /// (Torrellas 1998, section 5: "the average of the profiles of all the workloads")
+    /// (Torrellas 1998, section 5: "the average of the profiles of all the workloads").
     Average,
 }
 

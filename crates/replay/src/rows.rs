@@ -233,7 +233,7 @@ mod tests {
         let mut memory = GuestMemory::default();
         memory.put(base, &[0x90]);
         let recording = record(&memory, &[base], 1);
-        let machines = [execution::machine::find("server-32k").unwrap()];
+        let machines = [machines::find("server-32k").unwrap().model];
         let kernel = BuildId("5f3c".into());
         let layouts = [
             ReplayLayout::original(),

@@ -74,7 +74,7 @@ pub struct GenerationMachine {
 pub fn check(machines: &[MachineModel]) -> Result<()> {
     ensure!(
         machines.len() > 1,
-        "generations are at least two machines: name them with --machine, the oldest first"
+        "generations are at least two machines: name them, the oldest first"
     );
     let without = machines.iter().find(|machine| machine.clock.is_none());
     let name = without.map_or("", |machine| &machine.name);

@@ -574,5 +574,5 @@ fn what_does_not_fit_is_named() {
     writer.stream(&guest.words).unwrap();
     let without_data = writer.end().unwrap().0;
     let message = format!("{:#}", table_of(&without_data, "server-8", &FUNCTIONS).unwrap_err());
-    assert!(message.contains("record --data"), "{message}");
+    assert!(message.contains("no data accesses: record"), "{message}");
 }

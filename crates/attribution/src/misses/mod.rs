@@ -64,8 +64,8 @@ impl<'a> MissesWalk<'a> {
     ) -> Result<MissesWalk<'a>> {
         services::check(header, symbols)?;
         header.one_cpu().context(
-            "the caches of several CPUs depend on each other: --sharing has their misses by data \
-             structure, --multiprocessor by service",
+            "the caches of several CPUs depend on each other: the table of shared lines has their \
+             misses by data structure, the table of several CPUs by service",
         )?;
         let bytes = map_file(vmlinux)?;
         let variables = Variables::read(&bytes).with_context(|| vmlinux.display().to_string())?;

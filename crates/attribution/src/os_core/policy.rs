@@ -77,7 +77,7 @@ fn check_names(names: &BTreeSet<String>, stays: &Stays) -> Result<()> {
         ensure!(
             known.contains(&**name),
             "services:{name}: no stay in the kernel of this recording is of this service. There \
-             are {}{}: `kernlane report --services` names all",
+             are {}{}: the table of services names all",
             others.join(", "),
             if known.len() > NAMED { " and others" } else { "" }
         );

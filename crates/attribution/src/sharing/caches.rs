@@ -78,8 +78,8 @@ impl SharedMachine<'_> {
     pub(super) fn new(machine: &MachineModel, cpus: CpuCount) -> Result<SharedMachine<'_>> {
         ensure!(
             cpus != CpuCount::ONE,
-            "the recording has one CPU, so nothing is shared: record with --cpus 2 or more, and \
-             with --data"
+            "the recording has one CPU, so nothing is shared: record on 2 CPUs or more, with data \
+             accesses"
         );
         SharedMachine::for_any(machine, cpus)
     }

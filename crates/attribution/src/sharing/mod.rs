@@ -125,12 +125,14 @@ impl<'a> SharingStudy<'a> {
     }
 }
 
+/// Checks that the second pass can follow the `top` lines.
+///
 /// # Errors
-/// More lines are asked for than the second pass follows.
-pub(crate) fn check_top(top: usize) -> Result<()> {
+/// There are more lines than it follows.
+pub fn check_top(top: usize) -> Result<()> {
     ensure!(
         top <= MOST_ROWS,
-        "--top {top}: --sharing collects the fields of at most {MOST_ROWS} lines"
+        "the fields of at most {MOST_ROWS} lines are collected, not of {top}"
     );
     Ok(())
 }

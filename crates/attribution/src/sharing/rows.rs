@@ -7,7 +7,7 @@ use serde::Serialize;
 /// An object in a line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ObjectRow {
-    /// The class, as `report --misses` has it.
+    /// The class, as the table of misses has it.
     pub class: StructureClass,
     /// The symbol, or the name of the slab cache; empty for classes without names.
     #[serde(skip_serializing_if = "String::is_empty")]

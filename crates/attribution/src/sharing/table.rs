@@ -65,7 +65,7 @@ pub struct SharingTable {
 /// object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataRow {
-    /// The class, as `report --misses` has it.
+    /// The class, as the table of misses has it.
     pub class: StructureClass,
     /// The symbol, or the name of the slab cache; empty for classes without names.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -166,7 +166,7 @@ impl MovePlan<'_> {
         ensure!(
             caches + objects.len() > 0,
             "the kernel has no data with the symbol {name}, and the recording has no slab cache or \
-             structure of this name: `report --sharing` names those that are shared"
+             structure of this name: the table of shared lines names what is shared"
         );
         ensure!(
             caches == 0 || objects.is_empty(),
@@ -190,7 +190,7 @@ impl MovePlan<'_> {
         let start = object.start.saturating_add(offset);
         let from = start..start.saturating_add(bytes);
         let is_free = !self.ranges.iter().any(|range| overlap(&range.from, &from));
-        ensure!(is_free, "{text} overlaps another --what-if");
+        ensure!(is_free, "{text} overlaps another change");
         self.rows.push(MovedData {
             name: text.to_owned(),
             cpu: object.cpu,
@@ -217,7 +217,7 @@ impl MovePlan<'_> {
             ensure!(bytes <= MOST_BYTES, "{text} has {bytes} bytes, more than {MOST_BYTES}");
             let field = offset..offset + bytes;
             let other = |it: &MovedField| it.cache == cache && overlap(&it.field, &field);
-            ensure!(!self.fields.iter().any(other), "{text} overlaps another --what-if");
+            ensure!(!self.fields.iter().any(other), "{text} overlaps another change");
             self.rows.push(MovedData {
                 name: text.to_owned(),
                 cpu: None,

@@ -2,19 +2,11 @@
 //!
 //! Input: two kernels and a map. Output: the proof or the differences, printed.
 
-use crate::command::text_file::text_of;
-use anyhow::{Context, Result, ensure};
-use check::kernel::KernelFile;
-use check::{KernelBuild, check};
+use anyhow::Result;
 use clap::Args;
-use exchange::kinds::FileKind;
-use host::out;
-use host::outln;
-use host::progress::Progress;
-use image::map::PlacementMap;
-use image::place::Placement;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use host::{out, outln};
+use road::proof::{ProvedMap, prove};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Prove that a relinked kernel is the old program
@@ -48,43 +40,18 @@ pub struct CheckArgs {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let progress = Progress::new("reading the kernels");
-    let (old, new) = (KernelBuild::read(&args.old)?, KernelBuild::read(&args.new)?);
-    let (old, new) = (old.kernel()?, new.kernel()?);
-    let map = match &args.map {
-        Some(path) => read_map(path, &old.kernel)?,
-        None => Placement::default(),
-    };
-    progress.say("comparing the kernels block by block");
-    let findings = check(&old, &new, &map)?;
-    drop(progress);
+    let map = args.map.as_deref().map_or(ProvedMap::Unmoved, ProvedMap::File);
+    let proof = prove(&args.old, &args.new, map, args.show)?;
     if args.json {
-        out!("{}", findings.json(&old.kernel, &new.kernel, args.show))?;
+        out!("{}", proof.json)?;
     } else {
-        if old.relocs.is_none() {
+        if !proof.knows_addresses {
             outln!(
                 "there is no vmlinux.relocs beside the kernels: every number in the kernel's \
                  address range counts as an address"
             )?;
         }
-        out!("{}", findings.text(&old.kernel, &new.kernel, args.show))?;
+        out!("{}", proof.text)?;
     }
-    Ok(if findings.equal() { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-fn read_map(path: &Path, old: &KernelFile) -> Result<Placement> {
-    let text = text_of(path, &[FileKind::Map])?;
-    let map = PlacementMap::from_text(&text).with_context(|| path.display().to_string())?;
-    let build_id = old.build_id().unwrap_or_default();
-    ensure!(
-        map.build_id.0 == build_id,
-        "{}: the map belongs to the kernel with build id {}, but the old kernel has build id \
-         {build_id}",
-        path.display(),
-        map.build_id.0
-    );
-    let code: Vec<Range<u64>> =
-        old.sections.iter().filter(|s| s.executable).map(|s| s.addr..s.end()).collect();
-    map.ensure_within(&code).with_context(|| path.display().to_string())?;
-    Ok(map.placement)
+    Ok(if proof.holds { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

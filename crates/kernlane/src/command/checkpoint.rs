@@ -5,11 +5,8 @@
 use crate::command::record::{GuestArgs, on};
 use anyhow::Result;
 use clap::Args;
-use guest::checkpoint;
 use host::interrupt;
-use host::note;
 use host::outln;
-use host::progress::Progress;
 use std::process::ExitCode;
 
 /// Boot, set up and warm a workload once, to record it many times from there
@@ -32,10 +29,7 @@ pub struct CheckpointArgs {
 pub(crate) fn run(args: &CheckpointArgs) -> Result<ExitCode> {
     let request = args.guest.request()?;
     interrupt::catch()?;
-    let progress = Progress::new("preparing");
-    let made = checkpoint::checkpoint(&request, &mut |phase| progress.say(phase))?;
-    drop(progress);
-    made.warnings.iter().for_each(|warning| note!("warning: {warning}"));
+    let made = road::record::checkpoint(&request)?;
     match args.guest.json {
         true => outln!("{}", serde_json::to_string_pretty(&made.summary)?)?,
         false => outln!(

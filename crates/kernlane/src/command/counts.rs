@@ -2,19 +2,13 @@
 //!
 //! Input: a running process, its kernel and the list of counters. Output: a profile.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use emit::counting::profile::{CountQuality, CountedKernel, profile};
-use emit::counting::{Counters, memory};
-use emit::kbuild::BuildTree;
-use emit::relink::{COUNTERS, Originals, noreturns};
+use emit::counting::profile::CountQuality;
 use host::outln;
 use host::output;
-use image::object::linked::LinkAddresses;
-use image::object::{KernelObject, ObjectHints};
-use image::vmlinux;
 use profile::Profile;
-use std::fs;
+use road::counters;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -54,11 +48,8 @@ pub struct CountsArgs {
 }
 
 pub(crate) fn run(args: &CountsArgs) -> Result<ExitCode> {
-    let counters = listed(&args.counting.join(COUNTERS))?;
-    // First, because the process may end while the rest takes time.
-    let counts = memory::read(args.pid, &args.counting.join("vmlinux"), counters.blocks.len())?;
-    let tree = BuildTree::open(&args.tree, &[])?;
-    let (profile, quality) = of_counts(&tree, &counters, &counts, &args.workload)?;
+    let CountsArgs { pid, counting, tree, workload, .. } = args;
+    let (profile, quality) = counters::of_process(*pid, counting, tree, workload)?;
     output::write(&args.output, profile.to_json().as_bytes())?;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&quality)?)?;
@@ -66,37 +57,6 @@ pub(crate) fn run(args: &CountsArgs) -> Result<ExitCode> {
         print(&quality, &args.output, &profile)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The counters of a counting kernel.
-fn listed(path: &Path) -> Result<Counters> {
-    let text = fs::read_to_string(path).with_context(|| {
-        format!("{}: cannot be read; is it from `kernlane relink --count`?", path.display())
-    })?;
-    Counters::from_text(&text).with_context(|| path.display().to_string())
-}
-
-/// The profile that the counters of a counting kernel, made from this tree, give.
-fn of_counts(
-    tree: &BuildTree,
-    counters: &Counters,
-    counts: &[u64],
-    workload: &str,
-) -> Result<(Profile, CountQuality)> {
-    let originals = Originals::read(tree)?;
-    let name = || tree.file("vmlinux.o").display().to_string();
-    let hints = ObjectHints { noreturn: noreturns(tree), ..ObjectHints::default() };
-    let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
-    let linked = LinkAddresses::read(&originals.vmlinux)
-        .with_context(|| tree.file("vmlinux").display().to_string())?;
-    let image = vmlinux::parse(&originals.vmlinux)
-        .with_context(|| tree.file("vmlinux").display().to_string())?;
-    let subject = CountedKernel {
-        object: &object,
-        base: linked.text_base(&object).with_context(name)?,
-        image: &image,
-    };
-    profile(&subject, counters, counts, workload)
 }
 
 fn print(quality: &CountQuality, output: &Path, profile: &Profile) -> Result<()> {

@@ -2,18 +2,14 @@
 //!
 //! Input: two recordings and their kernels. Output: tables, and an exit status for --limit.
 
-use crate::command::kernel::kernel_of;
 use anyhow::{Result, ensure};
-use attribution::Attribution;
-use attribution::services::difference::RecordingDifference;
 use clap::Args;
-use execution::opened::OpenedRecording;
 use host::note;
 use host::out;
 use host::outln;
-use host::recording::Recording;
 use report::difference;
-use std::path::{Path, PathBuf};
+use road::difference::Compared;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Say what changed between two recordings, service by service and function by function, and why
@@ -66,43 +62,18 @@ pub struct DiffArgs {
     pub json: bool,
 }
 
-/// Warns when two different workloads have one name: then the kernel is not the only change.
-fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
-    let [before, after] = [workload(before)?, workload(after)?];
-    let (name, old) = &before;
-    let (other_name, new) = &after;
-    if name == other_name && old.is_some() && new.is_some() && old != new {
-        note!(
-            "warning: the file of the workload {name} changed between the two recordings: \
-             differences may come from the workload"
-        );
-    }
-    Ok(())
-}
-
-/// The name of a recording's workload, and the hash of its file if the recording says it.
-fn workload(recording: &Path) -> Result<(String, Option<String>)> {
-    let opened = OpenedRecording::whole(&Recording::at(recording), "conditions")?;
-    let header = opened.header();
-    let hash = header.conditions.iter().find(|(key, _)| key == "workload_sha256");
-    Ok((header.workload.clone(), hash.map(|(_, value)| value.clone())))
-}
-
 pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
     for percent in args.limit.iter().chain([&args.least]) {
         ensure!(percent.is_finite() && *percent >= 0.0, "{percent} is no percentage");
     }
-    let annotations = args.annotations.as_deref();
-    let machines: Vec<String> = args.machine.iter().cloned().collect();
-    let kernel = kernel_of(args.kernel.as_deref(), &args.before)?;
-    let named_after = args.kernel_after.as_deref().or(args.kernel.as_deref());
-    let kernel_after = kernel_of(named_after, &args.after)?;
-    let old = Attribution::open(&kernel, annotations, &machines)?;
-    let new = Attribution::open(&kernel_after, annotations, &machines)?;
-    let model = old.machines.first().map(|machine| machine.time);
-    warn_of_other_workload(&args.before, &args.after)?;
-    let difference =
-        RecordingDifference::new(&old.recorded(&args.before)?, &new.recorded(&args.after)?, model);
+    let kernel_after = args.kernel_after.as_deref().or(args.kernel.as_deref());
+    let compared = Compared {
+        recordings: [&args.before, &args.after],
+        kernels: [args.kernel.as_deref(), kernel_after],
+        machine: args.machine.as_deref(),
+        annotations: args.annotations.as_deref(),
+    };
+    let difference = compared.difference()?;
     match args.json {
         true => outln!("{}", serde_json::to_string_pretty(&difference)?)?,
         false => out!("{}", difference::text(&difference, args.top))?,

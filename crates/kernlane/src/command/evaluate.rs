@@ -2,23 +2,14 @@
 //!
 //! Input: recordings and their kernel. Output: tables.
 
-use crate::command::kernel::kernel_of_all;
-use crate::command::replay::replay_trials;
 use anyhow::Result;
 use clap::Args;
-use execution::opened::OpenedRecording;
-use execution::part::RecordingPart;
 use host::out;
 use host::outln;
-use host::progress::Progress;
-use host::recording::Recording;
 use image::vmlinux;
-use profile::collect::{self, ExtraCounts};
-use profile::{ProfileMerge, merge};
-use replay::ReplayTrial;
-use replay::application::{self, Application};
-use replay::evaluation::{CacheShape, CacheTest, Evaluation, Evaluator, PAPER};
 use report::evaluation;
+use road::evaluation::evaluate;
+use road::kernel::kernel_of_all;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -55,46 +46,7 @@ pub(crate) fn run(args: &EvaluateArgs) -> Result<ExitCode> {
     let machine = machines::find(&args.machine)?.model;
     let kernel = kernel_of_all(args.kernel.as_deref(), &args.recordings)?;
     let image = vmlinux::read(&vmlinux::path(&kernel))?;
-    let progress = Progress::of(3 * args.recordings.len() as u64 + 1, "counts");
-    let (mut profiles, mut user_code) = (Vec::new(), Vec::new());
-    for recording in &args.recordings {
-        progress.say(format!("counts of {}", recording.display()));
-        let recording = Recording::at(recording);
-        profiles.push(collect::of_recording(
-            &recording,
-            &image,
-            &RecordingPart::WHOLE,
-            ExtraCounts::None,
-        )?);
-        progress.advance(1);
-        let opened = OpenedRecording::whole(&recording, "user code")?.without_data();
-        user_code.push(opened.read(application::recorded)?);
-        progress.advance(1);
-    }
-    progress.say("layouts");
-    let application = Application::new(&user_code)?;
-    let average = merge(profiles.clone(), ProfileMerge::Average)?;
-    let evaluator = Evaluator::new(&image, &machine, &average, &application)?;
-    let tests = evaluator.tests()?;
-    progress.advance(1);
-    let trials: Vec<ReplayTrial<'_>> = tests.iter().map(CacheTest::trials).collect();
-    let mut workloads = Vec::new();
-    for (recording, profile) in args.recordings.iter().zip(&profiles) {
-        progress.say(format!("replay of {}", recording.display()));
-        let replayed =
-            replay_trials(recording, &trials, Some(&image.build_id), &RecordingPart::WHOLE)?;
-        workloads.push(evaluator.evaluated(&tests, &replayed, profile));
-        progress.advance(1);
-    }
-    drop(progress);
-    let evaluation = Evaluation {
-        machine: machine.name.clone(),
-        cache: CacheShape::of(&machine),
-        kernel: image.build_id.clone(),
-        areas: evaluator.areas()?,
-        workloads,
-        paper: PAPER.to_vec(),
-    };
+    let evaluation = evaluate(&args.recordings, &image, &machine)?;
     match args.json {
         true => outln!("{}", serde_json::to_string_pretty(&evaluation)?)?,
         false => out!("{}", evaluation::text(&evaluation))?,

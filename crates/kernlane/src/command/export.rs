@@ -3,34 +3,32 @@
 //! Input: recordings or profiles and their kernel. Output: a file or a directory. The formats are
 //! those of `exchange::FORMATS`.
 
-use crate::command::kernel::kernel_of_all;
-use crate::command::layout::{Ground, algorithms, extra_counts};
+use crate::command::layout::algorithms;
 use crate::command::profile::CountedArgs;
 use ::layout::Algorithm;
 use anyhow::{Result, bail, ensure};
 use attribution::Attribution;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use exchange::callgrind::CallgrindEvents;
 use exchange::compressed::write_compressed;
 use exchange::walk::TracedAmounts;
-use exchange::{ExportSubject, FORMATS, Format, Make, in_time, parquet};
-use execution::code::TranslatedCode;
-use execution::opened::OpenedRecording;
+use exchange::{ExportSubject, FORMATS, Format, Make};
 use execution::part::RecordingPart;
-use execution::walk::{Observer, Piece, WalkedRecording, Wants};
 use host::interrupt;
 use host::outln;
 use host::output;
-use host::recording::Recording;
 use image::order::Layout;
 use image::vmlinux;
+use road::counts::extra_counts;
+use road::ground::Ground;
+use road::kernel::kernel_of_all;
+use road::tables;
+use road::window::window;
 use serde::Serialize;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use trace::{RecordingHeader, StreamEvent, Translation};
 
 /// Write counts for BOLT, clang, Propeller and lld, calls for profile viewers, or a trace
 ///
@@ -131,7 +129,10 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
         }
         Make::Instructions(make) => Amount::Trace(instructions(args, make)?),
         Make::OverTime(make) => Amount::Events(over_time(args, make)?),
-        Make::Tables => Amount::Tables(tables(args)?),
+        Make::Tables => {
+            let recording = whole_recording(args)?;
+            Amount::Tables(tables::write(&attribution(args)?, recording, &args.output)?)
+        }
     };
     print(args, amount)?;
     Ok(ExitCode::SUCCESS)
@@ -194,10 +195,9 @@ fn instructions(
         "{} holds what ran, which no machine and no annotation changes",
         args.format.name
     );
-    let (recording, part) = (recording(args)?, &args.counted.part);
-    part.validate()?;
+    let (recording, part) = (recording(args)?, args.counted.part.part()?);
     output::write_with(&args.output, |out| {
-        write_compressed(&args.output, out, |out| make(recording, part, out))
+        write_compressed(&args.output, out, |out| make(recording, &part, out))
     })
 }
 
@@ -207,93 +207,16 @@ fn over_time(
     make: fn(&Attribution, &Path, Range<u64>, &mut dyn Write) -> Result<u64>,
 ) -> Result<u64> {
     let recording = recording(args)?;
-    args.counted.part.validate()?;
+    let part = args.counted.part.part()?;
     let attribution = attribution(args)?;
-    let window = match args.counted.part.is_whole() {
-        true => 0..u64::MAX,
-        false => {
-            let all = length(recording)? as f64;
-            (args.counted.part.from * all) as u64..(args.counted.part.until * all).ceil() as u64
-        }
-    };
+    let window = window(recording, &part)?;
     output::write_with(&args.output, |out| make(&attribution, recording, window, out))
-}
-
-/// Nanoseconds of the guest's clock in a recording: an instruction takes one, but for the time in
-/// which all CPUs were halted.
-#[derive(Default)]
-struct GuestTime {
-    ticks: u64,
-    instructions: u64,
-}
-
-impl Observer for GuestTime {
-    fn begin(&mut self, _: &RecordingHeader, _has_data: bool) -> Result<Wants> {
-        Ok(Wants::default())
-    }
-
-    fn define(&mut self, _: &[Translation], _: &[TranslatedCode]) -> Result<()> {
-        Ok(())
-    }
-
-    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
-        let ticked = piece.events().map(|event| match event {
-            StreamEvent::Clock(ticks) => u64::from(ticks),
-            _ => 0,
-        });
-        self.ticks += ticked.sum::<u64>();
-        Ok(())
-    }
-
-    fn end(&mut self, walked: &WalkedRecording<'_>) -> Result<()> {
-        self.instructions = walked.totals.instructions();
-        Ok(())
-    }
-}
-
-fn length(recording: &Path) -> Result<u64> {
-    let mut time = GuestTime::default();
-    OpenedRecording::whole(&Recording::at(recording), "length")?.walk(&mut time)?;
-    Ok(time.instructions.max(time.ticks))
-}
-
-/// Each table is a file in the directory; the invocations are written as the recording is read.
-fn tables(args: &ExportArgs) -> Result<Vec<&'static str>> {
-    let recording = whole_recording(args)?;
-    let attribution = attribution(args)?;
-    let observed = attribution.observed(recording)?;
-    let (events, conditions) =
-        (CallgrindEvents::of(&observed.table), observed.conditions_by_name());
-    output::whole_directory(&args.output, |directory| {
-        let path =
-            |schema: &parquet::TableSchema| directory.join(format!("{}.parquet", schema.name));
-        let tasks = output::write_with(&path(&parquet::INVOCATIONS), |out| {
-            in_time::invocations(&attribution, recording, out, &conditions)
-        })?;
-        let calls = &observed.calls;
-        for (schema, bytes) in [
-            (parquet::SERVICES, parquet::services(&observed.table, calls, events, &conditions)?),
-            (parquet::FUNCTIONS, parquet::functions(calls, events, &conditions)?),
-            (parquet::CHAINS, parquet::chains(calls, events, &conditions)?),
-            (parquet::TASKS, tasks),
-        ] {
-            output::write(&path(&schema), &bytes)?;
-        }
-        let schemas = [
-            parquet::SERVICES,
-            parquet::FUNCTIONS,
-            parquet::CHAINS,
-            parquet::INVOCATIONS,
-            parquet::TASKS,
-        ];
-        Ok(schemas.map(|schema| schema.name).to_vec())
-    })
 }
 
 /// As `recording`, of a format that takes no part of one.
 fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     ensure!(
-        args.counted.part.is_whole(),
+        args.counted.part.part()?.is_whole(),
         "calls are followed through a whole recording: leave out --from and --until"
     );
     recording(args)

@@ -1,5 +1,5 @@
-//! The commands. Each takes its arguments, calls stages, writes files and prints. The stages know
-//! no arguments.
+//! The commands. Each takes its arguments, calls the road or a stage, and prints. Neither the road
+//! nor the stages know arguments.
 
 pub(crate) mod check;
 pub(crate) mod checkpoint;
@@ -11,17 +11,16 @@ pub(crate) mod dump;
 pub(crate) mod evaluate;
 pub(crate) mod export;
 pub(crate) mod import;
-pub(crate) mod kernel;
 pub(crate) mod layout;
 pub(crate) mod live;
 pub(crate) mod manual;
 pub(crate) mod objtool;
 pub(crate) mod optimize;
+pub(crate) mod part;
 pub(crate) mod profile;
 pub(crate) mod record;
 pub(crate) mod relink;
 pub(crate) mod replay;
 pub(crate) mod report;
-pub(crate) mod text_file;
 pub(crate) mod trial;
 pub(crate) mod workload;

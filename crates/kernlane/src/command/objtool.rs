@@ -1,16 +1,11 @@
 //! `kernlane objtool`: compares rewriting with the kernel's own objtool. For the project's tests;
 //! hidden from the help.
 
-use anyhow::{Context, Result};
-use check::objtool::{self, ObjtoolAgreement};
+use anyhow::Result;
+use check::objtool::ObjtoolAgreement;
 use clap::Args;
-use emit::kbuild::BuildTree;
-use emit::object::{PartNames, RewritePlan, rewrite, two_regions};
-use emit::relink::{Originals, noreturns};
 use host::out;
 use host::outln;
-use image::object::linked::LinkAddresses;
-use image::object::{KernelObject, ObjectHints};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -44,21 +39,7 @@ pub struct ObjtoolArgs {
 const SHOWN: usize = 40;
 
 pub(crate) fn run(args: &ObjtoolArgs) -> Result<ExitCode> {
-    let tree = BuildTree::open(&args.tree, &[])?;
-    let originals = Originals::read(&tree)?;
-    let linked = LinkAddresses::read(&originals.vmlinux)
-        .with_context(|| tree.file("vmlinux").display().to_string())?;
-    let hints = ObjectHints { noreturn: noreturns(&tree), ..ObjectHints::default() };
-    let object = KernelObject::read(&originals.object, &hints)
-        .with_context(|| tree.file("vmlinux.o").display().to_string())?;
-    let base = linked.text_base(&object)?;
-    let (order, hot) = two_regions(&object, args.seed);
-    let rewritten = rewrite(
-        &object,
-        &RewritePlan { order: &order, hot, base, names: PartNames::Joinable, counters: &[] },
-    )?;
-    let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
-    let agreement = objtool::compare(&tree.path, &rewritten.bytes, scratch.path())?;
+    let agreement = road::objtool::agreement(&args.tree, args.seed)?;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&agreement)?)?;
     } else {

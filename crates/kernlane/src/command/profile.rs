@@ -2,22 +2,20 @@
 //!
 //! Input: recordings or profiles and their kernel. Output: a profile, and a summary.
 
-use crate::command::kernel::kernel_of_all;
-use crate::command::text_file::text_of;
-use anyhow::{Context, Result, bail};
-use clap::Args;
-use exchange::kinds::FileKind;
-use execution::part::RecordingPart;
+use crate::command::part::PartArgs;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
 use host::out;
 use host::outln;
 use host::output;
 use host::progress::Progress;
-use host::recording::Recording;
 use image::{Image, vmlinux};
-use profile::collect::{self, ExtraCounts};
-use profile::{Profile, ProfileMerge, merge};
+use profile::collect::ExtraCounts;
+use profile::{Profile, ProfileMerge};
 use report::profile::ProfileSummary;
-use std::path::{Path, PathBuf};
+use road::counts;
+use road::kernel::kernel_of_all;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Recordings, profiles, and how they are put together.
@@ -28,11 +26,30 @@ pub struct CountedArgs {
     pub recordings: Vec<PathBuf>,
 
     /// How the counts of several recordings are put together
-    #[arg(long, value_enum, default_value_t = ProfileMerge::Sum)]
-    pub merge: ProfileMerge,
+    #[arg(long, value_enum, default_value_t = MergeArg::Sum)]
+    pub merge: MergeArg,
 
     #[command(flatten)]
-    pub part: RecordingPart,
+    pub part: PartArgs,
+}
+
+/// The value of `--merge`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MergeArg {
+    /// Counts are added: a longer recording weighs more
+    Sum,
+    /// Every recording weighs the same: counts are scaled to equal sums of block counts, then added
+    /// (Torrellas 1998, section 5: "the average of the profiles of all the workloads")
+    Average,
+}
+
+impl From<MergeArg> for ProfileMerge {
+    fn from(merge: MergeArg) -> ProfileMerge {
+        match merge {
+            MergeArg::Sum => ProfileMerge::Sum,
+            MergeArg::Average => ProfileMerge::Average,
+        }
+    }
 }
 
 /// Recordings and their kernel: the first arguments of several commands.
@@ -91,38 +108,9 @@ impl ProfileInputArgs {
 impl CountedArgs {
     /// As [`ProfileInputArgs::profile`].
     pub fn profile(&self, image: &Image, extra_counts: ExtraCounts) -> Result<Profile> {
-        let one = |path: &PathBuf| one_profile(path, image, &self.part, extra_counts);
-        merge(self.recordings.iter().map(one).collect::<Result<_>>()?, self.merge)
+        let (part, merge) = (self.part.part()?, self.merge.into());
+        counts::profile(&self.recordings, image, &part, merge, extra_counts)
     }
-}
-
-fn one_profile(
-    path: &Path,
-    image: &Image,
-    part: &RecordingPart,
-    extra_counts: ExtraCounts,
-) -> Result<Profile> {
-    let named = || path.display().to_string();
-    if path.is_dir() {
-        return collect::of_recording(&Recording::at(path), image, part, extra_counts);
-    }
-    if !part.is_whole() {
-        bail!(
-            "{}: a profile has no parts; give --from and --until with the recording",
-            path.display()
-        );
-    }
-    let text = text_of(path, &[FileKind::Profile])?;
-    let profile = Profile::from_json(&text).with_context(named)?;
-    if profile.build_id != image.build_id {
-        bail!(
-            "{}: the recording's kernel has build id {}, but the kernel has build id {}",
-            path.display(),
-            profile.build_id.0,
-            image.build_id.0
-        );
-    }
-    Ok(profile)
 }
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<ExitCode> {

@@ -6,14 +6,12 @@ use crate::command::workload::WorkloadArgs;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::TypedValueParser;
-use guest::record::{self, FinishedRecording, RecordedAmounts, RecordingSummary};
+use guest::record::{FinishedRecording, RecordedAmounts, RecordingSummary};
 use guest::{self, GuestKernel, RecordingConditions, RecordingRequest};
 use host::interrupt;
-use host::note;
 use host::out;
 use host::outln;
-use host::progress::Progress;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trace::CpuCount;
@@ -183,35 +181,12 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
     request.cpus = args.cpus;
     request.turn = args.turn;
     interrupt::catch()?;
-    let recording = with_progress(&request, args.from.as_deref())?;
+    let recording = road::record::record(&request, args.from.as_deref())?;
     match args.guest.json {
         true => outln!("{}", serde_json::to_string_pretty(&recording.summary)?)?,
         false => print(args, &recording)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Records, shows progress on a terminal, and prints the recording's warnings.
-///
-/// # Errors
-/// The recording cannot be made.
-pub(crate) fn with_progress(
-    request: &RecordingRequest,
-    from: Option<&Path>,
-) -> Result<FinishedRecording> {
-    let progress = Progress::new("preparing");
-    let recording = record::record(request, from, &mut |phase, instructions| {
-        show(&progress, phase, instructions)
-    })?;
-    recording.warnings.iter().for_each(|warning| note!("warning: {warning}"));
-    Ok(recording)
-}
-
-fn show(progress: &Progress, phase: &str, instructions: u64) {
-    progress.say(match instructions {
-        0 => phase.to_string(),
-        _ => format!("{phase}, {} M instructions recorded", instructions / 1_000_000),
-    });
 }
 
 fn print(args: &RecordArgs, recording: &FinishedRecording) -> Result<()> {

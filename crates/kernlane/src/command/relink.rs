@@ -2,17 +2,15 @@
 //!
 //! Input: a built tree and a layout. Output: a kernel and its map, in a directory or in the tree.
 
-use crate::command::text_file::text_of;
 use anyhow::{Context, Result};
 use clap::Args;
 use emit::kbuild::BuildTree;
 use emit::object::DebugInformation;
 use emit::relink::{self, Destination, RelinkReport, RelinkWork, carry_out};
-use exchange::kinds::FileKind;
 use host::interrupt;
 use host::outln;
 use host::progress::Progress;
-use image::order::Layout;
+use road::layout_file::read_layout;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -102,11 +100,6 @@ fn restore(tree: &Path) -> Result<ExitCode> {
         outln!("{}: was built anew since it was relinked, and keeps that link", tree.display())?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn read_layout(path: &Path) -> Result<Layout> {
-    let text = text_of(path, &[FileKind::Layout])?;
-    Layout::from_text(&text).with_context(|| path.display().to_string())
 }
 
 fn print(report: &RelinkReport, tree: &BuildTree, destination: &Destination<'_>) -> Result<()> {

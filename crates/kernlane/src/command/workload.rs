@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use guest::{TypedWorkload, Workload, benchmark};
-use suite::{counted, list};
+use guest::{TypedWorkload, Workload};
+use road::workload;
 
 /// A workload: its name, or a command and what its guest has.
 #[derive(Args)]
@@ -53,7 +53,7 @@ impl WorkloadArgs {
     /// There is no such workload, or something that its guest should have cannot be read.
     pub(crate) fn open(&self) -> Result<Workload> {
         let Some(run) = &self.run else {
-            return open(self.workload.as_deref().context("give a workload, or --run")?);
+            return workload::open(self.workload.as_deref().context("give a workload, or --run")?);
         };
         Workload::of_command(&TypedWorkload {
             run: run.clone(),
@@ -65,44 +65,9 @@ impl WorkloadArgs {
     }
 }
 
-/// Opens a workload.
-///
-/// # Errors
-/// There is no such workload or benchmark; for a benchmark, the suite's static program is missing.
-pub(crate) fn open(what: &str) -> Result<Workload> {
-    let Some(words) = what.strip_prefix(benchmark::PREFIX) else { return Workload::open(what) };
-    let (name, operations) = match words.split_once(':') {
-        Some((name, number)) => (name, Some(number)),
-        None => (words, None),
-    };
-    let found = list::named(name).with_context(|| {
-        format!("there is no benchmark {name:?}: `kernlane bench --list` shows their names")
-    })?;
-    let operations = match operations {
-        Some(number) => number
-            .parse()
-            .ok()
-            .filter(|operations| *operations > 0)
-            .with_context(|| format!("{what}: {number:?} is no number of operations above 0"))?,
-        None => counted::operations(found),
-    };
-    benchmark::workload(name, operations, &benchmark::program()?)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
-
-    #[test]
-    fn benchmarks_and_their_operations_are_checked_first() {
-        let said = |what: &str| format!("{:#}", open(what).unwrap_err());
-        assert!(said("bench:call/nosuch").contains("there is no benchmark \"call/nosuch\""));
-        assert!(said("bench:call/getpid:0").contains("\"0\" is no number of operations above 0"));
-        assert!(said("bench:call/getpid:x").contains("\"x\" is no number of operations"));
-        assert!(said("nosuch").contains("there is no workload \"nosuch\""));
-        assert_eq!(open("net").unwrap().name, "net");
-    }
 
     #[test]
     fn a_command_takes_the_place_of_a_workload() {
@@ -134,10 +99,5 @@ mod tests {
         }
         let plain = parse(&["--run", "echo"]).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(plain.open().unwrap().name, "echo");
-    }
-
-    #[test]
-    fn the_recorder_knows_the_marks_of_the_suite() {
-        assert_eq!([counted::START, counted::END], guest::MARKS);
     }
 }

@@ -1,7 +1,6 @@
 //! `kernlane live apply`: functions of the running kernel in another layout.
 
 use crate::command::layout::algorithms;
-use crate::command::text_file::text_of;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use exchange::kinds::FileKind;
@@ -17,6 +16,7 @@ use live::owners::Owners;
 use live::running::RunningKernel;
 use live::turn::Turn;
 use profile::Profile;
+use road::input_file::text_of;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

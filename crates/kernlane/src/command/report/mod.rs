@@ -5,16 +5,13 @@
 mod recordings;
 mod results;
 
-use crate::command::kernel::kernel_of;
+use crate::command::part::PartArgs;
 use anyhow::Result;
-use attribution::Attribution;
 use attribution::os_core::policy::OsCorePolicy;
 use clap::Args;
-use execution::part::RecordingPart;
-use guest::SoughtKernel;
 use host::out;
 use host::outln;
-use image::BuildId;
+use road::opened::{OpenedKernel, Opening};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -122,7 +119,7 @@ pub struct ReportArgs {
     pub generations: bool,
 
     #[command(flatten)]
-    pub part: RecordingPart,
+    pub part: PartArgs,
 
     /// Print the lines that CPUs take from each other, by cost, with their fields and who uses
     /// them; needs a recording made with --cpus and --data
@@ -217,7 +214,7 @@ fn asked(args: &ReportArgs) -> Option<fn(&ReportArgs) -> Result<()>> {
 }
 
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
-    args.part.validate()?;
+    args.part.part()?;
     match asked(args) {
         Some(print) => print(args)?,
         None => results::comparisons_and_page(args)?,
@@ -225,45 +222,22 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A recording's kernel, with its annotations and the machines.
-struct OpenedKernel {
-    /// The build tree, the vmlinux or the System.map.
-    path: PathBuf,
-    attribution: Attribution,
-}
-
-impl OpenedKernel {
-    /// `usual`: the machines when none are named.
-    fn of(args: &ReportArgs, recording: &Path, usual: &[&str]) -> Result<OpenedKernel> {
-        let path = kernel_of(args.kernel.as_deref(), recording)?;
-        let usual: Vec<String> = usual.iter().map(|&name| name.to_owned()).collect();
-        let machines = if args.machine.is_empty() { &usual } else { &args.machine };
-        let attribution = Attribution::open(&path, args.annotations.as_deref(), machines)?;
-        Ok(OpenedKernel { path, attribution: Attribution { part: args.part, ..attribution } })
-    }
-}
-
-/// What `make` makes of each recording and its kernel, in order. A kernel is opened once for
-/// recordings that follow one another.
+/// What `make` makes of each recording and its kernel, in order. `usual`: the machines when none
+/// are named.
 fn each_opened<T>(
     args: &ReportArgs,
     recordings: &[impl AsRef<Path>],
     usual: &[&str],
-    mut make: impl FnMut(&Path, &OpenedKernel) -> Result<T>,
+    make: impl FnMut(&Path, &OpenedKernel) -> Result<T>,
 ) -> Result<Vec<T>> {
-    let mut opened: Option<(BuildId, OpenedKernel)> = None;
-    let mut all = Vec::new();
-    for recording in recordings {
-        let recording = recording.as_ref();
-        let build_id = SoughtKernel::of_recording(recording)?.build_id;
-        let kernel = match opened.take().filter(|(known, _)| *known == build_id) {
-            Some((_, kernel)) => kernel,
-            None => OpenedKernel::of(args, recording, usual)?,
-        };
-        all.push(make(recording, &kernel)?);
-        opened = Some((build_id, kernel));
-    }
-    Ok(all)
+    let usual: Vec<String> = usual.iter().map(|&name| name.to_owned()).collect();
+    let opening = Opening {
+        kernel: args.kernel.as_deref(),
+        annotations: args.annotations.as_deref(),
+        machines: if args.machine.is_empty() { &usual } else { &args.machine },
+        part: args.part.part()?,
+    };
+    opening.each(recordings, make)
 }
 
 fn print<T: Serialize>(args: &ReportArgs, value: &T, text: impl FnOnce() -> String) -> Result<()> {

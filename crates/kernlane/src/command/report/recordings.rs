@@ -2,8 +2,8 @@
 //!
 //! Input: recordings, and mostly their kernel. Output: tables on standard output.
 
-use super::{OpenedKernel, ReportArgs, each_opened, print};
-use anyhow::Result;
+use super::{ReportArgs, each_opened, print};
+use anyhow::{Context, Result, bail, ensure};
 use attribution::generations;
 use attribution::locks::table::LockTable;
 use attribution::misses::table::MissTable;
@@ -12,6 +12,7 @@ use attribution::os_core::table::OsCoreTable;
 use attribution::services::locality::Locality;
 use attribution::services::share::OsShare;
 use attribution::services::table::ServiceTable;
+use attribution::sharing::check_top;
 use attribution::sharing::table::SharingTable;
 use attribution::sharing::what_if::SharingChange;
 use attribution::sizes::{self, Sizes};
@@ -20,6 +21,7 @@ use host::recording::Recording;
 use image::vmlinux;
 use report::generations::GenerationsBeside;
 use report::multiprocessor::MultiprocessorBeside;
+use road::opened::OpenedKernel;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +29,7 @@ use std::path::{Path, PathBuf};
 const GENERATIONS: [&str; 6] =
     ["i486", "simos-1994", "simos-1996", "simos-1998", "pentium4", "zen4"];
 /// The machine of the tables of coherence and of locks, unless --machine names others.
-pub(super) const SHARING_MACHINE: &str = "server-8";
+const SHARING_MACHINE: &str = "server-8";
 /// The machine of --os-core, unless --machine names others.
 const OS_CORE_MACHINE: &str = "os-core-8";
 
@@ -57,6 +59,7 @@ pub(super) fn locality(args: &ReportArgs) -> Result<()> {
 }
 
 pub(super) fn misses(args: &ReportArgs) -> Result<()> {
+    ensure!(!args.machine.is_empty(), "--misses needs a --machine: server-32k, for example");
     let of_recording =
         |path: &Path, kernel: &OpenedKernel| kernel.attribution.misses(path, &kernel.path);
     let tables: Vec<MissTable> = in_one_list(each_opened(args, &args.inputs, &[], of_recording)?);
@@ -64,15 +67,19 @@ pub(super) fn misses(args: &ReportArgs) -> Result<()> {
 }
 
 pub(super) fn sizes(args: &ReportArgs) -> Result<()> {
+    let part = args.part.part()?;
     let of_recording = |path: &PathBuf| {
-        let opened = OpenedRecording::open(&Recording::at(path), &args.part, "caches")?;
-        opened.named_by(&args.part).read(sizes::sizes)
+        let opened = OpenedRecording::open(&Recording::at(path), &part, "caches")?;
+        opened.named_by(&part).read(sizes::sizes)
     };
     let all: Vec<Sizes> = args.inputs.iter().map(of_recording).collect::<Result<_>>()?;
     print_each(args, &all, report::sizes::text)
 }
 
 pub(super) fn generations(args: &ReportArgs) -> Result<()> {
+    if let [one] = &args.machine[..] {
+        bail!("--machine {one}: generations are at least two machines, the oldest first");
+    }
     let all = each_opened(args, &args.inputs, &GENERATIONS, |path, kernel| {
         let attribution = &kernel.attribution;
         generations::check(&attribution.machines)?;
@@ -84,6 +91,7 @@ pub(super) fn generations(args: &ReportArgs) -> Result<()> {
 pub(super) fn sharing(args: &ReportArgs) -> Result<()> {
     let usual = [SHARING_MACHINE];
     if args.what_if.is_empty() {
+        check_top(args.top).with_context(|| format!("--top {}", args.top))?;
         let of_recording = |path: &Path, kernel: &OpenedKernel| {
             kernel.attribution.sharing(path, &kernel.path, args.top)
         };

@@ -1,5 +1,5 @@
-//! The text of a file that a command takes. A file of another kind is named, with the command that
-//! takes it.
+//! The text of a file. A file of another kind is refused by its name, with the command that takes
+//! it.
 //!
 //! Input: a path. Output: text, of which nothing is checked.
 
@@ -9,9 +9,20 @@ use std::path::Path;
 
 /// Reads a file of one of the `wanted` kinds.
 ///
+/// ```
+/// use exchange::kinds::FileKind;
+///
+/// let home = road::examples::home();
+/// let path = home.path().join("net.klp");
+/// std::fs::write(&path, "kernlane-layout 2\n")?;
+/// let refused = road::input_file::text_of(&path, &[FileKind::Profile]).unwrap_err();
+/// assert!(refused.to_string().contains("a layout"), "{refused}");
+/// # anyhow::Ok(())
+/// ```
+///
 /// # Errors
 /// It cannot be read, is no text, or is of a known other kind.
-pub(crate) fn text_of(path: &Path, wanted: &[FileKind]) -> Result<String> {
+pub fn text_of(path: &Path, wanted: &[FileKind]) -> Result<String> {
     let named = || path.display().to_string();
     let bytes =
         std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;

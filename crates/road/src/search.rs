@@ -3,46 +3,66 @@
 //! Input: the counts, and the recordings that they came from. Output: a layout, and how far the
 //! layouts lie apart.
 
-use super::Ground;
-use crate::command::replay::{placed, replay_rows};
-use ::layout::{Algorithm, Score};
+use crate::ground::Ground;
+use crate::layout_file::placed;
+use crate::replayed::ReplayRequest;
 use anyhow::{Context, Result};
-use clap::Args;
 use execution::part::RecordingPart;
 use host::progress::Progress;
 use image::Image;
 use image::order::Layout;
+use layout::{Algorithm, Score};
+use replay::ReplayLayout;
 use replay::results::{ORIGINAL, ResultRow};
 use replay::search::TriedLayouts;
-use replay::{CpuOrder, ReplayLayout, SimulationScope};
 use sim::MachineModel;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The seeds that are tried.
-#[derive(Args)]
-pub struct TriesArgs {
-    /// Make the layout with as many seeds, replay the recordings over each, and take the one with
-    /// the fewest L1I misses of kernel and user
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u64).range(1..=100)
-    )]
-    pub tries: u64,
-}
-
 /// A search for the best of several layouts.
-pub(crate) struct LayoutSearch<'a> {
+///
+/// ```
+/// use execution::part::RecordingPart;
+/// use layout::Algorithm;
+/// use profile::ProfileMerge;
+/// use profile::collect::ExtraCounts;
+/// use road::ground::Ground;
+/// use road::search::LayoutSearch;
+///
+/// let home = road::examples::home();
+/// let kernel = home.path().join("vmlinux");
+/// let image = image::vmlinux::read(&kernel)?;
+/// let recordings = [home.path().join("loop.rec")];
+/// let part = RecordingPart::WHOLE;
+/// let sum = ProfileMerge::Sum;
+/// let profile = road::counts::profile(&recordings, &image, &part, sum, ExtraCounts::None)?;
+/// let search = LayoutSearch {
+///     algorithm: Algorithm::Random,
+///     seeds: 1..4,
+///     kernel: &kernel,
+///     image: &image,
+///     machine: machines::find("server-32k")?.model,
+///     recordings: &recordings,
+///     part: &part,
+/// };
+/// let (layout, _, tried) = search.run(&Ground::new(&image, &profile)?)?;
+/// assert_eq!(layout.seed, tried.best);
+/// # anyhow::Ok(())
+/// ```
+pub struct LayoutSearch<'a> {
+    /// The algorithm, which depends on its seed.
     pub algorithm: Algorithm,
     /// The seeds.
     pub seeds: Range<u64>,
     /// The kernel's tree or its vmlinux.
     pub kernel: &'a Path,
+    /// The kernel's functions and blocks.
     pub image: &'a Image,
+    /// The machine on which the layouts are replayed.
     pub machine: MachineModel,
+    /// The recordings (directories) that the counts come from.
     pub recordings: &'a [PathBuf],
+    /// The part of each recording.
     pub part: &'a RecordingPart,
 }
 
@@ -50,11 +70,11 @@ impl LayoutSearch<'_> {
     /// The best layout, its score, and how all are.
     ///
     /// # Errors
-    /// A recording is damaged or of another kernel.
-    pub(crate) fn run(self, ground: &Ground<'_>) -> Result<(Layout, Score, TriedLayouts)> {
+    /// There is no seed, or a recording is damaged or of another kernel.
+    pub fn run(self, ground: &Ground<'_>) -> Result<(Layout, Score, TriedLayouts)> {
         let mut layouts = vec![ReplayLayout::original()];
         let mut made: Vec<(u64, Layout, Score)> = Vec::new();
-        let progress = Progress::of(self.seeds.end - self.seeds.start, "layouts");
+        let progress = Progress::of(self.seeds.end.saturating_sub(self.seeds.start), "layouts");
         for seed in self.seeds.clone() {
             progress.say(format!("laying out by {}, seed {seed}", self.algorithm));
             let (layout, score) = ground.lay_out(self.algorithm, seed)?;
@@ -67,8 +87,8 @@ impl LayoutSearch<'_> {
         drop(progress);
         let machines = [self.machine];
         let replayed = |recording: &PathBuf| {
-            let (scope, order) = (SimulationScope::Caches, CpuOrder::SideBySide);
-            replay_rows(recording, &layouts, &machines, scope, order, None, self.part)
+            ReplayRequest { part: *self.part, ..ReplayRequest::new(recording, &layouts, &machines) }
+                .rows()
         };
         let rows: Vec<Vec<ResultRow>> =
             self.recordings.iter().map(replayed).collect::<Result<_>>()?;

@@ -2,11 +2,9 @@
 //!
 //! Input: recordings or profiles and their kernel. Output: a layout, and its score.
 
-pub(crate) mod search;
-
 use crate::command::profile::ProfileInputArgs;
-use ::layout::{Algorithm, Graph, Score};
-use anyhow::{Context, Result, bail, ensure};
+use ::layout::{Algorithm, Score};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use host::note;
@@ -15,14 +13,11 @@ use host::outln;
 use host::output;
 use host::progress::Progress;
 use image::order::Layout;
-use image::sealed;
 use image::{Image, vmlinux};
-use profile::Profile;
-use profile::collect::ExtraCounts;
-use profile::coverage::{self, ProfileCoverage};
-use profile::graph::{self, LayoutInput};
 use replay::search::TriedLayouts;
-use search::{LayoutSearch, TriesArgs};
+use road::counts::extra_counts;
+use road::ground::{Ground, JudgedLayout};
+use road::search::LayoutSearch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -90,64 +85,18 @@ pub(crate) fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
         .try_map(|name| name.parse::<Algorithm>())
 }
 
-/// What some algorithms need of a profile that not every profile has.
-pub(crate) fn extra_counts(algorithms: &[Algorithm]) -> ExtraCounts {
-    match algorithms.iter().any(|algorithm| algorithm.uses_temporal_edges()) {
-        true => ExtraCounts::TemporalEdges,
-        false => ExtraCounts::None,
-    }
-}
-
-/// An image with its counts, ready to be laid out any number of times.
-pub(crate) struct Ground<'a> {
-    image: &'a Image,
-    movable: LayoutInput,
-    profile_hash: String,
-}
-
-impl<'a> Ground<'a> {
-    pub(crate) fn new(image: &'a Image, profile: &Profile) -> Result<Self> {
-        let movable = graph::movable(image, profile)?;
-        ::layout::validate(&movable.graph).context("the counts do not form a valid graph")?;
-        Ok(Self { image, movable, profile_hash: sealed::sha256(profile.to_json().as_bytes()) })
-    }
-
-    pub(crate) fn graph(&self) -> &Graph {
-        &self.movable.graph
-    }
-
-    /// The layout by `algorithm`, checked, and its score on these counts.
-    pub(crate) fn lay_out(&self, algorithm: Algorithm, seed: u64) -> Result<(Layout, Score)> {
-        let graph = self.graph();
-        if algorithm.uses_temporal_edges() && graph.temporal_edges.is_empty() {
-            bail!(
-                "{algorithm} needs temporal-relationship edges, and this profile has none: give \
-                 the recording, or a profile from `kernlane \
-                 profile --temporal-edges`"
-            );
-        }
-        if algorithm.lacks_what_ran_together(graph) {
-            note!(
-                "the profile has counts only: {algorithm} orders as ext-tsp-global does; recordings \
-                 say what runs together"
-            );
-        }
-        let ordered = ::layout::order(graph, algorithm, seed)
-            .with_context(|| format!("{algorithm} cannot lay this kernel out"))?;
-        ::layout::check(graph, &ordered.order)
-            .with_context(|| format!("{algorithm} gave an order that breaks a rule"))?;
-        let score = ::layout::score(graph, &ordered.order);
-        let profile = if algorithm.uses_counts() { &self.profile_hash } else { "none" };
-        let layout = self.movable.layout(
-            self.image,
-            &ordered.order,
-            ordered.hot,
-            algorithm.name(),
-            seed,
-            profile,
-        );
-        Ok((layout, score))
-    }
+/// The seeds that are tried.
+#[derive(Args)]
+pub struct TriesArgs {
+    /// Make the layout with as many seeds, replay the recordings over each, and take the one with
+    /// the fewest L1I misses of kernel and user
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=100)
+    )]
+    pub tries: u64,
 }
 
 pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
@@ -157,7 +106,6 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
     args.padding.apply(&mut image);
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
-    let (_, original) = ground.lay_out(Algorithm::Original, 0)?;
     let (layout, score, tried) = match args.tries.tries {
         1 => {
             let _progress = Progress::new(format!("laying out by {}", args.algorithm));
@@ -172,23 +120,17 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
                 image: &image,
                 machine: machines::find(&args.machine)?.model,
                 recordings: &args.input.counted.recordings,
-                part: &args.input.counted.part,
+                part: &args.input.counted.part.part()?,
             };
             let (layout, score, tried) = search.run(&ground)?;
             (layout, score, Some(tried))
         }
     };
     output::write(&args.output, layout.to_text().as_bytes())?;
-    let coverage = coverage::coverage(&image, &profile);
-    let saved = match args.algorithm == Algorithm::default() {
-        true => saved(&original, &score),
-        false => saved(&original, &ground.lay_out(Algorithm::default(), 0)?.1),
-    };
-    let mut doubts = coverage.doubts(saved);
-    doubts.extend(loses_on_its_own_counts(args.algorithm, &original, &score));
-    let made = MadeLayout { layout, score, original, tried, coverage, doubts };
+    let judged = ground.judge(args.algorithm, &score)?;
+    let made = MadeLayout { layout, score, tried, judged };
     print(args, &made)?;
-    made.doubts.iter().for_each(|doubt| note!("warning: {doubt}"));
+    made.judged.doubts.iter().for_each(|doubt| note!("warning: {doubt}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -211,40 +153,17 @@ fn check_tries(args: &LayoutArgs) -> Result<()> {
     }
 }
 
-/// The share of the original's taken branches and jumps that a layout saves on the same counts.
-fn saved(original: &Score, score: &Score) -> f64 {
-    1.0 - score.taken() as f64 / (original.taken() as f64).max(1.0)
-}
-
-/// A sentence when an order that no profile decides, such as `random`, is worse than the original.
-fn loses_on_its_own_counts(
-    algorithm: Algorithm,
-    original: &Score,
-    score: &Score,
-) -> Option<String> {
-    let more = -saved(original, score);
-    (more > 0.0 && algorithm != Algorithm::default()).then(|| {
-        format!(
-            "{algorithm} takes {:.1} % more branches and jumps than the original on these counts",
-            100.0 * more
-        )
-    })
-}
-
 /// A layout, and what is said of it.
 struct MadeLayout {
     layout: Layout,
     score: Score,
-    /// The score of the original.
-    original: Score,
     tried: Option<TriedLayouts>,
-    coverage: ProfileCoverage,
-    /// Why the layout is likely to lose.
-    doubts: Vec<String>,
+    judged: JudgedLayout,
 }
 
 fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
-    let MadeLayout { layout, score, original, coverage, .. } = made;
+    let MadeLayout { layout, score, judged: JudgedLayout { original, coverage, doubts }, .. } =
+        made;
     let tried = made.tried.as_ref();
     if args.json {
         let mut document = serde_json::json!({
@@ -256,7 +175,7 @@ fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
             "hot_runs": layout.hot,
             "scores": { "original": score_json(original), "layout": score_json(score) },
             "coverage": coverage,
-            "warnings": made.doubts,
+            "warnings": doubts,
         });
         if let Some(tried) = tried {
             document["search"] = serde_json::to_value(tried)?;

@@ -1,10 +1,10 @@
-//! The kernel of a command's recordings: the one that was named, or the one that is found.
+//! The kernel of recordings: the one that was named, or the one that is found.
 //!
-//! Input: what was typed after `--kernel`, and recordings or profiles. Output: a build tree or a
-//! vmlinux. [`guest::SoughtKernel`] says where a kernel is looked for. Whether a named kernel is
-//! the right one is checked where it is used.
+//! Input: a named kernel or none, and recordings or profiles. Output: a build tree or a vmlinux.
+//! [`guest::SoughtKernel`] says where a kernel is looked for. Whether a named kernel is the right
+//! one is checked where it is used.
 
-use crate::command::text_file::text_of;
+use crate::input_file::text_of;
 use anyhow::{Context, Result, ensure};
 use exchange::kinds::FileKind;
 use guest::SoughtKernel;
@@ -13,20 +13,34 @@ use std::path::{Path, PathBuf};
 
 /// The kernel of a recording (a directory) or a profile.
 ///
+/// ```
+/// let home = road::examples::home();
+/// let recording = home.path().join("loop.rec");
+/// assert_eq!(road::kernel::kernel_of(None, &recording)?, home.path().join("vmlinux"));
+/// # anyhow::Ok(())
+/// ```
+///
 /// # Errors
 /// No kernel was named, and none is found; or the recording or profile cannot be read.
-pub(crate) fn kernel_of(named: Option<&Path>, input: &Path) -> Result<PathBuf> {
+pub fn kernel_of(named: Option<&Path>, input: &Path) -> Result<PathBuf> {
     match named {
         Some(kernel) => Ok(kernel.to_owned()),
         None => found(&sought(input)?, input),
     }
 }
 
-/// The one kernel of all recordings and profiles of a command.
+/// The one kernel of several recordings and profiles.
+///
+/// ```
+/// let home = road::examples::home();
+/// let recordings = ["loop.rec", "other.rec"].map(|name| home.path().join(name));
+/// assert_eq!(road::kernel::kernel_of_all(None, &recordings)?, home.path().join("vmlinux"));
+/// # anyhow::Ok(())
+/// ```
 ///
 /// # Errors
 /// As [`kernel_of`]; or they are of several kernels.
-pub(crate) fn kernel_of_all(named: Option<&Path>, inputs: &[PathBuf]) -> Result<PathBuf> {
+pub fn kernel_of_all(named: Option<&Path>, inputs: &[PathBuf]) -> Result<PathBuf> {
     if let Some(kernel) = named {
         // A file that is no profile is named before the kernel is opened, which takes long.
         for input in inputs.iter().filter(|input| input.is_file()) {

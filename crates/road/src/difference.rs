@@ -1,0 +1,78 @@
+//! What changed between two recordings, service by service and function by function.
+//!
+//! Input: two recordings and their kernels. Output: the changes, with their parts.
+
+use crate::kernel::kernel_of;
+use anyhow::Result;
+use attribution::Attribution;
+use attribution::services::difference::RecordingDifference;
+use execution::opened::OpenedRecording;
+use host::note;
+use host::recording::Recording;
+use std::path::Path;
+
+/// What is compared.
+///
+/// ```
+/// use road::difference::Compared;
+///
+/// let home = road::examples::home();
+/// let [before, after] = ["loop.rec", "other.rec"].map(|name| home.path().join(name));
+/// let (kernels, machine, annotations) = ([None; 2], None, None);
+/// let compared = Compared { recordings: [&before, &after], kernels, machine, annotations };
+/// let difference = compared.difference()?;
+/// assert_eq!(difference.over(0.5, 0.0).len(), 0, "nothing grew by 50 %");
+/// # anyhow::Ok(())
+/// ```
+pub struct Compared<'a> {
+    /// The recordings (directories): before, after.
+    pub recordings: [&'a Path; 2],
+    /// The kernel of each; `None`: it is found by its build id.
+    pub kernels: [Option<&'a Path>; 2],
+    /// The machine whose cycles are the costs; `None`: instructions are.
+    pub machine: Option<&'a str>,
+    /// What the kernels' functions mean; `None`: as the shipped annotations say.
+    pub annotations: Option<&'a Path>,
+}
+
+impl Compared<'_> {
+    /// The changes. Warns when two different workloads have one name: then the kernel is not the
+    /// only change.
+    ///
+    /// # Errors
+    /// A recording is damaged or of another kernel, or a kernel is not found.
+    pub fn difference(&self) -> Result<RecordingDifference> {
+        let machines: Vec<String> = self.machine.iter().map(|&name| name.to_owned()).collect();
+        let [before, after] = self.recordings;
+        let kernel = kernel_of(self.kernels[0], before)?;
+        let kernel_after = kernel_of(self.kernels[1], after)?;
+        let old = Attribution::open(&kernel, self.annotations, &machines)?;
+        let new = Attribution::open(&kernel_after, self.annotations, &machines)?;
+        let model = old.machines.first().map(|machine| machine.time);
+        warn_of_other_workload(before, after)?;
+        let [old, new] = [old.recorded(before)?, new.recorded(after)?];
+        Ok(RecordingDifference::new(&old, &new, model))
+    }
+}
+
+/// Warns when two different workloads have one name.
+fn warn_of_other_workload(before: &Path, after: &Path) -> Result<()> {
+    let [before, after] = [workload(before)?, workload(after)?];
+    let (name, old) = &before;
+    let (other_name, new) = &after;
+    if name == other_name && old.is_some() && new.is_some() && old != new {
+        note!(
+            "warning: the file of the workload {name} changed between the two recordings: \
+             differences may come from the workload"
+        );
+    }
+    Ok(())
+}
+
+/// The name of a recording's workload, and the hash of its file if the recording says it.
+fn workload(recording: &Path) -> Result<(String, Option<String>)> {
+    let opened = OpenedRecording::whole(&Recording::at(recording), "conditions")?;
+    let header = opened.header();
+    let hash = header.conditions.iter().find(|(key, _)| key == "workload_sha256");
+    Ok((header.workload.clone(), hash.map(|(_, value)| value.clone())))
+}

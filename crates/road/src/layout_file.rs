@@ -1,0 +1,160 @@
+//! Layouts and maps as files, and where they put the code.
+//!
+//! Input: the path of a layout or a map, and its kernel. Output: placements. This module makes no
+//! layout.
+
+use crate::input_file::text_of;
+use anyhow::{Context, Result, bail};
+use emit::kbuild::BuildTree;
+use emit::relink;
+use exchange::kinds::FileKind;
+use image::map::PlacementMap;
+use image::order::Layout;
+use image::place::Placement;
+use image::{Image, estimate, vmlinux};
+use replay::ReplayLayout;
+use std::path::{Path, PathBuf};
+
+/// Reads a layout (`*.kll`).
+///
+/// ```
+/// let home = road::examples::home();
+/// let path = home.path().join("damaged.kll");
+/// std::fs::write(&path, "kernlane-layout 2\n")?;
+/// assert!(road::layout_file::read_layout(&path).is_err());
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// The file cannot be read, is of another kind, or is damaged.
+pub fn read_layout(path: &Path) -> Result<Layout> {
+    let text = text_of(path, &[FileKind::Layout])?;
+    Layout::from_text(&text).with_context(|| path.display().to_string())
+}
+
+/// Reads a map (`*.klm`).
+///
+/// ```
+/// use image::map::PlacementMap;
+/// use image::{BuildId, place::Placement};
+///
+/// let home = road::examples::home();
+/// let path = home.path().join("vmlinux.klm");
+/// let map = PlacementMap { build_id: BuildId("00ae".into()), placement: Placement::default() };
+/// std::fs::write(&path, map.to_text())?;
+/// assert_eq!(road::layout_file::read_map(&path)?, map);
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// As [`read_layout`].
+pub fn read_map(path: &Path) -> Result<PlacementMap> {
+    let text = text_of(path, &[FileKind::Map])?;
+    PlacementMap::from_text(&text).with_context(|| path.display().to_string())
+}
+
+/// A layout or a map from a file, whose name it bears.
+///
+/// ```
+/// use image::order::Layout;
+/// use road::layout_file::LayoutFile;
+///
+/// let home = road::examples::home();
+/// let image = image::vmlinux::read(&home.path().join("vmlinux"))?;
+/// let path = home.path().join("same.kll");
+/// std::fs::write(&path, Layout::original(image.build_id.clone()).to_text())?;
+/// let file = LayoutFile::read(&path)?;
+/// assert!(file.needs_kernel() && file.name() == "same");
+/// let layout = file.placed(None, Some(&image))?;
+/// assert_eq!(layout.kernel, Some(image.build_id));
+/// # anyhow::Ok(())
+/// ```
+pub struct LayoutFile {
+    path: PathBuf,
+    name: String,
+    content: LayoutContent,
+}
+
+enum LayoutContent {
+    Map(PlacementMap),
+    Order(Layout),
+}
+
+impl LayoutFile {
+    /// Reads a layout or a map.
+    ///
+    /// # Errors
+    /// The file cannot be read or is damaged.
+    pub fn read(path: &Path) -> Result<LayoutFile> {
+        let named = || path.display().to_string();
+        let text = text_of(path, &[FileKind::Layout, FileKind::Map])?;
+        let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
+        let content = match PlacementMap::is_map(&text) {
+            true => LayoutContent::Map(PlacementMap::from_text(&text).with_context(named)?),
+            false => LayoutContent::Order(Layout::from_text(&text).with_context(named)?),
+        };
+        Ok(LayoutFile { path: path.to_owned(), name, content })
+    }
+
+    /// The name of the file without its ending.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether only its kernel tells where the file puts the code: it is a layout, not a map.
+    pub fn needs_kernel(&self) -> bool {
+        matches!(self.content, LayoutContent::Order(_))
+    }
+
+    /// Where the file puts the code. `kernel`: a build tree or a vmlinux, `image`: what was read of
+    /// it.
+    ///
+    /// # Errors
+    /// The file names code that the kernel does not have; or a layout has no kernel.
+    pub fn placed(self, kernel: Option<&Path>, image: Option<&Image>) -> Result<ReplayLayout> {
+        let LayoutFile { path, name, content } = self;
+        let named = || path.display().to_string();
+        match content {
+            LayoutContent::Map(map) => {
+                // Another kernel's map gets a message of its own, see `replayed::trials_of`.
+                if let (Some(kernel), Some(image)) = (kernel, image)
+                    && image.build_id == map.build_id
+                {
+                    let code = vmlinux::code_ranges(&vmlinux::path(kernel))?;
+                    map.ensure_within(&code).with_context(named)?;
+                }
+                Ok(ReplayLayout::predicted(name, map.build_id, map.placement))
+            }
+            LayoutContent::Order(order) => {
+                let placement = placed(&order, kernel, image).with_context(named)?;
+                Ok(ReplayLayout::predicted(name, order.build_id, placement))
+            }
+        }
+    }
+}
+
+/// Where a layout puts the code: as relinking would, if `kernel` is a tree; nearly so, if there is
+/// only its image.
+///
+/// ```
+/// use image::order::Layout;
+///
+/// let home = road::examples::home();
+/// let image = image::vmlinux::read(&home.path().join("vmlinux"))?;
+/// let original = Layout::original(image.build_id.clone());
+/// let placement = road::layout_file::placed(&original, None, Some(&image))?;
+/// assert!(placement.blocks.iter().all(|block| block.old == block.new));
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// There is neither, or the layout names code that the kernel does not have.
+pub fn placed(layout: &Layout, kernel: Option<&Path>, image: Option<&Image>) -> Result<Placement> {
+    match (kernel, image) {
+        (Some(tree), _) if tree.join("vmlinux.o").exists() => {
+            relink::predicted_placement(&BuildTree::open(tree, &[])?, layout)
+        }
+        (_, Some(image)) => estimate::placement(image, layout),
+        _ => bail!("a layout names blocks of its kernel: give the kernel"),
+    }
+}

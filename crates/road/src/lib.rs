@@ -1,0 +1,98 @@
+//! The road as a library: what Kernlane's commands do, for programs, studies and tests.
+//!
+//! Input: workloads, kernels, recordings, profiles and layouts, mostly by their paths. Output:
+//! values, and the files of each step. This crate calls the stages of the road in their order. It
+//! parses no options and prints nothing: it reports what it does to the observer of the process
+//! ([`host::progress`]). An interrupt ends its work with an error once the program has called
+//! [`host::interrupt::catch`].
+//!
+//! | to | see |
+//! |---|---|
+//! | record a workload | [`workload`], [`record`] |
+//! | find the kernel of a recording | [`kernel`] |
+//! | make profiles: from recordings, samples, counters | [`counts`], [`import`], [`counters`] |
+//! | make layouts, and choose the best of several | [`ground`], [`search`] |
+//! | read layouts and maps, and place them | [`layout_file`] |
+//! | prove that a relinked kernel is the old program | [`proof`] |
+//! | replay recordings over layouts and machines | [`replayed`] |
+//! | go from a workload to a faster kernel | [`optimize`] |
+//! | test layouts on other workloads, and as Torrellas did | [`cross_validation`], [`evaluation`] |
+//! | open recordings for tables, and what a page shows of them | [`opened`], [`overview`] |
+//! | compare two recordings | [`difference`] |
+//! | write tables for other tools | [`tables`], [`window`] |
+//!
+//! The crates of the stages are re-exported, so that a program depends on this crate alone.
+//!
+//! A layout for a recording, and what it brings on a machine:
+//!
+//! ```
+//! use layout::Algorithm;
+//! use profile::ProfileMerge;
+//! use profile::collect::ExtraCounts;
+//! use replay::ReplayLayout;
+//! use replay::results::ResultKind;
+//! use road::ground::Ground;
+//! use road::replayed::ReplayRequest;
+//! use road::{counts, kernel, layout_file};
+//!
+//! let home = road::examples::home();
+//! let recordings = [home.path().join("loop.rec")];
+//! let vmlinux = kernel::kernel_of_all(None, &recordings)?;
+//! let image = image::vmlinux::read(&vmlinux)?;
+//! let whole = execution::part::RecordingPart::WHOLE;
+//! let profile =
+//!     counts::profile(&recordings, &image, &whole, ProfileMerge::Sum, ExtraCounts::None)?;
+//! let (layout, score) = Ground::new(&image, &profile)?.lay_out(Algorithm::default(), 1)?;
+//! assert!(score.taken() > 0);
+//!
+//! let placement = layout_file::placed(&layout, Some(&vmlinux), Some(&image))?;
+//! let layouts = [
+//!     ReplayLayout::original(),
+//!     ReplayLayout::predicted("ext-tsp", image.build_id.clone(), placement),
+//! ];
+//! let machines = [machines::find("server-32k")?.model];
+//! let rows = ReplayRequest::new(&recordings[0], &layouts, &machines).rows()?;
+//! assert_eq!(rows[1].kind, ResultKind::Predicted);
+//! # anyhow::Ok(())
+//! ```
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+pub use attribution;
+pub use execution;
+pub use guest;
+pub use host;
+pub use image;
+pub use layout;
+pub use machines;
+pub use profile;
+pub use replay;
+pub use report;
+pub use sim;
+pub use trace;
+
+pub mod counters;
+pub mod counts;
+pub mod cross_validation;
+pub mod difference;
+pub mod evaluation;
+#[cfg(any(test, feature = "examples"))]
+pub mod examples;
+pub mod ground;
+pub mod import;
+pub mod input_file;
+pub mod kernel;
+pub mod layout_file;
+pub mod objtool;
+pub mod opened;
+pub mod optimize;
+pub mod overview;
+pub mod proof;
+pub mod record;
+pub mod replayed;
+pub mod search;
+pub mod tables;
+pub mod window;
+pub mod workload;

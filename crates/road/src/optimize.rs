@@ -1,0 +1,401 @@
+//! The whole road, from a workload to a faster kernel and the proof.
+//!
+//! Input: a workload and a built tree, which is only read. Output: a directory with the result of
+//! each step: recordings, profile, layouts, kernels, results and a page. A step whose result exists
+//! is not repeated.
+//!
+//! [`optimize`] takes all steps. A program that wants something else between two of them takes the
+//! steps of [`Road`] itself, as `examples/optimize.rs` of this crate does:
+//!
+//! ```no_run
+//! use layout::Algorithm;
+//! use road::optimize::{Optimization, Road};
+//!
+//! let machines = vec![machines::find("server-32k")?.model];
+//! let road = Road::open(Optimization::new("net", "linux", "net.optimized", machines))?;
+//! let original = road.record()?;
+//! let profile = road.count(&original)?;
+//! let layout = road.lay_out(&road.ground(&profile)?, Algorithm::default(), &original)?;
+//! let kernel = road.relink(&layout)?;
+//! let mut rows = road.predict(&original, std::slice::from_ref(&kernel))?;
+//! rows.extend(road.measure(&kernel)?);
+//! let optimized = road.keep(rows)?;
+//! assert!(optimized.losses.is_empty());
+//! # anyhow::Ok(())
+//! ```
+
+use crate::counts::extra_counts;
+use crate::ground::Ground;
+use crate::layout_file::read_map;
+use crate::proof::{ProvedMap, prove};
+use crate::replayed::ReplayRequest;
+use crate::search::LayoutSearch;
+use crate::{counts, record, workload};
+use anyhow::{Context, Result, bail};
+use emit::kbuild::BuildTree;
+use emit::relink;
+use execution::part::RecordingPart;
+use guest::record::is_made;
+use guest::{GuestKernel, RecordingRequest};
+use host::progress::Progress;
+use host::{interrupt, note, output};
+use image::map::PlacementMap;
+use image::order::Layout;
+use image::{Image, vmlinux};
+use layout::Algorithm;
+use profile::{Profile, ProfileMerge};
+use replay::comparison::{self, Comparison};
+use replay::guard::{self, LayoutLoss};
+use replay::results::{ResultFile, ResultRow};
+use replay::{ReplayLayout, SimulationScope};
+use report::page;
+use sim::MachineModel;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use trace::CpuCount;
+
+/// What to optimize a kernel for, and how.
+#[derive(Clone, Debug)]
+pub struct Optimization {
+    /// The workload, as [`workload::open`] takes it.
+    pub workload: String,
+    /// The directory in which the kernel was built.
+    pub tree: PathBuf,
+    /// The directory for the results.
+    pub output: PathBuf,
+    /// The machines to simulate. Searches replay on the first.
+    pub machines: Vec<MachineModel>,
+    /// What to simulate of each machine.
+    pub scope: SimulationScope,
+    /// The layout algorithms.
+    pub algorithms: Vec<Algorithm>,
+    /// Where all randomness of the guest and of the layouts comes from.
+    pub seed: u64,
+    /// How many seeds to try with each algorithm that depends on its seed.
+    pub tries: u64,
+    /// Whether functions that move lose their call padding.
+    pub drop_call_padding: bool,
+    /// The number of the guest's CPUs.
+    pub cpus: CpuCount,
+    /// Variables for make, as given when the kernel was built: `NAME=VALUE`.
+    pub make: Vec<String>,
+    /// The longest time that a guest may run.
+    pub time_limit: Duration,
+}
+
+impl Optimization {
+    /// As `kernlane optimize` does it without options.
+    ///
+    /// ```
+    /// let machines = vec![machines::find("server-32k")?.model];
+    /// let optimization = road::optimize::Optimization::new("net", "linux", "out", machines);
+    /// assert_eq!((optimization.seed, optimization.tries), (1, 1));
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn new(
+        workload: impl Into<String>,
+        tree: impl Into<PathBuf>,
+        output: impl Into<PathBuf>,
+        machines: Vec<MachineModel>,
+    ) -> Optimization {
+        Optimization {
+            workload: workload.into(),
+            tree: tree.into(),
+            output: output.into(),
+            machines,
+            scope: SimulationScope::Caches,
+            algorithms: vec![Algorithm::default()],
+            seed: 1,
+            tries: 1,
+            drop_call_padding: false,
+            cpus: CpuCount::ONE,
+            make: Vec::new(),
+            time_limit: Duration::from_secs(900),
+        }
+    }
+}
+
+/// What optimizing a kernel brought.
+pub struct Optimized {
+    /// The rows of the original, of each prediction and of each relinked kernel.
+    pub results: ResultFile,
+    /// The same side by side.
+    pub comparisons: Vec<Comparison>,
+    /// The layouts that lose against the original.
+    pub losses: Vec<LayoutLoss>,
+    /// The page that shows the comparisons.
+    pub page: PathBuf,
+}
+
+/// A kernel that was relinked in a layout's order, and proved to be the old program.
+pub struct RelinkedKernel {
+    /// The layout's algorithm.
+    pub name: String,
+    /// The directory with the kernel.
+    pub directory: PathBuf,
+    /// Where the code went.
+    pub map: PlacementMap,
+}
+
+/// Takes all steps of the road.
+///
+/// ```no_run
+/// use road::optimize::{Optimization, optimize};
+///
+/// let machines = vec![machines::find("server-32k")?.model];
+/// let optimized = optimize(Optimization::new("net", "linux", "net.optimized", machines))?;
+/// print!("{}", report::text::comparisons(&optimized.comparisons));
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// A step fails: the tree is not built, the workload fails, a layout cannot be relinked, or a
+/// relinked kernel is not the old program. The results of the steps before it stay.
+pub fn optimize(optimization: Optimization) -> Result<Optimized> {
+    let directory = optimization.output.clone();
+    output::in_directory(&directory, |_| {
+        let road = Road::open(optimization)?;
+        let original = road.record()?;
+        let profile = road.count(&original)?;
+        let ground = road.ground(&profile)?;
+        let mut kernels = Vec::new();
+        for &algorithm in &road.optimization.algorithms {
+            kernels.push(road.relink(&road.lay_out(&ground, algorithm, &original)?)?);
+        }
+        let mut rows = road.predict(&original, &kernels)?;
+        for kernel in &kernels {
+            rows.extend(road.measure(kernel)?);
+        }
+        road.keep(rows)
+    })
+}
+
+/// The road of one kernel. Each step writes its result into the directory of the
+/// [`Optimization`], and an interrupt ends the road between two steps. The module shows how the
+/// steps follow one another.
+pub struct Road {
+    optimization: Optimization,
+    tree: BuildTree,
+    image: Image,
+}
+
+impl Road {
+    /// Opens the kernel.
+    ///
+    /// # Errors
+    /// The tree is not a built kernel.
+    pub fn open(optimization: Optimization) -> Result<Road> {
+        let tree = BuildTree::open(&optimization.tree, &optimization.make)?;
+        let mut image = vmlinux::read(&tree.file("vmlinux"))?;
+        if optimization.drop_call_padding {
+            image.drop_call_padding();
+        }
+        Ok(Road { optimization, tree, image })
+    }
+
+    /// The kernel's functions and blocks.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.optimization.output.join(name)
+    }
+
+    /// Records the workload on the tree's own kernel: `original.rec`, whose path is returned.
+    ///
+    /// # Errors
+    /// As [`record::record`].
+    pub fn record(&self) -> Result<PathBuf> {
+        self.recording_of("original", &self.optimization.tree, None)
+    }
+
+    /// The recording of one kernel under the workload.
+    fn recording_of(&self, name: &str, kernel: &Path, vmlinux: Option<&Path>) -> Result<PathBuf> {
+        let directory = self.path(&format!("{name}.rec"));
+        let request = RecordingRequest {
+            workload: workload::open(&self.optimization.workload)?,
+            kernel: GuestKernel::open(kernel, vmlinux)?,
+            files: Vec::new(),
+            output: directory.clone(),
+            seed: self.optimization.seed,
+            cpus: self.optimization.cpus,
+            turn: None,
+            data: false,
+            memory_mb: None,
+            time_limit: self.optimization.time_limit,
+            force: true,
+        };
+        if is_made(&request) {
+            say(&format!("using the existing recording {}", directory.display()))?;
+            return Ok(directory);
+        }
+        say(&format!("recording {} on the {name} kernel", request.workload.name))?;
+        record::record(&request, None)?;
+        Ok(directory)
+    }
+
+    /// The counts of a recording, with all that the algorithms need; kept as `profile.klp`.
+    ///
+    /// # Errors
+    /// The recording is damaged or of another kernel.
+    pub fn count(&self, recording: &Path) -> Result<Profile> {
+        say("counting blocks, edges and calls")?;
+        let (whole, extra) = (RecordingPart::WHOLE, extra_counts(&self.optimization.algorithms));
+        let recordings = [recording.to_owned()];
+        let profile = counts::profile(&recordings, &self.image, &whole, ProfileMerge::Sum, extra)?;
+        output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
+        Ok(profile)
+    }
+
+    /// The kernel with these counts.
+    ///
+    /// # Errors
+    /// The profile is not of the kernel.
+    pub fn ground<'a>(&'a self, profile: &'a Profile) -> Result<Ground<'a>> {
+        Ground::new(&self.image, profile)
+    }
+
+    /// The layout by an algorithm, kept as `ALGORITHM.kll`: the best of several, if they are wanted
+    /// and the algorithm depends on its seed.
+    ///
+    /// # Errors
+    /// The algorithm cannot lay the kernel out.
+    pub fn lay_out(
+        &self,
+        ground: &Ground<'_>,
+        algorithm: Algorithm,
+        recording: &Path,
+    ) -> Result<Layout> {
+        say(&format!("laying the kernel out by {algorithm}"))?;
+        let (first, tries) = (self.optimization.seed, self.optimization.tries);
+        let layout = match tries == 1 || !algorithm.depends_on_seed() {
+            true => ground.lay_out(algorithm, first)?.0,
+            false => {
+                let machine = self.optimization.machines.first().context("no machine is named")?;
+                let search = LayoutSearch {
+                    algorithm,
+                    seeds: first..first.saturating_add(tries),
+                    kernel: &self.optimization.tree,
+                    image: &self.image,
+                    machine: machine.clone(),
+                    recordings: &[recording.to_owned()],
+                    part: &RecordingPart::WHOLE,
+                };
+                let (layout, _, tried) = search.run(ground)?;
+                note!("{}", report::search::text(&tried).trim_end());
+                layout
+            }
+        };
+        output::write(&self.path(&format!("{algorithm}.kll")), layout.to_text().as_bytes())?;
+        Ok(layout)
+    }
+
+    /// Relinks the kernel in a layout's order and proves that it is the old program. The kernel is
+    /// kept in `ALGORITHM.kernel`.
+    ///
+    /// # Errors
+    /// The kernel cannot be linked, or is not the old program.
+    pub fn relink(&self, layout: &Layout) -> Result<RelinkedKernel> {
+        let name = layout.algorithm.clone();
+        let directory = self.path(&format!("{name}.kernel"));
+        let (done, text) = (directory.join("layout.kll"), layout.to_text());
+        if fs::read_to_string(&done).is_ok_and(|known| known == text) {
+            say(&format!("using the existing kernel {}", directory.display()))?;
+            let map = read_map(&directory.join(relink::MAP))?;
+            return Ok(RelinkedKernel { name, directory, map });
+        }
+        say("relinking")?;
+        // Until it is whole and checked, it is not there already.
+        match fs::remove_file(&done) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| done.display().to_string());
+            }
+            _ => {}
+        }
+        let progress = Progress::new("reading the kernel");
+        let destination = relink::Destination::Directory(&directory);
+        let made = relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?;
+        drop(progress);
+        let map = made.map.context("nothing was linked")?;
+        self.prove(&name, &directory, &map)?;
+        // Written last, so that only a checked kernel is reused.
+        output::write(&done, text.as_bytes())?;
+        Ok(RelinkedKernel { name, directory, map })
+    }
+
+    fn prove(&self, name: &str, directory: &Path, map: &PlacementMap) -> Result<()> {
+        say("checking that the relinked kernel is the old program")?;
+        let proof = prove(&self.optimization.tree, directory, ProvedMap::Map(map), 3)?;
+        if !proof.holds {
+            bail!(
+                "the kernel relinked by {name} is not the old program; do not use the kernel in \
+                 {}\n{}",
+                directory.display(),
+                proof.text
+            );
+        }
+        Ok(())
+    }
+
+    /// The original's recording replayed over the layout of each kernel, the original first.
+    ///
+    /// # Errors
+    /// As [`ReplayRequest::rows`].
+    pub fn predict(&self, recording: &Path, kernels: &[RelinkedKernel]) -> Result<Vec<ResultRow>> {
+        say("replaying the recording over each layout")?;
+        let mut layouts = vec![ReplayLayout::original()];
+        layouts.extend(kernels.iter().map(|RelinkedKernel { name, map, .. }| {
+            ReplayLayout::predicted(name, map.build_id.clone(), map.placement.clone())
+        }));
+        self.rows(recording, &layouts, &self.image)
+    }
+
+    /// Records the workload on a relinked kernel (`ALGORITHM.rec`) and replays the recording.
+    ///
+    /// # Errors
+    /// As [`record::record`] and [`ReplayRequest::rows`].
+    pub fn measure(&self, kernel: &RelinkedKernel) -> Result<Vec<ResultRow>> {
+        let RelinkedKernel { name, directory, .. } = kernel;
+        let vmlinux = directory.join("vmlinux");
+        let boot_image = directory.join("arch/x86/boot/bzImage");
+        let recording = self.recording_of(name, &boot_image, Some(&vmlinux))?;
+        say(&format!("measuring the {name} kernel"))?;
+        let image = vmlinux::read(&vmlinux)?;
+        self.rows(&recording, &[ReplayLayout::recorded(name)], &image)
+    }
+
+    fn rows(
+        &self,
+        recording: &Path,
+        layouts: &[ReplayLayout],
+        image: &Image,
+    ) -> Result<Vec<ResultRow>> {
+        let Optimization { machines, scope, .. } = &self.optimization;
+        let replay = ReplayRequest::new(recording, layouts, machines);
+        ReplayRequest { scope: *scope, image: Some(image), ..replay }.rows()
+    }
+
+    /// Keeps the rows as `results.json`, and the page that shows them as `report.html`.
+    ///
+    /// # Errors
+    /// A prediction or a relinked kernel has no row of the original to stand beside, or the files
+    /// cannot be written.
+    pub fn keep(&self, rows: Vec<ResultRow>) -> Result<Optimized> {
+        let results = ResultFile::new(rows);
+        let comparisons = comparison::compare(&results.rows)?;
+        let page = self.path("report.html");
+        output::write(&self.path("results.json"), results.to_json()?.as_bytes())?;
+        output::write(&page, page::page(&[], &comparisons)?.as_bytes())?;
+        let losses = guard::losses(&results.rows);
+        Ok(Optimized { results, comparisons, losses, page })
+    }
+}
+
+/// Reports a step. An interrupted road ends here, between two steps.
+fn say(what: &str) -> Result<()> {
+    interrupt::check()?;
+    note!("{what}");
+    Ok(())
+}

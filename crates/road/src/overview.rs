@@ -1,0 +1,111 @@
+//! What a page shows of a recording.
+//!
+//! Input: an opened recording, and layouts of its kernel. Output: the numbers of the page, which
+//! [`report::page`] draws.
+
+use crate::layout_file::LayoutFile;
+use crate::opened::OpenedKernel;
+use crate::replayed::ensure_recorded;
+use anyhow::Result;
+use attribution::Attribution;
+use execution::opened::OpenedRecording;
+use execution::walk::SideBySide;
+use host::recording::Recording;
+use image::vmlinux;
+use replay::{Replay, ReplayLayout, ReplayTrial, SimulationScope, rows};
+use report::multiprocessor::MultiprocessorBeside;
+use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use trace::CpuCount;
+
+/// The machine of several CPUs, unless one of those that are named has coherent caches.
+const SEVERAL_CPUS: &str = "server-8";
+
+/// The section of a page that a recording (a directory) gives. `layouts`: files of other layouts,
+/// whose misses stand beside the original's.
+///
+/// ```
+/// use execution::part::RecordingPart;
+/// use road::opened::Opening;
+///
+/// let home = road::examples::home();
+/// let recording = home.path().join("loop.rec");
+/// let machines = ["server-32k".to_owned()];
+/// let part = RecordingPart::WHOLE;
+/// let opening = Opening { kernel: None, annotations: None, machines: &machines, part };
+/// let overview = road::overview::overview(&recording, &opening.open(&recording)?, &[])?;
+/// let page = report::page::page(&[overview], &[])?;
+/// assert!(page.contains("\"workload\":\"loop\""));
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// The recording is damaged or of another kernel, or a layout cannot be read.
+pub fn overview(recording: &Path, kernel: &OpenedKernel, layouts: &[PathBuf]) -> Result<Overview> {
+    let OpenedKernel { path: kernel, attribution } = kernel;
+    // Only a vmlinux tells the blocks of a layout.
+    let image = match layouts.is_empty() {
+        true => None,
+        false => Some(vmlinux::read(&vmlinux::path(kernel))?),
+    };
+    let files = layouts;
+    let mut layouts = vec![ReplayLayout::original()];
+    for path in files {
+        layouts.push(LayoutFile::read(path)?.placed(Some(kernel), image.as_ref())?);
+    }
+    let (machines, part) = (&attribution.machines, &attribution.part);
+    let trial = |layout| ReplayTrial::new(layout, machines, SimulationScope::Caches);
+    let trials: Vec<ReplayTrial<'_>> = layouts.iter().map(trial).collect();
+    let opened = OpenedRecording::open(&Recording::at(recording), part, "recording")?;
+    ensure_recorded(&opened, &trials, attribution.symbols.build_id.as_ref())?;
+    let mut walk = attribution.page_walk(&opened, kernel)?;
+    let mut replay = Replay::new(&trials)?;
+    if !part.is_whole() {
+        replay = replay.without_data();
+    }
+    let mut observers = walk.observers();
+    observers.push(&mut replay);
+    opened.walk(&mut SideBySide(observers))?;
+    let (tables, replayed) = (walk.finish()?, replay.finish()?);
+    let rows = rows::rows(&replayed, &layouts, machines, None);
+    let misses: Vec<LayoutMisses<'_>> = layouts
+        .iter()
+        .zip(&replayed.layouts)
+        .map(|(layout, counts)| LayoutMisses {
+            layout: &layout.name,
+            machine: &machines[0].name,
+            placement: &layout.placement,
+            misses_at: &counts.machines[0].misses_at,
+        })
+        .collect();
+    let mut conditions: BTreeMap<_, _> = replayed.header.conditions.iter().cloned().collect();
+    if !part.is_whole() {
+        conditions.insert("part".to_owned(), part.to_string());
+    }
+    let several = replayed.header.cpus != CpuCount::ONE;
+    let extras = OverviewExtras {
+        sizes: Some(tables.sizes),
+        data: tables.misses.map(StructureMisses::from),
+        generations: tables.generations,
+        multiprocessor: match several {
+            true => multiprocessor(attribution, recording)?,
+            false => None,
+        },
+    };
+    Ok(Overview::new(tables.observed, conditions, rows, &misses, extras))
+}
+
+/// The services of several CPUs on the first machine with several cores; `None` without data
+/// accesses.
+fn multiprocessor(
+    attribution: &Attribution,
+    recording: &Path,
+) -> Result<Option<MultiprocessorBeside>> {
+    if !OpenedRecording::whole(&Recording::at(recording), "data")?.has_data() {
+        return Ok(None);
+    }
+    let usual = machines::find(SEVERAL_CPUS)?.model;
+    let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
+    Ok(Some(attribution.multiprocessor_on(coherent.unwrap_or(&usual), recording, None)?.into()))
+}

@@ -1,0 +1,69 @@
+//! Boots guests: recordings, checkpoints and trials of workloads.
+//!
+//! Input: a request, which says kernel, workload and conditions. Output: the files of a recording
+//! or a checkpoint. What the guest does is reported; so is every warning.
+//!
+//! ```no_run
+//! use guest::{GuestKernel, RecordingRequest};
+//! use std::time::Duration;
+//! use trace::CpuCount;
+//!
+//! let request = RecordingRequest {
+//!     workload: road::workload::open("net")?,
+//!     kernel: GuestKernel::open("linux".as_ref(), None)?,
+//!     files: Vec::new(),
+//!     output: "net.rec".into(),
+//!     seed: 1,
+//!     cpus: CpuCount::ONE,
+//!     turn: None,
+//!     data: false,
+//!     memory_mb: None,
+//!     time_limit: Duration::from_secs(900),
+//!     force: false,
+//! };
+//! let recording = road::record::record(&request, None)?;
+//! assert!(recording.summary.totals.instructions > 0);
+//! # anyhow::Ok(())
+//! ```
+
+use anyhow::Result;
+use guest::RecordingRequest;
+use guest::checkpoint::{self, NewCheckpoint};
+use guest::record::{self, FinishedRecording};
+use host::note;
+use host::progress::Progress;
+use std::path::Path;
+
+/// Records, from the guest's boot or from the checkpoint `from`. The module shows a call.
+///
+/// # Errors
+/// As [`guest::record::record`]: the guest cannot be made, or its workload fails.
+pub fn record(request: &RecordingRequest, from: Option<&Path>) -> Result<FinishedRecording> {
+    let progress = Progress::new("preparing");
+    let recording = record::record(request, from, &mut |phase, instructions| {
+        progress.say(match instructions {
+            0 => phase.to_owned(),
+            _ => format!("{phase}, {} M instructions recorded", instructions / 1_000_000),
+        });
+    })?;
+    drop(progress);
+    warn(&recording.warnings);
+    Ok(recording)
+}
+
+/// Boots, sets up and warms a workload, and saves the guest where counting would start. Takes what
+/// [`record`] takes.
+///
+/// # Errors
+/// As [`guest::checkpoint::checkpoint`].
+pub fn checkpoint(request: &RecordingRequest) -> Result<NewCheckpoint> {
+    let progress = Progress::new("preparing");
+    let made = checkpoint::checkpoint(request, &mut |phase| progress.say(phase))?;
+    drop(progress);
+    warn(&made.warnings);
+    Ok(made)
+}
+
+fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| note!("warning: {warning}"));
+}

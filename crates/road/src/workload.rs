@@ -1,0 +1,57 @@
+//! The workload that a name means: a shipped one, a file, or a benchmark of the suite.
+//!
+//! Input: a name or a path. Output: a workload, checked, of which nothing has run.
+
+use anyhow::{Context, Result};
+use guest::{Workload, benchmark};
+use suite::{counted, list};
+
+/// Opens a workload: the name of a shipped one, the path of a file, or `bench:NAME` and
+/// `bench:NAME:OPERATIONS` for a benchmark.
+///
+/// ```
+/// assert_eq!(road::workload::open("net")?.name, "net");
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// There is no such workload or benchmark; for a benchmark, the suite's static program is missing.
+pub fn open(what: &str) -> Result<Workload> {
+    let Some(words) = what.strip_prefix(benchmark::PREFIX) else { return Workload::open(what) };
+    let (name, operations) = match words.split_once(':') {
+        Some((name, number)) => (name, Some(number)),
+        None => (words, None),
+    };
+    let found = list::named(name).with_context(|| {
+        format!("there is no benchmark {name:?}: `kernlane bench --list` shows their names")
+    })?;
+    let operations = match operations {
+        Some(number) => number
+            .parse()
+            .ok()
+            .filter(|operations| *operations > 0)
+            .with_context(|| format!("{what}: {number:?} is no number of operations above 0"))?,
+        None => counted::operations(found),
+    };
+    benchmark::workload(name, operations, &benchmark::program()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn benchmarks_and_their_operations_are_checked_first() {
+        let said = |what: &str| format!("{:#}", open(what).unwrap_err());
+        assert!(said("bench:call/nosuch").contains("there is no benchmark \"call/nosuch\""));
+        assert!(said("bench:call/getpid:0").contains("\"0\" is no number of operations above 0"));
+        assert!(said("bench:call/getpid:x").contains("\"x\" is no number of operations"));
+        assert!(said("nosuch").contains("there is no workload \"nosuch\""));
+        assert_eq!(open("net").unwrap().name, "net");
+    }
+
+    #[test]
+    fn the_recorder_knows_the_marks_of_the_suite() {
+        assert_eq!([counted::START, counted::END], guest::MARKS);
+    }
+}
