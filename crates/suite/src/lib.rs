@@ -13,10 +13,16 @@
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(
+    not(feature = "program"),
+    allow(dead_code, reason = "the program's options alone lead to most of what measures")
+)]
 
+#[cfg(feature = "program")]
 mod ab;
 pub mod benchmark;
 mod clock;
+#[cfg(feature = "program")]
 pub mod command;
 mod compare;
 mod conditions;
