@@ -62,8 +62,8 @@ fn every_path_that_the_documents_name_exists() {
 /// A crate's short name and the crates of this workspace that it uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// The dependencies in the manifests of `crates/`, without those of tests only.
-fn uses_in_manifests() -> Uses {
+/// The packages of this workspace, as cargo describes them.
+fn packages() -> Vec<serde_json::Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .current_dir(root())
@@ -71,10 +71,17 @@ fn uses_in_manifests() -> Uses {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
-    let short = |package: &serde_json::Value| {
-        package["name"].as_str().unwrap().trim_start_matches("kernlane-").to_owned()
-    };
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// The short name of a package, or of a dependency.
+fn short(package: &serde_json::Value) -> String {
+    package["name"].as_str().unwrap().trim_start_matches("kernlane-").to_owned()
+}
+
+/// The dependencies in the manifests of `crates/`, without those of tests only.
+fn uses_in_manifests() -> Uses {
+    let packages = packages();
     let is_shipped = |name: &String| name != "fuzz" && !name.starts_with("xtask");
     let ours: BTreeSet<String> = packages.iter().map(short).filter(is_shipped).collect();
     let of = |package: &serde_json::Value| {
@@ -134,6 +141,20 @@ fn the_picture_of_crates_is_what_the_manifests_say() {
         arrows_in_picture(&read("ARCHITECTURE.md")),
         arrows_that_matter(&uses_in_manifests())
     );
+}
+
+/// A library knows no options: another program, or Python, may use it.
+#[test]
+fn only_programs_parse_options() {
+    let mut parse = BTreeSet::new();
+    for package in packages() {
+        let mut dependencies = package["dependencies"].as_array().unwrap().iter();
+        // The library of the suite is built without the options of its program.
+        if dependencies.any(|it| it["name"] == "clap" && it["optional"] == false) {
+            parse.insert(short(&package));
+        }
+    }
+    assert_eq!(parse, BTreeSet::from(["kernlane", "xtask"].map(str::to_owned)));
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub fn of_process(
 /// The counters of a counting kernel.
 fn listed(path: &Path) -> Result<Counters> {
     let text = fs::read_to_string(path).with_context(|| {
-        format!("{}: cannot be read; is it from `kernlane relink --count`?", path.display())
+        format!("{}: cannot be read; was the kernel relinked with counters?", path.display())
     })?;
     Counters::from_text(&text).with_context(|| path.display().to_string())
 }

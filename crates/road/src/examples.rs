@@ -4,7 +4,7 @@
 
 use object::Endianness;
 use object::elf;
-use object::write::elf::{FileHeader, SectionHeader, Sym, Writer};
+use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 use std::path::Path;
 use tempfile::TempDir;
 use trace::{RecordingHeader, RecordingWriter, RunAddr, StreamEvent, Translation, TranslationId};
@@ -100,6 +100,7 @@ fn vmlinux() -> Vec<u8> {
     let mut file = Vec::new();
     let mut writer = Writer::new(Endianness::Little, true, &mut file);
     writer.reserve_file_header();
+    writer.reserve_program_headers(2);
     writer.reserve_null_section_index();
     let names = [writer.add_section_name(b".text"), writer.add_section_name(b".note.gnu.build-id")];
     let text = writer.reserve_section_index();
@@ -129,6 +130,19 @@ fn vmlinux() -> Vec<u8> {
         e_flags: elf::FileFlags(0),
     };
     writer.write_file_header(&header).unwrap();
+    let addresses = [TEXT, TEXT + 0x1000];
+    for ((&place, &addr), bytes) in places.iter().zip(&addresses).zip([&code, &note]) {
+        writer.write_program_header(&ProgramHeader {
+            p_type: elf::PT_LOAD,
+            p_flags: elf::PF_R | elf::PF_X,
+            p_offset: place,
+            p_vaddr: addr,
+            p_paddr: addr & 0x7fff_ffff,
+            p_filesz: bytes.len() as u64,
+            p_memsz: bytes.len() as u64,
+            p_align: 16,
+        });
+    }
     for (place, bytes) in places.iter().zip([&code, &note]) {
         writer.pad_until(*place);
         writer.write(bytes);
@@ -150,8 +164,8 @@ fn vmlinux() -> Vec<u8> {
     writer.write_shstrtab();
     writer.write_null_section_header();
     let kinds = [
-        (elf::SHT_PROGBITS, elf::SHF_ALLOC | elf::SHF_EXECINSTR, TEXT, code.len(), 16),
-        (elf::SHT_NOTE, elf::SHF_ALLOC, TEXT + 0x1000, note.len(), 4),
+        (elf::SHT_PROGBITS, elf::SHF_ALLOC | elf::SHF_EXECINSTR, addresses[0], code.len(), 16),
+        (elf::SHT_NOTE, elf::SHF_ALLOC, addresses[1], note.len(), 4),
     ];
     for ((name, place), (kind, flags, addr, size, align)) in names.iter().zip(places).zip(kinds) {
         let sh_name = writer.section_name_offset(Some(*name));

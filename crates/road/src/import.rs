@@ -63,6 +63,7 @@ pub struct Imported {
 /// std::fs::write(&samples, "B ffffffff81000002 ffffffff81000009 7 0\n")?;
 /// let imported = import(&samples, &home.path().join("vmlinux"), None)?;
 /// assert_eq!((imported.unit, imported.used, imported.all), (SampledUnit::Branches, 7, 7));
+/// assert_eq!(imported.unit.name(), "branches");
 /// # anyhow::Ok(())
 /// ```
 ///
@@ -183,9 +184,9 @@ fn refuse_misfit(
     let share = found.share();
     if share < LEAST_SHARE {
         bail!(
-            "the code of {kernel} can take only {} of its {} branches in that code ({:.1} \
-             %{with}). A profile of the right kernel has more than 99 %. Give the vmlinux of the kernel that \
-             ran",
+            "the code of {kernel} can take only {} of its {} branches in that code \
+             ({:.1} %{with}). A profile of the right kernel has more than 99 %. Give the vmlinux \
+             of the kernel that ran",
             found.branches_used,
             found.branches_inside,
             100.0 * share

@@ -23,6 +23,10 @@
 //! };
 //! let recording = road::record::record(&request, None)?;
 //! assert!(recording.summary.totals.instructions > 0);
+//!
+//! // A warm guest, from which recordings of the same request start.
+//! let warm = RecordingRequest { output: "net.checkpoint".into(), ..request };
+//! assert!(road::record::checkpoint(&warm)?.summary.state_bytes > 0);
 //! # anyhow::Ok(())
 //! ```
 
@@ -34,7 +38,7 @@ use host::note;
 use host::progress::Progress;
 use std::path::Path;
 
-/// Records, from the guest's boot or from the checkpoint `from`. The module shows a call.
+/// Records, from the guest's boot or from the checkpoint `from`. The module has an example.
 ///
 /// # Errors
 /// As [`guest::record::record`]: the guest cannot be made, or its workload fails.
@@ -51,8 +55,8 @@ pub fn record(request: &RecordingRequest, from: Option<&Path>) -> Result<Finishe
     Ok(recording)
 }
 
-/// Boots, sets up and warms a workload, and saves the guest where counting would start. Takes what
-/// [`record`] takes.
+/// Boots, sets up and warms a workload, and saves the guest where counting would start. The module
+/// has an example.
 ///
 /// # Errors
 /// As [`guest::checkpoint::checkpoint`].
