@@ -10,13 +10,13 @@
 mod processor_time;
 
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
 use guest::{
     self, Boot, GuestClock, GuestContents, GuestEnd, GuestKernel, GuestOutcome, QemuPlugin,
     Workload,
 };
 use host::recording::Recording;
 use processor_time::processor_time;
+use services::Attribution;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -11,10 +11,10 @@
 mod processor_time;
 
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
 use guest::checkpoint::{self, Checkpoint};
 use guest::{self, GuestEnd, GuestKernel, Qemu, QemuPlugin, RecordingRequest, Workload};
 use processor_time::processor_time;
+use services::Attribution;
 use sim::MachineModel;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

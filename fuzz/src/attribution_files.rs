@@ -1,6 +1,6 @@
 //! Tables of services: what the targets use of `kernlane-attribution`.
 
-use attribution::services::annotations::Annotations;
+use services::annotations::Annotations;
 
 pub fn annotations(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };

@@ -9,8 +9,8 @@
 
 use crate::folded::{frame, title};
 use crate::{Format, Make};
-use attribution::services::calls::{CallCost, CallNode, CallTree, NodeId, ROOT};
-use attribution::services::table::ServiceTable;
+use services::calls::{CallCost, CallNode, CallTree, NodeId, ROOT};
+use services::table::ServiceTable;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 

@@ -4,8 +4,8 @@
 //! Input: chains of calls. Output: text. Counts go out as they are.
 
 use crate::{Format, Make};
-use attribution::services::annotations::ServiceKind;
-use attribution::services::calls::{CallTree, ServiceCalls};
+use services::annotations::ServiceKind;
+use services::calls::{CallTree, ServiceCalls};
 use std::fmt::Write;
 
 /// The format.

@@ -33,13 +33,13 @@ mod tests;
 pub mod walk;
 
 use anyhow::{Context, Result, bail};
-use attribution::{Attribution, ObservedRecording};
 use execution::part::RecordingPart;
 use image::address::LinkAddr;
 use image::order::Layout;
 use image::{Block, BlockIndex, Image};
 use object::{Object, ObjectSection};
 use profile::Profile;
+use services::{Attribution, ObservedRecording};
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;

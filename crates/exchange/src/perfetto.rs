@@ -10,10 +10,10 @@
 
 use crate::folded::service_title;
 use anyhow::{Context, Result};
-use attribution::services::LevelMisses;
-use attribution::services::annotations::ServiceKind;
-use attribution::services::spans::{CpuCount, CpuId, ServiceSpan, SpanTrack};
 use serde_json::{Value, json};
+use services::LevelMisses;
+use services::annotations::ServiceKind;
+use services::spans::{CpuCount, CpuId, ServiceSpan, SpanTrack};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::ops::Range;

@@ -3,9 +3,9 @@
 use crate::{callgrind, folded, parquet as tables, perfetto};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::Row;
-use attribution::services;
-use attribution::services::examples::{ExampleRun, at, halted, kernel};
-use attribution::services::table::ServiceTable;
+use services;
+use services::examples::{ExampleRun, at, halted, kernel};
+use services::table::ServiceTable;
 use std::io::Write;
 use trace::{RecordingHeader, RecordingReader};
 
@@ -157,7 +157,7 @@ fn perfetto_events_nest_and_their_sums_equal_the_services() {
         .filter(|event| event["ph"] == "C")
         .map(|value| value["args"]["misses"].as_u64().unwrap())
         .sum();
-    let counted = |account: &attribution::services::ledger::Account| {
+    let counted = |account: &services::ledger::Account| {
         account.totals.machines.first().map_or(0, |counts| counts.l1i_misses)
     };
     assert_eq!(misses, books.ledger.accounts.iter().map(counted).sum::<u64>());
@@ -373,12 +373,7 @@ fn perfetto_times_are_times_of_the_guests_clock() {
         .filter(|event| event["ph"] == "X")
         .map(|event| nanoseconds(&event["ts"]) + nanoseconds(&event["dur"]));
     assert_eq!(last.max(), Some(1048));
-    let shown = run
-        .observed()
-        .2
-        .buckets
-        .iter()
-        .map(attribution::services::timeline::TimelineBucket::total)
-        .sum::<f64>();
+    let shown =
+        run.observed().2.buckets.iter().map(services::timeline::TimelineBucket::total).sum::<f64>();
     assert!((shown - 1048.0).abs() < 1e-6, "{shown}");
 }

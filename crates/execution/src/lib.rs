@@ -38,6 +38,7 @@
 
 pub mod branches;
 pub mod code;
+pub mod coherent_step;
 pub mod core_code;
 pub mod core_run;
 pub mod data;

@@ -2,8 +2,8 @@
 //!
 //! Input: changes with their causes. Output: text. Counts nothing.
 
-use attribution::services::difference::{CostChange, RecordingDifference};
 use host::table::TextTable;
+use services::difference::{CostChange, RecordingDifference};
 use std::fmt::Write as _;
 
 /// The `most` largest changes of services, and of functions.

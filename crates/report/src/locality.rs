@@ -2,9 +2,9 @@
 //!
 //! Input: the numbers of each workload. Output: text. Counts nothing.
 
-use attribution::services::locality::{Locality, LoopStatistics};
 use host::table::TextTable;
 use papers::torrellas::{self, Value};
+use services::locality::{Locality, LoopStatistics};
 use std::fmt::Write as _;
 
 type LocalityNumber = fn(&Locality) -> String;

@@ -1,9 +1,9 @@
 //! The kernel's locks, as text.
 //!
-//! Input: the tables of `attribution::locks`. Output: text. Counts nothing.
+//! Input: the tables of `coherence::locks`. Output: text. Counts nothing.
 
 use crate::text::frames_unknown;
-use attribution::locks::table::{KindRow, LockKind, LockRow, LockTable, LockUser, WaitRow};
+use coherence::locks::table::{KindRow, LockKind, LockRow, LockTable, LockUser, WaitRow};
 use host::table::TextTable;
 use papers::rosenblum;
 use std::fmt::Write;

@@ -1,10 +1,10 @@
 //! Misses as text: by cause, data structure, function and address.
 //!
-//! Input: the tables of `attribution::misses`. Output: text. Counts nothing.
+//! Input: the tables of `memory::misses`. Output: text. Counts nothing.
 
 use crate::text::frames_unknown;
-use attribution::misses::table::{MissTable, MissesByLevel, StructureRow};
 use host::table::{Column, TextTable};
+use memory::misses::table::{MissTable, MissesByLevel, StructureRow};
 use sim::MissCounts;
 use std::fmt::Write;
 
@@ -146,8 +146,8 @@ fn by_address(table: &MissTable, top: usize, out: &mut String) -> std::fmt::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::misses::table::{Concentration, FunctionMissRow, RangeRow};
-    use attribution::sharing::table::StructureClass;
+    use coherence::sharing::table::StructureClass;
+    use memory::misses::table::{Concentration, FunctionMissRow, RangeRow};
 
     fn misses(cold: u64, own: u64, other: u64) -> MissCounts {
         MissCounts { cold, own, other }

@@ -1,8 +1,8 @@
 //! What a core for the operating system brings, as text.
 //!
-//! Input: the tables of `attribution::os_core`. Output: text. Counts nothing.
+//! Input: the tables of `coherence::os_core`. Output: text. Counts nothing.
 
-use attribution::os_core::table::{OsCoreTable, PolicyRow, WorkRow};
+use coherence::os_core::table::{OsCoreTable, PolicyRow, WorkRow};
 use host::table::TextTable;
 use sim::PerMode;
 use std::fmt::Write;

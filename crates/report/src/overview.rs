@@ -5,19 +5,19 @@
 //! visible. Draws nothing.
 
 use crate::multiprocessor::MultiprocessorBeside;
-use attribution::ObservedRecording;
-use attribution::generations::Generations;
-use attribution::misses::table::{MissTable, StructureRow};
-use attribution::services::annotations::ServiceKind;
-use attribution::services::calls::{CallTree, NodeId, ROOT, ServiceCalls};
-use attribution::services::share::OsShare;
-use attribution::services::table::ServiceTable;
-use attribution::services::timeline::Timeline;
-use attribution::sizes::Sizes;
 use image::address::LinkAddr;
 use image::place::Placement;
+use memory::misses::table::{MissTable, StructureRow};
+use memory::sizes::Sizes;
 use replay::results::ResultRow;
 use serde::Serialize;
+use services::ObservedRecording;
+use services::annotations::ServiceKind;
+use services::calls::{CallTree, NodeId, ROOT, ServiceCalls};
+use services::generations::Generations;
+use services::share::OsShare;
+use services::table::ServiceTable;
+use services::timeline::Timeline;
 use std::collections::{BTreeMap, BTreeSet};
 use trace::RunAddr;
 
@@ -386,8 +386,8 @@ fn pages_of_most(mut misses: Vec<u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::services::LevelMisses;
-    use attribution::services::calls::{CallCost, CallNode};
+    use services::LevelMisses;
+    use services::calls::{CallCost, CallNode};
 
     fn cost(calls: u64, instructions: u64) -> CallCost {
         let misses = LevelMisses { l1i: instructions / 10, l1d: 0, l2: 0 };

@@ -1,14 +1,14 @@
 //! Service tables and the operating system's share, for a terminal.
 //!
-//! Input: the tables of `attribution::services`. Output: text. To add a column: its title in
+//! Input: the tables of `services`. Output: text. To add a column: its title in
 //! `table` and its cell in `cells`, at the same place.
 
 use crate::core_time;
-use attribution::services::share::OsShare;
-use attribution::services::table::{ServiceRow, ServiceTable};
 use host::table::TextTable;
 use papers::nellans;
 use replay::results::Predictions;
+use services::share::OsShare;
+use services::table::{ServiceRow, ServiceTable};
 use sim::core::CoreSlots;
 use std::fmt::Write as _;
 
@@ -296,9 +296,9 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::services::Attributed;
-    use attribution::services::annotations::ServiceKind;
-    use attribution::services::ledger::{
+    use services::Attributed;
+    use services::annotations::ServiceKind;
+    use services::ledger::{
         Distribution, Invocation, InvocationTimes, Ledger, ServiceMachineCounts,
     };
     use sim::{

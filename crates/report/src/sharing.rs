@@ -1,12 +1,12 @@
 //! Lines that CPUs take from each other, as text.
 //!
-//! Input: the tables of `attribution::sharing`. Output: text. Counts nothing.
+//! Input: the tables of `coherence::sharing`. Output: text. Counts nothing.
 
 use crate::text::frames_unknown;
-use attribution::sharing::table::{
+use coherence::sharing::table::{
     Cure, DataRow, FieldRow, FunctionRow, LineCounts, LineRow, SharingTable, SharingTotal,
 };
-use attribution::sharing::what_if::SharingChange;
+use coherence::sharing::what_if::SharingChange;
 use host::table::TextTable;
 use sim::PerMode;
 use std::fmt::Write;
@@ -313,8 +313,8 @@ pub fn change(change: &SharingChange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::sharing::table::{AccessCounts, FunctionUse, ObjectRow, StructureClass};
-    use attribution::sharing::what_if::{MovedData, MovedObjects};
+    use coherence::sharing::table::{AccessCounts, FunctionUse, ObjectRow, StructureClass};
+    use coherence::sharing::what_if::{MovedData, MovedObjects};
     use sim::coherent::{ClassCounts, SupplierCounts};
 
     fn counts(false_sharing: u64, upgrades: u64) -> LineCounts {

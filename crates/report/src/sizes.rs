@@ -2,8 +2,8 @@
 //!
 //! Input: the misses of each cache. Output: text. Counts nothing.
 
-use attribution::sizes::{Holds, Sizes};
 use host::table::TextTable;
+use memory::sizes::{Holds, Sizes};
 use papers::rosenblum;
 use std::fmt::Write as _;
 

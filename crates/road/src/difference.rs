@@ -4,11 +4,11 @@
 
 use crate::kernel::kernel_of;
 use anyhow::Result;
-use attribution::Attribution;
-use attribution::services::difference::RecordingDifference;
 use execution::opened::OpenedRecording;
 use host::note;
 use host::recording::Recording;
+use services::Attribution;
+use services::difference::RecordingDifference;
 use std::path::Path;
 
 /// What is compared.

@@ -60,16 +60,18 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub use attribution;
+pub use coherence;
 pub use execution;
 pub use guest;
 pub use host;
 pub use image;
 pub use layout;
 pub use machines;
+pub use memory;
 pub use profile;
 pub use replay;
 pub use report;
+pub use services;
 pub use sim;
 pub use trace;
 
@@ -89,6 +91,7 @@ pub mod objtool;
 pub mod opened;
 pub mod optimize;
 pub mod overview;
+mod page_walk;
 pub mod proof;
 pub mod record;
 pub mod replayed;

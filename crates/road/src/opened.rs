@@ -5,10 +5,10 @@
 
 use crate::kernel::kernel_of;
 use anyhow::Result;
-use attribution::Attribution;
 use execution::part::RecordingPart;
 use guest::SoughtKernel;
 use image::BuildId;
+use services::Attribution;
 use std::path::{Path, PathBuf};
 
 /// A kernel with its annotations and the machines to simulate.

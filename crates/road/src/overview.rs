@@ -5,9 +5,9 @@
 
 use crate::layout_file::LayoutFile;
 use crate::opened::OpenedKernel;
+use crate::page_walk::PageWalk;
 use crate::replayed::ensure_recorded;
 use anyhow::Result;
-use attribution::Attribution;
 use execution::opened::OpenedRecording;
 use execution::walk::SideBySide;
 use host::recording::Recording;
@@ -15,6 +15,7 @@ use image::vmlinux;
 use replay::{Replay, ReplayLayout, ReplayTrial, SimulationScope, rows};
 use report::multiprocessor::MultiprocessorBeside;
 use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
+use services::Attribution;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use trace::CpuCount;
@@ -59,7 +60,7 @@ pub fn overview(recording: &Path, kernel: &OpenedKernel, layouts: &[PathBuf]) ->
     let trials: Vec<ReplayTrial<'_>> = layouts.iter().map(trial).collect();
     let opened = OpenedRecording::open(&Recording::at(recording), part, "recording")?;
     ensure_recorded(&opened, &trials, attribution.symbols.build_id.as_ref())?;
-    let mut walk = attribution.page_walk(&opened, kernel)?;
+    let mut walk = PageWalk::new(attribution, &opened, kernel)?;
     let mut replay = Replay::new(&trials)?;
     if !part.is_whole() {
         replay = replay.without_data();
@@ -107,5 +108,6 @@ fn multiprocessor(
     }
     let usual = machines::find(SEVERAL_CPUS)?.model;
     let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
-    Ok(Some(attribution.multiprocessor_on(coherent.unwrap_or(&usual), recording, None)?.into()))
+    let machine = coherent.unwrap_or(&usual);
+    Ok(Some(coherence::multiprocessor_on(attribution, machine, recording, None)?.into()))
 }

@@ -3,18 +3,18 @@
 //! Input: a recording and its kernel. Output: a directory with a file for each table.
 
 use anyhow::Result;
-use attribution::Attribution;
 use exchange::callgrind::CallgrindEvents;
 use exchange::in_time;
 use exchange::parquet::{self, TableSchema};
 use host::output;
+use services::Attribution;
 use std::path::Path;
 
 /// Writes every table of a recording to `directory`, and gives their names. The invocations are
 /// written as the recording is read: it may be longer than memory.
 ///
 /// ```
-/// use attribution::Attribution;
+/// use services::Attribution;
 ///
 /// let home = road::examples::home();
 /// let attribution = Attribution::open(&home.path().join("vmlinux"), None, &[])?;

@@ -3,8 +3,8 @@
 //! Input: `deny.toml` and `Cargo.lock`. Output: whether cargo-deny accepts them. It needs no
 //! network, and fetches nothing.
 
-use lab::run;
 use anyhow::{Context, Result};
+use lab::run;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

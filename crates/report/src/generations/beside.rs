@@ -4,11 +4,11 @@
 //! papers that are about the same work. The papers' numbers are in the crate `papers`. To add a row
 //! of a paper: its numbers there, and here the names of the services that do the work today.
 
-use attribution::generations::{GenerationRow, Generations, Split};
-use attribution::services::annotations::ServiceKind;
 use papers::nellans;
 use papers::rosenblum::{self, Trend};
 use serde::Serialize;
+use services::annotations::ServiceKind;
+use services::generations::{GenerationRow, Generations, Split};
 
 /// The machines that stand for those of Nellans 2005.
 pub(super) const NELLANS: [&str; 2] = ["i486", "pentium4"];

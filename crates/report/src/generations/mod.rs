@@ -4,11 +4,11 @@
 
 mod beside;
 
-use attribution::generations::{GenerationRow, Generations, ServiceTime, Split};
 use beside::{NELLANS, SIMOS, name_of};
 pub use beside::{Nellans, NellansCall, Papers, Simos};
 use host::table::TextTable;
 use serde::Serialize;
+use services::generations::{GenerationRow, Generations, ServiceTime, Split};
 use std::fmt::Write as _;
 
 const NONE_RAN: &str = "  no service of the paper ran\n";

@@ -1,8 +1,8 @@
 //! Tables of generations: our numbers and the papers' at their places.
 
 use super::*;
-use attribution::generations::{CycleModel, GenerationMachine};
-use attribution::services::annotations::ServiceKind;
+use services::annotations::ServiceKind;
+use services::generations::{CycleModel, GenerationMachine};
 use sim::core::GraduationSlots;
 use std::num::NonZeroU32;
 

@@ -1,11 +1,9 @@
 //! Services of several CPUs beside one, and the numbers of Rosenblum 1995, section 5, as text.
 //!
-//! Input: the tables of `attribution::multiprocessor`. Output: text, and what `--json` prints.
+//! Input: the tables of `coherence::multiprocessor`. Output: text, and what `--json` prints.
 //! Counts nothing.
 
-use attribution::multiprocessor::{
-    CoherentCycles, L2Misses, MultiprocessorRow, MultiprocessorTable,
-};
+use coherence::multiprocessor::{CoherentCycles, L2Misses, MultiprocessorRow, MultiprocessorTable};
 use host::table::TextTable;
 use papers::rosenblum;
 pub use papers::rosenblum::SimosService;

@@ -169,7 +169,7 @@ impl ModelRun<'_> {
 mod tests {
     use super::*;
     use crate::judge_processor::steps::{STEPS, capacity};
-        use trace::{RecordingWriter, RunAddr, TranslationId};
+    use trace::{RecordingWriter, RunAddr, TranslationId};
 
     const PAGE: u64 = 0x40_0000;
 

@@ -11,14 +11,14 @@
 mod structures;
 
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
-use attribution::services;
 use guest::{self, Boot, GuestClock, GuestContents, GuestKernel, GuestOutcome};
 use host::recording::Recording;
 use lab::plugin::PluginArguments;
 use lab::score::TestScore;
 use lab::{build_plugin, run};
 use replay::{self, ReplayLayout};
+use services;
+use services::Attribution;
 use sim::MachineCounters;
 use std::fs::File;
 use std::io::BufReader;

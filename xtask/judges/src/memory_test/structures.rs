@@ -3,11 +3,11 @@
 
 use super::recorded;
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
-use attribution::misses::table::{MissTable, MissesByLevel};
 use host::recording::Recording;
 use lab::score::TestScore;
+use memory::misses::table::{MissTable, MissesByLevel};
 use replay::{self, ReplayLayout};
+use services::Attribution;
 use sim::{MachineCounters, MissCounts, PerMode};
 use std::fs::File;
 use std::io::BufReader;
@@ -39,7 +39,7 @@ pub(super) fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     let counted =
         replayed.layouts[0].machines[0].memory.context("no data accesses were recorded")?;
     let attribution = Attribution::open(tree, None, &[MACHINE.to_owned()])?;
-    let tables = attribution.misses(&recording, tree)?;
+    let tables = memory::misses(&attribution, &recording, tree)?;
     let table = tables.first().context("there is no table")?;
     let mut score = TestScore::default();
     score.holds("the frames' uses are recorded", table.frames_unknown.is_none());
@@ -78,7 +78,7 @@ pub(super) fn structures_test(tree: &Path, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn of_class(row: &attribution::misses::table::StructureRow, class: &str) -> bool {
+fn of_class(row: &memory::misses::table::StructureRow, class: &str) -> bool {
     serde_json::to_value(row.class).is_ok_and(|value| value == class)
 }
 

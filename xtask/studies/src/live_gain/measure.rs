@@ -4,16 +4,16 @@
 //! Input: a recording, symbols and a machine. Output: counts. Prints nothing.
 
 use anyhow::{Context, Result};
-use attribution::services;
-use attribution::services::annotations::Annotations;
-use attribution::services::binding::Binding;
-use attribution::services::calls::{CallCost, CallTree, ROOT};
-use attribution::services::symbols::KernelSymbols;
 use execution::opened::OpenedRecording;
 use host::recording::Recording;
 use live::chunks::Chunks;
 use replay::{self, ReplayLayout, rows};
 use serde::Serialize;
+use services;
+use services::annotations::Annotations;
+use services::binding::Binding;
+use services::calls::{CallCost, CallTree, ROOT};
+use services::symbols::KernelSymbols;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -140,8 +140,8 @@ fn invocations(tree: &CallTree, function: &str) -> CallCost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::services::annotations::ServiceKind;
-    use attribution::services::calls::{CallNode, NodeId, ServiceCalls};
+    use services::annotations::ServiceKind;
+    use services::calls::{CallNode, NodeId, ServiceCalls};
 
     #[test]
     fn an_invocation_includes_callees_and_recursion_counts_once() {

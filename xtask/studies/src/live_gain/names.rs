@@ -6,11 +6,11 @@
 //! because otherwise a call would be counted twice.
 
 use anyhow::{Context, Result, ensure};
-use attribution::services::symbols::KernelSymbols;
 use guest::GuestKernel;
 use host::recording::Recording;
 use live::chunks::Chunks;
 use serde::Deserialize;
+use services::symbols::KernelSymbols;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::path::Path;

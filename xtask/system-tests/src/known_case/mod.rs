@@ -11,12 +11,12 @@
 //! and one line for each test. Takes no notice of time: all counts are simulated.
 
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
-use attribution::sharing::table::{Cure, DataRow, SharingTable, SharingTotal, StructureClass};
-use attribution::sharing::what_if::SharingChange;
+use coherence::sharing::table::{Cure, DataRow, SharingTable, SharingTotal, StructureClass};
+use coherence::sharing::what_if::SharingChange;
 use host::table::{Column, TextTable};
 use lab::kernel::{self, Compiler};
 use lab::score::TestScore;
+use services::Attribution;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -101,11 +101,13 @@ impl KnownCase {
         let machines = [MACHINE.to_owned()];
         let table = |(kernel, recording): (&Path, &Path)| -> Result<SharingTable> {
             let attribution = Attribution::open(kernel, None, &machines)?;
-            attribution.sharing(recording, kernel, TOP)?.pop().context("there is no table")
+            coherence::sharing(&attribution, recording, kernel, TOP)?
+                .pop()
+                .context("there is no table")
         };
         let request = [format!("{FIELD}:{BYTES} -> own line")];
         let attribution = Attribution::open(old.0, None, &machines)?;
-        let mut what_if = attribution.sharing_what_if(old.1, old.0, &request)?;
+        let mut what_if = coherence::what_if(&attribution, old.1, old.0, &request)?;
         Ok(KnownCase {
             old: table(old)?,
             what_if: what_if.pop().context("there is no simulation")?,

@@ -3,9 +3,9 @@
 
 use super::TestedMachine;
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
-use attribution::os_core::policy::OsCorePolicy;
-use attribution::os_core::table::PolicyRow;
+use coherence::os_core::policy::OsCorePolicy;
+use coherence::os_core::table::PolicyRow;
+use services::Attribution;
 use std::path::Path;
 
 const MACHINE: &str = "os-core-8";
@@ -17,17 +17,20 @@ pub(super) fn agrees(machine: &TestedMachine, recording: &Path) -> Result<()> {
     // Services on coherent caches have no predictors.
     attribution.machines.iter_mut().for_each(|machine| machine.branch = None);
     let policies = [OsCorePolicy::Everything, OsCorePolicy::LongerThan(1000)];
-    let table = attribution.os_core(recording, &policies, None)?.pop().context("no table")?;
+    let table =
+        coherence::os_core(&attribution, recording, &policies, None)?.pop().context("no table")?;
     let [nothing, everything, longer] = &table.policies[..] else {
         anyhow::bail!("there are {} policies", table.policies.len())
     };
 
-    let sharing = attribution.sharing(recording, kernel, 1)?.pop().context("no table")?;
+    let sharing =
+        coherence::sharing(&attribution, recording, kernel, 1)?.pop().context("no table")?;
     let shared = (sharing.total.all_misses().coherence(), sharing.total.upgrades.total());
     let counted = (coherence(nothing), nothing.application.upgrades.total());
     ensure!(counted == shared, "{counted:?} coherence misses and upgrades, and {shared:?}");
 
-    let services = attribution.multiprocessor(recording, None)?.pop().context("no table")?;
+    let services =
+        coherence::multiprocessor(&attribution, recording, None)?.pop().context("no table")?;
     let cycles: f64 = services.modes.iter().map(|mode| mode.cycles.total()).sum();
     ensure!(
         cycles == nothing.busy_cycles,

@@ -9,10 +9,10 @@
 use super::TestedMachine;
 use super::cpus::{ROUNDS, WITH_DATA};
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
-use attribution::sharing::table::{AccessCounts, Cure, LineRow, SharingTable};
+use coherence::sharing::table::{AccessCounts, Cure, LineRow, SharingTable};
 use host::recording::Recording;
 use replay::{CpuOrder, ReplayLayout, ReplayTrial, SimulationScope};
+use services::Attribution;
 use sim::coherent::ClassCounts;
 use std::fs::File;
 use std::io::BufReader;
@@ -33,7 +33,7 @@ pub(super) fn counters_are_named(machine: &TestedMachine, cpus: u8) -> Result<()
     std::fs::copy(machine.out(WITH_DATA), &trace)?;
     let kernel = &machine.kernel.vmlinux;
     let attribution = Attribution::open(kernel, None, &[MACHINE.to_owned()])?;
-    let mut tables = attribution.sharing(&recording, kernel, TOP)?;
+    let mut tables = coherence::sharing(&attribution, &recording, kernel, TOP)?;
     let table = tables.pop().context("there is no table")?;
     let cpus = u64::from(cpus);
 

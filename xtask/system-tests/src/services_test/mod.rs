@@ -8,9 +8,6 @@
 //! of the two recordings. Prints one line for each test.
 
 use anyhow::{Context, Result, ensure};
-use attribution::Attribution;
-use attribution::services::annotations::ServiceKind;
-use attribution::services::table::ServiceTable;
 use guest::{
     self, Boot, GuestClock, GuestContents, GuestEnd, GuestKernel, GuestOutcome, QemuPlugin,
 };
@@ -18,6 +15,9 @@ use host::recording::Recording;
 use lab::build_plugin;
 use lab::plugin::PluginArguments;
 use lab::score::TestScore;
+use services::Attribution;
+use services::annotations::ServiceKind;
+use services::table::ServiceTable;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -7,8 +7,8 @@ mod results;
 
 use crate::command::part::PartArgs;
 use anyhow::Result;
-use attribution::os_core::policy::OsCorePolicy;
 use clap::Args;
+use coherence::os_core::policy::OsCorePolicy;
 use host::out;
 use host::outln;
 use road::opened::{OpenedKernel, Opening};

@@ -4,25 +4,25 @@
 
 use super::{ReportArgs, each_opened, print};
 use anyhow::{Context, Result, bail, ensure};
-use attribution::generations;
-use attribution::locks::table::LockTable;
-use attribution::misses::table::MissTable;
-use attribution::os_core::policy::OsCorePolicy;
-use attribution::os_core::table::OsCoreTable;
-use attribution::services::locality::Locality;
-use attribution::services::share::OsShare;
-use attribution::services::table::ServiceTable;
-use attribution::sharing::check_top;
-use attribution::sharing::table::SharingTable;
-use attribution::sharing::what_if::SharingChange;
-use attribution::sizes::{self, Sizes};
+use coherence::locks::table::LockTable;
+use coherence::os_core::policy::OsCorePolicy;
+use coherence::os_core::table::OsCoreTable;
+use coherence::sharing::check_top;
+use coherence::sharing::table::SharingTable;
+use coherence::sharing::what_if::SharingChange;
 use execution::opened::OpenedRecording;
 use host::recording::Recording;
 use image::vmlinux;
+use memory::misses::table::MissTable;
+use memory::sizes::{self, Sizes};
 use report::generations::GenerationsBeside;
 use report::multiprocessor::MultiprocessorBeside;
 use road::opened::OpenedKernel;
 use serde::Serialize;
+use services::generations;
+use services::locality::Locality;
+use services::share::OsShare;
+use services::table::ServiceTable;
 use std::path::{Path, PathBuf};
 
 /// The machines of --generations, unless --machine names others.
@@ -60,8 +60,9 @@ pub(super) fn locality(args: &ReportArgs) -> Result<()> {
 
 pub(super) fn misses(args: &ReportArgs) -> Result<()> {
     ensure!(!args.machine.is_empty(), "--misses needs a --machine: server-32k, for example");
-    let of_recording =
-        |path: &Path, kernel: &OpenedKernel| kernel.attribution.misses(path, &kernel.path);
+    let of_recording = |path: &Path, kernel: &OpenedKernel| {
+        memory::misses(&kernel.attribution, path, &kernel.path)
+    };
     let tables: Vec<MissTable> = in_one_list(each_opened(args, &args.inputs, &[], of_recording)?);
     print_each(args, &tables, |table| report::misses::text(table, args.top))
 }
@@ -93,14 +94,14 @@ pub(super) fn sharing(args: &ReportArgs) -> Result<()> {
     if args.what_if.is_empty() {
         check_top(args.top).with_context(|| format!("--top {}", args.top))?;
         let of_recording = |path: &Path, kernel: &OpenedKernel| {
-            kernel.attribution.sharing(path, &kernel.path, args.top)
+            coherence::sharing(&kernel.attribution, path, &kernel.path, args.top)
         };
         let tables: Vec<SharingTable> =
             in_one_list(each_opened(args, &args.inputs, &usual, of_recording)?);
         return print_each(args, &tables, report::sharing::text);
     }
     let changed = |path: &Path, kernel: &OpenedKernel| {
-        kernel.attribution.sharing_what_if(path, &kernel.path, &args.what_if)
+        coherence::what_if(&kernel.attribution, path, &kernel.path, &args.what_if)
     };
     let changes: Vec<SharingChange> =
         in_one_list(each_opened(args, &args.inputs, &usual, changed)?);
@@ -109,7 +110,7 @@ pub(super) fn sharing(args: &ReportArgs) -> Result<()> {
 
 pub(super) fn multiprocessor(args: &ReportArgs) -> Result<()> {
     let of_recording = |path: &Path, kernel: &OpenedKernel| {
-        kernel.attribution.multiprocessor(path, args.one_cpu.as_deref())
+        coherence::multiprocessor(&kernel.attribution, path, args.one_cpu.as_deref())
     };
     let tables = in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
     let tables: Vec<MultiprocessorBeside> = tables.into_iter().map(Into::into).collect();
@@ -117,8 +118,9 @@ pub(super) fn multiprocessor(args: &ReportArgs) -> Result<()> {
 }
 
 pub(super) fn locks(args: &ReportArgs) -> Result<()> {
-    let of_recording =
-        |path: &Path, kernel: &OpenedKernel| kernel.attribution.locks(path, &kernel.path);
+    let of_recording = |path: &Path, kernel: &OpenedKernel| {
+        coherence::locks(&kernel.attribution, path, &kernel.path)
+    };
     let tables: Vec<LockTable> =
         in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
     print_each(args, &tables, |table| report::locks::text(table, args.top))
@@ -128,7 +130,7 @@ pub(super) fn os_core(args: &ReportArgs) -> Result<()> {
     let sweep = OsCorePolicy::sweep();
     let policies = if args.policy.is_empty() { &sweep } else { &args.policy };
     let of_recording = |path: &Path, kernel: &OpenedKernel| {
-        kernel.attribution.os_core(path, policies, args.move_cycles)
+        coherence::os_core(&kernel.attribution, path, policies, args.move_cycles)
     };
     let tables: Vec<OsCoreTable> =
         in_one_list(each_opened(args, &args.inputs, &[OS_CORE_MACHINE], of_recording)?);

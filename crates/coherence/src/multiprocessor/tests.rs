@@ -1,0 +1,94 @@
+//! Recordings by hand. All cycles were counted by hand: an instruction takes one, a line 400 from
+//! memory, 80 from another core.
+
+use super::{CoherentCycles, MultiprocessorTable};
+use anyhow::Result;
+use execution::walk::walk;
+use services::Attributed;
+use services::annotations::ServiceKind;
+use services::examples::{ExampleRun, at, kernel};
+use services::{ServicesWalk, synchronizes};
+use trace::{RecordingHeader, RecordingReader};
+
+const MEMORY: f64 = 400.0;
+const OTHER_CORE: f64 = 80.0;
+
+fn attributed(run: &ExampleRun, machine: &str) -> Result<(RecordingHeader, Attributed)> {
+    let (symbols, binding) = kernel();
+    let bytes = run.recording_with_data();
+    let reader = RecordingReader::new(&bytes[..])?;
+    let (header, machine) = (reader.header().clone(), machines::find(machine)?.model);
+    let mut services = ServicesWalk::coherent(&symbols, &binding, &machine, header.cpus)?;
+    walk(reader, &mut services)?;
+    Ok((header, services.finish()))
+}
+
+/// Each CPU runs 10 instructions of user code, and a `read` with 20 instructions of its own that
+/// takes a spin lock in 3 more.
+fn readers(cpus: u8) -> ExampleRun {
+    let mut run = ExampleRun::new();
+    let read = at("__x64_sys_read");
+    for cpu in 0..cpus {
+        if cpu > 0 {
+            run.cpu(cpu);
+        }
+        run.switch(u32::from(cpu) + 1, "sh").user(10).enter_read();
+        run.call(read, 20, "_raw_spin_lock").ret(at("_raw_spin_lock"), 3).leave_read().user(10);
+    }
+    run
+}
+
+#[test]
+fn the_parts_of_a_service_by_hand() {
+    let one = attributed(&readers(1), "server-8").unwrap();
+    let (header, two) = attributed(&readers(2), "server-8").unwrap();
+    let table = MultiprocessorTable::new(&header, "server-8", &two, Some(&one)).unwrap();
+    assert_eq!((table.cpus, table.instructions), (2, 2 * (10 + 5 + 20 + 3 + 7 + 10)));
+    let [read] = &table.rows[..] else { panic!("{:?}", table.rows) };
+    assert_eq!((read.kind, &*read.name, read.calls), (ServiceKind::SystemCall, "read", 2));
+    // The lines of the entry, of do_syscall_64, and two of the function.
+    let expected = CoherentCycles {
+        work: 2.0 * (5.0 + 20.0 + 7.0),
+        synchronization: 2.0 * 3.0 + MEMORY + OTHER_CORE,
+        instruction: 4.0 * (MEMORY + OTHER_CORE),
+        ..CoherentCycles::default()
+    };
+    assert_eq!(read.cycles, expected);
+    let alone = 35.0 + 5.0 * MEMORY;
+    assert_eq!(read.mean_cycles, expected.total() / 2.0);
+    assert_eq!(read.slowdown, Some(expected.total() / 2.0 / alone - 1.0));
+    assert_eq!((read.share, read.share_on_one_cpu), (1.0, Some(1.0)));
+    let user = &table.modes[1];
+    assert_eq!((user.mode, user.cycles.work), ("user", 40.0));
+    assert_eq!(user.cycles.instruction, MEMORY + OTHER_CORE);
+    let synchronization = expected.synchronization / expected.total();
+    assert_eq!(table.synchronization(), synchronization);
+    let calls = table.events.iter().find(|event| event.event == "system calls").unwrap();
+    assert_eq!((calls.count, calls.per_million), (2, 2e6 / 110.0));
+}
+
+#[test]
+fn functions_of_locks_are_known_by_name() {
+    let locks = ["_raw_spin_lock_irqsave", "_raw_read_unlock", "native_queued_spin_lock_slowpath"];
+    assert!(locks.iter().all(|name| synchronizes(name)));
+    assert!(!synchronizes("mutex_lock"));
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let message =
+        |machine: &str, run: &ExampleRun| format!("{:#}", attributed(run, machine).unwrap_err());
+    let one_core = message("server-32k", &readers(2));
+    assert!(one_core.contains("server-32k has no coherent caches"), "{one_core}");
+    let too_few = message("os-core-8", &readers(8));
+    assert!(too_few.contains("os-core-8 has 7 cores, and the recording 8 CPUs"), "{too_few}");
+    let (header, two) = attributed(&readers(2), "server-8").unwrap();
+    let both = (header.clone(), two);
+    let (header, two) = attributed(&readers(2), "server-8").unwrap();
+    let error = MultiprocessorTable::new(&header, "server-8", &two, Some(&both)).unwrap_err();
+    assert!(error.to_string().contains("2 CPUs"), "{error}");
+    let one = attributed(&readers(1), "server-8").unwrap();
+    let other = RecordingHeader { build_id: "ab".into(), ..header };
+    let error = MultiprocessorTable::new(&other, "server-8", &two, Some(&one)).unwrap_err();
+    assert!(error.to_string().contains("different kernels"), "{error}");
+}

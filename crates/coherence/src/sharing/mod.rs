@@ -1,0 +1,138 @@
+//! The lines that CPUs take from each other, down to fields and the functions that use them: what
+//! `perf c2c` samples, in exact counts.
+//!
+//! Takes a recording of several CPUs with data accesses, the kernel's vmlinux and a machine with
+//! coherent caches; gives lines by cost. Reads the recording twice: the first pass ranks all lines,
+//! the second collects the fields of the first few. So memory does not grow with the recording.
+//! Samples nothing, asks the guest nothing, prints nothing.
+
+pub(crate) mod caches;
+mod counts;
+mod cure;
+mod details;
+mod functions;
+mod moved;
+pub(crate) mod names;
+mod ranking;
+mod rows;
+pub(crate) mod slabs;
+pub mod table;
+#[cfg(test)]
+mod tests;
+pub mod what_if;
+
+use anyhow::{Result, ensure};
+use caches::SharedMachine;
+use moved::MovedPlaces;
+use names::DataNames;
+use ranking::{MOST_LINES, Ranking};
+use services::{self, symbols::KernelSymbols};
+use sim::MachineModel;
+use std::io::Read;
+use table::{RowNames, SharingTable, SharingTotal};
+use trace::{RecordingHeader, RecordingReader};
+use what_if::{MovableData, MoveRequest, SharingChange};
+
+/// The largest number of lines whose fields are collected.
+const MOST_ROWS: usize = 10_000;
+/// The least number of lines that are added up by what they hold.
+const DATA_LINES: usize = 1000;
+
+/// What the passes over a recording share.
+pub(crate) struct SharingStudy<'a> {
+    symbols: &'a KernelSymbols,
+    names: &'a DataNames,
+    machine: &'a MachineModel,
+}
+
+impl<'a> SharingStudy<'a> {
+    /// `symbols`: of the code; `names`: of the data.
+    pub(crate) fn new(
+        symbols: &'a KernelSymbols,
+        names: &'a DataNames,
+        machine: &'a MachineModel,
+    ) -> SharingStudy<'a> {
+        SharingStudy { symbols, names, machine }
+    }
+
+    /// The first pass: ranks the lines.
+    ///
+    /// # Errors
+    /// The recording is damaged, of another kernel, of one CPU or without data accesses; the
+    /// machine has too few cores.
+    pub(crate) fn rank<R: Read>(&self, reader: RecordingReader<R>) -> Result<Ranking> {
+        services::check(reader.header(), self.symbols)?;
+        let machine = SharedMachine::new(self.machine, reader.header().cpus)?;
+        let owners = self.names.owners(reader.header());
+        let moved = &mut MovedPlaces::default();
+        ranking::rank(reader, &machine, moved, MOST_LINES, Some(owners))
+    }
+
+    /// The second pass: the first `top` lines of a ranking with their fields, and what the first
+    /// lines hold.
+    ///
+    /// # Errors
+    /// As [`SharingStudy::rank`]; the kernel's BTF is damaged.
+    pub(crate) fn table<R: Read>(
+        &self,
+        reader: RecordingReader<R>,
+        ranking: &Ranking,
+        top: usize,
+    ) -> Result<SharingTable> {
+        let header = reader.header().clone();
+        let machine = SharedMachine::new(self.machine, header.cpus)?;
+        let lines = ranking.lines.iter().take(top.max(DATA_LINES));
+        let numbers: Vec<u64> = lines.map(|&(line, _)| line).collect();
+        let owners = self.names.owners(&header);
+        let (lines, owners) = details::collect(reader, &machine, owners, &numbers)?;
+        let types = self.names.types()?;
+        let slabs = ranking.slab_objects(&types)?;
+        let names =
+            RowNames { symbols: self.symbols, owners: &owners, types: &types, slabs: &slabs };
+        SharingTable::new(&header, &machine, ranking, lines, top, &names)
+    }
+
+    /// The pass with moved data. `ranking`: of the first pass.
+    ///
+    /// # Errors
+    /// As [`SharingStudy::rank`]; `requests` name no data.
+    pub(crate) fn what_if<R: Read>(
+        &self,
+        reader: RecordingReader<R>,
+        ranking: &Ranking,
+        requests: &[String],
+    ) -> Result<SharingChange> {
+        let RecordingHeader { workload, build_id, seed, .. } = reader.header().clone();
+        let machine = SharedMachine::new(self.machine, reader.header().cpus)?;
+        let requests: Vec<MoveRequest<'_>> =
+            requests.iter().map(|text| MoveRequest::parse(text)).collect::<Result<_>>()?;
+        let owners = self.names.owners(reader.header());
+        let line_bytes = 1 << machine.line_log2();
+        let types = self.names.types()?;
+        let known = MovableData { owners, types: &types, slabs: &ranking.slab_objects(&types)? };
+        let mut moves = what_if::moves(&requests, known, line_bytes, ranking.end)?;
+        let after = ranking::rank(reader, &machine, &mut moves.places, 0, None)?;
+        Ok(SharingChange {
+            workload,
+            kernel_build_id: build_id,
+            seed,
+            cpus: machine.cpus(),
+            machine: machine.name().to_owned(),
+            moved: moves.rows(),
+            before: SharingTotal::new(&machine, ranking),
+            after: SharingTotal::new(&machine, &after),
+        })
+    }
+}
+
+/// Checks that the second pass can follow the `top` lines.
+///
+/// # Errors
+/// There are more lines than it follows.
+pub fn check_top(top: usize) -> Result<()> {
+    ensure!(
+        top <= MOST_ROWS,
+        "the fields of at most {MOST_ROWS} lines are collected, not of {top}"
+    );
+    Ok(())
+}

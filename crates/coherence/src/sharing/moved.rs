@@ -1,0 +1,123 @@
+//! Where data is simulated that moves to lines of its own.
+//!
+//! Input: ranges of virtual addresses, and fields of slab objects. Output: the physical address at
+//! which an access is simulated. Each object's field gets its lines when it is first used, one
+//! behind the other. This module knows no names but those of slab caches.
+
+use super::slabs::SlabFrames;
+use memory::misses::owners::{StructureClass, StructureId};
+use std::collections::HashMap;
+use std::ops::Range;
+use trace::Accesses;
+
+/// Virtual addresses whose data is simulated at other physical addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MovedRange {
+    pub from: Range<u64>,
+    /// The physical address of the first byte.
+    pub to: u64,
+}
+
+/// A field of all objects of a slab cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MovedField {
+    pub cache: String,
+    /// The bytes of an object.
+    pub object: u64,
+    /// Where the field lies in the object.
+    pub field: Range<u64>,
+}
+
+/// A field that moves, and the objects whose field has moved.
+struct FieldLines {
+    moved: MovedField,
+    /// The number of the cache; `None` until the recording names the cache.
+    cache: Option<StructureId>,
+    /// By the physical address of the object: that of the field.
+    lines: HashMap<u64, u64>,
+}
+
+/// Where data is simulated that does not stay at its place.
+#[derive(Default)]
+pub(crate) struct MovedPlaces {
+    ranges: Vec<MovedRange>,
+    fields: Vec<FieldLines>,
+    /// `None`: no field of slab objects moves.
+    frames: Option<SlabFrames>,
+    line_bytes: u64,
+    /// The physical address behind all that has moved.
+    end: u64,
+}
+
+impl MovedPlaces {
+    /// `end`: a physical address at a line's beginning, behind all data and all `ranges`.
+    pub(super) fn new(
+        ranges: Vec<MovedRange>,
+        fields: Vec<MovedField>,
+        frames: SlabFrames,
+        line_bytes: u64,
+        end: u64,
+    ) -> MovedPlaces {
+        let frames = (!fields.is_empty()).then_some(frames);
+        let fields = fields.into_iter();
+        let fields = fields.map(|moved| FieldLines { moved, cache: None, lines: HashMap::new() });
+        MovedPlaces { ranges, fields: fields.collect(), frames, line_bytes, end }
+    }
+
+    /// The number of objects whose field has moved, by field.
+    pub(super) fn objects(&self) -> impl Iterator<Item = u64> {
+        self.fields.iter().map(|field| field.lines.len() as u64)
+    }
+
+    /// Nothing moves.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.fields.is_empty()
+    }
+
+    /// A stream begins.
+    pub(super) fn stream(&mut self, accesses: &Accesses) {
+        let Some(frames) = &mut self.frames else { return };
+        frames.stream(accesses);
+        for field in self.fields.iter_mut().filter(|field| field.cache.is_none()) {
+            let known = frames.structures().iter().position(|structure| {
+                structure.class == StructureClass::Slab && structure.name == field.moved.cache
+            });
+            field.cache = known.map(|number| StructureId(number as u32));
+        }
+    }
+
+    /// The next execution begins.
+    #[inline]
+    pub(super) fn executed(&mut self) {
+        if let Some(frames) = &mut self.frames {
+            frames.executed();
+        }
+    }
+
+    /// The physical address at which an access is simulated.
+    #[inline]
+    pub(super) fn place(&mut self, addr: u64, physical: u64) -> u64 {
+        if let Some(moved) = self.ranges.iter().find(|moved| moved.from.contains(&addr)) {
+            return moved.to + (addr - moved.from.start);
+        }
+        self.in_slab(physical).unwrap_or(physical)
+    }
+
+    fn in_slab(&mut self, physical: u64) -> Option<u64> {
+        let (cache, place) = self.frames.as_ref()?.place(physical)?;
+        for FieldLines { moved, cache: of, lines } in &mut self.fields {
+            let offset = place % moved.object;
+            if *of != Some(cache) || !moved.field.contains(&offset) {
+                continue;
+            }
+            let bytes = (moved.field.end - moved.field.start).next_multiple_of(self.line_bytes);
+            let start = *lines.entry(physical - offset).or_insert_with(|| {
+                self.end += bytes;
+                self.end - bytes
+            });
+            return Some(start + (offset - moved.field.start));
+        }
+        None
+    }
+}

@@ -1,0 +1,71 @@
+//! What lies in a line, and who uses it, as rows for reports. These are plain values.
+
+use super::counts::{AccessCounts, LineCounts};
+use memory::misses::owners::StructureClass;
+use serde::Serialize;
+
+/// An object in a line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ObjectRow {
+    /// The class, as the table of misses has it.
+    pub class: StructureClass,
+    /// The symbol, or the name of the slab cache; empty for classes without names.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The CPU of a per-CPU variable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u8>,
+    /// Class, name and CPU. Its address, too, for an object without a name, and for one of several
+    /// of a slab cache in the line.
+    pub title: String,
+    /// The virtual address in hex: of the object; when its beginning is not known, of the first
+    /// access.
+    pub addr: String,
+    /// The bytes of an object with a symbol, or of a slab cache whose size is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The cycles of its fields.
+    pub cycles: f64,
+}
+
+/// Bytes of a line that instructions access.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FieldRow {
+    /// Where the field begins in the line.
+    pub offset: u32,
+    /// Its bytes: those of an access.
+    pub size: u32,
+    /// An index into the line's objects.
+    pub object: usize,
+    /// The object's name and the field's path; for a slab object, the structure's name. Without a
+    /// type: the offset in the object. When the object's beginning is not known: the offset in the
+    /// line.
+    pub name: String,
+    /// Loads and stores by CPU.
+    pub cpus: Vec<AccessCounts>,
+    /// What the accesses asked for. Fetches count only for the line.
+    pub counts: LineCounts,
+    /// The functions that access the field, descending by accesses.
+    pub functions: Vec<FunctionUse>,
+}
+
+impl FieldRow {
+    /// Loads and stores of all CPUs.
+    pub fn accesses(&self) -> AccessCounts {
+        let mut all = AccessCounts::default();
+        self.cpus.iter().for_each(|&cpu| all += cpu);
+        all
+    }
+}
+
+/// A function that accesses a field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionUse {
+    /// The function's name, without what compilers append.
+    pub function: String,
+    /// Loads and stores.
+    #[serde(flatten)]
+    pub accesses: AccessCounts,
+    /// The instruction with the most of them: `symbol+0x1f`; an address in hex for user code.
+    pub most_at: String,
+}

@@ -1,0 +1,36 @@
+//! The misses of a recording: by cause, function, address and data structure, and by the size of
+//! caches.
+//!
+//! Takes a recording with data accesses, its kernel and machines; gives tables. Prints nothing;
+//! never asks the guest.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
+pub mod misses;
+pub mod sizes;
+
+use crate::misses::table::MissTable;
+use anyhow::{Result, ensure};
+use image::vmlinux;
+use services::Attribution;
+use std::path::Path;
+
+/// The misses of a recording, one table for each machine. `kernel`: as for `open`.
+///
+/// # Errors
+/// As [`Attribution::table`]. The recording has no data accesses, no machine is given, or a
+/// machine has no data cache.
+pub fn misses(
+    attribution: &Attribution,
+    recording: &Path,
+    kernel: &Path,
+) -> Result<Vec<MissTable>> {
+    ensure!(
+        !attribution.machines.is_empty(),
+        "no machine is named on which misses are simulated: name server-32k, for example"
+    );
+    attribution.read(recording, "misses", |reader| {
+        misses::misses(reader, &attribution.symbols, &vmlinux::path(kernel), &attribution.machines)
+    })
+}

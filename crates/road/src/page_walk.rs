@@ -1,0 +1,115 @@
+//! What one walk over a recording gathers for its page: services, chains of calls, the execution
+//! over time, misses by size and by data structure, and services on several machines.
+//!
+//! Input: an opened recording. Output: tables. This module draws nothing.
+
+use anyhow::{Context, Result};
+use execution::opened::OpenedRecording;
+use execution::walk::Observer;
+use host::note;
+use image::vmlinux;
+use memory::misses::MissesWalk;
+use memory::misses::table::MissTable;
+use memory::sizes::{Sizes, SweptCaches};
+use services::generations::Generations;
+use services::{Attribution, ObservedRecording, ServicesWalk};
+use sim::Hierarchy;
+use std::path::Path;
+use trace::{CpuCount, RecordingHeader};
+
+/// Gathers what the page shows of a recording.
+pub(crate) struct PageWalk<'a> {
+    attribution: &'a Attribution,
+    observed: ServicesWalk<'a>,
+    sizes: SweptCaches,
+    misses: Option<MissesWalk<'a>>,
+    /// By machine; none without an out-of-order core.
+    generations: Vec<ServicesWalk<'a>>,
+    /// The header, and the same with a name that says which part it is.
+    recorded: RecordingHeader,
+    header: RecordingHeader,
+}
+
+/// What one walk gathered for the page.
+pub(crate) struct PageTables {
+    /// The services, the chains of calls, and the execution over time.
+    pub observed: ObservedRecording,
+    /// Misses by cache size and associativity.
+    pub sizes: Sizes,
+    /// Misses by data structure on the first machine with a data cache.
+    pub misses: Option<MissTable>,
+    /// Services on all machines; `None` when no machine has a core.
+    pub generations: Option<Generations>,
+}
+
+impl<'a> PageWalk<'a> {
+    /// For a recording. `kernel`: its build tree, vmlinux or System.map.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`] and [`memory::misses`].
+    pub(crate) fn new(
+        attribution: &'a Attribution,
+        opened: &OpenedRecording,
+        kernel: &Path,
+    ) -> Result<PageWalk<'a>> {
+        let (symbols, binding, machines) =
+            (&attribution.symbols, &attribution.binding, &attribution.machines);
+        let mut header = opened.header().clone();
+        header.workload = attribution.part.named(&header.workload);
+        let one_cpu = header.cpus == CpuCount::ONE;
+        let data_machine = machines.iter().find(|machine| Hierarchy::new(machine).is_some());
+        let misses = match data_machine.filter(|_| one_cpu && opened.has_data()) {
+            None => None,
+            Some(_) if symbols.build_id.is_none() => {
+                note!(
+                    "{}: no misses by data structure: the names of data need the kernel's vmlinux",
+                    kernel.display()
+                );
+                None
+            }
+            Some(machine) => {
+                let (vmlinux, machines) = (vmlinux::path(kernel), std::slice::from_ref(machine));
+                Some(MissesWalk::new(&header, symbols, &vmlinux, machines)?)
+            }
+        };
+        let has_core = machines.iter().any(|machine| machine.core.is_some());
+        Ok(PageWalk {
+            attribution,
+            observed: ServicesWalk::observing(symbols, binding, machines),
+            sizes: SweptCaches::new(),
+            misses,
+            generations: if has_core { attribution.generations_walks()? } else { Vec::new() },
+            recorded: opened.header().clone(),
+            header,
+        })
+    }
+
+    /// Those that gather.
+    pub(crate) fn observers(&mut self) -> Vec<&mut (dyn Observer + Send)> {
+        let PageWalk { observed, sizes, misses, generations, .. } = self;
+        let mut observers: Vec<&mut (dyn Observer + Send)> = vec![observed, sizes];
+        observers.extend(misses.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
+        observers.extend(generations.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
+        observers
+    }
+
+    /// What they gathered.
+    ///
+    /// # Errors
+    /// The walk did not come to the recording's end.
+    pub(crate) fn finish(self) -> Result<PageTables> {
+        let PageWalk { attribution, observed, sizes, misses, generations, recorded, header } = self;
+        let (attributed, with_calls) = observed.finish_observed();
+        let (calls, timeline) = with_calls.context("the page observes calls")?;
+        let table = attribution.to_table(&header, &attributed);
+        Ok(PageTables {
+            observed: ObservedRecording { table, calls, timeline },
+            sizes: sizes.finish(&header)?,
+            misses: misses.and_then(|misses| misses.tables().pop()),
+            generations: match generations.is_empty() {
+                true => None,
+                false => Some(attribution.generations_of(&recorded, generations)?),
+            },
+        })
+    }
+}

@@ -1,0 +1,352 @@
+//! Counts each chain of calls in the kernel, by service.
+//!
+//! Takes what the automaton follows (executions, calls, returns, the begin and end of services);
+//! gives a tree of calls with exact counts of calls, instructions and misses at each node and
+//! service. Follows nothing itself: like the automaton, it ignores a return that matches no call.
+//!
+//! A new chain begins where a service begins: the work of an interrupt does not belong to the
+//! interrupted function. A function that is jumped to replaces the function that jumped. Thunks (of
+//! indirect calls and of returns) belong to the function that goes through them. The name of a
+//! service is known when it ends. Until then, the counts of its chains stay with the open service.
+
+use crate::annotations::ServiceKind;
+use crate::binding::{Binding, in_range};
+use crate::caches::LevelMisses;
+use crate::functions::{NAMELESS, TranslationFunction, function_name};
+use crate::ledger::{Ledger, ServiceId};
+use crate::symbols::KernelSymbols;
+use image::address::LinkAddr;
+use std::collections::HashMap;
+use std::ops::AddAssign;
+use trace::Translation;
+
+/// A chain of calls: a function called from the end of another chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// The empty chain: no function.
+pub const ROOT: NodeId = NodeId(0);
+
+/// The counts of a node itself, without the functions that it called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCost {
+    /// How often the function's first instruction was executed.
+    pub calls: u64,
+    /// Executed instructions.
+    pub instructions: u64,
+    /// Misses of the first machine.
+    pub misses: LevelMisses,
+}
+
+impl AddAssign for CallCost {
+    fn add_assign(&mut self, other: CallCost) {
+        self.calls += other.calls;
+        self.instructions += other.instructions;
+        self.misses.l1i += other.misses.l1i;
+        self.misses.l1d += other.misses.l1d;
+        self.misses.l2 += other.misses.l2;
+    }
+}
+
+/// A node of the tree: a function and the chain that called it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallNode {
+    /// The calling chain; always a smaller number.
+    pub parent: NodeId,
+    /// Index of the function's name.
+    pub function: u32,
+}
+
+/// A service with the chains of calls in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceCalls {
+    /// The kind of the service.
+    pub kind: ServiceKind,
+    /// The name of the service.
+    pub name: String,
+    /// Ascending by node. User mode has only `ROOT`.
+    pub costs: Vec<(NodeId, CallCost)>,
+}
+
+/// All chains of calls of a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallTree {
+    /// The names of functions, by index.
+    pub functions: Vec<String>,
+    /// `nodes[0]` is the root. Its parent and function have no meaning.
+    pub nodes: Vec<CallNode>,
+    /// The services that executed instructions, ascending by kind and name.
+    pub services: Vec<ServiceCalls>,
+}
+
+impl CallTree {
+    /// The functions of a chain, outermost first.
+    pub fn chain(&self, node: NodeId) -> Vec<&str> {
+        let mut chain = Vec::new();
+        let mut at = node;
+        while at != ROOT {
+            let CallNode { parent, function } = self.nodes[at.0 as usize];
+            chain.push(self.functions[function as usize].as_str());
+            at = parent;
+        }
+        chain.reverse();
+        chain
+    }
+}
+
+/// An open service with its counts so far.
+#[derive(Debug)]
+struct OpenCalls {
+    /// The number of open calls when the service began.
+    calls: usize,
+    log: Vec<(NodeId, CallCost)>,
+    /// The log is compacted at this length.
+    longest: usize,
+}
+
+#[derive(Debug, Default)]
+struct TaskCalls {
+    /// The chain from which each open call was made.
+    calls: Vec<NodeId>,
+    open: Vec<OpenCalls>,
+}
+
+const SHORTEST: usize = 1 << 12;
+
+/// Keeps the chain of each task.
+pub(crate) struct CallStacks<'a> {
+    symbols: &'a KernelSymbols,
+    binding: &'a Binding,
+    names: Vec<&'a str>,
+    numbers: HashMap<&'a str, u32>,
+    /// By translation block. User code and thunks have no function: they do not change the chain.
+    parts: Vec<TranslationFunction>,
+    nodes: Vec<CallNode>,
+    children: HashMap<(NodeId, u32), NodeId>,
+    tasks: Vec<TaskCalls>,
+    current: usize,
+    /// The chain that currently executes.
+    leaf: NodeId,
+    /// The next execution may belong to another chain, even in the same function.
+    is_stale: bool,
+    /// The last event was a call.
+    has_called: bool,
+    /// The counts of the current chain that are not in a log yet.
+    cost: CallCost,
+    misses: LevelMisses,
+    costs: HashMap<(ServiceId, NodeId), CallCost>,
+}
+
+impl<'a> CallStacks<'a> {
+    pub(crate) fn new(symbols: &'a KernelSymbols, binding: &'a Binding) -> CallStacks<'a> {
+        CallStacks {
+            symbols,
+            binding,
+            names: Vec::new(),
+            numbers: HashMap::new(),
+            parts: Vec::new(),
+            nodes: vec![CallNode { parent: ROOT, function: 0 }],
+            children: HashMap::new(),
+            tasks: vec![TaskCalls::default()],
+            current: 0,
+            leaf: ROOT,
+            is_stale: true,
+            has_called: false,
+            cost: CallCost::default(),
+            misses: LevelMisses::default(),
+            costs: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn define(&mut self, translation: &Translation) {
+        let start = translation.addr.0;
+        let is_thunk = in_range(&self.binding.thunks, start).is_some();
+        let symbol = self.symbols.containing(LinkAddr(start));
+        let name = symbol.map_or(NAMELESS, function_name);
+        let function = (translation.is_kernel() && !is_thunk).then(|| {
+            let next = self.names.len() as u32;
+            *self.numbers.entry(name).or_insert_with(|| {
+                self.names.push(name);
+                next
+            })
+        });
+        self.parts.push(TranslationFunction::new(translation, function, symbol));
+    }
+
+    /// An execution, or its first `reached` instructions. `misses`: the machine's misses before it.
+    #[inline]
+    pub(crate) fn executed(
+        &mut self,
+        translation: u32,
+        reached: Option<u32>,
+        misses: impl FnOnce() -> LevelMisses,
+    ) {
+        let part = self.parts[translation as usize];
+        if let Some(function) = part.function {
+            let goes_on = !self.is_stale
+                && !part.is_entry
+                && self.nodes[self.leaf.0 as usize].function == function;
+            if !goes_on {
+                self.enter(function, part.is_entry, misses());
+                self.cost.calls += u64::from(part.is_entry);
+            }
+        }
+        self.cost.instructions += u64::from(reached.unwrap_or(part.instructions));
+    }
+
+    /// Another function executes, or the same function was called again.
+    fn enter(&mut self, function: u32, is_entry: bool, misses: LevelMisses) {
+        self.put_down(misses);
+        // A call to code inside its own function is not a call: it fills the return stack buffer,
+        // or reads the instruction pointer.
+        if std::mem::replace(&mut self.has_called, false)
+            && !is_entry
+            && let Some(caller) = self.tasks[self.current].calls.last_mut()
+            && *caller != ROOT
+            && self.nodes[caller.0 as usize].function == function
+        {
+            *caller = self.nodes[caller.0 as usize].parent;
+        }
+        let parent = self.caller();
+        let next = NodeId(self.nodes.len() as u32);
+        self.leaf = *self.children.entry((parent, function)).or_insert(next);
+        if self.leaf == next {
+            self.nodes.push(CallNode { parent, function });
+        }
+        self.is_stale = false;
+    }
+
+    /// The chain that made the innermost open call of the innermost open service.
+    fn caller(&self) -> NodeId {
+        let task = &self.tasks[self.current];
+        let base = task.open.last().map_or(0, |open| open.calls);
+        match task.calls.get(base..) {
+            Some([.., caller]) => *caller,
+            _ => ROOT,
+        }
+    }
+
+    /// Moves the current counts to the log of the innermost open service.
+    fn put_down(&mut self, misses: LevelMisses) {
+        if let Some(open) = self.tasks[self.current].open.last_mut() {
+            open.add(self.leaf, take(&mut self.cost, &mut self.misses, misses));
+        }
+    }
+
+    /// Determines the chain again. All counts are in a log already.
+    fn turn(&mut self) {
+        self.leaf = self.caller();
+        (self.is_stale, self.has_called) = (true, false);
+    }
+
+    #[inline]
+    pub(crate) fn called(&mut self) {
+        // A thunk calls for the function that went through it: `leaf` still is that function's
+        // chain.
+        self.tasks[self.current].calls.push(self.leaf);
+        (self.is_stale, self.has_called) = (true, true);
+    }
+
+    pub(crate) fn unwound(&mut self, calls: usize) {
+        self.tasks[self.current].calls.truncate(calls);
+        // The returning chain may have counts that are not in a log yet.
+        match self.cost == CallCost::default() {
+            true => self.turn(),
+            false => (self.is_stale, self.has_called) = (true, false),
+        }
+    }
+
+    pub(crate) fn switched(&mut self, task: usize) {
+        if self.tasks.len() <= task {
+            self.tasks.resize_with(task + 1, TaskCalls::default);
+        }
+        self.current = task;
+        self.turn();
+    }
+
+    pub(crate) fn opened(&mut self, calls: usize) {
+        let log = Vec::new();
+        let longest = SHORTEST;
+        self.tasks[self.current].open.push(OpenCalls { calls, log, longest });
+        self.turn();
+    }
+
+    pub(crate) fn settled(&mut self, task: usize, service: ServiceId) {
+        if let Some(open) = self.tasks.get_mut(task).and_then(|task| task.open.pop()) {
+            for (node, cost) in open.log {
+                *self.costs.entry((service, node)).or_default() += cost;
+            }
+        }
+        self.turn();
+    }
+
+    /// Adds the current counts to this service of user mode, or to the innermost open service.
+    pub(crate) fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
+        match user {
+            None => self.put_down(misses),
+            Some(user) => {
+                *self.costs.entry((user, ROOT)).or_default() +=
+                    take(&mut self.cost, &mut self.misses, misses)
+            }
+        }
+    }
+
+    /// The tree of the whole recording. `ledger`: of the same recording.
+    pub(crate) fn finish(self, ledger: &Ledger) -> CallTree {
+        let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
+        for ((service, node), cost) in self.costs {
+            of[service.0 as usize].push((node, cost));
+        }
+        let mut services: Vec<ServiceCalls> = ledger
+            .accounts
+            .iter()
+            .zip(of)
+            .filter(|(_, costs)| !costs.is_empty())
+            .map(|(account, mut costs)| {
+                costs.sort_unstable_by_key(|(node, _)| *node);
+                ServiceCalls { kind: account.kind, name: account.name.clone(), costs }
+            })
+            .collect();
+        services.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        CallTree {
+            functions: self.names.into_iter().map(str::to_owned).collect(),
+            nodes: self.nodes,
+            services,
+        }
+    }
+}
+
+impl OpenCalls {
+    fn add(&mut self, node: NodeId, cost: CallCost) {
+        if cost == CallCost::default() {
+            return;
+        }
+        match self.log.last_mut() {
+            Some((last, sum)) if *last == node => *sum += cost,
+            _ => self.log.push((node, cost)),
+        }
+        if self.log.len() >= self.longest {
+            self.log.sort_unstable_by_key(|(node, _)| *node);
+            self.log.dedup_by(|(node, cost), (kept, sum)| {
+                let same = node == kept;
+                if same {
+                    *sum += *cost;
+                }
+                same
+            });
+            self.longest = (2 * self.log.len()).max(SHORTEST);
+        }
+    }
+}
+
+/// Takes the counts since the last call, with the misses since then.
+fn take(cost: &mut CallCost, before: &mut LevelMisses, now: LevelMisses) -> CallCost {
+    let before = std::mem::replace(before, now);
+    let mut taken = std::mem::take(cost);
+    taken.misses = LevelMisses {
+        l1i: now.l1i - before.l1i,
+        l1d: now.l1d - before.l1d,
+        l2: now.l2 - before.l2,
+    };
+    taken
+}

@@ -1,0 +1,277 @@
+//! Attributes every instruction of a recording to a service of the operating system.
+//!
+//! Takes a recording, the symbols of its kernel and annotations; gives the totals of each service:
+//! calls, instructions, latency, and counters of simulated machines. Everything follows from the
+//! recording: nothing is inserted into the guest, and the same recording can be attributed again
+//! with other annotations. Prints nothing.
+//!
+//! To add a service: add a table to `annotations/linux.toml`.
+
+use crate::automaton::{Attributed, Automaton};
+use crate::binding::Binding;
+use crate::branches::BranchMeter;
+use crate::caches::Machines;
+use crate::calls::CallTree;
+use crate::coherent::CoherentMeter;
+use crate::functions::{FunctionMeter, FunctionTotals};
+use crate::meter::{Meter, NoMachine};
+use crate::observed::ObservingMeter;
+use crate::reuse::{ReuseMeter, Reuses};
+use crate::spans::{SpanMeter, SpanTrack};
+use crate::symbols::KernelSymbols;
+use crate::table::ServiceTable;
+use crate::timeline::Timeline;
+use anyhow::{Result, ensure};
+use execution::code::TranslatedCode;
+use execution::walk::{Observer, Piece, Wants, walk};
+use sim::MachineModel;
+use std::collections::BTreeMap;
+use std::io::Read;
+use trace::{CpuCount, RecordingHeader, RecordingReader, Task, Translation};
+
+/// Attributes every instruction of a recording to a service, and the counts of `machines` with it.
+///
+/// Of several CPUs, each has an L1I of its own; other caches are not simulated. Times are those of
+/// the guest's clock, which counts the instructions of all CPUs.
+///
+/// # Errors
+/// The recording is damaged or cut off, or of another kernel than the symbols.
+pub fn attribute<R: Read>(
+    reader: RecordingReader<R>,
+    symbols: &KernelSymbols,
+    binding: &Binding,
+    machines: &[MachineModel],
+) -> Result<Attributed> {
+    match machines {
+        [] => Ok(follow(reader, Automaton::new(binding, symbols, NoMachine))?.0),
+        _ => Ok(follow(reader, Automaton::new(binding, symbols, Machines::new(machines)))?.0),
+    }
+}
+
+/// As [`attribute`], with the out-of-order cores of the machines and, when it `predicts`, with
+/// branch prediction.
+///
+/// # Errors
+/// As [`attribute`].
+pub(crate) fn attribute_with_branches<R: Read>(
+    reader: RecordingReader<R>,
+    symbols: &KernelSymbols,
+    binding: &Binding,
+    machines: &[MachineModel],
+    predicts: bool,
+) -> Result<Attributed> {
+    let meter = BranchMeter::new(machines, predicts)?;
+    Ok(follow(reader, Automaton::new(binding, symbols, meter))?.0)
+}
+
+/// The services of a recording on machines, as an observer of it.
+pub struct ServicesWalk<'a>(ServicesMeter<'a>);
+
+enum ServicesMeter<'a> {
+    Caches(Box<Automaton<'a, Machines>>),
+    Cores(Box<Automaton<'a, BranchMeter>>),
+    Observing(Box<Automaton<'a, ObservingMeter<'a>>>),
+    Coherent(Box<Automaton<'a, CoherentMeter<'a>>>),
+}
+
+impl<'a> ServicesWalk<'a> {
+    /// With the out-of-order cores of the machines that have one. Such machines take no data
+    /// accesses; others do if they shall.
+    ///
+    /// # Errors
+    /// The numbers of a core contradict each other.
+    pub fn on_machine(
+        symbols: &'a KernelSymbols,
+        binding: &'a Binding,
+        machine: &MachineModel,
+        takes_data: bool,
+    ) -> Result<ServicesWalk<'a>> {
+        let machines = std::slice::from_ref(machine);
+        Ok(ServicesWalk(match machine.core {
+            None if takes_data => {
+                let meter = Machines::new(machines);
+                ServicesMeter::Caches(Box::new(Automaton::new(binding, symbols, meter)))
+            }
+            None => {
+                let automaton = Automaton::new(binding, symbols, Machines::new(machines));
+                ServicesMeter::Caches(Box::new(automaton.without_data()))
+            }
+            Some(_) => {
+                let meter = BranchMeter::new(machines, false)?;
+                let automaton = Automaton::new(binding, symbols, meter);
+                ServicesMeter::Cores(Box::new(automaton.without_data()))
+            }
+        }))
+    }
+
+    /// With the chains of calls and the execution over time.
+    pub fn observing(
+        symbols: &'a KernelSymbols,
+        binding: &'a Binding,
+        machines: &[MachineModel],
+    ) -> ServicesWalk<'a> {
+        let meter = ObservingMeter::new(symbols, binding, machines);
+        ServicesWalk(ServicesMeter::Observing(Box::new(Automaton::new(binding, symbols, meter))))
+    }
+
+    /// With the cycles of a machine whose cores have coherent caches.
+    ///
+    /// # Errors
+    /// The machine has no coherent caches or too few cores.
+    pub fn coherent(
+        symbols: &'a KernelSymbols,
+        binding: &'a Binding,
+        machine: &'a MachineModel,
+        cpus: CpuCount,
+    ) -> Result<ServicesWalk<'a>> {
+        let meter = CoherentMeter::new(machine, symbols, cpus)?;
+        let automaton = Automaton::new(binding, symbols, meter);
+        Ok(ServicesWalk(ServicesMeter::Coherent(Box::new(automaton))))
+    }
+
+    fn observer(&mut self) -> &mut (dyn Observer + Send) {
+        match &mut self.0 {
+            ServicesMeter::Caches(automaton) => &mut **automaton,
+            ServicesMeter::Cores(automaton) => &mut **automaton,
+            ServicesMeter::Observing(automaton) => &mut **automaton,
+            ServicesMeter::Coherent(automaton) => &mut **automaton,
+        }
+    }
+
+    /// The services.
+    pub fn finish(self) -> Attributed {
+        match self.0 {
+            ServicesMeter::Caches(automaton) => automaton.finish().0,
+            ServicesMeter::Cores(automaton) => automaton.finish().0,
+            ServicesMeter::Observing(automaton) => automaton.finish().0,
+            ServicesMeter::Coherent(automaton) => automaton.finish().0,
+        }
+    }
+
+    /// The services; with the chains of calls and the execution over time if it observed them.
+    pub fn finish_observed(self) -> (Attributed, Option<(CallTree, Timeline)>) {
+        match self.0 {
+            ServicesMeter::Observing(automaton) => {
+                let (attributed, observed) = automaton.finish();
+                let observed = observed.finish(&attributed.ledger);
+                (attributed, Some(observed))
+            }
+            other => (ServicesWalk(other).finish(), None),
+        }
+    }
+}
+
+impl Observer for ServicesWalk<'_> {
+    fn begin(&mut self, header: &RecordingHeader, has_data: bool) -> Result<Wants> {
+        self.observer().begin(header, has_data)
+    }
+
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        self.observer().define(translations, codes)
+    }
+
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.observer().define_tasks(tasks);
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        self.observer().piece(piece)
+    }
+}
+
+/// As [`attribute`], with the totals of each function.
+///
+/// # Errors
+/// As [`attribute`].
+pub(crate) fn attribute_with_functions<R: Read>(
+    reader: RecordingReader<R>,
+    symbols: &KernelSymbols,
+    binding: &Binding,
+    machines: &[MachineModel],
+) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
+    let meter = FunctionMeter::new(symbols, Machines::new(machines));
+    let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
+    Ok((attributed, functions.totals()))
+}
+
+/// As [`attribute`], with the chains of calls and the execution over time.
+///
+/// # Errors
+/// As [`attribute`].
+pub fn attribute_with_calls<R: Read>(
+    reader: RecordingReader<R>,
+    symbols: &KernelSymbols,
+    binding: &Binding,
+    machines: &[MachineModel],
+) -> Result<(Attributed, CallTree, Timeline)> {
+    let (attributed, observed) = follow(
+        reader,
+        Automaton::new(binding, symbols, ObservingMeter::new(symbols, binding, machines)),
+    )?;
+    let (calls, timeline) = observed.finish(&attributed.ledger);
+    Ok((attributed, calls, timeline))
+}
+
+/// As [`attribute`]; passes every span to `track` as it ends.
+///
+/// # Errors
+/// As [`attribute`].
+pub fn attribute_in_time<R: Read, T: SpanTrack>(
+    reader: RecordingReader<R>,
+    symbols: &KernelSymbols,
+    binding: &Binding,
+    machines: &[MachineModel],
+    track: T,
+) -> Result<(Attributed, T)> {
+    let (attributed, spans) =
+        follow(reader, Automaton::new(binding, symbols, SpanMeter::new(machines, track)))?;
+    Ok((attributed, spans.finish()))
+}
+
+/// How soon each of the named functions is called again (Torrellas 1998, figure 7).
+///
+/// # Errors
+/// As [`attribute`].
+pub(crate) fn reuses<R: Read>(
+    reader: RecordingReader<R>,
+    symbols: &KernelSymbols,
+    names: &[String],
+) -> Result<Vec<Reuses>> {
+    let binding = Binding::default();
+    let (_, reuse) =
+        follow(reader, Automaton::new(&binding, symbols, ReuseMeter::new(symbols, names)))?;
+    Ok(reuse.finish())
+}
+
+/// A recording's services and functions.
+pub struct ServicesAndFunctions {
+    /// The services.
+    pub table: ServiceTable,
+    /// The totals of each function, by name.
+    pub functions: BTreeMap<String, FunctionTotals>,
+}
+
+/// Checks that the symbols are of the recorded kernel. A System.map has no build id to check.
+///
+/// # Errors
+/// They are of another kernel.
+pub fn check(header: &RecordingHeader, symbols: &KernelSymbols) -> Result<()> {
+    let recorded = &header.build_id;
+    if let Some(build_id) = &symbols.build_id {
+        ensure!(
+            *recorded == build_id.0,
+            "the recording is of the kernel with build id {recorded}, the symbols of {}: give the \
+             vmlinux that was recorded",
+            build_id.0
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn follow<R: Read, M: Meter>(
+    reader: RecordingReader<R>,
+    mut automaton: Automaton<'_, M>,
+) -> Result<(Attributed, M)> {
+    walk(reader, &mut automaton)?;
+    Ok(automaton.finish())
+}
