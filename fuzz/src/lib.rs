@@ -10,7 +10,7 @@
 //! target. To add one: a function and its seeds in the crate's module, and a line in
 //! [`targets::ALL`] and in `fuzz/tests/targets.rs`.
 
-// Cargo builds this crate's own tests, too, when a test is named. Without the fuzzer's library they
+// When a test is named, cargo also builds this crate's own tests. Without the fuzzer's library they
 // could not be linked for a fuzzer.
 #[cfg(all(test, fuzzing))]
 use bolero as _;

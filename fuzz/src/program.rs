@@ -1,6 +1,6 @@
 //! Small random programs as relocatable objects, the way a compiler writes them.
 //!
-//! Takes a fuzzer's bytes; gives functions of basic blocks with branches, calls, static keys,
+//! Input: a fuzzer's bytes. Output: functions of basic blocks with branches, calls, static keys,
 //! faults, warnings, the unwinder's states, and data that points into the code.
 
 use crate::source::ByteSource;
@@ -11,7 +11,7 @@ use object::{
     SymbolScope,
 };
 
-/// What a program is made of.
+/// The parts of a program.
 pub struct GeneratedProgram {
     functions: Vec<GeneratedFunction>,
     /// What `.data` points to: function and block.

@@ -140,6 +140,7 @@ impl CoreRun {
         codes: &UopCodes,
         mut data: Option<&mut FragmentAccesses<'_>>,
     ) {
+        // `learn` has refused code that is not in uops, and no fragment runs before it is learned.
         let Some(code) = codes.of(self.fresh.core.description()) else { return };
         self.cores.turn_to(cpu, || self.fresh.clone());
         let CpuCore { core, last } = &mut self.cores.current;

@@ -11,7 +11,7 @@
 use crate::code::TranslatedCode;
 use crate::data::{AccessStream, DataAccess, DataFlow, DataWish, Execution, PIECE_WORDS};
 use crate::flow::{ExecutionFlow, FragmentExit, FragmentId};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rayon::prelude::*;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -457,7 +457,7 @@ impl Walk<'_> {
             (Some(data), true) => {
                 let ran = fragments.iter().filter(|id| !is_late(flow, **id)).count();
                 let ahead = ahead.get(at).copied().unwrap_or(0);
-                Some(Pairing::new(data, ran, ahead, ends_turn))
+                Some(Pairing::new(data, ran, ahead, ends_turn)?)
             }
             _ => None,
         };
@@ -513,8 +513,17 @@ struct Pairing {
 
 impl Pairing {
     /// `ran`: the fragments of the piece that are executions.
-    fn new(data: &DataFlow, ran: usize, ahead: usize, ends_turn: bool) -> Pairing {
-        let of_fragments = ran.saturating_sub(ahead).min(data.executions.len());
+    ///
+    /// # Errors
+    /// More fragments ran than translation blocks were executed.
+    fn new(data: &DataFlow, ran: usize, ahead: usize, ends_turn: bool) -> Result<Pairing> {
+        let of_fragments = ran.saturating_sub(ahead);
+        ensure!(
+            of_fragments <= data.executions.len(),
+            "{of_fragments} fragments ended with the accesses of {} executions: this is a fault of \
+             Kernlane",
+            data.executions.len()
+        );
         let rest = if ends_turn { data.executions.len() - of_fragments } else { 0 };
         let executions = of_fragments + rest;
         let accesses = match executions == data.executions.len() {
@@ -525,7 +534,8 @@ impl Pairing {
                 data.accesses().len() - later
             }
         };
-        Pairing { executions, accesses, ahead, rest, ahead_next: ahead.saturating_sub(ran) + rest }
+        let ahead_next = ahead.saturating_sub(ran) + rest;
+        Ok(Pairing { executions, accesses, ahead, rest, ahead_next })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::amounts::FragmentAmounts;
 use crate::application::Spaces;
 use crate::coherent_run::{CoherenceCounts, CoherentRun, StepFetches};
 use crate::cpu_order::window::{Stretch, Window};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
 use execution::core_run::{CoreCounts, CoreRun, UopCodes};
@@ -185,6 +185,7 @@ impl FragmentSteps {
         let mut amounts = PerMode::<[u64; 3]>::default();
         let step = |&fragment: &FragmentId| {
             let FragmentAmounts { mode, instructions, late, .. } = fragments[fragment.0 as usize];
+            // Of one CPU, no accesses are made ahead: only late fragments have none.
             let made = if late { None } else { data.of_fragment() };
             let execution = made.map_or(&Execution::NONE, |(execution, _)| execution);
             let requester = match mode {
@@ -271,7 +272,7 @@ impl<'a> Simulation<'a> {
                 cpus: PerCpu::new(CpuCaches::new(machine, scope)),
                 hierarchy: HierarchyRun::new(machine).filter(|_| recorded == CpuCount::ONE),
                 data_misses: HashMap::new(),
-                lines: index_of(lines_of(machine)).unwrap_or_default(),
+                lines: index_of(lines_of(machine)).context("lines of a machine have no numbers")?,
                 pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
                 misses: Vec::new(),
                 coherent: CoherentRun::new(machine, recorded, trials.order)?,

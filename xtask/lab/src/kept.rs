@@ -28,7 +28,7 @@ impl<T: Serialize + DeserializeOwned + Default> Kept<T> {
     /// The results in `path`, or none when they were made for something else.
     ///
     /// # Errors
-    /// The file cannot be read, or is none of ours.
+    /// The file cannot be read, or this program did not write it.
     pub fn open(path: PathBuf, made_for: &str) -> Result<Kept<T>> {
         let results = match std::fs::read_to_string(&path) {
             Ok(text) => {

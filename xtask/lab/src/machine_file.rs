@@ -12,7 +12,7 @@ impl MachineFile {
     /// The file with this text, under another name.
     ///
     /// # Errors
-    /// `text` is no TOML.
+    /// `text` is not TOML.
     pub fn named(text: &str, name: &str) -> Result<MachineFile> {
         let mut file: Table = toml::from_str(text)?;
         file.insert("name".into(), name.into());

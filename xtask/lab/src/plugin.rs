@@ -1,7 +1,7 @@
 //! The plugin, for guests that tests boot themselves.
 //!
-//! Input: a guest's kernel, and where the recording goes. Output: what QEMU is told. Whatever else
-//! the plugin shall do, its arguments are added (`crates/plugin/src/arguments.rs`).
+//! Input: a guest's kernel, and where the recording goes. Output: arguments for QEMU. For other
+//! work of the plugin, add its arguments (`crates/plugin/src/arguments.rs`).
 
 use anyhow::{Context, Result};
 use guest::{GuestKernel, QemuPlugin};

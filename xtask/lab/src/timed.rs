@@ -41,7 +41,8 @@ impl<T> Timed<T> {
 }
 
 /// The cycles of a slice, from a line of a program: what [`slice_cycles`] reads, and the ticks of
-/// no-ops before and behind. `Some(None)`: the slice was disturbed; `None`: the line is no slice.
+/// no-ops before and behind. `Some(None)`: the slice was disturbed; `None`: the line is not a
+/// slice.
 pub fn slice(line: &str) -> Option<Option<Timed<f64>>> {
     let mut words = line.rsplitn(3, ' ');
     let no_ops: [f64; 2] = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
@@ -57,7 +58,8 @@ pub fn in_a_cycle(no_ops: f64, ticks: f64, chain: f64) -> f64 {
 }
 
 /// The no-ops that the core takes in a cycle while its other thread does nothing. A single slice
-/// can say too many: a crowded core's chain takes longer, too. So one in ten has more.
+/// can give too many, because the chain of a crowded core also takes longer. So the result is the
+/// number that one slice in ten exceeds.
 pub fn most(mut no_ops: Vec<f64>) -> f64 {
     no_ops.sort_by(f64::total_cmp);
     no_ops.get(no_ops.len() * 9 / 10).copied().unwrap_or(0.0)

@@ -8,8 +8,8 @@ use studies::{import_study, layout_times, live_gain, speer};
 /// A study, with its arguments.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum StudyCommand {
-    /// Make Speer's tables for Linux: a kernel for each of his benchmarks, tested on all of them;
-    /// resumes
+    /// Make Speer's tables for Linux: a kernel for each of the paper's benchmarks, tested on all of
+    /// them; resumes
     Speer {
         /// Where everything is made and kept
         directory: PathBuf,

@@ -35,7 +35,7 @@ impl Engine {
         Ok(Engine { directory: directory.to_owned(), version })
     }
 
-    /// What the fuzzer found of a target until now; it grows.
+    /// The corpus that the fuzzer has found for a target; it grows.
     pub(super) fn corpus(&self, target: &Target) -> PathBuf {
         self.directory.join(target.name).join("corpus")
     }
@@ -72,7 +72,7 @@ impl Engine {
         command
     }
 
-    /// Which of the files, in this order, reach something that none before reaches.
+    /// The files that, in this order, reach something that none before reaches.
     pub(super) fn reaching(&self, target: &Target, files: &[(PathBuf, u64)]) -> Result<Vec<usize>> {
         // The file by which libFuzzer's processes speak when it merges corpora (FuzzerMerge.cpp).
         let path = self.state(target).with_file_name("merge");
@@ -95,7 +95,7 @@ fn reaching(control: &str) -> Vec<usize> {
     features.filter_map(|line| line.split_once(' ')?.0.parse().ok()).collect()
 }
 
-/// What a target has had.
+/// The fuzzing of a target until now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
     pub inputs: u64,

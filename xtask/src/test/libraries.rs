@@ -1,4 +1,4 @@
-//! What the libraries are that Kernlane is built of: licences, versions, sources and advisories.
+//! The libraries in Kernlane: their licences, versions, sources and advisories.
 //!
 //! Input: `deny.toml` and `Cargo.lock`. Output: whether cargo-deny accepts them. It needs no
 //! network, and fetches nothing.

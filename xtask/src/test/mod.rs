@@ -16,7 +16,8 @@ pub(crate) use units::quick;
 
 /// A part of the tests.
 struct Part {
-    /// What is so when the part has passed. Also the name by which others refer to it.
+    /// The statement that holds when the part has passed. Also the name by which others refer to
+    /// it.
     what: &'static str,
     /// The words behind `cargo xtask`. In them, `GCC` and `CLANG` stand for the trees of the demo
     /// kernels, `ROAD` and `CLANG_ROAD` for the results of their whole road.
@@ -49,8 +50,8 @@ const UML: &str = "the demo kernel for User Mode Linux";
 const ROAD: &str = "the whole road: a layout for a workload, and a random order of all blocks";
 const CLANG_ROAD: &str = "the whole road of clang's kernel, without call padding";
 
-/// What a contributor needs to trust a change. Long parts come first, so that the last ones end
-/// together.
+/// The parts that a contributor needs in order to trust a change. Long parts come first, so that
+/// the last ones end together.
 const TEST: &[Part] = &[
     part(UNITS, &["test", "--quick"]).alone(),
     part(GCC, &["kernel", "gcc"]).after(&[UNITS]).alone(),
@@ -144,7 +145,7 @@ fn spelled(word: &str) -> Result<String> {
     })
 }
 
-/// What each part runs, for a test that these are commands.
+/// The commands of each part, for a test that these are commands.
 #[cfg(test)]
 pub(crate) fn words_of_parts() -> impl Iterator<Item = &'static [&'static str]> {
     TEST.iter().chain(REST).map(|part| part.words)

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Where what the parts print is kept.
+/// The directory of the parts' output.
 const SAID: &str = "target/test/said";
 
 /// The end of a part.
@@ -23,12 +23,12 @@ struct Ended {
     said: PathBuf,
 }
 
-/// What a part took.
+/// The resources that a part used.
 #[derive(Clone, Copy)]
 struct Used {
     passed: bool,
     wall: Duration,
-    /// Of all processors.
+    /// Time of all processors.
     processors: Duration,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The original order gives the original program, byte for byte. Kernels in a random and in the
 //! reversed order run the loads of `load.c`, which compares everything that it receives. A kernel
-//! with counters runs the loads, too, and its counts must be right.
+//! with counters also runs the loads, and its counts must be right.
 
 use anyhow::{Context, Result, ensure};
 use image::order::Layout;

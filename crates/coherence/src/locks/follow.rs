@@ -470,7 +470,8 @@ impl SharingObserver for LockFollower<'_> {
         let book = &mut self.book;
         self.frames.executed(&mut self.owners, |frame, id| book.settle(frame, id));
         let execution = executed.execution;
-        self.cpu = usize::from(execution.cpu.0).min(self.cpus.len() - 1);
+        // The reader refuses a CPU that the header does not count.
+        self.cpu = usize::from(execution.cpu.0);
         let instructions = self.cpus[self.cpu].instructions;
         self.spend(instructions as f64);
         self.runs(execution.process);

@@ -12,8 +12,8 @@
 //!          └→ recorded in a guest → simulated ─────────┘
 //! ```
 //!
-//! With `--simulate`, the model of a processor says what it expects. Its figures stand beside those
-//! that were measured.
+//! With `--simulate`, the model of a processor says what it expects. Its figures stand beside the
+//! measured ones.
 //!
 //! Kernels and ratios are kept in a directory. The command goes on where it was ended.
 
@@ -44,17 +44,17 @@ use suite::random::Random;
 use suite::statistics::median;
 use tables::Tables;
 
-/// The loads, and the rounds of each that take two milliseconds. pktgen is none of them, because it
+/// The loads, and the rounds of each that take two milliseconds. pktgen is left out, because it
 /// sleeps whenever it starts.
 const LOADS: [(&str, u32); 5] =
     [("mmsg", 5), ("uring", 48), ("files", 2), ("database", 10), ("web", 3)];
 /// The name of the column of all loads together: the geometric mean.
 const ALL: &str = "all";
-/// Where results are kept if nothing else is said.
+/// Where results are kept by default.
 pub const DIRECTORY: &str = "target/bench-uml";
-/// Where the table is kept, in a checkout.
+/// Where the table is kept in a checkout.
 const KEPT: &str = "bench/uml.txt";
-/// How long is measured if nothing else is said.
+/// How long is measured by default.
 pub const MINUTES: Minutes = Minutes::new(15.0);
 /// The rounds of a start, and those before them that do not count.
 const ROUNDS: usize = 20;
@@ -83,7 +83,7 @@ pub struct Options {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Measured {
     starts: Vec<Start>,
-    /// By load: whose code ran under the original kernel.
+    /// For each load: whose code ran under the original kernel.
     shares: BTreeMap<String, Shares>,
     /// Slices that gave nothing, because the frequency changed in them, or because the core's other
     /// thread was busy; and all slices.
@@ -92,7 +92,7 @@ struct Measured {
     slices: u64,
     /// How long was measured.
     seconds: f64,
-    /// Of the last run of the command.
+    /// The disturbances of the last run of the command.
     disturbances: Disturbances,
 }
 
@@ -101,7 +101,7 @@ struct Measured {
 struct Start {
     /// The no-ops in a cycle near a slice, the most that were seen ([`timed::most`]).
     no_ops: f64,
-    /// By kernel and load: the original's cycles divided by the kernel's.
+    /// For each kernel and load: the original's cycles divided by the kernel's.
     speeds: BTreeMap<String, BTreeMap<String, f64>>,
 }
 

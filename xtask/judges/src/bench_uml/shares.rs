@@ -91,7 +91,7 @@ impl Spent {
     }
 }
 
-/// What `/proc/PID/stat` says of a process (proc_pid_stat(5)).
+/// The fields of `/proc/PID/stat` of a process (proc_pid_stat(5)).
 #[derive(Debug, PartialEq)]
 struct Process {
     id: u32,

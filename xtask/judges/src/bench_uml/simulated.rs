@@ -1,5 +1,5 @@
-//! What the model of a processor says of the kernels: the cycles of a slice of each load, the
-//! median of several.
+//! The kernels on the model of a processor: the cycles of a slice of each load, the median of
+//! several.
 //!
 //! Each kernel runs as a program in a guest of the demo kernel and is recorded there, with its data
 //! accesses. Input: kernels. Output: cycles in user mode, by load. Recordings stay in the
@@ -25,7 +25,7 @@ const TIMED: usize = 3;
 pub(super) fn recording(kernel: &MeasuredKernel, directory: &Path) -> Result<Recording> {
     let tree = kernel::tree(Compiler::Gcc)?;
     let recorder = Recorder { tree: &tree, directory };
-    // As it is: `strip` breaks the segments of BOLT's kernel.
+    // Unchanged: `strip` breaks the segments of BOLT's kernel.
     let program =
         fs::read(&kernel.program).with_context(|| kernel.program.display().to_string())?;
     let load = uml::load()?;

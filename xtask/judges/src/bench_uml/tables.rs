@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Measured and simulated figures side by side. They never share a column.
 pub(super) struct Tables<'a> {
     pub measured: &'a Measured,
-    /// In user mode, and with the time of the host's kernel; `None`: nothing was simulated.
+    /// Speeds in user mode, and with the time of the host's kernel; `None`: nothing was simulated.
     pub model: Option<[ModelSpeeds; 2]>,
     pub kernels: &'a [MeasuredKernel],
     pub conditions: Vec<String>,

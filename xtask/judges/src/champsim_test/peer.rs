@@ -1,7 +1,7 @@
-//! Runs ChampSim on a trace and reads what it counted.
+//! Runs ChampSim on a trace and reads its counts.
 //!
-//! A miss that waits for a line which is already on its way is no miss here. Neither are accesses
-//! of the page walker, and lines that come from the level above (written back).
+//! Not counted as misses: a miss that waits for a line which is already on its way, accesses of the
+//! page walker, and lines that the level above writes back.
 
 use anyhow::{Context, Result, ensure};
 use lab::processor::user_seconds;
@@ -12,13 +12,13 @@ use std::process::Command;
 /// The names of its caches in its configuration.
 pub(super) const CACHES: [&str; 4] = ["L1I", "L1D", "L2C", "LLC"];
 
-/// What ChampSim counted.
+/// The counts of ChampSim.
 #[derive(Debug, PartialEq)]
 pub(super) struct PeerCounts {
     pub instructions: u64,
     pub cycles: u64,
     pub mispredictions: u64,
-    /// By [`CACHES`].
+    /// One entry for each of [`CACHES`].
     pub misses: [u64; 4],
 }
 

@@ -56,9 +56,9 @@ pub fn drmemtrace_test(launcher: &Path, recording: &Path) -> Result<()> {
 /// Kernlane's counts.
 struct OwnCounts {
     machine: MachineModel,
-    /// Of the kernel and of users.
+    /// Instructions of the kernel and of users.
     instructions: [u64; 2],
-    /// Of the L1I, the L1D and the L2.
+    /// Misses of the L1I, the L1D and the L2.
     misses: [u64; 3],
 }
 
@@ -111,7 +111,7 @@ fn export(recording: &Path, format: &str, scratch: &Path) -> Result<(PathBuf, f6
     Ok((path, seconds))
 }
 
-/// What is compared.
+/// The compared counts.
 #[derive(Default)]
 struct Table(TestScore);
 

@@ -30,7 +30,7 @@ impl Launcher {
         Launcher(path.to_owned())
     }
 
-    /// What a tool says about a trace.
+    /// Runs a tool on a trace and returns its output.
     fn run(&self, trace: &Path, tool: &str, options: &[String]) -> Result<String> {
         let output = Command::new(&self.0)
             .arg("-infile")

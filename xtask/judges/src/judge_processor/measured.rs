@@ -1,4 +1,4 @@
-//! What was measured: on this machine's processor, or earlier on another one.
+//! Measured figures: of this machine's processor, or of another one, measured earlier.
 //!
 //! Input: rounds, or the file that `judge-processor --json` printed. Output: a figure for each
 //! point and program. This module measures nothing.

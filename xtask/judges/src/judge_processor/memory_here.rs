@@ -1,11 +1,11 @@
 //! The memory of this machine, as the points find it.
 //!
-//! A machine's file describes a processor. What lies behind its L2 belongs to the machine that it
-//! is in: walks go through two page tables in a virtual machine, other virtual machines use the L3
-//! and the memory, too. The points say how much slower than described that is.
+//! A machine's file describes a processor. The levels behind its L2 belong to the machine around
+//! it: walks go through two page tables in a virtual machine, and other virtual machines share the
+//! L3 and the memory. The points show how much slower than the file that is.
 //!
 //! Input: points, measured and simulated, and a machine's file. Output: a file with the numbers of
-//! the memory replaced. No program's time is looked at.
+//! the memory replaced. It uses no program's time.
 
 use anyhow::Result;
 use lab::machine_file::{self, MachineFile};
@@ -19,7 +19,7 @@ pub(super) struct PointCosts {
 }
 
 impl PointCosts {
-    /// How many cycles more were measured.
+    /// The measured cycles minus the simulated ones.
     fn missing(self) -> f64 {
         self.measured - self.simulated
     }
@@ -34,15 +34,15 @@ struct Number {
     source: String,
 }
 
-/// What the points say of the memory behind the L2.
+/// The numbers of the memory behind the L2, found from the points.
 #[derive(Debug, PartialEq)]
 pub(super) struct MemoryHere(Vec<Number>);
 
-/// Loads from so many pages miss both TLBs, and find their lines in the L2.
+/// The point whose loads miss both TLBs and find their lines in the L2; the number counts pages.
 const WALKS: &str = "dtlb/6144";
-/// Loads from so many KB miss the L2, and no second TLB.
+/// The point whose loads miss the L2 but not the second TLB; the number counts KB.
 const FROM_L3: &str = "cache/2048";
-/// Loads from so many KB miss the L3 and both TLBs.
+/// The point whose loads miss the L3 and both TLBs; the number counts KB.
 const FROM_MEMORY: &str = "cache/65536";
 /// Working sets in KB that may fit into the L3.
 const L3_SIZES: [u64; 5] = [2048, 4096, 8192, 16384, 32768];
@@ -86,7 +86,7 @@ impl MemoryHere {
     /// The machine's file with these numbers, under another name.
     ///
     /// # Errors
-    /// `text` is no machine with an L3 and an out-of-order core.
+    /// `text` does not describe a machine with an L3 and an out-of-order core.
     pub(super) fn file(&self, text: &str, name: &str) -> Result<String> {
         let mut file = MachineFile::named(text, name)?;
         for number in &self.0 {

@@ -47,15 +47,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tables::{Conditions, INTERVAL_TARGET, Tables};
 
-/// Where results are kept if nothing else is said.
+/// Where results are kept by default.
 pub const DIRECTORY: &str = "target/judge-processor";
 /// Where the tables are kept in a checkout, as text and as JSON.
 const KEPT: &str = "bench/judge-processor";
-/// How long is measured if nothing else is said.
+/// How long is measured by default.
 pub const MINUTES: Minutes = Minutes::new(20.0);
 /// How often a round measures what interrupts cost.
 const INTERRUPTED: u32 = 5;
-/// With as many samples, the share of user mode has an error of about 1 % or less.
+/// With this number of samples, the share of user mode has an error of about 1 % or less.
 const ENOUGH_SAMPLES: u64 = 20_000;
 /// Each figure has at least this number of rounds.
 const LEAST: usize = 6;
@@ -72,7 +72,7 @@ pub struct Options {
     pub points: bool,
     /// Leave the points out.
     pub programs: bool,
-    /// What an earlier run printed as JSON (`bench/judge-processor*.json`). `None`: measure.
+    /// The JSON output of an earlier run (`bench/judge-processor*.json`). `None`: measure.
     pub measured: Option<PathBuf>,
     /// Print JSON.
     pub json: bool,
@@ -351,7 +351,7 @@ impl Judge {
         Ok(())
     }
 
-    /// How it was measured, in sentences.
+    /// How the figures were measured, in sentences.
     fn said(&self, here: &Processor, measured: &Measured) -> Vec<String> {
         let native = &self.native.results;
         let figures: Vec<&Figure> =
@@ -387,7 +387,7 @@ impl Judge {
         said
     }
 
-    /// What counts as user mode, but is not a program's own, in sentences.
+    /// The time that counts as user mode but is not a program's own, in sentences.
     fn not_its_own_said(&self) -> Vec<String> {
         let native = &self.native.results;
         let counts = native.counts.values().map(|counts| counts.identifications);
@@ -422,7 +422,8 @@ impl Judge {
         said
     }
 
-    /// How it was simulated, in sentences. `describes`: the machine describes this processor.
+    /// How the figures were simulated, in sentences. `describes`: the machine describes this
+    /// processor.
     fn simulated_how(
         &self,
         describes: bool,

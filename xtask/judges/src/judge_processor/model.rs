@@ -1,4 +1,4 @@
-//! What the model says: a recording, cut at its marks, on an out-of-order core.
+//! Figures of the model: a recording, cut at its marks, on an out-of-order core.
 //!
 //! Input: a recording in which the workload executes [`BEGIN`] and [`END`] around each thing that
 //! is timed. Output: the counters of user code between each pair of marks, in order. The whole

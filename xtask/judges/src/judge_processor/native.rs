@@ -1,4 +1,4 @@
-//! What the processor says: slices of points and runs of programs, in core cycles.
+//! Figures of the processor: slices of points and runs of programs, in core cycles.
 //!
 //! Input: programs. Output: the values of single rounds. `statistics` of the suite makes intervals
 //! of them.

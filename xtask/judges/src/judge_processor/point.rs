@@ -2,8 +2,8 @@
 //!
 //! This module has only data.
 
-/// What a point's function finds at its second argument. The numbers are those of `enum memory`
-/// in `driver.c`.
+/// The memory that a point's function finds at its second argument. The numbers are those of `enum
+/// memory` in `driver.c`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Memory {
     None,

@@ -65,7 +65,7 @@ struct Places {
     /// The bytes that each of 64 lies further in its place.
     skew: u64,
     least: u64,
-    /// What stands in a place, in front of the target of its last instruction.
+    /// The content of a place, in front of the target of its last instruction.
     goes: &'static str,
 }
 
@@ -441,14 +441,14 @@ const RETURNS: [u64; 14] = [4, 8, 12, 16, 20, 24, 28, 30, 32, 34, 36, 40, 48, 64
 const DIRECTION: [u64; 12] = [16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 24576, 32768];
 /// Each place in a line of its own, in random order.
 const BTB_RANDOM_SIZES: [u64; 5] = [1024, 2048, 3072, 4096, 6144];
-/// In bytes.
+/// Size in bytes.
 const STRINGS: [u64; 4] = [8, 64, 512, 2048];
 const INDIRECT: [u64; 11] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 const DTLB: [u64; 18] =
     [16, 32, 48, 64, 68, 72, 76, 80, 96, 128, 256, 512, 1024, 2048, 2560, 3072, 4096, 6144];
 const ITLB_SIZES: [u64; 12] = [16, 32, 48, 56, 60, 64, 68, 72, 80, 96, 128, 256];
 const PREDICTED: [u64; 7] = [8, 16, 20, 24, 28, 32, 48];
-/// In KB.
+/// Size in KB.
 const CACHE: [u64; 27] = [
     8, 16, 24, 28, 32, 36, 40, 48, 64, 96, 128, 256, 512, 768, 896, 1024, 1152, 1280, 1536, 2048,
     4096, 8192, 16384, 24576, 32768, 49152, 65536,
@@ -488,7 +488,7 @@ pub(super) fn all() -> Vec<Point> {
     points
 }
 
-/// What one operation of a point is.
+/// The operation of a point.
 pub(super) fn operation(point: &Point) -> &'static str {
     match point.curve() {
         "latency" | "throughput" | "mixed" | "decode" => "instruction",

@@ -1,7 +1,7 @@
-//! What is recorded in guests, and the root file systems in which the same programs run natively.
+//! The recordings of guests, and the root file systems in which the same programs run natively.
 //!
 //! Input: the program of the points, and groups of programs. Output: recordings and directories.
-//! What is there already is not made again.
+//! Files that exist are not made again.
 
 use crate::judge_processor::programs::{self, ENVIRONMENT, Group};
 use anyhow::{Context, Result, ensure};

@@ -18,21 +18,21 @@ use std::path::Path;
 use suite::Disturbances;
 use suite::statistics::median;
 
-/// What was measured on the processor.
+/// The measurements on the processor.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Native {
-    /// By point, the core cycles of an operation in each round.
+    /// For each point, the core cycles of an operation in each round.
     pub points: BTreeMap<String, Vec<f64>>,
-    /// By program, all its runs. Which of them count is decided when all have been seen, because
-    /// only then is known what a quiet host is.
+    /// For each program, all its runs. Which of them count is decided after all have been seen,
+    /// because only then is known what a quiet host is.
     pub programs: BTreeMap<String, Vec<Timed<ProgramRun>>>,
-    /// By program, where samples met it.
+    /// For each program, where samples met it.
     #[serde(default)]
     pub samples: BTreeMap<String, Samples>,
-    /// By program, what it executes that is not its own work.
+    /// For each program, what it executes that is not its own work.
     #[serde(default)]
     pub counts: BTreeMap<String, Counts>,
-    /// What samples charge to user mode wrongly.
+    /// The time that samples wrongly charge to user mode.
     #[serde(default)]
     pub returns: Option<ReturnCosts>,
     /// How much longer programs take because interrupts stop them, measured several times.
@@ -49,13 +49,13 @@ pub(super) struct Native {
     pub no_ops: Vec<f64>,
     /// How long was measured.
     pub seconds: f64,
-    /// Of the last run of the command.
+    /// The disturbances of the last run of the command.
     pub disturbances: Disturbances,
     /// The lowest and the highest frequency of the core that was seen, in Hz.
     pub hertz: Option<[f64; 2]>,
 }
 
-/// What the model gave.
+/// The results of the model.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Model {
     pub points: BTreeMap<String, Simulated>,

@@ -106,7 +106,8 @@ impl Samples {
 }
 
 impl ReturnCosts {
-    /// Of what the driver wrote, and of the addresses of its samples, on a core of this frequency.
+    /// The costs from the driver's output and the addresses of its samples, on a core of this
+    /// frequency.
     fn of(wrote: &str, samples: &[u64], hertz: f64) -> Option<ReturnCosts> {
         let words = wrote.split_whitespace().map(|word| word.parse().ok());
         let words: Vec<u64> = words.collect::<Option<_>>()?;

@@ -4,7 +4,7 @@
 
 use super::point::{Memory, Point, repeated};
 
-/// A point that is no part of a curve: `each` operations in an iteration.
+/// A point outside of all curves: `each` operations in an iteration.
 pub(super) struct Single {
     name: &'static str,
     each: u64,

@@ -39,7 +39,7 @@ struct PointRow {
 struct StepRow {
     structure: &'static str,
     unit: &'static str,
-    /// What the machine's file says.
+    /// The size that the machine's file states.
     described: Option<f64>,
     native: Option<f64>,
     model: Option<f64>,

@@ -4,7 +4,7 @@
 //! A static program runs in a guest of the tree's kernel, where it is recorded with its data
 //! accesses and replayed. It also runs natively under valgrind's cachegrind with the same caches.
 //! References and misses must agree within one percent. The guest's kernel runs between the
-//! program's instructions and evicts some of its lines; this must stay within the percent, too.
+//! program's instructions and evicts some of its lines; this must also stay within the percent.
 //! `structures.rs` tests whether misses are attributed to the data that a program makes the kernel
 //! use.
 

@@ -1,7 +1,7 @@
 //! The suite's benchmarks that run here: one process each, in a kernel for User Mode Linux.
 //!
-//! What starts processes is left out. There a process of the guest is one of the host, whose kernel
-//! does most of the work.
+//! Benchmarks that start processes are left out. In them a process of the guest is one of the host,
+//! whose kernel does most of the work.
 
 /// Groups, and benchmarks of other groups.
 const TAKEN: [&str; 18] = [

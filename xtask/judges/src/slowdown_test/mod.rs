@@ -33,11 +33,11 @@ use suite::random::Random;
 use suite::served::ServedRounds;
 use suite::statistics::{Estimate, median};
 
-/// Where results are kept if nothing else is said.
+/// Where results are kept by default.
 pub const DIRECTORY: &str = "target/slowdown-test";
-/// Where the tables are kept, in a checkout.
+/// Where the tables are kept in a checkout.
 const KEPT: &str = "bench/slowdown.txt";
-/// How long is measured if nothing else is said.
+/// How long is measured by default.
 pub const MINUTES: Minutes = Minutes::new(10.0);
 /// The benchmark whose system call is slowed, and by how much.
 const SLOWED: &str = "call/umask";
@@ -61,9 +61,9 @@ const SLOWER: &str = "slowed";
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Measured {
     calibration: Option<Calibration>,
-    /// By benchmark: operations in a slice.
+    /// For each benchmark: operations in a slice.
     operations: BTreeMap<String, u64>,
-    /// By kernel and benchmark: core cycles of an operation, for each start.
+    /// For each kernel, benchmark and start: core cycles of an operation.
     cycles: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
     /// Benchmarks that cannot run, and why.
     not_run: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ struct Measured {
     seconds: f64,
     /// Core cycles in a nanosecond, at the beginning.
     gigahertz: f64,
-    /// Of the last run of the command.
+    /// The disturbances of the last run of the command.
     disturbances: Disturbances,
 }
 

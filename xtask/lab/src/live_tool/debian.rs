@@ -1,6 +1,6 @@
 //! Debian's stock 6.12 kernels, each with its -dbg vmlinux and its headers.
 //!
-//! Takes what apt knows; gives the path of the boot image, unpacked in the cache beside its
+//! Input: apt's package lists. Output: the path of the boot image, unpacked in the cache beside its
 //! vmlinux. The headers are installed, since they name each other by absolute paths; that needs
 //! root, once.
 

@@ -32,7 +32,7 @@ pub fn make_tool(
 }
 
 /// Builds a kernel module outside of the tree, as DKMS does, with the Makefile of `kmod/`, which is
-/// built first; gives the directory it lies in.
+/// built first. Returns the directory of the built module.
 ///
 /// # Errors
 /// The module cannot be built, or the kernel's headers cannot be installed.

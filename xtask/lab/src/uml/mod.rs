@@ -217,7 +217,7 @@ impl Drop for UmlProcess {
 /// Fails unless each load reports that it passed and nothing warns.
 ///
 /// # Errors
-/// As said; with the console. `what` ran.
+/// A load did not pass, or the kernel warned. The error contains the console. `what` names the run.
 pub fn judge(said: &str, loads: &[&str], what: &str) -> Result<()> {
     for load in loads {
         ensure!(

@@ -1,6 +1,6 @@
 //! A kernel for User Mode Linux whose console is a pair of pipes.
 //!
-//! Input: lines for its standard input. Output: lines of its console. What was said is kept for
+//! Input: lines for its standard input. Output: lines of its console. The last lines are kept for
 //! errors.
 
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A kernel that says nothing for so long hangs.
+/// A kernel that prints nothing for this time hangs.
 const LIMIT_MS: libc::c_int = 60_000;
 /// The lines of a console that are kept.
 const KEPT: usize = 60;
@@ -19,7 +19,7 @@ pub struct UmlServer {
     child: Child,
     input: ChildStdin,
     output: ChildStdout,
-    /// What was said and not looked at.
+    /// Lines that were read and not yet used.
     unread: Vec<u8>,
     said: VecDeque<String>,
 }

@@ -87,8 +87,8 @@ struct Import<'a> {
 }
 
 impl Import<'_> {
-    /// Imports the stacks as a processor with this mitigation would record them; gives the share of
-    /// branches that the import used.
+    /// Imports the stacks as a processor with this mitigation would record them, and returns the
+    /// share of branches that the import used.
     fn share(
         &self,
         kernel: &LinkedKernel<'_>,

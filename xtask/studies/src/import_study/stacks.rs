@@ -2,7 +2,7 @@
 //!
 //! Input: a recording of one CPU. Output: stacks of the last 32 taken branches that ended in the
 //! kernel, at irregular distances, each with the executions that it covers. Interrupts, exceptions
-//! and their returns are branches, too.
+//! and their returns also count as branches.
 
 use anyhow::Result;
 use execution::code::{LastInstruction, TranslatedCode};

@@ -6,7 +6,7 @@
 //!
 //! Input: a directory. Output: two recordings for each benchmark, `gain.json`, and printed tables
 //! like the paper's (Tamches 2001, figures 3 and 4). Both guests do the same up to the
-//! installation. The guest without replaced functions counts, too, but installs nothing
+//! installation. The guest without replaced functions also counts, but installs nothing
 //! (`--dry-run`). Recordings that exist are not made again.
 
 mod measure;

@@ -70,7 +70,7 @@ impl GuestReport {
     }
 }
 
-/// This far behind the last symbol of the modules, no code of theirs can lie.
+/// No code of modules lies farther than this behind their last symbol.
 const BEHIND: u64 = 1 << 20;
 
 pub(super) fn symbols(kernel: &GuestKernel, guest_report: &GuestReport) -> Result<KernelSymbols> {

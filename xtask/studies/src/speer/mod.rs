@@ -1,5 +1,5 @@
-//! Speer's tables for Linux (Speer 1994, section 3): one kernel for each of his four benchmarks,
-//! tested on all four, beside one kernel for their average.
+//! Speer's tables for Linux (Speer 1994, section 3): one kernel for each of the paper's four
+//! benchmarks, tested on all four, beside one kernel for their average.
 //!
 //! Input: a directory. Output: there, a recording of each benchmark on the demo kernel, five
 //! kernels for each layout algorithm, results, `speer.json` and `tables.md`. What exists is not

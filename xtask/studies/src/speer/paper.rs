@@ -6,7 +6,7 @@ use papers::speer;
 use suite::benchmark::{Benchmark, Source};
 use suite::list;
 
-/// One of his four benchmarks.
+/// One of the paper's four benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub name: &'static str,
@@ -72,8 +72,8 @@ const ROWS: &[(&str, &str)] = &[
     ("udp/request-response-16", "16 UDP"),
 ];
 
-/// His row for a benchmark, and his improvement in percent. A star: his standard deviation was
-/// above the improvement.
+/// The paper's row for a benchmark, and its improvement in percent. A star: the standard deviation
+/// was above the improvement.
 pub(super) fn row(benchmark: &str) -> Option<speer::Row> {
     let (_, row) = ROWS.iter().find(|(name, _)| *name == benchmark)?;
     speer::row(row)

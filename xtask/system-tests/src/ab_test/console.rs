@@ -57,8 +57,8 @@ impl Guest {
         typed.with_context(|| format!("the guest has ended; see {}", self.log_path.display()))
     }
 
-    /// Waits until the console says one of the texts, and gives the number of the first. What was
-    /// said up to there is not looked at again.
+    /// Waits until the console shows one of the texts, and returns the number of the first. The
+    /// next wait looks only behind it.
     ///
     /// # Errors
     /// The guest ends or hangs.
@@ -84,7 +84,7 @@ impl Guest {
         }
     }
 
-    /// Whether the console says a text in this time.
+    /// Whether the console shows a text in this time.
     ///
     /// # Errors
     /// The guest ends.

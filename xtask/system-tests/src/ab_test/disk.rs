@@ -1,7 +1,7 @@
 //! The disk of a Debian 12 with two kernels, GRUB and systemd-boot.
 //!
-//! Takes what apt knows. Output: a directory in the cache, made once: again only when a script
-//! here changes. Never changes the disk of a directory that is whole: guests run on copies.
+//! Input: apt's package lists. Output: a directory in the cache, made once: again only when a
+//! script here changes. Never changes the disk of a directory that is whole: guests run on copies.
 
 use super::console::Guest;
 use anyhow::{Context, Result, bail, ensure};

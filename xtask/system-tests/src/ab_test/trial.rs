@@ -1,7 +1,7 @@
 //! One run of `kernlane-bench --ab` in a guest of its own.
 //!
-//! Takes the image, which stays as it is; gives a guest that is logged in, and in the end the files
-//! that the guest leaves. A second disk carries an archive into the guest, and one out of it.
+//! Input: the image, which stays unchanged. Output: a guest with a login shell, and in the end the
+//! files that the guest leaves. A second disk carries an archive into the guest, and one out of it.
 
 use super::console::Guest;
 use super::disk::{Image, UEFI, UEFI_VARIABLES};

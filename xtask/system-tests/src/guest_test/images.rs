@@ -1,6 +1,6 @@
 //! Container images made by hand from a directory: what `docker save` writes, and an OCI layout.
 //!
-//! Takes directories, one a layer, the lowest first; gives an archive or a directory.
+//! Input: directories, one a layer, the lowest first. Output: an archive or a directory.
 
 use anyhow::Result;
 use image::sealed::sha256;

@@ -1,6 +1,6 @@
-//! What a kernel made for finding mistakes says of them.
+//! The reports of a kernel that was built to find mistakes.
 //!
-//! Takes the kernel's log; gives what the live module is to blame for. KCSAN also finds races
+//! Input: the kernel's log. Output: the reports that blame the live module. KCSAN also finds races
 //! between functions of the kernel that are known to its maintainers and have nothing to do with
 //! the module: a report of a race counts when the module is on one of its stacks, and the race is
 //! not inside a function of the kernel that allows it.

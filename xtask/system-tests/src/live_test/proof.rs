@@ -68,7 +68,7 @@ pub(super) fn proof(vmlinux: &[u8]) -> Result<()> {
 }
 
 /// Some functions that branch into the bytes where the jump would be, behind its first byte. The
-/// module must refuse them, too.
+/// module must also refuse them.
 pub(super) fn entered(vmlinux: &[u8]) -> Result<Vec<String>> {
     let kernel = LinkedKernel::parse(vmlinux)?;
     let found = survey(&kernel, &FileMemory(&kernel), false, &|_| {})?;

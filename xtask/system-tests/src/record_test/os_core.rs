@@ -39,7 +39,7 @@ pub(super) fn agrees(machine: &TestedMachine, recording: &Path) -> Result<()> {
     );
 
     let idle = attribution.table(recording)?.idle_instructions;
-    // Interrupts that find the idle task stay, too.
+    // Interrupts of the idle task also stay.
     let stayed = everything.application.instructions.kernel;
     ensure!(
         (idle..table.instructions.kernel / 2).contains(&stayed),
