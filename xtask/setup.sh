@@ -53,6 +53,11 @@ command -v cargo >/dev/null 2>&1 || {
     missing="$missing cargo-web"
     packages="$packages rustc-web cargo-web"
 }
+# rustup's toolchain brings these two.
+[ -z "$for_tests" ] || command -v clippy-driver >/dev/null 2>&1 || {
+    missing="$missing rust-web-clippy rustfmt-web"
+    packages="$packages rust-web-clippy rustfmt-web"
+}
 
 # Python's reader of the exported tables comes by pip.
 python3 -m pip --version >/dev/null 2>&1 || {
