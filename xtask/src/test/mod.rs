@@ -124,12 +124,12 @@ const REST: &[Part] = &[
 
 /// `make test`.
 pub(crate) fn test() -> Result<()> {
-    schedule::run(TEST)
+    schedule::run(TEST, Path::new("target/test/times-test.txt"))
 }
 
 /// `make test-all`: what `make test` leaves out.
 pub(crate) fn rest() -> Result<()> {
-    schedule::run(REST)
+    schedule::run(REST, Path::new("target/test/times-test-all.txt"))
 }
 
 /// Puts paths in the place of the names of trees and results.

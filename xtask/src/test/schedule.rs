@@ -2,7 +2,7 @@
 //!
 //! Each part is a process of its own. What a part prints is kept in a file below `target/test`, and
 //! printed when the part ends, so that the words of two parts do not mix. A part that fails does
-//! not stop the others, but those that need it do not run.
+//! not stop the others, but those that need it do not run. The table of times is kept as well.
 
 use super::{Part, spelled};
 use anyhow::{Context, Result, bail};
@@ -32,11 +32,12 @@ struct Used {
     processors: Duration,
 }
 
-/// Runs all parts. Prints what each printed, and at the end how long each took.
+/// Runs all parts. Prints what each printed, and at the end how long each took. Keeps the latter
+/// table as `times`, also if a part failed.
 ///
 /// # Errors
 /// A part failed.
-pub(super) fn run(parts: &[Part]) -> Result<()> {
+pub(super) fn run(parts: &[Part], times: &Path) -> Result<()> {
     fs::create_dir_all(SAID).context(SAID)?;
     let begun = Instant::now();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -74,7 +75,10 @@ pub(super) fn run(parts: &[Part]) -> Result<()> {
         println!("{}", String::from_utf8_lossy(&fs::read(&ended.said)?).trim_end());
         used[ended.number] = Some(took);
     }
-    summary(parts, &used, begun.elapsed())
+    let summary = summary(parts, &used, begun.elapsed());
+    println!("\n{summary}");
+    fs::write(times, summary).with_context(|| times.display().to_string())?;
+    all_passed(&used)
 }
 
 /// Whether what the part needs has passed. What is not among the parts is there already.
@@ -129,12 +133,8 @@ fn ended(command: &mut Command) -> Result<Used> {
     })
 }
 
-/// Prints how long each part took, and which failed.
-///
-/// # Errors
-/// A part failed, or did not run.
-fn summary(parts: &[Part], used: &[Option<Used>], total: Duration) -> Result<()> {
-    println!("\n== how long each part took (minutes:seconds), and its time on all processors");
+/// A table of how long each part took, and which failed.
+fn summary(parts: &[Part], used: &[Option<Used>], total: Duration) -> String {
     let time = || Column::right("").fixed(6);
     let mut table = TextTable::of([time(), time().gap(1), Column::left("")]);
     for (part, used) in parts.iter().zip(used) {
@@ -149,12 +149,34 @@ fn summary(parts: &[Part], used: &[Option<Used>], total: Duration) -> Result<()>
     }
     let sum: Duration = used.iter().flatten().map(|used| used.processors).sum();
     table.push(vec![minutes(total), minutes(sum), "in total".to_owned()]);
-    print!("{}", table.to_text());
-    let passed = used.iter().flatten().filter(|used| used.passed).count();
-    let not_run = used.iter().filter(|used| used.is_none()).count();
-    let failed = parts.len() - passed - not_run;
-    println!("{passed} passed, {failed} failed, {not_run} skipped");
-    if passed < parts.len() {
+    let Ends { passed, failed, not_run } = Ends::of(used);
+    format!(
+        "== how long each part took (minutes:seconds), and its time on all processors\n{}\
+         {passed} passed, {failed} failed, {not_run} skipped\n",
+        table.to_text()
+    )
+}
+
+/// How many parts ended how.
+struct Ends {
+    passed: usize,
+    failed: usize,
+    not_run: usize,
+}
+
+impl Ends {
+    fn of(used: &[Option<Used>]) -> Self {
+        let passed = used.iter().flatten().filter(|used| used.passed).count();
+        let not_run = used.iter().filter(|used| used.is_none()).count();
+        Self { passed, failed: used.len() - passed - not_run, not_run }
+    }
+}
+
+/// # Errors
+/// A part failed, or did not run.
+fn all_passed(used: &[Option<Used>]) -> Result<()> {
+    let Ends { passed, failed, not_run } = Ends::of(used);
+    if passed < used.len() {
         bail!("{failed} parts failed, and {not_run} did not run");
     }
     Ok(())
@@ -192,11 +214,30 @@ mod tests {
 
     #[test]
     fn a_failed_or_missing_part_fails_the_whole() {
-        let none = Duration::ZERO;
-        let all = [used(true), used(true), used(true)];
-        assert!(summary(&PARTS, &all, none).is_ok());
-        assert!(summary(&PARTS, &[used(true), used(false), used(true)], none).is_err());
-        assert!(summary(&PARTS, &[used(true), None, used(true)], none).is_err());
+        assert!(all_passed(&[used(true), used(true), used(true)]).is_ok());
+        assert!(all_passed(&[used(true), used(false), used(true)]).is_err());
+        assert!(all_passed(&[used(true), None, used(true)]).is_err());
+    }
+
+    #[test]
+    fn the_table_of_times_names_what_failed_and_what_did_not_run() {
+        let ended = |passed, wall, processors| {
+            let [wall, processors] = [wall, processors].map(Duration::from_secs);
+            Some(Used { passed, wall, processors })
+        };
+        let all = [ended(false, 61, 100), None, ended(true, 5, 3)];
+        let text = summary(&PARTS, &all, Duration::from_secs(66));
+        let lines: Vec<&str> = text.lines().skip(1).map(str::trim).collect();
+        assert_eq!(
+            lines,
+            [
+                "01:01  01:40  FAILED: first",
+                "-      -  not run: second",
+                "00:05  00:03  third",
+                "01:06  01:43  in total",
+                "1 passed, 1 failed, 1 skipped",
+            ]
+        );
     }
 
     #[test]
