@@ -170,3 +170,16 @@ fn every_counter_of_json_is_explained() {
     let page = read("docs/reference/counters.md");
     assert_eq!(first_column(section(&page, "## Names in JSON")), found);
 }
+
+/// The example is compiled with the tests. The page's lines are not.
+#[test]
+fn the_lines_of_the_library_s_page_stand_in_its_example() {
+    let page = read("docs/how-to/library.md");
+    let (_, block) = page.split_once("```rust,ignore\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let example = read("crates/road/examples/optimize.rs");
+    let example: BTreeSet<&str> = example.lines().map(str::trim).collect();
+    let missing: Vec<&str> = block.lines().filter(|line| !example.contains(line)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(block.lines().count() >= 9);
+}
