@@ -92,28 +92,29 @@ impl MissCounts {
 pub(crate) struct CacheLevel {
     cache: Cache,
     /// The last evictor of each line. It stays while the line is in the cache.
-    evicted_by: PerMode<Evictors>,
+    evicted_by: PerMode<Evictors<1>>,
 }
 
-/// A requester for each line, by the line's index. The lines in use form neighbourhoods that lie
-/// far apart. Only these neighbourhoods take memory.
+/// The evictors of each line from `N` caches, by the line's index. The lines in use form
+/// neighbourhoods that lie far apart. Only these neighbourhoods take memory.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Evictors {
-    neighbourhoods: Vec<Option<Box<[Requester; Evictors::LINES]>>>,
+pub(crate) struct Evictors<const N: usize> {
+    neighbourhoods: Vec<Option<Box<[[Requester; N]]>>>,
 }
 
-impl Evictors {
-    /// Lines in a neighbourhood.
-    const LINES: usize = 1 << 12;
+/// Lines in a neighbourhood.
+const NEIGHBOURS: usize = 1 << 12;
 
-    pub(crate) fn of(&mut self, line: LineId) -> &mut Requester {
-        let (at, within) =
-            (line.index() as usize / Evictors::LINES, line.index() as usize % Evictors::LINES);
+impl<const N: usize> Evictors<N> {
+    #[inline]
+    pub(crate) fn of(&mut self, line: LineId) -> &mut [Requester; N] {
+        let index = line.index() as usize;
+        let (at, within) = (index / NEIGHBOURS, index % NEIGHBOURS);
         if at >= self.neighbourhoods.len() {
             self.neighbourhoods.resize(at + 1, None);
         }
-        &mut self.neighbourhoods[at]
-            .get_or_insert_with(|| Box::new([Requester::NOBODY; Evictors::LINES]))[within]
+        let nobody = || vec![[Requester::NOBODY; N]; NEIGHBOURS].into_boxed_slice();
+        &mut self.neighbourhoods[at].get_or_insert_with(nobody)[within]
     }
 }
 
@@ -139,13 +140,13 @@ impl CacheLevel {
     }
 
     fn missed(&mut self, line: LineId, evicted: Option<LineId>, requester: Requester) -> MissCause {
-        let cause = match *self.evicted_by.get_mut(line.mode()).of(line) {
+        let cause = match self.evicted_by.get_mut(line.mode()).of(line)[0] {
             Requester::NOBODY => MissCause::Cold,
             evictor if evictor == requester => MissCause::Own,
             _ => MissCause::Other,
         };
         if let Some(evicted) = evicted {
-            *self.evicted_by.get_mut(evicted.mode()).of(evicted) = requester;
+            self.evicted_by.get_mut(evicted.mode()).of(evicted)[0] = requester;
         }
         cause
     }

@@ -28,24 +28,26 @@ struct LruStacks {
     depth: usize,
     /// The lines by set, the most recently used first in each set.
     lines: Vec<LineId>,
-    /// The caches of 1, 2, 4 … ways.
-    caches: Vec<SweptCache>,
+    /// The evictors of each line from the caches of 1, 2, 4 … ways.
+    evicted_by: PerMode<Evictors<MOST_CACHES>>,
+    /// The misses of these caches.
+    misses: Vec<PerMode<MissCounts>>,
 }
 
-#[derive(Clone, Debug, Default)]
-struct SweptCache {
-    evicted_by: PerMode<Evictors>,
-    misses: PerMode<MissCounts>,
-}
+/// The largest number of caches with one number of sets.
+const MOST_CACHES: usize = 8;
 
 impl Sweep {
-    /// `sets` gives the log2 of the numbers of sets, `ways` the log2 of the largest number of ways.
+    /// `sets` gives the log2 of the numbers of sets, `ways` the log2 of the largest number of ways,
+    /// at most 7.
     pub fn new(sets: RangeInclusive<u32>, ways: u32) -> Sweep {
+        assert!((ways as usize) < MOST_CACHES, "2^{ways} ways are too many for a sweep");
         let stacks = sets.map(|sets| LruStacks {
             set_mask: (1 << sets) - 1,
             depth: 1 << ways,
             lines: vec![LineId::NONE; 1 << (sets + ways)],
-            caches: vec![SweptCache::default(); ways as usize + 1],
+            evicted_by: PerMode::default(),
+            misses: vec![PerMode::default(); ways as usize + 1],
         });
         Sweep { stacks: stacks.collect() }
     }
@@ -66,8 +68,8 @@ impl Sweep {
     pub fn misses(&self, sets: u32, ways: u32) -> Option<PerMode<MissCounts>> {
         let stacks =
             self.stacks.iter().find(|stacks| stacks.set_mask.checked_add(1) == Some(sets))?;
-        let cache = ways.is_power_of_two().then(|| stacks.caches.get(ways.ilog2() as usize))??;
-        Some(cache.misses)
+        let misses = ways.is_power_of_two().then(|| stacks.misses.get(ways.ilog2() as usize))??;
+        Some(*misses)
     }
 }
 
@@ -80,18 +82,19 @@ impl LruStacks {
         // The lines above it move down by one place. The last line of each smaller cache leaves
         // that cache.
         let pushed = place.unwrap_or(self.depth);
-        for (log2, cache) in
-            self.caches.iter_mut().enumerate().take_while(|(log2, _)| 1 << log2 <= pushed)
+        let evictors = *self.evicted_by.get_mut(line.mode()).of(line);
+        for (log2, misses) in
+            self.misses.iter_mut().enumerate().take_while(|(log2, _)| 1 << log2 <= pushed)
         {
-            let cause = match *cache.evicted_by.get_mut(line.mode()).of(line) {
+            let cause = match evictors[log2] {
                 Requester::NOBODY => MissCause::Cold,
                 evictor if evictor == requester => MissCause::Own,
                 _ => MissCause::Other,
             };
-            cache.misses.get_mut(requester.mode()).count(cause);
+            misses.get_mut(requester.mode()).count(cause);
             let evicted = stack[(1 << log2) - 1];
             if evicted != LineId::NONE {
-                *cache.evicted_by.get_mut(evicted.mode()).of(evicted) = requester;
+                self.evicted_by.get_mut(evicted.mode()).of(evicted)[log2] = requester;
             }
         }
         stack.copy_within(..pushed.min(self.depth - 1), 1);
