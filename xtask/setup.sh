@@ -104,6 +104,6 @@ version_at_least "${have:-0}" 0.20.2 || {
 }
 # From here on the check needs no network.
 cargo fetch --quiet --locked --target x86_64-unknown-linux-gnu
-cargo deny fetch db >/dev/null 2>&1 ||
+timeout 60 cargo deny fetch db >/dev/null 2>&1 ||
     echo "setup: the database of advisories cannot be fetched;" \
         "\`make quick\` checks the libraries without it, or with an earlier one" >&2
