@@ -44,8 +44,8 @@ pub(super) struct BranchMeter {
     learned: u32,
     /// Why a core could not learn a fragment.
     failure: Option<Error>,
-    /// The CPU of the piece, the fragments that ended in it, and by execution how many of them ended
-    /// up to there.
+    /// The CPU of the piece, the fragments that ended in it, and by execution how many of them
+    /// ended up to there.
     cpu: CpuId,
     fragments: Vec<FragmentId>,
     ended: Vec<u32>,
