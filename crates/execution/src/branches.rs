@@ -121,7 +121,7 @@ pub struct PredictorRun {
     predictor: BranchPredictor,
     /// The counters by the mode of the branch.
     pub counters: PerMode<BranchCounters>,
-    /// A branch whose target is the begin of the next execution.
+    /// A branch whose target is the beginning of the next execution.
     open: Option<Branch>,
 }
 
@@ -156,7 +156,7 @@ impl PredictorRun {
     }
 
     /// Executes the open branch, which went to where the next execution begins. If an interrupt
-    /// came in between, its target is not known: user code never branches into the kernel.
+    /// came in between, the branch's target is not known: user code never branches into the kernel.
     fn arrives_at(&mut self, arrives: CodeAddr) {
         let Some(open) = self.open.take() else { return };
         let interrupted = is_kernel(arrives) && !is_kernel(open.at);

@@ -122,7 +122,7 @@ impl TranslatedCode {
 }
 
 /// Bytes that the decoder does not know were executed nevertheless. They raised an exception or
-/// went on, so they are no branch.
+/// went on, so they are not branches.
 fn decode(addr: RunAddr, bytes: &[u8]) -> LastInstruction {
     let form = sites::decode(addr.0, bytes).map_or(BranchForm::Next, |(form, _)| form);
     let direct = |target| match target {
@@ -130,7 +130,7 @@ fn decode(addr: RunAddr, bytes: &[u8]) -> LastInstruction {
         BranchTarget::AnyFunction => addr, // code that ran has its target
     };
     match form {
-        // Exceptions and system calls are no branches. Control comes back behind them.
+        // Exceptions and system calls are not branches. Control comes back behind them.
         BranchForm::Next => LastInstruction::Plain,
         BranchForm::Conditional(to) => LastInstruction::Conditional { target: direct(to) },
         BranchForm::Jump(to) => LastInstruction::Jump { target: direct(to) },

@@ -36,7 +36,7 @@ impl UopCode {
     /// No code yet, for this core.
     ///
     /// # Errors
-    /// The core's maker of uops makes nothing of a jump.
+    /// The core's maker of uops gives no uops for a jump.
     pub(crate) fn new(core: &CoreDescription) -> Result<UopCode> {
         let (maker, latencies) = (core.uops.clone(), core.uop_latencies());
         let mut uops = Vec::new();
@@ -58,7 +58,7 @@ impl UopCode {
         self.starts.push(self.instructions.len() as u32);
     }
 
-    /// The uops that instructions name.
+    /// The uops that instructions refer to.
     pub(crate) fn uops(&self) -> &[Uop] {
         &self.uops
     }
@@ -185,9 +185,9 @@ impl CoreBlocks {
         Ok(())
     }
 
-    /// Makes the last run that of the line with the last byte of an instruction. `left`: a branch
-    /// came before, taken or not, or the fragment begins. Then a new run begins in any case, since
-    /// the front end may begin again there.
+    /// Ends the runs with a run of the line that holds the last byte of an instruction. `left`: a
+    /// branch came before, taken or not, or the fragment begins. Then a new run begins in any case,
+    /// because the front end may begin again there.
     fn line_of(
         &mut self,
         at: RunAddr,

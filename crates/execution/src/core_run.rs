@@ -1,7 +1,7 @@
 //! Runs the fragments of a recording on the out-of-order cores of a machine, under one layout.
 //!
-//! Each recorded CPU has a core of its own, with all its caches. Cores know nothing of each other:
-//! no line moves between them.
+//! Each recorded CPU has a core of its own, with all its caches. Cores do not affect each other: no
+//! line moves between them.
 //!
 //! Input: fragments in the order in which they ran, and the accesses of their executions. Output:
 //! cycles and the cores' counters.
@@ -27,9 +27,9 @@ pub struct CoreCounts {
     pub counters: PerMode<CoreCounters>,
     /// Executions of instructions that the table of uops does not know, by mnemonic.
     pub unknown: BTreeMap<String, u64>,
-    /// The slots by the old address of the translation block, ascending. Their sum is that of both
-    /// modes. A lost slot counts for the block that ends the wait, the last ones for the last
-    /// block.
+    /// The slots by the old address of the translation block, ascending. Their sum is the sum of
+    /// both modes. A lost slot counts for the block that ends the wait; the last lost slots count
+    /// for the last block.
     pub slots_at: Vec<(RunAddr, CoreSlots)>,
 }
 
@@ -43,7 +43,7 @@ impl UopCodes {
     /// No code yet, for all these machines.
     ///
     /// # Errors
-    /// A machine's maker of uops makes nothing of a jump.
+    /// A machine's maker of uops gives no uops for a jump.
     pub fn new<'a>(machines: impl Iterator<Item = &'a MachineModel>) -> Result<UopCodes> {
         let mut codes = UopCodes::default();
         for core in machines.filter_map(|machine| machine.core.as_ref()) {
@@ -107,9 +107,9 @@ impl CoreRun {
 
     /// Adds the next fragment. `lies` gives the physical address of its code, if known.
     ///
-    /// Recording begins when the workload is warm, so the levels behind the L1I have code that runs
-    /// for the first time. Without this, half of what the front end loses in sixty million
-    /// instructions would be this code's way from memory.
+    /// Recording begins when the workload is warm, so the levels behind the L1I already hold code
+    /// that runs for the first time in the recording. Otherwise fetching this code from memory
+    /// would cause half of the front end's losses in sixty million instructions.
     ///
     /// # Errors
     /// There is more code than a simulation can number.

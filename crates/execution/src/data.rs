@@ -19,19 +19,19 @@ use trace::{
 /// nearer caches.
 pub const PIECE_WORDS: usize = 1 << 13;
 
-/// Which accesses somebody wants to see.
+/// The accesses that an observer needs.
 ///
-/// Caches and TLBs do not change by an access to the line that was accessed just before, because
-/// that line is there, and is the most recently used of its set. So machines without an
-/// out-of-order core and with an L1D of its own want fewer accesses than there are. Who gets more
-/// than that counts the same misses.
+/// An access to the line that was accessed just before changes no cache or TLB: the line is
+/// present, and is the most recently used of its set. So machines without an out-of-order core and
+/// with a separate L1D do not need all accesses. With more accesses than needed, they count the
+/// same misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWish {
     /// log2 of the bytes in the shortest line of an L1D.
     line_bits: u32,
     /// log2 of the sets of the largest TLB.
     set_bits: u32,
-    /// Accesses to the line of the access before are kept.
+    /// Whether accesses to the line of the previous access are kept.
     keeps_all: bool,
 }
 
@@ -54,13 +54,13 @@ impl DataWish {
         }
     }
 
-    /// The same without what out-of-order cores want.
+    /// The same, without what out-of-order cores need.
     pub fn of_caches(machines: &[MachineModel]) -> DataWish {
         let keeps_all = machines.iter().any(|machine| machine.coherence.is_some());
         DataWish { keeps_all, ..DataWish::of(machines) }
     }
 
-    /// What either of them wants.
+    /// The accesses that at least one of the two wants.
     pub fn and(self, other: DataWish) -> DataWish {
         DataWish {
             line_bits: self.line_bits.min(other.line_bits),
@@ -162,8 +162,8 @@ impl Default for CpuView {
 
 /// Follows the recorded accesses of a stream.
 ///
-/// It gives loads and stores within one page. It leaves out accesses to devices, and those that
-/// nobody wants ([`DataWish`]).
+/// Gives loads and stores within one page. Leaves out accesses to devices, and accesses that no
+/// observer needs ([`DataWish`]).
 pub struct DataFlow {
     /// The executions that [`DataFlow::forget`] has not dropped.
     pub executions: Vec<Execution>,
@@ -188,7 +188,7 @@ pub struct DataFlow {
 }
 
 impl DataFlow {
-    /// A flow that gives at least these accesses.
+    /// A flow that gives at least the wanted accesses.
     pub fn new(wish: DataWish) -> DataFlow {
         DataFlow {
             wish,

@@ -13,7 +13,7 @@ use sim::{LineId, MachineModel, PhysAddr};
 use std::io::Read;
 use trace::{Accesses, RecordingHeader, RecordingReader, RunAddr, Task, Translation};
 
-/// What a recording without data accesses lacks.
+/// The message for a recording without data accesses.
 pub const NO_DATA: &str = "the recording has no data accesses: record the workload with them";
 
 /// Receives every execution.
@@ -74,7 +74,7 @@ pub struct ExecutedCode {
 }
 
 impl ExecutedCode {
-    /// Nothing yet, for these machines.
+    /// No code yet, for these machines.
     pub fn new(machines: &[MachineModel]) -> ExecutedCode {
         let lines = |machine: &MachineModel| {
             FetchedUnits::new(FetchUnit::Lines(machine.l1i_line), machine.l1i.sets())
@@ -122,18 +122,18 @@ impl ExecutedCode {
 pub struct EachExecution<'m, V> {
     machines: &'m [MachineModel],
     code: ExecutedCode,
-    /// Who receives the executions.
+    /// The receiver of the executions.
     pub visitor: V,
 }
 
 impl<'m, V: ExecutionVisitor> EachExecution<'m, V> {
-    /// For these machines.
+    /// An observer for these machines.
     pub fn new(machines: &'m [MachineModel], visitor: V) -> EachExecution<'m, V> {
         EachExecution { machines, code: ExecutedCode::new(machines), visitor }
     }
 }
 
-/// Gives every execution of a recording to `visitor`, and gives it back.
+/// Gives every execution of a recording to `visitor`, and returns the visitor.
 ///
 /// # Errors
 /// The recording is damaged or has no data accesses.

@@ -7,10 +7,10 @@
 //!
 //! The start of the next translation shows what a translation did at its end. The next one may
 //! begin behind it (`Next`), at the target of its branch (`Taken`), or elsewhere: then an exception
-//! or interrupt came in between (`Interrupted`). The interrupted code goes on behind the `iret`
-//! that ends the interruption. Only this shows what a conditional branch had decided. The jump that
-//! a layout puts between the interrupted code and its successor runs at this time (`LateNext`,
-//! `LateTaken`).
+//! or interrupt came in between (`Interrupted`). The interrupted code goes on after the `iret` that
+//! ends the interruption. Only then does the decision of an interrupted conditional branch show.
+//! The jump that a layout puts between the interrupted code and its successor runs at this time
+//! (`LateNext`, `LateTaken`).
 //!
 //! Input: translations and events. Output: fragments, in the order in which they ran. This module
 //! counts nothing.
@@ -305,7 +305,7 @@ impl ExecutionFlow {
         Ok(())
     }
 
-    /// Control went from `previous` to `next`. True: a return brought it there.
+    /// Control went from `previous` to `next`. Returns true if a return brought it there.
     #[inline]
     fn leave(
         &mut self,
@@ -407,8 +407,8 @@ impl ExecutionFlow {
         }
     }
 
-    /// A translation was left midway. True: the next execution begins right behind, so there was no
-    /// interruption.
+    /// A translation was left midway. Returns true if the next execution begins right behind it, so
+    /// that there was no interruption.
     fn continues_after_midway(&mut self, next: RunAddr) -> bool {
         let newest = self.interrupted.iter().rposition(|it| it.cpu == self.cpu());
         let directly = newest.filter(|&at| {
@@ -431,7 +431,7 @@ impl ExecutionFlow {
     }
 
     /// An interruption ended, and control is at `start`. The newest interrupted code that can go on
-    /// there does. False: there is none.
+    /// there goes on. Returns false if there is no such code.
     #[cold]
     fn resume(&mut self, start: RunAddr, fragments: &mut Vec<FragmentId>) -> bool {
         let after_midway =
@@ -443,7 +443,7 @@ impl ExecutionFlow {
         };
         let cpu = self.cpu();
         let own = |it: &InterruptedCode| it.cpu == cpu && can_continue(it);
-        // What another CPU was doing goes on here when its task has moved.
+        // A task that moved from another CPU goes on here.
         let found = self.interrupted.iter().rposition(own);
         let found = found.or_else(|| self.interrupted.iter().rposition(can_continue));
         let Some(found) = found else {

@@ -2,9 +2,9 @@
 //! attribution to services and data share.
 //!
 //! Executions are simulated ahead, a piece of the stream at a time. First every L1 and TLB runs by
-//! itself, in flat loops that mostly just see that a line is the one its set used last. Their
-//! misses are kept. When the counts are needed, the misses up to that point go to the levels
-//! behind: an execution's fetch misses before its data misses.
+//! itself, in flat loops that mostly find that a line is the one that its set used last. Their
+//! misses are kept. When the counts are needed, the misses up to that point go to the next levels:
+//! an execution's fetch misses before its data misses.
 //!
 //! Input: steps, with the units that they fetch and their accesses. Output: misses one by one, and
 //! counters. This module knows nothing of recordings.
@@ -24,9 +24,9 @@ pub struct RunStep {
     pub code: u32,
     /// Only the first bytes of a recorded translation block are fetched.
     pub bytes: Option<u16>,
-    /// On whose behalf.
+    /// The requester on whose behalf the step runs.
     pub requester: Requester,
-    /// How many of the accesses belong to it.
+    /// The number of accesses that belong to the step.
     pub accesses: u32,
 }
 
@@ -58,8 +58,8 @@ pub enum MissedUnit {
 /// The caches of one machine.
 pub struct HierarchyRun {
     hierarchy: Hierarchy,
-    /// The page in which the last execution ended. While fetches stay there, the TLB has nothing to
-    /// do.
+    /// The page in which the last execution ended. While fetches stay in this page, the TLB is not
+    /// asked.
     page: Option<LineId>,
     ahead: MissesAhead,
 }
@@ -91,7 +91,7 @@ impl HierarchyRun {
         Some(HierarchyRun { hierarchy: Hierarchy::new(machine)?, page, ahead })
     }
 
-    /// Runs the L1s and the TLBs for the steps that come next. Those before must have caught up.
+    /// Runs the L1s and the TLBs for the next steps. All steps before them must have caught up.
     /// `lines` knows physical addresses.
     pub fn look_ahead(
         &mut self,

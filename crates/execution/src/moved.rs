@@ -223,7 +223,7 @@ impl<'a> MovedWalk<'a> {
     }
 
     /// Executes the instruction from `at` to `end` if it is a branch. Its target was at
-    /// `old_target`. A dropped jump is no branch.
+    /// `old_target`. A dropped jump is not a branch.
     fn branch(
         &mut self,
         how: LastInstruction,

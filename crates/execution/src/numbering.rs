@@ -69,7 +69,7 @@ pub struct Numbering {
     unit: FetchUnit,
     /// log2 of the units in a frame.
     frame_bits: u32,
-    /// Anything but a whole cache is for lines only.
+    /// Only lines can have a divided cache; pages have a whole one.
     division: SetDivision,
     /// The numbers of frames, by tag and by log2 of the unit's size.
     frames: HashMap<(LineTag, u32), u32>,

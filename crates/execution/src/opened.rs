@@ -1,7 +1,7 @@
 //! A recording that is open: its conditions are known, and observers can walk over it once.
 //!
-//! Input: a directory, and the part of it that is wanted. Output: what observers make of it. Every
-//! message names the file.
+//! Input: a directory, and the wanted part of its recording. Output: the results of observers.
+//! Every message names the file.
 
 use crate::part::RecordingPart;
 use crate::walk::{self, Observer};
@@ -67,7 +67,7 @@ impl OpenedRecording {
         OpenedRecording::open(recording, &RecordingPart::WHOLE, title)
     }
 
-    /// The name of the workload says which part it is.
+    /// Adds the part to the name of the workload.
     pub fn named_by(mut self, part: &RecordingPart) -> OpenedRecording {
         let workload = part.named(&self.header().workload);
         self.reader = self.reader.called(workload);
@@ -90,7 +90,7 @@ impl OpenedRecording {
         self.reader.header()
     }
 
-    /// Whether it has data accesses that are not left out.
+    /// Whether the recording has data accesses and they are not left out.
     pub fn has_data(&self) -> bool {
         self.reader.accesses().is_some()
     }
@@ -100,10 +100,10 @@ impl OpenedRecording {
         &self.name
     }
 
-    /// What `read` makes of the recording.
+    /// Calls `read` with the recording, and returns its result.
     ///
     /// # Errors
-    /// Those of `read`, with the name of the file.
+    /// The errors of `read`, with the name of the file.
     pub fn read<T>(self, read: impl FnOnce(Reader) -> Result<T>) -> Result<T> {
         let OpenedRecording { reader, name, .. } = self;
         read(reader).context(name)

@@ -27,7 +27,7 @@ impl RecordingPart {
         *self == RecordingPart::WHOLE
     }
 
-    /// The name of a workload of which this part is taken.
+    /// The name of the workload, with the part if it is not the whole recording.
     pub fn named(&self, workload: &str) -> String {
         match self.is_whole() {
             true => workload.to_owned(),

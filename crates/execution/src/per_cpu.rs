@@ -1,7 +1,7 @@
 //! A value for each CPU of a recording.
 //!
-//! Input: the CPUs in the order in which they execute. Output: the value of the one that does. This
-//! is the only place that parks what belongs to a CPU while another one executes.
+//! Input: the CPUs in the order in which they execute. Output: the value of the CPU that executes.
+//! Only this module parks the values of the other CPUs.
 
 use trace::CpuId;
 
@@ -12,7 +12,7 @@ pub struct PerCpu<T> {
     /// The value of the CPU that executes. It lies here and not among the others, so that a loop
     /// over executions finds it without an index.
     pub current: T,
-    /// By CPU. The entry of the CPU that executes means nothing.
+    /// By CPU. The entry of the CPU that executes is unused.
     parked: Vec<T>,
     executing: usize,
 }

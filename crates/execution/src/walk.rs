@@ -5,8 +5,8 @@
 //! see the same pieces in the same order: they share one reading of the file, one decoding of the
 //! translation blocks and one following of control and data.
 //!
-//! Input: a recording, and an [`Observer`]. Output: what the observer makes of it. This module
-//! counts nothing.
+//! Input: a recording, and an [`Observer`]. Output: what the observer computes. This module counts
+//! nothing.
 
 use crate::code::TranslatedCode;
 use crate::data::{AccessStream, DataAccess, DataFlow, DataWish, Execution, PIECE_WORDS};
@@ -27,14 +27,15 @@ pub struct Wants {
     pub control: bool,
     /// The data accesses: [`Piece::data`]. A piece may have more accesses than one observer wants.
     pub data: Option<DataWish>,
-    /// Nothing behind the part that the reader gives. Otherwise the walk reads on to the
-    /// recording's end, and notices damage there.
+    /// Stops the walk behind the part that the reader gives. Otherwise the walk reads on to the
+    /// recording's end, and reports damage there.
     pub stops_behind_part: bool,
 }
 
 /// Sees a recording from its beginning to its end.
 pub trait Observer {
-    /// The recording begins. `has_data`: it has data accesses, and the reader decodes them.
+    /// The recording begins. `has_data`: the recording has data accesses, and the reader decodes
+    /// them.
     ///
     /// # Errors
     /// The recording is not what the observer needs.
@@ -50,8 +51,8 @@ pub trait Observer {
     /// Learns tasks. They come in the order of their ids, before they run.
     fn define_tasks(&mut self, _tasks: &[Task]) {}
 
-    /// Pieces of another part of the stream follow, with these accesses: what frames are used for
-    /// stands there. Without data accesses this is not called.
+    /// Pieces of another part of the stream follow, with these accesses, which include the uses of
+    /// page frames. Not called without data accesses.
     fn stream(&mut self, _accesses: &Accesses) {}
 
     /// Takes the next piece.
@@ -60,12 +61,12 @@ pub trait Observer {
     /// The observer's own.
     fn piece(&mut self, piece: &Piece<'_>) -> Result<()>;
 
-    /// Whether the observer has all that it needs. The walk ends early when that holds for all.
+    /// Whether the observer has all that it needs. The walk ends early when all observers have.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// The walk ended. What each CPU did last came as a piece of its own.
+    /// The walk ended. The last fragments of each CPU came as a piece of their own.
     ///
     /// # Errors
     /// The observer's own.
@@ -74,10 +75,10 @@ pub trait Observer {
     }
 }
 
-/// A recording behind its end.
+/// A recording after the walk.
 #[derive(Clone, Copy)]
 pub struct WalkedRecording<'w> {
-    /// The totals of what was walked over.
+    /// The totals of the pieces that the walk showed.
     pub totals: &'w RecordingTotals,
     /// The way of control, if the observer wanted it. Always knows the code of translation blocks.
     pub flow: &'w ExecutionFlow,
@@ -92,8 +93,8 @@ pub struct Piece<'w> {
     pub words: &'w [u32],
     /// Another CPU executes in the next piece.
     pub ends_turn: bool,
-    /// The stream ended before. The piece has no words, and those fragments of the CPU whose end
-    /// did not show until now.
+    /// The stream has ended. The piece has no words; it has the fragments of the CPU whose end was
+    /// not known before.
     pub is_tail: bool,
     /// The code of all translation blocks so far, by id.
     pub codes: &'w [TranslatedCode],
@@ -129,8 +130,8 @@ pub struct PieceControl<'w> {
     /// The fragments that ended in this piece, in the order in which they ran. The CPU's last
     /// execution stays open until its next piece.
     pub fragments: &'w [FragmentId],
-    /// For each execution in the piece's words: the number of `fragments` that its arrival ended,
-    /// together with all before.
+    /// For each execution in the piece's words: the number of `fragments` that had ended when the
+    /// execution began.
     pub ended: &'w [u32],
     /// Knows what a fragment is.
     pub flow: &'w ExecutionFlow,
@@ -138,17 +139,17 @@ pub struct PieceControl<'w> {
     pub paired: Option<PairedAccesses<'w>>,
 }
 
-/// The accesses of the fragments of a piece. Those of an open execution wait for their fragment,
-/// unless the CPU's turn ends: then they are made at once.
+/// The accesses of the fragments of a piece. The accesses of an open execution wait for its
+/// fragment. If the CPU's turn ends first, they are made at once.
 #[derive(Clone, Copy)]
 pub struct PairedAccesses<'w> {
-    /// The executions whose accesses are made now, in order: those of the fragments, then `rest`
-    /// more.
+    /// The executions whose accesses are made now, in order: the executions of the fragments, then
+    /// `rest` more.
     pub executions: &'w [Execution],
     /// Their accesses.
     pub accesses: &'w [DataAccess],
-    /// Of the first fragments that are executions, this number made their accesses in the CPU's
-    /// turn before.
+    /// The number of first fragments that are executions and made their accesses in the CPU's
+    /// previous turn.
     pub ahead: usize,
     /// The number of executions that have no fragment yet.
     pub rest: usize,
@@ -171,7 +172,8 @@ pub struct FragmentAccesses<'w> {
 }
 
 impl<'w> FragmentAccesses<'w> {
-    /// Those of the next fragment that is an execution. `None`: it made them before.
+    /// The accesses of the next fragment that is an execution. `None`: the fragment made them
+    /// before.
     #[inline]
     pub fn of_fragment(&mut self) -> Option<(&'w Execution, &'w [DataAccess])> {
         if self.ahead > 0 {
@@ -204,12 +206,12 @@ impl<'w> PieceData<'w> {
     }
 }
 
-/// Several observers of one walk. They do not see each other, so they work side by side on the
-/// processors of this machine.
+/// Several observers of one walk. They are independent, so they work in parallel on the processors
+/// of this machine.
 pub struct SideBySide<'o>(pub Vec<&'o mut (dyn Observer + Send)>);
 
 impl SideBySide<'_> {
-    /// Lets all do the same. Of several failures, that of the first observer is given.
+    /// Calls `show` for all observers. If several fail, returns the error of the first one.
     fn each(
         &mut self,
         show: impl Fn(&mut (dyn Observer + Send)) -> Result<()> + Sync,
@@ -257,7 +259,7 @@ impl Observer for SideBySide<'_> {
 }
 
 /// Reads the chunks of a recording up to its clean end, or until `each` breaks off, with the data
-/// accesses of the last stream. Gives the first damage.
+/// accesses of the last stream. Returns the first damage.
 ///
 /// # Errors
 /// Those of `each`.
@@ -282,14 +284,14 @@ pub fn chunks<R: Read, E>(
     }
 }
 
-/// What a reader knows beside the last chunk.
+/// What a reader knows besides the last chunk.
 pub struct ReaderState<'r> {
     /// The accesses during the last stream, and the patterns to read them with. `None`: the
     /// recording has no data accesses, or the reader skips them.
     pub accesses: Option<(&'r Accesses, &'r AccessPatterns)>,
     /// The totals of everything read so far.
     pub totals: RecordingTotals,
-    /// The reader gives a part of the recording, and all of that came.
+    /// The reader gives a part of the recording, and has given all of it.
     pub is_behind_part: bool,
 }
 
@@ -344,7 +346,7 @@ pub fn walk<R: Read>(
     Ok(totals)
 }
 
-/// A piece before anything is known of it.
+/// The words of a piece, before they are followed.
 struct PieceOfWords<'w> {
     words: &'w [u32],
     ends_turn: bool,
@@ -355,12 +357,12 @@ struct Walk<'o> {
     cpus: CpuCount,
     follows_control: bool,
     flow: ExecutionFlow,
-    /// Those of the current piece.
+    /// The fragments of the current piece.
     fragments: Vec<FragmentId>,
     ended: Vec<u32>,
     /// Keeps the executions whose fragment is not known yet, when control is followed.
     data: Option<DataFlow>,
-    /// By CPU: the executions of its next fragments whose accesses are behind.
+    /// By CPU: the number of its next fragments whose accesses were already made.
     ahead: Vec<usize>,
     observer: &'o mut dyn Observer,
 }
@@ -502,7 +504,7 @@ impl Walk<'_> {
 
 /// Which executions a piece's fragments belong to.
 struct Pairing {
-    /// The first executions of the flow of data, and their accesses, that are made now.
+    /// How many of the first executions of the flow of data, and of their accesses, are made now.
     executions: usize,
     accesses: usize,
     ahead: usize,

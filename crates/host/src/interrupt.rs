@@ -1,7 +1,7 @@
 //! Ctrl-C, for commands that must put things back before they end.
 //!
 //! After `catch`, a SIGINT, SIGTERM or SIGHUP sets a flag that `check` turns into an error; the
-//! command then returns as from any other error, and what it had begun is removed on the way. Never
+//! command then returns as from any other error, and removes what it had begun. This module never
 //! ends the process itself.
 
 use anyhow::{Context, Result, bail};
@@ -35,15 +35,16 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Kills its own group when standard input ends. A shell, so that it outlives this process: no
-/// signal of the kernel reaches all that a program started when this process is killed.
+/// A shell command that kills its own process group when standard input ends. The shell outlives
+/// this process, which is needed because no signal of the kernel reaches everything that a program
+/// started when this process is killed.
 const GUARD: &str = "read _; kill -KILL 0";
 
-/// A program that runs, with all that it starts. None of it outlives this value, nor this process,
-/// however that ends.
+/// A running program, with all that it starts. None of them outlives this value or this process,
+/// however the process ends.
 pub struct Program {
     child: Child,
-    /// Heads the group of the program and kills it when this process is gone.
+    /// Leads the program's process group and kills the group when this process is gone.
     guard: Child,
     /// The other end of the guard's standard input.
     _alive: PipeWriter,
@@ -105,7 +106,7 @@ impl Program {
     }
 
     /// Waits for the program, however long it takes, even if the user interrupts meanwhile: for
-    /// what must not be left half done.
+    /// work that must not stop halfway.
     ///
     /// # Errors
     /// The status cannot be read.
@@ -113,7 +114,7 @@ impl Program {
         self.child.wait()
     }
 
-    /// Waits for the program, so long at most. `None`: it still runs.
+    /// Waits for the program for at most `patience`. `None`: the program still runs.
     ///
     /// # Errors
     /// The user has interrupted.
@@ -141,8 +142,8 @@ impl Drop for Program {
     }
 }
 
-/// Kills a child, with its group if it heads one, and waits until it is gone. That it is gone
-/// already is no error.
+/// Kills a child, with its process group if the child leads one, and waits until it is gone. A
+/// child that is already gone is not an error.
 pub fn kill(child: &mut Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     let _ = child.kill();

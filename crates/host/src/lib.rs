@@ -1,6 +1,5 @@
 //! What every command needs of the host: whole files, the files of a recording, scratch
-//! directories, programs, Ctrl-C, standard output, tables, what work reports and how a terminal
-//! shows it.
+//! directories, programs, Ctrl-C, standard output, tables, and the progress of work on a terminal.
 //!
 //! Input: paths and commands. This crate knows no kernels and no file formats.
 //!

@@ -1,9 +1,9 @@
 //! Files and directories appear under their names whole or not at all.
 //!
-//! A file is written without a name, so that nothing is left of it when the process ends early,
-//! however that ends; it gets its name when it is whole. File systems that know no files without a
-//! name (NFS, FUSE) have it under a hidden name meanwhile. A directory is made under a hidden name.
-//! What a killed process leaves under such names is removed by the next command that writes there.
+//! A file is written without a name, so that nothing is left of it when the process ends early, for
+//! whatever reason. The file gets its name when it is whole. On file systems without nameless files
+//! (NFS, FUSE), it has a hidden name until then. A directory is made under a hidden name. The next
+//! command that writes there removes what a killed process left under such names.
 //!
 //! Input: a path, and bytes or a function that writes them. Output: the file or directory.
 
@@ -21,16 +21,16 @@ const HIDDEN: &str = ".kernlane-";
 /// Writes `bytes` to `path`, replacing what was there.
 ///
 /// # Errors
-/// The directory cannot be written to, or the disk is full; then nothing is left behind, and what
-/// was there is as it was.
+/// The directory cannot be written to, or the disk is full; then nothing is left behind, and an
+/// older file is unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with(path, |file| Ok(file.write_all(bytes)?))
 }
 
-/// As `write`, what `work` writes as it goes.
+/// Like `write`, with the bytes that `work` writes.
 ///
 /// # Errors
-/// As `write`, and what `work` gives.
+/// As `write`, and those of `work`.
 pub fn write_with<T>(
     path: &Path,
     work: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>,
@@ -64,7 +64,7 @@ impl UnfinishedFile {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match open(directory, flags, Mode::from_raw_mode(0o600)) {
             Ok(file) => Ok(UnfinishedFile::Nameless(file.into())),
-            // The file system has no such files; any other cause shows again here.
+            // The file system has no nameless files. Any other cause fails again here.
             Err(_) => tempfile::Builder::new()
                 .prefix(&scratch::own(HIDDEN))
                 .tempfile_in(directory)
@@ -102,12 +102,12 @@ impl UnfinishedFile {
     }
 }
 
-/// Does `work` in the directory `path`, which is made if there is none, under a hidden name until
-/// `work` is done: then it has all files or does not exist. In a directory that is there already
-/// `work` is done in place. `work` takes the path that it is to write to.
+/// Does `work` in the directory `path`. A new directory has a hidden name until `work` is done, so
+/// that it has all files or does not exist. In an existing directory, `work` is done in place.
+/// `work` takes the path that it must write to.
 ///
 /// # Errors
-/// The directory cannot be made, or what `work` gives.
+/// The directory cannot be made, or `work` fails.
 pub fn whole_directory<T>(path: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     if path.exists() {
         return in_directory(path, work);
@@ -124,12 +124,12 @@ pub fn whole_directory<T>(path: &Path, work: impl FnOnce(&Path) -> Result<T>) ->
     Ok(done)
 }
 
-/// Does `work` in `path`, by its canonical name, making the directory if there is none; one that
-/// was made is removed again if nothing has come of it. For work of several steps, whose results
-/// are each worth keeping.
+/// Does `work` in the directory `path`, by its canonical name. Makes a missing directory, and
+/// removes it again if it is still empty at the end. For work of several steps, whose results are
+/// each worth keeping.
 ///
 /// # Errors
-/// The directory cannot be made, or what `work` gives.
+/// The directory cannot be made, or `work` fails.
 pub fn in_directory<T>(path: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let is_new = !path.exists();
     std::fs::create_dir_all(path).with_context(|| format!("{}: cannot be made", path.display()))?;
@@ -137,7 +137,7 @@ pub fn in_directory<T>(path: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Re
         .with_context(|| format!("{}: cannot be used", path.display()))
         .and_then(|canonical| work(&canonical));
     if done.is_err() && is_new {
-        // Fails if something is in it, which is then worth keeping.
+        // Fails if the directory has files, which are then worth keeping.
         let _ = std::fs::remove_dir(path);
     }
     done

@@ -1,8 +1,8 @@
-//! What work reports while it goes on: what is being done, how far it has come, and remarks.
+//! What work reports while it runs: the current step, the progress, and remarks.
 //!
 //! Input: reports of any part of Kernlane. Output: the same reports, at the one [`Observer`] of the
 //! process. A program sets it: [`crate::terminal::Terminal`] shows the reports to a person, another
-//! observer may draw them elsewhere. Without an observer nobody hears them. This module prints
+//! observer may draw them elsewhere. Without an observer, reports are dropped. This module prints
 //! nothing, and reporting never fails.
 //!
 //! The observer belongs to the process, because work reports from all of its threads.
@@ -56,7 +56,7 @@ use std::fmt::Arguments;
 use std::io::{self, Read};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Takes the reports of all work in the process. The threads that work call it.
+/// Receives the reports of all work in the process, in the threads that do the work.
 pub trait Observer: Send + Sync {
     /// Work begins. `length`: how many steps or bytes it has, if that is known. The work ends when
     /// the value is dropped.
@@ -68,17 +68,16 @@ pub trait Observer: Send + Sync {
 
 /// Work under way, as an observer sees it.
 pub trait Work: Send + Sync {
-    /// What is being done now.
+    /// Names the current step.
     fn say(&self, what: &str);
 
-    /// How many more steps or bytes are done.
+    /// Adds this number of steps or bytes to the progress.
     fn advance(&self, by: u64);
 }
 
 static OBSERVER: RwLock<Option<Arc<dyn Observer>>> = RwLock::new(None);
 
-/// From now on, all work of the process reports to `observer`. Work that has begun keeps the
-/// observer that it began with.
+/// Makes all work of the process report to `observer`. Work that has begun keeps its observer.
 pub fn observe(observer: Arc<dyn Observer>) {
     *OBSERVER.write().unwrap_or_else(PoisonError::into_inner) = Some(observer);
 }
@@ -105,7 +104,7 @@ impl Progress {
         Progress(observer().map(|observer| Arc::from(observer.begin(&what, length))))
     }
 
-    /// Says what is being done now.
+    /// Names the current step.
     pub fn say(&self, what: impl Into<String>) {
         if let Some(work) = &self.0 {
             work.say(&what.into());
@@ -119,7 +118,8 @@ impl Progress {
         }
     }
 
-    /// What is read from the result counts as done. Reading fails when the user has interrupted.
+    /// A reader that adds the bytes read through it to the progress. Reading fails when the user
+    /// has interrupted.
     pub fn reading<R: Read>(&self, from: R) -> impl Read + use<R> {
         ReportedRead { progress: Progress(self.0.clone()), from }
     }

@@ -1,11 +1,11 @@
 //! A recording on disk: a directory, and the names of the files in it.
 //!
-//! Gives paths. Never reads what lies there: `docs/reference/recording-format.md` describes the
-//! trace.
+//! Output: paths. This module never reads the files: `docs/reference/recording-format.md` describes
+//! the trace.
 
 use std::path::PathBuf;
 
-/// The directory of a recording, made or to be made.
+/// The directory of a recording, whether it exists or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
     directory: PathBuf,

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Makes a directory in `parent` that is this process's alone, named `prefix`, its process id, `-`
-/// and something random. Such directories of processes that are gone are removed first.
+/// Makes a directory in `parent` that belongs to this process alone. Its name is `prefix`, the
+/// process id, `-` and random characters. Removes such directories of ended processes first.
 ///
 /// # Errors
-/// `parent` cannot be written to. What is left of another process and cannot be removed is left
-/// alone.
+/// `parent` cannot be written to. Leftovers of another process that cannot be removed are not an
+/// error.
 pub fn directory(parent: &Path, prefix: &str) -> Result<TempDir> {
     remove_abandoned(parent, prefix);
     tempfile::Builder::new()
@@ -21,12 +21,12 @@ pub fn directory(parent: &Path, prefix: &str) -> Result<TempDir> {
         .with_context(|| format!("{}: no scratch directory can be made in it", parent.display()))
 }
 
-/// What the names begin with that are this process's.
+/// The beginning of the names that belong to this process.
 pub(crate) fn own(prefix: &str) -> String {
     format!("{prefix}{}-", std::process::id())
 }
 
-/// Removes what processes that are gone have left in `parent`.
+/// Removes what ended processes have left in `parent`.
 pub(crate) fn remove_abandoned(parent: &Path, prefix: &str) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,7 +1,7 @@
 //! Tables as text, with aligned columns.
 //!
-//! Input: columns and rows of cells. Output: text, a line for each row. This module knows no
-//! terminal, and never breaks a line.
+//! Input: columns and rows of cells. Output: text, a line for each row. This module does not know
+//! the terminal, and never breaks a line.
 
 /// On which side of its column a cell stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +13,9 @@ enum Side {
 /// How wide a column is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
-    /// As its widest cell or title, and at least so many characters.
+    /// As wide as the widest cell or title, and at least this number of characters.
     Widest(usize),
-    /// So many characters. A longer cell moves the rest of its line.
+    /// This number of characters. A longer cell moves the rest of its line.
     Fixed(usize),
 }
 
@@ -52,7 +52,7 @@ impl Column {
         Column { width: Width::Fixed(width), ..self }
     }
 
-    /// The column, with so many spaces before it.
+    /// The column, with this number of spaces before it.
     #[must_use]
     pub fn gap(self, spaces: usize) -> Column {
         Column { gap: Some(spaces), ..self }
@@ -82,8 +82,8 @@ impl TextTable {
         TextTable { columns: columns.into_iter().collect(), rows: Vec::new() }
     }
 
-    /// Appends a row. Cells that it lacks on the right are empty; those beyond the last title stand
-    /// on the right of columns without a title.
+    /// Appends a row. Missing cells on the right are empty. Cells beyond the last title stand on
+    /// the right of columns without a title.
     pub fn push(&mut self, cells: Vec<String>) {
         if self.columns.len() < cells.len() {
             self.columns.resize(cells.len(), Column::right(""));

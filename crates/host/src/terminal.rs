@@ -1,9 +1,9 @@
-//! The observer of a program that a person runs: one style of progress, and remarks.
+//! The observer for a program that a person runs: one style of progress and remarks.
 //!
-//! Input: what work reports ([`crate::progress`]). Output, on standard error: a line that moves
-//! while that is a terminal; otherwise a line of text for each minute that the work takes, so that
-//! a log shows that it goes on. Remarks go to standard error in any case. Never writes to standard
-//! output, and never fails: a command goes on when nobody sees it.
+//! Input: reports of work ([`crate::progress`]). Output on standard error: a moving line on a
+//! terminal; otherwise a line of text for each minute of work, so that a log shows that the work
+//! goes on. Remarks always go to standard error. This module never writes to standard output, and
+//! never fails: a command goes on when nobody sees its reports.
 
 use crate::progress::{self, Observer, Work};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -11,20 +11,20 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// All that is under way, a line each. indicatif draws nothing when standard error is no terminal.
+/// All work under way, a line each. indicatif draws nothing when standard error is not a terminal.
 static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 const TICK: Duration = Duration::from_millis(200);
 const WORK: &str = "{spinner} {elapsed} {msg}";
 const WORK_OF_KNOWN_LENGTH: &str =
     "{spinner} {elapsed} {msg} {wide_bar} {percent:>3} %  {eta} left";
-/// Without a terminal, work that takes longer says so after each of these times.
+/// Without a terminal, work is reported once in each interval of this length.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Shows on standard error what work reports.
+/// Shows the reports of work on standard error.
 pub struct Terminal;
 
 impl Terminal {
-    /// From now on, a person sees what the work of this process reports.
+    /// Shows a person what the work of this process reports, from now on.
     pub fn observe() {
         progress::observe(Arc::new(Terminal));
     }
@@ -47,12 +47,12 @@ impl Observer for Terminal {
     }
 
     fn remark(&self, text: &str) {
-        // Nobody can be told that standard error is full.
+        // There is no place to report that standard error is full.
         LINES.suspend(|| drop(writeln!(io::stderr().lock(), "{text}")));
     }
 }
 
-/// The line of work under way. It is taken away when this is dropped.
+/// The line of work under way. The line disappears when this value is dropped.
 struct Line(ProgressBar);
 
 impl Work for Line {
@@ -72,9 +72,9 @@ impl Drop for Line {
     }
 }
 
-/// The work of which a log without a terminal gets lines.
+/// The work that is reported to a log when there is no terminal.
 static LOG: WorkLog = WorkLog { works: Mutex::new(Vec::new()) };
-/// How often the log looks whether a minute is over.
+/// How often the log checks whether a minute is over.
 const LOOK: Duration = Duration::from_secs(1);
 
 struct WorkLog {
@@ -114,7 +114,7 @@ impl WorkLog {
     }
 }
 
-/// How long the work has taken, what it does, and how far it is.
+/// The time that the work has taken, its current step, and its progress.
 fn line(bar: &ProgressBar) -> String {
     let seconds = bar.elapsed().as_secs();
     let far = bar.length().filter(|&length| length > 0).map(|length| {

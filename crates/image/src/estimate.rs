@@ -124,8 +124,8 @@ fn movables(image: &Image, padding: u32) -> Vec<MovableBlock> {
 }
 
 /// How a block ends, and the bytes of the branch at its end. Assemblers choose the shortest form
-/// that reaches. What the kernel patches can be a no-op in memory, whatever it is in the file: it
-/// keeps its length and condition, and control can go on behind it.
+/// that reaches. A branch that the kernel patches can be a no-op in memory, whatever it is in the
+/// file. So it keeps its length and condition, and control can go on behind it.
 fn exit(block: &Block, last: bool) -> (MovableExit, u8) {
     let at = block.end_addr();
     let short = |target: LinkAddr| i8::try_from(target.0.wrapping_sub(at.0) as i64).is_ok();

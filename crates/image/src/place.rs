@@ -58,7 +58,7 @@ impl PlacedBlock {
 ///
 /// The call padding in front of a function is an entry of its own. If the site of a static key grew
 /// from two bytes to five, its block has two entries; the first one ends with the site. A block
-/// with a counter has two entries, too; the first one ends with the first byte of the counted
+/// with a counter also has two entries; the first one ends with the first byte of the counted
 /// instruction. Within one entry an instruction keeps its distance from the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {

@@ -20,7 +20,7 @@ pub struct RelativeWords {
     pub words: Vec<(u64, u8)>,
 }
 
-/// Why a text is no list of relative words. Numbers are lines.
+/// Why a text is not a list of relative words. Numbers are lines.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelativeWordsError {
     /// The text is not sealed.

@@ -1,7 +1,7 @@
 //! Files that say whether they are whole: a format number and a checksum, in text and in JSON.
 //!
-//! Takes what a file says; gives the text of the file, and the other way round. Knows nothing of
-//! what the files mean. `docs/reference/files.md` lists them all.
+//! Input: the content of a file. Output: the text of the file, with its checksum; and the other way
+//! round. This module does not know what the files mean. `docs/reference/files.md` lists them all.
 //!
 //! The last line of a sealed file holds the SHA-256 of everything in front of that line:
 //!
@@ -40,7 +40,7 @@ pub enum SealError {
     /// The first line names another kind of file.
     #[error("the first line is not \"{0} {SEALED}\"")]
     Kind(&'static str),
-    /// The format number is none that this version knows.
+    /// This version does not know the format number.
     #[error(
         "\"{0} {1}\" in the first line: this version reads formats {UNSEALED} and {SEALED}; make \
          the file again"
@@ -89,7 +89,7 @@ pub fn open<'a>(kind: &'static str, text: &'a str) -> Result<&'a str, SealError>
         number.and_then(|rest| rest.split_once('\n')).ok_or(SealError::Kind(kind))?;
     if number == SEALED.to_string() {
         let (front, last) = split_last_line(text);
-        // With no line but the first, that is the last.
+        // If there is only one line, it is also the last.
         let first = text.len() - body.len();
         return match last == text_seal(front) && front.len() >= first {
             true => Ok(&front[first..]),
@@ -108,7 +108,7 @@ pub fn open<'a>(kind: &'static str, text: &'a str) -> Result<&'a str, SealError>
 /// JSON of an object, with the checksum as its last field, in a line of its own.
 ///
 /// # Panics
-/// The text is no object with a field.
+/// The text is not an object with a field.
 pub fn json(object: &str) -> String {
     let fields = object.trim_end().strip_suffix('}').expect("an object ends in a brace").trim_end();
     let mut text = format!("{fields},\n");
@@ -117,8 +117,8 @@ pub fn json(object: &str) -> String {
     text
 }
 
-/// Makes sure that JSON, whose field `sha256` is `checksum`, is what [`json`] made of a format with
-/// a checksum, or of an older format without one.
+/// Makes sure that JSON, whose field `sha256` is `checksum`, is as [`json`] wrote it, or as an
+/// older format without a checksum has it.
 ///
 /// # Errors
 /// It is not what was written.
@@ -152,8 +152,8 @@ fn json_seal(front: &str) -> String {
     format!("{JSON_SEAL}{}\"}}\n", sha256(front.as_bytes()))
 }
 
-/// Damages a file in every way that one byte can be damaged in, and cuts it off everywhere. What
-/// `read` gives for a damaged file must be an error, or what it gives for the whole file.
+/// Damages a file in every way that one byte can be damaged in, and cuts it off everywhere. For a
+/// damaged file, `read` must return an error, or the same value as for the whole file.
 ///
 /// # Panics
 /// The whole file is not read, or a damaged one is read as something else.

@@ -46,8 +46,8 @@ impl Cli {
     }
 }
 
-/// An option takes `-1` as its value, not as another option. So the message says what is wrong
-/// with the number.
+/// Lets an option take `-1` as its value instead of reading it as another option, so that the
+/// message says what is wrong with the number.
 fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
     let takes_value =
         |argument: &clap::Arg| argument.get_action().takes_values() && !argument.is_positional();

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     Qemu,
-    /// What QEMU shortens the turns of several CPUs with.
+    /// The timer with which QEMU shortens the turns of several CPUs.
     ShortTurns,
     Plugin,
     Apt,

@@ -1,6 +1,6 @@
 //! The registry of layout algorithms and their names.
 //!
-//! Takes a name; gives the order that the algorithm makes with its paper's parameters.
+//! Input: a name. Output: the order that the algorithm makes with its paper's parameters.
 //!
 //! To add an algorithm: its file with an `AlgorithmRow`, and its line in the table `algorithms!` in
 //! `lib.rs`.
@@ -12,8 +12,8 @@ use crate::validate::InputError;
 use std::fmt;
 use std::str::FromStr;
 
-/// Makes the algorithms' modules and `Algorithm` of one table: a module, and each of its rows with
-/// the variant that it becomes.
+/// Makes the algorithms' modules and `Algorithm` from one table: a module, and each of its rows
+/// with the variant that it becomes.
 macro_rules! algorithms {
     ($(
         $visibility:vis $module:ident: $($(#[$attribute:meta])* $row:ident as $variant:ident),+;
@@ -60,8 +60,8 @@ impl Algorithm {
         matches!(self.row().order, MakeOrder::BySeed(_))
     }
 
-    /// Whether the algorithm would use [`Graph::joint_misses`] or [`Graph::block_epochs`], and the
-    /// graph has neither.
+    /// Whether the algorithm uses [`Graph::joint_misses`] or [`Graph::block_epochs`], and the graph
+    /// has neither.
     pub fn lacks_what_ran_together(self, graph: &Graph) -> bool {
         self.row().uses == Uses::RanTogether
             && graph.joint_misses.is_empty()

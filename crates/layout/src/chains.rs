@@ -17,8 +17,8 @@
 //! have at the shortest distance. If this does not make up for the cut, their score is not computed
 //! (`gains.rs`).
 //!
-//! Equal gains are common in code that ran once. Then the decision between them is luck, and one way
-//! to decide is seldom better than another. So there are two ([`NearTies`]).
+//! Equal gains are common in code that ran once. Then the choice between them is arbitrary, and no
+//! way to choose is better on average. So there are two ([`NearTies`]).
 
 mod cuts;
 mod gains;

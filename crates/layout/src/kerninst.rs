@@ -37,8 +37,8 @@ impl Default for KernInstParameters {
     }
 }
 
-/// Places the groups one behind the other. Then follow the blocks that ran but are hot in no group.
-/// Cold code follows in its original order.
+/// Places the groups one behind the other, then the blocks that ran but are hot in no group. Cold
+/// code follows in its original order.
 ///
 /// # Errors
 /// The graph or a parameter breaks a rule.

@@ -11,7 +11,7 @@
 //!
 //! * [`validate()`] checks the rules of a graph, which every algorithm relies on.
 //! * [`check()`] checks an order. It shares no code with the algorithms.
-//! * [`score()`] scores an order. It shares no code with the algorithms, either.
+//! * [`score()`] scores an order. It also shares no code with the algorithms.
 //!
 //! ```
 //! # use kernlane_layout as layout;
@@ -61,7 +61,7 @@ mod score;
 mod segments;
 mod validate;
 
-// The layout algorithms, in the order in which tables list them. Each line declares its file, too.
+// The layout algorithms, in the order in which tables list them. Each line also declares its file.
 algorithms! {
     reference:
         ORIGINAL as Original, REVERSE as Reverse, REVERSE_FUNCTIONS as ReverseFunctions,

@@ -6,7 +6,7 @@
 //! In each epoch, a cache has to fetch every line with a needed byte. Their number depends on where
 //! lines begin, which an order does not determine. The average over all beginnings is the needed
 //! bytes plus the *waste*, in lines. The waste counts each stretch of unneeded bytes between two
-//! needed ones with its length, up to a line less one byte. Of a longer stretch, only the ends are
+//! needed ones with its length, up to a line less one byte. Only the ends of a longer stretch are
 //! fetched.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What the registry knows of a layout algorithm.
+//! What the registry knows about a layout algorithm.
 //!
 //! The file of an algorithm gives an [`AlgorithmRow`]; [`crate::Algorithm`] is made of them. A row
 //! orders nothing itself.

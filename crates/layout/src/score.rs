@@ -16,7 +16,7 @@ pub(crate) const PAGE: u64 = 4096;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// Newell and Pupyrev's ext-TSP (2020, section 3). Higher is better. Edges between functions
-    /// count, too.
+    /// also count.
     pub ext_tsp: f64,
     /// Conditional branches that were taken.
     pub taken_branches: u128,

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use sim::coherent::{CoherenceDescription, Protocol};
 use toml::Spanned;
 
-/// Latencies in cycles. That to another cluster stands exactly when there are several.
+/// Latencies in cycles. The latency to another cluster is given exactly when there are several
+/// clusters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CoherenceText {
@@ -38,7 +39,7 @@ impl MachineFileReader<'_> {
     /// The cores of a multiprocessor.
     ///
     /// # Errors
-    /// A number has no source, or contradicts another: the rule and the line.
+    /// A number has no source, or contradicts another. The error names the rule and the line.
     pub(crate) fn coherence(
         &self,
         spanned: &Spanned<CoherenceText>,

@@ -468,7 +468,7 @@ impl MachineFileReader<'_> {
             .with_context(|| format!("{}: {what} cannot be built", self.at(entries)))
     }
 
-    /// Whether a machine has what few machines have.
+    /// A flag that few machines set; false if it is missing.
     fn or_no(&self, has: &Option<Spanned<Sourced<bool>>>) -> Result<bool> {
         has.as_ref().map_or(Ok(false), |has| self.sourced(has).copied())
     }

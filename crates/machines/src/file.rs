@@ -69,7 +69,7 @@ struct DtlbText {
     replacement: Spanned<Sourced<ReplacementText>>,
 }
 
-/// Latencies in cycles: of the levels that the machine has, and of no others.
+/// Latencies in cycles: only those of levels that the machine has.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LatenciesText {
@@ -149,7 +149,8 @@ impl From<ReplacementText> for Replacement {
 /// The model of the machine in `text`; `file` is for messages.
 ///
 /// # Errors
-/// It is no machine, or one that cannot be built: the rule and the line.
+/// The text is not a machine, or the machine cannot be built. The error names the rule and the
+/// line.
 pub(crate) fn model(text: &str, file: &str) -> Result<MachineModel> {
     let description: MachineFile =
         toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
@@ -332,7 +333,7 @@ impl MachineFileReader<'_> {
         .with_context(impossible)
     }
 
-    /// The branch target buffer. Its three lines are all given, or none.
+    /// The branch target buffer. Its three keys are given together or not at all.
     fn target_buffer(
         &self,
         spanned: &Spanned<BranchText>,

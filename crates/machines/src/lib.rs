@@ -1,8 +1,8 @@
 //! The machines to simulate: `machines/*.toml`, and files of users.
 //!
-//! Input: a name or a path. Output: a [`Machine`]: its model can be built, and has the table of its
-//! uops. Every number in a file has a source or the word "assumed" beside it. A number without a
-//! source, or a cache that cannot be built, gives an error that names the rule and the line. This
+//! Input: a name or a path. Output: a [`Machine`], whose model can be built and has the table of
+//! its uops. Every number in a file has a source or the word "assumed" beside it. A number without
+//! a source, or a cache that cannot be built, gives an error that names the rule and the line. This
 //! crate simulates nothing.
 //!
 //! To add a machine: a file in `machines/`.
@@ -31,10 +31,10 @@ use std::path::Path;
 /// The machines that come with Kernlane: name and text of each file in `machines/`.
 const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
-/// What a machine's file says.
+/// A machine, as its file describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// What is simulated. A core has the table of its uops.
+    /// The model that is simulated. A core has the table of its uops.
     pub model: MachineModel,
     /// The file's text, from which a variant of the machine can be made.
     pub text: String,
@@ -44,7 +44,8 @@ impl Machine {
     /// The machine in `text`; `file` is for messages.
     ///
     /// # Errors
-    /// It is no machine, or one that cannot be built: the rule and the line.
+    /// The text is not a machine, or the machine cannot be built. The error names the rule and the
+    /// line.
     pub fn parse(text: &str, file: &str) -> Result<Machine> {
         Ok(Machine { model: file::model(text, file)?, text: text.to_owned() })
     }

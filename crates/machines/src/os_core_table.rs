@@ -39,8 +39,8 @@ impl MachineFileReader<'_> {
     /// The core for the operating system of a machine.
     ///
     /// # Errors
-    /// A number has no source or is impossible, or the machine has a single core: the rule and the
-    /// line.
+    /// A number has no source or is impossible, or the machine has a single core. The error names
+    /// the rule and the line.
     pub(crate) fn os_core(
         &self,
         spanned: &Spanned<OsCoreText>,

@@ -8,7 +8,8 @@ use trace::TranslationId;
 #[derive(Clone, Copy)]
 pub(crate) struct FragmentAmounts {
     pub translation: TranslationId,
-    /// No instruction of its translation block runs: it is not an execution.
+    /// Whether no instruction of the translation block runs, so that the fragment is not an
+    /// execution.
     pub late: bool,
     pub mode: Mode,
     pub instructions: u64,

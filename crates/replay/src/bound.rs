@@ -1,10 +1,11 @@
 //! The lower bound on a recording's instruction cache misses for any layout. Reports print it
 //! beside the misses of layouts.
 //!
-//! Takes a recording, the image that it ran and a machine; gives the misses of an ideal cache as
+//! Input: a recording, the image that it ran and a machine. Output: the misses of an ideal cache as
 //! large as the machine's L1I. The ideal cache is fully associative and packed to the byte, so that
 //! it holds blocks and not lines, and every byte of a fetched line is needed. Code that no layout
-//! moves (entry code, modules, user code) shares the cache in lines. Never looks at an order.
+//! moves (entry code, modules, user code) shares the cache in lines. This module never looks at an
+//! order.
 //!
 //! * *Belady*: evicts the bytes that are needed again last (Belady 1966, MIN; byte by byte, so that
 //!   part of a block may go). No layout and no replacement policy misses less.
@@ -43,7 +44,7 @@ pub fn bound<R: Read>(
     Ok(fetched.bound())
 }
 
-/// All that a recording fetches, as an observer of it.
+/// An observer that collects all fetches of a recording.
 pub struct FetchedBlocks<'a> {
     image: &'a Image,
     /// Bytes of a line and of the cache.

@@ -2,7 +2,7 @@
 //!
 //! Input: the steps of CPUs, in the order in which they are made, with what they fetch and access.
 //! Output: counters by CPU, the cycles of each step, and the lines that CPUs took from each other.
-//! The order is that of [`crate::cpu_order`].
+//! [`crate::cpu_order`] decides the order.
 
 use crate::cpu_order::CpuOrder;
 use crate::cpu_order::clocks::{CpuClocks, CpuWaits};

@@ -1,7 +1,7 @@
 //! Compares result rows: for each workload and machine the original with every layout, predicted
 //! and recorded.
 //!
-//! Takes rows; gives comparisons for reports. All shares, changes and differences in reports are
+//! Input: rows. Output: comparisons for reports. All shares, changes and differences in reports are
 //! computed here.
 
 use crate::results::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
@@ -56,7 +56,7 @@ pub struct Metric {
     pub predicted_change: Option<f64>,
     /// The change from original to recorded.
     pub recorded_change: Option<f64>,
-    /// The difference of predicted to recorded.
+    /// The relative difference of the recorded to the predicted value.
     pub difference: Option<f64>,
 }
 

@@ -1,8 +1,9 @@
 //! Torrellas' evaluation of kernel layouts (1998, section 5, figures 11 to 17): levels of
 //! optimization on caches of many shapes.
 //!
-//! Takes the counts of recordings, the image and a machine; says which layouts to replay on which
-//! caches, and turns the counts of the replay into trials. Reads no recording, prints nothing.
+//! Input: the counts of recordings, the image and a machine. Output: which layouts to replay on
+//! which caches, and the trials, made from the counts of the replay. This module reads no recording
+//! and prints nothing.
 
 mod plan;
 
@@ -34,7 +35,7 @@ pub struct CacheTest<'a> {
     shapes: Vec<CacheShape>,
     machines: Vec<MachineModel>,
     division: SetDivision,
-    /// Set when user code moves, too.
+    /// Set when user code also moves.
     application: Option<&'a Spaces>,
 }
 
@@ -207,7 +208,7 @@ pub struct Evaluator<'a> {
 }
 
 impl<'a> Evaluator<'a> {
-    /// `average`: the kernel's counts. `application`: user code and its counts. Both are of all
+    /// `average`: the kernel's counts. `application`: user code and its counts. Both come from all
     /// recordings.
     ///
     /// # Errors

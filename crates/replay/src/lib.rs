@@ -1,10 +1,10 @@
 //! Replays a recorded execution over any number of layouts and machines.
 //!
-//! Takes a recording, placements and machines; gives counters: L1I misses by cause, iTLB misses,
+//! Input: a recording, placements and machines. Output: counters: L1I misses by cause, iTLB misses,
 //! taken branches, bytes fetched, lines and pages touched, and time by Torrellas' simple model. On
 //! request it also counts mispredictions. For a recording with data accesses it also counts the
-//! misses of all caches and TLBs, and time by SimOS' 1994 model. Reads the recording once. Never
-//! changes a layout, never looks at ELF.
+//! misses of all caches and TLBs, and time by SimOS' 1994 model. The crate reads the recording
+//! once. It never changes a layout and never looks at ELF.
 //!
 //! ```text
 //! trace → flow: fragments ─┬→ moved: fetches of layout A → numbering → simulation on each machine
@@ -205,7 +205,7 @@ impl<'a> ReplayTrial<'a> {
         ensure!(
             *self.division == SetDivision::Whole
                 || same && sets().all(|sets| self.division.fits(sets)),
-            "the caches for the layout {} cannot be divided so",
+            "the caches for the layout {} cannot be divided in this way",
             self.layout.name
         );
         Ok(())
@@ -227,8 +227,8 @@ pub fn replay_trials<R: Read>(
     replay.finish()
 }
 
-/// Replays the recorded execution on all layouts and machines, as an observer of a recording. The
-/// caches are empty where the recording begins.
+/// An observer that replays a recording on all layouts and machines. The caches are empty where the
+/// recording begins.
 pub struct Replay<'t> {
     trials: &'t [ReplayTrial<'t>],
     codes: UopCodes,

@@ -1,5 +1,4 @@
-//! What one operation costs: the counters of a row, divided by how often the workload did what it
-//! does.
+//! What one operation costs: the counters of a row, divided by the number of operations.
 //!
 //! Input: rows of recordings that say their number of operations. Output: one [`OperationCost`] a
 //! row. The recording holds the operations and what interrupted them, so a cost is exact for the

@@ -59,7 +59,7 @@ impl ResultFile {
     /// The rows in a file, or in `results.json` of a directory.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, or is none of results.
+    /// The file cannot be read, is damaged, or is not a file of results.
     pub fn read(path: &Path) -> Result<ResultFile> {
         let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
         let text = std::fs::read_to_string(&file)
@@ -70,7 +70,7 @@ impl ResultFile {
     /// Reads what `to_json` wrote, and the format before it.
     ///
     /// # Errors
-    /// No JSON of results, another format, or a damaged file.
+    /// The text is not JSON of results, has another format, or is damaged.
     pub fn from_json(text: &str) -> Result<ResultFile> {
         let document: Document = serde_json::from_str(text).context("not a file of results")?;
         if !(OLDEST..=FORMAT).contains(&document.format) {
@@ -88,13 +88,13 @@ impl ResultFile {
     /// The file's bytes.
     ///
     /// # Errors
-    /// A number in the rows is none that JSON has.
+    /// A number in the rows cannot be written as JSON.
     pub fn to_json(&self) -> Result<String> {
         #[derive(Serialize)]
         struct Fields<'a> {
             format: u32,
             rows: &'a [ResultRow],
-            /// Follows from the rows, and is not read again.
+            /// Computed from the rows; not read back.
             #[serde(skip_serializing_if = "Vec::is_empty")]
             losses: Vec<LayoutLoss>,
         }
@@ -171,8 +171,8 @@ pub struct MissBound {
     pub lru: PerMode<u64>,
 }
 
-/// MachineCounters of the data caches, of the levels behind the L1, and of the TLBs, from a
-/// recording with data accesses.
+/// Counters of the data caches, of the levels behind the L1, and of the TLBs, from a recording with
+/// data accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryCounters {
     /// Loads.

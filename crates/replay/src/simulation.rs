@@ -112,7 +112,8 @@ impl MachineSimulation<'_> {
         Some((self.coherent.as_mut()?, fetches))
     }
 
-    /// Runs fragments with their accesses; without, when the machine describes no data cache.
+    /// Runs fragments with their accesses, or without them when the machine describes no data
+    /// cache.
     fn run_with_data(
         &mut self,
         cpu: CpuId,
@@ -223,8 +224,8 @@ pub struct ReplayMachineCounts {
     pub touched_lines: PerMode<u64>,
     /// L1I misses by the old address at which the fetch began; ascending, without zeros.
     pub misses_at: Vec<(RunAddr, u64)>,
-    /// MachineCounters of the whole hierarchy; `None` without data accesses, or when the machine
-    /// describes no data cache.
+    /// Counters of the whole hierarchy; `None` without data accesses, or when the machine describes
+    /// no data cache.
     pub memory: Option<PerMode<MachineCounters>>,
     /// Data misses by the old address of the instruction; ascending.
     pub data_misses_at: Vec<(RunAddr, DataMissCounts)>,
@@ -364,8 +365,8 @@ impl<'a> Simulation<'a> {
         stretch: Option<&Stretch>,
     ) {
         let (fetched, fragments, branches) = (&self.fetched, &self.fragments, &self.branches);
-        // The accesses of several CPUs meet in caches that a core has not: its data behave as the
-        // machine's file says.
+        // The accesses of several CPUs meet in caches that the core does not simulate: its data
+        // behave as the machine's file says.
         let one_cpu = self.recorded == CpuCount::ONE;
         let has_hierarchy = self.running.iter().any(|running| running.hierarchy.is_some());
         let with_data = data.filter(|_| has_hierarchy);

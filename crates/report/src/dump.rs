@@ -1,7 +1,7 @@
 //! A recording as text for people, or as JSON with one object per line.
 //!
-//! Takes a reader and a writer; gives the damage that ended the reading, if any. Everything before
-//! the damage is printed.
+//! Input: a reader and a writer. Output: the damage that ended the reading, if any. Everything
+//! before the damage is printed.
 
 use execution::walk::chunks;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Torrellas' figures 11 to 17 from our recordings, for a terminal: a table for each figure, under
-//! what the paper says about it.
+//! Torrellas' figures 11 to 17 from our recordings, for a terminal: for each figure, what the paper
+//! says about it, and a table below.
 //!
 //! Input: the trials of the evaluation. Output: text. Counts nothing.
 

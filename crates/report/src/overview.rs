@@ -1,8 +1,8 @@
 //! A recording as the page shows it: services, execution over time, calls, functions, misses, and
 //! the addresses of misses.
 //!
-//! Takes the results of attribution and replay; gives the numbers to draw, reduced to what is
-//! visible. Draws nothing.
+//! Input: the results of attribution and replay. Output: the numbers to draw, reduced to what is
+//! visible. This module draws nothing.
 
 use crate::multiprocessor::MultiprocessorBeside;
 use image::address::LinkAddr;
@@ -107,7 +107,7 @@ pub struct FunctionCostRow {
     pub name: String,
     /// How often it was called.
     pub calls: u64,
-    /// Its own.
+    /// Instructions of the function itself.
     pub instructions: u64,
     /// Instructions of the function and of all that it called.
     pub inclusive: u64,

@@ -1,7 +1,7 @@
 //! The summary of a profile as text or JSON: instructions, coverage, and the functions and
 //! processes that ran most.
 //!
-//! Takes a profile and its image. Changes no count.
+//! Input: a profile and its image. This module changes no count.
 
 use host::table::{Column, TextTable};
 use image::Image;

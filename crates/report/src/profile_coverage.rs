@@ -1,6 +1,6 @@
 //! What a profile covers, as text.
 //!
-//! Takes a [`ProfileCoverage`]. Computes nothing.
+//! Input: a [`ProfileCoverage`]. Output: text. This module computes nothing.
 
 use profile::coverage::ProfileCoverage;
 

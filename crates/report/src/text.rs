@@ -9,7 +9,7 @@ use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
 use sim::{MissCounts, PerMode, TakenBranches};
 use std::fmt::Write as _;
 
-/// Says of a recording without page frames' uses what its tables lack, and why.
+/// The note for a recording without the uses of page frames: what its tables lack, and why.
 pub(crate) fn frames_unknown(why: &str) -> String {
     format!(
         "this recording does not say what page frames are used for ({why}), so most data has no name"

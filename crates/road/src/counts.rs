@@ -69,7 +69,7 @@ fn of_input(
     Ok(profile)
 }
 
-/// What some algorithms need of a profile that not every profile has.
+/// The counts that these algorithms need and that not every profile has.
 ///
 /// ```
 /// use layout::Algorithm;

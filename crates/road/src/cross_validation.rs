@@ -52,7 +52,7 @@ pub struct CrossValidation<'a> {
     pub machines: &'a [MachineModel],
     /// The algorithms.
     pub algorithms: &'a [Algorithm],
-    /// Sampling periods: one sample in so many executions.
+    /// Sampling periods: one sample in this number of executions.
     pub sampling: &'a [u64],
     /// The seed of the sampling, and of random orders.
     pub seed: u64,
@@ -132,7 +132,7 @@ impl CrossValidation<'_> {
         Ok(trainings)
     }
 
-    /// Every training by every algorithm, on a part of a recording: one pass through it.
+    /// Tests every training with every algorithm on a part of a recording, in one pass through it.
     fn test(
         &self,
         recording: &Path,

@@ -29,7 +29,7 @@ pub struct Compared<'a> {
     pub recordings: [&'a Path; 2],
     /// The kernel of each; `None`: it is found by its build id.
     pub kernels: [Option<&'a Path>; 2],
-    /// The machine whose cycles are the costs; `None`: instructions are.
+    /// The machine whose cycles are the costs; `None`: the costs are instructions.
     pub machine: Option<&'a str>,
     /// What the kernels' functions mean; `None`: as the shipped annotations say.
     pub annotations: Option<&'a Path>,

@@ -44,7 +44,7 @@ pub struct Ground<'a> {
     profile_hash: String,
 }
 
-/// What is known of a layout before it is tried.
+/// What is known about a layout before it is tried.
 pub struct JudgedLayout {
     /// The score of the original.
     pub original: Score,

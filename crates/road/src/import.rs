@@ -82,7 +82,7 @@ pub fn import(file: &Path, kernel: &Path, slide: Option<u64>) -> Result<Imported
     imported().with_context(|| file.display().to_string())
 }
 
-/// The kernel that ran, and what is known of the samples.
+/// The kernel that ran, and what is known about the samples.
 struct Importing<'a> {
     image: &'a Image,
     vmlinux: &'a Path,
@@ -152,7 +152,7 @@ fn refuse_other_build(sampled: Option<BuildId>, own: &BuildId, kernel: &Path) ->
     }
 }
 
-/// What was imported. Refuses branches that the kernel's code cannot take.
+/// The result of the import. Refuses branches that the kernel's code cannot take.
 fn used(found: ImportedBranches, slide: Option<(u64, &str)>, kernel: &Path) -> Result<Imported> {
     refuse_misfit(&found, slide, kernel)?;
     Ok(Imported {

@@ -1,7 +1,7 @@
 //! The text of a file. A file of another kind is refused by its name, with the command that takes
 //! it.
 //!
-//! Input: a path. Output: text, of which nothing is checked.
+//! Input: a path. Output: text. This module does not check the text.
 
 use anyhow::{Context, Result, bail};
 use exchange::kinds::FileKind;
@@ -21,7 +21,7 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// It cannot be read, is no text, or is of a known other kind.
+/// The file cannot be read, is not text, or is of another known kind.
 pub fn text_of(path: &Path, wanted: &[FileKind]) -> Result<String> {
     let named = || path.display().to_string();
     let bytes =

@@ -39,7 +39,7 @@ pub fn kernel_of(named: Option<&Path>, input: &Path) -> Result<PathBuf> {
 /// ```
 ///
 /// # Errors
-/// As [`kernel_of`]; or they are of several kernels.
+/// As [`kernel_of`]; or the inputs are of several kernels.
 pub fn kernel_of_all(named: Option<&Path>, inputs: &[PathBuf]) -> Result<PathBuf> {
     if let Some(kernel) = named {
         // A file that is no profile is named before the kernel is opened, which takes long.

@@ -53,7 +53,7 @@ pub fn read_map(path: &Path) -> Result<PlacementMap> {
     PlacementMap::from_text(&text).with_context(|| path.display().to_string())
 }
 
-/// A layout or a map from a file, whose name it bears.
+/// A layout or a map from a file, named like the file.
 ///
 /// ```
 /// use image::order::Layout;
@@ -101,13 +101,13 @@ impl LayoutFile {
         &self.name
     }
 
-    /// Whether only its kernel tells where the file puts the code: it is a layout, not a map.
+    /// Whether the kernel is needed to find out where the file puts the code: the file is a layout,
+    /// not a map.
     pub fn needs_kernel(&self) -> bool {
         matches!(self.content, LayoutContent::Order(_))
     }
 
-    /// Where the file puts the code. `kernel`: a build tree or a vmlinux, `image`: what was read of
-    /// it.
+    /// Where the file puts the code. `kernel`: a build tree or a vmlinux; `image`: its contents.
     ///
     /// # Errors
     /// The file names code that the kernel does not have; or a layout has no kernel.
@@ -148,7 +148,7 @@ impl LayoutFile {
 /// ```
 ///
 /// # Errors
-/// There is neither, or the layout names code that the kernel does not have.
+/// There is neither a kernel nor an image, or the layout names code that the kernel does not have.
 pub fn placed(layout: &Layout, kernel: Option<&Path>, image: Option<&Image>) -> Result<Placement> {
     match (kernel, image) {
         (Some(tree), _) if tree.join("vmlinux.o").exists() => {

@@ -1,7 +1,7 @@
 //! Recordings opened with their kernels, for the tables of services, misses, locks and others.
 //!
-//! Input: recordings, and what is named of kernel, annotations and machines. Output: each recording
-//! with its kernel, which [`attribution`] takes.
+//! Input: recordings, and the kernel, annotations and machines if they are named. Output: each
+//! recording with its kernel, which [`attribution`] takes.
 
 use crate::kernel::kernel_of;
 use anyhow::Result;
@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 pub struct OpenedKernel {
     /// The build tree, the vmlinux or the System.map.
     pub path: PathBuf,
-    /// What makes the tables of its recordings.
+    /// Makes the tables of the kernel's recordings.
     pub attribution: Attribution,
 }
 
-/// What recordings are opened with.
+/// The settings with which recordings are opened.
 ///
 /// ```
 /// use execution::part::RecordingPart;
@@ -60,7 +60,7 @@ impl Opening<'_> {
         Ok(OpenedKernel { path, attribution: Attribution { part: self.part, ..attribution } })
     }
 
-    /// What `make` makes of each recording and its kernel, in order. A kernel is opened once for
+    /// Calls `make` for each recording and its kernel, in order. A kernel is opened once for
     /// recordings that follow one another.
     ///
     /// # Errors

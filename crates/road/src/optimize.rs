@@ -120,7 +120,7 @@ impl Optimization {
 pub struct Optimized {
     /// The rows of the original, of each prediction and of each relinked kernel.
     pub results: ResultFile,
-    /// The same side by side.
+    /// The same rows, each layout beside the original.
     pub comparisons: Vec<Comparison>,
     /// The layouts that lose against the original.
     pub losses: Vec<LayoutLoss>,
@@ -307,7 +307,7 @@ impl Road {
             return Ok(RelinkedKernel { name, directory, map });
         }
         say("relinking")?;
-        // Until it is whole and checked, it is not there already.
+        // A kernel counts as existing only when it is whole and checked.
         match fs::remove_file(&done) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| done.display().to_string());

@@ -25,12 +25,12 @@ pub enum ProvedMap<'a> {
     Map(&'a PlacementMap),
 }
 
-/// What came of a proof.
+/// The result of a proof.
 pub struct Proof {
     /// Whether the new kernel is the old program.
     pub holds: bool,
     /// Whether the old build says which of its words are addresses. If it does not, every number in
-    /// the kernel's address range counts as one.
+    /// the kernel's address range counts as an address.
     pub knows_addresses: bool,
     /// How much was proved, and the first differences of each kind.
     pub text: String,

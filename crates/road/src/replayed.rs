@@ -123,7 +123,7 @@ impl<'a> ReplayRequest<'a> {
     }
 }
 
-/// What replay counts of a part of a recording (a directory), each layout on its own machines.
+/// What replay counts for a part of a recording (a directory), each layout on its own machines.
 /// `kernel`: the build id that the recording must have.
 ///
 /// ```

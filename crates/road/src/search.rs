@@ -67,7 +67,7 @@ pub struct LayoutSearch<'a> {
 }
 
 impl LayoutSearch<'_> {
-    /// The best layout, its score, and how all are.
+    /// The best layout, its score, and the results of all layouts.
     ///
     /// # Errors
     /// There is no seed, or a recording is damaged or of another kernel.

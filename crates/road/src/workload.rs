@@ -1,6 +1,6 @@
 //! The workload that a name means: a shipped one, a file, or a benchmark of the suite.
 //!
-//! Input: a name or a path. Output: a workload, checked, of which nothing has run.
+//! Input: a name or a path. Output: a checked workload. This module runs nothing.
 
 use anyhow::{Context, Result};
 use guest::{Workload, benchmark};

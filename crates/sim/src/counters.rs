@@ -1,6 +1,6 @@
 //! Structs of counters that are added and subtracted field by field.
 //!
-//! Takes the definition of a struct. Knows nothing of what is counted.
+//! Input: the definition of a struct. This module does not know what is counted.
 
 /// Defines a struct of counters, its sum and its difference.
 macro_rules! counters {

@@ -14,8 +14,8 @@
 //!
 //! The caller numbers the lines of the L1I. All other lines are lines of physical memory.
 //!
-//! To know what a stretch of execution cost (a service, a function), take [`Hierarchy::counters`]
-//! before and after it and subtract. This copies some forty numbers.
+//! To find out what a stretch of execution (a service, a function) cost, take
+//! [`Hierarchy::counters`] before and after it and subtract. This copies about forty numbers.
 
 use crate::geometry::CacheGeometry;
 use crate::level::{CacheLevel, MissCause, MissCounts, Requester};
@@ -229,7 +229,8 @@ impl Hierarchy {
         }
     }
 
-    /// The instruction TLB's part of a fetch; see [`Hierarchy::fetch_ahead`]. True: it missed.
+    /// The instruction TLB's part of a fetch; see [`Hierarchy::fetch_ahead`]. Returns whether the
+    /// TLB missed.
     #[inline]
     pub fn fetch_page_ahead(&mut self, page: LineId) -> bool {
         self.itlb.as_mut().is_some_and(|itlb| itlb.access(page))
@@ -248,7 +249,8 @@ impl Hierarchy {
         }
     }
 
-    /// The data TLB's part of a load or store; see [`Hierarchy::fetch_ahead`]. True: it missed.
+    /// The data TLB's part of a load or store; see [`Hierarchy::fetch_ahead`]. Returns whether the
+    /// TLB missed.
     #[inline]
     pub fn data_page_ahead(&mut self, page: LineId) -> bool {
         self.dtlb.as_mut().is_some_and(|dtlb| dtlb.access(page))

@@ -1,6 +1,7 @@
 //! An instruction cache whose lines have a mode. It counts misses by mode and cause.
 //!
-//! The two requesters are those of Torrellas (1998, sections 2.2 and 5.1): all user code is one.
+//! The two requesters are those of Torrellas (1998, sections 2.2 and 5.1): the kernel and all user
+//! code.
 //!
 //! Input: the lines that are fetched, in order. Output: hit or miss, and counters.
 
@@ -21,7 +22,7 @@ impl InstructionCache {
         InstructionCache { level: CacheLevel::new(geometry), misses: PerMode::default() }
     }
 
-    /// Fetches from `line`. True: the cache missed.
+    /// Fetches from `line`. Returns whether the cache missed.
     #[inline]
     pub fn fetch(&mut self, line: LineId) -> bool {
         let mode = line.mode();

@@ -11,7 +11,7 @@ use crate::cache::Cache;
 use crate::geometry::CacheGeometry;
 use crate::line::{LineId, Mode, PerMode};
 
-/// The one that uses a cache: the kernel or a user process.
+/// What uses a cache: the kernel or a user process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester(u16);
 
@@ -20,7 +20,7 @@ impl Requester {
     pub const KERNEL: Requester = Requester(1);
     /// The evictor of a line that was never evicted.
     pub(crate) const NOBODY: Requester = Requester(0);
-    /// The number of user processes that can be told apart.
+    /// The number of user processes that can be distinguished.
     pub(crate) const PROCESSES: u32 = u16::MAX as u32 - 1;
 
     /// The user process with this number. Numbers from [`Requester::PROCESSES`] on share a

@@ -62,7 +62,7 @@ mod time;
 mod tlb;
 mod wide;
 
-// The replacement policies. Each line declares its file, too.
+// The replacement policies. Each line also declares its file.
 policies! {
     lru::Lru as Lru;
     plru::PlruTrees as TreePlru;

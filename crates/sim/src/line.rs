@@ -9,7 +9,7 @@ use std::ops::AddAssign;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PhysAddr(pub u64);
 
-/// Who executes: the operating system or an application (Torrellas 1998, section 2.2).
+/// The mode of execution: the operating system or an application (Torrellas 1998, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// The kernel.
@@ -76,7 +76,7 @@ pub struct LineId(u32);
 const USER: u32 = 1 << 31;
 
 impl LineId {
-    /// The largest index. It is one less than 31 bits allow, so that `NONE` is no line.
+    /// The largest index. It is one less than 31 bits allow, so that `NONE` is not a line.
     pub const MAX_INDEX: u32 = USER - 2;
     /// The content of an empty way.
     pub(crate) const NONE: LineId = LineId(u32::MAX);

@@ -14,7 +14,7 @@ pub(crate) enum Lru {
     /// A set's ways stand in the order of their last use, the most recent first, so that the victim
     /// is always the last way.
     Sorted,
-    /// Of many ways: too many to move.
+    /// For sets with too many ways to move.
     WideLru(WideLru),
 }
 

@@ -64,7 +64,7 @@ impl MachineModel {
         }
     }
 
-    /// Whether the machine's core can be built, if it has one.
+    /// Checks whether the machine's core, if it has one, can be built.
     ///
     /// # Errors
     /// The rule that a number of the core breaks, or the table that the core needs.
@@ -173,7 +173,7 @@ impl ItlbDescription {
     /// A TLB with these sizes of pages in bytes.
     ///
     /// # Errors
-    /// No such TLB can be built, or a size is no power of two from 4096 to 2^30.
+    /// No such TLB can be built, or a size is not a power of two from 4096 to 2^30.
     pub fn new(
         geometry: CacheGeometry,
         kernel_page: u64,

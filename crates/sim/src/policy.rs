@@ -1,4 +1,4 @@
-//! What a replacement policy is: the sets of one cache, and the line that leaves each.
+//! The interface of a replacement policy: the sets of one cache, and the line that leaves each set.
 //!
 //! Input: the lines that are used, in order. Output: hit, or miss with the line that left. A policy
 //! knows no modes, counters or time.
@@ -22,8 +22,8 @@ pub(crate) trait Policy {
     /// Sets whose ways are empty.
     fn new(sets: usize, ways: usize) -> Self;
 
-    /// Uses `line`, which belongs into `set`: the `ways` of `lines` from `set * ways` on. It is not
-    /// the line that was used last of its set.
+    /// Uses `line`, which belongs to `set`: the `ways` of `lines` from `set * ways` on. The line is
+    /// not the one that was used last in its set.
     fn access(
         &mut self,
         lines: &mut [LineId],

@@ -94,7 +94,7 @@ impl DirectionPrediction {
     /// A bimodal predictor.
     ///
     /// # Errors
-    /// `entries` is no power of two, or above [`DirectionPrediction::MAX_ENTRIES`].
+    /// `entries` is not a power of two, or is above [`DirectionPrediction::MAX_ENTRIES`].
     pub fn bimodal(entries: u64) -> Result<DirectionPrediction, PredictionError> {
         if !entries.is_power_of_two() || entries > DirectionPrediction::MAX_ENTRIES {
             return Err(PredictionError::Entries(entries));

@@ -1,6 +1,7 @@
-//! The registry of replacement policies: which there are, and what they are called.
+//! The registry of replacement policies and their names.
 //!
-//! Takes a policy and the shape of a cache; gives the state from which each set chooses its victim.
+//! Input: a policy and the shape of a cache. Output: the state from which each set chooses its
+//! victim.
 //!
 //! To add a policy: a file with a type that is a `Policy`, and its line in the table `policies!` in
 //! `lib.rs`. The tests in `tests/naive.rs` compare it with a naive model.

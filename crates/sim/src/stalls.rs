@@ -14,9 +14,9 @@ pub struct Stalls {
     pub l1i: f64,
     /// Data lines that missed in the L1D and hit in the next level.
     pub l1d: f64,
-    /// Instruction lines that missed in the L2, too; 0 without an L2.
+    /// Instruction lines that also missed in the L2; 0 without an L2.
     pub l2i: f64,
-    /// Data lines that missed in the L2, too; 0 without an L2.
+    /// Data lines that also missed in the L2; 0 without an L2.
     pub l2d: f64,
     /// TLB misses.
     pub tlb: f64,

@@ -1,8 +1,8 @@
 //! A branch target buffer: the last target of each taken branch.
 //!
 //! The buffer is set-associative with LRU replacement. The low bits of a branch's address choose
-//! its set. The whole address is its tag. Addresses and targets lie apart: a search reads addresses
-//! only.
+//! its set. The whole address is its tag. Addresses and targets are stored separately: a search
+//! reads addresses only.
 //!
 //! Input: branches with their targets, in order. Output: the target that the buffer holds, or none.
 
@@ -34,8 +34,8 @@ impl TargetBuffer {
     }
 
     /// The address, with higher bits folded into those that choose the set, so that code whose
-    /// branches lie at multiples of 16 or 64 bytes uses all sets. That processors fold so is
-    /// assumed. Different addresses stay different.
+    /// branches lie at multiples of 16 or 64 bytes uses all sets. It is an assumption that
+    /// processors fold addresses in this way. Different addresses stay different.
     #[inline]
     pub(crate) fn folded(&self, at: CodeAddr) -> CodeAddr {
         match self.set_mask.count_ones() {

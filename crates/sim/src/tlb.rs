@@ -21,7 +21,7 @@ impl Tlb {
         Tlb { cache: Cache::new(geometry), misses: PerMode::default() }
     }
 
-    /// Translates an address within `page`. True: the TLB missed.
+    /// Translates an address within `page`. Returns whether the TLB missed.
     #[inline]
     pub fn access(&mut self, page: LineId) -> bool {
         let missed = self.cache.access(page) != CacheAccess::Hit;

@@ -119,9 +119,10 @@ pub(crate) fn uses_vectors(instruction: &Instruction) -> bool {
 }
 
 /// Whether a core that renames loads can rename this one: it gives a whole register of 32 or 64
-/// bits, or it changes such a value in memory; `operands`: or it computes with such a value.
-/// Measured by `cargo xtask judge-processor`: on a Zen 4, `add (%rsi), %rax`, `movzbl (%rsi), %eax`
-/// and loads into vectors are not renamed. On a Zen 5, the first one is (`forward/load-add`).
+/// bits, or it changes such a value in memory; with `operands`, also if it computes with such a
+/// value. Measured by `cargo xtask judge-processor`: on a Zen 4, `add (%rsi), %rax`, `movzbl
+/// (%rsi), %eax` and loads into vectors are not renamed. On a Zen 5, the first one is
+/// (`forward/load-add`).
 pub(crate) fn is_renamable_load(instruction: &Instruction, stores: bool, operands: bool) -> bool {
     let whole = |bytes| matches!(bytes, 4 | 8);
     match instruction.mnemonic() {

@@ -43,7 +43,7 @@ impl Facts {
                 continue;
             }
             let (reads, writes) = accesses(used.access());
-            // A register of an address is a value, too, if the instruction names it as an operand.
+            // A register of an address is also a value if the instruction names it as an operand.
             let only_address =
                 facts.address.contains(&register) && !takes(instruction, info, used.register());
             // A small part of a register keeps the rest, which is an operand then.
@@ -89,7 +89,7 @@ fn accesses(access: OpAccess) -> (bool, bool) {
 }
 
 /// Whether the instruction takes the value of this register as an operand. The destination of a
-/// load is none, also where it held the address.
+/// load is not an operand, even if it held the address.
 fn takes(instruction: &Instruction, info: &InstructionInfo, register: Register) -> bool {
     (0..instruction.op_count()).any(|operand| {
         let named = instruction.op_register(operand);

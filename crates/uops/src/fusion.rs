@@ -1,5 +1,5 @@
-//! Which pairs of instructions a processor makes one uop of: a comparison and the conditional jump
-//! behind it; and which take one slot: a move and the computation behind it.
+//! Which pairs of instructions a processor turns into one uop (a comparison and the conditional
+//! jump behind it), and which pairs take one slot (a move and the computation behind it).
 //!
 //! Intel: "64 and IA-32 Architectures Optimization Reference Manual" (248966), macro-fusion. AMD:
 //! "Software Optimization Guide for the AMD Zen 4 Microarchitecture" (57647), branch fusion.

@@ -1,10 +1,10 @@
 //! Turns x86-64 instructions into the uops that a simulated core executes.
 //!
 //! Input: the bytes of instructions that follow one another, and a table of uops of a processor.
-//! Output: [`sim::core::Uop`]s. What is read and written, and what loads and stores, the decoder
-//! says; ports, latencies and slots are the table's. The tables in `tables/` are made of LLVM's
-//! scheduling models; each says how. An instruction that a table lacks gets a stated default, and
-//! is named.
+//! Output: [`sim::core::Uop`]s. The decoder says what an instruction reads and writes, and what it
+//! loads and stores. Ports, latencies and slots come from the table. The tables in `tables/` are
+//! made from LLVM's scheduling models; the head of each table says how. An instruction that a table
+//! lacks gets a documented default, and is reported by name.
 //!
 //! ```
 //! use kernlane_uops::UopTable;

@@ -33,7 +33,7 @@ pub(crate) struct ComputingUop {
     pub kept: u8,
 }
 
-/// What a table says of an instruction.
+/// The entry of a table for an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub slots: u8,
@@ -55,7 +55,7 @@ pub struct UopTable {
     pub(crate) three_part_address: Option<u16>,
     pub(crate) fusion: Fusion,
     /// Each uop is an operation of a simple machine: it takes a slot, and renaming removes none. An
-    /// instruction without an entry is of the default, and that is no gap of the table.
+    /// instruction without an entry gets the default, which is not a gap of the table.
     pub(crate) simple: bool,
     /// Loads of instructions that also compute are renamed as moves are.
     pub(crate) renamed_operands: bool,
@@ -66,7 +66,7 @@ pub struct UopTable {
     pub(crate) default: Entry,
 }
 
-/// Why a text is no table of uops.
+/// Why a text is not a table of uops.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum TableError {
@@ -134,7 +134,7 @@ impl UopTable {
     }
 }
 
-/// By its name: its thousands of entries say little.
+/// Prints the name only, because thousands of entries say little.
 impl fmt::Debug for UopTable {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("UopTable").field(&self.name).finish()
@@ -199,7 +199,7 @@ impl TableReader {
                 let known = SETS.into_iter().find(|known| *known == word);
                 let known = known.ok_or_else(|| format!("`{word}` is unknown"))?;
                 let set = u16::from_str_radix(rest, 16);
-                self.words.insert(known, set.map_err(|_| format!("`{rest}` is no set of ports"))?);
+                self.words.insert(known, set.map_err(|_| format!("`{rest}` is not a set of ports"))?);
             }
         }
         Ok(())
@@ -262,13 +262,13 @@ fn parse_entry(text: &str) -> Result<Entry, String> {
     };
     let number = |text: &str, most: u16| {
         let value = text.parse().ok().filter(|value| (1..=most).contains(value));
-        value.ok_or_else(|| format!("`{text}` is no number from 1 to {most}"))
+        value.ok_or_else(|| format!("`{text}` is not a number from 1 to {most}"))
     };
     let uop = |text: &str| {
         let (ports, kept) = text.split_once('*').unwrap_or((text, ""));
         let ports = u16::from_str_radix(ports, 16).ok().filter(|ports| *ports != 0);
         Ok(ComputingUop {
-            ports: ports.ok_or_else(|| format!("`{text}` is no uop"))?,
+            ports: ports.ok_or_else(|| format!("`{text}` is not a uop"))?,
             kept: if kept.is_empty() { 0 } else { number(kept, 255)? as u8 },
         })
     };

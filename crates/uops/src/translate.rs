@@ -3,7 +3,7 @@
 //! An instruction becomes its loads, then its computing uops, then its stores. The value of a load
 //! goes to the first computing uop and all others; the last one has the results. Uops of moves that
 //! only load or store have no computing uop. The stack pointer's changes by pushes, pops, calls and
-//! returns cost nothing and delay nothing, as the processors' stack engines have it.
+//! returns cost nothing and delay nothing, as in the stack engines of processors.
 //!
 //! Input: decoded instructions and a table. Output: uops in program order.
 
@@ -42,7 +42,7 @@ impl UopMaker for UopTable {
 
 impl UopTable {
     /// Turns the instructions at `addr`, each given by its bytes, into uops, and appends these.
-    /// Bytes that are no instruction become one uop without effect.
+    /// Bytes that are not an instruction become one uop without effect.
     pub fn translate(
         &self,
         addr: u64,
@@ -92,7 +92,8 @@ impl UopTable {
         made
     }
 
-    /// The uops of an instruction, and whether the table has no entry. `next`: the one behind it.
+    /// The uops of an instruction, and whether the table has no entry for it. `next`: the
+    /// instruction behind it.
     fn uops(
         &self,
         instruction: &Instruction,
@@ -135,7 +136,7 @@ struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    /// Makes the uops. True: the table has no entry.
+    /// Makes the uops. Returns true if the table has no entry.
     fn run(&mut self) -> bool {
         let instruction = self.instruction;
         if let Some(class) = class::serialising(instruction) {
@@ -209,8 +210,8 @@ impl Translation<'_> {
         if adds_branch {
             computing.push(ComputingUop { ports: self.table.branch, kept: 0 });
         }
-        // A load that keeps a part of its register is merged with it. And what neither loads nor
-        // stores computes, even where the model names no port.
+        // A load that keeps a part of its register is merged with it. An instruction that neither
+        // loads nor stores also computes if the model names no port.
         let merges = facts.loads > 0 && !facts.reads.is_empty();
         if computing.is_empty() && facts.stores == 0 && (facts.loads == 0 || merges) {
             computing.extend(self.table.default.computing.first());
@@ -279,9 +280,9 @@ impl Translation<'_> {
         self.begin_slots(usize::from(entry.slots) + usize::from(beside));
     }
 
-    /// Says which uops begin a slot, so that there are `slots`. Stores stand for themselves first,
-    /// then the computing uops behind the first, then the first one. Further slots, which the model
-    /// does not explain, do nothing.
+    /// Chooses the uops that begin a slot, so that there are `slots`. Stores get slots of their own
+    /// first, then the computing uops behind the first, then the first one. Further slots, which
+    /// the model does not explain, do nothing.
     fn begin_slots(&mut self, slots: usize) {
         if self.table.simple {
             let begins = |kind| !matches!(kind, UopKind::StoreData);
@@ -308,7 +309,7 @@ impl Translation<'_> {
         self.uops.extend((0..missing).map(|_| Uop::new(UopKind::Eliminated, 0)));
     }
 
-    /// The last computing uop also jumps. False: there is none.
+    /// Makes the last computing uop also jump. Returns false if there is no computing uop.
     fn fuse(&mut self) -> bool {
         let last = self.uops.iter_mut().rfind(|uop| uop.kind == UopKind::Compute);
         let Some(last) = last else { return false };
@@ -317,7 +318,7 @@ impl Translation<'_> {
     }
 }
 
-/// Says in which files a uop takes registers. What is done when it is renamed takes none.
+/// Sets the files in which a uop takes registers. A uop that is done when it is renamed takes none.
 fn take_registers(uop: &mut Uop) {
     if !matches!(uop.kind, UopKind::Eliminated | UopKind::Microcode) {
         let files = uop.writes.iter().map(|result| registers::files(*result));
@@ -333,7 +334,7 @@ fn results<'a>(all: impl Iterator<Item = &'a UopRegister>) -> [UopRegister; 3] {
     filled(all, UopRegister::DISCARD)
 }
 
-/// The first three; `none` where there are fewer.
+/// The first three elements, filled up with `none`.
 fn filled<'a>(all: impl Iterator<Item = &'a UopRegister>, none: UopRegister) -> [UopRegister; 3] {
     let mut three = [none; 3];
     three.iter_mut().zip(all).for_each(|(place, register)| *place = *register);

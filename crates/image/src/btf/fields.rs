@@ -144,7 +144,7 @@ impl Btf<'_> {
         Ok(None)
     }
 
-    /// The member with a name: its offset and its type. Members of unnamed members count, too.
+    /// The member with a name: its offset and its type. Members of unnamed members also count.
     fn member_named(
         &self,
         start: usize,

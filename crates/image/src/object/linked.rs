@@ -53,8 +53,8 @@ impl<'a> LinkAddresses<'a> {
     }
 
     /// The address of a global symbol of the object. `None` if the kernel does not have the symbol.
-    /// `None`, too, if another object's definition replaced a weak one, as the C library's `abort`
-    /// replaces the one of a kernel for User Mode Linux.
+    /// Also `None` if another object's definition replaced a weak one, as the C library's `abort`
+    /// replaces that of a kernel for User Mode Linux.
     fn address_of(&self, object: &KernelObject<'_>, symbol: &ElfSymbol) -> Option<u64> {
         let global = self.globals.get(object.elf.name(symbol))?;
         (symbol.is_weak() == global.weak).then_some(global.address)

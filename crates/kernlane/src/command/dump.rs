@@ -16,8 +16,8 @@ use trace::RecordingReader;
 /// Print what a recording contains
 ///
 /// Prints its header, its conditions and its totals; on request its translation blocks and its
-/// stream of events. Of a damaged or cut-off recording, prints everything before the damage. Then
-/// the exit status is 1 and the last line says what is wrong and where.
+/// stream of events. If the recording is damaged or cut off, prints everything before the damage;
+/// then the exit status is 1 and the last line says what is wrong and where.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane dump net.rec\n  kernlane dump net.rec --stream --limit 1000"

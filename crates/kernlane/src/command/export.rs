@@ -36,7 +36,7 @@ use std::process::ExitCode;
 /// --algorithm makes the order in formats that carry one. Formats of services and calls take one
 /// recording; --machine adds its misses. champsim and drmemtrace take one recording of one CPU, and
 /// no --kernel; champsim needs data accesses (`kernlane record --data`). --from and --until cut a
-/// part out of them, and out of formats over time.
+/// part out of the recording for these two formats and for formats over time.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane export net.rec --format bolt -o net.preagg
@@ -213,7 +213,7 @@ fn over_time(
     output::write_with(&args.output, |out| make(&attribution, recording, window, out))
 }
 
-/// As `recording`, of a format that takes no part of one.
+/// Like `recording`, for a format that cannot take a part of a recording.
 fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     ensure!(
         args.counted.part.part()?.is_whole(),
@@ -222,7 +222,7 @@ fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     recording(args)
 }
 
-/// What `make` makes of the counts, and of the layout by `--algorithm` if it asks for that.
+/// Calls `make` with the counts, and with the layout by `--algorithm` if the format needs one.
 fn of_counts(
     args: &ExportArgs,
     make: impl FnOnce(&ExportSubject, &dyn Fn() -> Result<Layout>) -> Result<String>,

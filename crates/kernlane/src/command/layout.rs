@@ -88,8 +88,8 @@ pub(crate) fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
 /// The seeds that are tried.
 #[derive(Args)]
 pub struct TriesArgs {
-    /// Make the layout with as many seeds, replay the recordings over each, and take the one with
-    /// the fewest L1I misses of kernel and user
+    /// Make the layout with this number of seeds, replay the recordings over each layout, and take
+    /// the one with the fewest L1I misses of kernel and user
     #[arg(
         long,
         value_name = "N",
@@ -153,7 +153,7 @@ fn check_tries(args: &LayoutArgs) -> Result<()> {
     }
 }
 
-/// A layout, and what is said of it.
+/// A layout, and what the command prints about it.
 struct MadeLayout {
     layout: Layout,
     score: Score,

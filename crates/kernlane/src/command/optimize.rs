@@ -78,7 +78,7 @@ pub struct OptimizeArgs {
     #[command(flatten)]
     pub time_limit: TimeLimitArgs,
 
-    /// Also predict branches, on machines that say how they do
+    /// Also predict branches, on machines that describe a branch predictor
     #[arg(long)]
     pub branches: bool,
 

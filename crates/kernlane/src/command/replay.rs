@@ -62,7 +62,7 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub bound: bool,
 
-    /// Also predict branches, on machines that say how they do
+    /// Also predict branches, on machines that describe a branch predictor
     #[arg(long)]
     pub branches: bool,
 
@@ -157,7 +157,7 @@ fn wanted_kernel(args: &ReplayArgs, layouts: &[LayoutFile]) -> Result<Option<Pat
 /// The machines that can predict branches, for `--branches`.
 ///
 /// # Errors
-/// No machine says how it predicts branches.
+/// No machine describes a branch predictor.
 pub(crate) fn simulation_scope(
     branches: bool,
     machines: &[MachineModel],

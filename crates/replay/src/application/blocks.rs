@@ -1,9 +1,9 @@
 //! The application's blocks: as arrays for the layout algorithms, and as blocks to place.
 //!
-//! Takes counts of translation blocks and their spaces; gives blocks, ascending by address. A block
-//! is the code between two addresses at which translation blocks begin or end. Where a block leads
-//! to code that never ran, a *stub* of one byte stands, so that the branch to it has a target and
-//! the place behind the block is taken.
+//! Input: counts of translation blocks and their spaces. Output: blocks, ascending by address. A
+//! block is the code between two addresses at which translation blocks begin or end. Where a block
+//! leads to code that never ran, a *stub* of one byte stands, so that the branch to it has a target
+//! and the place behind the block is taken.
 
 use crate::application::{Spaces, UserCode};
 use anyhow::Result;
@@ -151,7 +151,7 @@ impl RanBlocks {
     }
 }
 
-/// Whether these are the bytes of a direct branch with a short and a near form.
+/// Whether these are the bytes of a direct branch that has a short and a near form.
 fn can_be_aimed(instruction: &[u8]) -> bool {
     matches!(
         instruction,

@@ -1,9 +1,9 @@
 //! The application: user code that ran, of all programs and libraries, laid out as in Torrellas'
 //! OptA (1998, section 5).
 //!
-//! Takes the user code of recordings; gives a placement of it, by address in *spaces*, and the
-//! spaces, in which replay finds the code of a translation block. Only code that ran is known.
-//! Never reads a program's file.
+//! Input: the user code of recordings. Output: a placement of it, by address in *spaces*, and the
+//! spaces, in which replay finds the code of a translation block. Only code that ran is known. This
+//! module never reads a program's file.
 //!
 //! ```text
 //! recordings → recorded: translations, counts → spaces: an address space for each program

@@ -1,6 +1,6 @@
 //! The user code of a recording: which translation blocks ran, how often, and in which order.
 //!
-//! Takes the recording chunk by chunk; gives counts. Kernel code in between is left out: an
+//! Input: a recording, chunk by chunk. Output: counts. Kernel code in between is left out: an
 //! interrupted program continues where it was.
 
 use anyhow::{Context, Result};
@@ -17,12 +17,12 @@ use trace::{RecordingHeader, RecordingReader, RunAddr, StreamEvent, TaskId, Tran
 pub struct UserCode {
     pub(super) translations: Vec<Translation>,
     pub(super) codes: Vec<TranslatedCode>,
-    /// How often each ran.
+    /// How often each translation block ran.
     pub(super) runs: Vec<u64>,
-    /// How often the kernel entered each, other than to continue an interrupted program: at the
-    /// start of programs, threads and signal handlers.
+    /// How often the kernel entered each translation block, other than to continue an interrupted
+    /// program: at the start of programs, threads and signal handlers.
     pub(super) entries: Vec<u64>,
-    /// How often the second ran directly after the first.
+    /// How often the second translation block ran directly after the first.
     pub(super) successors: BTreeMap<(u32, u32), u64>,
 }
 

@@ -1,11 +1,11 @@
-//! Tells the code of programs apart: a recording has addresses only, and several programs have code
-//! at the same addresses.
+//! Distinguishes the code of programs: a recording has only addresses, and several programs have
+//! code at the same addresses.
 //!
-//! Takes translation blocks and the control transfers between them; gives each a *space*. Two
-//! translation blocks in one space never differ in a byte or in where an instruction begins. Code
-//! that direct branches and fall-throughs connect goes into one space, the most frequent transfers
-//! first. The rest goes into the space that already has most of its bytes, or else into the first
-//! space that it fits.
+//! Input: translation blocks and the control transfers between them. Output: a *space* for each
+//! translation block. Two translation blocks in one space never differ in a byte or in where an
+//! instruction begins. Code that direct branches and fall-throughs connect goes into one space, the
+//! most frequent transfers first. The rest goes into the space that already has most of its bytes,
+//! or else into the first space that it fits.
 
 use crate::application::UserCode;
 use anyhow::{Context, Result, ensure};

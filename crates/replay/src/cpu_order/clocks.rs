@@ -3,10 +3,9 @@
 //! Input: a window of steps, and for each step, when it is made, the cycles that it takes. Output:
 //! the order of the steps, and for how long each CPU waited.
 //!
-//! Every CPU has a clock, in cycles. The CPU that can begin its next step first makes it. Of
-//! several, it is the one with the lowest number. A step begins when the CPU's step before has
-//! ended, and so have all steps of other CPUs that it comes behind. So steps begin in the order of
-//! time.
+//! Every CPU has a clock, in cycles. The CPU that can begin its next step first makes that step. If
+//! several can, the one with the lowest number does. A step begins when the CPU's previous step and
+//! all steps of other CPUs on which it depends have ended. So steps begin in the order of time.
 //!
 //! A CPU without a next step in the window stops all CPUs until more is read, because its step may
 //! be the first. There are two exceptions. When the CPU is halted, its step comes behind all others
@@ -45,7 +44,7 @@ impl CpuWaits {
     }
 }
 
-/// How far a CPU is.
+/// The progress of a CPU.
 #[derive(Clone, Debug)]
 struct CpuProgress {
     /// When its last step ended.
@@ -126,7 +125,7 @@ impl CpuClocks {
         Some(self.cpus.get(cpu)?.stretch)
     }
 
-    /// Makes steps as long as it is known which one is the next. `make` gives their cycles.
+    /// Makes steps as long as the next step is known. `make` gives the cycles of a step.
     pub(crate) fn advance(
         &mut self,
         window: &Window,
@@ -232,7 +231,7 @@ impl CpuClocks {
                 self.cpus[cpu].needs[on] = Some((*number, *reason));
                 self.awaited[on] = self.awaited[on].min(*number);
             } else if other.made == *number {
-                // What the other CPU did before its last step had ended when that step began.
+                // All earlier steps of the other CPU had ended when its last step began.
                 let ended = other.clock;
                 self.cpus[cpu].wait_until(ended, *reason);
             }
@@ -272,7 +271,7 @@ impl CpuClocks {
 }
 
 impl CpuProgress {
-    /// The next step begins no earlier.
+    /// Delays the next step to `time` if it would begin earlier.
     fn wait_until(&mut self, time: f64, reason: OrderReason) {
         if time <= self.begins {
             return;

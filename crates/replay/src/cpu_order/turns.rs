@@ -4,7 +4,7 @@
 //! Output: stretches, and when a CPU was halted. This module decides no order.
 //!
 //! A CPU is halted after an `hlt`. QEMU gives each CPU that is not halted a turn in a fixed
-//! rotation. So a CPU is halted, too, when another one had two turns since its own last turn.
+//! rotation. So a CPU is also halted when another one had two turns since its own last turn.
 
 use super::window::{CpuSet, MOST_CPUS, Step, Stretch, bit};
 use execution::data::Execution;

@@ -6,8 +6,8 @@
 //! * that stored last to a word that it loads,
 //! * that stored last to a word that it stores to, or loaded it since.
 //!
-//! A step that earlier steps of the same CPU already come behind is left out, so most steps have no
-//! dependency. The recorded order satisfies all of them. Fetches have none.
+//! A dependency that earlier steps of the same CPU already imply is left out, so most steps have
+//! none. The recorded order satisfies all of them. Fetches have none.
 
 use super::window::{Dependency, MOST_CPUS, OrderReason, Stretch};
 use execution::data::DataAccess;

@@ -17,7 +17,7 @@ pub enum OptimizationLevel {
     OptS,
     /// OptS with loops behind the sequences.
     OptL,
-    /// OptS with the application laid out, too (section 5).
+    /// OptS, with the application also laid out (section 5).
     OptA,
     /// OptS with loops next to their callees.
     Call,
@@ -74,7 +74,7 @@ impl OptimizationLevel {
         }
     }
 
-    /// Whether user code is laid out, too. Section 5.5 compares its setups with OptA.
+    /// Whether user code is also laid out. Section 5.5 compares its setups with OptA.
     pub(crate) fn lays_out_the_application(self) -> bool {
         match self {
             OptimizationLevel::OptA

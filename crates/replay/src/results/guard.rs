@@ -1,10 +1,10 @@
 //! Finds layouts that lose on the replayed recordings.
 //!
-//! Takes result rows; names layouts that miss more, or jump more, than the original on the same
+//! Input: result rows. Output: layouts that miss more, or jump more, than the original on the same
 //! recording and machine. Replay counts the original as recorded and every layout as predicted. A
-//! relinked kernel that was recorded itself executes another number of instructions; so every
-//! number is compared for each instruction. A layout made from other work can lose: it places code
-//! that did not run then with the cold code. Only warns, never refuses a layout.
+//! relinked kernel that was recorded itself executes another number of instructions, so every
+//! number is compared per instruction. A layout made from other work can lose: code that did not
+//! run in that work lies with the cold code. This module only warns, and never refuses a layout.
 
 use super::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
 use serde::Serialize;
@@ -73,7 +73,7 @@ const COUNTS: [(&str, fn(&ResultCounters) -> u64); 2] = [
 ];
 
 fn loss(row: &ResultRow, original: &ResultRow) -> Option<LayoutLoss> {
-    // A layout adds and drops jumps, which are instructions, too. Predicted numbers are of the same
+    // A layout adds and drops jumps, which are also instructions. Predicted numbers are of the same
     // execution.
     let scale = match row.kind {
         ResultKind::Predicted => 1.0,

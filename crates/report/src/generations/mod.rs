@@ -24,7 +24,7 @@ pub struct GenerationsBeside {
 }
 
 impl GenerationsBeside {
-    /// With the papers' rows for these services.
+    /// Adds the papers' rows for these services.
     pub fn new(found: Generations) -> GenerationsBeside {
         GenerationsBeside { papers: Papers::new(&found), found }
     }

@@ -8,7 +8,7 @@ use crate::machine::MemoryDescription;
 pub enum MissClass {
     /// The core never had the line.
     Cold,
-    /// The core evicted the line: its caches are too small, or too few ways.
+    /// The core evicted the line: its caches are too small, or have too few ways.
     Capacity,
     /// Another core's write took the line, and the core uses what was written. No other placement
     /// of data in lines avoids this miss.
@@ -101,7 +101,7 @@ counters! {
         pub upgrades: u64,
         /// Who supplied the lines that the L2 lacked.
         pub supplied: SupplierCounts,
-        /// The farthest that had to answer an upgrade.
+        /// The farthest supplier that had to answer an upgrade.
         pub upgraded: SupplierCounts,
         /// Misses of the instruction TLB.
         pub itlb: u64,

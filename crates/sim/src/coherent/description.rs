@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Modified, exclusive, shared, invalid. A line that a core reads, and that no other core has,
-    /// becomes exclusive. A write to an exclusive line asks nobody.
+    /// becomes exclusive. A write to an exclusive line needs no request.
     Mesi,
     /// Dirty, shared, invalid (Rosenblum 1995, section 3.5). The first write to a line that was
     /// read is always an upgrade.

@@ -44,7 +44,7 @@ pub(super) enum LineState {
     Absent,
     /// The holders may read.
     Shared,
-    /// The one holder may write, and has not yet.
+    /// The one holder may write, and has not written yet.
     Exclusive,
     /// The one holder has written.
     Modified,
@@ -99,7 +99,7 @@ counters! {
 }
 
 impl SharingCounts {
-    /// All of them.
+    /// All coherence misses and upgrades.
     pub fn total(&self) -> u64 {
         self.true_sharing + self.false_sharing + self.upgrades
     }

@@ -12,11 +12,11 @@
 //!
 //! The rules, which `tests/coherence_model.rs` states a second time:
 //!
-//! * A line is as long as the L2's. What the L1s of a core hold, its L2 holds, too: a line that
-//!   leaves the L2 leaves the L1s.
+//! * A line is as long as the L2's. The L2 of a core holds all lines of its L1s: a line that leaves
+//!   the L2 also leaves the L1s.
 //! * A store needs the line alone. When the core does not have it, this is a miss; when it may only
-//!   read it, an upgrade. In both cases all other cores lose the line, and the L3s of other
-//!   clusters do.
+//!   read it, an upgrade. In both cases all other cores, and the L3s of other clusters, lose the
+//!   line.
 //! * A load of a line that one core has alone leaves it shared by both. What was written goes to
 //!   the L3 of the writer.
 //! * A core of the same cluster that has the line alone supplies it. Otherwise the cluster's L3
@@ -331,8 +331,8 @@ impl CoherentCaches {
         CoherentAccess { served, was_true }
     }
 
-    /// The core uses parts of a line that it has. True: its last miss on the line counted as false
-    /// sharing, and was true.
+    /// The core uses parts of a line that it has. Returns true if its last miss on the line counted
+    /// as false sharing and was true sharing.
     fn use_lost(&mut self, core: CoreId, record: LineRecord, parts: LineParts) -> bool {
         let at = usize::from(core.0);
         let Some(shared) = self.lines.sharing(record) else { return false };
@@ -392,8 +392,8 @@ impl CoherentCaches {
         Served::Missed(class, supplier)
     }
 
-    /// What the holder has written counts, from now on, as written by others for each core that
-    /// lost the line.
+    /// From now on, the parts that the holder has written count as written by others for each core
+    /// that lost the line.
     fn publish(&mut self, record: &mut LineRecord) {
         let written = std::mem::take(&mut record.written);
         if let Some(shared) = self.lines.sharing(*record) {
@@ -454,7 +454,7 @@ impl CoherentCaches {
         let has = self.last_levels.get_mut(cluster).is_some_and(|l3| l3.touch(unit));
         let elsewhere = alone || self.another_l3_has(cluster, unit);
         match () {
-            // What another cluster's core may have written, this cluster's L3 does not have.
+            // This cluster's L3 does not have what another cluster's core may have written.
             () if has && !alone => Supplier::LastLevel,
             () if near => Supplier::Core,
             () if elsewhere => Supplier::Cluster,

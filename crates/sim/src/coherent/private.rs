@@ -55,7 +55,7 @@ impl L1 {
         (first..first + (1 << log2)).map(LineId::physical)
     }
 
-    /// Forgets what is known of the lines within a line of the L2.
+    /// Forgets what is known about the lines within a line of the L2.
     pub(super) fn forget(&mut self, unit: LineId, unit_log2: u32) {
         for line in self.lines_within(unit, unit_log2) {
             let recent = &mut self.recent[self.tags.set_of(line)];

@@ -31,7 +31,7 @@ impl TagArray {
         &mut self.lines[first..first + self.ways]
     }
 
-    /// Uses the line. False: it is not there, and nothing changes.
+    /// Uses the line. Returns false, and changes nothing, if the line is not there.
     #[inline]
     pub(super) fn touch(&mut self, line: LineId) -> bool {
         let set = self.set(line);

@@ -1,11 +1,12 @@
-//! All predictors of a core together: where does control go behind each branch, and when does the
-//! front end know?
+//! All predictors of a core together: where control goes after each branch, and when the front end
+//! knows this.
 //!
 //! * Branch target buffers in levels tell that there is a branch. The first level that has the
 //!   branch decides how many cycles the prediction takes. Only taken branches come in.
 //! * A direct branch that no level has is found when it is decoded: a *resteer*.
-//! * Conditional branches are predicted by [`PathDirection`]. A conditional branch that no level
-//!   has is treated as no branch; it is not taken, or it is found when it is decoded or executed.
+//! * Conditional branches are predicted by [`PathDirection`]. The front end does not see a
+//!   conditional branch that no level has: the branch is not taken, or it is found when it is
+//!   decoded or executed.
 //! * Returns are predicted by the return stack, indirect branches by [`PathTargets`]. An indirect
 //!   branch that no level has is a misprediction.
 
@@ -56,7 +57,7 @@ impl Targets {
         }
     }
 
-    /// Passes a branch that is not taken, and says nothing.
+    /// Passes a branch that is not taken, and returns nothing.
     #[inline]
     fn follow(&mut self, branch: &Branch) {
         if let Targets::Starts(buffer) = self {
@@ -83,10 +84,10 @@ impl Targets {
     }
 }
 
-/// The targets that a predictor knows besides a path of sources.
+/// The number of targets that a predictor knows besides a path of sources.
 const RECENT: usize = 4;
 
-/// The low bits of each that count for the targets of indirect branches.
+/// The number of low bits of each of them that count for the targets of indirect branches.
 const OFFSET_BITS: u32 = 9;
 
 /// A number that depends on the bits of `mask` of the last targets, and on their order.
@@ -142,7 +143,7 @@ impl BranchUnit {
     }
 
     fn not_taken(&mut self, branch: &Branch) -> BranchOutcome {
-        // The last level holds what the ones before hold. Those only follow control.
+        // The last level holds everything that the levels before it hold. Those only follow control.
         let Some(((last, _), earlier)) = self.levels.split_last_mut() else {
             return BranchOutcome::Followed { bubble: 0 };
         };

@@ -21,7 +21,7 @@ counters! {
         pub branches: BranchCounters,
         /// Taken branches that only a target buffer behind the first one had.
         pub late_targets: u64,
-        /// Cycles without a new fetch target because of them.
+        /// Cycles without a new fetch target because of these branches.
         pub bubble_cycles: u64,
         /// The upper bound of the fetch targets that wrong paths can have requested.
         pub wrong_path_targets: u64,

@@ -40,9 +40,9 @@ pub(crate) struct Load<'a> {
     pub access: &'a DataAccess,
     /// The instruction.
     pub site: u32,
-    /// How it names its address.
+    /// How the instruction names its address.
     pub form: AddressForm,
-    /// The same, as stores keep it.
+    /// The same, in the form that stores keep.
     pub key: u64,
     /// The cycle in which the address is known.
     pub now: u64,
@@ -55,7 +55,7 @@ struct FixedLoads {
     latencies: [u64; 3],
     /// Loads in a million.
     shares: [u32; 3],
-    /// A load of a kind is due at a million.
+    /// When one of them reaches a million, a load of its kind is due.
     due: [u32; 3],
 }
 
@@ -94,7 +94,7 @@ impl Fills {
         Fills { interval: interval.into(), way: Ports::new(None) }
     }
 
-    /// When a line comes that could come in `earliest`.
+    /// The cycle in which a line comes that could come in `earliest`.
     #[inline]
     fn next(&mut self, earliest: u64) -> u64 {
         if self.interval == 0 {
@@ -214,8 +214,8 @@ impl DataSide {
         same_name || self.predicted.predicts(load.site, from.between)
     }
 
-    /// The address of a store is known in `now`: its line is requested. The cycle in which it is
-    /// there.
+    /// The address of a store is known in `now`, so its line is requested. Returns the cycle in
+    /// which the line is there.
     pub(super) fn store_line(
         &mut self,
         access: &DataAccess,

@@ -20,7 +20,7 @@ pub use super::tagged::TaggedTable;
 /// An out-of-order core. [`crate::MachineModel::check_core`] says whether it can be built.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreDescription {
-    /// What turns instructions into uops.
+    /// The maker that turns instructions into uops.
     pub uops: SharedUopMaker,
     /// Widths and queues of the back end.
     pub window: WindowDescription,
@@ -80,7 +80,7 @@ pub struct StringSlots {
 /// The ports that a uop is bound to when it is dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortBinding {
-    /// That to which the fewest uops were bound lately.
+    /// The port to which the fewest uops were bound lately.
     Fewest,
     /// A pseudo-random pair.
     Pair,
@@ -102,7 +102,8 @@ pub struct SchedulerDescription {
 pub struct FrontEndDescription {
     /// The fetch targets that the predictor can be ahead of the fetch.
     pub fetch_targets: u32,
-    /// The fetch targets predicted in a cycle. From as many the uop cache delivers in a cycle.
+    /// The fetch targets predicted in a cycle. The uop cache delivers from the same number of
+    /// targets in a cycle.
     pub targets_in_a_cycle: u32,
     /// Cycles from the prediction of a fetch target to the dispatch of its first uop, by way of
     /// the uop cache.
@@ -121,8 +122,8 @@ pub struct FrontEndDescription {
     pub l1i_misses: u32,
     /// Cycles from one request of the L1I to the next one, at least.
     pub l1i_fill: u32,
-    /// Whether the L1I is asked for a line behind code from the uop cache when the line's turn has
-    /// come, and not when it is predicted.
+    /// For a line behind code from the uop cache: whether the L1I is asked when the line's turn has
+    /// come, and not when the line is predicted.
     pub request_in_turn: bool,
     /// Cycles from one miss of the first TLB of code to the next one, at least. Then code in the
     /// uop cache is translated, too. `None`: only code that comes from the L1I is translated.
@@ -145,7 +146,7 @@ pub struct UopCacheDescription {
     /// pair before. Entries go on into the next line in sequence. `None`: it is read by slots.
     pub pair_interval: Option<u32>,
     /// With `pair_interval`: of the cycles that would deliver from two lines, one in this number
-    /// delivers from one only. 0: none does.
+    /// delivers from one line only. 0: all deliver from two.
     pub single_lines: u32,
 }
 
@@ -167,7 +168,8 @@ pub struct PredictionDescription {
     pub direction: DirectionDescription,
     /// The tagged tables for the targets of indirect branches, in the same order.
     pub indirect: Vec<TaggedTable>,
-    /// The branch target buffers, the fastest first. Each holds what the ones before hold.
+    /// The branch target buffers, the fastest first. Each holds everything that the levels before
+    /// it hold.
     pub targets: Vec<TargetLevel>,
     /// The entries of the return stack.
     pub return_stack: u32,
@@ -260,8 +262,8 @@ pub struct CoreMemoryDescription {
     pub streams: u32,
     /// The lines that the L2's prefetcher is ahead.
     pub stream_distance: u32,
-    /// Whether the recorded machine's pages lie anywhere in the memory behind the L1s, so that they
-    /// meet in sets of the L2 and L3 as those of a machine do that has run for long.
+    /// Whether the recorded machine's pages lie anywhere in the memory behind the L1s. Then pages
+    /// compete for sets of the L2 and L3 as on a machine that has run for a long time.
     pub scattered_pages: bool,
 }
 
@@ -326,7 +328,7 @@ pub enum CoreError {
 }
 
 impl CoreDescription {
-    /// What the uops of this core depend on besides their maker.
+    /// The latencies that the uops of this core depend on besides their maker.
     pub fn uop_latencies(&self) -> UopLatencies {
         let memory = &self.memory;
         UopLatencies {

@@ -3,7 +3,7 @@
 //!
 //! The history is the path of taken branches, as in Intel's processors since Haswell (Yavarzadeh et
 //! al., "Half&Half: Demystifying Intel's Directional Branch Predictors", IEEE S&P 2023, section 3).
-//! Tables can look at the outcomes of conditional branches, too, as AMD's Zen 4 does. There is no
+//! Tables can also look at the outcomes of conditional branches, as in AMD's Zen 4. There is no
 //! predictor of loops and no statistical corrector.
 //!
 //! Input: conditional branches with their outcomes, in order. Output: each prediction.
@@ -50,14 +50,14 @@ impl PathDirection {
         });
         let predicted = if is_new && self.shorter_is_better >= 0 { shorter } else { longest };
         self.learn(&found, base, shorter, is_new, taken);
-        // A new entry that was right, but was not trusted yet, needs no longer history.
+        // A new entry that was right, but not trusted yet, does not need a longer history.
         if predicted != taken && !(is_new && longest == taken) {
             self.tables.allocate(&found, if taken { 0 } else { -1 });
         }
         predicted
     }
 
-    /// What its tables see of the branches before.
+    /// The view that its tables have of the branches before.
     pub(super) fn seen(&mut self) -> &mut Seen {
         &mut self.tables.seen
     }

@@ -10,12 +10,12 @@
 //!
 //! A fetch target is code within one line, up to a taken branch. Its line is requested in the cycle
 //! in which the target is predicted. So a miss costs nothing when the predictor is far enough
-//! ahead. How far it can be ahead, both queues limit. Each taken branch begins a new cycle of
+//! ahead. Both queues limit how far it can be ahead. Each taken branch begins a new cycle of
 //! delivery; lines that follow one another do not.
 //!
-//! Code of which the uop cache has all entries is delivered from there, and its line is not
-//! requested. Other code comes in. An entry holds slots of one line in the order in which they
-//! first ran; entries of code that is entered elsewhere in the line are shared with it.
+//! If the uop cache has all entries of the code, it delivers the code, and the line is not
+//! requested. Other code enters the uop cache. An entry holds slots of one line in the order in
+//! which they first ran; entries of code that is entered elsewhere in the line are shared with it.
 //!
 //! A description can say that entries are read in pairs (`pair_interval`). Then an entry goes on
 //! into the next line in sequence, and belongs to the line in which it begins.
@@ -53,7 +53,7 @@ pub(crate) struct FrontEnd {
     next_fill: u64,
     tlb: Option<FirstTlb>,
     itlb_interval: Option<u32>,
-    /// The TLB misses in this cycle at the earliest.
+    /// The earliest cycle of the next TLB miss.
     next_translation: u64,
     /// The cycle in which the present target was predicted, and the targets predicted in it.
     pub predicted: u64,
@@ -87,7 +87,7 @@ pub(crate) struct FrontEnd {
     sequential: bool,
     /// Whether the present target lies in another line than the one before.
     new_line: bool,
-    /// Whether the uop cache was read for it.
+    /// Whether the uop cache was read for this target.
     visited: bool,
     /// Whether a taken branch came before the next delivery.
     jumped: bool,
@@ -258,7 +258,7 @@ impl FrontEnd {
     fn find_entries(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) {
         let Some(cache) = &mut self.uop_cache else { return };
         let more = self.slots.saturating_sub(self.held).div_ceil(cache.slots);
-        // Where no entry goes on, each line has one at least.
+        // If entries do not go on into the next line, each line has at least one.
         let more = if self.held == 0 { more.max(1) } else { more };
         let entries = self.entries..self.entries + more;
         let was_decoding = self.decoding && !self.fresh;
@@ -278,8 +278,8 @@ impl FrontEnd {
         }
     }
 
-    /// Reads the first entry of a line from the uop cache, or looks the line up there though an
-    /// entry of the line before holds its first slots.
+    /// Reads the first entry of a line from the uop cache, or looks the line up although an entry
+    /// of the line before holds its first slots.
     fn visit(&mut self, single_lines: u32) {
         if std::mem::replace(&mut self.visited, true) {
             return;
@@ -338,12 +338,12 @@ impl FrontEnd {
         known + waits
     }
 
-    /// Requests the line of the target in the cycle in which the target was predicted. The cycle in
-    /// which the line is there.
+    /// Requests the line of the target in the cycle in which the target was predicted. Returns the
+    /// cycle in which the line is there.
     fn request(&mut self, shared: &mut SharedMemory, counters: &mut CoreCounters) -> u64 {
         let (mut asks, run) = (self.translate(shared, counters), self.at);
         if self.request_in_turn && self.behind_uop_cache {
-            // The uop cache is looked up so long before it delivers.
+            // The uop cache is looked up this long before it delivers.
             asks = asks.max(self.cycle.saturating_sub(self.decode_stages));
         }
         counters.l1i_requests += 1;
@@ -373,8 +373,8 @@ impl FrontEnd {
         let decoding = self.decoding;
         let units = if decoding { slots.min(1) } else { slots };
         if units > self.left || decoding && bytes > self.left_bytes {
-            // Bytes that were fetched and not decoded wait. An instruction can lie in the bytes of
-            // two cycles.
+            // Fetched bytes wait until they are decoded. An instruction can lie in the bytes of two
+            // cycles.
             let waiting = if decoding { self.left_bytes.min(self.fetch_bytes) } else { 0 };
             self.begin_cycle(self.cycle + 1);
             self.left_bytes += waiting;
@@ -384,7 +384,7 @@ impl FrontEnd {
             self.begin_cycle(room);
         }
         let delivered = self.cycle;
-        // An instruction of more slots than fit into a cycle takes the next cycles, too.
+        // An instruction of more slots than fit into a cycle also takes the next cycles.
         let mut more = slots.saturating_sub(self.width());
         while more > 0 {
             self.begin_cycle(self.cycle + 1);
@@ -415,7 +415,7 @@ impl FrontEnd {
         }
     }
 
-    /// What comes next is predicted again, so that it can be dispatched in `dispatch` at the
+    /// Prediction begins again, so that the next code can be dispatched in `dispatch` at the
     /// earliest.
     pub(super) fn restart(&mut self, dispatch: u64) {
         (self.sequential, self.jumped) = (false, true);

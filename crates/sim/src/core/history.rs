@@ -77,9 +77,9 @@ pub(crate) struct Folded {
     mask: u32,
     /// The number of bits of the path.
     length: u32,
-    /// What the two bits that leave the path are in `value`, by their number.
+    /// The bits of `value` that the two leaving bits of the path stand for, by their number.
     leaving: [u32; 4],
-    /// A shift of the path turns `value` by as many bits to the left.
+    /// A shift of the path rotates `value` to the left by this number of bits.
     turn: u32,
     /// The bits of a footprint that lie in the path.
     seen: u32,

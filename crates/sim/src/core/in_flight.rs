@@ -1,7 +1,7 @@
 //! The lines on their way into a cache: the registers that hold outstanding misses (MSHRs).
 //!
-//! A cache holds a line from its request on. These registers say until when it is not there yet.
-//! Requests come in program order, so their times can go back and forth.
+//! A cache model holds a line from its request on. These registers say when the line really
+//! arrives. Requests come in program order, so their times can go back and forth.
 //!
 //! Input: requests with their cycles. Output: the cycle in which each line is there.
 
@@ -25,7 +25,7 @@ impl InFlight {
         }
     }
 
-    /// The cycle in which `line` is there, for one who asks in `now`.
+    /// The cycle in which `line` is there, if it is requested in `now`.
     #[inline]
     pub(super) fn there(&self, line: LineId, now: u64) -> u64 {
         if now >= self.last {

@@ -51,7 +51,7 @@ impl PathTargets {
         predicted
     }
 
-    /// What its tables see of the branches before.
+    /// The view that its tables have of the branches before.
     pub(super) fn seen(&mut self) -> &mut Seen {
         &mut self.tables.seen
     }

@@ -1,4 +1,4 @@
-//! The levels behind the L1s: when does a line come that an L1 lacks?
+//! The levels behind the L1s: when a line arrives that an L1 lacks.
 //!
 //! Input: lines of physical memory and the cycles in which an L1 asks for them. Output: the cycle
 //! of arrival, and the level that had the line. Latencies are counted from the load to its use. A
@@ -45,7 +45,7 @@ impl Level {
         LineId::physical(addr.0 >> self.line_log2)
     }
 
-    /// Whether the level has the line. It has it from now on.
+    /// Whether the level has the line. From now on, the level has it.
     #[inline]
     fn has(&mut self, line: LineId) -> bool {
         self.cache.access(line) == CacheAccess::Hit
@@ -79,7 +79,8 @@ impl Levels {
         }
     }
 
-    /// An L1 asks in `now` for the line at `addr`. When it comes, and from where.
+    /// An L1 asks in `now` for the line at `addr`. Returns the cycle of arrival, and the level that
+    /// had the line.
     pub(super) fn request(&mut self, addr: PhysAddr, now: u64) -> (u64, Source) {
         let Some(l2) = &mut self.l2 else {
             let (latency, source) = self.behind(addr);
@@ -145,8 +146,8 @@ const PAGE: u32 = 12;
 /// The bits of a page's number.
 const NUMBER: u64 = (1 << 40) - 1;
 
-/// The address in a memory whose pages lie in another order, the same for every call: as if drawn
-/// at random. Two pages never become one: each step can be undone.
+/// The address in a memory whose pages lie in a pseudo-random order, the same for every call. Two
+/// pages never become one, because each step is invertible.
 #[inline]
 fn scattered(addr: PhysAddr) -> PhysAddr {
     let mixed = |number: u64| number ^ number >> 20;

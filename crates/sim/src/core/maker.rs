@@ -1,7 +1,7 @@
 //! What turns instructions into the uops that a core executes.
 //!
-//! The simulator knows no instruction set. So the description of a core brings the maker of its
-//! uops along, and whoever reads recorded code asks the maker of each core.
+//! The simulator knows no instruction set. So the description of a core contains the maker of its
+//! uops, and the reader of recorded code asks the maker of each core.
 //!
 //! This module has only data and an interface.
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A table of uops of a processor, with the reader of its instruction set.
 pub trait UopMaker: fmt::Debug + Send + Sync {
     /// Turns the instructions at `addr`, each given by its bytes, into uops, and appends these.
-    /// Bytes that are no instruction become one uop without effect.
+    /// Bytes that are not an instruction become one uop without effect.
     fn translate(
         &self,
         addr: u64,
@@ -26,8 +26,8 @@ pub trait UopMaker: fmt::Debug + Send + Sync {
     fn mnemonic(&self, mnemonic: MnemonicId) -> String;
 }
 
-/// The maker of a core's uops, which several cores can share. Two are equal when they are the same
-/// one.
+/// The maker of a core's uops, which several cores can share. Two are equal when they share one
+/// maker.
 #[derive(Clone)]
 pub struct SharedUopMaker(Arc<dyn UopMaker>);
 
@@ -74,15 +74,15 @@ pub struct TranslatedInstruction {
     pub unknown: Option<MnemonicId>,
 }
 
-/// Latencies that a table of uops does not have, in cycles. They are those of
-/// [`super::CoreDescription::uop_latencies`].
+/// Latencies that a table of uops does not have, in cycles
+/// ([`super::CoreDescription::uop_latencies`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UopLatencies {
     /// From the operands of an atomic read-modify-write to its result.
     pub atomic: u16,
-    /// What a load takes more when the instruction uses vector registers.
+    /// The additional cycles of a load when the instruction uses vector registers.
     pub vector_load: u16,
-    /// What a load takes more when its index is scaled.
+    /// The additional cycles of a load when its index is scaled.
     pub scaled_load: u16,
     /// Of an address of three parts that is only computed (`lea 1(%rax, %rcx), %rax`).
     pub three_part_address: u16,

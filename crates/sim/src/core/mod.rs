@@ -1,10 +1,11 @@
-//! An out-of-order core: how many cycles does a stream of instructions take, and what for?
+//! An out-of-order core: the cycles that a stream of instructions takes, and what they are spent
+//! on.
 //!
 //! Input: a [`CoreDescription`], and blocks of instructions with their uops, branches and accesses
 //! in program order. Output: counters by mode, among them every slot of every cycle.
 //!
 //! The core goes through the uops once, in program order, and gives each the cycles of its life:
-//! predicted, delivered, dispatched, begun, complete, retired. It simulates no cycle by itself
+//! predicted, delivered, dispatched, begun, complete, retired. It does not simulate cycle by cycle
 //! (Sanchez and Kozyrakis, "ZSim: Fast and Accurate Microarchitectural Simulation of Thousand-Core
 //! Systems", ISCA 2013, section 3.1).
 //!
@@ -78,7 +79,7 @@ use levels::Levels;
 use translation::SecondTlb;
 use window::{Surroundings, Window};
 
-/// A branch that was executed, and whose target shows when the next block begins.
+/// An executed branch whose target shows when the next block begins.
 #[derive(Clone, Copy, Debug)]
 struct OpenBranch {
     branch: Branch,
@@ -133,7 +134,7 @@ impl Core {
         }))
     }
 
-    /// Code that ran before the run began: the levels behind the L1I have its lines.
+    /// Brings the lines of code that ran before the run began into the levels behind the L1I.
     pub fn ran_before(&mut self, runs: &[FetchRun]) {
         runs.iter().for_each(|run| self.shared.levels.bring(run.physical));
     }
@@ -164,8 +165,8 @@ impl Core {
         }
     }
 
-    /// Runs instructions up to the first branch, and takes them away. The branch, and the cycles in
-    /// which it was delivered and complete.
+    /// Runs instructions up to the first branch, and removes them from the list. Returns the
+    /// branch, and the cycles in which it was delivered and complete.
     #[inline]
     fn until_branch<'b>(
         &mut self,
@@ -187,7 +188,7 @@ impl Core {
         None
     }
 
-    /// An exception or interrupt came behind what ran last.
+    /// An exception or interrupt came after the last instruction.
     pub fn interrupted(&mut self) {
         self.open = None;
         let cost = self.description.serialising[Serialising::Interrupt.index()];
@@ -210,7 +211,7 @@ impl Core {
         self.counters
     }
 
-    /// The slots of a mode so far. What those of its mode gain while a block runs belongs to this
+    /// The slots of a mode so far. Their increase while a block of this mode runs belongs to the
     /// block.
     #[inline]
     pub fn slots(&self, mode: Mode) -> CoreSlots {
@@ -223,7 +224,7 @@ impl Core {
         &self.description
     }
 
-    /// All that instructions pass, for code of `mode`.
+    /// The stages that instructions of `mode` pass.
     #[inline]
     fn stage(&mut self, fixed_data: bool, mode: Mode) -> Stage<'_> {
         Stage {
@@ -314,7 +315,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Runs an instruction. The cycles in which it was delivered and complete.
+    /// Runs an instruction. Returns the cycles in which it was delivered and complete.
     #[inline]
     fn instruction(
         &mut self,
@@ -360,7 +361,7 @@ impl Stage<'_> {
         (delivered, complete)
     }
 
-    /// What a uop accesses.
+    /// The access of a uop.
     #[inline]
     fn access<'b>(&mut self, uop: &Uop, own: &mut OwnAccesses<'b>) -> Option<&'b DataAccess> {
         match uop.kind {

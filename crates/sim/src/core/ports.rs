@@ -6,13 +6,14 @@
 //! busy ports of each.
 //!
 //! In some processors a uop is bound to one or two of its ports when it is dispatched, and waits
-//! for these. In others it takes any free port: the one with the highest number. Tables number the
-//! ports that only execute common uops last, so that they keep free what few ports can do.
+//! for these. In others it takes any free port: the one with the highest number. Tables give the
+//! highest numbers to ports that only execute common uops, so that ports with rare abilities stay
+//! free.
 
 use super::description::PortBinding;
 
-/// The cycles in the calendar. Uops of one window begin at most so far apart, except in long chains
-/// of misses; a uop further ahead finds its ports free.
+/// The cycles in the calendar. Uops of one window begin within this number of cycles, except in
+/// long chains of misses. A uop further ahead finds its ports free.
 const CALENDAR: usize = 1 << 13;
 
 /// The number of units that are not pipelined.
@@ -47,7 +48,7 @@ impl Ports {
         }
     }
 
-    /// A pseudo-random one of `ports`; none of none.
+    /// One of `ports`, chosen pseudo-randomly; 0 if there are none.
     #[inline]
     fn any(&mut self, mut ports: u16) -> u16 {
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);

@@ -29,7 +29,8 @@ impl Strides {
         Strides { table: vec![Stride::default(); entries as usize] }
     }
 
-    /// The instruction `site` accesses `addr`. The address to prefetch, if any: two strides ahead.
+    /// The instruction `site` accesses `addr`. Returns the address to prefetch, if any: two strides
+    /// ahead.
     #[inline]
     pub(super) fn access(&mut self, site: u32, addr: u64) -> Option<u64> {
         let mask = self.table.len().wrapping_sub(1);
@@ -80,7 +81,8 @@ impl Streams {
         Streams { pages: vec![none; pages as usize], lines_log2: PAGE - line_log2, distance }
     }
 
-    /// A cache lacked `line`, a number of physical memory. The lines to prefetch, if any.
+    /// A cache lacked `line`, the number of a line of physical memory. Returns the lines to
+    /// prefetch, if any.
     pub(super) fn missed(&mut self, line: u64) -> Option<[u64; 2]> {
         let page = line >> self.lines_log2;
         let Some(found) = self.pages.iter().position(|stream| stream.page == page) else {

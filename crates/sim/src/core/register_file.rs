@@ -53,7 +53,7 @@ impl RegisterFiles {
         self.0 >> file as u8 & 1 != 0
     }
 
-    /// The files that `other` has, too.
+    /// The files that are in both sets.
     #[inline]
     pub(crate) const fn common(self, other: RegisterFiles) -> RegisterFiles {
         RegisterFiles(self.0 & other.0)

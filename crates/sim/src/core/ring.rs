@@ -1,7 +1,7 @@
 //! The last values of a stream, for a queue with a fixed number of entries.
 //!
-//! Input: one value after the other. Output: the value that lies as many steps back as the queue
-//! has entries.
+//! Input: one value after the other. Output: the value that was pushed N steps ago, for a queue of
+//! N entries.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Ring<T> {
@@ -15,8 +15,7 @@ impl<T: Copy> Ring<T> {
         Ring { values: vec![first; entries as usize], next: 0 }
     }
 
-    /// The value that was pushed as many pushes ago as there are entries. The next push replaces
-    /// it.
+    /// The oldest value in the queue. The next push replaces it.
     #[inline]
     pub(super) fn oldest(&self) -> T {
         self.values[self.next]

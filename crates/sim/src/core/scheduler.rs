@@ -11,8 +11,8 @@
 //!             └ first
 //! ```
 //!
-//! Places that become free behind the end of the calendar wait in a list. That happens in long
-//! chains of misses only.
+//! Places that become free behind the end of the calendar wait in a list. This happens only in long
+//! chains of misses.
 
 use super::when::When;
 
@@ -35,7 +35,7 @@ pub(crate) struct Scheduler {
     bits: Box<[u64; WORDS]>,
     /// The days of the other places, from `end` on.
     later: Vec<u64>,
-    /// The first of them; `u64::MAX`: there is none.
+    /// The first of these days; `u64::MAX`: there is none.
     first_later: u64,
 }
 

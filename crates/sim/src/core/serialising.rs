@@ -3,7 +3,8 @@
 //!
 //! This module has only names. The machine's file says how many cycles each kind takes.
 
-/// The instructions that let nothing overtake them. A machine says what each costs.
+/// The kinds of instructions that no other instruction overtakes. A machine says what each kind
+/// costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Serialising {
     /// A system call.
@@ -12,7 +13,7 @@ pub enum Serialising {
     SystemReturn,
     /// The return from an interrupt.
     InterruptReturn,
-    /// The entry of an interrupt or exception. It is no instruction.
+    /// The entry of an interrupt or exception, which is not an instruction.
     Interrupt,
     /// The exchange of the base address of the kernel's per-CPU data.
     SwapBase,

@@ -15,9 +15,9 @@ use crate::branches::{Branch, BranchKind, CodeAddr};
 
 /// The bytes of a line, as a power of two.
 const LINE: u32 = 6;
-/// Places of 16 bytes have one set, as a power of two.
+/// The bytes whose places share one set, as a power of two.
 const PLACES: u32 = 4;
-/// Of a target in user mode only the offset in its page is known.
+/// The mask of an offset in a page. Only the offset is known of a target in user mode.
 const OFFSET: u64 = 0xfff;
 
 /// A branch that was taken once.
@@ -66,7 +66,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub target: CodeAddr,
-    /// Whether the branch before it was taken, too, and in the same entry.
+    /// Whether the branch before it was also taken and is in the same entry.
     pub read_before: bool,
 }
 
@@ -78,7 +78,8 @@ pub(crate) struct StartTargets {
     entries: Vec<Entry>,
     /// Where control came into the line, or behind the last entry's branches.
     from: CodeAddr,
-    /// The taken branch before did not leave the entry; whether the buffer had it.
+    /// Set when the taken branch before did not leave the entry: whether the buffer had that
+    /// branch.
     stayed: Option<bool>,
     /// The entry that gives way is drawn at random: the state of a linear congruential generator.
     /// Otherwise it is the one that was not used for the longest time.

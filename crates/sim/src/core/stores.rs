@@ -9,8 +9,8 @@
 //! such pairs is assumed perfect.
 //!
 //! Some processors compare only the low 12 bits of the addresses at first. There, a load of other
-//! bytes that meets a store with the same low bits waits for the data of that store, and then some
-//! cycles more.
+//! bytes that meets a store with the same low bits waits for the data of that store, and then a
+//! fixed number of cycles.
 //!
 //! A load that begins at the first byte of its store, and gives a whole register, can be renamed:
 //! its data are known when those of the store are. Processors do so when both name the address by
@@ -245,7 +245,7 @@ impl Stores {
         }
     }
 
-    /// What a load meets whose bytes no store of the queue has.
+    /// What a load finds when no store of the queue has its bytes.
     #[inline]
     fn alias(&self, addr: u64, size: u8, now: u64) -> StoredData {
         let places = pieces(addr, size).map(|(number, bytes)| {
@@ -256,8 +256,9 @@ impl Stores {
     }
 }
 
-/// The loads whose stores are predicted, each by its instruction: the ones that were seen last. One
-/// that took its data from the store at the same distance [`SURE`] times in a row is predicted.
+/// The loads whose stores are predicted, each by its instruction: the ones that were seen last. A
+/// load that took its data from the store at the same distance [`SURE`] times in a row is
+/// predicted.
 #[derive(Clone, Debug)]
 pub(crate) struct PredictedLoads {
     /// The last one first.
@@ -268,7 +269,7 @@ pub(crate) struct PredictedLoads {
 struct PredictedLoad {
     site: u32,
     between: u64,
-    /// How often that was right, up to [`SURE`].
+    /// How often the prediction was right, up to [`SURE`].
     sure: u8,
 }
 
@@ -282,7 +283,7 @@ impl PredictedLoads {
     }
 
     /// The load of the instruction `site` takes the data of the store that has `between` others
-    /// behind it. Whether that was predicted.
+    /// behind it. Returns whether this was predicted.
     #[inline]
     pub(super) fn predicts(&mut self, site: u32, between: u64) -> bool {
         let Some(oldest) = self.recent.len().checked_sub(1) else { return false };
@@ -299,7 +300,7 @@ impl PredictedLoads {
     }
 }
 
-/// The pieces of 8 bytes in `size` bytes at `addr`, each with the bytes meant.
+/// The pieces of 8 bytes that `size` bytes at `addr` touch, each with the bytes that are meant.
 #[inline]
 fn pieces(addr: u64, size: u8) -> impl Iterator<Item = (u64, u8)> {
     let end = addr.saturating_add(size.max(1).into());

@@ -1,7 +1,7 @@
 //! Tables whose entries are found by an address and a path, and bear a tag.
 //!
 //! The predictors of directions and of targets are made of such tables, each with a longer history
-//! than the one before. The entry of the longest history that is there predicts. Tables have
+//! than the one before. The entry with the longest history makes the prediction. Tables have
 //! entries of their own, or share them (Seznec, "TAGE-SC-L Branch Predictors Again", CBP-5, 2016).
 //!
 //! Input: an address and a path. Output: entries. This module does not know what an entry predicts.
@@ -32,11 +32,11 @@ const TAG_BITS: u32 = 11;
 /// The tag of an entry that no branch has.
 const NO_TAG: u16 = u16::MAX;
 
-/// The bits of a folded path. An even number would know half as much: taken branches turn the path
-/// by two bits, so that it would repeat itself after half of its bits.
+/// The bits of a folded path. An even number would carry half of the information: taken branches
+/// rotate the path by two bits, so that it would repeat itself after half of its bits.
 const PATH_BITS: u32 = 31;
 
-/// The bits of folded outcomes: odd for the same reason, and no divisor of those of the path.
+/// The bits of folded outcomes: odd for the same reason, and not a divisor of [`PATH_BITS`].
 const OUTCOME_BITS: u32 = 29;
 
 /// An entry of a table.
@@ -49,7 +49,7 @@ pub(crate) struct Tagged<P> {
     tag: u16,
 }
 
-/// What the tables of a predictor see of the branches before.
+/// The view that the tables of a predictor have of the branches before.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     paths: Vec<Folded>,
@@ -93,7 +93,7 @@ pub(crate) struct Found {
     sets: [(u32, u16); TABLES],
     /// The entry of the longest history.
     pub longest: Option<Hit>,
-    /// That of the next shorter one.
+    /// The entry of the next shorter history.
     pub shorter: Option<Hit>,
 }
 
@@ -116,7 +116,7 @@ impl Seen {
         }
     }
 
-    /// Control came by the targets that `recent` stands for: all tables tell them apart.
+    /// Control came by the targets that `recent` stands for. All tables distinguish such paths.
     #[inline]
     pub(super) fn came_by(&mut self, recent: u64) {
         self.recent = recent;
@@ -135,7 +135,7 @@ impl Seen {
     fn mixed(&self, table: usize, at: CodeAddr) -> u64 {
         let outcomes = u64::from(self.outcomes.get(table).map_or(0, Folded::value));
         let path = u64::from(self.paths[table].value());
-        // User code is known by its address, too, so all its bits count.
+        // User code is also known by its address, so all bits of the address count.
         let key = (at.0 ^ self.recent).rotate_left(PATH_BITS)
             ^ path
             ^ outcomes.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -194,10 +194,11 @@ impl<P: Copy> TaggedTables<P> {
         &mut self.entries[hit.entry]
     }
 
-    /// Gives the branch an entry with a longer history than it has one: the shortest with an entry
-    /// in its set that is not useful. If all are useful, all become less so. And whenever as many
-    /// were asked for as there are, all entries of all tables do: what is never used any more
-    /// leaves.
+    /// Gives the branch an entry with a longer history than that of its present entry: in the table
+    /// with the shortest such history whose set has an entry that is not useful. If all these
+    /// entries are useful, they become less useful. Whenever the number of requests reaches the
+    /// number of entries, all entries of all tables become less useful, so that unused entries
+    /// leave.
     pub(super) fn allocate(&mut self, found: &Found, prediction: P) {
         let from = found.longest.map_or(0, |hit| hit.table);
         let longer = &found.sets[from..self.seen.paths.len()];

@@ -53,8 +53,8 @@ impl SecondTlb {
     }
 }
 
-/// Another number below `OF_CODE`, as if drawn at random. Two numbers never become one: each step
-/// can be undone. The factors are of the finaliser of MurmurHash3 (Appleby, public domain).
+/// Another, pseudo-random number below `OF_CODE`. Two numbers never become one, because each step
+/// is invertible. The factors are those of the finaliser of MurmurHash3 (Appleby, public domain).
 #[inline]
 fn mixed(number: u32) -> u32 {
     let mixed = |number: u32| number ^ number >> 15;

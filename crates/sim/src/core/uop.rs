@@ -20,9 +20,9 @@ pub struct UopRegister(u8);
 pub(crate) const REGISTERS: usize = 128;
 
 impl UopRegister {
-    /// As an operand: there is none. It is always ready.
+    /// As an operand: there is no operand. It is always ready.
     pub const NONE: UopRegister = UopRegister(0);
-    /// As a result: there is none. Nothing reads it.
+    /// As a result: there is no result. Nothing reads it.
     pub const DISCARD: UopRegister = UopRegister(REGISTERS as u8 - 1);
 
     /// The register with this number, from 1 to 126.
@@ -51,20 +51,21 @@ impl UopRegister {
 pub struct AddressForm(u16);
 
 impl AddressForm {
-    /// The load is none that can be renamed: it computes, too, or takes a part of a register.
+    /// The load cannot be renamed, because it also computes or takes a part of a register.
     pub const NONE: AddressForm = AddressForm(0);
     /// No register names the address.
     pub const NO_REGISTER: AddressForm = AddressForm(1);
     /// By the stack pointer. Cores know how pushes, calls and additions move it.
     pub const STACK: AddressForm = AddressForm(2);
 
-    /// By registers. `hash` is of their names, the scale and the displacement.
+    /// By registers. `hash` stands for their names, the scale and the displacement.
     pub const fn by_registers(hash: u16) -> AddressForm {
         AddressForm(if hash < 3 { hash + 3 } else { hash })
     }
 
-    /// Identifies the address together with the cycles in which its registers got their values: a
-    /// register that was written since has another one. 0: two such addresses can differ.
+    /// Identifies the address by its form and the cycles in which its registers got their values: a
+    /// register that was written again has another cycle. 0: two addresses with this key can
+    /// differ.
     #[inline]
     pub(crate) fn key(self, base: u64, index: u64) -> u64 {
         match self {
@@ -102,7 +103,8 @@ pub struct Uop {
     pub kind: UopKind,
     /// The ports that can execute it, one bit each. 0: it needs none.
     pub ports: u16,
-    /// Cycles from its operands to its results. For loads: cycles more than memory says.
+    /// Cycles from its operands to its results. For loads: the cycles in addition to those of
+    /// memory.
     pub latency: u16,
     /// The operands.
     pub reads: [UopRegister; 3],
@@ -156,7 +158,7 @@ pub struct CoreInstruction {
     pub slots: u8,
     /// The number of bytes.
     pub bytes: u8,
-    /// Which of the block's branches it is, counted from 1; 0: none.
+    /// The number of the block's branch that the instruction is, from 1; 0: it is not a branch.
     pub branch: u8,
     /// Its index in the code that was recorded, by which accesses name it. An instruction that was
     /// not recorded (a layout's jump) has none: `u16::MAX`.
@@ -189,8 +191,8 @@ pub struct CoreBlock<'a> {
     pub runs: &'a [FetchRun],
     /// The instructions, in order.
     pub instructions: &'a [CoreInstruction],
-    /// The branches that the instructions name. Only the last one can lack its target: it goes to
-    /// where the next block begins.
+    /// The branches that the instructions refer to. Only the last one can lack its target: it goes
+    /// to where the next block begins.
     pub branches: &'a [Branch],
 }
 

@@ -1,7 +1,7 @@
 //! The entries of a uop cache.
 //!
-//! Input: lines and the numbers of their entries. Output: whether all of them are there. When they
-//! are read decides the front end.
+//! Input: lines and the numbers of their entries. Output: whether all of them are there. The front
+//! end decides when they are read.
 
 use super::description::UopCacheDescription;
 use crate::access::CacheAccess;
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// The bits of a line's index that name it in the uop cache. Those above number its entries.
 const LINE_BITS: u32 = 26;
-/// The same where entries also bear the place at which control arrived in the line.
+/// The same, if entries also have the place at which control arrived in the line.
 const SHORT_LINE_BITS: u32 = 20;
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl UopCache {
         }
     }
 
-    /// Whether the entries of a line are there. They are from now on. `start`: where control
+    /// Whether the entries of a line are there. From now on, they are. `start`: where control
     /// arrived in the line, below 64, or, when it came from the line before, the slots that an
     /// entry of that line holds.
     pub(super) fn has(&mut self, line: LineId, start: u32, entries: Range<u32>) -> bool {

@@ -1,4 +1,4 @@
-//! A cycle, together with what made it so late.
+//! A cycle, together with its cause.
 //!
 //! Each result of an instruction has the cycle from which it can be used. When the cycle was
 //! determined by data that the L1D lacked, the lowest bit is set. The larger of two values is the

@@ -25,7 +25,7 @@ use super::stores::StoreData;
 use super::uop::{AddressForm, DataAccess, REGISTERS, Uop, UopKind};
 use super::when::When;
 
-/// What a uop needs beside the window.
+/// What a uop needs besides the window.
 pub(crate) struct Surroundings<'a> {
     pub data: &'a mut DataSide,
     pub shared: &'a mut SharedMemory,
@@ -84,13 +84,13 @@ pub(crate) struct Window {
     /// The loads that wait for their addresses or a port.
     waiting_loads: Option<Scheduler>,
     results: [Option<Ring<When>>; RegisterFile::ALL.len()],
-    /// The files of which `results` has a limit.
+    /// The files with a limit in `results`.
     limited: RegisterFiles,
     schedulers: Vec<Scheduler>,
     /// For the lowest port of a uop: the cycles from its dispatch to its execution, at least.
     stages: [u32; 16],
-    /// By port, the cycle in which it has begun the uops that are bound to it, if none of them
-    /// waits. `None`: uops are not bound to ports when they are dispatched.
+    /// By port, the cycle in which the port has begun all uops that are bound to it, if none of
+    /// them waits. `None`: uops are not bound to ports when they are dispatched.
     bound: Option<[u64; 16]>,
     /// For the lowest port of a uop: its scheduler.
     scheduler_of: [u8; 16],
@@ -98,7 +98,7 @@ pub(crate) struct Window {
     registers: [When; REGISTERS],
     /// No slot is dispatched before.
     barrier: When,
-    /// Until this cycle the front end goes a wrong way.
+    /// Until this cycle the front end follows a wrong path.
     pub resolved: u64,
     last_retired: When,
     /// Whether there is a slot that was dispatched and not retired: `slot`.
@@ -220,8 +220,8 @@ impl Window {
         }
     }
 
-    /// The one of `ports` to which the fewest uops were bound lately, where uops are bound. It does
-    /// not know which of them wait for their operands.
+    /// The port of `ports` to which the fewest uops were bound lately, if uops are bound to ports.
+    /// The choice does not know which uops wait for their operands.
     #[inline]
     fn bind(&mut self, ports: u16) -> u16 {
         let Some(bound) = &mut self.bound else { return ports };
@@ -239,7 +239,7 @@ impl Window {
         1 << port
     }
 
-    /// The scheduler of ports that are not none.
+    /// The scheduler of `ports`, of which there is at least one.
     #[inline]
     fn scheduler(&self, ports: u16) -> usize {
         self.scheduler_of[ports.trailing_zeros() as usize & 15].into()
@@ -256,7 +256,7 @@ impl Window {
     ) -> u64 {
         around.counters.uops += 1;
         let first = match uop.waits_for_stores {
-            // It runs when nothing is before it any more.
+            // It runs when nothing older is left.
             true => When::new(around.data.stores.all_written(), true).max(self.last_retired),
             false => When::START,
         };
@@ -318,7 +318,7 @@ impl Window {
         complete.cycle()
     }
 
-    /// When a load reads its second line, on any port.
+    /// The cycle in which a load reads its second line, on any port.
     fn reads_again(&mut self, uop: &Uop, first: When) -> When {
         match uop.ports {
             0 => first,
@@ -326,7 +326,7 @@ impl Window {
         }
     }
 
-    /// When a uop begins on one of its ports.
+    /// The cycle in which a uop begins on one of its ports.
     #[inline]
     fn begin(&mut self, uop: &Uop, operands: When) -> When {
         let (dispatched, place) = (self.slot.dispatched, self.slot.executed);
@@ -351,8 +351,8 @@ impl Window {
         begins
     }
 
-    /// Lets nothing be dispatched until all that was dispatched has retired, and `cycles` more.
-    /// Returns the cycle from which slots can be dispatched.
+    /// Stops the dispatch until all dispatched slots have retired, and for `cycles` more. Returns
+    /// the cycle from which slots can be dispatched.
     pub(super) fn drain(&mut self, cycles: u32, around: &mut Surroundings<'_>) -> u64 {
         self.close(around);
         let ends = self.last_retired.cycle().max(self.dispatch.cycle()) + u64::from(cycles);
@@ -377,7 +377,7 @@ impl Window {
             *if slot.missed { &mut lost.data } else { &mut lost.pipeline } += waits;
             self.last_retired = complete;
         } else {
-            // It was ready when its predecessors were.
+            // It was ready no earlier than its predecessors.
             self.last_retired = When::new(self.retire.cycle(), self.last_retired.of_memory());
         }
         lost.busy += 1;

@@ -1,9 +1,9 @@
-//! Makes the tables of uops in `tables/` of LLVM's scheduling models.
+//! Makes the tables of uops in `tables/` from LLVM's scheduling models.
 //!
 //! `cargo run -p kernlane-uops --example make_tables -- LLVM-BIN-DIRECTORY`, such as
-//! `/usr/lib/llvm-22/bin`. Takes one instruction of each form that the decoder knows, lets
-//! llvm-objdump name it, and llvm-mca print the resources that it uses. Instructions that only
-//! AVX-512 processors have are left out: QEMU's own code generator runs none.
+//! `/usr/lib/llvm-22/bin`. Takes one instruction of each form that the decoder knows. llvm-objdump
+//! names the instruction, and llvm-mca prints the resources that it uses. Instructions that only
+//! AVX-512 processors have are left out: QEMU's own code generator does not run them.
 
 mod models;
 
@@ -63,7 +63,7 @@ fn forms() -> BTreeMap<(String, bool), Vec<u8>> {
         for prefix in mandatory {
             for rex in [&[][..], &[0x48]] {
                 for map in [&[][..], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]] {
-                    // Prefixes, other encodings, and escapes are no opcodes.
+                    // Prefixes, other encodings, and escapes are not opcodes.
                     let escape = match map.len() {
                         0 => matches!(opcode, 0x0f | 0x62 | 0x8f | 0xc4 | 0xc5 | 0x26 | 0x2e | 0x36
                             | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3),
@@ -133,7 +133,7 @@ fn names(
 
 /// One space between words, decimal numbers, no symbols and comments: what both programs print.
 fn normal(text: &str) -> String {
-    // What llvm-objdump does not know, it calls `<unknown>`.
+    // llvm-objdump prints `<unknown>` for an unknown instruction.
     let text = text.split(['<', '#']).next().unwrap_or("");
     let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     for word in &mut words {
@@ -155,7 +155,7 @@ fn normal(text: &str) -> String {
     words.join(" ")
 }
 
-/// What llvm-mca says of an instruction.
+/// The output of llvm-mca for an instruction.
 #[derive(Clone, Debug)]
 struct Scheduling {
     uops: u32,
@@ -331,7 +331,7 @@ fn row(line: &str) -> Option<(String, Scheduling)> {
     let latency = numbers.next()?.parse().ok()?;
     let mut words = rest.split_whitespace().peekable();
     while words.next_if(|word| matches!(*word, "*" | "U")).is_some() {}
-    // Columns tell loads from stores.
+    // The columns distinguish loads from stores.
     let star =
         |from: usize| line.as_bytes().get(from..from + 6).is_some_and(|it| it.contains(&b'*'));
     words.next()?.parse::<u32>().ok()?;
@@ -390,7 +390,7 @@ fn entry_text(
     memory: bool,
     registers: Option<&Scheduling>,
 ) -> Result<Option<String>> {
-    // What is microcoded has a placeholder.
+    // A microcoded instruction has a placeholder.
     if entry.uops > 40 {
         return Ok(None);
     }
@@ -417,7 +417,7 @@ fn entry_text(
             own.iter().filter(|(other, _)| other & mask == *other).map(|(_, cycles)| cycles).sum();
         own.push((mask, cycles.saturating_sub(within)));
     }
-    // Loads and stores have uops of their own, which the decoder's facts tell.
+    // Loads and stores have uops of their own, which the decoder's facts show.
     own.retain(|(_, cycles)| *cycles > 0);
     for (mask, _) in &mut own {
         *mask = model.ports_of(*mask)?;

@@ -10,10 +10,11 @@ pub(crate) struct Model {
     /// The units that LLVM's model names, the first bit first. Ports that only execute common uops
     /// come last, because a core prefers them.
     pub units: &'static [&'static str],
-    /// LLVM's model is that of the predecessor: the processor's own ports. `None`: the units.
+    /// The processor's own ports, if LLVM's model is that of the predecessor. `None`: the units are
+    /// the ports.
     pub own: Option<OwnPorts>,
     pub load: &'static [&'static str],
-    /// Those of loads into vector registers.
+    /// The ports of loads into vector registers.
     pub vector_load: &'static [&'static str],
     pub store_address: &'static [&'static str],
     pub store_data: &'static [&'static str],
@@ -21,7 +22,7 @@ pub(crate) struct Model {
     pub three_part_address: &'static [&'static str],
     pub branch: &'static [&'static str],
     pub fusion: &'static str,
-    /// Resources that are no ports of computing uops.
+    /// Resources that are not ports of computing uops.
     pub ignored: &'static [&'static str],
     /// Cycles of a load in the model.
     pub load_latency: u32,
@@ -110,7 +111,7 @@ const MEASURED_ZEN4: [Measured; 8] = [
 ];
 
 /// Vectors of integers, and logic on all vectors: 2 cycles (`latency/vector-add`, and the same for
-/// the others). LLVM's model for Zen 5 under development says so, too.
+/// the others). LLVM's model for Zen 5, under development, agrees.
 const TWO_CYCLES_ZEN5: [&str; 38] = [
     "Padd", "Psub", "Pand_", "Pandn", "Por_", "Pxor_", "Pcmpeq", "Pcmpgt", "Pmin", "Pmax", "Pavg",
     "Pabs", "Psign", "Andp", "Andnp", "Orp", "Xorp", "Pack", "Palignr", "Shufp", "Unpck", "Psll",
@@ -178,7 +179,7 @@ const ZEN4_UNITS: [&str; 12] = [
 const ZEN4_IGNORED: [&str; 7] =
     ["Zn4LSU", "Zn4Load", "Zn4Store", "Zn4FP45", "Zn4FPOpMask4", "Zn4FPSt", "Zn4Int"];
 
-/// LLVM 22 takes Zen 4's model for Zen 5. Its version under development has a model of its own
+/// LLVM 22 uses Zen 4's model for Zen 5. Its version under development has a model of its own
 /// (llvm/lib/Target/X86/X86ScheduleZnver5.td), which quotes AMD, "Software Optimization Guide for
 /// the AMD Zen5 Microarchitecture", 58455: six ALUs, of which 0 to 2 multiply, shift and rotate, 3
 /// to 5 execute branches, and 3 divides; four AGUs. The FP pipes are Zen 4's.

@@ -1,9 +1,9 @@
 //! What each instruction of a kernel can be, in the file and after the kernel patched it.
 //!
 //! Input: the executable sections of a vmlinux, and its sites. Output: for an address, every form
-//! of the instruction there. Where a patch replaces a stretch, its inside counts, too: a call in an
-//! alternative's replacement, or the no-ops behind a shortened retpoline. This module never says
-//! which form the kernel chose.
+//! of the instruction there. Where a patch replaces a stretch, the inside of the stretch also
+//! counts: a call in an alternative's replacement, or the no-ops behind a shortened retpoline. This
+//! module never says which form the kernel chose.
 
 use super::form::{self, BranchForm, BranchTarget};
 use super::{PatchKind, PatchSite, PatchSites};

@@ -7,7 +7,7 @@
 //! changes code.
 //!
 //! To add a patch: a [`PatchKind`] with the kernel's function that makes it, its line in
-//! [`PatchSites::of`], and what it makes of a branch in `code.rs`.
+//! [`PatchSites::of`], and its effect on a branch in `code.rs`.
 
 mod code;
 mod form;
@@ -19,7 +19,7 @@ pub use form::{BranchForm, BranchTarget, decode};
 
 use crate::linked::tables::LinkedTables;
 
-/// What the kernel makes of a site, by Linux 6.12.
+/// What the kernel turns a site into, in Linux 6.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
     /// `call __fentry__` becomes a no-op at boot, and a call of a tracer while one is on
@@ -66,7 +66,7 @@ pub struct PatchSite {
     /// Bytes that the side table names: all of an alternative or a constant. 1: the whole
     /// instruction that begins at `at`.
     pub len: u8,
-    /// What the kernel makes of it.
+    /// What the kernel turns the site into.
     pub kind: PatchKind,
 }
 

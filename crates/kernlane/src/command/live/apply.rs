@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 /// Install functions in another layout
 ///
-/// The functions are those named, or those of the profile that are hot: called more than
+/// Takes the named functions, or the hot functions of the profile: those called more than
 /// --threshold percent as often as the --root. Their hot blocks come to lie together, the cold ones
 /// behind. Calls among them go from copy to copy. Everything is checked before anything is written.
 #[derive(Args)]
@@ -110,7 +110,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     );
     chosen.sort_unstable();
     chosen.dedup();
-    // What another program is installing is installed, or not, when the turn comes.
+    // When the turn comes, another program has finished its installation or given it up.
     let turn = match args.dry_run {
         true => None,
         false => Some((Device::open()?, Turn::wait(&mut |what| note!("{what}"))?)),
@@ -232,7 +232,7 @@ pub(super) fn find(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
     }
 }
 
-/// Nothing is replaced that another tool has in its hands.
+/// Refuses functions that belong to another tool.
 pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Result<()> {
     let owners = Owners::read();
     for &index in chosen {
@@ -244,7 +244,7 @@ pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Resul
     Ok(())
 }
 
-/// Likewise, but what belongs to another tool is left out, with a note.
+/// Leaves out functions that belong to another tool, with a note.
 fn leave_out_owned(kernel: &LinkedKernel<'_>, chosen: &mut Vec<usize>) -> Result<()> {
     let owners = Owners::read();
     chosen.retain(|&index| {

@@ -26,11 +26,12 @@ use std::time::Duration;
 
 /// Make the running kernel's hot paths faster for the load of this moment, as one command
 ///
-/// Asks the hardware counters whether the instruction cache is a bottleneck, samples which
-/// functions the kernel is in, counts their blocks and those of what they call, lays the hot ones
-/// out, counts them once more in the optimized code, entered by the roots only, lays them out
-/// again, installs them, and measures what an invocation of each root takes before and after. On a
-/// terminal it then waits: q takes everything back, l leaves it installed.
+/// Asks the hardware counters whether the instruction cache is a bottleneck. Samples which
+/// functions the kernel is in, and counts the blocks of these functions and of the functions that
+/// they call. Lays the hot blocks out, counts them once more in the optimized code, which only the
+/// roots enter, and lays them out again. Installs the result, and measures what an invocation of
+/// each root takes before and after. On a terminal the command then waits: q takes everything back,
+/// l leaves it installed.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live auto --time 5")]
 pub struct AutoArgs {
@@ -65,11 +66,11 @@ pub struct AutoArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Write the counts into this file, too, those of the last time
+    /// Also write the counts of the last time to this file
     #[arg(short, long, value_name = "FILE.klp")]
     pub output: Option<PathBuf>,
 
-    /// Write what was installed and what it brought into this file, too, as JSON
+    /// Also write what was installed and what it gained to this file, as JSON
     #[arg(long, value_name = "FILE.json")]
     pub report: Option<PathBuf>,
 }
@@ -89,7 +90,7 @@ struct Report<'a> {
     functions: Vec<Chunks>,
 }
 
-/// How much was counted, and of how many edges the counts are exact (section 4.3).
+/// How much was counted, and for how many edges the counts are exact (section 4.3).
 #[derive(Clone, Copy, serde::Serialize)]
 struct Counted {
     functions: usize,
@@ -130,7 +131,7 @@ pub(super) fn run(args: &AutoArgs) -> Result<ExitCode> {
     })
 }
 
-/// What is done, and to which kernel.
+/// The settings of the command, and the kernel that it works on.
 struct Auto<'k, 'd> {
     args: &'k AutoArgs,
     kernel: &'k LinkedKernel<'d>,
@@ -140,7 +141,7 @@ struct Auto<'k, 'd> {
 
 /// A group that has been laid out.
 struct PlannedGroup<'k, 'd> {
-    /// Those that were entered.
+    /// The roots that were entered.
     roots: Vec<usize>,
     group: Group<'k, 'd>,
     order: Vec<u32>,
@@ -149,7 +150,7 @@ struct PlannedGroup<'k, 'd> {
 }
 
 impl<'k, 'd> Auto<'k, 'd> {
-    /// Counts, lays out, and does both once more in what came of it.
+    /// Counts and lays out, then repeats both in the laid-out code.
     fn planned(&self, roots: &[usize]) -> Result<(PlannedGroup<'k, 'd>, Vec<Counted>)> {
         let Auto { kernel, running, device, args } = self;
         let mut watch = Watch {
@@ -282,8 +283,8 @@ impl Gain {
     }
 }
 
-/// The roots that were entered while they were counted: a thread's main loop is on many stacks and
-/// never is.
+/// The roots that were entered while they were counted. A thread's main loop is on many stacks but
+/// is never entered.
 fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Result<Vec<usize>> {
     let entries = |&&index: &&usize| {
         let entry = kernel.link_address(kernel.functions[index].at);
@@ -335,7 +336,7 @@ fn print_gain(roots: &[Gain]) -> Result<()> {
     out!("{}", table.to_text())
 }
 
-/// On a terminal waits for a key; else says how to take everything back.
+/// Waits for a key if there is a terminal; otherwise prints how to take everything back.
 fn wait_for_the_user(device: &Device, prepared: &PreparedGroup) -> Result<ExitCode> {
     let terminal = Term::stdout();
     if !terminal.is_term() {
@@ -349,7 +350,7 @@ fn wait_for_the_user(device: &Device, prepared: &PreparedGroup) -> Result<ExitCo
                 outln!("{} stays installed; `kernlane live undo` takes it back", prepared.id)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            // Ctrl-C or a terminal that is gone: what was for this session does not outlive it.
+            // Ctrl-C or a closed terminal: a group that was meant for this session does not outlive it.
             Ok('q') | Err(_) => return take_back(device, prepared),
             Ok(_) => {}
         }

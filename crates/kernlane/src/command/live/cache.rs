@@ -1,5 +1,5 @@
-//! What `watch` and `auto` say of the instruction cache: whether it is a bottleneck, and how hot
-//! blocks lie over its sets.
+//! What `watch` and `auto` print about the instruction cache: whether it is a bottleneck, and how
+//! hot blocks lie over its sets.
 
 use anyhow::Result;
 use host::outln;
@@ -12,14 +12,14 @@ use live::running::RunningKernel;
 use profile::Profile;
 use std::time::Duration;
 
-/// For so long the hardware counters are asked.
+/// How long the hardware counters count.
 const ASKED: Duration = Duration::from_secs(1);
 
-/// What is assumed of the instruction cache where the kernel tells nothing of it (in most virtual
+/// The instruction cache that is assumed where the kernel does not describe one (in most virtual
 /// machines).
 const ASSUMED: InstructionCacheGeometry = InstructionCacheGeometry { sets: 64, ways: 8, line: 64 };
 
-/// Asks the hardware counters, and says what they answer.
+/// Reads the hardware counters, and prints what they show.
 pub(super) fn ask() -> Result<()> {
     let counts = bottleneck::count(ASKED)?;
     outln!("{counts}")?;
@@ -32,16 +32,17 @@ pub(super) fn ask() -> Result<()> {
     Ok(())
 }
 
-/// The cache of this machine. If the machine does not say it: the assumed cache, with a warning.
+/// The cache of this machine, or the assumed cache, with a warning, if the machine does not
+/// describe it.
 pub(super) fn geometry() -> Result<InstructionCacheGeometry> {
     let told = InstructionCacheGeometry::of_this_machine()?;
     if told.is_none() {
-        outln!("this machine does not tell its instruction cache; assumed: {ASSUMED}")?;
+        outln!("this machine does not describe its instruction cache; assumed: {ASSUMED}")?;
     }
     Ok(told.unwrap_or(ASSUMED))
 }
 
-/// Draws where the blocks lie in the kernel's own text, which are `hot` of the group.
+/// Draws where the group's `hot` blocks lie in the kernel's own text.
 pub(super) fn draw_original(
     group: &Group<'_, '_>,
     running: &RunningKernel,
@@ -60,7 +61,8 @@ pub(super) fn draw_original(
     Ok(drawn)
 }
 
-/// As [`draw_original`], of what is hot when it is called `threshold` times as often as the roots.
+/// Like [`draw_original`], for what is hot when it is called `threshold` times as often as the
+/// roots.
 pub(super) fn draw_profile(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,

@@ -1,8 +1,8 @@
 //! `kernlane live apply --cycles N`: a group is installed and undone again and again, before a
 //! kernel is trusted with it.
 //!
-//! Takes a group that is prepared; prints how often tasks held it up, and what the steps took of
-//! the processor. Leaves the kernel original.
+//! Input: a prepared group. Output: how often tasks held it up, and the processor time of each
+//! step. Leaves the kernel original.
 
 use anyhow::{Result, ensure};
 use host::outln;
@@ -56,7 +56,7 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Undoes a group and sees it leave; whether that came at once.
+/// Undoes a group and waits until no task is in its copies. Returns whether that was so at once.
 fn left(device: &Device, id: &GroupId, turn: &Turn) -> Result<bool> {
     let name = &id.module;
     if device.undo(id)? != Undone::Stays && install::unload(name, turn)? != Unloaded::InUse {

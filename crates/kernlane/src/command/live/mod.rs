@@ -63,7 +63,7 @@ pub(crate) fn run(args: &LiveArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// There is no vmlinux, it is damaged or not that of the running kernel, or the running kernel
-/// cannot be read; those of the work.
+/// cannot be read; or the work fails.
 fn on_running_kernel<T>(
     vmlinux: Option<&Path>,
     work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel) -> Result<T>,

@@ -8,8 +8,8 @@ use live::freed;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Compares a vmlinux with the digest of its package, else with a boot image of the same build.
-/// Without both it says so.
+/// Compares a vmlinux with the digest of its package, otherwise with a boot image of the same
+/// build. Warns if there is neither.
 ///
 /// # Errors
 /// They differ: one of the files is damaged.

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 /// Measure how long invocations of functions take
 ///
-/// From entry to return, with what they call; with and without the time in which the task was
-/// switched out. Probes are put in and taken out again; each costs the same on every call, so
-/// compare two runs of this, and do not add up.
+/// An invocation lasts from entry to return, with the functions that it calls. Prints its time with
+/// and without the time in which the task was switched out. The command inserts probes and removes
+/// them again. A probe costs the same on every call, so compare two runs of this command, and do
+/// not add times up.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live time tcp_v4_rcv,vfs_read --time 5")]
 pub struct TimeArgs {

@@ -21,19 +21,19 @@ pub struct StatusArgs {
 
 /// Restore the kernel's code, byte for byte
 ///
-/// The exit status is 0 when nothing leads into the copies any more and nobody is in one, and 1
-/// when a task may still be in one: then the module stays, harmless, until nobody is, and a later
-/// `kernlane live undo` removes it. What another program is installing is left alone, also with
-/// exit status 1. A kernel that removes no modules (sysctl
-/// kernel.modules_disabled) keeps the module, empty, until it boots again.
+/// Exit status 0: nothing leads into the copies any more, and no task is in one. 1: a task may
+/// still be in a copy; then the module stays loaded, harmless, and a later `kernlane live undo`
+/// removes it. A group that another program is installing is left alone, also with exit status 1. A
+/// kernel that removes no modules (sysctl kernel.modules_disabled) keeps the module, empty, until
+/// it boots again.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live undo")]
 pub struct UndoArgs {
-    /// The group, as `kernlane live status` names it; by default all
+    /// The group, as `kernlane live status` names it; by default all groups
     #[arg(value_name = "GROUP")]
     pub group: Option<String>,
 
-    /// Print JSON: of each group whether its bytes are restored, and what became of its module
+    /// Print JSON: for each group, whether its bytes are restored, and what became of its module
     #[arg(long)]
     pub json: bool,
 }
@@ -45,13 +45,13 @@ pub(super) struct TakenBack {
     /// It was installed or leaving; otherwise only its module was there.
     restored: bool,
     module: Unloaded,
-    /// Who has the turn, where the module was left for that.
+    /// Who has the turn, if the module was left loaded because of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_to: Option<String>,
 }
 
 impl TakenBack {
-    /// Something stays for a later `kernlane live undo`.
+    /// Whether something is left for a later `kernlane live undo`.
     fn stays(&self) -> bool {
         matches!(self.module, Unloaded::InUse | Unloaded::Left)
     }
@@ -99,7 +99,7 @@ pub(super) fn installed() -> Result<Option<String>> {
     Ok((!names.is_empty()).then(|| names.join(", ")))
 }
 
-/// Counting begins with the kernel's own code.
+/// Refuses to count while a group is installed, because counting begins with the kernel's own code.
 ///
 /// # Errors
 /// A group is installed.
@@ -206,7 +206,7 @@ pub(super) fn run(args: &UndoArgs) -> Result<ExitCode> {
     }
     let turn = Turn::wait_briefly()?;
     let mut taken_back = Vec::new();
-    // In this turn nobody installs: what is neither installed nor leaving now is nobody's.
+    // Nobody else installs in our turn, so a module that is neither installed nor leaving is unused.
     let groups = device::status()?;
     for name in install::loaded().iter().filter(|name| is_wanted(name)) {
         let is_used = groups.iter().any(|g| g.id.module == *name);

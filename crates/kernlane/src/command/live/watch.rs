@@ -15,11 +15,11 @@ use std::time::Duration;
 
 /// Count the blocks of functions, and of what they call, in the running kernel
 ///
-/// Copies with a counter in each block are entered instead of the functions for a while, level by
-/// level of the call graph, and taken out again. The counts are exact; those of edges follow from
-/// them where they can. Up to 65 536 blocks are counted at a time. Before, the hardware counters
-/// are asked whether the instruction cache is a bottleneck; then the hot blocks are drawn over its
-/// sets. The result is a profile for `kernlane live apply`.
+/// For a while, copies with a counter in each block run instead of the functions, one level of the
+/// call graph after the other. The counts of blocks are exact; counts of edges are derived from
+/// them where they determine them. Up to 65 536 blocks are counted at a time. Before that, the
+/// command asks the hardware counters whether the instruction cache is a bottleneck; afterwards it
+/// draws the hot blocks over the cache's sets. The result is a profile for `kernlane live apply`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live watch --root tcp_v4_rcv --time 20 -o net.klp")]
 pub struct WatchArgs {
@@ -101,7 +101,7 @@ fn watch_roots(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Counts for `time` seconds a batch.
+/// Counts each batch for `time` seconds.
 pub(super) fn count_from(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,

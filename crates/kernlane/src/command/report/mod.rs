@@ -43,9 +43,9 @@ use std::process::ExitCode;
 ///
 /// --multiprocessor takes recordings of several CPUs with data accesses, and lists for each service
 /// where its cycles go: work, synchronization, coherence misses, upgrades, other stalls. --one-cpu
-/// names a recording of the same workload on one CPU, with which each service is compared. Beside
-/// it stand the numbers of Rosenblum 1995, section 5. It simulates the machine `server-8` unless
-/// --machine names others.
+/// names a recording of the same workload on one CPU, with which each service is compared. The
+/// numbers of Rosenblum 1995, section 5, stand beside them. It simulates the machine `server-8`
+/// unless --machine names others.
 ///
 /// --locks takes recordings with data accesses, of one or several CPUs. It lists the kernel's spin
 /// locks, rwlocks, mutexes, rwsems and known sequence counters: how often they were acquired, how
@@ -53,10 +53,10 @@ use std::process::ExitCode;
 /// `server-8` unless --machine names others.
 ///
 /// --os-core takes recordings with data accesses, of one or several CPUs. It simulates a core that
-/// executes the operating system for all others, and lists for each policy the time, the misses of
-/// user code and the energy, against no such core. Without --policy it moves everything, and then
-/// only stays in the kernel with more than 100 to 25 000 instructions. It simulates the machine
-/// `os-core-8` unless --machine names others.
+/// executes the operating system for all others. For each policy it compares the time, the misses
+/// of user code and the energy with a machine that moves nothing there. Without --policy it moves
+/// everything, and then only stays in the kernel with more than 100 to 25 000 instructions. It
+/// simulates the machine `os-core-8` unless --machine names others.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane report net.rec -o net.html
@@ -159,7 +159,8 @@ pub struct ReportArgs {
     #[arg(long, value_name = "POLICY", requires = "os_core")]
     pub policy: Vec<OsCorePolicy>,
 
-    /// With --os-core: the cycles to move there, and as many back, instead of the machine's
+    /// With --os-core: the cycles to move there, and the cycles to move back, instead of the
+    /// machine's
     #[arg(long, value_name = "CYCLES", requires = "os_core")]
     pub move_cycles: Option<f64>,
 
@@ -222,8 +223,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `make` makes of each recording and its kernel, in order. `usual`: the machines when none
-/// are named.
+/// Calls `make` for each recording and its kernel, in order. `usual`: the machines if none are
+/// named.
 fn each_opened<T>(
     args: &ReportArgs,
     recordings: &[impl AsRef<Path>],

@@ -1,4 +1,4 @@
-//! What results say of layouts, and the page, which also takes recordings.
+//! What results say about layouts, and the page, which also takes recordings.
 //!
 //! Input: results, or recordings and their kernel. Output: tables, or a page.
 
