@@ -1,8 +1,8 @@
 //! Compares one instruction of the old kernel with one of the new kernel.
 //!
 //! Input: both instructions, decoded. Output: the pair and its references, added to the walk, or a
-//! difference: other bytes than those of an address, or a condition inverted that the map does not
-//! invert.
+//! difference: other bytes than those of an address, or an inverted condition that the map does not
+//! announce.
 
 use super::code_walk::{CodeWalk, InstructionReference, OldKernelFacts, ReferenceKind};
 use super::correspond::InstructionPair;

@@ -67,7 +67,7 @@ pub struct KernelBuild {
     /// The second of the kernel's three links, if it is there. It keeps all relocations, and
     /// differs from the last link only in sorted tables.
     linked: Option<memmap2::Mmap>,
-    /// What is kept of that link where a kernel is relinked into a directory of its own.
+    /// The words that are kept of that link when a kernel is relinked into a directory of its own.
     relative: Option<RelativeWords>,
 }
 

@@ -11,7 +11,7 @@
 //! * What follows a block follows its copy.
 //! * Each side-table entry of the kernel has an equal entry in the module, and the module has no
 //!   others.
-//! * The module says of each function where its copy is, and says nothing else.
+//! * The module names the copy of each function, and no other pairs.
 //!
 //! Addresses and constants that the running kernel has filled in are not compared here:
 //! `live::explain` has compared them with memory.
@@ -386,8 +386,8 @@ impl Prover<'_> {
     }
 
     /// Compares a block's last branch. The copy may have the inverse branch, no branch, or a jump
-    /// behind the branch. Returns the offset behind the copy; `None` if the instruction is no such
-    /// branch.
+    /// behind the branch. Returns the offset behind the copy; `None` if the instruction is not such
+    /// a branch.
     fn walk_exit(
         &self,
         original: &Instruction,
@@ -448,7 +448,8 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Whether the kernel may patch an instruction. Where control goes now proves nothing then.
+    /// Whether the kernel may patch an instruction. Then the present target of control proves
+    /// nothing.
     fn is_patched(&self, at: u64) -> bool {
         let tables = &self.kernel.tables;
         let early = within(

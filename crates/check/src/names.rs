@@ -123,8 +123,8 @@ fn named_after(name: &str, functions: Option<&[KernelSymbol]>) -> bool {
 /// Checks the names in stack traces. A stack trace prints the nearest symbol in front of an
 /// address. For every block of the map this must be the old function's symbol.
 fn functions_of_blocks(c: &Correspondence, units: &[CodeUnit], findings: &mut Findings) {
-    // The body of an overridden weak function has no symbol. The old kernel, too, finds it under
-    // the name of a neighbour.
+    // The body of an overridden weak function has no symbol. The old kernel also finds it under the
+    // name of a neighbour.
     let named = |u: &&CodeUnit| {
         let mut nearest = c.old.nearest(u.old).into_iter().flatten();
         // A block that was only a jump, and lost it, has no address of its own.

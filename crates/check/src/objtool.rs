@@ -1,8 +1,8 @@
 //! Compares the tables of a rewritten object with those that the kernel's own objtool makes for it.
 //!
 //! Input: a rewritten `vmlinux.o`, and the build tree. This module removes everything that objtool
-//! had made, runs the tree's objtool on the rest, and compares the unwinder's state at every
-//! instruction and the sites of returns, calls, retpolines, static calls and sealed ENDBRs. It
+//! made, and runs the tree's objtool on the rest. It compares the unwinder's state at every
+//! instruction, and the sites of returns, calls, retpolines, static calls and sealed ENDBRs. It
 //! never looks at how the object was rewritten. objtool joins the parts of a function by name, so
 //! the object must name the parts uniquely.
 

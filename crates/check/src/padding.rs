@@ -69,9 +69,9 @@ pub(super) fn paddings(
     found.collect()
 }
 
-/// A kernel that boots with `retbleed=stuff` would take no-ops in front of an entry for padding,
-/// and write its template over them. So where padding was dropped, code of other functions must not
-/// consist of no-ops there.
+/// A kernel that boots with `retbleed=stuff` would mistake no-ops in front of an entry for padding,
+/// and write its template over them. So where padding was dropped, the code of another function in
+/// front of the entry must not consist of no-ops.
 pub(super) fn prove_dropped(
     old: &KernelFile,
     new: &KernelFile,

@@ -347,7 +347,7 @@ fn compare(
 }
 
 /// Compares tables whose order does not matter. Every old entry needs a new entry. New entries
-/// without an old one are differences, too.
+/// without an old one are also differences.
 fn compare_as_sets(
     table: &SideTable,
     old: &[TableEntry],

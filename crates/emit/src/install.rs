@@ -20,8 +20,8 @@ pub(crate) const BOOTABLE: [&str; 4] =
 /// The results of linking a kernel that is a program (User Mode Linux).
 pub(crate) const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
 /// The last but one link, which keeps its relocations. `check` uses it to find the words that are
-/// addresses. Some kernels do not have it. A directory of its own has a short list of these words
-/// instead.
+/// addresses. Some kernels do not have this link. A separate output directory has a short list of
+/// these words instead.
 const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
 /// The paths of the results of one kind of kernel.
 pub(crate) type ResultFiles = &'static [&'static str];

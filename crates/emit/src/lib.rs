@@ -2,7 +2,7 @@
 //! a module.
 //!
 //! Input: a kernel and an order of its code. Output: bytes, and the map from old to new addresses.
-//! This crate never checks its own work: `check` does, and may not use this crate.
+//! This crate never checks its own work: `check` does this, and may not use this crate.
 //!
 //! ```
 //! // What a relink of a bootable kernel produces.

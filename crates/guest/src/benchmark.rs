@@ -2,7 +2,7 @@
 //! benchmark a fixed number of times, and executes the marks itself, right before and right behind.
 //!
 //! Input: the name of a benchmark, and the bytes of `kernlane-bench`. Output: a workload. This
-//! module knows no benchmark.
+//! module does not know the benchmarks.
 
 use crate::companion;
 use crate::workload::Workload;
@@ -12,7 +12,7 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, PT_INTERP, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-/// What workloads that are benchmarks begin with.
+/// The prefix of workloads that are benchmarks.
 pub const PREFIX: &str = "bench:";
 const PROGRAM: &str = "kernlane-bench";
 /// The program's path in the guest.
@@ -20,7 +20,7 @@ const PATH: &str = "/kernlane/kernlane-bench";
 const REMEDY: &str = "build it as a static program (docs/how-to/bench.md), or give its path in \
     KERNLANE_BENCH";
 
-/// The suite's program, without what no kernel loads.
+/// The suite's program, without the parts that no kernel loads.
 ///
 /// # Errors
 /// There is no such program, or it needs libraries, which the guest does not have.
@@ -60,7 +60,7 @@ fn loaded(mut program: Vec<u8>) -> Result<Vec<u8>> {
 /// The workload that runs a benchmark.
 ///
 /// # Errors
-/// `name` is no name of a benchmark.
+/// `name` is not the name of a benchmark.
 pub fn workload(name: &str, operations: u64, program: &[u8]) -> Result<Workload> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "/-".contains(c);
     ensure!(!name.is_empty() && name.chars().all(plain), "{name:?} is no name of a benchmark");

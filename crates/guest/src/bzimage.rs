@@ -18,8 +18,7 @@ pub struct BzImage {
     pub build_id: String,
 }
 
-/// A kernel of that many bytes, and one that compresses so well, does not exist: a damaged payload
-/// gets no more memory.
+/// The largest vmlinux, in bytes. No kernel is larger, so a damaged payload gets no more memory.
 const MAX_VMLINUX: u64 = 1 << 30;
 const MAX_RATIO: u64 = 256;
 /// Memory that unpacking xz may take: twice what the kernel's build asks for (scripts/xz_wrap.sh).

@@ -33,10 +33,10 @@ pub struct Boot {
     /// Whether to save the guest where it stops itself, or to continue from a saved state instead
     /// of booting.
     pub state: Option<GuestState>,
-    /// Receives every byte that the guest writes to port 0xe9, at once: it tells what the guest was
-    /// doing when it crashed.
+    /// Receives every byte that the guest writes to port 0xe9, at once. The bytes show what the
+    /// guest was doing when it crashed.
     pub notes: Option<PathBuf>,
-    /// By the host's clock. Afterwards QEMU is killed.
+    /// The time limit by the host's clock, after which QEMU is killed.
     pub time_limit: Duration,
 }
 

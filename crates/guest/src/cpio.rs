@@ -27,7 +27,7 @@ pub(crate) struct CpioWriter<W: Write> {
     linked: HashMap<*const u8, u32>,
 }
 
-/// What a header says about an entry, in addition to its path.
+/// The content of an entry's header, in addition to the path.
 struct EntryFacts {
     inode: u32,
     mode: u32,

@@ -70,7 +70,7 @@ impl OutputDirectory {
         std::fs::rename(&self.work, &self.output)
             .inspect_err(|_| {
                 if replaces {
-                    // If this fails, too, the error below is still reported.
+                    // If this also fails, the error below is still reported.
                     let _ = std::fs::rename(&old, &self.output);
                 }
             })

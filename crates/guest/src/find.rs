@@ -1,9 +1,9 @@
 //! Finds the kernel of a recording or a profile.
 //!
 //! Input: a recording, or a build id. Output: a build tree, or a vmlinux, whose build id is the
-//! right one. The search goes where the recording was made, through the cache of built trees, and
-//! where debuggers look for separate files. A file with another build id is never taken, and
-//! nothing is downloaded.
+//! right one. The search looks where the kernel was when the recording was made, in the cache of
+//! built trees, and where debuggers look for separate files. A file with another build id is never
+//! taken, and nothing is downloaded.
 
 use crate::cache;
 use crate::kernel::{has_code, read_build_id};
@@ -23,7 +23,7 @@ use trace::RecordingReader;
 pub struct SoughtKernel {
     /// Its build id.
     pub build_id: BuildId,
-    /// What `uname -r` prints in it, if that is known.
+    /// The output of `uname -r` in this kernel, if it is known.
     pub release: Option<String>,
     /// Where it was when the recording was made: a build tree or a vmlinux.
     pub recorded_at: Option<PathBuf>,
@@ -57,7 +57,7 @@ impl SoughtKernel {
         })
     }
 
-    /// The kernel with a build id, of which nothing else is known.
+    /// A kernel of which only the build id is known.
     pub fn with_build_id(build_id: BuildId) -> SoughtKernel {
         SoughtKernel { build_id, release: None, recorded_at: None }
     }
@@ -111,7 +111,7 @@ impl SoughtKernel {
     /// Where debuggers look below the root of a file system.
     fn add_debug_files(&self, root: &Path, found: &mut Vec<PathBuf>) {
         let debug = root.join(DEBUG);
-        // Of a build id, the first byte names the directory.
+        // The first byte of a build id names the directory.
         if let Some((directory, file)) = self.build_id.0.split_at_checked(2) {
             found.push(debug.join(".build-id").join(directory).join(format!("{file}.debug")));
         }

@@ -58,7 +58,7 @@ impl KernelFrameFacts {
     }
 }
 
-/// Variables whose values a recording contains (`docs/reference/recording-format.md`). They say
+/// Variables whose values a recording contains (`docs/reference/recording-format.md`). They show
 /// what an address of data belongs to. The first three exist only in kernels that choose these
 /// addresses at boot.
 pub(crate) const VALUES: [&str; 5] =
@@ -119,7 +119,7 @@ impl FrameTypes {
     }
 }
 
-/// What `struct page` and its like are asked.
+/// The questions about `struct page` and related types.
 const QUESTIONS: &[(&str, &str)] = &[
     ("page", "sizeof(struct page)"),
     ("compound_head", "offsetof(struct page, compound_head)"),

@@ -1,8 +1,8 @@
 //! Numbers from the headers of a kernel's build tree: sizes, offsets of fields, constants.
 //!
-//! Takes a tree and C expressions; gives their values. The tree's own compiler answers, with the
-//! command that compiled `mm/slub.c`, as kbuild's asm-offsets.c does. Writes nothing to the tree
-//! and guesses nothing.
+//! Input: a tree and C expressions. Output: their values. The tree's own compiler answers, with the
+//! command that compiled `mm/slub.c`, as kbuild's asm-offsets.c does. This module writes nothing to
+//! the tree and guesses nothing.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Answers {
     /// The value of the expression that was asked under this name.
     ///
     /// # Errors
-    /// The compiler gave none, or no number.
+    /// The compiler gave no value, or the value is not a number.
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
         let value =
             self.0.get(name).with_context(|| format!("the compiler gives no value of {name}"))?;
@@ -73,7 +73,7 @@ impl Answers {
 /// The saved command, changed so that it compiles standard input to assembly on standard output.
 fn compiler(saved: &str) -> Option<String> {
     let command = saved.lines().next()?.split_once(":= ")?.1;
-    // Behind the semicolon kbuild names what it runs on the object afterwards.
+    // Behind the semicolon stand the commands that kbuild then runs on the object.
     let command = command.split(';').next()?.trim_end();
     let flags = command.strip_suffix(" -c -o mm/slub.o mm/slub.c")?;
     let flags: Vec<&str> = flags.split(' ').filter(|flag| !flag.starts_with("-Wp,-MMD")).collect();

@@ -13,24 +13,25 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// Where Kernlane's own files are in a guest. Nothing of the host may come there.
+/// Where Kernlane's own files are in a guest. Files of the host may not go there.
 const OWN: [&str; 3] = ["init", "kernlane", "usr/bin/busybox"];
 
-/// What comes from the host, and where it goes.
+/// A source on the host, and its destination in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
     pub from: String,
-    /// An absolute path in the guest. With `/` at its end: a directory that the file goes into.
+    /// An absolute path in the guest. A path that ends with `/` is a directory that the file goes
+    /// into.
     pub to: String,
 }
 
 /// Which sources are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sources {
-    /// What was typed on the command line: any path.
+    /// A source from the command line: any path.
     Any,
-    /// What a workload's file names: below the file's directory, so that the directory has
-    /// everything.
+    /// A source from a workload's file: a path below the file's directory, so that the directory
+    /// has everything.
     Below,
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn source(base: &Path, from: &str, sources: Sources) -> Result<PathBu
 /// another file system is mounted, such as `/proc`, is empty.
 ///
 /// # Errors
-/// Something in it cannot be read, or leaves it.
+/// A file in the directory cannot be read, or a link leaves the directory.
 pub(crate) fn tree(directory: &Path, budget: &mut Budget) -> Result<RootFs> {
     Walk { links: Links::Absolute, budget, same: Some(HashMap::new()) }.tree(directory)
 }
@@ -187,7 +188,7 @@ impl Walk<'_> {
         Ok(tree)
     }
 
-    /// What is at `path` on the host and will be at `inside` in the tree.
+    /// The node for `path` on the host, which will be at `inside` in the tree.
     fn node(&mut self, path: &Path, inside: &str, metadata: &Metadata) -> Result<FileNode> {
         self.budget.entry(inside)?;
         let kind = metadata.file_type();

@@ -179,7 +179,8 @@ impl GuestContents {
         Ok(Initramfs { sha256: sha256_of(&path)?, path, packages, warnings, unpacked_mb })
     }
 
-    /// What copied programs need and the guest lacks: a warning, if no script names the program.
+    /// The files that copied programs need and the guest lacks: a warning, if no script names the
+    /// program.
     fn lacks(&self, root: &RootFs) -> Result<Vec<String>> {
         let scripts: Vec<&str> = self.scripts.iter().map(String::as_str).collect();
         let lacks = needs::lacking(root, &self.brought.copied);

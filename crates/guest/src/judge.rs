@@ -42,7 +42,7 @@ fn plugin_failure(messages: &str) -> Option<&str> {
     said.find(|message| message.contains("failed"))
 }
 
-/// What the plugin warned of.
+/// The plugin's warnings.
 pub(crate) fn warnings(messages: &str) -> Vec<String> {
     let warned = messages.lines().filter_map(|line| line.strip_prefix("kernlane: warning: "));
     warned.map(str::to_owned).collect()
@@ -67,7 +67,7 @@ pub(crate) fn failed_in(console: &str) -> Option<&str> {
     line.split(" with status").next()
 }
 
-/// Whether as many CPUs came up as the guest has.
+/// Checks that all CPUs of the guest came up.
 ///
 /// # Errors
 /// The kernel's console has another number, or none.

@@ -1,7 +1,7 @@
 //! Kernlane's own programs and scripts in a guest, and where they are.
 //!
 //! Output: scripts. A guest of Debian packages has `/init` and `/usr/bin/busybox`. In the guest of
-//! an image those names are the image's: Kernlane's own are all below `/kernlane` there.
+//! an image these names belong to the image, and all of Kernlane's own files are below `/kernlane`.
 
 use anyhow::{Result, ensure};
 
@@ -9,7 +9,7 @@ const INIT: &str = include_str!("init.sh");
 const WORKLOAD: &str = include_str!("workload.sh");
 const TRIAL: &str = include_str!("trial.sh");
 
-/// What runs in the guest as `/kernlane/main`.
+/// The script that runs in the guest as `/kernlane/main`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MainScript {
     /// Runs a workload between the marks.
@@ -54,7 +54,7 @@ pub(crate) fn init_of_image() -> String {
     of_image(&lines.collect::<String>()).replacen("PATH=", "PATH=/kernlane/bin:", 1)
 }
 
-/// Where the programs of an image are that does not say it, as in a container.
+/// The directories of programs in an image that does not name them, as in a container.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// `/kernlane/main` in the guest of an image with this environment.

@@ -34,7 +34,7 @@ pub struct FinishedRecording {
     pub guest_time: Duration,
     /// What QEMU used on the host.
     pub cost: HostCost,
-    /// What may be wrong with the recording.
+    /// Possible faults of the recording.
     pub warnings: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct RecordingSummary {
     #[serde(flatten)]
     pub conditions: RecordingConditions,
     /// Where the kernel was when the recording was made: its build tree or its vmlinux. Recordings
-    /// of earlier versions do not say it. It decides nothing of what the guest does.
+    /// of earlier versions do not say it. It has no effect on the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
     /// The SHA-256, in hex, of the checkpoint's state; `None` if the guest was booted.

@@ -40,7 +40,7 @@ pub struct RecordingRequest {
     pub data: bool,
     /// The guest's memory in MB; `None` for the workload's.
     pub memory_mb: Option<u32>,
-    /// By the host's clock. Afterwards the guest is ended.
+    /// The time limit by the host's clock, after which the guest is ended.
     pub time_limit: Duration,
     /// Whether an existing result may be replaced.
     pub force: bool,
@@ -65,7 +65,7 @@ pub struct RecordingConditions {
     /// was made from an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_sha256: Option<String>,
-    /// How often the workload does what it does, if it counts that.
+    /// The number of operations of the workload, if it counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations: Option<u64>,
     /// The guest's packages as `NAME_VERSION_ARCHITECTURE.deb`, sorted.
@@ -131,7 +131,7 @@ impl RecordingRequest {
         for (path, permissions, content) in &self.files {
             contents.file(path, *permissions, content.as_slice());
         }
-        // A program of one's own changes with every build: its guests would fill the cache.
+        // A user's own program changes with every build, so its guests would fill the cache.
         let is_kept = contents.is_kept() && main == MainScript::Recording;
         let temporary = (!is_kept && self.files.is_empty())
             .then(|| {

@@ -183,8 +183,8 @@ impl RootFs {
         Ok(())
     }
 
-    /// How many paths each file has that has several. The key is where its bytes lie. Empty files
-    /// are apart.
+    /// The number of paths of each file that has several. The key is the place of the file's bytes.
+    /// Empty files are not shared.
     fn shared(&self) -> HashMap<*const u8, u32> {
         let mut paths = HashMap::new();
         for node in self.nodes.values() {
@@ -216,8 +216,8 @@ impl RootFs {
         self.nodes.iter().map(|(path, node)| (path.as_str(), node))
     }
 
-    /// The path that `path` means when every link is followed, the last one too; `None` if nothing
-    /// is there.
+    /// The path that `path` means when every link is followed, including the last one; `None` if
+    /// nothing is there.
     pub(crate) fn resolve(&self, path: &str) -> Option<(String, &FileNode)> {
         let mut path = self.resolve_parent(path).ok()?;
         for _ in 0..MAX_LINKS {
@@ -293,7 +293,7 @@ impl RootFs {
         }
     }
 
-    /// The path of a directory behind every link, also behind the last one.
+    /// The path of a directory when every link is followed, including the last one.
     pub(crate) fn real_directory(&self, path: &str) -> Result<String> {
         Ok(match self.resolve(path) {
             Some((path, _)) => path,

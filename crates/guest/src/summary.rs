@@ -1,6 +1,6 @@
 //! `recording.json` and `checkpoint.json`: JSON with a format number and a checksum.
 //!
-//! Takes what such a file says; gives its text, and the other way round.
+//! Input: the content of such a file. Output: its text; and the other way round.
 
 use anyhow::{Context, Result, ensure};
 use image::sealed;
@@ -33,7 +33,7 @@ pub(crate) fn to_json(summary: &impl Serialize) -> Result<String> {
 /// Reads what `to_json` wrote, and the format before it.
 ///
 /// # Errors
-/// It is no such JSON, of another format, or damaged.
+/// The text is not such JSON, has another format, or is damaged.
 pub(crate) fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
     let seal: Seal = serde_json::from_str(text).context("it is no JSON of Kernlane")?;
     ensure!(

@@ -30,7 +30,7 @@ pub enum TrialEvent<'a> {
 /// A script that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialFailure {
-    /// `set-up`, `run` or `check`, or what failed before them.
+    /// `set-up`, `run` or `check`, or the step before them that failed.
     pub script: String,
     /// The script's exit status.
     pub status: i32,
@@ -49,7 +49,7 @@ pub struct Trial {
     pub warnings: Vec<String>,
 }
 
-/// The byte that begins a line which is no output of a script.
+/// The first byte of a line that is not output of a script.
 pub(super) const MARK: char = '\u{1}';
 /// Lines of output that a failure repeats.
 const LAST_LINES: usize = 20;
@@ -133,7 +133,7 @@ impl OutputStream {
         OutputStream { path: directory.join(Recording::OUTPUT), position: 0, pending: Vec::new() }
     }
 
-    /// Tells the lines that are new.
+    /// Reports the new lines.
     fn follow(&mut self, tell: &mut dyn FnMut(TrialEvent<'_>)) {
         // QEMU creates the file. What cannot be read now is read at the end, or QEMU's own error
         // says why not.
@@ -153,7 +153,7 @@ impl OutputStream {
         }
     }
 
-    /// Tells what is left.
+    /// Reports the rest of the output.
     fn end(&mut self, tell: &mut dyn FnMut(TrialEvent<'_>)) {
         tell_lines(&std::mem::take(&mut self.pending), tell);
     }

@@ -1,6 +1,7 @@
 //! A workload from a command line, for a first try: a command, and what its guest has.
 //!
-//! Input: what was typed. Output: a `Workload`. The command must succeed; nothing else is checked.
+//! Input: the options of a command line. Output: a `Workload`. The command must succeed; nothing
+//! else is checked.
 
 use crate::host_files::Sources;
 use crate::own::quoted;
@@ -11,7 +12,7 @@ use image::sealed;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What was typed.
+/// The options of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypedWorkload {
     /// The command that is counted, for a shell.
@@ -27,8 +28,8 @@ pub struct TypedWorkload {
 }
 
 impl Workload {
-    /// The workload of a command line. Its commands start in the directory of what was copied
-    /// first, or in the image's working directory, or in `/guest`.
+    /// The workload of a command line. Its commands start in the directory of the first copy, or in
+    /// the image's working directory, or in `/guest`.
     ///
     /// # Errors
     /// A part breaks a rule, or a file cannot be read.
@@ -48,7 +49,7 @@ impl Workload {
         if let Some(brought) = &workload.brought {
             workload.memory_mb = brought.memory_mb().min(*MEMORY_MB.end());
         }
-        // Where the files were on the host is no part of the workload.
+        // The files' paths on the host are not part of the workload.
         let destinations: String =
             workload.copies.iter().map(|copy| format!("{}\n", copy.to)).collect();
         let without_paths = TypedWorkload { copies: Vec::new(), image: None, ..typed.clone() };

@@ -57,7 +57,7 @@ struct WorkloadFile {
     several_cpus: Option<SeveralCpus>,
 }
 
-/// What a workload does differently in a guest with several CPUs.
+/// The differences of a workload in a guest with several CPUs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SeveralCpus {
@@ -77,13 +77,13 @@ pub struct Workload {
     pub sha256: String,
     /// One sentence for people.
     pub about: String,
-    /// Debian packages. The packages that they depend on are installed, too.
+    /// Debian packages. The packages that they depend on are also installed.
     pub packages: Vec<String>,
     /// What is copied from the host.
     pub(crate) copies: Vec<Copy>,
     /// The image that takes the place of packages, as a path of the host.
     pub(crate) image: Option<String>,
-    /// What was read of the host; `None` if nothing was read.
+    /// The files that were read from the host; `None` if nothing was read.
     pub(crate) brought: Option<Arc<Brought>>,
     /// Files and directories that the guest does not get, without leading slash.
     pub leave_out: Vec<String>,
@@ -95,11 +95,11 @@ pub struct Workload {
     /// Whether a program of `run` executes the marks itself. Otherwise the guest executes them
     /// before and behind `run`.
     pub marks_itself: bool,
-    /// How often `run` does between the marks what it does; `None` if that is not counted.
+    /// The number of operations that `run` does between the marks; `None` if they are not counted.
     pub operations: Option<u64>,
     /// Files: path and content. A file whose content begins with `#!` becomes executable.
     pub files: BTreeMap<String, String>,
-    /// Executable files that are no text: path and content.
+    /// Executable files that are not text: path and content.
     pub programs: BTreeMap<String, Vec<u8>>,
     /// The script that runs before counting starts.
     pub set_up: String,
@@ -184,7 +184,8 @@ impl Workload {
     /// The workload in `text`.
     ///
     /// # Errors
-    /// It is no workload, or names what no guest has: the rule that it breaks.
+    /// The text is not a workload, or names something that no guest has. The error names the broken
+    /// rule.
     pub fn parse(name: &str, text: &str) -> Result<Workload> {
         let file: WorkloadFile = toml::from_str(text)?;
         ensure!(

@@ -1,9 +1,9 @@
-//! Is the instruction cache a bottleneck? The question with which the paper begins (Tamches 2001,
-//! section 2.1.1).
+//! Whether the instruction cache is a bottleneck: the question with which the paper begins (Tamches
+//! 2001, section 2.1.1).
 //!
-//! Takes a time; gives what the CPUs' hardware counters counted in the kernel meanwhile, event by
-//! event or why not, and the answer as far as they give one. Many virtual machines have no such
-//! counters: then there is no answer here, and no guess.
+//! Input: a time. Output: for each event, what the CPUs' hardware counters counted in the kernel
+//! during this time, or why they did not count; and the answer, if the counts give one. Many
+//! virtual machines have no such counters. Then this module gives no answer, and does not guess.
 
 use crate::sample::online_cpus;
 use anyhow::Result;
@@ -12,11 +12,11 @@ use perf_event::{Builder, Counter, ReadFormat};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Part of the kernel's cycles spent waiting for instructions from which code positioning is worth
-/// while (section 2.1.1's default).
+/// The part of the kernel's cycles spent waiting for instructions above which code positioning is
+/// worthwhile (section 2.1.1's default).
 const THRESHOLD: f64 = 0.10;
-/// Cycles of an L1I miss where the machine does not count the cycles that the front end waits: a
-/// hit in the L2. Assumed.
+/// The assumed cycles of an L1I miss that hits the L2, for machines that do not count the cycles
+/// that the front end waits.
 const MISS_CYCLES: f64 = 14.0;
 
 /// An event, by the name that perf has for it.
@@ -55,32 +55,33 @@ impl Event {
     }
 }
 
-/// What was counted in the kernel, on all CPUs together; in the order of `EVENTS`. An event that
-/// was not counted has the reason.
+/// The counts of the kernel on all CPUs together, in the order of `EVENTS`. An event that was not
+/// counted has the reason.
 pub struct Counts {
     time: Duration,
     events: [std::result::Result<u64, String>; 4],
 }
 
-/// What the counters answer.
+/// The answer of the counters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// The part of the kernel's cycles in which the CPUs waited for instructions.
     Share {
         /// The part, 0 to 1.
         share: f64,
-        /// The machine counted these cycles. Otherwise they follow from misses at an assumed cost.
+        /// Whether the machine counted these cycles. Otherwise they are computed from misses at an
+        /// assumed cost.
         counted: bool,
     },
-    /// The counters do not tell.
+    /// The counters do not show it.
     Unknown,
 }
 
 /// Counts for a while.
 ///
 /// # Errors
-/// The CPUs are not known; the user has had enough (Ctrl-C). An event that the machine does not
-/// count is no error.
+/// The CPUs are not known, or the user has interrupted (Ctrl-C). An event that the machine does not
+/// count is not an error.
 pub fn count(time: Duration) -> Result<Counts> {
     let cpus = online_cpus()?;
     let mut opened = EVENTS.map(|event| open(event, &cpus));
@@ -118,8 +119,8 @@ fn open(event: Event, cpus: &[usize]) -> std::result::Result<Vec<Counter>, Strin
     cpus.iter().map(open).collect()
 }
 
-/// Where there are more events than counters the kernel counts them by turns, and says for how
-/// long.
+/// If there are more events than counters, the kernel counts the events in turns, and reports for
+/// how long it counted each.
 fn scaled(counter: &mut Counter) -> std::result::Result<u64, String> {
     let read = counter.read_full().map_err(|error| error.to_string())?;
     match (read.time_enabled(), read.time_running()) {
@@ -139,7 +140,7 @@ impl Counts {
         self.events[at].as_ref().ok().copied()
     }
 
-    /// Whether the instruction cache is a bottleneck, as far as the counts tell.
+    /// Whether the instruction cache is a bottleneck, as far as the counts show it.
     pub fn answer(&self) -> Answer {
         let Some(cycles) = self.of(Event::Cycles).filter(|&cycles| cycles > 0) else {
             return Answer::Unknown;

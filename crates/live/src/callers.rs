@@ -1,8 +1,8 @@
-//! The direct calls and jumps to some functions, all over the kernel's text.
+//! The direct calls and jumps to some functions in the whole of the kernel's text.
 //!
-//! Takes the live text and the functions; gives the instructions of five bytes that go to one of
-//! their entries, each proven to be an instruction of the file with that target, and left out where
-//! the kernel patches it for reasons of its own.
+//! Input: the live text and the functions. Output: the instructions of five bytes that go to one of
+//! their entries. Each is proven to be an instruction of the file with that target. Instructions
+//! that the kernel itself patches are left out.
 
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
@@ -43,7 +43,7 @@ pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u3
     let mut known: HashMap<usize, Vec<DecodedInstruction>> = HashMap::new();
     let mut found = Callers::default();
     for at in 0..live.len().saturating_sub(SIZE) {
-        // A near conditional jump has a byte in front of these five. It is no caller, but it can
+        // A near conditional jump has a byte in front of these five. It is not a caller, but it can
         // lead into an entry.
         let conditional = at > 0 && live[at - 1] == 0x0f && live[at] & 0xf0 == 0x80;
         if !conditional && !matches!(live[at], 0xe8 | 0xe9) {

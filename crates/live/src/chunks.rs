@@ -1,8 +1,8 @@
-//! How the functions of a group are split: what is hot of each, in how many chains it lies, what is
-//! cold (Tamches 2001, figure 3).
+//! How the functions of a group are split: the hot bytes of each function, their number of chains,
+//! and the cold bytes (Tamches 2001, figure 3).
 //!
-//! Takes where each block came to lie and which are hot; gives a row a function. A chain is a run
-//! of a function's hot blocks with nothing between.
+//! Input: the place of each block, and which blocks are hot. Output: a row for each function. A
+//! chain is a run of a function's hot blocks with nothing between them.
 
 use crate::group::Group;
 use host::table::{Column, TextTable};
@@ -23,7 +23,7 @@ pub struct Chunks {
     pub cold_bytes: u64,
 }
 
-/// A block of the group where it lies now.
+/// A block of the group at its new place.
 struct Placed {
     function: u32,
     at: u32,

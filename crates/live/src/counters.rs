@@ -10,8 +10,8 @@ use image::address::LinkAddr;
 use image::linked::tables::within;
 use image::object::flow;
 
-/// Per block: the address of the instruction in front of which it can count; `None` where flags are
-/// needed all through it.
+/// Per block: the address of the instruction in front of which its counter can stand; `None` where
+/// flags are needed in the whole block.
 pub fn places(group: &Group<'_, '_>) -> Vec<Option<LinkAddr>> {
     let original = &group.original;
     let alternative_at = |at: u64| {

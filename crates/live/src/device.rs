@@ -76,7 +76,7 @@ struct RawCounters {
 pub struct FunctionTime {
     /// Invocations that began during the measurement.
     pub entered: u64,
-    /// Those of them that also ended during it. The times are theirs.
+    /// The invocations of these that also ended during the measurement. The times belong to them.
     pub returned: u64,
     /// Invocations that were not followed, for lack of room for tasks.
     pub missed: u64,
@@ -114,7 +114,8 @@ struct RawTiming {
 pub struct Times {
     /// One element per function.
     pub functions: Vec<FunctionTime>,
-    /// Invocations of all of them that the kernel's probe did not show: no function has them.
+    /// Invocations of all functions together that the kernel's probe did not show. They are in no
+    /// function's counts.
     pub missed: u64,
 }
 
@@ -158,7 +159,7 @@ impl fmt::Display for GroupState {
     }
 }
 
-/// What the device prints of a group.
+/// What the device prints about a group.
 #[derive(Clone, Debug, serde::Serialize, PartialEq, Eq)]
 pub struct GroupStatus {
     /// The group: the name and the number of its module.
@@ -170,7 +171,7 @@ pub struct GroupStatus {
     pub since: i64,
     /// The number of the group's calls.
     pub calls: u32,
-    /// Those of them that go directly to a copy now.
+    /// The number of these calls that go directly to a copy now.
     pub direct: u32,
     /// The duration of writing to the kernel's code, in microseconds.
     pub poke_us: i64,
@@ -246,7 +247,7 @@ impl Device {
         if done == Err(Errno::UCLEAN) {
             bail!(
                 "the group {id} was being installed when another tool (a kprobe, say) came to {}, \
-                 so that a part of it is there and stays: it does what the kernel's own code does. \
+                 so that a part of it is installed and stays: it does the same as the kernel's own code. \
                  Remove that tool, then run `kernlane live undo`",
                 owners::place(group.bad_address)
             );
@@ -275,7 +276,7 @@ impl Device {
             std::thread::sleep(PAUSE);
             undone = self.ask_to_undo(id)?;
             if undone == Undone::Gone {
-                // It has gone by itself meanwhile.
+                // The group has gone by itself meanwhile.
                 return Ok(Undone::Clean);
             }
         }
@@ -332,7 +333,7 @@ impl Device {
     }
 
     /// Measures for `time` how long functions take. `entries`: the addresses of their entries,
-    /// ascending. Leaves nothing behind, also when this process is killed.
+    /// ascending. Leaves nothing behind, even if this process is killed.
     ///
     /// # Errors
     /// There are too many functions, a function has no site of the function tracer, another process
@@ -381,8 +382,8 @@ impl Device {
     }
 }
 
-/// For how long installing is tried again while a BPF program is being attached or detached, and
-/// how often.
+/// How long, and how often, installing is tried again while a BPF program is being attached or
+/// detached.
 const BPF_PATIENCE: Duration = Duration::from_secs(5);
 const BPF_PAUSE: Duration = Duration::from_millis(20);
 
@@ -403,7 +404,7 @@ fn until_ready(
 /// The groups that are installed or leaving.
 ///
 /// # Errors
-/// The module is not loaded, or says what is not understood.
+/// The module is not loaded, or prints an unknown line.
 pub fn status() -> Result<Vec<GroupStatus>> {
     Device::open()?;
     let text = std::fs::read_to_string(PATH).with_context(|| format!("reading {PATH}"))?;
@@ -516,7 +517,7 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
             .into(),
         Errno::EXIST => "it is installed already, or still leaving".into(),
         Errno::INTR => "interrupted".into(),
-        Errno::INVAL => format!("the module does not accept what stands for {address:x}"),
+        Errno::INVAL => format!("the module refuses the request because of the address {address:x}"),
         _ => error.to_string(),
     };
     anyhow::anyhow!(why)

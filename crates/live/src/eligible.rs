@@ -1,6 +1,6 @@
-//! Which functions of the running kernel can be replaced by a copy, and why not the others.
+//! Which functions of the running kernel can be replaced by a copy, and why the others cannot.
 //!
-//! Takes a vmlinux and the live code of a function; gives the bytes to copy, or the reason for
+//! Input: a vmlinux and the live code of a function. Output: the bytes to copy, or the reason for
 //! leaving the function alone.
 
 use crate::explain::{Unexplained, explain};
@@ -97,7 +97,7 @@ const POKING: [&str; 12] = [
     "ftrace_",
 ];
 
-/// What sleepers have on their stacks between the entry code and the scheduler.
+/// The functions that sleeping tasks have on their stacks between the entry code and the scheduler.
 const ON_EVERY_STACK: [&str; 9] = [
     "x64_sys_call",
     "ia32_sys_call",
@@ -110,7 +110,7 @@ const ON_EVERY_STACK: [&str; 9] = [
     "cpu_startup_entry",
 ];
 
-/// What the task that loads a livepatch has on its stack while all groups are undone
+/// The functions that the task that loads a livepatch has on its stack while all groups are undone
 /// (kernel/module/main.c, kernel/notifier.c).
 const LOADING: [&str; 15] = [
     "__x64_sys_init_module",
@@ -130,10 +130,10 @@ const LOADING: [&str; 15] = [
     "notifier_call_chain",
 ];
 
-/// What names of functions contain in which a CPU that is switched off waits.
+/// The part of the name of a function in which a CPU that is switched off waits.
 const DEAD_CPUS: &str = "play_dead";
 
-/// Decides about one function. `live` are the bytes of all of it in memory.
+/// Decides about one function. `live`: the bytes of the whole function in memory.
 ///
 /// # Errors
 /// Why it is left alone.
@@ -194,9 +194,9 @@ fn by_name(name: &str) -> Option<Unfit> {
     }
 }
 
-/// Whether kprobes' list of what must not be probed has a function. Int3 and debug exceptions go
-/// through these. A compiler's clone (`NAME.constprop.0`) counts with the function that it was made
-/// from, as the kernel does it (`within_kprobe_blacklist`).
+/// Whether kprobes' list of functions that must not be probed has a function. Int3 and debug
+/// exceptions go through these functions. A compiler's clone (`NAME.constprop.0`) counts with the
+/// function that it was made from, as in the kernel (`within_kprobe_blacklist`).
 fn is_unprobed(kernel: &LinkedKernel<'_>, entry: LinkAddr, name: &str) -> bool {
     let listed = |at: u64| kernel.tables.unprobed.binary_search(&at).is_ok();
     let made_from = name.split_once('.').map_or(&[][..], |(base, _)| kernel.addresses_of(base));

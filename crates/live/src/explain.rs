@@ -1,9 +1,9 @@
-//! Whether the code of a function in memory is that of the file, but for what the kernel is known
-//! to change.
+//! Whether the code of a function in memory is that of the file, except for the changes that the
+//! kernel is known to make.
 //!
-//! Takes a function's bytes in the file and in memory; gives the bytes to copy: those of the file,
-//! with the addresses and constants that the kernel has filled in for good. Every differing byte
-//! must be explained by a side table or by KASLR.
+//! Input: a function's bytes in the file and in memory. Output: the bytes to copy: those of the
+//! file, with the addresses and constants that the kernel has filled in permanently. Every
+//! differing byte must be explained by a side table or by KASLR.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use image::address::LinkAddr;
@@ -47,7 +47,8 @@ pub(crate) fn explain(
     Ok(code)
 }
 
-/// In code that the kernel patches, memory does not show what KASLR made of the original.
+/// Moves the addresses in code that the kernel patches, where memory does not show the original
+/// after KASLR.
 fn slide_addresses(
     kernel: &LinkedKernel<'_>,
     addresses: &[(usize, usize)],
@@ -64,7 +65,7 @@ fn slide_addresses(
     }
 }
 
-/// An instruction of which memory has other bytes than the file.
+/// An instruction with other bytes in memory than in the file.
 struct Filled<'a> {
     kernel: &'a LinkedKernel<'a>,
     slide: u64,
@@ -98,7 +99,8 @@ impl Filled<'_> {
                 code[at] = self.live[at];
             }
         }
-        // A distance to per-CPU data, which does not move: the copy's is computed from the file's.
+        // A distance to per-CPU data, which does not move. The copy's distance is computed from the
+        // file's.
         if instruction.is_ip_rel_memory_operand()
             && !self.kernel.image.contains(&instruction.ip_rel_memory_address())
         {
@@ -124,8 +126,8 @@ fn number(field: &[u8]) -> u64 {
     }
 }
 
-/// Which bytes of a stretch the kernel may patch. Of most sites only the first byte: the whole
-/// instruction counts as patched.
+/// Which bytes of a stretch the kernel may patch. Most sites mark only the first byte, which makes
+/// the whole instruction count as patched.
 fn patched(sites: &PatchSites, from: LinkAddr, len: usize) -> Vec<bool> {
     let mut marks = vec![false; len];
     let to = from.0 + len as u64;

@@ -1,5 +1,6 @@
-//! Whether the tables are whole that the kernel frees when it has booted: alternatives, returns,
-//! retpolines, calls, sealed ENDBRs, lock prefixes, the tracer's sites, what must not be probed.
+//! Whether the tables that the kernel frees after boot are undamaged: alternatives, returns,
+//! retpolines, calls, sealed ENDBRs, lock prefixes, the tracer's sites, and the functions that must
+//! not be probed.
 //!
 //! Memory does not show these tables any more. So another file must vouch for the vmlinux: the list
 //! of digests of the package that it came from, or the kernel's boot image, which holds the same
@@ -15,7 +16,7 @@ use object::{Object, ObjectSection};
 use std::path::Path;
 
 /// The sections that hold these tables, with the symbols around them, where there are some. The
-/// tracer's sites and what must not be probed are in `.init.data`.
+/// tracer's sites and the functions that must not be probed are in `.init.data`.
 pub const SECTIONS: [(&str, Option<(&str, &str)>); 8] = [
     (".altinstructions", Some(("__alt_instructions", "__alt_instructions_end"))),
     (".altinstr_replacement", None),

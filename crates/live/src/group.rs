@@ -1,8 +1,8 @@
 //! A group: functions that are replaced together, in pieces, with their parts that the compiler put
 //! elsewhere.
 //!
-//! Takes functions by number and the running kernel; gives what `emit::module` copies and what the
-//! layout algorithms order.
+//! Input: functions by number, and the running kernel. Output: the input of `emit::module` and of
+//! the layout algorithms.
 
 use crate::eligible::{self, Fit, Unfit};
 use crate::explain::explain;
@@ -23,7 +23,8 @@ pub struct Group<'k, 'd> {
     /// The replaced functions: index into `original.functions`, bytes from the entry to behind the
     /// tracer's site.
     pub members: Vec<(u32, u32)>,
-    /// What was asked for and is left alone: index into the kernel's functions, why.
+    /// The requested functions that are left alone: index into the kernel's functions, and the
+    /// reason.
     pub left_out: Vec<(usize, Unfit)>,
 }
 

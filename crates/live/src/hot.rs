@@ -1,8 +1,8 @@
 //! Which functions belong to a group: the root and the hot ones among those that it leads to
 //! (Tamches 2001, section 2.2).
 //!
-//! Takes a profile's calls and tail jumps; gives functions. A function is hot when one of its
-//! blocks ran more than a part of the root's calls.
+//! Input: a profile's calls and tail jumps. Output: functions. A function is hot when one of its
+//! blocks ran more often than a given share of the root's calls.
 
 use crate::group::Group;
 use image::address::LinkAddr;
@@ -47,7 +47,7 @@ pub fn group(
     found.into_iter().collect()
 }
 
-/// How often a block must have run to be hot: more than a part of the root's calls.
+/// How often a block must have run to be hot: more than a given share of the root's calls.
 pub(crate) fn limit(
     kernel: &LinkedKernel<'_>,
     profile: &Profile,

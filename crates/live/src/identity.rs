@@ -1,8 +1,8 @@
-//! What names a group so that it cannot be another's: the name of its module, which may be used
-//! again later, and a number, which is not.
+//! The unique identity of a group: the name of its module, which may be used again later, and a
+//! number, which is never used again.
 //!
-//! Takes random bytes of the kernel, or what the device prints. Says nothing of whether there is
-//! such a group.
+//! Input: random bytes of the kernel, or what the device prints. This module does not know whether
+//! there is such a group.
 
 use anyhow::{Context, Result, ensure};
 use emit::module::NUMBER;
@@ -45,7 +45,7 @@ impl ModuleNumber {
     /// Reads 32 hexadecimal digits.
     ///
     /// # Errors
-    /// They are no such number.
+    /// The text is not such a number.
     pub(crate) fn parse(text: &str) -> Result<ModuleNumber> {
         let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
         ensure!(text.len() == 2 * NUMBER && is_hex, "{text:?} is no number of a module");

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::time::Duration;
 
-/// What modules of groups are called, before a number.
+/// The names of modules of groups, without their number.
 const PREFIX: &str = "kernlane_";
 
 /// A group ready to be installed.
@@ -128,7 +128,7 @@ pub fn prepare(
 /// entry.
 ///
 /// # Errors
-/// The module is no copy of the group. The message holds the first difference.
+/// The module is not a copy of the group. The message holds the first difference.
 pub fn prove(group: &Group<'_, '_>, module: &EmittedModule) -> Result<()> {
     let original = &group.original;
     let counters =
@@ -185,7 +185,7 @@ impl PreparedGroup {
         Ok(())
     }
 
-    /// Loads the module and installs the group. `turn` is the one in which the module's name was
+    /// Loads the module and installs the group. `turn` is the turn in which the module's name was
     /// found to be free.
     ///
     /// # Errors

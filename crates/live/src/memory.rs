@@ -1,7 +1,7 @@
-//! What the running kernel's memory is read through.
+//! The interface through which the running kernel's memory is read.
 //!
-//! Takes link addresses; gives bytes: of the running kernel, or of its file for trials without one.
-//! Writes nothing.
+//! Input: link addresses. Output: bytes of the running kernel, or of its file for trials without a
+//! kernel. This module writes nothing.
 
 use anyhow::Result;
 use image::address::LinkAddr;

@@ -1,8 +1,8 @@
 //! Whether hot blocks fit into an instruction cache: how many of their lines fall into each set
 //! (Tamches 2001, figure 2).
 //!
-//! Takes address ranges and a cache's geometry; gives lines per set. An estimate: what else runs,
-//! and how often each line is asked for, it does not know.
+//! Input: address ranges and a cache's geometry. Output: lines per set. This is an estimate: it
+//! does not know what else runs, and how often each line is fetched.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
@@ -21,8 +21,8 @@ pub struct InstructionCacheGeometry {
 }
 
 impl InstructionCacheGeometry {
-    /// The first CPU's first-level instruction cache, as the kernel tells it; `None` if it tells
-    /// none.
+    /// The first CPU's first-level instruction cache, as the kernel describes it; `None` if the
+    /// kernel describes none.
     ///
     /// # Errors
     /// A file under `/sys` cannot be read as a number.

@@ -1,9 +1,9 @@
-//! Who else has a hand in a function: kprobes, livepatches and other users of the function tracer
-//! that change where a function goes, or that trace it.
+//! The other owners of a function: kprobes, livepatches, and other users of the function tracer
+//! that divert a function or trace it.
 //!
-//! Takes what debugfs and tracefs tell; gives names. Where they are not mounted, they are mounted
-//! for this process alone, at no path. A file that is not there all the same tells nothing; the
-//! refusals of the kernel and of Kernlane's module stand behind this one.
+//! Input: files of debugfs and tracefs. Output: names of owners. File systems that are not mounted
+//! are mounted for this process alone, at no path. A file that is still missing names no owner. The
+//! kernel and Kernlane's module check again, and refuse functions with an owner.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +14,7 @@ use std::io::Read;
 /// Beside another user, ftrace may let an entry pass without diverting it.
 const TRACER: &str = "a tracer (which may come back when the copies are installed)";
 
-/// Function → the word for its owner.
+/// Function → the description of its owner.
 #[derive(Debug, Default)]
 pub struct Owners {
     named: HashMap<String, String>,
@@ -31,8 +31,8 @@ impl Owners {
     }
 
     /// `probes`: `ADDRESS k|r FUNCTION+0xOFFSET [FLAGS]`; `traced`: `FUNCTION (USERS) FLAGS …`,
-    /// where I is a change of the instruction pointer and D a direct call, of which the next line
-    /// says whereto: `direct-->TRAMPOLINE+0xOFFSET/0xSIZE`; `livepatched`: patch and function.
+    /// where I is a change of the instruction pointer and D a direct call, whose target is on the
+    /// next line: `direct-->TRAMPOLINE+0xOFFSET/0xSIZE`; `livepatched`: patch and function.
     fn parse(probes: &str, traced: &str, livepatched: &[(String, String)]) -> Owners {
         let mut named = HashMap::new();
         let mut lines = traced.lines().peekable();
@@ -73,14 +73,14 @@ impl Owners {
     }
 }
 
-/// A file of a file system that is mounted at `place` or nowhere; "" where the kernel has no such
-/// file.
+/// The text of a file in a file system that is mounted at `place` or nowhere; "" if the kernel has
+/// no such file.
 fn text(file_system: &str, place: &str, file: &str) -> String {
     let there = std::fs::read_to_string(format!("{place}/{file}"));
     there.or_else(|_| from_own_mount(file_system, file)).unwrap_or_default()
 }
 
-/// The mount is of no directory and is gone when the last descriptor is closed.
+/// The mount has no path, and disappears when the last descriptor is closed.
 fn from_own_mount(file_system: &str, file: &str) -> std::io::Result<String> {
     use rustix::mount::{fsconfig_create, fsmount, fsopen};
     let context = fsopen(file_system, FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -93,8 +93,8 @@ fn from_own_mount(file_system: &str, file: &str) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// An address of the kernel as `FUNCTION+0xOFFSET`, or as a number when /proc/kallsyms does not
-/// tell.
+/// An address of the kernel as `FUNCTION+0xOFFSET`, or as a number if /proc/kallsyms does not show
+/// it.
 pub(crate) fn place(address: u64) -> String {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     place_among(&symbols, address).unwrap_or_else(|| format!("{address:#x}"))
@@ -108,12 +108,12 @@ fn place_among(symbols: &str, address: u64) -> Option<String> {
         let (kind, name) = (words.next()?, words.next()?);
         (at != 0 && at <= address && kind.eq_ignore_ascii_case("t")).then_some((at, name))
     });
-    // Of two names the first.
+    // If there are two names, the first is used.
     let (at, name) = texts.reduce(|last, next| if next.0 > last.0 { next } else { last })?;
     Some(format!("{name}+{:#x}", address - at))
 }
 
-/// Whose code the tracer's site calls: `SYMBOL+0xOFFSET/0xSIZE`.
+/// The owner of the code that the tracer's site calls: `SYMBOL+0xOFFSET/0xSIZE`.
 fn direct_user(target: &str) -> String {
     let symbol = target.split('+').next().unwrap_or(target);
     match symbol {

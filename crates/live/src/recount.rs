@@ -1,10 +1,10 @@
-//! Counts once more in the optimized code, as the paper does (Tamches 2001, section 2.1.3): only
-//! executions that a root leads to.
+//! Counts once more in the optimized code, as the paper does (Tamches 2001, section 2.1.3). Only
+//! executions that come from a root count.
 //!
-//! Takes a group that has been laid out; gives a profile. Copies in their new order, with counters,
-//! are installed for a while, and only the roots are entered: what the group's other functions do
-//! when they are called from elsewhere is done by the originals, and not counted. In a group with
-//! more blocks than counters functions take turns, and the whole group is installed each time.
+//! Input: a group that has been laid out. Output: a profile. Copies in their new order, with
+//! counters, are installed for a while, and only the roots are entered from outside. Calls of the
+//! group's other functions from elsewhere go to the originals, and are not counted. In a group with
+//! more blocks than counters, functions take turns, and the whole group is installed each time.
 
 use crate::counters;
 use crate::group::Group;
@@ -55,8 +55,8 @@ impl Watch<'_, '_> {
     }
 }
 
-/// Functions that can be counted together. The parts of a function count at one time, else its
-/// counts would not add up.
+/// Sets of functions that can be counted together. All parts of a function are counted at the same
+/// time; otherwise its counts would not add up.
 fn rounds(group: &Group<'_, '_>, places: &[Option<LinkAddr>]) -> Result<Vec<BTreeSet<u32>>> {
     let mut wanted: BTreeMap<&str, (BTreeSet<u32>, usize)> = BTreeMap::new();
     for (place, piece) in places.iter().zip(&group.original.pieces) {

@@ -29,8 +29,8 @@ const fn constant(
 /// `BUGFLAG_DONE`, include/linux/bug.h: this place has warned.
 const DONE: u8 = 1 << 2;
 
-/// They are in memory as in the file, byte for byte: sorted when the kernel was linked, and made of
-/// distances, which KASLR does not change.
+/// Sections that memory and the file have equal, byte for byte: they are sorted when the kernel is
+/// linked, and consist of distances, which KASLR does not change.
 const SECTIONS: [WholeSection; 10] = [
     constant("__ex_table", Some(("__start___ex_table", "__stop___ex_table"))),
     constant(".orc_unwind_ip", Some(("__start_orc_unwind_ip", "__stop_orc_unwind_ip"))),
@@ -62,10 +62,10 @@ pub fn verify(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<()> {
     verify_patches(kernel, memory)
 }
 
-/// Likewise for the tables in one section.
+/// Compares only the tables in one section.
 ///
 /// # Errors
-/// Those of [`verify`].
+/// The errors of [`verify`].
 pub fn verify_only(kernel: &LinkedKernel<'_>, memory: &dyn Memory, section: &str) -> Result<()> {
     match SECTIONS.iter().find(|s| s.name == section) {
         Some(section) => verify_section(kernel, memory, section),
@@ -73,7 +73,7 @@ pub fn verify_only(kernel: &LinkedKernel<'_>, memory: &dyn Memory, section: &str
     }
 }
 
-/// The section between two symbols is where its header says, and complete.
+/// Checks that the section between two symbols is complete and lies where its header says.
 pub(crate) fn check_bounds(
     kernel: &LinkedKernel<'_>,
     name: &str,
@@ -166,7 +166,7 @@ fn subject(
 }
 
 /// The tables of static keys and calls. The kernel sorts them anew when it boots, and marks sites
-/// in code that it frees. All else stays.
+/// in code that it frees. Everything else stays.
 fn verify_patches(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<()> {
     let found = between(kernel, memory, JUMP_BOUNDS)?;
     let live = found.map_or_else(Vec::new, |(at, bytes)| jump_entries(at.0, &bytes));
@@ -207,7 +207,7 @@ fn between(
         return Ok(None);
     };
     let len = usize::try_from(end.0.wrapping_sub(start.0)).unwrap_or(usize::MAX);
-    // Before memory is asked for: the table was read, so it is in the file.
+    // Checked before memory is read: the table was read, so it is in the file.
     ensure!(kernel.bytes(start, len).is_some(), "the table behind {start} is cut short");
     Ok(Some((start, memory.read(start, len)?)))
 }

@@ -1,9 +1,10 @@
-//! Which functions to begin with: those in which the kernel spends its time, and which no direct
-//! call leads to.
+//! Which functions to begin with: those in which the kernel spends its time and which are not
+//! called directly.
 //!
-//! Takes sampled stacks; gives functions. What a root calls directly is found by counting
-//! (`live::watch`); what is called through a pointer is not, as the paper notes (Tamches 2001,
-//! sections 2.1.2 and 5.4). A sampled stack shows it: such a callee becomes a root of its own.
+//! Input: sampled stacks. Output: functions. Counting (`live::watch`) finds the functions that a
+//! root calls directly, but not those that it calls through a pointer, as the paper notes (Tamches
+//! 2001, sections 2.1.2 and 5.4). Sampled stacks show such a callee, which becomes a root of its
+//! own.
 
 use anyhow::Result;
 use image::address::LinkAddr;
@@ -26,14 +27,14 @@ pub struct Root {
 #[derive(Default)]
 struct Seen {
     stacks: u64,
-    /// Of these, those in which it was entered from where counting cannot follow.
+    /// The samples among these in which the function was entered from where counting cannot follow.
     entered_apart: u64,
 }
 
 /// One frame of a sampled stack.
 #[derive(Clone, Copy)]
 struct Frame {
-    /// None outside of the kernel's functions: in a module, say.
+    /// `None` outside of the kernel's functions, for example in a module.
     function: Option<usize>,
     /// Whether the frame around it called it by its name, not through a pointer.
     called_directly: bool,
@@ -43,7 +44,7 @@ struct Frame {
 /// `fits` says whether a function can be replaced.
 ///
 /// # Errors
-/// Those of `fits`.
+/// The errors of `fits`.
 pub fn choose(
     kernel: &LinkedKernel<'_>,
     stacks: &[Vec<LinkAddr>],
@@ -75,7 +76,7 @@ fn choose_from(
         for (depth, frame) in stack.iter().enumerate() {
             let Some(index) = frame.function else { continue };
             let around = &stack[depth + 1..];
-            // A function that calls itself counts once a stack, where it was entered first.
+            // A function that calls itself counts once in each stack, at its outermost frame.
             if around.iter().any(|frame| frame.function == Some(index)) {
                 continue;
             }

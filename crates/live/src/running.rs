@@ -1,7 +1,8 @@
 //! The running kernel as it can be read: build id, where KASLR put it, and its memory.
 //!
-//! Takes `/sys/kernel/notes`, `/proc/kallsyms`, `/proc/kcore`; needs root. Never writes. A vmlinux
-//! whose symbols or tables differ from the kernel's is refused here, for all commands.
+//! Input: `/sys/kernel/notes`, `/proc/kallsyms`, `/proc/kcore`; reading them needs root. This
+//! module never writes. It refuses a vmlinux whose symbols or tables differ from the kernel's, for
+//! all commands.
 
 use crate::freed;
 use crate::memory::Memory;
@@ -17,7 +18,7 @@ use std::os::unix::fs::FileExt;
 
 /// The kernel that runs, and its memory.
 pub struct RunningKernel {
-    /// What is added to a link address.
+    /// The distance that is added to a link address.
     pub slide: u64,
     core: File,
     /// Address, offset in the core, size.
@@ -90,10 +91,10 @@ impl Memory for RunningKernel {
 /// The running kernel's build id.
 ///
 /// # Errors
-/// It gives none.
+/// The kernel gives no build id.
 pub fn build_id() -> Result<BuildId> {
     let notes = std::fs::read("/sys/kernel/notes").context("reading /sys/kernel/notes")?;
-    note_of_build_id(&notes).context("the running kernel tells no build id in /sys/kernel/notes")
+    note_of_build_id(&notes).context("the running kernel shows no build id in /sys/kernel/notes")
 }
 
 /// A note is three words (sizes of name and description, type), the name, the description, each

@@ -1,9 +1,9 @@
-//! Where the kernel is, some hundred times a second: stacks of the kernel's code, taken by the
+//! Samples the kernel about a thousand times a second: stacks of the kernel's code, taken by the
 //! CPUs' clocks.
 //!
-//! Takes a time; gives stacks of running addresses, the innermost first. Uses `perf_event_open`
-//! with a software event, which every virtual machine has; good enough to choose functions, not
-//! blocks. Never asks the hardware.
+//! Input: a time. Output: stacks of running addresses, the innermost first. This module uses
+//! `perf_event_open` with a software event, which every virtual machine has. That is good enough to
+//! choose functions, not blocks. It never uses hardware counters.
 
 use anyhow::{Context, Result, bail};
 use perf_event::data::Record;
@@ -37,7 +37,7 @@ pub struct Samples {
 ///
 /// # Errors
 /// The kernel does not let this process sample it (root, `perf_event_paranoid`), or the user has
-/// had enough (Ctrl-C).
+/// interrupted (Ctrl-C).
 pub fn sample(time: Duration) -> Result<Samples> {
     let mut samplers = online_cpus()?.into_iter().map(open).collect::<Result<Vec<Sampler>>>()?;
     for sampler in &mut samplers {

@@ -1,8 +1,8 @@
 //! The whole kernel at once: its structure, and for every function whether it can be replaced.
 //!
-//! Takes a vmlinux and memory; gives numbers, reasons, and on request the proof that every function
-//! that can be replaced is copied right: emitted in its original order and compared instruction by
-//! instruction.
+//! Input: a vmlinux and memory. Output: numbers, reasons, and on request the proof that every
+//! function that can be replaced is copied correctly: emitted in its original order and compared
+//! instruction by instruction.
 
 use crate::eligible::{self, Unfit};
 use crate::group::Group;
@@ -46,13 +46,14 @@ pub struct Survey {
     pub direct_calls: usize,
     /// Indirect calls, by the sites of retpolines.
     pub indirect_calls: usize,
-    /// Per reason: the functions with a tracer's site that cannot be replaced for it.
+    /// Per reason: the number of functions with a tracer's site that cannot be replaced because of
+    /// it.
     pub reasons: BTreeMap<String, usize>,
     /// The functions with a tracer's site that cannot be replaced.
     pub left_out: Vec<LeftOut>,
     /// Functions whose copies were proven.
     pub proven: usize,
-    /// Functions whose copies were not: name and difference.
+    /// Functions whose copies were not proven: name and difference.
     pub refuted: Vec<(String, String)>,
 }
 

@@ -36,7 +36,7 @@ impl KernelSymbols {
         })
     }
 
-    /// What is added to a link address.
+    /// The distance that is added to a link address.
     ///
     /// # Errors
     /// The list shows no addresses to this process.

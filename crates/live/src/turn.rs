@@ -1,9 +1,9 @@
 //! One program at a time loads, installs and removes modules of groups.
 //!
-//! A turn is a lock (flock) on the device. The kernel releases it when the process ends, however it
-//! ends. Whoever has the turn knows that a name that is free stays free, and that a module without
-//! a group is nobody's. The kernel's module does not ask for the turn: what it checks is enough to
-//! keep the kernel safe from programs that take none.
+//! A turn is a lock (flock) on the device. The kernel releases the lock when the process ends, for
+//! whatever reason. The program that has the turn knows that a free name stays free, and that a
+//! module without a group belongs to nobody. The kernel's module does not require the turn: its own
+//! checks keep the kernel safe from programs that do not take turns.
 
 use crate::device::PATH;
 use anyhow::{Context, Result, bail};
@@ -12,13 +12,14 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// How long a command that installs waits for its turn. Another may have a large group to prove.
+/// How long a command that installs waits for its turn. Another command may have a large group to
+/// prove.
 const LONG: Duration = Duration::from_secs(120);
-/// How long one that only removes modules waits. They do no harm.
+/// How long a command that only removes modules waits. Modules that stay do no harm.
 const SHORT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The turn. It ends when this is dropped.
+/// The turn. It ends when this value is dropped.
 pub struct Turn(#[expect(dead_code, reason = "its lock ends with it")] File);
 
 /// Another process that has the turn, in words for the user.

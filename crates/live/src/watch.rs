@@ -1,9 +1,9 @@
 //! Counts blocks of the running kernel: copies in the original order with a per-CPU counter in each
 //! block, for a while.
 //!
-//! Takes functions; gives a profile. From a root it goes breadth first through the functions that
-//! were called (Tamches 2001, section 2.1.2): one that was counted is not counted again, one that
-//! is called only from blocks that did not run is not counted.
+//! Input: functions. Output: a profile. From a root, counting goes breadth first through the
+//! functions that were called (Tamches 2001, section 2.1.2). A function that was counted is not
+//! counted again. A function that is called only from blocks that did not run is not counted.
 
 use crate::counters;
 use crate::device::{Device, Undone};
@@ -34,7 +34,7 @@ pub struct Watched {
     pub profile: Profile,
     /// Edges between the counted blocks.
     pub edges: usize,
-    /// Those of them whose counts are exact.
+    /// The number of these edges whose counts are exact.
     pub exact_edges: usize,
     /// Blocks of the counted functions.
     pub blocks: usize,
@@ -46,7 +46,7 @@ pub struct Watched {
     pub levels: Vec<usize>,
 }
 
-/// What counting needs.
+/// The kernel and the settings that counting needs.
 pub struct Watch<'a, 'd> {
     /// The vmlinux of the running kernel.
     pub kernel: &'a LinkedKernel<'d>,
@@ -145,7 +145,7 @@ impl Watch<'_, '_> {
         Ok(())
     }
 
-    /// Installs copies with counters for a while; what was counted goes to `counts`, by block.
+    /// Installs copies with counters for a while, and adds the counts to `counts`, by block.
     pub(super) fn read(
         &mut self,
         group: &Group<'_, '_>,
@@ -154,7 +154,7 @@ impl Watch<'_, '_> {
         counts: &mut [Option<u64>],
     ) -> Result<()> {
         prepared.install(group, self.device, &turn)?;
-        // Others may install meanwhile.
+        // Other programs may install meanwhile.
         drop(turn);
         let counted = self.wait(&prepared.id, prepared.module.counted.len());
         self.undo(&prepared.id)?;
@@ -167,14 +167,14 @@ impl Watch<'_, '_> {
     fn wait(&self, id: &GroupId, count: usize) -> Result<Vec<u64>> {
         let begun = Instant::now();
         while begun.elapsed() < self.time {
-            // Ctrl-C: what was installed is undone by the caller.
+            // Ctrl-C: the caller undoes the group.
             host::interrupt::check()?;
             std::thread::sleep(Duration::from_millis(50).min(self.time));
         }
         self.device.counters(id, count)
     }
 
-    /// Takes a counting group out; the module may stay a little longer.
+    /// Undoes a counting group. The module may stay a little longer.
     fn undo(&mut self, id: &GroupId) -> Result<()> {
         if self.device.undo(id)? == Undone::Stays {
             return Ok(());
@@ -191,8 +191,8 @@ impl Watch<'_, '_> {
         Ok(())
     }
 
-    /// The functions that blocks which ran call or jump to, also by static calls as they are aimed
-    /// now.
+    /// The functions that executed blocks call or jump to, including the present targets of static
+    /// calls.
     fn called(&self, group: &Group<'_, '_>, profile: &Profile) -> Vec<usize> {
         let calls = group.original.functions.iter().flat_map(|f| self.kernel.instructions(f));
         let branches = calls.filter(|i| {
@@ -227,7 +227,8 @@ impl Watch<'_, '_> {
     }
 }
 
-/// A block that only runs on into the next, which is entered from nowhere else, counts for both.
+/// Removes the counter of a block that runs on only into the next block, if that block is entered
+/// from nowhere else: one counter counts both.
 pub(super) fn leave_out_derivable(group: &Group<'_, '_>, places: &mut [Option<LinkAddr>]) {
     let edges = group.edges();
     let mut outs = vec![0; places.len()];
@@ -245,8 +246,8 @@ pub(super) fn leave_out_derivable(group: &Group<'_, '_>, places: &mut [Option<Li
     }
 }
 
-/// Whether a block is entered by its edges only: it is no function's entry and no exception's
-/// fixup.
+/// Whether a block is entered only by its edges: it is neither a function's entry nor an
+/// exception's fixup.
 fn is_closed_in(group: &Group<'_, '_>, block: usize) -> bool {
     let piece = &group.original.pieces[block];
     let kernel = group.original.kernel;

@@ -1,8 +1,8 @@
 //! Turns one recording into a profile.
 //!
-//! Takes a recording and the image it ran; gives counts. [`execution::walk`], the one walk over a
-//! recording, says which way control went. Memory grows with the number of distinct
-//! translation blocks and transfers, not with the length of the recording.
+//! Input: a recording and the image that it ran. Output: counts. [`execution::walk`], the one walk
+//! over a recording, shows the way of control. Memory grows with the number of distinct translation
+//! blocks and transfers, not with the length of the recording.
 
 use crate::joint::{self, JointMisses};
 use crate::temporal_edges::{RECENT_BYTES, TemporalEdges};
@@ -47,7 +47,7 @@ pub fn collect<R: Read>(
     collector.profile()
 }
 
-/// Counts for a profile, as an observer of a recording.
+/// An observer of a recording that counts for a profile.
 pub struct ProfileCollector<'a> {
     transfers: IndirectTransfers,
     executions: ExecutionCounts<'a>,
@@ -56,7 +56,7 @@ pub struct ProfileCollector<'a> {
 }
 
 impl<'a> ProfileCollector<'a> {
-    /// Counts nothing yet. `image`: the kernel that was recorded.
+    /// A collector without counts. `image`: the kernel that was recorded.
     pub fn new(image: &'a Image, extra: ExtraCounts) -> Self {
         Self {
             transfers: IndirectTransfers::default(),
@@ -135,7 +135,7 @@ struct ProcessRuns {
     midway: BTreeMap<(u32, u32), u64>,
 }
 
-/// What a CPU does.
+/// The state of a CPU.
 #[derive(Clone, Copy, Default)]
 struct RunningOnCpu {
     process: usize,
@@ -143,7 +143,7 @@ struct RunningOnCpu {
     entered: Option<SeedClass>,
 }
 
-/// Counts executions, and never where control went from there.
+/// Counts executions, but not transfers of control.
 struct ExecutionCounts<'a> {
     image: &'a Image,
     blocks: KernelBlocks<'a>,

@@ -1,10 +1,10 @@
 //! What a profile covers, and whether its counts fit one another.
 //!
-//! Takes a profile and its image; gives numbers, from the profile alone. Two things make a layout
-//! lose that was made from samples. What no sample saw is placed with the cold code: how much that
-//! is follows from what was seen only once (Good 1953; Chao 1984). And counts that do not fit one
-//! another tear paths apart: control that comes into a block must leave it. This module places
-//! nothing, and never refuses a profile.
+//! Input: a profile and its image. Output: numbers, from the profile alone. A layout made from
+//! samples can lose for two reasons. First, code that no sample saw is placed with the cold code;
+//! the amount of this code follows from the code that was seen only once (Good 1953; Chao 1984).
+//! Second, counts that do not fit one another separate paths: control that comes into a block must
+//! leave it. This module places nothing, and never refuses a profile.
 
 use crate::Profile;
 use image::address::LinkAddr;
@@ -21,7 +21,7 @@ pub struct ProfileCoverage {
     pub functions: usize,
     /// Executions of blocks, as far as they were counted.
     pub executions: u64,
-    /// What one observation counts: 1 in a recording, otherwise the smallest count of a block.
+    /// The count of one observation: 1 in a recording, otherwise the smallest count of a block.
     pub least: u64,
     /// Blocks that were observed once.
     pub seen_once: usize,
@@ -31,8 +31,8 @@ pub struct ProfileCoverage {
     /// The share of the executed blocks that have a count, estimated. The number of blocks that
     /// were not seen is at least s² / 2t, where s blocks were seen once and t twice (Chao).
     pub known_blocks: f64,
-    /// The share of the flow that comes into blocks and does not leave them, or leaves without
-    /// having come: 0 if all counts fit one another.
+    /// The share of the flow that comes into blocks and does not leave them, or leaves blocks
+    /// without having come into them: 0 if all counts fit one another.
     pub unbalanced: f64,
 }
 
@@ -43,8 +43,8 @@ const ENOUGH_KNOWN: f64 = 0.85;
 /// counts know each path, it saves two thirds. A profile by source lines that saved 15 % still won;
 /// one that took 5 % more lost.
 const ENOUGH_SAVED: f64 = 0.05;
-/// Counts that fit one another less are not those of this kernel's code. Exact paths with counts
-/// that are wrong by a factor of 256 reach 0.91, and their layouts still win.
+/// Counts with a larger unbalanced share do not belong to this kernel's code. Exact paths with
+/// counts that are wrong by a factor of 256 reach 0.91, and their layouts still win.
 const NO_FLOW: f64 = 0.95;
 
 impl ProfileCoverage {
@@ -129,9 +129,9 @@ fn functions(image: &Image, profile: &Profile) -> usize {
     functions.len()
 }
 
-/// Compares the count of each block with the edges that leave it, and of each block that is no
-/// function's entry with those that come in. A call or return leaves in ways that edges do not
-/// have.
+/// Compares the count of each block with the edges that leave it. For a block that is not a
+/// function's entry, also compares the count with the edges that come in. Calls and returns leave
+/// in ways that are not edges.
 fn unbalanced(image: &Image, profile: &Profile) -> f64 {
     let (mut leaves, mut comes) = (HashMap::new(), HashMap::new());
     for (&(from, to), &(_, count)) in &profile.edges {

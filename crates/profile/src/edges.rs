@@ -1,6 +1,6 @@
 //! Counts of edges from counts of blocks (Tamches 2001, section 4.1).
 //!
-//! Takes a graph and the counts of its blocks; gives the count of each edge and whether it is
+//! Input: a graph and the counts of its blocks. Output: the count of each edge, and whether it is
 //! exact. When all but one of the edges into (or out of) a block are known, the last one is the
 //! block's count minus the known ones. Each end of an edge that stays unknown gives an upper bound;
 //! the smaller bound is used.

@@ -1,8 +1,9 @@
 //! Working-set epochs: which code is needed at the same time.
 //!
-//! Takes the fetches and the misses of an *ideal* cache (`joint.rs`); gives, for each movable
+//! Input: the fetches and the misses of an *ideal* cache (`joint.rs`). Output: for each movable
 //! block, the *epochs* in which it ran. An epoch ends when the cache has fetched as many bytes as
-//! it holds. Of a long recording, epochs at equal distances are kept. Never looks at an order.
+//! it holds. In a long recording, epochs at equal distances are kept. This module never looks at an
+//! order.
 
 use crate::BlockEpochsTable;
 use crate::ideal::{CacheUnit, CacheUnits};
@@ -22,7 +23,7 @@ pub(crate) struct WorkingSetEpochs {
     ended: u64,
     /// The epoch in which each unit ran last, counted from 1.
     last: Vec<u64>,
-    /// What ran in the epoch so far.
+    /// The units that ran in the epoch so far.
     current_units: Vec<CacheUnit>,
     kept: Vec<Vec<CacheUnit>>,
     /// One epoch of each `stride` epochs is kept.

@@ -1,5 +1,5 @@
-//! Turns a profile and its image into the arrays that the layout algorithms take, and their order
-//! into a layout.
+//! Turns a profile and its image into the arrays that the layout algorithms take, and turns their
+//! order into a layout.
 //!
 //! Input: an image and counts. Output: a graph; later, for its order, a layout by old link
 //! addresses. This module orders nothing.

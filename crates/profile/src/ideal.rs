@@ -1,8 +1,9 @@
 //! The units of an ideal cache, which wastes no byte: movable blocks, each by itself, and lines of
 //! code that does not move.
 //!
-//! Takes translation blocks; says which units they fetch. The cache is fully associative and packed
-//! to the byte, and evicts the least recently used unit. Never looks at an order.
+//! Input: translation blocks. Output: the units that they fetch. The cache is fully associative and
+//! packed to the byte, and evicts the least recently used unit. This module never looks at an
+//! order.
 
 use image::address::LinkAddr;
 use image::{BlockIndex, Image};
@@ -184,7 +185,7 @@ impl IdealCache {
         self.older.push(0);
     }
 
-    /// Fetches a unit. True for a hit.
+    /// Fetches a unit. Returns true for a hit.
     #[inline]
     pub fn fetch(&mut self, unit: CacheUnit) -> bool {
         let entry = unit + 1;

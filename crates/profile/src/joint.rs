@@ -1,11 +1,12 @@
 //! Joint misses: which code misses together.
 //!
-//! Takes the translation blocks that run, in their order; gives, for each pair of movable blocks,
+//! Input: the translation blocks that run, in their order. Output: for each pair of movable blocks,
 //! how often they missed one directly after the other in an *ideal* cache. That cache is as large
 //! as a real one and fully associative, evicts the least recently used unit, and is packed to the
-//! byte, so that it holds blocks and not lines. A block misses in it because of what the program
-//! does, not because of where the code lies. Code that does not move (entry code, modules, user
-//! code) shares the cache in lines of 64 bytes and is in no pair. Never looks at an order.
+//! byte, so that it holds blocks and not lines. A block misses in this cache because of what the
+//! program does, not because of where the code lies. Code that does not move (entry code, modules,
+//! user code) shares the cache in lines of 64 bytes and is in no pair. This module never looks at
+//! an order.
 
 use crate::BlockEpochsTable;
 use crate::epochs::WorkingSetEpochs;

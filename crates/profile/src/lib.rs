@@ -1,6 +1,7 @@
 //! Counts per block, edge and call of a kernel, per process.
 //!
-//! Takes recordings and the image they ran; gives counts by link address. Places nothing.
+//! Input: recordings and the image that they ran. Output: counts by link address. This crate places
+//! nothing.
 //!
 //! The count of an edge follows from the counts of blocks:
 //!

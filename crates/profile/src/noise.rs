@@ -1,8 +1,8 @@
 //! Degrades exact profiles to what less exact instruments would measure, to see what a layout
 //! loses.
 //!
-//! Takes a profile; gives what branch sampling, or counting blocks alone, would have found. Neither
-//! sees joint misses. Deterministic.
+//! Input: a profile. Output: what branch sampling, or counting blocks alone, would have found.
+//! Neither sees joint misses. The result is deterministic.
 
 use crate::Profile;
 use crate::edges::{CountedBlock, derive};
@@ -12,7 +12,7 @@ use layout::graph::EdgeKind;
 use layout::random::SplitMix64;
 use std::collections::BTreeMap;
 
-/// Sees each execution with a probability of one in `rate`, independently, as a processor does that
+/// Sees each execution with a probability of one in `rate`, independently, like a processor that
 /// records branches at random moments. A seen execution counts `rate` times. Counts stay exact for
 /// `rate` 1.
 pub fn sampled(profile: &Profile, rate: u64, seed: u64) -> Profile {

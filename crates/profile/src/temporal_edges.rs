@@ -1,11 +1,11 @@
 //! Temporal-relationship edges: Gloy and Smith's temporal relationship graph (TOPLAS 1999, section
 //! 3.1).
 //!
-//! Takes the translation blocks that run, in their order; gives, for each pair of chunks of movable
-//! functions, how often one ran between two runs of the other. Two runs count only when the code
-//! that ran in between is at most twice as large as the cache. Code that does not move (entry code,
-//! modules, user code) counts there in lines of 64 bytes and is in no pair. Never looks at an
-//! order.
+//! Input: the translation blocks that run, in their order. Output: for each pair of chunks of
+//! movable functions, how often one ran between two runs of the other. Two runs count only when the
+//! code that ran in between is at most twice as large as the cache. Code that does not move (entry
+//! code, modules, user code) counts there in lines of 64 bytes and is in no pair. This module never
+//! looks at an order.
 
 use crate::ideal::{CacheUnit, CacheUnits, IdealCache};
 use image::Image;

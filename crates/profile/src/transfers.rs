@@ -1,6 +1,7 @@
 //! Counts of translation blocks and fragments become counts of basic blocks, edges and calls.
 //!
-//! Takes what the walk over a recording counted; adds to a profile. Never follows control itself.
+//! Input: the counts of the walk over a recording. Output: counts, added to a profile. This module
+//! never follows control itself.
 
 use crate::translated::{BlockTransfer, TranslatedBlocks, leads_anywhere};
 use crate::{Process, Profile};
@@ -13,7 +14,8 @@ use layout::graph::EdgeKind;
 /// branch.
 #[derive(Default)]
 pub(super) struct IndirectTransfers {
-    /// By translation block: whether it is kernel code and ends so.
+    /// By translation block: whether it is kernel code and ends with a return or an indirect
+    /// branch.
     leads_anywhere: Vec<bool>,
     /// The translation block of the last fragment, if it leads anywhere.
     departed: Option<u32>,
@@ -34,7 +36,7 @@ impl IndirectTransfers {
         self.destinations.push(Vec::new());
     }
 
-    /// A fragment ran, behind the one of the last call.
+    /// A fragment ran, after the fragment of the previous call.
     #[inline]
     pub(crate) fn ran(&mut self, fragment: &Fragment) {
         let translation = fragment.translation.0;

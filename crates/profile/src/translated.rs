@@ -1,9 +1,10 @@
 //! A translation block of the kernel in terms of basic blocks.
 //!
-//! Takes a translation block and the image; says which basic blocks begin in it, and which edge or
-//! call each exit is. [`execution::flow`] says which exit was taken. The last instruction is read
-//! from the bytes that ran, not from the image: the kernel patches static keys, static calls and
-//! alternatives at run time. [`taken`] judges branches that a processor sampled by the same rules.
+//! Input: a translation block and the image. Output: the basic blocks that begin in it, and the
+//! edge or call that each exit is. [`execution::flow`] says which exit was taken. The last
+//! instruction is read from the bytes that ran, not from the image: the kernel patches static keys,
+//! static calls and alternatives at run time. [`taken`] judges branches that a processor sampled by
+//! the same rules.
 
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow::FragmentExit;
@@ -29,7 +30,7 @@ pub(super) struct TranslatedBlocks {
     pub movable: bool,
 }
 
-/// What a transfer of control between two blocks is.
+/// The kind of a transfer of control between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockTransfer {
     /// From the end of a block to the start of another.
@@ -186,7 +187,7 @@ fn return_or_jump(image: &Image, from: BlockIndex, to: BlockIndex) -> Option<Blo
     returned.then_some(BlockTransfer::Edge(call, to, EdgeKind::FallThrough))
 }
 
-/// The class of the entry of the kernel that `block` is; `None` if it is none.
+/// The class of the kernel's entry that `block` is; `None` if the block is not an entry.
 fn seed_class_of(image: &Image, block: BlockIndex) -> Option<SeedClass> {
     let function = image.function_of(block);
     let entry = function.addr == image.block(block).addr;

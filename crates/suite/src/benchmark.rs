@@ -1,4 +1,4 @@
-//! What a benchmark is: a name, what it stresses, where it comes from, and work that checks itself.
+//! A benchmark: a name, what it stresses, where it comes from, and work that checks itself.
 //!
 //! To add one: an entry in a file of `list/`, or a new file and its line in `list/mod.rs`; then run
 //! `BLESS=1 cargo test -p kernlane-suite` to write its line into `docs/reference/bench.md`.
@@ -52,7 +52,7 @@ pub struct Place {
     pub directory: PathBuf,
 }
 
-/// Prepared work: what is measured, again and again.
+/// Prepared work, which is measured again and again.
 pub trait Work {
     /// Does the operation `times` times, and checks every result.
     ///
@@ -89,7 +89,7 @@ impl<F: FnMut() -> Done, C: FnMut() -> Done> Work for EachThen<F, C> {
     }
 }
 
-/// What `prepare` gives.
+/// The result of `prepare`.
 pub(crate) type Prepared = Result<Box<dyn Work>, Failure>;
 
 /// Work whose every operation is `operation`.
@@ -117,9 +117,10 @@ pub struct Benchmark {
     pub calls: &'static [i64],
     /// Makes everything that is not measured. The number is `parameter`.
     pub prepare: fn(&Place, usize) -> Prepared,
-    /// A size, a depth or a count: what tells benchmarks of the same work apart.
+    /// A size, a depth or a count, which distinguishes benchmarks of the same work.
     pub parameter: usize,
-    /// Goes up when the work changes: results of other versions are not compared.
+    /// The version, which goes up when the work changes. Results of different versions are not
+    /// compared.
     pub version: u32,
 }
 

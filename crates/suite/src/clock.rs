@@ -1,7 +1,7 @@
 //! Time: the processor's time stamp counter, and what its ticks are worth.
 //!
-//! Gives ticks and moments. Never changes a clock, and never trusts the counter alone: a run
-//! compares it with the kernel's monotonic clock from its beginning to its end.
+//! Output: ticks and moments. This module never changes a clock, and never trusts the counter
+//! alone: a run compares it with the kernel's monotonic clock from its beginning to its end.
 
 use crate::sys::{Failure, call};
 use std::arch::x86_64::{__cpuid, __rdtscp, _mm_lfence};
@@ -27,7 +27,7 @@ pub(crate) fn counter() -> Counter {
     Counter { usable: edx(0x8000_0001) & (1 << 27) != 0, even: edx(0x8000_0007) & (1 << 8) != 0 }
 }
 
-/// What the processor says of its counter.
+/// The properties of the processor's counter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counter {
     pub usable: bool,
@@ -43,7 +43,8 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Reads both clocks: of several attempts, the one with the least time between.
+    /// Reads both clocks. Of several attempts, uses the one with the least time between the two
+    /// readings.
     ///
     /// # Errors
     /// The kernel has no monotonic clock.

@@ -51,7 +51,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Write the result to a file, too
+    /// Also write the result to a file
     #[arg(long, short, value_name = "FILE.json", conflicts_with_all = ["list", "compare"])]
     pub output: Option<PathBuf>,
 
@@ -59,8 +59,8 @@ pub struct BenchArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Stop measuring a benchmark when its interval is as narrow as ± this many percent [default:
-    /// 1, with --quick and --public 3]
+    /// Stop measuring a benchmark when its interval is at most ± this many percent [default: 1;
+    /// with --quick and --public 3]
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub precision: Option<f64>,
 
@@ -115,11 +115,11 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub(crate) ab: AbArgs,
 
-    /// Be the process of one benchmark (internal)
+    /// Run as the process of one benchmark (internal)
     #[arg(long, hide = true, value_name = "NAME")]
     pub worker: Option<String>,
 
-    /// Be told from outside of the machine which benchmark runs a slice (internal)
+    /// Let commands from outside of the machine choose the benchmark of each slice (internal)
     #[arg(long, hide = true)]
     pub served: bool,
 
@@ -128,10 +128,10 @@ pub struct BenchArgs {
     pub operations: Option<u64>,
 }
 
-/// Does what the options say. `words`: the program's words before its options, for its own workers.
+/// Runs the command. `words`: the program's words before its options, for its own workers.
 ///
 /// # Errors
-/// See the stages; bad options.
+/// The options are wrong, or a stage fails.
 pub fn run(args: &BenchArgs, words: &[&str]) -> Result<ExitCode> {
     if let Some(name) = &args.worker {
         let directory = args.directory.as_deref().context("a worker needs --directory")?;
@@ -226,7 +226,7 @@ fn keep(path: &Path, results: &Results) -> Result<()> {
     written.context("the result is on standard output instead")
 }
 
-/// The precision in percent and the time, from the options or else these.
+/// The precision in percent and the time: from the options, otherwise these defaults.
 fn limits(args: &BenchArgs, percent: f64, seconds: f64) -> Result<(f64, Duration)> {
     let precision_percent = args.precision.unwrap_or(percent);
     let seconds = args.time.unwrap_or(seconds);
@@ -371,7 +371,7 @@ fn benchmarks(filters: &[String]) -> Result<Vec<&'static Benchmark>> {
     chosen(list::all(), |benchmark| benchmark.name, filters)
 }
 
-/// Those whose names contain one of the texts; all, if there is no text.
+/// The entries whose names contain one of the texts; all entries if there is no text.
 fn chosen<T: 'static>(
     all: Vec<&'static T>,
     name: fn(&T) -> &'static str,

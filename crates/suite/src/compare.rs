@@ -1,7 +1,8 @@
-//! Two results: differences, intervals, verdicts.
+//! Compares two results: differences, intervals, verdicts.
 //!
-//! Takes what two runs wrote; gives a row for each benchmark that both have measured, and the
-//! reason for each that is left out. Never compares different versions of a benchmark.
+//! Input: the results of two runs. Output: a row for each benchmark that both have measured, and
+//! the reason for each benchmark that is left out. This module never compares different versions of
+//! a benchmark.
 
 use crate::result::{Entry, Measured, Outcome, ProgramUsed, Results};
 use crate::statistics::{Difference, Estimate, compare, holm};
@@ -10,7 +11,7 @@ use serde::Serialize;
 /// The probability of a wrong verdict among all benchmarks together.
 pub(crate) const LEVEL: f64 = 0.05;
 
-/// What a comparison says of a benchmark.
+/// The verdict of a comparison on a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
@@ -37,10 +38,11 @@ pub(crate) struct Row {
     pub nanoseconds: [f64; 2],
     /// After by before, less 100 %, and the ends of its 95 % interval.
     pub percent: [f64; 3],
-    /// Of such a difference without a cause, corrected for the number of benchmarks (Holm).
+    /// The probability of such a difference without a cause, corrected for the number of benchmarks
+    /// (Holm).
     pub probability: f64,
     pub verdict: Verdict,
-    /// Whether one of the figures is not as narrow as was asked for.
+    /// Whether the interval of one of the figures is wider than requested.
     pub noisy: bool,
 }
 
@@ -52,11 +54,11 @@ pub(crate) struct Comparison {
     pub left_out: Vec<(String, String)>,
     /// Conditions that the runs do not share: name, before, after.
     pub conditions: Vec<(&'static str, String, String)>,
-    /// What each run said that a reader should know.
+    /// The warnings of each run.
     pub warnings: [Vec<String>; 2],
 }
 
-/// Why a benchmark has no figure to compare; else its figure.
+/// The figure of a benchmark, or why it has none to compare.
 fn figure(entry: Option<&Entry>) -> Result<(&Measured, Estimate), String> {
     match entry.map(|entry| &entry.outcome) {
         None => Err("not in this result".into()),

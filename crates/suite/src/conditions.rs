@@ -1,7 +1,7 @@
-//! What a run ran on, and what disturbed it.
+//! The conditions of a run, and what disturbed it.
 //!
-//! Takes `/proc`, `/sys` and the processor's own words; gives [`Conditions`]. What cannot be read
-//! is `None`, never a guess. It changes nothing.
+//! Input: `/proc`, `/sys` and what the processor reports (CPUID). Output: [`Conditions`]. A
+//! condition that cannot be read is `None`, never a guess. This module changes nothing.
 
 use crate::clock;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,8 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Conditions {
-    /// The program that measured, and its size: different builds of it differ a little themselves.
+    /// The program that measured, and its size. Different builds of the program differ a little in
+    /// what they measure.
     pub program: String,
     pub program_bytes: u64,
     /// Seconds since 1970 when the run began.
@@ -36,21 +37,21 @@ pub(crate) struct Conditions {
     pub smt: Option<String>,
     pub clock_source: Option<String>,
     pub transparent_huge_pages: Option<String>,
-    /// The measured CPU; none: the run was not pinned.
+    /// The measured CPU; `None`: the run was not pinned.
     pub cpu: Option<usize>,
     pub cpus_allowed: usize,
     pub governor: Option<String>,
-    /// kHz, before and after.
+    /// The frequency in kHz, before and after.
     pub frequency: [Option<u64>; 2],
     pub boost: Option<String>,
-    /// Of the time stamp counter, against the kernel's monotonic clock.
+    /// The rate of the time stamp counter, measured by the kernel's monotonic clock.
     pub ticks_per_nanosecond: f64,
     /// The type of the file system on which files were measured.
     pub file_system: Option<String>,
     /// The first number of `/proc/loadavg`, before and after.
     pub load: [Option<f64>; 2],
     pub disturbances: Disturbances,
-    /// Sentences: what a reader should know before using the figures.
+    /// Sentences that a reader should know before using the figures.
     pub warnings: Vec<String>,
 }
 
@@ -199,12 +200,12 @@ impl Conditions {
     }
 }
 
-/// What the CPUs have done since boot, in ticks of the kernel's statistics.
+/// The time that the CPUs have used since boot, in ticks of the kernel's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     measured: Times,
     others: Times,
-    /// Of the suite's own processes that have ended, in seconds.
+    /// The time of the suite's own processes that have ended, in seconds.
     ours: f64,
 }
 
@@ -216,7 +217,7 @@ struct Times {
 }
 
 impl Usage {
-    /// Up to now. `None`: `/proc/stat` cannot be read.
+    /// The usage up to now. `None`: `/proc/stat` cannot be read.
     pub fn now(cpu: Option<usize>) -> Option<Usage> {
         let [user, kernel] = crate::sys::children_seconds().ok()?;
         let (measured, others) = times(&read("/proc/stat")?, cpu?)?;
@@ -341,8 +342,8 @@ fn load() -> Option<f64> {
     read("/proc/loadavg")?.split(' ').next()?.parse().ok()
 }
 
-/// The type of the file system that holds a directory: of `/proc/self/mountinfo`, the longest mount
-/// point that is above it, and of these the last.
+/// The type of the file system that holds a directory: the longest mount point in
+/// `/proc/self/mountinfo` that is above the directory, and among equals the last.
 fn file_system(directory: &Path) -> Option<String> {
     let directory = directory.canonicalize().ok()?;
     mounted(&read("/proc/self/mountinfo")?, &directory)

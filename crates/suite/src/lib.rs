@@ -1,8 +1,9 @@
-//! What each service of the running kernel costs on this machine, before and after a change.
+//! Measures what each service of the running kernel costs on this machine, before and after a
+//! change.
 //!
-//! Takes the running machine, or two results; gives a result (JSON), a table, verdicts. Needs
-//! neither root nor anything else of Kernlane. It never prints a figure whose benchmark failed its
-//! check, and never leaves a benchmark out without the reason.
+//! Input: the running machine, or two results. Output: a result (JSON), a table, verdicts. The
+//! suite needs neither root nor anything else of Kernlane. It never prints a figure whose benchmark
+//! failed its check, and never leaves a benchmark out without the reason.
 //!
 //! ```
 //! let getpid = kernlane_suite::list::named("call/getpid").unwrap();

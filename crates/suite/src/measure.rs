@@ -1,9 +1,9 @@
 //! A run: rounds of slices in shuffled order, until every figure is narrow enough or time is over.
 //!
-//! Takes benchmarks and settings; gives [`Results`]. In each round every benchmark that is not done
-//! has a new process (`worker.rs`). The slices of all of them come in an order that the seed
-//! shuffles, so that a drift of the machine meets all alike. Measures nothing itself but the
-//! clocks.
+//! Input: benchmarks and settings. Output: [`Results`]. In each round, every benchmark that is not
+//! done has a new process (`worker.rs`). The slices of all benchmarks come in an order that the
+//! seed shuffles, so that a drift of the machine affects all alike. This module itself measures
+//! only the clocks.
 
 use crate::benchmark::Benchmark;
 use crate::clock::Moment;
@@ -96,7 +96,7 @@ impl State {
 /// Measures.
 ///
 /// # Errors
-/// As of [`Run::begin`] and [`Run::round`].
+/// As for [`Run::begin`] and [`Run::round`].
 pub(crate) fn measure(settings: &Settings) -> Result<Results> {
     let mut run = Run::begin(settings)?;
     let progress = Progress::new("measuring");
@@ -171,7 +171,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What was measured, and under which conditions.
+    /// The results, and the conditions of the run.
     ///
     /// # Errors
     /// The kernel has no monotonic clock.
@@ -278,8 +278,8 @@ fn start(
     Ok(Ok(worker))
 }
 
-/// The CPU to measure on: the wanted one, else the last that is allowed, which serves the fewest
-/// interrupts. `None`, with the reason: the process may not choose.
+/// The CPU to measure on: the requested one, otherwise the last that is allowed, which serves the
+/// fewest interrupts. `None`, with the reason: the process may not choose.
 fn choose_cpu(wanted: Option<usize>) -> Result<(Option<usize>, Option<String>)> {
     let allowed = worker::allowed();
     // A thread tries, so that this process may go on running on every CPU.

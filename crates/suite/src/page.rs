@@ -1,7 +1,7 @@
 //! A comparison as one page with a picture: a point and an interval for each benchmark.
 //!
-//! Takes a [`Comparison`]; gives HTML that loads nothing and runs no script. It computes places in
-//! the picture, and no figure.
+//! Input: a [`Comparison`]. Output: HTML that loads nothing and runs no script. This module
+//! computes places in the picture, but no figure.
 
 use crate::compare::{Comparison, LEVEL, Row, Verdict};
 use crate::table::{line, time};
@@ -13,8 +13,8 @@ const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 16.0;
 /// Room at both ends, for the labels of the outermost lines.
 const MARGIN: f64 = 24.0;
-/// The picture's ends, in percent: the least that holds all intervals is taken, and what the widest
-/// does not hold is cut off, with an arrow.
+/// The picture's ends, in percent: the smallest that holds all intervals is used. Intervals beyond
+/// the widest are cut off, with an arrow.
 const ENDS: [f64; 8] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];
 
 /// The page's HTML.

@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Of the file.
+/// The format of the file.
 pub(crate) const FORMAT: u64 = 1;
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub format: u64,
@@ -31,26 +31,26 @@ pub(crate) struct Results {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub name: String,
-    /// Of the benchmark: results of different versions are not compared.
+    /// The version of the benchmark. Results of different versions are not compared.
     pub version: u32,
-    /// The program of others that measured, if one did.
+    /// The program of another project that measured, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramUsed>,
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// A program of others.
+/// A program of another project.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProgramUsed {
-    /// As the program names it.
+    /// The version, as the program prints it.
     pub version: String,
     pub command_line: String,
-    /// What it talked to.
+    /// The server that it talked to.
     pub server: Option<String>,
 }
 
-/// What came of a benchmark.
+/// The outcome of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub(crate) enum Outcome {
@@ -69,11 +69,11 @@ pub(crate) enum Outcome {
 pub(crate) struct Measured {
     /// Nanoseconds an operation.
     pub nanoseconds: f64,
-    /// The ends of its 95 % interval; none: too few rounds.
+    /// The ends of its 95 % interval; `None`: too few rounds.
     pub interval: Option<[f64; 2]>,
     /// Half of the interval's width, in percent of the figure.
     pub half_width_percent: Option<f64>,
-    /// Whether the interval is not as narrow as asked for.
+    /// Whether the interval is wider than requested.
     pub noisy: bool,
     /// Operations in a slice.
     pub operations: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Of the values of rounds, in nanoseconds an operation.
+    /// The figure of these values of rounds, in nanoseconds an operation.
     pub(crate) fn new(rounds: Vec<f64>, operations: u64, precision_percent: f64) -> Measured {
         let estimate = Estimate::of(&rounds);
         let half_width_percent = estimate.map(|estimate| 100.0 * estimate.half_width());
@@ -114,7 +114,7 @@ impl Results {
     /// Reads a file that `--output` wrote.
     ///
     /// # Errors
-    /// It cannot be read, is no result, or has a format of another version.
+    /// The file cannot be read, is not a result, or has a format of another version.
     pub(crate) fn read(path: &Path) -> Result<Results> {
         let named = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(named)?;

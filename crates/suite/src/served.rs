@@ -1,10 +1,12 @@
-//! Benchmarks that somebody outside of the machine slices: for kernels that run side by side.
+//! Benchmarks whose slices are requested from outside of the machine: for kernels that run side by
+//! side.
 //!
-//! Reads lines `NAME COMMAND` and answers each with a line `suite ANSWER`. The command `start`
-//! starts the benchmark's process; every other line is for that process, and the answer is its own
-//! (`worker.rs`). A benchmark stays prepared until input ends, or its process has ended.
+//! The input has lines `NAME COMMAND`. Each is answered with a line `suite ANSWER`. The command
+//! `start` starts the benchmark's process; every other line is for that process, and the answer is
+//! its own (`worker.rs`). A benchmark stays prepared until input ends, or its process has ended.
 //!
-//! [`result`] makes a result of what was measured so. Runs benchmarks, and times nothing itself.
+//! [`result`] makes a result from such measurements. This module runs benchmarks, but measures no
+//! time itself.
 
 use crate::conditions::Conditions;
 use crate::list;
@@ -75,13 +77,13 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // That the process has ended already is no error.
+        // A process that has already ended is not an error.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What was measured of a benchmark.
+/// The measurements of a benchmark.
 #[derive(Clone, Debug, Default)]
 pub struct ServedRounds {
     /// Operations in a slice.
@@ -91,10 +93,10 @@ pub struct ServedRounds {
 }
 
 /// The text of a result, as `kernlane bench --output` writes it. `kernel`: what ran. `warnings`:
-/// what a reader should know.
+/// sentences that a reader should know.
 ///
 /// # Errors
-/// A name is no benchmark's.
+/// A name is not the name of a benchmark.
 pub fn result(
     kernel: &str,
     precision_percent: f64,

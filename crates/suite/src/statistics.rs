@@ -14,9 +14,9 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Of the rounds, the share trimmed at each end.
+/// The share of the rounds that is trimmed at each end.
 const TRIMMED: f64 = 0.2;
-/// How sure an interval is.
+/// The confidence of an interval.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// The middle value; of an even number, the mean of the two in the middle. Sorts the values.
@@ -42,7 +42,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of values above zero. `None`: fewer than two values are left after trimming.
+    /// The estimate of values above zero. `None`: fewer than two values are left after trimming.
     pub fn of(values: &[f64]) -> Option<Estimate> {
         let mut logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
         logs.sort_by(f64::total_cmp);
@@ -73,7 +73,7 @@ impl Estimate {
     }
 }
 
-/// What lies between two figures.
+/// The difference of two figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Difference {
     /// Later by earlier, less one, and the ends of its interval.

@@ -1,8 +1,7 @@
-//! System calls without the C library between: the same instructions in every program that
-//! measures.
+//! System calls without the C library: the same instructions in every program that measures.
 //!
-//! Takes a number and arguments; gives what the kernel returned, or a [`Failure`] with the call's
-//! name. Never retries, and never caches.
+//! Input: a number and arguments. Output: what the kernel returned, or a [`Failure`] with the
+//! call's name. This module never retries and never caches.
 
 use std::arch::asm;
 use std::ffi::CString;
@@ -35,7 +34,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What an operation gives.
+/// The result of an operation.
 pub(crate) type Done = Result<(), Failure>;
 
 /// Ends an operation whose result is wrong.
@@ -54,7 +53,7 @@ pub(crate) fn is<T: PartialEq + fmt::Debug>(what: &str, got: T, expected: T) -> 
     if got == expected { Ok(()) } else { wrong(what, got, expected) }
 }
 
-/// What fits in a register of a system call.
+/// A value that fits in a register of a system call.
 pub(crate) trait Word {
     fn word(self) -> usize;
 }
@@ -191,7 +190,8 @@ pub(crate) fn two(ends: [i32; 2]) -> Result<[Fd; 2], Failure> {
     }
 }
 
-/// Memory from the kernel, unmapped when it is dropped. Its place is private as that of `Fd`.
+/// Memory from the kernel, unmapped when it is dropped. Its place is private, like the number of
+/// `Fd`.
 #[derive(Debug)]
 pub(crate) struct Map {
     at: *mut u8,
@@ -356,7 +356,7 @@ pub(crate) fn write_all(fd: &Fd, mut bytes: &[u8]) -> Done {
     Ok(())
 }
 
-/// Reads until `bytes` is full; false: the other end was closed before.
+/// Reads until `bytes` is full. Returns false if the other end was closed before.
 pub(crate) fn read_all(fd: &Fd, bytes: &mut [u8]) -> Result<bool, Failure> {
     let mut full = 0;
     while full < bytes.len() {

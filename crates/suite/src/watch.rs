@@ -1,7 +1,7 @@
 //! The clocks and the conditions of a run, from its beginning to its end.
 //!
-//! Takes the CPU that is measured and the directory for files; gives [`Conditions`] and the rate of
-//! the time stamp counter. Says whether there is time for another round.
+//! Input: the CPU that is measured and the directory for files. Output: [`Conditions`] and the rate
+//! of the time stamp counter, and whether there is time for another round.
 
 use crate::clock::{self, Moment};
 use crate::conditions::{Conditions, Disturbances, Usage};
@@ -28,7 +28,7 @@ fn failed(failure: Failure) -> anyhow::Error {
 }
 
 impl Watch {
-    /// Begins. `warning`: what a reader of the result should know.
+    /// Begins a run. `warning`: a sentence that a reader of the result should know.
     ///
     /// # Errors
     /// The processor has no usable counter, or the directory is not there.
@@ -73,7 +73,7 @@ impl Watch {
         Ok(u128::from(all) + u128::from(round) <= budget.as_nanos())
     }
 
-    /// Ends: the conditions, and ticks a nanosecond of the whole run.
+    /// Ends the run. Returns the conditions, and the ticks a nanosecond of the whole run.
     ///
     /// # Errors
     /// The kernel has no monotonic clock.

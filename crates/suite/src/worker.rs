@@ -1,9 +1,9 @@
 //! The two sides of one benchmark's process.
 //!
-//! A worker is this program, started anew for each round, so that its addresses and its pages are
-//! new, too. It prepares one benchmark and then does what it reads, a line each, and answers with a
-//! line. The measuring process never runs while a worker measures. A worker prints nothing else and
-//! leaves nothing behind but files in its directory.
+//! A worker is this program, started anew for each round, so that its addresses and pages are also
+//! new. It prepares one benchmark, then reads one command a line, and answers each with a line. The
+//! measuring process never runs while a worker measures. A worker prints nothing else and leaves
+//! nothing behind but files in its directory.
 //!
 //! | it reads | it answers |
 //! |---|---|
@@ -44,7 +44,8 @@ pub enum Trouble {
 /// Runs one operation to see whether this machine can.
 ///
 /// # Errors
-/// What the kernel refuses at the first attempt is not there; all else is wrong.
+/// An operation that the kernel refuses at the first attempt is missing on this machine. Every
+/// other failure is wrong.
 pub fn attempt(benchmark: &Benchmark, place: &Place) -> Result<Box<dyn Work>, Trouble> {
     let trouble = |failure: Failure| match failure {
         Failure::Refused { .. } => Trouble::Lacks(failure.to_string()),
@@ -120,7 +121,7 @@ pub fn allowed() -> Vec<usize> {
     }
 }
 
-/// As many operations as take `wanted` ticks, about.
+/// About the number of operations that take `wanted` ticks.
 fn calibrate(work: &mut dyn Work, wanted: u64) -> Result<u64, Failure> {
     let mut times = 1u64;
     loop {
@@ -147,7 +148,7 @@ fn slice(work: &mut dyn Work, times: u64) -> Result<u64, Failure> {
     timed(work, times)
 }
 
-/// The measuring process' side of a worker.
+/// The measuring process's side of a worker.
 pub(crate) struct Worker {
     child: interrupt::Program,
     /// Closed to end the worker.
@@ -186,10 +187,10 @@ impl Worker {
         })
     }
 
-    /// As many operations as take `ticks`, about.
+    /// About the number of operations that take `ticks`.
     ///
     /// # Errors
-    /// As of `slice`.
+    /// As for `slice`.
     pub(crate) fn calibrate(&mut self, ticks: u64) -> Result<Result<u64, Trouble>> {
         self.ask("calibrate", ticks, "times ")
     }
@@ -252,7 +253,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.into = None;
         self.answers_within(LAST_PATIENCE);
-        // That the worker has ended already is no error.
+        // A worker that has already ended is not an error.
         let _ = self.child.end();
     }
 }

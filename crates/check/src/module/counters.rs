@@ -164,7 +164,7 @@ impl Prover<'_> {
                 if !self.is_compiled_function(i.near_branch64()) {
                     ways.push((i.near_branch64(), left));
                 }
-                // Only as an alternative may it not be there.
+                // As an alternative, the instruction may be missing in memory.
                 is_alternative
             }
             // No flags are handed on to a called function, nor to a caller (System V ABI).
@@ -184,7 +184,7 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Follows what the kernel may have written over an instruction.
+    /// Follows the code that the kernel may have written over an instruction.
     fn follow_replacement(
         &self,
         alternative: &AlternativeEntry,

@@ -1,4 +1,4 @@
-//! Compares what a module of copies says of itself: which copy belongs to which function.
+//! Compares the list in a module of copies of which copy belongs to which function.
 //!
 //! Input: the module, and the claims. Output: nothing, or the first difference. The kernel's module
 //! trusts the section `.kernlane` of a module that was proven.
@@ -7,8 +7,8 @@ use super::{NamedPlace, PC32, Prover};
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection};
 
-/// `struct kernlane_pairs` of kmod/kernlane.h: what it begins with, where its number of pairs
-/// stands, and where its pairs begin.
+/// `struct kernlane_pairs` of kmod/kernlane.h: its first bytes, the place of its number of pairs,
+/// and the place of its pairs.
 const MAGIC: &[u8; 16] = b"kernlane's pairs";
 const COUNT_AT: usize = 32;
 const PAIRS_AT: usize = 40;

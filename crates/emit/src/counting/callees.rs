@@ -29,8 +29,8 @@ pub(crate) struct ThroughRegister {
 /// Per general register, by number: the offset in `.text` that it holds.
 type Registers = [Option<u32>; 16];
 
-/// What a called function may overwrite: rax, rcx, rdx, rsi, rdi, r8 to r11 (System V ABI, section
-/// 3.2.1).
+/// The registers that a called function may overwrite: rax, rcx, rdx, rsi, rdi, r8 to r11 (System V
+/// ABI, section 3.2.1).
 const CALL_CLOBBERED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// The calls and jumps whose callee is known, ascending.
@@ -80,7 +80,8 @@ struct Scan<'o, 'a> {
 }
 
 impl Scan<'_, '_> {
-    /// Runs a piece: `registers` holds their values before it, and then those behind it.
+    /// Runs a piece: `registers` holds the values before the piece, and afterwards the values
+    /// behind it.
     fn piece(&mut self, n: usize, registers: &mut Registers) {
         let piece = &self.object.pieces[n];
         let code =

@@ -3,10 +3,10 @@
 //!
 //! Input: a flow graph. Output: the blocks to count; later, the counts of the other blocks.
 //!
-//! Idea: what flows into a point flows out of it. An edge joins the end of a block to the start of
-//! another. Ends and starts that edges join form a *class*, and each block leads from one class to
-//! another. Take a spanning tree over the classes: the blocks on the tree follow from those off
-//! it. Class 0 is the world outside the graph. Its sums need not balance.
+//! Idea: the flow into a point equals the flow out of it. An edge joins the end of a block to the
+//! start of another. Ends and starts that edges join form a *class*, and each block leads from one
+//! class to another. Take a spanning tree over the classes: the blocks on the tree follow from
+//! those off it. Class 0 is the world outside the graph. Its sums need not balance.
 
 /// A flow graph. Blocks are numbered from 0.
 pub(crate) struct FlowGraph {
@@ -91,7 +91,7 @@ impl FlowGraph {
                     surplus[from] -= i128::from(*count);
                     surplus[to] += i128::from(*count);
                 }
-                // A block from a class to itself follows from nothing.
+                // The count of a block from a class to itself follows from no other count.
                 None if from == to => {}
                 None => [from, to].into_iter().for_each(|c| unknown[c].push(b as u32)),
             }

@@ -26,7 +26,7 @@ pub enum CountersError {
     /// The second line does not name the kernel.
     #[error("line 2: expected \"kernel BUILD-ID\"")]
     Kernel,
-    /// This line holds no address, or one that is not above the one before.
+    /// This line holds no address, or an address that is not above that of the line before.
     #[error("line {0}: expected an address in hexadecimal, above the one before")]
     Address(usize),
     /// The last line is missing.

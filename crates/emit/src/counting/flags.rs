@@ -8,7 +8,7 @@
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, Register, RflagsBits};
 use std::ops::Range;
 
-/// What `inc` changes: all arithmetic flags but carry.
+/// The flags that `inc` changes: all arithmetic flags but carry.
 const CHANGED: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::PF;
 

@@ -1,8 +1,8 @@
 //! Counters in the kernel's own code (the `+I` step of Speer 1994).
 //!
-//! Before the kernel runs: takes the kernel's object; gives the places of the counters, the fewest
-//! from which the counts of all blocks follow. After it ran: takes what the counters hold; gives a
-//! profile. `emit::object` writes the counters. This module writes no code.
+//! Before the kernel runs: from the kernel's object to the places of the counters, the fewest from
+//! which the counts of all blocks follow. After it ran: from the counters' values to a profile.
+//! `emit::object` writes the counters. This module writes no code.
 
 pub(crate) mod callees;
 mod derivable;

@@ -164,7 +164,7 @@ fn is_landing(code: &[u8]) -> bool {
     Decoder::new(64, code, DecoderOptions::NONE).decode().mnemonic() == Mnemonic::Endbr64
 }
 
-/// Whether code branches to its own beginning. A counter there would count those branches too.
+/// Whether code branches to its own beginning. A counter there would also count those branches.
 fn is_looped(object: &KernelObject<'_>, piece: &Piece) -> bool {
     let mut decoder =
         Decoder::with_ip(64, code(object, piece), u64::from(piece.at), DecoderOptions::NONE);

@@ -37,9 +37,9 @@ pub struct CountQuality {
     pub bounded_edges: usize,
     /// The share, 0 to 1, of bounded edges in the counts of all edges.
     pub bounded_share: f64,
-    /// How often calls with a callee that the image does not name ran.
+    /// How often calls ran whose callee the image does not name.
     pub through_registers: u64,
-    /// Of these, how often those ran whose callee the object's code names.
+    /// The part of these calls whose callee the object's code names.
     pub through_registers_known: u64,
 }
 
@@ -242,8 +242,8 @@ impl ProfileBuilder<'_, '_> {
         }
     }
 
-    /// How often calls ran whose callee the image does not name, and how often those of them ran
-    /// whose callee is known now.
+    /// How often calls ran whose callee the image does not name, and the part of them whose callee
+    /// is known now.
     fn through_registers(&self, through: &[ThroughRegister]) -> (u64, u64) {
         let image = self.subject.image;
         let indirect = image.blocks.iter().filter(|b| b.end == BlockEnd::Call(None));

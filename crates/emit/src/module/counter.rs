@@ -26,7 +26,7 @@ pub const COUNTERS_A_COOKIE: usize = 2048;
 /// Counters of one group: `KERNLANE_MAX_COUNTERS`.
 pub const MOST_COUNTERS: usize = 65_536;
 
-/// What the section begins and ends with: `KERNLANE_COOKIES`.
+/// The section's first and last bytes: `KERNLANE_COOKIES`.
 const MAGIC: &[u8; 16] = b"kernlane cookies";
 /// Offset of the first cookie in the section, behind the magic and the number of counters.
 const FIRST_COOKIE: i64 = 24;
@@ -74,8 +74,8 @@ const ORC_REG_SP: u8 = 5;
 const ORC_TYPE_CALL: u8 = 2;
 
 /// The unwinder's state behind the push, if the state in front of it is `state`. `None` where the
-/// unwinder finds the frame neither by the stack pointer nor by the frame pointer: no counter can
-/// stand there.
+/// unwinder finds the frame neither by the stack pointer nor by the frame pointer, so that no
+/// counter can stand there.
 pub fn pushed(state: OrcState) -> Option<OrcState> {
     let [low, high, bp_low, bp_high, registers, kind] = state;
     if kind & 0x7 != ORC_TYPE_CALL {

@@ -1,4 +1,4 @@
-//! Writes a relocatable ELF file as the kernel's module loader takes it.
+//! Writes a relocatable ELF file for the kernel's module loader.
 //!
 //! Input: sections with their relocations, and symbols. Output: the file's bytes. This module does
 //! not know what the sections contain.

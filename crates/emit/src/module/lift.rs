@@ -205,7 +205,7 @@ impl Original<'_, '_> {
         self.kernel.link_address(offset)
     }
 
-    /// An empty piece with its exit. A branch to code outside of the group is no exit, but an
+    /// An empty piece with its exit. A branch to code outside of the group is not an exit, but an
     /// instruction of the piece.
     fn open(&self, index: usize, piece: &Piece) -> Result<Lifted> {
         let tail = |exit| (exit, piece.tail);
@@ -366,7 +366,7 @@ impl Original<'_, '_> {
         Ok((bytes, fixups))
     }
 
-    /// Adds the slide to the absolute addresses in code that was read from the file only.
+    /// Adds the slide to the absolute addresses in code that was read only from the file.
     fn slide_addresses(&self, at: LinkAddr, bytes: &mut [u8]) -> Result<()> {
         for (field, width) in image::linked::fields::absolute(bytes, at) {
             let place = &mut bytes[field..field + width];

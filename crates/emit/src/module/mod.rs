@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 pub struct ModulePlan<'a> {
     /// The module's name.
     pub name: &'a str,
-    /// Drawn at random, so that no other module has it.
+    /// The module's number, drawn at random, so that no other module has it.
     pub number: [u8; NUMBER],
     /// A permutation of the pieces.
     pub order: &'a [u32],
@@ -103,8 +103,8 @@ const ROOM: u64 = 64;
 /// Writes the module.
 ///
 /// # Errors
-/// An instruction cannot be copied, a side table refers to code that is not copied, or the order
-/// is no permutation of the pieces. The message holds the address.
+/// An instruction cannot be copied, a side table refers to code that is not copied, or the order is
+/// not a permutation of the pieces. The message holds the address.
 pub fn emit(
     original: &Original<'_, '_>,
     plan: &ModulePlan<'_>,

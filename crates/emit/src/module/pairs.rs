@@ -1,4 +1,4 @@
-//! The section in which a module of copies says which copy belongs to which function.
+//! The section of a module of copies that lists which copy belongs to which function.
 //!
 //! Input: the module's number, and the places of the copies. Output: `struct kernlane_pairs` of
 //! kmod/kernlane.h. The kernel's loader turns its fields into addresses, and `kmod/pairs.c` refuses
@@ -11,7 +11,7 @@ use object::elf::R_X86_64_PC32;
 /// Bytes of a module's number: `KERNLANE_NUMBER`, kmod/kernlane.h.
 pub const NUMBER: usize = 16;
 
-/// What the section begins with: `KERNLANE_PAIRS`.
+/// The section's first bytes: `KERNLANE_PAIRS`.
 const MAGIC: &[u8; 16] = b"kernlane's pairs";
 
 impl ModuleWriter<'_, '_, '_> {

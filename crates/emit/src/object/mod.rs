@@ -190,7 +190,7 @@ fn movables(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Vec<MovableBlo
         .collect()
 }
 
-/// Whether jumps are all that the part of a function with its entry has. Without the first jump,
+/// Whether the part of a function with its entry consists of jumps only. Without the first jump,
 /// the function's symbol would have no bytes.
 fn only_jumps_away(object: &KernelObject<'_>, entry: &pieces::Piece, hot: &[bool]) -> bool {
     if !entry.entry {

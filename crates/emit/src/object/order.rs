@@ -40,8 +40,8 @@ pub(crate) fn order_of(
 }
 
 /// A random order that splits every function into two parts: one with its entry, and one far away.
-/// Random are the order of the functions, the part of each block, and the order of blocks within a
-/// part. Returns the order and the number of pieces in the first region.
+/// The order of the functions, the part of each block, and the order of blocks within a part are
+/// random. Returns the order and the number of pieces in the first region.
 pub fn two_regions(object: &KernelObject<'_>, seed: u64) -> (Vec<u32>, usize) {
     let mut random = SplitMix64::new(seed);
     let mut functions: Vec<Vec<u32>> = vec![Vec::new(); object.functions.len()];

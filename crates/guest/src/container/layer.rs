@@ -1,8 +1,8 @@
 //! Lays one layer of an image over the layers below it.
 //!
 //! Input: a plain tar stream, and the tree of the layers below. Output: the tree with this layer. A
-//! file `.wh.NAME` hides NAME of the layers below; `.wh..wh..opq` hides everything of them in its
-//! directory (OCI image specification, layer.md). Both leave alone what the same layer has.
+//! file `.wh.NAME` hides NAME of the layers below; `.wh..wh..opq` hides everything in its directory
+//! that comes from them (OCI image specification, layer.md). Neither hides files of the same layer.
 
 use crate::rootfs::{Budget, RootFs, entry_node, entry_path};
 use anyhow::{Context, Result, ensure};
@@ -37,7 +37,7 @@ fn meaning(name: &str) -> Meaning<'_> {
 /// Lays a layer over `tree`.
 ///
 /// # Errors
-/// The stream is no tar archive, or an entry leaves the tree: the message has its path.
+/// The stream is not a tar archive, or an entry leaves the tree. The message has the entry's path.
 pub(super) fn apply(from: impl Read, tree: &mut RootFs, budget: &mut Budget) -> Result<()> {
     unpack(from, tree, budget, true)
 }

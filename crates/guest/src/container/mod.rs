@@ -38,8 +38,8 @@ impl ContainerImage {
     /// Reads the image at `path`.
     ///
     /// # Errors
-    /// It is no image, it is for another processor, something in it is damaged or leaves the
-    /// image. The message has the path in the image.
+    /// The file is not an image, is for another processor, or has a part that is damaged or leaves
+    /// the image. The message has the path in the image.
     pub(crate) fn open(path: &Path) -> Result<ContainerImage> {
         let read = || {
             let mut budget = Budget::of(MOST_BYTES);
@@ -99,7 +99,7 @@ impl ContainerImage {
     }
 
     /// The image's tree with what a container gets from its runtime: mount points, and the files
-    /// that say who and where the guest is, if the image has none.
+    /// that name the guest and its addresses, if the image has none.
     ///
     /// # Errors
     /// The image has files where Kernlane's are.
@@ -140,7 +140,7 @@ const NEEDED: [&str; 6] = ["dev", "proc", "root", "run", "sys", "tmp"];
 /// this number of bytes each. For a fuzzer: damaged layers of an image have a wrong digest.
 ///
 /// # Errors
-/// It is no image, or a rule is broken.
+/// The bytes are not an image, or break a rule.
 #[doc(hidden)]
 pub fn try_image(bytes: &[u8], limit: u64) -> Result<()> {
     let mut tree = RootFs::default();

@@ -1,8 +1,8 @@
 //! What an ELF file says about its loading: its interpreter, the libraries that it needs, and where
 //! they are.
 //!
-//! Input: the bytes of a file. Output: a `Dynamic`, or nothing if it is no ELF file for x86-64
-//! processors, or is damaged. Source: the ELF-64 object file format, sections 8 and 9.
+//! Input: the bytes of a file. Output: a `Dynamic`, or nothing if the file is not an ELF file for
+//! x86-64 processors, or is damaged. Source: the ELF-64 object file format, sections 8 and 9.
 
 use object::LittleEndian;
 use object::elf::{

@@ -1,4 +1,4 @@
-//! What the copied programs need and the guest lacks: shared libraries, their loader, and the
+//! The files that copied programs need and the guest lacks: shared libraries, their loader, and the
 //! interpreters of scripts.
 //!
 //! Input: the guest's root file system, and the files that were copied into it. Output: one `Lack`
@@ -42,11 +42,11 @@ pub(crate) struct Lack {
     pub program: String,
     /// What is missing: the name of a library, or the absolute path or name of an interpreter.
     pub needed: String,
-    /// Who needs it: the program, or a library that the program needs.
+    /// The file that needs it: the program, or a library that the program needs.
     pub by: String,
 }
 
-/// What the programs of `copied` need and `root` lacks, sorted.
+/// The files that the programs of `copied` need and `root` lacks, sorted.
 pub(crate) fn lacking(root: &RootFs, copied: &RootFs) -> Vec<Lack> {
     // A program may be started with LD_LIBRARY_PATH: a library that was copied anywhere is there.
     let copied_names: BTreeSet<&str> = copied

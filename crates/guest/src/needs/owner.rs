@@ -1,8 +1,9 @@
 //! Which Debian package has a library or an interpreter.
 //!
-//! Input: its name. Output: a sentence that says what to do. Takes, in this order: what dpkg knows
-//! of this machine's own packages, what apt-file knows of all packages, and how Debian names the
-//! packages of libraries (policy, section 8.1), if apt knows a package of that name.
+//! Input: its name. Output: a sentence that says what to do. Sources, in this order: what dpkg
+//! knows about this machine's own packages, what apt-file knows about all packages, and the names
+//! that Debian gives the packages of libraries (policy, section 8.1), if apt knows a package of
+//! that name.
 
 use super::Lack;
 use crate::packages;
@@ -17,7 +18,7 @@ pub(crate) enum ProgramsFrom {
     Image,
 }
 
-/// One line for each thing that is missing: who needs it, and the package that has it. At the end,
+/// One line for each missing file: the file that needs it, and the package that has it. At the end,
 /// what to do.
 pub(crate) fn advice(lacks: &[Lack], from: ProgramsFrom) -> String {
     let mut owners: BTreeMap<&str, Option<String>> = BTreeMap::new();
@@ -37,7 +38,7 @@ pub(crate) fn advice(lacks: &[Lack], from: ProgramsFrom) -> String {
                  file)"
             ),
             ProgramsFrom::Image => {
-                format!("on Debian, install {names} in the image; or copy what is missing, too")
+                format!("on Debian, install {names} in the image; or also copy what is missing")
             }
         });
     }
@@ -81,7 +82,7 @@ fn is_found(path: &str) -> bool {
     usual.contains(&directory.strip_prefix("usr/").unwrap_or(directory))
 }
 
-/// What dpkg knows of this machine. A program that was compiled here has its libraries here.
+/// What dpkg knows about this machine. A program that was compiled here has its libraries here.
 fn installed(needed: &str) -> Option<String> {
     let mut patterns = Vec::new();
     if needed.starts_with('/') {
@@ -117,7 +118,7 @@ fn owner_in(text: &str) -> Option<String> {
     })
 }
 
-/// What apt-file knows, if it is installed and has its lists.
+/// What apt-file knows, if apt-file is installed and has its lists.
 fn listed(needed: &str) -> Option<String> {
     let name = Path::new(needed).file_name()?.to_str()?;
     let output = Command::new("apt-file")

@@ -1,7 +1,8 @@
 //! The digest of a tree: SHA-256 over path, kind, permissions and content of every file, in byte
 //! order of the paths.
 //!
-//! Input: a tree. Output: hex. Owners and times are no part of it, because the guest has none.
+//! Input: a tree. Output: hex. Owners and times are not part of the digest, because the guest has
+//! none.
 
 use super::{FileNode, RootFs};
 use sha2::{Digest, Sha256};

@@ -1,7 +1,8 @@
 //! One entry of a tar stream becomes a node of a tree.
 //!
 //! Input: an entry of a package, of a layer of an image, or of a tarball of a root file system.
-//! Output: its path and its node. Refuses what leaves the tree, and more bytes than were allowed.
+//! Output: its path and its node. This module refuses entries that leave the tree, and more bytes
+//! than are allowed.
 
 use super::{FileNode, RootFs, clean};
 use anyhow::{Context, Result, bail, ensure};
@@ -12,8 +13,8 @@ const S_IFIFO: u32 = 0o010_000;
 const S_IFCHR: u32 = 0o020_000;
 const S_IFBLK: u32 = 0o060_000;
 
-/// How many bytes of files and how many entries may still come. Few bytes can be packed such that
-/// they become very many.
+/// How many bytes of files and how many entries may still come. A small archive can unpack to very
+/// many bytes.
 pub(crate) struct Budget {
     bytes: u64,
     entries: u64,
@@ -22,7 +23,7 @@ pub(crate) struct Budget {
 
 /// Entries of a tree with the largest memory of a guest. The largest images have a million.
 const MOST_ENTRIES: u64 = 1 << 23;
-/// What an entry without content costs at least.
+/// The least bytes that an entry counts as, even without content.
 const ENTRY: u64 = 512;
 
 impl Budget {
@@ -71,7 +72,7 @@ pub(crate) fn entry_path(entry: &tar::Entry<'_, impl Read>) -> Result<String> {
 }
 
 /// The node of an entry that has this path. `tree` has the files that hard links can mean. `None`:
-/// the entry is no file.
+/// the entry is not a file.
 pub(crate) fn entry_node(
     entry: &mut tar::Entry<'_, impl Read>,
     path: &str,
@@ -116,7 +117,7 @@ pub(crate) fn entry_node(
         }
         tar::EntryType::Char => device(S_IFCHR)?,
         tar::EntryType::Block => device(S_IFBLK)?,
-        // What holds for all entries: a comment of git.
+        // Attributes that hold for all entries: a comment of git.
         tar::EntryType::XGlobalHeader => return Ok(None),
         other => bail!("/{path}: a tar entry of type {other:?}, which Kernlane does not support"),
     }))

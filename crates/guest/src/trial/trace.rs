@@ -8,7 +8,7 @@ use super::MARK;
 use std::ops::Range;
 
 /// The number, from 1, and the text of the line that was executed last. A trap that runs at the
-/// script's end is traced, too, and does not count.
+/// script's end is also traced, but does not count.
 pub(super) fn failed_line(output: &str, script: &str) -> Option<(usize, String)> {
     let lines: Vec<&str> = script.lines().collect();
     let mut found = None;

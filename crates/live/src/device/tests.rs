@@ -114,7 +114,7 @@ fn a_refusal_says_why_and_what_to_do() {
         (Errno::NOMEM, 0, "count fewer functions at a time"),
         (Errno::EXIST, 0, "it is installed already, or still leaving"),
         (Errno::INTR, 0, "interrupted"),
-        (Errno::INVAL, 0xff, "the module does not accept what stands for ff"),
+        (Errno::INVAL, 0xff, "the module refuses the request because of the address ff"),
     ] {
         let message = refusal(errno, address).to_string();
         assert!(message.contains(said), "{errno:?}: {message}");

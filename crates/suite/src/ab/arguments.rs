@@ -1,4 +1,4 @@
-//! The options of `--ab`, and what they mean together.
+//! The options of `--ab`, and their meaning in combination.
 //!
 //! Input: what was typed. Output: a plan, or an error that says which options do not fit together.
 //! This module does nothing to the machine.
@@ -80,7 +80,7 @@ impl AbArgs {
     /// What is asked for.
     ///
     /// # Errors
-    /// Nothing to switch and nothing to boot is named, or a number makes no sense.
+    /// The options name nothing to switch or to boot, or a number is out of range.
     pub(crate) fn asked(&self) -> Result<Asked<'_>> {
         ensure!(
             (0.0..=3600.0).contains(&self.settle),

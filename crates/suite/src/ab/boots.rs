@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What the last step of a boot was.
+/// The last step of a boot.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Ended {
     /// The machine reboots.
@@ -27,7 +27,7 @@ pub(crate) enum Ended {
 /// The running kernel.
 ///
 /// # Errors
-/// It does not say its release.
+/// The kernel does not say its release.
 pub(crate) fn running() -> Result<RunningKernel> {
     let conditions = Conditions::before(None, 0, Path::new("/"));
     let Conditions { kernel_release: release, kernel_version, kernel_build_id, .. } = conditions;
@@ -39,7 +39,7 @@ pub(crate) fn running() -> Result<RunningKernel> {
 /// A kernel as it was typed, with what its file says.
 ///
 /// # Errors
-/// It is to be booted by kexec, and is no kernel's file.
+/// The kernel must be booted by kexec, and the file is not a kernel.
 pub(crate) fn kernel(boot: &str, is_file: bool) -> Result<Kernel> {
     let release = match is_file {
         true => {
@@ -126,7 +126,8 @@ pub(crate) fn begin(state: &State, directory: &Path) -> Result<()> {
     done
 }
 
-/// Does what follows when no more reboots shall follow, as far as it can be done.
+/// Takes the last steps, after which no more reboots follow. A step that fails does not stop the
+/// others.
 fn end(state: &State, carry_out: &dyn Fn(&Step) -> Result<()>) {
     for step in steps::end(state) {
         if let Err(error) = carry_out(&step) {
@@ -146,8 +147,8 @@ struct RunLock(File);
 
 impl Drop for RunLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: another thread may have forked, and until its child
-        // calls exec, the child holds the lock too.
+        // Closing the file is not enough: another thread may have forked, and until its child calls
+        // exec, the child also holds the lock.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -181,15 +182,15 @@ impl Boot<'_> {
     /// Goes on where the last boot ended. `measure` measures the running kernel.
     ///
     /// # Errors
-    /// The wrong kernel runs, the last boot was interrupted, or a step fails. No further boot
-    /// follows then, until this is called once more.
+    /// The wrong kernel runs, the last boot was interrupted, or a step fails. Then no further boot
+    /// follows until this function is called again.
     pub(crate) fn resume(
         &self,
         measure: impl FnOnce(&Measurement) -> Result<Results>,
     ) -> Result<Ended> {
         State::read(self.directory)?;
         let _only = lock(self.directory)?;
-        // Another process may have worked on it until now.
+        // Another process may have worked on the run until now.
         let mut state = State::read(self.directory)?;
         let done = match state.ended.take() {
             Some(why) => self.go_on(&mut state, &why, measure),
@@ -286,7 +287,7 @@ fn boots_of(state: &State, directory: &Path, which: usize) -> Result<Vec<Results
 /// Ends a run, wherever it is. What was measured stays.
 ///
 /// # Errors
-/// No run was begun there; a process works on it that no unit started; a step fails.
+/// No run was begun there, a process that no unit started works on it, or a step fails.
 pub(crate) fn stop(directory: &Path) -> Result<()> {
     let state = State::read(directory)?;
     if steps::unit_path().exists() {
@@ -310,10 +311,10 @@ pub(crate) fn boot_id() -> Result<String> {
     Ok(id.trim().to_owned())
 }
 
-/// What must be so before a machine is rebooted.
+/// Checks the conditions for rebooting a machine.
 ///
 /// # Errors
-/// It is not so.
+/// A condition does not hold.
 pub(crate) fn may_reboot(state: &State) -> Result<()> {
     // SAFETY: the call has no arguments and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;

@@ -1,7 +1,7 @@
 //! Several results of one kernel, each of another boot, as one result.
 //!
-//! A boot is one sample of where the kernel's own data lie. So the merged result has one value for
-//! each boot, and its interval is that over boots.
+//! Each boot is one sample of where the kernel's own data lie. So the merged result has one value
+//! for each boot, and an interval over boots.
 //!
 //! Input: results of single boots. Output: one result. This module measures nothing.
 
@@ -9,7 +9,8 @@ use crate::result::{Entry, Measured, Outcome, Results};
 use crate::statistics::median;
 use anyhow::{Context, Result, ensure};
 
-/// One result of results of the same kernel; of a boot the median of its rounds.
+/// One result from several results of the same kernel. The value of a boot is the median of its
+/// rounds.
 ///
 /// # Errors
 /// There is none, or they are of different kernels.

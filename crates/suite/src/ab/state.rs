@@ -1,8 +1,8 @@
-//! What survives a reboot: which kernels are compared, what was measured, and which kernel must run
-//! next.
+//! The state of a run that survives a reboot: the compared kernels, the finished measurements, and
+//! the kernel that must run next.
 //!
-//! A file in the directory of the run. It says every boot what to do; a boot that does not fit it
-//! is an error.
+//! Input and output: a file in the directory of the run. The file tells every boot what to do. A
+//! boot that does not fit the file is an error.
 
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Of the file.
+/// The format of the file.
 const FORMAT: u64 = 2;
 const NAME: &str = "state.json";
 
@@ -31,13 +31,13 @@ pub(crate) enum Method {
 pub(crate) struct Kernel {
     /// A file, or an entry of the boot loader.
     pub boot: String,
-    /// What a running kernel says of itself; known since it ran first.
+    /// The identity that the running kernel gives; known since its first run.
     pub identity: Option<String>,
     /// Its release, from the file's header.
     pub release: Option<String>,
 }
 
-/// What is measured in each boot.
+/// The settings of the measurement in each boot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measurement {
     pub filter: Vec<String>,
@@ -132,7 +132,7 @@ impl State {
         self.measured.len() >= 2 * self.boots
     }
 
-    /// Notes that this kernel runs, which was to run.
+    /// Notes that this kernel runs, and that it was expected to run.
     ///
     /// # Errors
     /// Another kernel runs.

@@ -1,6 +1,6 @@
-//! What is done to the machine, step by step: shown by `--dry-run`, and carried out otherwise.
+//! The steps that change the machine. `--dry-run` shows them; otherwise they are carried out.
 //!
-//! Takes a state; gives steps. A step changes nothing until it is carried out.
+//! Input: a state. Output: steps. A step changes nothing until it is carried out.
 
 use super::state::{Method, State};
 use anyhow::{Context, Result, bail, ensure};
@@ -25,7 +25,7 @@ pub(crate) fn unit_path() -> PathBuf {
 pub(crate) enum Step {
     Run(Vec<OsString>),
     Write(PathBuf, String),
-    /// A file that is not there is no error.
+    /// A missing file is not an error.
     Remove(PathBuf),
 }
 
@@ -34,7 +34,7 @@ impl Step {
         Step::Run(words.iter().map(|word| OsString::from(word.as_ref())).collect())
     }
 
-    /// Does it.
+    /// Carries out the step.
     ///
     /// # Errors
     /// The program is missing or fails; the file cannot be written or removed.
@@ -85,7 +85,7 @@ fn quoted(word: &OsString) -> String {
     }
 }
 
-/// Before the first reboot.
+/// The steps before the first reboot.
 pub(crate) fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
     if !state.unit {
         return Ok(Vec::new());
@@ -97,7 +97,7 @@ pub(crate) fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
     ])
 }
 
-/// When no more reboots shall follow.
+/// The steps after the last reboot.
 pub(crate) fn end(state: &State) -> Vec<Step> {
     if !state.unit {
         return Vec::new();

@@ -1,7 +1,7 @@
 //! A change that is switched on and off within one boot, by two commands.
 //!
-//! Rounds come in turns: off, on, on, off, and so on, so that a drift of the machine meets both
-//! states alike, and the change is switched once a turn.
+//! Rounds alternate: off, on, on, off, and so on. So a drift of the machine affects both states
+//! alike, and the change is switched once for each pair of rounds.
 //!
 //! Input: two commands and the benchmarks. Output: two results. The change is off in the end.
 
@@ -20,7 +20,7 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// What a run does, for people.
+    /// The steps of a run, for people.
     pub(crate) fn steps(&self) -> Vec<String> {
         vec![
             "measure a round".into(),
@@ -36,7 +36,7 @@ impl Switch {
     ///
     /// # Errors
     /// A command fails, a benchmark's process cannot be started, or the user has interrupted. The
-    /// change is off then, too.
+    /// change is off even then.
     pub(crate) fn measure(&self, settings: &Settings) -> Result<[Results; 2]> {
         let mut is_on = false;
         let measured = self.in_turns(settings, &mut is_on);
@@ -59,13 +59,14 @@ impl Switch {
         let progress = Progress::new("measuring");
         let start = Moment::now().map_err(|failure| anyhow!("{failure}"))?;
         let mut runs: [Option<Run<'_>>; 2] = [None, None];
-        // A turn is a round in each state; the state of its end is that of the next one's start.
+        // A turn is a round in each state. The state at its end is the state at the start of the
+        // next turn.
         for turn in 0.. {
             let before = Moment::now().map_err(|failure| anyhow!("{failure}"))?;
             let order = if turn % 2 == 0 { [false, true] } else { [true, false] };
             for on in order {
                 if on != *is_on {
-                    // Whoever fails halfway is switched off again.
+                    // If a command fails halfway, the change is switched off again.
                     *is_on = true;
                     shell(if on { &self.on } else { &self.off })?;
                     *is_on = on;

@@ -1,7 +1,7 @@
 //! The benchmarks that stand for the rows of tables 3 and 4 of Nellans 2005.
 //!
-//! His numbers are in `papers::nellans`. Waiting for input is part of his `poll`, `select`, `read`
-//! and `waitpid`; of ours it is not.
+//! The paper's numbers are in `papers::nellans`. The paper's `poll`, `select`, `read` and `waitpid`
+//! include waiting for input; ours do not.
 
 /// Benchmarks, each with the program of table 3 that it stands for; mixes have no row there.
 pub(crate) const PROGRAMS: &[(&str, Option<&str>)] = &[

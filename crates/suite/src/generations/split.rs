@@ -27,12 +27,12 @@ pub(crate) struct Pair {
 /// A row of table 3.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Program {
-    /// His program, and its speedups by real, user and system time.
+    /// The paper's program, and its speedups by real, user and system time.
     pub nellans: Option<(&'static str, [f64; 3])>,
     #[serde(flatten)]
     pub real: Pair,
-    /// P of the time in user mode, and of that in the kernel; none: too short for the kernel's
-    /// ticks.
+    /// P of the time in user mode, and of the time in the kernel; `None`: too short for the
+    /// kernel's ticks.
     pub user: Option<f64>,
     pub system: Option<f64>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Program {
 /// A row of table 4.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct SystemCall {
-    /// His system call, its speedup and its speedup by architecture.
+    /// The paper's system call, its speedup and its speedup by architecture.
     pub nellans: (&'static str, [f64; 2]),
     #[serde(flatten)]
     pub ours: Pair,
@@ -72,14 +72,15 @@ pub(crate) struct Generations {
     pub processors: [Option<String>; 2],
     pub kernels: [String; 2],
     pub programs: Vec<Program>,
-    /// Of the rows that stand for his: whole programs by real time, and their part in the kernel.
+    /// The shares of the rows that stand for the paper's: whole programs by real time, and their
+    /// part in the kernel.
     pub whole: Option<Share>,
     pub kernel: Option<Share>,
     pub calls: Vec<SystemCall>,
-    /// Of all benchmarks of system calls, as one number: the geometric mean.
+    /// The geometric mean of all benchmarks of system calls.
     pub all_calls: Option<Share>,
     pub switches: Vec<Switch>,
-    /// What is missing, and why.
+    /// The missing rows, and the reasons.
     pub left_out: Vec<(String, String)>,
     pub warnings: [Vec<String>; 2],
 }

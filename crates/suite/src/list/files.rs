@@ -1,7 +1,7 @@
 //! Files by size and by depth of their path, in the page cache.
 //!
-//! `kernlane bench --directory` says on which file system. What waits for a disk has `sync` in its
-//! name.
+//! `kernlane bench --directory` chooses the file system. Benchmarks that wait for a disk have
+//! `sync` in their names.
 
 use crate::benchmark::{Benchmark, Place, Prepared, Source, each, each_then};
 use crate::sys::{Failure, Fd, c_path, call, is, open, read, write, write_all, wrong};

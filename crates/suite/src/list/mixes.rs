@@ -1,8 +1,7 @@
 //! Work whose time a user waits for: many services in the proportions of real programs.
 //!
 //! Everything is in this program: no compiler, shell, database or web server need be installed.
-//! User mode computes too, so that the kernel's code and data leave the caches as they do in
-//! earnest.
+//! User mode also computes, so that the kernel's code and data leave the caches as in real use.
 
 use crate::benchmark::{Benchmark, Place, Prepared, Source, each};
 use crate::list::files::{directory, filled, pattern, refusal};
@@ -200,7 +199,7 @@ const ROWS: u64 = 512;
 const ROW: usize = 8192;
 
 /// A server process with a file of 4 MB; it answers each request with how often the row was
-/// changed, which the client knows too.
+/// changed, which the client also knows.
 fn database(place: &Place, transactions: usize) -> Prepared {
     let data = filled(place, "data", 0)?;
     call!(SYS_ftruncate, &data, ROWS as usize * ROW)?;

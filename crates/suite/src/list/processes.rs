@@ -86,7 +86,7 @@ const THREAD: i32 = CLONE_VM
     | CLONE_THREAD
     | CLONE_SYSVSEM
     | CLONE_CHILD_CLEARTID;
-/// What a child ends with.
+/// The exit code of a child.
 const CODE: i32 = 37;
 
 fn fork_exit(flags: i32, size: usize) -> Prepared {

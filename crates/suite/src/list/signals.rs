@@ -76,7 +76,7 @@ pub(super) const LIST: &[Benchmark] = &[
 
 /// Signals that `count` has handled.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
-/// Where the page lies that `make_writable` opens.
+/// The address of the page that `make_writable` opens.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn count(_: i32) {

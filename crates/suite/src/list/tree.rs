@@ -129,7 +129,7 @@ pub(super) const LIST: &[Benchmark] = &[
                     }
                     names += entries(&buffer[..got]);
                 }
-                // `.` and `..` are listed, too.
+                // `.` and `..` are also listed.
                 is("names", names, 202)
             })
         },

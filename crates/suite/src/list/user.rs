@@ -1,5 +1,5 @@
-//! Programs that compute and make no system call, after those of Nellans' table 3: what a processor
-//! gives to user code, beside what it gives to the kernel.
+//! Programs that compute and make no system call, after those of Nellans' table 3: the processor's
+//! speed for user code, beside its speed for the kernel.
 
 use crate::benchmark::{Benchmark, Prepared, Source, each};
 use crate::random::Random;

@@ -4,17 +4,18 @@
 
 use super::figures;
 
-/// What a program talks to while it runs.
+/// The server that a program talks to while it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Server {
     None,
-    /// A program, ended afterwards; it is there when it takes TCP connections.
+    /// A program, ended afterwards. It is ready when it accepts TCP connections.
     Program(&'static [&'static str]),
     /// A page of 1,000 bytes by HTTP, from this process.
     Page,
 }
 
-/// A benchmark of others. In words, `{dir}` is an empty directory and `{port}` a free port.
+/// A benchmark of a public suite. In its words, `{dir}` is an empty directory and `{port}` a free
+/// port.
 #[derive(Clone, Copy)]
 pub(crate) struct Public {
     /// `program/what`.

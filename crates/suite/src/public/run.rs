@@ -4,7 +4,7 @@
 //! Each run is a new process that may use every CPU, as its authors meant it; the figure is the one
 //! that the program prints.
 //!
-//! Input: the programs of `list.rs`. Output: a result. A program that is not installed is named.
+//! Input: the programs of `list.rs`. Output: a result. Programs that are not installed are listed.
 
 use super::list::{Public, Server};
 use super::server::{self, Pages, Running};
@@ -108,7 +108,7 @@ pub(crate) fn measure(settings: &PublicSettings) -> Result<Results> {
             progress.say(format!("round {round}: {}", state.public.name));
             match once(state.public, &settings.directory)? {
                 Ok(nanoseconds) => state.rounds.push(nanoseconds),
-                // What fails at once cannot run here.
+                // A program that fails in its first run cannot run here.
                 Err(why) if state.rounds.is_empty() => state.trouble = Some(Trouble::Lacks(why)),
                 Err(why) => state.trouble = Some(Trouble::Wrong(why)),
             }
@@ -142,7 +142,7 @@ fn once(public: &Public, directory: &Path) -> Result<Result<f64, String>> {
         (public.figure)(&text).with_context(|| format!("it printed no figure, but {start:?}"))
     };
     let figure = attempt();
-    // An interrupt is no reason why a suite cannot run.
+    // An interrupt does not mean that a suite cannot run.
     interrupt::check()?;
     Ok(figure.map_err(|error| format!("{error:#}")))
 }
@@ -209,8 +209,8 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| executable(directory.join(program)))
 }
 
-/// The line that names a version, of what a program says about itself. Some programs say it among
-/// complaints.
+/// The line with the version, in what a program prints about itself. Some programs print it among
+/// error messages.
 fn version(line: &[&str]) -> String {
     let output = Command::new(line[0]).args(&line[1..]).stdin(Stdio::null()).output();
     let Ok(output) = output else { return "unknown".into() };

@@ -22,7 +22,7 @@ pub(crate) enum Running {
     Pages { _pages: Pages },
 }
 
-/// A port of the loopback interface that nobody listens at.
+/// A port of the loopback interface on which nobody listens.
 ///
 /// # Errors
 /// There is no loopback interface, or no port is free.
@@ -106,7 +106,8 @@ impl Drop for Pages {
     }
 }
 
-/// Answers requests without a body until the other side closes, or sends what is no request.
+/// Answers requests without a body until the other side closes, or sends something that is not a
+/// request.
 fn answer(mut connection: TcpStream) {
     let mut page = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
     page.resize(page.len() + 1000, b'x');
