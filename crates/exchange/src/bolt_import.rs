@@ -7,8 +7,8 @@
 //! 1 FUNCTION OFFSET 1 FUNCTION OFFSET MISPREDICTED COUNT      fdata (DataReader.h)
 //! ```
 //!
-//! Input: text, and for fdata the kernel. Output: branches, or a profile. What does not name a
-//! place of the kernel is counted and left out. `bolt.rs` writes the first format.
+//! Input: text, and for fdata the kernel. Output: branches, or a profile. Lines that do not name a
+//! place of the kernel are counted and left out. `bolt.rs` writes the first format.
 
 use super::branches::{self, Branches, ImportedBranches, sampled};
 use super::perf;
@@ -52,14 +52,14 @@ enum Entry {
     Other,
 }
 
-/// From here on an address says that it is not known (`Trace` in DataAggregator.h).
+/// From this value on, an address means "not known" (`Trace` in DataAggregator.h).
 const UNKNOWN: u64 = u64::MAX - 1;
 
 impl Entry {
     fn read(line: &str) -> Option<Entry> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let at = |word: &str| match word.split_once(':') {
-            // Of an unknown program: no code of the kernel.
+            // The sample is of an unknown program, not of the kernel's code.
             Some(("X", _)) => Some(0),
             Some((_, offset)) => u64::from_str_radix(offset, 16).ok(),
             None => u64::from_str_radix(word, 16).ok(),
@@ -86,7 +86,7 @@ impl Entry {
     }
 }
 
-/// Why counts are refused: so no sum of them overflows.
+/// The message for counts that are refused so that no sum of them overflows.
 const TOO_LARGE: &str = "the counts together are more than 64 bits hold: it is damaged";
 
 /// Reads a pre-aggregated profile. Its addresses are those of the file that ran.
@@ -129,7 +129,7 @@ type Place = (String, u64);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NamedBranches {
     counts: BTreeMap<(Place, Place), u64>,
-    /// Counts of branches from or to what has no name.
+    /// Counts of branches from or to code without a name.
     unnamed: u64,
 }
 
@@ -189,8 +189,8 @@ pub fn fdata(text: &str) -> Result<NamedBranches> {
 }
 
 impl NamedBranches {
-    /// The profile of the kernel in the file `path`. BOLT gives no stretches: it counts where
-    /// control went on behind a branch as a branch to there.
+    /// The profile of the kernel in the file `path`. BOLT gives no stretches. If control went on
+    /// behind a branch, BOLT counts a branch to the next instruction.
     ///
     /// # Errors
     /// The file cannot be read, or is not ELF.
@@ -206,7 +206,7 @@ impl NamedBranches {
         let elf = object::File::parse(&*bytes).with_context(named)?;
         let mut symbols: BTreeMap<&str, Option<u64>> = BTreeMap::new();
         for symbol in elf.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text) {
-            // Several functions of one name: BOLT numbers them in an order that only BOLT knows.
+            // BOLT numbers several functions of one name in an order that only BOLT knows.
             let address = symbols.entry(symbol.name()?).or_insert(Some(symbol.address()));
             *address = address.filter(|&address| address == symbol.address());
         }
@@ -265,8 +265,9 @@ fn goes_on(image: &Image, from: LinkAddr, to: LinkAddr) -> Option<(BlockIndex, B
     (goes_on && adjoins).then_some((source, target))
 }
 
-/// Counts blocks: as often as they were come to, or left. A call ends no block of BOLT, so the
-/// block behind it has the count of the block before it.
+/// Sets the count of each block to how often control came to it or left it, whichever is more. A
+/// call does not end a block of BOLT, so the block behind the call has the count of the block
+/// before it.
 fn count_blocks(profile: &mut Profile, image: &Image) {
     let mut come: BTreeMap<LinkAddr, u64> = BTreeMap::new();
     let mut left = come.clone();

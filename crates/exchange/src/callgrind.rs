@@ -19,9 +19,9 @@ use std::fmt::Write;
 pub enum CallgrindEvents {
     /// None: instructions only.
     Instructions,
-    /// Misses of the L1I, too.
+    /// Also misses of the L1I.
     Fetches,
-    /// Misses of the L1D and the L2, too.
+    /// Also misses of the L1D and the L2.
     Memory,
 }
 
@@ -75,7 +75,7 @@ pub(crate) const CALLGRIND: Format = Format {
     }),
 };
 
-/// `command`: what was recorded, for people.
+/// `command`: a description of the recording for people.
 pub(crate) fn callgrind(tree: &CallTree, events: CallgrindEvents, command: &str) -> String {
     let entries = entries(tree);
     let mut total = CallCost::default();

@@ -1,5 +1,5 @@
-//! Compresses what is written, as the name of the file says: `.xz` and `.gz`. Unpacks what is read,
-//! as its first bytes say.
+//! Compresses output if the name of the file ends in `.xz` or `.gz`. Unpacks input whose first
+//! bytes are those of a compressed file.
 //!
 //! Input: the name of the file and a function that writes, or bytes. Output: bytes.
 
@@ -18,7 +18,7 @@ const BUFFER: usize = 1 << 16;
 /// Lets `work` write to `out`, compressed if the name of `path` ends in `.xz` or `.gz`.
 ///
 /// # Errors
-/// The name asks for another compression, `out` cannot be written, or what `work` gives.
+/// The name asks for another compression, `out` cannot be written, or `work` fails.
 pub fn write_compressed<T>(
     path: &Path,
     out: &mut dyn Write,
@@ -45,13 +45,13 @@ pub fn write_compressed<T>(
     }
 }
 
-/// The memory that a decoder of xz may take: what its highest level takes.
+/// The memory that a decoder of xz may take, which its highest level needs.
 const XZ_MEMORY: u64 = 128 << 20;
 
-/// What compressed bytes hold, if they are compressed by gzip, xz or zstd.
+/// The content of compressed bytes, if they are compressed by gzip, xz or zstd.
 ///
 /// # Errors
-/// They are damaged, unpack to more than `limit` bytes, or are compressed by another tool.
+/// The bytes are damaged, unpack to more than `limit` bytes, or are compressed by another tool.
 pub fn unpacked(bytes: &[u8], limit: u64) -> Result<Option<Vec<u8>>> {
     let mut reader: Box<dyn Read + '_> = match bytes {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(bytes)),

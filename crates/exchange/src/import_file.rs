@@ -27,7 +27,7 @@ const LARGEST: u64 = 16 << 30;
 /// Reads a file, or the directory of `perf record --threads`.
 ///
 /// # Errors
-/// It cannot be read, is damaged, or is of a kind that holds no branches and no lines.
+/// The file cannot be read, is damaged, or is of a kind that holds no branches and no lines.
 pub fn read(path: &Path) -> Result<ImportFile> {
     if path.is_dir() {
         if path.join("trace.klt").is_file() {

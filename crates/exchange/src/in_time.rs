@@ -22,8 +22,8 @@ pub(crate) const PERFETTO: Format = Format {
     make: Make::OverTime(trace_events),
 };
 
-/// Writes what ran over time as Chrome's trace events, those that touch the window (in nanoseconds
-/// of the guest's clock); how many events.
+/// Writes what ran over time as Chrome's trace events: those that touch the window (in nanoseconds
+/// of the guest's clock). Returns the number of events.
 ///
 /// # Errors
 /// The recording is damaged or of another kernel, or `out` cannot be written.

@@ -1,12 +1,12 @@
 //! Names files of profiles, layouts and programs by what they begin with, and says which command
 //! or tool takes each. So the wrong file given to a command gets a useful message.
 //!
-//! Input: the bytes of a file. Output: its kind. Reads no more than it needs, and judges no
-//! contents: a file of a kind may be damaged.
+//! Input: the bytes of a file. Output: its kind. This module reads no more than it needs, and does
+//! not check the contents: the file may be damaged.
 
 use super::{bolt_import, perf, samples_import};
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// `perf.data`.

@@ -57,7 +57,7 @@ pub struct Format {
     pub make: Make,
 }
 
-/// What a format is made of.
+/// The input of a format.
 #[derive(Debug)]
 pub enum Make {
     /// Counts.
@@ -75,7 +75,7 @@ pub enum Make {
     Tables,
 }
 
-/// Makes the modules of the formats, and [`FORMATS`], of one table: a module, and the formats in
+/// Makes the modules of the formats, and [`FORMATS`], from one table: a module, and the formats in
 /// it.
 macro_rules! formats {
     ($($visibility:vis $module:ident: $($format:ident),+;)*) => {
@@ -99,7 +99,7 @@ formats! {
     drmemtrace: DRMEMTRACE, DRMEMTRACE_SERIAL;
 }
 
-/// What is exported: a profile, the image that ran, and the file that the image is of.
+/// The input of an export: a profile, the image that ran, and the image's file.
 pub struct ExportSubject<'a> {
     /// The kernel's functions and blocks.
     pub image: &'a Image,

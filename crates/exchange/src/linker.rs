@@ -23,8 +23,8 @@ pub(crate) const SYMBOL_ORDER: Format = Format {
     make: Make::Order(|subject, layout| Ok(symbol_order(subject, layout))),
 };
 
-/// `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions are calls,
-/// too.
+/// `--call-graph-ordering-file`: lines "CALLER CALLEE COUNT". Jumps between functions also count as
+/// calls.
 ///
 /// # Errors
 /// The profile belongs to another image.

@@ -1,9 +1,9 @@
 //! Parquet tables for pandas, Polars, DuckDB and Spark: the services, functions, chains of calls
 //! and invocations of a recording.
 //!
-//! Input: what was observed. Output: one file for each table. Every column may be null. The file's
-//! key-value metadata contains the conditions. `docs/reference/exports.md` describes the columns.
-//! This module computes only sums.
+//! Input: the observations of a recording. Output: one file for each table. Every column may be
+//! null. The file's key-value metadata contains the conditions. `docs/reference/exports.md`
+//! describes the columns. This module computes only sums.
 
 use crate::callgrind::CallgrindEvents;
 use crate::{Format, Make};

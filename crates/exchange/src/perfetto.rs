@@ -2,11 +2,11 @@
 //! chrome://tracing open: services over time, and misses.
 //!
 //! Each task has a track with nested invocations of services. Each CPU has a track with the tasks
-//! that ran. Times are of the guest's clock; an instruction takes a nanosecond. Of several CPUs,
-//! one executes at a time, and a stay in user mode has an event for each turn of its CPU.
-//! `args.instructions` is an event's own number: the sum over a service's events equals the number
-//! in the service table. Events are written immediately; memory holds only values that wait for the
-//! end of their interval.
+//! that ran. Times are of the guest's clock; an instruction takes a nanosecond. If there are
+//! several CPUs, one executes at a time, and a stay in user mode has an event for each turn of its
+//! CPU. `args.instructions` is an event's own number: the sum over a service's events equals the
+//! number in the service table. Events are written immediately; memory holds only values that wait
+//! for the end of their interval.
 
 use crate::folded::service_title;
 use anyhow::{Context, Result};
@@ -43,8 +43,8 @@ pub(crate) struct TraceEvents<W> {
 }
 
 impl<W: Write> TraceEvents<W> {
-    /// `conditions` are names and values of what the numbers depend on. `window` is the time to
-    /// write, in nanoseconds since the recording began.
+    /// `conditions` are the names and values of the conditions that the numbers depend on. `window`
+    /// is the time to write, in nanoseconds since the recording began.
     ///
     /// # Errors
     /// `out` cannot be written.

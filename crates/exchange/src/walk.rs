@@ -1,4 +1,4 @@
-//! What the formats see that hold every instruction: what ran in a part of a recording, with the
+//! The walk for formats that hold every instruction: what ran in a part of a recording, with the
 //! data accesses of each execution.
 //!
 //! Input: a recording of one CPU. Output: calls of an [`ExecutionSink`], in the order in which the
@@ -51,13 +51,14 @@ pub(crate) struct WalkedExecution<'a> {
     pub fragment: &'a WalkedFragment,
     /// The task that was switched to just before.
     pub task: Option<TaskId>,
-    /// In the order in which they were made. Some may be of instructions behind the last that runs.
+    /// In the order in which they were made. Some accesses may belong to instructions behind the
+    /// last one that runs.
     pub accesses: &'a [DataAccess],
     /// Knows the virtual addresses of `accesses`. `None`: the recording has no data accesses.
     pub data: Option<&'a DataFlow>,
 }
 
-/// What becomes of the executions.
+/// Receives the executions.
 pub(crate) trait ExecutionSink {
     /// Learns a translation. Translations come in the order of their ids.
     fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()>;

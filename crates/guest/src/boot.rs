@@ -44,11 +44,11 @@ pub struct GuestOutcome {
     pub qemu: String,
     /// How long the guest ran, by the host's clock.
     pub elapsed: Duration,
-    /// What QEMU used on the host.
+    /// The resources that QEMU used on the host.
     pub cost: HostCost,
 }
 
-/// What QEMU used on the host.
+/// The resources that QEMU used on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCost {
     /// User and system time of all threads, in steps of a clock tick (10 ms).

@@ -1,8 +1,9 @@
 //! The numbers of the papers that Kernlane's results stand beside.
 //!
 //! Output: numbers and short quotations, each with its table, figure or section, as they stand in
-//! the paper, its rounding included. Which of Kernlane's benchmarks, services or layouts a number
-//! stands beside is said where they are compared. Computes nothing. To add a paper: a file.
+//! the paper, its rounding included. The code that compares a number says which of Kernlane's
+//! benchmarks, services or layouts stands beside it. This crate computes nothing. To add a paper: a
+//! file.
 //!
 //! * S. Speer, R. Kumar, C. Partridge, "Improving UNIX kernel performance using profile based
 //!   optimization", USENIX Winter 1994.

@@ -1,7 +1,7 @@
 //! Nellans, Balasubramonian and Brunvand 2005: a 486 at 33 MHz and a Pentium 4 at 3.0 GHz.
 //!
-//! P is how many times faster the newer machine is, T the ratio of technology, A = P / T what
-//! architecture brought. Waiting for input is part of `poll`, `select`, `read` and `waitpid`.
+//! P is how many times faster the newer machine is, T the ratio of technology, A = P / T the part
+//! of the architecture. Waiting for input is part of `poll`, `select`, `read` and `waitpid`.
 
 /// T: the decrease of the FO4 delay from the 486 to the Pentium 4 (section 3).
 pub const TECHNOLOGY: f64 = 11.0;

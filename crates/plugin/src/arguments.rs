@@ -45,8 +45,8 @@ pub(crate) struct Arguments {
     /// Whether the kernel's readings of the processor's clock are recorded.
     pub clock: bool,
     pub data: Option<DataArguments>,
-    /// Variables of the kernel, with eight bytes each: name and address. Their values at the begin
-    /// of the recording become conditions in its header.
+    /// Variables of the kernel, with eight bytes each: name and address. Their values at the
+    /// beginning of the recording become conditions in its header.
     pub values: Vec<(String, u64)>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
 pub(crate) struct DataArguments {
     /// The address of the kernel's `page_offset_base`.
     pub page_offset_base: Option<u64>,
-    /// Where the kernel keeps the uses of page frames, when they are recorded, too.
+    /// Where the kernel keeps the uses of page frames, if these are also recorded.
     pub frames: Option<StructPageFacts>,
 }
 

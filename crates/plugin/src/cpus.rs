@@ -13,7 +13,7 @@ use trace::{CpuCount, CpuId, RunAddr};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CpuBase(pub u64);
 
-/// Tells which CPU executes, while recording.
+/// Finds out which CPU executes, while recording.
 pub(crate) struct CpuWatch {
     /// The base of each CPU, by number.
     bases: Vec<CpuBase>,
@@ -24,7 +24,7 @@ pub(crate) struct CpuWatch {
     seen: Vec<bool>,
 }
 
-/// What an execution says of its CPU.
+/// What an execution shows about its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExecutingCpu {
     /// The CPU that executed before.

@@ -64,7 +64,7 @@ impl FrameUses {
         for first in (0..self.recorded.len()).step_by(AT_ONCE) {
             let read = read_memory::<4096>(self.base + (first * PAGE) as u64);
             for frame in first..self.recorded.len().min(first + AT_ONCE) {
-                // Where memory has a hole, the array may have a hole, too.
+                // Where memory has a hole, the array may also have a hole.
                 let words =
                     read.and_then(|read| read[(frame - first) * PAGE..].first_chunk().copied());
                 let used = words.map_or(FrameUse::Free, |words| {

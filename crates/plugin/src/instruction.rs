@@ -17,7 +17,7 @@ pub(crate) fn marker(code: &[u8]) -> Option<u16> {
     }
 }
 
-/// The properties of an instruction that is no marker.
+/// The properties of an instruction that is not a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InstructionTraits {
     /// The instruction can raise an exception, or make QEMU leave the translation before the next

@@ -15,8 +15,8 @@
 //!   vCPUs.
 //! * `condition.KEY=VALUE`: a condition for the header. There can be several. They keep their
 //!   order.
-//! * `value.NAME=0xADDR`: a variable of the kernel with eight bytes. Its value at the begin of the
-//!   recording becomes a condition. There can be several.
+//! * `value.NAME=0xADDR`: a variable of the kernel with eight bytes. Its value at the beginning of
+//!   the recording becomes a condition. There can be several.
 //! * `switch_to=0xADDR`: the address of `__switch_to` as the guest executes it (its link address
 //!   under `nokaslr`). Needed for tasks.
 //! * `comm=OFFSET`: the offset of `comm` in `task_struct`, in bytes. Needed for tasks.
@@ -126,12 +126,12 @@ fn check_qemu(info: &sys::qemu_info_t, cpus: c_int) -> Result<(), String> {
     }
 }
 
-/// Says what may be wrong with a recording that goes on. `kernlane record` hands on such lines.
+/// Prints what may be wrong with a recording that goes on. `kernlane record` hands on such lines.
 fn warn(message: &str) {
     say(&format!("warning: {message}"));
 }
 
-/// Prints a message for the one who started QEMU.
+/// Prints a message for the user who started QEMU.
 fn say(message: &str) {
     // `eprintln!` panics when standard error cannot take the message (a full disk).
     let _ =

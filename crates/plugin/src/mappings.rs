@@ -17,7 +17,7 @@ const NONE: u64 = u64::MAX;
 /// it).
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
-/// The mappings of each CPU: of several, each translates by its own page tables and TLB.
+/// The mappings of each CPU. Several CPUs each translate by their own page tables and TLB.
 pub(crate) struct CpuMappings {
     by_cpu: Vec<PageMappings>,
     current: usize,
@@ -65,8 +65,8 @@ impl PageMappings {
         }
     }
 
-    /// Whether the mapping of this page was recorded and is still valid. False is also possible
-    /// when it was.
+    /// Whether the mapping of this page was recorded and is still valid. It can also be false when
+    /// the mapping was recorded.
     #[inline]
     pub(crate) fn is_recorded(&self, page: u64) -> bool {
         self.filter[page as usize % FILTER] == page

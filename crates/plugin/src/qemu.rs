@@ -176,7 +176,7 @@ impl StoreCell {
 
     fn stored(value: u16, several_cpus: bool) -> u64 {
         match several_cpus {
-            // Of 0 nothing may stay: the next number may be stored at another byte.
+            // No byte of the old number may stay: the next number may be stored at another byte.
             true if value != 0 => u64::from(value) << 1 | 1,
             _ => value.into(),
         }

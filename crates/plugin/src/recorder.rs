@@ -16,8 +16,8 @@ pub(crate) const BATCH: usize = 1 << 16;
 /// The number of accesses in a batch, without those of its last translation. Repeated string
 /// instructions make many of one. A chunk of the recording has room for all, each of ten bytes.
 const ACCESSES: usize = 1 << 20;
-/// The space behind `BATCH` for the words of the last translation: its being left, its markers and
-/// a task switch.
+/// The space behind `BATCH` for the words of the last translation: an event that it was left, its
+/// markers and a task switch.
 const SLACK: usize = 1024;
 /// Words below this are executed translations.
 const FIRST_EVENT: u32 = 1 << 31;

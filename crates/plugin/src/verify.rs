@@ -76,7 +76,8 @@ impl Verifier {
         }
     }
 
-    /// Lets translated code count the instruction. False: [`Verifier::count`] must be called.
+    /// Lets translated code count the instruction. Returns false if [`Verifier::count`] must be
+    /// called instead.
     pub(crate) fn counts_inline(&self, instruction: InstructionHandle) -> bool {
         let InstructionCounts::Inline { kernel, user } = &self.counts else { return false };
         let cell = if instruction.addr().is_kernel() { kernel } else { user };

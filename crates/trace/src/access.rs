@@ -168,7 +168,7 @@ struct PatternSpan {
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 impl AccessPatterns {
-    /// Adds a pattern. False: the translation already has one, and nothing changes.
+    /// Adds a pattern. Returns false, and changes nothing, if the translation already has one.
     pub(crate) fn define(&mut self, pattern: &AccessPattern) -> bool {
         let at = pattern.translation.0 as usize;
         if self.is_defined(pattern.translation) {
@@ -256,8 +256,9 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// No stream has more: a quarter of a gigabyte of addresses. A few bytes can stand for all of
-    /// them ([`RecordingReader::with_most_accesses`](crate::RecordingReader::with_most_accesses)).
+    /// The largest number of accesses in a stream: a quarter of a gigabyte of addresses. A few
+    /// bytes can stand for all of them
+    /// ([`RecordingReader::with_most_accesses`](crate::RecordingReader::with_most_accesses)).
     pub const MAX: usize = 1 << 25;
 
     /// Begins a walk at the first execution of the stream. `patterns` are those of the same reader.

@@ -111,7 +111,7 @@ impl AccessEncoder {
     }
 
     /// Handles a translation that has no pattern yet, or an empty one. If it has none, these sites
-    /// become its pattern. True: the execution follows the pattern.
+    /// become its pattern. Returns true if the execution follows the pattern.
     #[cold]
     fn first_execution(
         &mut self,

@@ -1,9 +1,9 @@
-//! Cuts a part out of a recording while it is read: then the recording has the executions of the
-//! part, and no others.
+//! Cuts a part out of a recording while the recording is read, so that only the executions of the
+//! part are given.
 //!
 //! Input: the words of a stream, and the accesses that belong to them. Output: the same without
-//! executions outside of the part. What holds from then on stays: which task and which CPU
-//! executes, where pages lie, what frames are used for. This module decodes nothing.
+//! executions outside of the part. State that is set before the part stays: which task and which
+//! CPU executes, where pages lie, what frames are used for. This module decodes nothing.
 
 use crate::access::{AccessPatterns, Accesses, Mapping};
 use crate::record::AccessTotals;
@@ -27,7 +27,7 @@ pub(crate) struct PartOfRecording {
     mappings: BTreeMap<CpuId, Vec<Mapping>>,
     /// Changes of the use of frames. They hold from the next execution of the part on.
     uses: Vec<FrameUseChange>,
-    /// What the part has. Other fields are not counted.
+    /// The counts of the part. Other fields are not counted.
     counted: RecordingTotals,
 }
 
@@ -68,7 +68,7 @@ impl PartOfRecording {
                 if let StreamEvent::Cpu(cpu) = event {
                     self.cpu = cpu;
                 }
-                // What comes behind the part, a switch for example, does not belong to it.
+                // Events behind the part, for example a switch, do not belong to it.
                 if is_inside || holds_on && self.at < self.until {
                     event.append_to(&mut kept);
                 }
@@ -187,8 +187,7 @@ impl<'a> CutAccesses<'a> {
         next.copied()
     }
 
-    /// Leaves to what comes later the mappings before the access `end`, and the uses up to
-    /// `execution`.
+    /// Keeps for later the mappings before the access `end`, and the uses up to `execution`.
     fn leave(&mut self, part: &mut PartOfRecording, end: usize, execution: u32) {
         while let Some((_, mapping)) = self.next_mapping(end) {
             part.mappings.entry(part.cpu).or_default().push(mapping);

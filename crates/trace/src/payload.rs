@@ -1,4 +1,4 @@
-//! Encodes records into payloads and decodes them. Bytes that are no record give a named
+//! Encodes records into payloads and decodes them. Bytes that are not a record give a named
 //! [`Violation`]. Decoding never reads past the end, and never allocates more than the payload's
 //! size justifies.
 //!

@@ -70,8 +70,8 @@ impl<R: Read> RecordingReader<R> {
     /// Opens a recording: reads magic, version and header.
     ///
     /// # Errors
-    /// The bytes are no recording, have another version, are cut off, damaged or break a rule, or
-    /// reading fails.
+    /// The bytes are not a recording, have another version, are cut off, damaged or break a rule,
+    /// or reading fails.
     pub fn new(mut from: R) -> Result<Self, ReadError> {
         let io = |source| ReadError::Io { chunk: 0, offset: 0, source };
         let mut prefix = Vec::new();
@@ -150,9 +150,9 @@ impl<R: Read> RecordingReader<R> {
     }
 
     /// Gives only the executions that begin in the instructions `from` to `until` of the recording,
-    /// with their data accesses. Of other events those are left out that come before or behind the
-    /// part, but for switches of tasks and CPUs before it. The totals at the end are those of the
-    /// part, as far as they count executions, instructions, loads and stores.
+    /// with their data accesses. Leaves out other events before and behind the part, except for
+    /// switches of tasks and CPUs before it. The totals at the end are those of the part, as far as
+    /// they count executions, instructions, loads and stores.
     pub fn of_part(mut self, from: u64, until: u64) -> Self {
         self.part = Some(PartOfRecording::new(from, until));
         self

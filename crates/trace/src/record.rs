@@ -59,7 +59,7 @@ pub struct RecordingHeader {
 }
 
 impl RecordingHeader {
-    /// For what follows one CPU only.
+    /// Checks that there is one CPU, for readers that follow only one.
     ///
     /// # Errors
     /// The recording has several CPUs.

@@ -68,7 +68,7 @@ impl StreamEvent {
     }
 
     /// The executed translation, and how many of its instructions were reached if not all were.
-    /// `None`: the event is no execution.
+    /// `None`: the event is not an execution.
     #[inline]
     pub fn execution(self) -> Option<(TranslationId, Option<u32>)> {
         match self {
@@ -121,7 +121,7 @@ pub fn pieces(words: &[u32], size: usize) -> impl Iterator<Item = &[u32]> {
 }
 
 /// Splits the words where another CPU goes on: before each [`StreamEvent::Cpu`]. The first turn has
-/// no words when the CPU changes at once. Those of one CPU are one turn.
+/// no words when the CPU changes at once. The words of a recording of one CPU are one turn.
 pub fn turns(words: &[u32], cpus: CpuCount) -> impl Iterator<Item = &[u32]> {
     // The second word of a `Left` is an id, and no id has the highest bit.
     let changes = |word: &u32| word & KIND == CPU;

@@ -203,8 +203,8 @@ pub(crate) fn equal(
 /// A hash of a sequence of words. Four lanes take the words in turn, so that a processor works on
 /// four multiplications at once. Word i goes to lane i mod 4, however the words are cut into
 /// chunks. The step is FNV-1a's (a bijection of the lane for a given word), on words of 32 bits
-/// with a 64-bit odd multiplier. The hash tells executions apart that differ by accident. It gives
-/// no protection against intent.
+/// with a 64-bit odd multiplier. The hash distinguishes executions that differ by accident. It does
+/// not protect against intent.
 struct SequenceHash {
     lanes: [u64; 4],
     next: usize,

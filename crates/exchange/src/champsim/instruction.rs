@@ -1,6 +1,6 @@
-//! What an instruction reads and writes, as registers of a ChampSim trace.
+//! The registers that an instruction reads and writes, as a ChampSim trace numbers them.
 //!
-//! ChampSim tells the kind of a branch by three registers: the stack pointer, the flags and the
+//! ChampSim derives the kind of a branch from three registers: the stack pointer, the flags and the
 //! instruction pointer (the constructor of `ooo_model_instr` in its `inc/instruction.h`). Its
 //! tracer numbers registers as Intel's Pin does. So do the numbers here, up to 26.
 //!
@@ -17,7 +17,8 @@
 //!
 //! A register counts with all its parts. Segment registers carry no value.
 //!
-//! Input: an instruction. Output: its registers, as no branch and as a branch.
+//! Input: an instruction. Output: its registers, for a record that is not a branch and for one that
+//! is.
 
 use super::record::TracedRegisters;
 use execution::code::LastInstruction;
@@ -32,7 +33,7 @@ const MASKS: u8 = 64;
 const X87: u8 = 72;
 const OTHER: u8 = 80;
 const LOADED_TARGET: u8 = 81;
-/// Those of general registers, by their numbers in an instruction.
+/// The numbers of general registers, by their numbers in an instruction.
 const GENERAL: [u8; 16] = [10, 9, 8, 7, STACK_POINTER, 5, 4, 3, 11, 12, 13, 14, 15, 16, 17, 18];
 /// The flags that arithmetic sets, among iced-x86's bits of flags: OF, SF, ZF, AF, CF, PF.
 const ARITHMETIC: u32 = 0x3f;
@@ -40,15 +41,15 @@ const ARITHMETIC: u32 = 0x3f;
 /// An instruction's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TracedInstruction {
-    /// As of an instruction that is no branch.
+    /// The registers in a record that is not a branch.
     pub plain: TracedRegisters,
-    /// As ChampSim wants them of a branch; `None`: it is none.
+    /// The registers that ChampSim expects of a branch; `None`: the instruction is not a branch.
     pub branch: Option<TracedRegisters>,
 }
 
 impl TracedInstruction {
-    /// An instruction that ends its translation as `last` says; [`LastInstruction::Plain`]: it does
-    /// not end it, or is no branch.
+    /// An instruction that ends its translation as `last` says. [`LastInstruction::Plain`]: the
+    /// instruction does not end the translation, or is not a branch.
     pub(super) fn new(
         instruction: &Instruction,
         last: LastInstruction,
@@ -99,7 +100,7 @@ fn branch(last: LastInstruction, read: &[u8], written: &[u8]) -> Option<TracedRe
     Some(TracedRegisters::new(&read, &written))
 }
 
-/// What an instruction reads and writes, each in the decoder's order, then the flags.
+/// The registers that an instruction reads and writes, each in the decoder's order, then the flags.
 fn used(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> (Vec<u8>, Vec<u8>) {
     let (mut read, mut written) = (Vec::new(), Vec::new());
     let add = |list: &mut Vec<u8>, register: u8| {

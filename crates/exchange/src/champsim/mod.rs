@@ -4,16 +4,15 @@
 //! Input: a recording of one CPU with data accesses. Output: records of 64 bytes, written while the
 //! recording is read. This module simulates nothing.
 //!
-//! * Addresses are those of the guest's physical memory, of code and of data: processes are apart,
-//!   and what they share is shared. Accesses to devices are left out.
+//! * Addresses are those of the guest's physical memory, of code and of data: processes have
+//!   different addresses, and shared memory has the same address. Accesses to devices are left out.
 //! * Accesses of an instruction to one line of 64 bytes take one slot, an access across the end of
 //!   a line takes two. An instruction with more than four lines to load or two to store has more
 //!   records of its address. They come before its own, and have no registers.
-//! * ChampSim fetches one line for an instruction. What follows fetches the line behind, unless a
-//!   branch leaves: so a branch across the end of a line has the address of its last byte.
-//! * A branch that something interrupted before its outcome showed is written as no branch. So are
-//!   system calls, interrupts, and the returns from them: the address of the next record is just
-//!   another one.
+//! * ChampSim fetches one line for an instruction. The next instruction fetches the line behind,
+//!   unless a branch leaves. So a branch across the end of a line has the address of its last byte.
+//! * A branch that was interrupted before its outcome showed is not written as a branch. Nor are
+//!   system calls, interrupts, and the returns from them: the next record just has another address.
 
 mod instruction;
 mod record;
@@ -67,7 +66,7 @@ fn instructions(
 /// How the last instruction of a fragment is written.
 #[derive(Clone, Copy)]
 enum FragmentEnd {
-    /// As no branch.
+    /// As an instruction that is not a branch.
     Plain,
     /// As a conditional branch.
     Conditional { taken: bool },
@@ -75,7 +74,7 @@ enum FragmentEnd {
     Direct { target: RunAddr },
     /// As a branch to wherever control arrives.
     Elsewhere,
-    /// As no branch: something interrupted it.
+    /// As an instruction that is not a branch, because it was interrupted.
     Interrupted,
 }
 
@@ -103,7 +102,7 @@ impl FragmentEnd {
 /// A record whose branch is known when the next fragment begins.
 struct OpenBranch {
     record: InstructionRecord,
-    /// The same as no branch.
+    /// The same record, without a branch.
     plain: InstructionRecord,
     from: RunAddr,
     target: Option<RunAddr>,
@@ -244,7 +243,7 @@ fn interrupted(open: &OpenBranch, next: RunAddr) -> bool {
     open.target.is_some_and(|target| identity(target) != identity(next))
 }
 
-/// Puts an address into a free slot, unless its line has one. False: no slot is free.
+/// Puts an address into a free slot, unless its line has one. Returns false if no slot is free.
 fn put(record: &mut InstructionRecord, address: u64, is_store: bool) -> bool {
     let slots = if is_store { &mut record.stores[..] } else { &mut record.loads[..] };
     let same = |slot: u64| slot == 0 || slot >> LINE == address >> LINE;

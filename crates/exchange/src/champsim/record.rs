@@ -12,7 +12,7 @@
 /// The bytes of a record.
 pub(super) const RECORD_BYTES: usize = 64;
 
-/// A record. A register or an address of 0 is none.
+/// A record. A register or an address of 0 means: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InstructionRecord {
     pub ip: u64,

@@ -1,4 +1,4 @@
-//! What is written of a translation's instructions and of their data accesses.
+//! The parts of a translation's instructions, and of their data accesses, that are written.
 //!
 //! Input: translations and accesses as recorded. Output: encodings, and virtual and physical
 //! addresses.
@@ -11,7 +11,7 @@ use trace::Translation;
 /// An instruction's bytes, and their number in the last byte.
 pub(super) type Encoding = [u8; 16];
 
-/// What is written of an instruction.
+/// The parts of an instruction that are written.
 #[derive(Clone, Copy)]
 pub(super) struct CodedInstruction {
     pub encoding: Encoding,
@@ -50,7 +50,7 @@ impl CodedInstruction {
 pub(super) struct CodedTranslation {
     pub code: TranslatedCode,
     pub instructions: Box<[CodedInstruction]>,
-    /// Whether the last instruction is `iret`, which is a return to DynamoRIO; `sysret` is none.
+    /// Whether the last instruction is `iret`, which DynamoRIO treats as a return, unlike `sysret`.
     pub ends_in_iret: bool,
 }
 

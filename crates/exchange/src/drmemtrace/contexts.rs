@@ -1,14 +1,14 @@
 //! Which system calls, exceptions and interrupts are open, task by task, and where each of them
 //! returns to.
 //!
-//! A *context* is opened when control leaves its way for the kernel, and closed by the `iret` or
-//! `sysret` that goes back. A trace says where control goes on *before* the kernel runs. So a first
-//! pass over a recording notes where each context returns to.
+//! A *context* is opened when control goes from its normal way to the kernel. It is closed by the
+//! `iret` or `sysret` that goes back. A trace says where control goes on *before* the kernel runs.
+//! So a first pass over a recording notes where each context returns to.
 //!
-//! The recording has no event for an interrupt. It shows where control arrives elsewhere than the
-//! code before says. Behind an indirect branch in the kernel every address may follow. There, an
-//! interrupt shows by its entry: an address at which control arrived from user code, or where the
-//! code before cannot lead.
+//! The recording has no event for an interrupt. An interrupt shows where control arrives at another
+//! place than the code before leads to. Behind an indirect branch in the kernel every address may
+//! follow. There, an interrupt shows by its entry: an address at which control arrived from user
+//! code, or where the code before cannot lead.
 //!
 //! Input: the executions of a recording of one CPU. Output: the contexts. This module writes
 //! nothing.
@@ -23,8 +23,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use trace::{RecordingHeader, RunAddr, StreamEvent, Task, Translation};
 
-/// The most contexts that a task has open at once. In Linux it has fewer than ten. Others are not
-/// told.
+/// The largest number of contexts that a task has open at once. In Linux a task has fewer than ten.
+/// Others are not reported.
 const MOST: usize = 16;
 
 /// A task, by its address and pid.
@@ -61,7 +61,7 @@ pub(super) struct ExecutionEnd {
 }
 
 impl ExecutionEnd {
-    /// Of an execution in which the first `reached` instructions were reached.
+    /// The end of an execution in which the first `reached` instructions were reached.
     pub(super) fn new(code: &TranslatedCode, reached: Option<u16>) -> ExecutionEnd {
         match reached {
             Some(reached) => ExecutionEnd {
@@ -105,8 +105,8 @@ pub(super) enum Arrival {
     Flow,
     /// A context with this number was opened.
     Opened(u32),
-    /// These were closed, the innermost first. `opened`: then this one was opened, before an
-    /// instruction ran.
+    /// These contexts were closed, the innermost first. `opened`: the context that was then opened,
+    /// before an instruction ran.
     Closed { contexts: Vec<OpenContext>, opened: Option<u32> },
 }
 
@@ -117,9 +117,9 @@ pub(super) struct ContextTracker {
     began: bool,
     /// The task that runs.
     pub thread: Thread,
-    /// Its contexts, the innermost last.
+    /// The contexts of this task, the innermost last.
     pub open: Vec<OpenContext>,
-    /// Those of the others.
+    /// The contexts of the other tasks.
     others: HashMap<Thread, Vec<OpenContext>>,
     next: u32,
 }
@@ -187,8 +187,8 @@ impl ContextTracker {
         self.open.drain(kept..).rev().collect()
     }
 
-    /// Another task runs, in the kernel. What a task has open that is seen for the first time was
-    /// opened by something that was not seen.
+    /// Another task runs, in the kernel. The contexts of a task that is seen for the first time
+    /// were opened before the recording.
     pub(super) fn switch(&mut self, thread: Thread) {
         if thread == self.thread {
             return;
@@ -203,14 +203,14 @@ impl ContextTracker {
 /// Where a context returns to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReturnPlace {
-    /// It does not, or not with a return of its own.
+    /// The context does not return, or not with a return of its own.
     Nowhere,
     At(RunAddr),
-    /// Where the context with this number does: that one was opened at once.
+    /// Where the context with this number returns, which was opened at once.
     As(u32),
 }
 
-/// What the first pass found.
+/// The contexts that the first pass found.
 pub(super) struct Contexts {
     returns: Vec<ReturnPlace>,
     /// The contexts when the part begins: its first execution runs.
@@ -249,7 +249,7 @@ impl Contexts {
         Ok(Contexts { returns, at_start: at_start.unwrap_or(tracker) })
     }
 
-    /// Where a context returns to. `None`: it does not in the part.
+    /// Where a context returns to. `None`: the context does not return in the part.
     pub(super) fn returns_to(&self, number: u32) -> Option<RunAddr> {
         let mut at = number;
         loop {

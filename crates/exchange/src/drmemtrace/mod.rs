@@ -7,19 +7,20 @@
 //!
 //! * The file is what one core executed (`OFFLINE_FILE_TYPE_CORE_SHARDED`). A thread's id is its
 //!   pid; the process's is the same, because a recording has no other.
-//! * Addresses are virtual. A pair of markers says where a page lies in physical memory, whenever
-//!   that differs from what was said last. User code that several processes share has the addresses
-//!   of the first in a recording; here, code that is reached by its neighbours or by a direct
-//!   branch lies where these say, so that control goes from an instruction to the next one.
+//! * Addresses are virtual. A pair of markers gives the place of a page in physical memory,
+//!   whenever it differs from the last such pair. User code that several processes share has the
+//!   addresses of the first in a recording; here, code that control reaches from its neighbours or
+//!   by a direct branch lies at the address that they lead to, so that control goes from an
+//!   instruction to the next one.
 //! * A system call, an exception and an interrupt are markers of hardware events, with the address
 //!   at which control comes back ([`contexts`] knows it beforehand). The `iret` or `sysret` that
 //!   goes back is an indirect branch, and a marker of a return follows.
-//! * The kernel may come back elsewhere: at a signal handler, in a new program, at the fixup of a
-//!   fault. Then the event has the address at which it comes back, and a marker of a new window
-//!   stands before, because the code before does not lead there.
+//! * The kernel may return to another place: a signal handler, a new program, the fixup of a fault.
+//!   Then the event has the address to which it returns, and a marker of a new window stands before
+//!   it, because the code before does not lead there.
 //! * Each repetition of a string instruction has a record that fetches nothing.
-//! * Not all accesses are there: those to devices, prefetches, and what the processor accesses by
-//!   itself (`OFFLINE_FILE_TYPE_DFILTERED`).
+//! * Some accesses are missing: those to devices, prefetches, and accesses that the processor makes
+//!   by itself (`OFFLINE_FILE_TYPE_DFILTERED`).
 
 mod code;
 mod contexts;
@@ -63,7 +64,7 @@ pub(crate) const DRMEMTRACE_SERIAL: Format = Format {
     make: Make::Instructions(|recording, part, out| instructions(recording, part, &SERIAL, out)),
 };
 
-/// What tells the two formats apart.
+/// The difference between the two formats.
 struct Dialect {
     file: u64,
     event: u16,
@@ -117,7 +118,7 @@ struct TraceWriter<'a> {
     has_data: bool,
     /// The last instruction, which is written when its successor is known.
     open: Option<OpenInstruction>,
-    /// What was last written for an address.
+    /// The encoding that was last written for an address.
     encodings: HashMap<u64, Encoding>,
     /// The physical page that was last written for a page.
     pages: HashMap<u64, u64>,
@@ -262,7 +263,7 @@ impl<'a> TraceWriter<'a> {
         }
     }
 
-    /// Says that the last instruction does not lead to what follows.
+    /// Writes a marker: the last instruction does not lead to the next one.
     fn window(&mut self, end: &BranchEnd) -> Result<()> {
         if !end.elsewhere {
             return Ok(());
@@ -323,7 +324,7 @@ impl<'a> TraceWriter<'a> {
         Ok(())
     }
 
-    /// Says where a page lies, unless that is known.
+    /// Writes the place of a page, unless it was written before.
     fn page(&mut self, address: u64, physical: u64) -> Result<()> {
         let frame = physical >> PAGE;
         if !self.has_data || self.pages.insert(address >> PAGE, frame) == Some(frame) {
@@ -334,7 +335,7 @@ impl<'a> TraceWriter<'a> {
         self.marker(marker::VIRTUAL_ADDRESS, address)
     }
 
-    /// What comes before the first instruction, which lies at `start`.
+    /// Writes the records before the first instruction, which lies at `start`.
     fn header(&mut self, start: u64, has_data: bool) -> Result<()> {
         self.began = true;
         self.has_data = has_data;
@@ -352,7 +353,7 @@ impl<'a> TraceWriter<'a> {
         self.contexts_above(0, start)
     }
 
-    /// Another task runs. The contexts that it has open may be more or fewer.
+    /// Another task runs. It may have more or fewer contexts open.
     fn switch(&mut self, thread: Thread, at: u64) -> Result<()> {
         if thread == self.tracker.thread {
             return Ok(());

@@ -13,7 +13,7 @@ use trace::RunAddr;
 
 /// The last instruction of an execution.
 pub(super) struct OpenInstruction {
-    /// As recorded.
+    /// The end of the execution, as recorded.
     pub end: ExecutionEnd,
     /// Its address in the trace.
     pub at: u64,
@@ -24,14 +24,14 @@ pub(super) struct OpenInstruction {
     pub accesses: Vec<TracedAccess>,
 }
 
-/// What the last instruction did.
+/// The effect of the last instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BranchEnd {
-    /// Of a conditional branch.
+    /// Whether a conditional branch was taken.
     pub taken: bool,
     /// The address, in the trace, at which control goes on, now or after an interruption.
     pub to: u64,
-    /// The instruction does not lead there.
+    /// Whether the instruction does not lead there.
     pub elsewhere: bool,
 }
 
@@ -41,13 +41,13 @@ impl OpenInstruction {
         addr.0.wrapping_sub(self.end.last.0).wrapping_add(self.at)
     }
 
-    /// How it led to `next` by itself.
+    /// How the instruction led to `next` without an interruption.
     pub(super) fn leads_to(&self, next: RunAddr) -> BranchEnd {
         self.towards(next).unwrap_or(BranchEnd { taken: false, to: next.0, elsewhere: true })
     }
 
-    /// How it ended when something interrupted it, and control goes on at `back` later. `None`: it
-    /// does not.
+    /// How the instruction ended when it was interrupted, and control goes on at `back` later.
+    /// `None`: control does not go on.
     pub(super) fn interrupted(&self, back: Option<RunAddr>) -> BranchEnd {
         let again = BranchEnd { taken: false, to: self.at.max(1), elsewhere: false };
         let Some(back) = back else {
@@ -58,7 +58,7 @@ impl OpenInstruction {
                 _ => again,
             };
         };
-        // What raised an exception is begun again.
+        // An instruction that raised an exception is begun again.
         let is_again = same_place(self.end.last, back);
         let anywhere = matches!(self.end.does, LastInstruction::Taken(_));
         let led = self.towards(back).filter(|_| !(is_again && anywhere));
@@ -68,7 +68,7 @@ impl OpenInstruction {
         })
     }
 
-    /// How it leads to `next`. `None`: it does not.
+    /// How the instruction leads to `next`. `None`: it does not.
     fn towards(&self, next: RunAddr) -> Option<BranchEnd> {
         let near = |addr: RunAddr, taken: bool| {
             let to = self.shifted(addr).max(1);

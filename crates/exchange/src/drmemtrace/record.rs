@@ -59,7 +59,7 @@ pub(super) mod marker {
 pub(super) mod file {
     pub(in super::super) const INSTRUCTIONS_ONLY: u64 = 0x4;
     pub(in super::super) const X86_64: u64 = 0x40;
-    /// Some accesses are not there.
+    /// Some accesses are missing.
     pub(in super::super) const DATA_FILTERED: u64 = 0x100;
     pub(in super::super) const ENCODINGS: u64 = 0x200;
     /// The file is what one core executed, of all threads.

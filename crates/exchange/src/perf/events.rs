@@ -1,7 +1,7 @@
 //! The events of `perf.data`: what their samples hold, and which branches their stacks hold.
 //!
 //! Input: the bytes of a `struct perf_event_attr` (`include/uapi/linux/perf_event.h`) and ids.
-//! Output: the event of a sample, and its branch stack. Never reads what is behind the stack.
+//! Output: the event of a sample, and its branch stack. This module never reads beyond the stack.
 
 use super::fields::Fields;
 use anyhow::{Context, Result, bail};
@@ -44,7 +44,7 @@ mod branch {
     pub(super) const IN_TRANSACTION: u64 = 1 << 8;
     pub(super) const CALL_STACK: u64 = 1 << 11;
     pub(super) const HW_INDEX: u64 = 1 << 17;
-    /// Those that choose branches of a kind, with perf's words for `-j`.
+    /// The bits that choose branches of one kind, with perf's words for `-j`.
     pub(super) const KINDS: [(u64, &str); 8] = [
         (1 << 4, "any_call"),
         (1 << 5, "any_ret"),
@@ -72,7 +72,7 @@ const BEFORE: [u64; 9] = [
     sample::PERIOD,
 ];
 /// The bits `spec` of a `struct perf_branch_entry`, and PERF_BR_SPEC_WRONG_PATH in them: the
-/// processor took the branch, and took it back.
+/// processor took the branch, and then undid it.
 const SPEC_SHIFT: u32 = 24;
 const SPEC_MASK: u64 = 3;
 const WRONG_PATH: u64 = 1;
@@ -91,16 +91,16 @@ pub(super) struct Event {
 /// The branches of a sample, the latest one first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stack {
-    /// Those that were executed.
+    /// The branches that were executed.
     pub(super) branches: Vec<(u64, u64)>,
-    /// How many others the processor marked as on a wrong path. They are left out.
+    /// The number of branches that the processor marked as on a wrong path. They are left out.
     pub(super) wrong_path: u64,
 }
 
 impl Event {
     /// Reads a `struct perf_event_attr`, of which the ids of the event's samples are known.
     ///
-    /// `None`: it ends too early, or its size is of no perf.
+    /// `None`: the structure ends too early, or no perf writes this size.
     pub(super) fn read(attribute: &[u8], ids: Vec<u64>) -> Option<Event> {
         let mut fields = Fields(attribute);
         fields.word()?;
@@ -198,7 +198,7 @@ fn holds_only(branch_type: u64, kernel: bool) -> Option<String> {
     }
     let kinds = branch::KINDS.iter().filter(|&&(bit, _)| has(bit)).map(|&(_, word)| word);
     let kinds: Vec<&str> = kinds.collect();
-    // What perf makes of a trace of the processor has no kinds, and every branch.
+    // A stack that perf makes from a trace of the processor has no kinds, and every branch.
     if !kinds.is_empty() && (!has(branch::ANY) || has(branch::IN_TRANSACTION)) {
         return Some(format!("branches of some kinds (`-j {}`)", kinds.join(",")));
     }
@@ -231,7 +231,7 @@ impl Events {
         &self.all
     }
 
-    /// The index of a sample's event. `None` if its id is of no event.
+    /// The index of a sample's event. `None` if its id belongs to no event.
     ///
     /// # Errors
     /// There is no event, or samples of different kinds do not say of which event they are.

@@ -1,6 +1,7 @@
 //! Little-endian fields, taken from the front of bytes.
 //!
-//! Input: bytes of a file. Output: numbers. Never reads behind the end: `None` there.
+//! Input: bytes of a file. Output: numbers. This module never reads beyond the end: it returns
+//! `None`.
 
 /// The bytes that are left.
 #[derive(Clone, Copy)]

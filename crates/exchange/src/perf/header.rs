@@ -7,7 +7,7 @@ use super::events::{ATTRIBUTE, Event, Events};
 use super::fields::Fields;
 use anyhow::{Context, Result, bail, ensure};
 
-/// What a file begins with.
+/// The first bytes of a file.
 pub(super) const MAGIC: &[u8] = b"PERFILE2";
 /// The same on a big-endian machine.
 const BIG_ENDIAN: &[u8] = b"2ELIFREP";
@@ -17,7 +17,7 @@ const PIPE_HEADER: u64 = 16;
 /// The bytes of `struct perf_file_section`.
 const SECTION: u64 = 16;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug)]
 pub(super) struct Header<'a> {
     /// The events. A file that came through a pipe describes them in its records.
@@ -31,12 +31,12 @@ pub(super) struct Header<'a> {
 /// How a file was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Written {
-    /// To its end.
+    /// Completely.
     #[default]
     Completely,
     /// Through a pipe (`perf record -o -`): its header does not say how long it is.
     Piped,
-    /// Not to its end: perf writes the size of the data as its last act.
+    /// Not to its end. perf writes the size of the data last.
     Killed,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn is_perf_data(file: &[u8]) -> bool {
 /// Reads the header.
 ///
 /// # Errors
-/// The file is of another kind of machine or of no perf, or is damaged or cut off.
+/// The file is of another kind of machine, is not perf.data, or is damaged or cut off.
 pub(super) fn read(file: &[u8]) -> Result<Header<'_>> {
     ensure!(!file.is_empty(), "it is empty: perf ended before it wrote anything");
     // Kernlane's kernels run on x86-64.
@@ -75,7 +75,7 @@ pub(super) fn read(file: &[u8]) -> Result<Header<'_>> {
     let (_, _, attributes) = fields.section(file).with_context(outside)?;
     let attributes = attributes.with_context(outside)?;
     let (begin, length, records) = fields.section(file).with_context(outside)?;
-    // The types of events, which perf wrote before 3.8, say nothing that is needed here.
+    // The types of events, which perf wrote before 3.8, are not needed here.
     fields.section(file).with_context(outside)?;
     let mut events = Events::default();
     for entry in attributes.chunks_exact(attribute_size as usize) {
@@ -94,7 +94,7 @@ pub(super) fn read(file: &[u8]) -> Result<Header<'_>> {
     Ok(Header { events, records: records.with_context(outside)?, written: Written::Completely })
 }
 
-/// What follows from a wrong size or place.
+/// The message for a wrong size or place.
 pub(super) const DAMAGED: &str = "it is damaged or cut off";
 
 /// Whether the table of the features' sections is there, which perf writes with the size of the

@@ -25,7 +25,7 @@ use image::BuildId;
 use records::{End, Record, kind};
 use std::path::Path;
 
-/// What gives every branch of the kernel.
+/// The advice for recording every branch of the kernel.
 pub(super) const RECORD: &str = "record with `perf record -b -a -e cycles:k -- sleep 10`";
 
 /// The branches that perf sampled.
@@ -89,7 +89,7 @@ struct SampleReader {
     events: Events,
     written: Written,
     samples: PerfSamples,
-    /// Samples by event, and those of no event.
+    /// The samples by event, and the samples that belong to no event.
     counts: Vec<u64>,
     unknown: u64,
     stacks: u64,

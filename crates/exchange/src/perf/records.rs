@@ -1,7 +1,7 @@
 //! The records of `perf.data`, one after the other, with those that are compressed in others.
 //!
-//! Input: the bytes of the records. Output: each record's kind and body. Never has more memory than
-//! one compressed record and one other need, whatever the bytes say.
+//! Input: the bytes of the records. Output: each record's kind and body. This module never uses
+//! more memory than one compressed record and one other record need, whatever the bytes say.
 
 use super::fields::Fields;
 use anyhow::{Context, Result, bail};
@@ -31,9 +31,9 @@ pub(super) struct Record<'a> {
 /// How records end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// With the last byte.
+    /// The last record ends with the last byte.
     Whole,
-    /// Within a record that begins there.
+    /// The bytes end within a record that begins there.
     CutOff(usize),
 }
 
@@ -45,7 +45,7 @@ const AT_ONCE: usize = 1 << 16;
 /// Calls `take` for each record.
 ///
 /// # Errors
-/// Those of `take`, or a record is damaged.
+/// `take` fails, or a record is damaged.
 pub(super) fn each(bytes: &[u8], take: &mut dyn FnMut(Record) -> Result<()>) -> Result<End> {
     let mut rest = bytes;
     let mut unpacker = Unpacker::default();
@@ -90,8 +90,8 @@ fn first(bytes: &[u8]) -> Result<Option<(Record<'_>, &[u8])>> {
     Ok(fields.bytes(length as u64).map(|body| (Record { kind, misc, body }, fields.0)))
 }
 
-/// What is behind the data that follows a record and that its size does not count. `None`: the
-/// bytes end within them.
+/// The bytes behind the data that follows a record and is not counted in its size. `None`: the
+/// bytes end within this data.
 fn behind_trace<'a>(record: Record, behind: &'a [u8]) -> Option<&'a [u8]> {
     let mut body = Fields(record.body);
     let length = match record.kind {

@@ -2,12 +2,12 @@
 //! kernel's mapping in it (`--show-mmap-events`).
 //!
 //! Input: text. Output: branches by run-time addresses, and the address at which the kernel ran, if
-//! the text says it. Words that are no branches are skipped: addresses, names, times.
+//! the text says it. Words that are not branches are skipped: addresses, names, times.
 
 use super::{PerfSamples, build_id, mapped_symbol};
 use anyhow::{Result, bail};
 
-/// The word for entries that the processor took back (`branch_spec_desc` in
+/// The word for entries that the processor undid (`branch_spec_desc` in
 /// `tools/perf/util/branch.c`).
 const WRONG_PATH: &str = "SPEC_WRONG_PATH";
 

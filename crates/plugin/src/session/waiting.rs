@@ -69,7 +69,7 @@ unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
             };
             session.phase = SessionPhase::Recording;
             let mut recorder = Recorder::new(output);
-            // Of several CPUs, each names its task when it executes for the first time.
+            // If there are several CPUs, each names its task when it executes for the first time.
             if cpus.is_none()
                 && let Some((pointer, pid, comm)) =
                     session.tasks.as_mut().and_then(|tasks| tasks.current(None))
