@@ -78,7 +78,7 @@ static int take_function(struct group *group, unsigned int index,
 	function->copy = from->copy;
 	function->patch = from->entry + from->patch_at;
 	function->tracer_site = function->patch - MCOUNT_INSN_SIZE;
-	/* For an entry that is no site, ftrace_location() gives the next site. */
+	/* For an entry that is not a site, ftrace_location() gives the next site. */
 	if (static_call(tracer_site_at)(function->tracer_site) !=
 	    function->tracer_site)
 		return -EINVAL;
@@ -245,7 +245,7 @@ static unsigned long find_taken(const struct group *group,
 	return 0;
 }
 
-/* Refuses a group that would write a byte twice, or that of another group. */
+/* Refuses a group that would write a byte twice, or a byte of another group. */
 static int refuse_overlap(const struct group *group, u64 *bad_address)
 {
 	const struct group *other;

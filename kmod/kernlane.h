@@ -45,7 +45,7 @@ struct kernlane_pair {
  * @pairs: ascending by the functions' entries
  *
  * It begins at a multiple of KERNLANE_PAIRS_ALIGN. A request is refused for a
- * module with another number, and for a function and a copy that are no pair.
+ * module with another number, and for a function and a copy that are not a pair.
  */
 struct kernlane_pairs {
 	__u8 magic[16];

@@ -233,8 +233,8 @@ fail:
 }
 
 /*
- * Each group and each open file keeps the module, also from `rmmod -f`. Who has
- * just closed a file or released a group may still be on its way out.
+ * Each group and each open file keeps the module, also from `rmmod -f`. A task
+ * that has just closed a file or released a group may still be in its code.
  */
 static void __exit kernlane_exit(void)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Refuses functions that must not be replaced, whatever a request says. Here
- * are the lists of names that the program has too (POKING and others in
+ * Refuses functions that must not be replaced, whatever a request says. This
+ * file has the same lists of names as the program (POKING and others in
  * crates/live/src/eligible.rs), and kprobes' list of what must not be probed. A
- * function into whose jump control comes from the function itself is refused as
- * well. What the kernel keeps in sections of its own is in symbols.c.
+ * function with a branch into its own jump is refused as well. Code that the
+ * kernel keeps in separate sections is in symbols.c.
  */
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
@@ -17,8 +17,8 @@
 
 /*
  * Writing to code, or waiting for it, goes through them
- * (arch/x86/kernel/alternative.c, kernel/smp.c, kernel/stop_machine.c). Names
- * begin so.
+ * (arch/x86/kernel/alternative.c, kernel/smp.c, kernel/stop_machine.c). These are
+ * the beginnings of names.
  */
 static const char *const poking[] = {
 	"text_poke",	     "__text_poke",    "poke_int3",

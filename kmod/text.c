@@ -11,8 +11,8 @@
 #include "symbols.h"
 
 /*
- * How many sites are written at a time. As many are written at once by
- * text_poke_queue() (TP_VEC_MAX in arch/x86/kernel/alternative.c).
+ * How many sites are written at a time: as many as text_poke_queue() writes at
+ * once (TP_VEC_MAX in arch/x86/kernel/alternative.c).
  */
 #define SITES_AT_ONCE	256
 
@@ -277,8 +277,8 @@ static int restore_entries(struct group *group, unsigned int from,
  * group's own trampoline (FTRACE_FL_TRAMP in __ftrace_hash_rec_update(),
  * kernel/trace/ftrace.c), and that calls divert() directly, since the ops ask
  * neither for RCU nor for a guard (ftrace_ops_get_func()). That lets none pass.
- * Under ftrace_lock no other user comes. Who was let pass before has preemption
- * disabled: trace_test_and_set_recursion() disables it. A grace period of RCU
+ * Under ftrace_lock no other user comes. A task that was let pass before has
+ * preemption disabled: trace_test_and_set_recursion() disables it. A grace period of RCU
  * waits for such code.
  */
 static int write_batch(struct group *group, unsigned int from, unsigned int to,

@@ -240,7 +240,7 @@ static int let_livepatch_in(const struct module *module)
 	return err ? -EBUSY : 0;
 }
 
-/* A module with a group is not removed (keep.c), so its removal is none of this. */
+/* A module with a group is never removed (keep.c): nothing to do for that event. */
 static int on_module(struct notifier_block *block, unsigned long event,
 		     void *data)
 {
