@@ -165,7 +165,7 @@ fn the_walls_stand() {
         ("emit", "check"),
         ("report", "emit"),
         ("image", "emit"),
-        ("attribution", "report"),
+        ("coherence", "report"),
     ] {
         assert!(!reaches(&uses, from, to), "{from} reaches {to}");
     }

@@ -70,8 +70,8 @@ pub(crate) trait ExecutionSink {
     fn execution(&mut self, execution: &WalkedExecution) -> Result<()>;
 }
 
-/// Gives the executions of a part of a recording of one CPU to `sink`. Without `needs_data` they may
-/// have no accesses.
+/// Gives the executions of a part of a recording of one CPU to `sink`. Without `needs_data` they
+/// may have no accesses.
 ///
 /// # Errors
 /// The recording is damaged, or `sink` fails. With `needs_data`: it has no data accesses.
