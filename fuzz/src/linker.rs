@@ -59,7 +59,7 @@ fn address_of(name: &str) -> Option<u64> {
 /// Links an object.
 ///
 /// # Panics
-/// It is none that [`program`](crate::program) writes or `emit` makes of that.
+/// The object comes neither from [`program`](crate::program) nor from `emit`.
 pub fn link(object: &[u8]) -> LinkedProgram {
     let input = LinkInput::read(object);
     let mut bytes = input.bytes();

@@ -26,7 +26,7 @@ struct GeneratedFunction {
 
 struct GeneratedBlock {
     /// The unwinder's state from here on, if it changes.
-    state: Option<State>,
+    state: Option<OrcEntry>,
     operations: Vec<Operation>,
     end: End,
 }
@@ -71,7 +71,7 @@ impl GeneratedBlock {
     }
 }
 
-type State = [u8; 6];
+type OrcEntry = [u8; 6];
 
 #[derive(Clone, Copy)]
 enum Operation {
@@ -123,7 +123,7 @@ const PLAIN: [&[u8]; 8] = [
     &[0x48, 0x8b, 0x47, 0x10],                   // mov 0x10(%rdi), %rax
     &[0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0xad, 0xde], // movabs $0xdead000000000000, %rax
 ];
-const STATES: [State; 4] =
+const STATES: [OrcEntry; 4] =
     [[8, 0, 0, 0, 5, 2], [16, 0, 0, 0, 5, 2], [16, 0, 0xf0, 0xff, 0x15, 2], [24, 0, 0, 0, 5, 10]];
 /// Bytes of `.data`, of which the pointers take the first ones.
 const DATA: usize = 64;
@@ -232,7 +232,7 @@ struct ProgramWriter {
     keys: Vec<(u64, u64)>,
     faults: Vec<(u64, u64)>,
     traps: Vec<(u64, u16)>,
-    states: Vec<(u64, State)>,
+    states: Vec<(u64, OrcEntry)>,
     sizes: Vec<(u64, u64)>,
 }
 
@@ -269,7 +269,7 @@ impl ProgramWriter {
             starts.push(self.at());
             if let Some(state) = block.state {
                 // An empty block in front of it begins at the same place.
-                let is_here = |last: &(u64, State)| last.0 == self.text.len() as u64;
+                let is_here = |last: &(u64, OrcEntry)| last.0 == self.text.len() as u64;
                 self.states.pop_if(|last| is_here(last) && last.1 != [0; 6]);
                 self.states.push((self.at(), state));
             }

@@ -120,7 +120,7 @@ pub fn check_module(
 
 impl<'a> ModuleReader<'a> {
     fn new(kernel: &LinkedKernel<'_>, module: &'a [u8]) -> Result<ModuleReader<'a>> {
-        let elf = object::File::parse(module).context("the module is no ELF file")?;
+        let elf = object::File::parse(module).context("the module is not an ELF file")?;
         let section = elf.section_by_name(".text").context("the module has no .text")?;
         let (text, text_index) = (section.data()?, section.index().0);
         let mut fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>> =

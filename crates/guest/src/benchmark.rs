@@ -34,13 +34,13 @@ pub fn program() -> Result<Vec<u8>> {
 /// information.
 fn loaded(mut program: Vec<u8>) -> Result<Vec<u8>> {
     let endian = LittleEndian;
-    let header = FileHeader64::<LittleEndian>::parse(&*program).context("it is no program")?;
+    let header = FileHeader64::<LittleEndian>::parse(&*program).context("it is not a program")?;
     ensure!(
         header.e_machine(endian) == object::elf::EM_X86_64,
-        "it is no program for x86-64 processors"
+        "it is not a program for x86-64 processors"
     );
     let mut end = 0;
-    for segment in header.program_headers(endian, &*program).context("it is no program")? {
+    for segment in header.program_headers(endian, &*program).context("it is not a program")? {
         match segment.p_type(endian) {
             PT_INTERP => bail!("it needs shared libraries, which the guest lacks: {REMEDY}"),
             PT_LOAD => {
@@ -63,7 +63,7 @@ fn loaded(mut program: Vec<u8>) -> Result<Vec<u8>> {
 /// `name` is not the name of a benchmark.
 pub fn workload(name: &str, operations: u64, program: &[u8]) -> Result<Workload> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "/-".contains(c);
-    ensure!(!name.is_empty() && name.chars().all(plain), "{name:?} is no name of a benchmark");
+    ensure!(!name.is_empty() && name.chars().all(plain), "{name:?} is not a name of a benchmark");
     let text = format!(
         "about = '{operations} operations of the benchmark {name}'
 packages = []
@@ -112,7 +112,7 @@ mod tests {
         program.extend(b"sections and symbols");
         assert_eq!(loaded(program).unwrap(), mark);
         let said = |bytes: Vec<u8>| format!("{:#}", loaded(bytes).unwrap_err());
-        assert!(said(b"#!/bin/sh\n".to_vec()).contains("it is no program"));
+        assert!(said(b"#!/bin/sh\n".to_vec()).contains("it is not a program"));
         let mut dynamic = mark.clone();
         // p_type of the only segment.
         dynamic[64] = 3;

@@ -248,7 +248,7 @@ impl RootFs {
         let path = self.resolve_parent(path)?;
         match self.nodes.get(&path) {
             Some(node @ FileNode::File { .. }) => Ok(node.clone()),
-            _ => bail!("a hard link to /{path}, which is no file that came before it"),
+            _ => bail!("a hard link to /{path}, which is not a file that came before it"),
         }
     }
 

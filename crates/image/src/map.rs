@@ -49,10 +49,10 @@ pub enum MapError {
     #[error("line {0}: nothing may stand behind the \"end\" line")]
     BehindEnd(usize),
     /// The last line announces another number of blocks.
-    #[error("the \"end\" line says {said} blocks, but {found} stand before it")]
+    #[error("the \"end\" line says {announced} blocks, but {found} stand before it")]
     Count {
         /// The announced number.
-        said: usize,
+        announced: usize,
         /// The number of blocks in the file.
         found: usize,
     },
@@ -126,13 +126,13 @@ impl PlacementMap {
         let call_padding = dropped.map_or(CallPadding::Kept, |_| CallPadding::Dropped);
         let mut blocks: Vec<PlacedBlock> = Vec::new();
         while let Some((number, line)) = lines.next() {
-            if let Some(said) = line.strip_prefix("end ") {
-                let said = said.parse().map_err(|_| MapError::CutOff)?;
+            if let Some(announced) = line.strip_prefix("end ") {
+                let announced = announced.parse().map_err(|_| MapError::CutOff)?;
                 if let Some((number, _)) = lines.next() {
                     return Err(MapError::BehindEnd(number));
                 }
-                if said != blocks.len() {
-                    return Err(MapError::Count { said, found: blocks.len() });
+                if announced != blocks.len() {
+                    return Err(MapError::Count { announced, found: blocks.len() });
                 }
                 return Ok(PlacementMap {
                     build_id,

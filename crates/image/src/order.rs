@@ -72,10 +72,10 @@ pub enum LayoutError {
     #[error("line {0}: nothing may stand behind the \"end\" line")]
     BehindEnd(usize),
     /// The last line announces another number of runs.
-    #[error("the \"end\" line says {said} runs, but {found} stand before it")]
+    #[error("the \"end\" line says {announced} runs, but {found} stand before it")]
     Count {
         /// The announced number.
-        said: usize,
+        announced: usize,
         /// The number of runs in the file.
         found: usize,
     },
@@ -182,23 +182,23 @@ impl Layout {
 
         let mut runs = Vec::new();
         while let Some((number, line)) = lines.next() {
-            if let Some(said) = line.strip_prefix("end ") {
-                let said = said.parse().map_err(|_| LayoutError::Field(number, "end"))?;
+            if let Some(announced) = line.strip_prefix("end ") {
+                let announced = announced.parse().map_err(|_| LayoutError::Field(number, "end"))?;
                 if let Some((number, _)) = lines.next() {
                     return Err(LayoutError::BehindEnd(number));
                 }
                 let layout = Self { build_id, algorithm, seed, profile, hot, call_padding, runs };
-                return layout.checked(said);
+                return layout.checked(announced);
             }
             runs.push(parse_run(number, line)?);
         }
         Err(LayoutError::CutOff)
     }
 
-    fn checked(self, said: usize) -> Result<Self, LayoutError> {
+    fn checked(self, announced: usize) -> Result<Self, LayoutError> {
         let found = self.runs.len();
-        if said != found {
-            return Err(LayoutError::Count { said, found });
+        if announced != found {
+            return Err(LayoutError::Count { announced, found });
         }
         if self.hot > found {
             return Err(LayoutError::Hot { hot: self.hot, runs: found });
@@ -309,7 +309,7 @@ mod tests {
             |from: &str, to: &str| Layout::from_text(&old_text().replace(from, to)).unwrap_err();
         let unknown = SealError::Format(KIND, "3".into());
         assert_eq!(broken("layout 1", "layout 3"), LayoutError::Seal(unknown));
-        assert_eq!(broken("end 2", "end 3"), LayoutError::Count { said: 3, found: 2 });
+        assert_eq!(broken("end 2", "end 3"), LayoutError::Count { announced: 3, found: 2 });
         assert_eq!(broken("hot 1", "hot 3"), LayoutError::Hot { hot: 3, runs: 2 });
         assert_eq!(broken(" 20 ", " 0 "), LayoutError::Extent(7));
         assert_eq!(broken(" 20 ", " x "), LayoutError::Run(7));

@@ -77,8 +77,8 @@ impl RelativeWords {
         let mut words = Vec::new();
         let mut end = None;
         for (number, line) in lines {
-            if let Some(said) = line.strip_prefix("end ") {
-                end = Some(said);
+            if let Some(announced) = line.strip_prefix("end ") {
+                end = Some(announced);
                 continue;
             }
             let wrong = RelativeWordsError::Words(number);

@@ -210,7 +210,7 @@ mod tests {
         for object in ["{\n  \"format\": 2,\n  \"rows\": []\n}\n", "{\"format\":2,\"rows\":[]}"] {
             let sealed = json(object);
             assert_damage_is_noticed(&sealed, read_json);
-            // Nor does it pass as an old file when its number is damaged, too.
+            // It does not pass as an old file either when its number is also damaged.
             for at in 0..sealed.len() {
                 let mut damaged = sealed.clone().into_bytes();
                 damaged[at] ^= 1;

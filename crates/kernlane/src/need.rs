@@ -1,8 +1,8 @@
 //! What commands need from the machine in addition to their input, and how each need is tried.
 //!
-//! Takes a need; gives what was found, or what is missing and how to get it. Every need is tried,
-//! not looked up. To add a need: write a variant of `Need`, its name and its attempt, and add it to
-//! the group of the commands that have it (`cli.rs`).
+//! Input: a need. Output: what was found, or what is missing and how to get it. Every need is
+//! tried, not looked up. To add a need: write a variant of `Need`, its name and its attempt, and
+//! add it to the group of the commands that have it (`cli.rs`).
 
 use anyhow::{Context, Result};
 use guest::{self, Qemu};

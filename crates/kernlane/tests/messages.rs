@@ -45,7 +45,7 @@ fn what_is_missing_or_out_of_range_is_named() {
     small_recording::write(&path.join("other.rec"), &of_kernel("0b"), 1);
     std::fs::create_dir(path.join("empty")).unwrap();
     std::fs::write(path.join("results.json"), "{\"format\": 1, \"rows\": []}").unwrap();
-    for (line, said) in [
+    for (line, expected) in [
         (
             "report typo.rec --kernel System.map -o x.html",
             "typo.rec: there is no such file or directory",
@@ -59,7 +59,7 @@ fn what_is_missing_or_out_of_range_is_named() {
             "replay net.rec --from -1",
             "--from -1 --until 1: a part of a recording must lie between 0 and 1",
         ),
-        ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is no percentage"),
+        ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is not a percentage"),
         (
             "report --generations net.rec -k net.rec/System.map -m zen4",
             "--machine zen4: generations are at least two machines, the oldest first",
@@ -135,7 +135,7 @@ fn what_is_missing_or_out_of_range_is_named() {
         ("export net.rec --format champsim -o x.zst", "as .xz or .gz, not as .zst"),
     ] {
         let message = refused(path, line);
-        assert!(message.contains(said) && !message.contains("-- -"), "{line}: {message}");
+        assert!(message.contains(expected) && !message.contains("-- -"), "{line}: {message}");
     }
 }
 
@@ -148,8 +148,8 @@ fn a_file_of_another_kind_is_named_with_the_command_that_takes_it() {
     std::fs::write(path.join("net.klp"), "{\"kernlane_profile\":5}").unwrap();
     for command in ["profile perf.data", "layout perf.data -o x.kll"] {
         let message = refused(path, &format!("{command} --kernel net.rec/System.map"));
-        let said = "perf.data: this is perf.data: make a profile of it with `kernlane import";
-        assert!(message.contains(said), "{command}: {message}");
+        let expected = "perf.data: this is perf.data: make a profile of it with `kernlane import";
+        assert!(message.contains(expected), "{command}: {message}");
     }
     let line = "replay net.rec --kernel net.rec/System.map --layout net.klp";
     let message = refused(path, line);

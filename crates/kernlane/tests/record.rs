@@ -59,11 +59,11 @@ fn bad_input_is_named_and_nothing_is_made() {
             "--turn 200: with 4 CPUs, the shortest turn is 250 instructions",
         ),
     ];
-    for (arguments, said) in cases {
+    for (arguments, expected) in cases {
         let all = [&["record", "--output", "out"], arguments].concat();
         let (status, _, message) = kernlane(&all, path);
         assert_eq!(status, Some(2), "{message}");
-        assert!(message.contains(said), "{arguments:?} said {message}");
+        assert!(message.contains(expected), "{arguments:?} said {message}");
     }
     let mut names: Vec<_> =
         std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();

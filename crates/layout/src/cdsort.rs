@@ -259,9 +259,9 @@ impl<'a> CdSortChains<'a> {
         let (source, target) =
             (&self.chains[edge.source as usize], &self.chains[edge.target as usize]);
         let misses = |count: u128, density: f64| count as f64 * self.miss_probability(density);
-        let both = source.count + target.count;
+        let joined_count = source.count + target.count;
         let apart = misses(source.count, source.density()) + misses(target.count, target.density());
-        let joined = misses(both, both as f64 / (source.size + target.size) as f64);
+        let joined = misses(joined_count, joined_count as f64 / (source.size + target.size) as f64);
         let gain = self.nearness(edge, join) + self.parameters.frequency_scale * (apart - joined);
         if gain >= 0.0 { gain / source.size.min(target.size) as f64 } else { gain }
     }

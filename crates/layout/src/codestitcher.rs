@@ -62,8 +62,8 @@ pub(crate) fn codestitcher(
 fn transfers(graph: &Graph, hot: &HotCode) -> Vec<PieceTransfer> {
     let calls = calls_and_returns(graph).into_iter().filter_map(|(from, to, count)| {
         let (from_piece, to_piece) = (hot.pieces.of_block(from), hot.pieces.of_block(to));
-        let both = from_piece != to_piece && hot.is_hot(from_piece) && hot.is_hot(to_piece);
-        both.then(|| PieceTransfer {
+        let between_hot = from_piece != to_piece && hot.is_hot(from_piece) && hot.is_hot(to_piece);
+        between_hot.then(|| PieceTransfer {
             from: from_piece,
             to: to_piece,
             from_end: hot.end_in_piece(from),

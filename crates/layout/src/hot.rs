@@ -195,8 +195,9 @@ impl<'g> HotCode<'g> {
         let jumps = self.graph.edges.iter().map(|e| (e.from, e.to, e.count));
         calls.chain(jumps).filter(|&(_, _, count)| count > 0).filter_map(|(from, to, count)| {
             let (from_piece, to_piece) = (self.pieces.of_block(from), self.pieces.of_block(to));
-            let both = from_piece != to_piece && self.is_hot(from_piece) && self.is_hot(to_piece);
-            both.then(|| PieceTransfer {
+            let between_hot =
+                from_piece != to_piece && self.is_hot(from_piece) && self.is_hot(to_piece);
+            between_hot.then(|| PieceTransfer {
                 from: from_piece,
                 to: to_piece,
                 from_end: self.end_in_piece(from),

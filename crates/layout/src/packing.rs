@@ -126,11 +126,11 @@ impl Packing {
         for (from, nodes) in self.segments.iter().enumerate() {
             let tail = self.any(nodes.iter().rev());
             let others = (0..heads.len()).filter(|&to| to != from);
-            let shared = others.map(|to| (both(&tail, &heads[to]), to));
-            let mut shared: Vec<(u64, usize)> = shared.filter(|&(both, _)| both > 0).collect();
+            let shared = others.map(|to| (common_epochs(&tail, &heads[to]), to));
+            let mut shared: Vec<(u64, usize)> = shared.filter(|&(common, _)| common > 0).collect();
             if shared.len() > candidates {
-                shared.select_nth_unstable_by_key(candidates, |&(both, to)| {
-                    (std::cmp::Reverse(both), to)
+                shared.select_nth_unstable_by_key(candidates, |&(common, to)| {
+                    (std::cmp::Reverse(common), to)
                 });
                 shared.truncate(candidates);
             }
@@ -283,7 +283,7 @@ fn ones(epochs: &[u64]) -> u64 {
     epochs.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
-fn both(a: &[u64], b: &[u64]) -> u64 {
+fn common_epochs(a: &[u64], b: &[u64]) -> u64 {
     a.iter().zip(b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
 }
 

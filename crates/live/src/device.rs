@@ -517,7 +517,9 @@ fn refusal(error: Errno, address: u64) -> anyhow::Error {
             .into(),
         Errno::EXIST => "it is installed already, or still leaving".into(),
         Errno::INTR => "interrupted".into(),
-        Errno::INVAL => format!("the module refuses the request because of the address {address:x}"),
+        Errno::INVAL => {
+            format!("the module refuses the request because of the address {address:x}")
+        }
         _ => error.to_string(),
     };
     anyhow::anyhow!(why)

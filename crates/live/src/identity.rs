@@ -48,7 +48,7 @@ impl ModuleNumber {
     /// The text is not such a number.
     pub(crate) fn parse(text: &str) -> Result<ModuleNumber> {
         let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        ensure!(text.len() == 2 * NUMBER && is_hex, "{text:?} is no number of a module");
+        ensure!(text.len() == 2 * NUMBER && is_hex, "{text:?} is not a number of a module");
         let mut number = [0; NUMBER];
         for (n, byte) in number.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16)?;

@@ -50,7 +50,7 @@ impl InstructionCacheGeometry {
             };
             ensure!(
                 found.sets > 0 && found.ways > 0 && found.line > 0,
-                "{}: {found} is no cache",
+                "{}: {found} is not a cache",
                 caches.display()
             );
             return Ok(Some(found));

@@ -161,8 +161,8 @@ mod tests {
             stack(&[(CALLEE, true), (ROOT, true), (ENTRY, false)]),
             stack(&[(HANDLER, false), (CALLEE, true), (ROOT, true), (ENTRY, false)]),
         ];
-        // The entry cannot be replaced, so what it calls is a root; a callee of a root is none, but
-        // what that calls through a pointer is.
+        // The entry cannot be replaced, so what it calls is a root; a callee of a root is not a
+        // root, but what that calls through a pointer is.
         assert_eq!(chosen(&stacks, 0.0), [(ROOT, 1.0), (HANDLER, 0.5)]);
         assert_eq!(chosen(&stacks, 0.6), [(ROOT, 1.0)]);
     }

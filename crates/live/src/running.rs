@@ -133,13 +133,13 @@ fn segments(core: &File) -> Result<Vec<(u64, u64, u64)>> {
     let mut head = vec![0; 64];
     core.read_exact_at(&mut head, 0).context("cannot be read")?;
     let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice())
-        .context("is no ELF file")?;
+        .context("is not an ELF file")?;
     let (at, count) =
         (elf.e_phoff.get(object::LittleEndian), usize::from(elf.e_phnum.get(object::LittleEndian)));
     head.resize(usize::try_from(at)?.saturating_add(count * 56).min(1 << 20), 0);
     core.read_exact_at(&mut head, 0).context("cannot be read")?;
     let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice())
-        .context("is no ELF file")?;
+        .context("is not an ELF file")?;
     let headers = elf
         .program_headers(object::LittleEndian, head.as_slice())
         .context("its segments cannot be read")?;

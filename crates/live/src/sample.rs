@@ -95,7 +95,7 @@ pub(super) fn online_cpus() -> Result<Vec<usize>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     match cpus(text.trim()) {
         Some(cpus) if !cpus.is_empty() => Ok(cpus),
-        _ => bail!("{path}: {text:?} is no list of CPUs"),
+        _ => bail!("{path}: {text:?} is not a list of CPUs"),
     }
 }
 

@@ -131,7 +131,7 @@ mod tests {
         assert!(!waits_for_events(b"-1 0x7f22 0x7f22\n"));
     }
 
-    /// The test's threads are no main threads, and this process's main thread waits for them.
+    /// The test's threads are not main threads. The main thread of this process waits for them.
     #[test]
     fn the_main_thread_of_this_process_is_found() {
         let main = MainThread::find().unwrap();

@@ -22,9 +22,9 @@ pub enum ProfileError {
          with `kernlane profile`"
     )]
     Format(u32),
-    #[error("\"{0}\" is no hexadecimal address")]
+    #[error("\"{0}\" is not a hexadecimal address")]
     Address(String),
-    #[error("\"{0}\" are no epochs in words of 16 hexadecimal digits, as many words in each row")]
+    #[error("\"{0}\" are not epochs in words of 16 hexadecimal digits, as many words in each row")]
     Epochs(String),
     #[error("\"{0}\" is neither a kind of edge nor a class of seed")]
     Name(String),
@@ -286,9 +286,11 @@ pub(super) mod tests {
             Profile::from_json(&old_json().replace(from, to)).unwrap_err().to_string()
         };
         assert!(broken("fall-through", "fell").contains("\"fell\" is neither"));
-        assert!(broken("0000000000000005", "00000000000000g5").contains("are no epochs"));
-        assert!(broken("0000000000000005", "5").contains("are no epochs"));
-        assert!(broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is no hexadecimal address"));
+        assert!(broken("0000000000000005", "00000000000000g5").contains("are not epochs"));
+        assert!(broken("0000000000000005", "5").contains("are not epochs"));
+        assert!(
+            broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is not a hexadecimal address")
+        );
         assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":1").contains("format 1"));
         assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":5").contains("damaged"));
     }

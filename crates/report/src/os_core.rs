@@ -106,7 +106,7 @@ fn claims(table: &OsCoreTable, nothing: &PolicyRow, out: &mut String) -> std::fm
     let user = |of: fn(&WorkRow) -> u64| {
         signed(relative(of(&everything.application), of(&nothing.application)))
     };
-    let both = |of: fn(&WorkRow) -> PerMode<u64>| {
+    let kernel_and_user = |of: fn(&WorkRow) -> PerMode<u64>| {
         let sum = |row: &PolicyRow| of(&row.application).total() + of(&row.os_core).total();
         signed(relative(sum(everything), sum(nothing)))
     };
@@ -124,9 +124,9 @@ fn claims(table: &OsCoreTable, nothing: &PolicyRow, out: &mut String) -> std::fm
         user(|work| work.l1d_misses.user),
         user(|work| work.l2_misses.user),
         user(|work| work.mispredictions.user),
-        both(|work| work.l1i_misses),
-        both(|work| work.l1d_misses),
-        both(|work| work.l2_misses),
+        kernel_and_user(|work| work.l1i_misses),
+        kernel_and_user(|work| work.l1d_misses),
+        kernel_and_user(|work| work.l2_misses),
         signed(everything.energy_delay_change),
         signed(everything.cycles_change),
         coherence(everything, nothing),

@@ -98,10 +98,10 @@ fn misses(rows: &[&ResultRow]) -> String {
         cells.extend(by_cause(&counters.l1i.kernel));
         cells.extend(by_cause(&counters.l1i.user));
         match counters.itlb {
-            Some(itlb) => cells.extend(both(itlb)),
+            Some(itlb) => cells.extend(kernel_and_user(itlb)),
             None => cells.extend(["-".to_owned(), "-".to_owned()]),
         }
-        cells.extend(both(counters.touched_lines));
+        cells.extend(kernel_and_user(counters.touched_lines));
         cells.push(format!("{:.2}", counters.cycles / 1e6));
         table.push(cells);
     }
@@ -246,8 +246,8 @@ fn amounts(rows: &[&ResultRow]) -> String {
         let mut cells = vec![name(row)];
         cells.extend(by_kind(&counters.taken.kernel));
         cells.extend(by_kind(&counters.taken.user));
-        cells.extend(both(counters.fetched_bytes));
-        cells.extend(both(counters.touched_pages));
+        cells.extend(kernel_and_user(counters.fetched_bytes));
+        cells.extend(kernel_and_user(counters.touched_pages));
         table.push(cells);
     }
     table.to_text()
@@ -318,7 +318,7 @@ fn by_kind(taken: &TakenBranches) -> [String; 5] {
         .map(|count| count.to_string())
 }
 
-fn both(modes: PerMode<u64>) -> [String; 2] {
+fn kernel_and_user(modes: PerMode<u64>) -> [String; 2] {
     [modes.kernel, modes.user].map(|count| count.to_string())
 }
 

@@ -32,7 +32,7 @@ pub fn text_of(path: &Path, wanted: &[FileKind]) -> Result<String> {
         Some(kind) if wanted.contains(&kind) => {}
         Some(kind) => bail!("{}: {}", path.display(), kind.advice()),
     }
-    String::from_utf8(bytes).context("it is no text").with_context(named)
+    String::from_utf8(bytes).context("it is not text").with_context(named)
 }
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
             (b"f:1:1\n 1: 1\n", "this is a sample profile of LLVM"),
             (b"v1\nf f\nc 0\n", "this is Propeller's list of clusters"),
             (b"kernlane-layout 2\n", "`kernlane relink`"),
-            (b"\xff\xfe", "it is no text"),
+            (b"\xff\xfe", "it is not text"),
         ] {
             let error = read(bytes).unwrap_err();
             assert!(error.contains(advice) && error.contains("/file: "), "{error}");

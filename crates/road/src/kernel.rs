@@ -42,7 +42,7 @@ pub fn kernel_of(named: Option<&Path>, input: &Path) -> Result<PathBuf> {
 /// As [`kernel_of`]; or the inputs are of several kernels.
 pub fn kernel_of_all(named: Option<&Path>, inputs: &[PathBuf]) -> Result<PathBuf> {
     if let Some(kernel) = named {
-        // A file that is no profile is named before the kernel is opened, which takes long.
+        // A file that is not a profile is named before the kernel is opened, which takes long.
         for input in inputs.iter().filter(|input| input.is_file()) {
             text_of(input, &[FileKind::Profile])?;
         }

@@ -26,11 +26,11 @@ pub fn open(what: &str) -> Result<Workload> {
         format!("there is no benchmark {name:?}: `kernlane bench --list` shows their names")
     })?;
     let operations = match operations {
-        Some(number) => number
-            .parse()
-            .ok()
-            .filter(|operations| *operations > 0)
-            .with_context(|| format!("{what}: {number:?} is no number of operations above 0"))?,
+        Some(number) => {
+            number.parse().ok().filter(|operations| *operations > 0).with_context(|| {
+                format!("{what}: {number:?} is not a number of operations above 0")
+            })?
+        }
         None => counted::operations(found),
     };
     benchmark::workload(name, operations, &benchmark::program()?)
@@ -42,11 +42,13 @@ mod tests {
 
     #[test]
     fn benchmarks_and_their_operations_are_checked_first() {
-        let said = |what: &str| format!("{:#}", open(what).unwrap_err());
-        assert!(said("bench:call/nosuch").contains("there is no benchmark \"call/nosuch\""));
-        assert!(said("bench:call/getpid:0").contains("\"0\" is no number of operations above 0"));
-        assert!(said("bench:call/getpid:x").contains("\"x\" is no number of operations"));
-        assert!(said("nosuch").contains("there is no workload \"nosuch\""));
+        let message = |what: &str| format!("{:#}", open(what).unwrap_err());
+        assert!(message("bench:call/nosuch").contains("there is no benchmark \"call/nosuch\""));
+        assert!(
+            message("bench:call/getpid:0").contains("\"0\" is not a number of operations above 0")
+        );
+        assert!(message("bench:call/getpid:x").contains("\"x\" is not a number of operations"));
+        assert!(message("nosuch").contains("there is no workload \"nosuch\""));
         assert_eq!(open("net").unwrap().name, "net");
     }
 

@@ -2,7 +2,7 @@
 
 use crate::ab::arguments::{AbArgs, Asked};
 use crate::ab::boots::{self, Boot, Ended};
-use crate::ab::state::{Measurement, Method, State};
+use crate::ab::state::{AbRun, Measurement, Method};
 use crate::ab::steps::Step;
 use crate::ab::switch::Switch;
 use crate::benchmark::Benchmark;
@@ -232,11 +232,11 @@ fn limits(args: &BenchArgs, percent: f64, seconds: f64) -> Result<(f64, Duration
     let seconds = args.time.unwrap_or(seconds);
     ensure!(
         precision_percent.is_finite() && precision_percent > 0.0,
-        "--precision {precision_percent} is no percentage above 0"
+        "--precision {precision_percent} is not a percentage above 0"
     );
     ensure!(
         (0.0..=1e6).contains(&seconds),
-        "--time {seconds} is no number of seconds from 0 to 1000000"
+        "--time {seconds} is not a number of seconds from 0 to 1000000"
     );
     Ok((precision_percent, Duration::from_secs_f64(seconds)))
 }
@@ -318,7 +318,7 @@ fn settle(patience: Duration) -> Result<()> {
 }
 
 /// A run over several boots, as the options describe it.
-fn begun(args: &BenchArgs, kernels: [&str; 2], words: &[&str]) -> Result<State> {
+fn begun(args: &BenchArgs, kernels: [&str; 2], words: &[&str]) -> Result<AbRun> {
     benchmarks(&args.filter)?;
     let (precision_percent, budget) = limits(args, 3.0, 50.0)?;
     let work = Measurement {
@@ -332,14 +332,14 @@ fn begun(args: &BenchArgs, kernels: [&str; 2], words: &[&str]) -> Result<State> 
     };
     let is_file = args.ab.boot_by == Method::Kexec;
     let [before, after] = kernels.map(|kernel| boots::kernel(kernel, is_file));
-    let mut state = State::new(args.ab.boot_by, [before?, after?], args.ab.boots.into(), work);
+    let mut state = AbRun::new(args.ab.boot_by, [before?, after?], args.ab.boots.into(), work);
     state.unit = !args.ab.no_unit;
     let executable = std::env::current_exe().context("the path of this program is unknown")?;
     state.program.push(executable.into());
     state.program.extend(words.iter().map(OsString::from));
     let line = std::fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
     state.command_line = line.trim().to_owned();
-    State::begin(state, &boots::running()?)
+    AbRun::begin(state, &boots::running()?)
 }
 
 /// The words that start the program that runs, even if its file was replaced in the meantime.
@@ -404,7 +404,7 @@ fn described(benchmarks: &[&Benchmark]) -> serde_json::Value {
 fn two_generations([older, newer]: [&PathBuf; 2], ratio: f64, as_json: bool) -> Result<ExitCode> {
     ensure!(
         ratio.is_finite() && ratio > 0.0,
-        "--technology-ratio {ratio} is no number above 0: give the newer machine's clock by the \
+        "--technology-ratio {ratio} is not a number above 0: give the newer machine's clock by the \
          older one's, for example"
     );
     let found = Generations::new([&Results::read(older)?, &Results::read(newer)?], ratio);
@@ -417,7 +417,7 @@ fn two_generations([older, newer]: [&PathBuf; 2], ratio: f64, as_json: bool) -> 
 
 fn compare([before, after]: [PathBuf; 2], args: &BenchArgs) -> Result<ExitCode> {
     if let Some(limit) = args.limit {
-        ensure!(limit.is_finite() && limit >= 0.0, "--limit {limit} is no percentage");
+        ensure!(limit.is_finite() && limit >= 0.0, "--limit {limit} is not a percentage");
     }
     let comparison = Comparison::new(&Results::read(&before)?, &Results::read(&after)?);
     if let Some(path) = &args.page {

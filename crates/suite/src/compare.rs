@@ -4,7 +4,7 @@
 //! the reason for each benchmark that is left out. This module never compares different versions of
 //! a benchmark.
 
-use crate::result::{Entry, Measured, Outcome, ProgramUsed, Results};
+use crate::result::{Entry, MeasuredRounds, Outcome, ProgramUsed, Results};
 use crate::statistics::{Difference, Estimate, compare, holm};
 use serde::Serialize;
 
@@ -59,7 +59,7 @@ pub(crate) struct Comparison {
 }
 
 /// The figure of a benchmark, or why it has none to compare.
-fn figure(entry: Option<&Entry>) -> Result<(&Measured, Estimate), String> {
+fn figure(entry: Option<&Entry>) -> Result<(&MeasuredRounds, Estimate), String> {
     match entry.map(|entry| &entry.outcome) {
         None => Err("not in this result".into()),
         Some(Outcome::NotRun { why }) => Err(format!("not run: {why}")),
@@ -73,10 +73,10 @@ fn figure(entry: Option<&Entry>) -> Result<(&Measured, Estimate), String> {
 
 /// A benchmark that two results have measured: the two figures with their estimates, or why they
 /// cannot be compared.
-pub(crate) fn both<'a>(
+pub(crate) fn comparable<'a>(
     [before, after]: [&'a Results; 2],
     name: &str,
-) -> Result<([&'a Measured; 2], [Estimate; 2]), String> {
+) -> Result<([&'a MeasuredRounds; 2], [Estimate; 2]), String> {
     let (old, new) = (before.entry(name), after.entry(name));
     if let (Some(old), Some(new)) = (old, new)
         && old.version != new.version
@@ -87,8 +87,8 @@ pub(crate) fn both<'a>(
         (old.and_then(|old| old.program.as_ref()), new.and_then(|new| new.program.as_ref()))
         && old != new
     {
-        let said = |used: &ProgramUsed| format!("{} by {}", used.command_line, used.version);
-        return Err(format!("{} before, {} after", said(old), said(new)));
+        let program = |used: &ProgramUsed| format!("{} by {}", used.command_line, used.version);
+        return Err(format!("{} before, {} after", program(old), program(new)));
     }
     match (figure(old), figure(new)) {
         (Ok((old, was)), Ok((new, is))) => Ok(([old, new], [was, is])),
@@ -100,11 +100,11 @@ pub(crate) fn both<'a>(
 
 impl Comparison {
     pub(crate) fn new(before: &Results, after: &Results) -> Comparison {
-        let mut found: Vec<(&str, [&Measured; 2], Difference)> = Vec::new();
+        let mut found: Vec<(&str, [&MeasuredRounds; 2], Difference)> = Vec::new();
         let mut left_out = Vec::new();
         let only_after = after.benchmarks.iter().filter(|e| before.entry(&e.name).is_none());
         for Entry { name, .. } in before.benchmarks.iter().chain(only_after) {
-            match both([before, after], name) {
+            match comparable([before, after], name) {
                 Ok((measured, [was, is])) => found.push((name, measured, compare(&was, &is))),
                 Err(why) => left_out.push((name.clone(), why)),
             }

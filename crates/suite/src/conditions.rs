@@ -129,16 +129,17 @@ impl Conditions {
 
     /// What can disturb a run, in sentences.
     fn judged(&self, rates: [f64; 2], even: bool) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut disturbances = Vec::new();
         if self.cpu.is_none() {
-            said.push("the run was not pinned to a CPU".to_owned());
+            disturbances.push("the run was not pinned to a CPU".to_owned());
         }
         if !even {
-            said.push("the time stamp counter may change its rate with the frequency".to_owned());
+            disturbances
+                .push("the time stamp counter may change its rate with the frequency".to_owned());
         }
         let jump = 100.0 * (rates[1] / rates[0] - 1.0).abs();
         if jump > 0.1 {
-            said.push(format!(
+            disturbances.push(format!(
                 "the time stamp counter and the kernel's clock drifted apart by {jump:.2} %: a \
                  clock has jumped"
             ));
@@ -150,23 +151,24 @@ impl Conditions {
             (shares.other_cpus_percent, 20.0, "the other CPUs were busy"),
         ] {
             if let Some(share) = share.filter(|share| *share > limit) {
-                said.push(format!("{what} for {share:.1} % of the time"));
+                disturbances.push(format!("{what} for {share:.1} % of the time"));
             }
         }
         if let Some(governor) = self.governor.as_deref().filter(|name| *name != "performance") {
-            said.push(format!("the frequency's governor is {governor}, not performance"));
+            disturbances.push(format!("the frequency's governor is {governor}, not performance"));
         }
         if let [Some(before), Some(after)] = self.frequency
             && before.abs_diff(after) * 100 > before * 2
         {
-            said.push(format!("the frequency went from {before} kHz to {after} kHz"));
+            disturbances.push(format!("the frequency went from {before} kHz to {after} kHz"));
         }
-        said
+        disturbances
     }
 
     /// Conditions that two runs do not share: name, before, after.
     pub(crate) fn differences(&self, other: &Conditions) -> Vec<(&'static str, String, String)> {
-        let said = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
+        let or_unknown =
+            |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
         let mitigations = |of: &Conditions| {
             let different = of.mitigations.iter().filter(|(name, text)| {
                 self.mitigations.get(*name) != Some(text)
@@ -180,20 +182,20 @@ impl Conditions {
         let rows = [
             ("program", pair(&|c| format!("{} ({} bytes)", c.program, c.program_bytes))),
             ("kernel", pair(&|c| format!("{} {}", c.kernel_release, c.kernel_version))),
-            ("build id", pair(&|c| said(&c.kernel_build_id))),
-            ("command line", pair(&|c| said(&c.command_line))),
+            ("build id", pair(&|c| or_unknown(&c.kernel_build_id))),
+            ("command line", pair(&|c| or_unknown(&c.command_line))),
             ("live changes", pair(&|c| c.live_changes.join(", "))),
-            ("processor", pair(&|c| said(&c.processor))),
-            ("microcode", pair(&|c| said(&c.microcode))),
+            ("processor", pair(&|c| or_unknown(&c.processor))),
+            ("microcode", pair(&|c| or_unknown(&c.microcode))),
             ("mitigations", pair(&mitigations)),
-            ("hypervisor", pair(&|c| said(&c.hypervisor))),
-            ("SMT", pair(&|c| said(&c.smt))),
-            ("clock source", pair(&|c| said(&c.clock_source))),
-            ("huge pages", pair(&|c| said(&c.transparent_huge_pages))),
+            ("hypervisor", pair(&|c| or_unknown(&c.hypervisor))),
+            ("SMT", pair(&|c| or_unknown(&c.smt))),
+            ("clock source", pair(&|c| or_unknown(&c.clock_source))),
+            ("huge pages", pair(&|c| or_unknown(&c.transparent_huge_pages))),
             ("CPU", pair(&|c| c.cpu.map_or("none".to_owned(), |cpu| cpu.to_string()))),
-            ("governor", pair(&|c| said(&c.governor))),
-            ("boost", pair(&|c| said(&c.boost))),
-            ("file system", pair(&|c| said(&c.file_system))),
+            ("governor", pair(&|c| or_unknown(&c.governor))),
+            ("boost", pair(&|c| or_unknown(&c.boost))),
+            ("file system", pair(&|c| or_unknown(&c.file_system))),
         ];
         let different = rows.into_iter().filter(|(_, (before, after))| before != after);
         different.map(|(name, (before, after))| (name, before, after)).collect()
@@ -418,9 +420,9 @@ mod tests {
         conditions.cpu = None;
         conditions.governor = Some("powersave".into());
         conditions.disturbances.steal_percent = Some(3.0);
-        let said = conditions.judged([2.0, 2.1], false).join("\n");
+        let sentences = conditions.judged([2.0, 2.1], false).join("\n");
         for part in ["not pinned", "change its rate", "5.00 %", "3.0 %", "powersave"] {
-            assert!(said.contains(part), "{part} is not in {said}");
+            assert!(sentences.contains(part), "{part} is not in {sentences}");
         }
     }
 

@@ -8,7 +8,7 @@
 use crate::benchmark::Benchmark;
 use crate::clock::Moment;
 use crate::random::Random;
-use crate::result::{Entry, FORMAT, Measured, Outcome, Results};
+use crate::result::{Entry, FORMAT, MeasuredRounds, Outcome, Results};
 use crate::statistics::{Estimate, median};
 use crate::sys::children_seconds;
 use crate::watch::Watch;
@@ -44,7 +44,7 @@ pub(crate) struct Settings {
 }
 
 /// A benchmark under way.
-struct State {
+struct BenchmarkProgress {
     benchmark: &'static Benchmark,
     /// Operations in a slice, once calibrated.
     operations: u64,
@@ -55,9 +55,9 @@ struct State {
     trouble: Option<Trouble>,
 }
 
-impl State {
-    fn new(benchmark: &'static Benchmark) -> State {
-        State {
+impl BenchmarkProgress {
+    fn new(benchmark: &'static Benchmark) -> BenchmarkProgress {
+        BenchmarkProgress {
             benchmark,
             operations: 0,
             rounds: Vec::new(),
@@ -83,9 +83,9 @@ impl State {
             None => {
                 let rounds = self.rounds.iter().map(|ticks| ticks / ticks_per_nanosecond);
                 let rounds = rounds.collect();
-                let measured = Measured::new(rounds, self.operations, precision_percent);
+                let measured = MeasuredRounds::new(rounds, self.operations, precision_percent);
                 let processor_seconds = Some(self.processor_seconds);
-                Outcome::Measured(Measured { processor_seconds, ..measured })
+                Outcome::Measured(MeasuredRounds { processor_seconds, ..measured })
             }
         };
         let Benchmark { name, version, .. } = *self.benchmark;
@@ -116,7 +116,7 @@ pub(crate) fn measure(settings: &Settings) -> Result<Results> {
 pub(crate) struct Run<'a> {
     settings: &'a Settings,
     watch: Watch,
-    states: Vec<State>,
+    states: Vec<BenchmarkProgress>,
     random: Random,
     cpu: Option<usize>,
     rounds: usize,
@@ -130,7 +130,8 @@ impl Run<'_> {
     pub(crate) fn begin(settings: &Settings) -> Result<Run<'_>> {
         let (cpu, warning) = choose_cpu(settings.cpu)?;
         let watch = Watch::begin(cpu, &settings.directory, warning)?;
-        let states = settings.benchmarks.iter().map(|benchmark| State::new(benchmark)).collect();
+        let states =
+            settings.benchmarks.iter().map(|benchmark| BenchmarkProgress::new(benchmark)).collect();
         Ok(Run { settings, watch, states, random: Random::new(settings.seed), cpu, rounds: 0 })
     }
 
@@ -152,7 +153,7 @@ impl Run<'_> {
     /// The program cannot start itself, or the user has interrupted.
     pub(crate) fn round(&mut self) -> Result<()> {
         let Run { settings, states, random, .. } = self;
-        let mut active: Vec<&mut State> =
+        let mut active: Vec<&mut BenchmarkProgress> =
             states.iter_mut().filter(|state| !state.done(settings.precision_percent)).collect();
         let directory = scratch::directory(&settings.directory, ".kernlane-bench-");
         let place = Place {
@@ -201,7 +202,7 @@ struct Place<'a> {
 
 /// Starts the workers in a random order, and lets them run their slices in another.
 fn one_round(
-    active: &mut [&mut State],
+    active: &mut [&mut BenchmarkProgress],
     place: &Place<'_>,
     slice_ticks: u64,
     random: &mut Random,
@@ -252,7 +253,7 @@ fn one_round(
 
 /// Starts one worker in a directory of its own, and calibrates the benchmark in its first round.
 fn start(
-    state: &mut State,
+    state: &mut BenchmarkProgress,
     place: &Place<'_>,
     slice_ticks: u64,
 ) -> Result<std::result::Result<Worker, Trouble>> {

@@ -54,7 +54,7 @@ pub(crate) struct ProgramUsed {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    Measured(Measured),
+    Measured(MeasuredRounds),
     NotRun {
         why: String,
     },
@@ -66,7 +66,7 @@ pub(crate) enum Outcome {
 
 /// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredRounds {
     /// Nanoseconds an operation.
     pub nanoseconds: f64,
     /// The ends of its 95 % interval; `None`: too few rounds.
@@ -86,9 +86,9 @@ pub(crate) struct Measured {
     pub processor_seconds: Option<[f64; 2]>,
 }
 
-impl Measured {
+impl MeasuredRounds {
     /// The figure of these values of rounds, in nanoseconds an operation.
-    pub(crate) fn new(rounds: Vec<f64>, operations: u64, precision_percent: f64) -> Measured {
+    pub(crate) fn new(rounds: Vec<f64>, operations: u64, precision_percent: f64) -> MeasuredRounds {
         let estimate = Estimate::of(&rounds);
         let half_width_percent = estimate.map(|estimate| 100.0 * estimate.half_width());
         let (nanoseconds, interval) = match estimate {
@@ -98,7 +98,7 @@ impl Measured {
             }
             None => (crate::statistics::median(&mut rounds.clone()), None),
         };
-        Measured {
+        MeasuredRounds {
             nanoseconds,
             interval,
             half_width_percent,
@@ -169,7 +169,7 @@ pub(crate) mod examples {
     pub(crate) fn entry(name: &str, figure: f64, percent: f64) -> Entry {
         let rounds: Vec<f64> =
             (-10..=10).map(|at| figure * (1.0 + percent / 1000.0 * f64::from(at))).collect();
-        let outcome = Outcome::Measured(Measured::new(rounds, 1000, 1.0));
+        let outcome = Outcome::Measured(MeasuredRounds::new(rounds, 1000, 1.0));
         Entry { name: name.into(), version: 1, program: None, outcome }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     fn a_file_is_read_as_it_was_written() {
         let not_run = Outcome::NotRun { why: "io_uring_setup: not permitted".into() };
         // Numbers that have a short decimal form.
-        let measured = Measured {
+        let measured = MeasuredRounds {
             nanoseconds: 100.5,
             interval: Some([100.25, 100.75]),
             half_width_percent: Some(0.25),
@@ -235,9 +235,9 @@ mod tests {
 
     #[test]
     fn a_figure_is_noisy_when_its_interval_is_wide_or_missing() {
-        assert!(!Measured::new(vec![100.0, 100.1, 99.9, 100.0, 100.2], 1, 1.0).noisy);
-        assert!(Measured::new(vec![100.0, 150.0, 60.0, 100.0, 200.0], 1, 1.0).noisy);
-        let one = Measured::new(vec![100.0], 1, 1.0);
+        assert!(!MeasuredRounds::new(vec![100.0, 100.1, 99.9, 100.0, 100.2], 1, 1.0).noisy);
+        assert!(MeasuredRounds::new(vec![100.0, 150.0, 60.0, 100.0, 200.0], 1, 1.0).noisy);
+        let one = MeasuredRounds::new(vec![100.0], 1, 1.0);
         assert!(one.noisy && one.interval.is_none());
         assert_eq!(one.nanoseconds, 100.0);
     }

@@ -10,7 +10,7 @@
 
 use crate::conditions::Conditions;
 use crate::list;
-use crate::result::{Entry, FORMAT, Measured, Outcome, Results};
+use crate::result::{Entry, FORMAT, MeasuredRounds, Outcome, Results};
 use anyhow::{Context, Result};
 use host::outln;
 use std::collections::BTreeMap;
@@ -106,7 +106,8 @@ pub fn result(
     let entry = |(name, served): (&String, &ServedRounds)| {
         let benchmark =
             list::named(name).with_context(|| format!("no benchmark is named {name}"))?;
-        let found = Measured::new(served.rounds.clone(), served.operations, precision_percent);
+        let found =
+            MeasuredRounds::new(served.rounds.clone(), served.operations, precision_percent);
         let outcome = Outcome::Measured(found);
         Ok(Entry { name: name.clone(), version: benchmark.version, program: None, outcome })
     };

@@ -110,8 +110,8 @@ fn two_generations_show_what_technology_does_not_explain() {
     assert_eq!(found["technology"], 3.0);
     for (line, said) in [
         ("--generations old.json new.json", "required arguments were not provided"),
-        ("--generations old.json new.json --technology-ratio 0", "is no number above 0"),
-        ("--generations old.json new.json --technology-ratio -1", "is no number above 0"),
+        ("--generations old.json new.json --technology-ratio 0", "is not a number above 0"),
+        ("--generations old.json new.json --technology-ratio -1", "is not a number above 0"),
         ("--generations old.json none.json --technology-ratio 2", "none.json: No such file"),
         ("--technology-ratio 2", "required arguments were not provided"),
     ] {
@@ -182,11 +182,11 @@ fn kernels_are_planned_before_anything_is_done() {
         ("--ab d --on x", "required arguments were not provided"),
         ("--ab d --on x --off y --kernels a b", "cannot be used with"),
         ("--ab d --kernels none new --dry-run", "--kernels: none: No such file"),
-        ("--ab d --kernels text text --dry-run", "--kernels: text is no bzImage"),
+        ("--ab d --kernels text text --dry-run", "--kernels: text is not a bzImage"),
         ("--ab d --kernels a a --boot-by grub --dry-run", "--kernels: both are a"),
         ("--ab d --kernels a b --boots 1", "1 is not in 2..=1000"),
         ("--ab d --kernels a b --boot-by lilo", "invalid value 'lilo'"),
-        ("--ab d --kernels a b --boot-by grub --settle -1", "--settle -1 is no number"),
+        ("--ab d --kernels a b --boot-by grub --settle -1", "--settle -1 is not a number"),
         ("--ab d --resume", "no run of `kernlane bench --ab` was begun there"),
         ("--ab d --stop", "no run of `kernlane bench --ab` was begun there"),
         ("--dry-run", "required arguments were not provided"),
@@ -268,8 +268,8 @@ fn bad_input_is_named() {
     std::fs::write(here.join("new.json"), "{\"format\": 7}").unwrap();
     for (line, said) in [
         ("--filter nosuch", "--filter nosuch: no benchmark's name contains that"),
-        ("--precision 0", "--precision 0 is no percentage above 0"),
-        ("--time -1", "--time -1 is no number of seconds"),
+        ("--precision 0", "--precision 0 is not a percentage above 0"),
+        ("--time -1", "--time -1 is not a number of seconds"),
         ("--cpu 9999 --filter getpid", "--cpu 9999: sched_setaffinity: Invalid argument"),
         ("--filter getpid --directory nosuch", "nosuch: there is no such directory; --directory"),
         ("--compare text text", "text: no result of `kernlane bench`: it is no JSON"),

@@ -48,10 +48,12 @@ pub enum Violation {
     NotText { what: &'static str },
     #[error("a flag has the value {0}")]
     Flag(u8),
-    #[error("the totals at the end give {what} as {said}, but the records before give {counted}")]
-    Totals { what: &'static str, said: u64, counted: u64 },
-    #[error("unpacks to {unpacked} bytes, but its frame says {said}")]
-    UnpackedSize { unpacked: usize, said: u32 },
+    #[error(
+        "the totals at the end give {what} as {recorded}, but the records before give {counted}"
+    )]
+    Totals { what: &'static str, recorded: u64, counted: u64 },
+    #[error("unpacks to {unpacked} bytes, but its frame says {recorded}")]
+    UnpackedSize { unpacked: usize, recorded: u32 },
     #[error("cannot be unpacked: {0}")]
     Unpack(String),
     #[error("has {size} bytes, but a chunk may have at most {limit}")]

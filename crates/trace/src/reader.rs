@@ -305,12 +305,12 @@ impl<R: Read> RecordingReader<R> {
         }
     }
 
-    fn check_data(&self, data: &DataDecoder, said: &RecordingTotals) -> Result<(), Violation> {
+    fn check_data(&self, data: &DataDecoder, recorded: &RecordingTotals) -> Result<(), Violation> {
         if data.payload.is_some() {
             return Err(Violation::Misplaced { found: ChunkKind::End, expected: "STRM" });
         }
-        let (said, counted) = (said.data.unwrap_or_default(), data.accesses.totals());
-        tally::equal(&payload::named_data(&said), &payload::named_data(&counted))
+        let (recorded, counted) = (recorded.data.unwrap_or_default(), data.accesses.totals());
+        tally::equal(&payload::named_data(&recorded), &payload::named_data(&counted))
     }
 
     /// Reads one chunk, checks its checksum and unpacks it. `None` at the end of the file.
@@ -359,7 +359,7 @@ impl<R: Read> RecordingReader<R> {
             .map_err(|error| Violation::Unpack(error.to_string()))?;
         match payload.len() == size as usize {
             true => Ok(payload),
-            false => Err(Violation::UnpackedSize { unpacked: payload.len(), said: size }),
+            false => Err(Violation::UnpackedSize { unpacked: payload.len(), recorded: size }),
         }
     }
 

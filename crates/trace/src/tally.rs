@@ -176,27 +176,29 @@ impl Tally {
     }
 
     pub(crate) fn totals(&self) -> RecordingTotals {
-        let mut both = SequenceHash::default();
-        both.bytes(&self.defined.value().to_le_bytes());
-        both.bytes(&self.happened.value().to_le_bytes());
-        RecordingTotals { hash: both.value(), ..self.totals }
+        let mut combined = SequenceHash::default();
+        combined.bytes(&self.defined.value().to_le_bytes());
+        combined.bytes(&self.happened.value().to_le_bytes());
+        RecordingTotals { hash: combined.value(), ..self.totals }
     }
 
     /// Compares the totals of a clean end with the counted ones.
-    pub(crate) fn check(&self, said: &RecordingTotals) -> Result<(), Violation> {
+    pub(crate) fn check(&self, recorded: &RecordingTotals) -> Result<(), Violation> {
         let counted = self.totals();
-        equal(&named(said), &named(&counted))
+        equal(&named(recorded), &named(&counted))
     }
 }
 
 /// Names the first total that differs from the counted one.
 pub(crate) fn equal(
-    said: &[(&'static str, u64)],
+    recorded: &[(&'static str, u64)],
     counted: &[(&'static str, u64)],
 ) -> Result<(), Violation> {
-    match said.iter().zip(counted).find(|(said, counted)| said != counted) {
+    match recorded.iter().zip(counted).find(|(recorded, counted)| recorded != counted) {
         None => Ok(()),
-        Some((&(what, said), &(_, counted))) => Err(Violation::Totals { what, said, counted }),
+        Some((&(what, recorded), &(_, counted))) => {
+            Err(Violation::Totals { what, recorded, counted })
+        }
     }
 }
 

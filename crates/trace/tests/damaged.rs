@@ -249,7 +249,7 @@ fn false_sizes_are_refused_without_allocating_them() {
     ));
     assert_eq!(
         refused(framed_as(b"STRM", &packed, 401)),
-        Violation::UnpackedSize { unpacked: 400, said: 401 }
+        Violation::UnpackedSize { unpacked: 400, recorded: 401 }
     );
     assert!(matches!(refused(framed_as(b"STRM", &packed, 399)), Violation::Unpack(_)));
     assert!(matches!(refused(framed_as(b"STRM", b"not zstd", 8)), Violation::Unpack(_)));

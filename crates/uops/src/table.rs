@@ -199,7 +199,8 @@ impl TableReader {
                 let known = SETS.into_iter().find(|known| *known == word);
                 let known = known.ok_or_else(|| format!("`{word}` is unknown"))?;
                 let set = u16::from_str_radix(rest, 16);
-                self.words.insert(known, set.map_err(|_| format!("`{rest}` is not a set of ports"))?);
+                self.words
+                    .insert(known, set.map_err(|_| format!("`{rest}` is not a set of ports"))?);
             }
         }
         Ok(())
@@ -321,8 +322,8 @@ mod tests {
             ("Nopw/r", "Nopx/r", "line 9: no instruction is called Nopx"),
             ("Nopw/r", "Add_r64_rm64/r", "line 9: Add_r64_rm64/r has two entries"),
             ("Nopw/r", "Nopw", "line 9: `Nopw`"),
-            ("1 3 2", "0 3 2", "line 8: `0` is no number"),
-            ("2,1*7", "2,0", "line 8: `0` is no uop"),
+            ("1 3 2", "0 3 2", "line 8: `0` is not a number"),
+            ("2,1*7", "2,0", "line 8: `0` is not a uop"),
             ("branch 2\n", "", "the table ends early: `branch`"),
             ("end\n", "", "the table ends early: `end`"),
             ("end\n", "end\nend\n", "line 11: there is text behind"),

@@ -34,8 +34,8 @@ pub fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>, what: &st
 pub fn succeeded(command: &mut Command) -> Result<Output> {
     let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?}: {}\n{}", output.status, said.trim_end());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?}: {}\n{}", output.status, printed.trim_end());
     }
     Ok(output)
 }

@@ -83,8 +83,8 @@ impl Engine {
         command.arg("--engine-args=-merge_inner=1");
         command.arg(format!("--engine-args=-merge_control_file={}", path.display()));
         let output = command.output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "the corpus cannot be reduced:\n{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "the corpus cannot be reduced:\n{printed}");
         Ok(reaching(&fs::read_to_string(&path)?))
     }
 }
@@ -97,7 +97,7 @@ fn reaching(control: &str) -> Vec<usize> {
 
 /// The fuzzing of a target until now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct TargetProgress {
     pub inputs: u64,
     pub seconds: f64,
     /// Edges of the control flow graph that some input reached.
@@ -107,8 +107,8 @@ pub(super) struct State {
     pub crashes: usize,
 }
 
-impl State {
-    pub(super) fn read(path: &Path) -> Result<State> {
+impl TargetProgress {
+    pub(super) fn read(path: &Path) -> Result<TargetProgress> {
         let text = fs::read(path).with_context(|| path.display().to_string())?;
         serde_json::from_slice(&text).with_context(|| path.display().to_string())
     }
@@ -116,14 +116,15 @@ impl State {
 
 /// A target while it is fuzzed.
 pub(super) struct Session {
-    pub state: State,
+    pub state: TargetProgress,
     path: PathBuf,
 }
 
 impl Session {
     pub(super) fn open(engine: &Engine, target: &Target) -> Result<Session> {
         let path = engine.state(target);
-        let state = if path.exists() { State::read(&path)? } else { State::default() };
+        let state =
+            if path.exists() { TargetProgress::read(&path)? } else { TargetProgress::default() };
         Ok(Session { state, path })
     }
 
@@ -161,36 +162,39 @@ impl Session {
         })?;
         self.state.seconds += begun.elapsed().as_secs_f64();
         self.state.crashes = fs::read_dir(&crashes).map_or(0, Iterator::count);
-        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-        let all: Vec<String> = outputs.iter().map(said).collect();
+        let printed = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        let all: Vec<String> = outputs.iter().map(printed).collect();
         fs::write(engine.state(target).with_file_name("log"), all.concat())?;
-        all.iter().for_each(|said| self.add(said));
-        outputs.iter().zip(&all).try_for_each(|(output, said)| failure_of(output, said, &crashes))
+        all.iter().for_each(|printed| self.add(printed));
+        outputs
+            .iter()
+            .zip(&all)
+            .try_for_each(|(output, printed)| failure_of(output, printed, &crashes))
     }
 
-    fn add(&mut self, said: &str) {
-        self.state.inputs += inputs_of(said).unwrap_or(0);
-        self.state.edges = self.state.edges.max(edges_of(said).unwrap_or(0));
+    fn add(&mut self, printed: &str) {
+        self.state.inputs += inputs_of(printed).unwrap_or(0);
+        self.state.edges = self.state.edges.max(edges_of(printed).unwrap_or(0));
     }
 }
 
-fn failure_of(output: &Output, said: &str, crashes: &Path) -> Result<()> {
+fn failure_of(output: &Output, printed: &str, crashes: &Path) -> Result<()> {
     if output.status.success() {
         ensure!(
-            inputs_of(said).is_some_and(|inputs| inputs > 0),
-            "the fuzzer ran no input:\n{said}"
+            inputs_of(printed).is_some_and(|inputs| inputs > 0),
+            "the fuzzer ran no input:\n{printed}"
         );
         return Ok(());
     }
-    let lines: Vec<&str> = said.lines().collect();
+    let lines: Vec<&str> = printed.lines().collect();
     let last = lines[lines.len().saturating_sub(40)..].join("\n");
     bail!("{last}\nthe fuzzer failed; failing inputs are kept in {}", crashes.display())
 }
 
 /// How many inputs libFuzzer ran: its final statistics, or, when it was stopped by a failure, the
 /// number at the start of its last line.
-fn inputs_of(said: &str) -> Option<u64> {
-    let last = said.lines().rev().find_map(|line| {
+fn inputs_of(printed: &str) -> Option<u64> {
+    let last = printed.lines().rev().find_map(|line| {
         let total = line.strip_prefix("stat::number_of_executed_units:").map(str::trim);
         let number = line.strip_prefix('#').and_then(|rest| rest.split_whitespace().next());
         total.or(number)
@@ -199,8 +203,8 @@ fn inputs_of(said: &str) -> Option<u64> {
 }
 
 /// The edges reached, as libFuzzer's last line has them.
-fn edges_of(said: &str) -> Option<u64> {
-    let line = said.lines().rev().find(|line| line.contains(" cov: "))?;
+fn edges_of(printed: &str) -> Option<u64> {
+    let line = printed.lines().rev().find(|line| line.contains(" cov: "))?;
     line.split(" cov: ").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 

@@ -3,7 +3,7 @@
 //! Input: the state of the targets, and the file as it was: it keeps the rows of targets that have
 //! no state on this machine. Output: the file. Runs nothing.
 
-use super::engine::{Engine, State};
+use super::engine::{Engine, TargetProgress};
 use anyhow::{Context, Result};
 use host::table::{Column, TextTable};
 use kernlane_fuzz::targets;
@@ -21,11 +21,11 @@ pub(super) fn text(engine: &Engine) -> Result<String> {
     let mut rows = Vec::new();
     for target in &targets::ALL {
         let path = engine.state(target);
-        let state = if path.exists() { Some(State::read(&path)?) } else { None };
+        let state = if path.exists() { Some(TargetProgress::read(&path)?) } else { None };
         rows.push((target.name, state));
     }
-    let version = said(Command::new("rustc").arg("--version"))?;
-    let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]))?;
+    let version = printed(Command::new("rustc").arg("--version"))?;
+    let commit = printed(Command::new("git").args(["describe", "--always", "--dirty"]))?;
     Ok(format!(
         "cargo xtask fuzz\n\
          Last run at commit {commit}; {version};\n\
@@ -38,13 +38,13 @@ pub(super) fn text(engine: &Engine) -> Result<String> {
     ))
 }
 
-fn said(command: &mut Command) -> Result<String> {
+fn printed(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The table, with the row of `before` for a target without a state.
-fn table(rows: &[(&str, Option<State>)], before: &str) -> String {
+fn table(rows: &[(&str, Option<TargetProgress>)], before: &str) -> String {
     let counts = [("inputs", 10), ("seconds", 8), ("edges", 8), ("files", 8), ("bytes", 8)];
     let counts = counts.into_iter().chain([("crashes", 8)]);
     let counts = counts.map(|(title, wide)| Column::right(title).fixed(wide).gap(1));
@@ -55,13 +55,13 @@ fn table(rows: &[(&str, Option<State>)], before: &str) -> String {
         table.push(match (state, cells_before.next()) {
             (Some(state), _) => row(name, state),
             (None, Some(cells)) => cells.map(str::to_owned).collect(),
-            (None, None) => row(name, &State::default()),
+            (None, None) => row(name, &TargetProgress::default()),
         });
     }
     table.to_text()
 }
 
-fn row(name: &str, state: &State) -> Vec<String> {
+fn row(name: &str, state: &TargetProgress) -> Vec<String> {
     let (files, bytes) = state.corpus;
     vec![
         name.to_owned(),
@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_row_says_what_a_target_has_had() {
-        let state = State { inputs: 2000, seconds: 3.4, edges: 155, corpus: (12, 90), crashes: 1 };
+        let state =
+            TargetProgress { inputs: 2000, seconds: 3.4, edges: 155, corpus: (12, 90), crashes: 1 };
         let text = table(&[("maps", Some(state)), ("btf", None)], "");
         let words: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(words[1], ["maps", "2000", "3", "155", "12", "90", "1"]);
@@ -89,9 +90,9 @@ mod tests {
 
     #[test]
     fn the_row_of_a_target_without_a_state_stays() {
-        let state = || Some(State { inputs: 2000, ..State::default() });
+        let state = || Some(TargetProgress { inputs: 2000, ..TargetProgress::default() });
         let before = table(&[("maps", state()), ("btf", state())], "");
-        let after = table(&[("maps", Some(State::default())), ("btf", None)], &before);
+        let after = table(&[("maps", Some(TargetProgress::default())), ("btf", None)], &before);
         assert_eq!(after.lines().nth(2), before.lines().nth(2));
         assert_ne!(after.lines().nth(1), before.lines().nth(1));
     }

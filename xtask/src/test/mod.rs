@@ -161,7 +161,7 @@ mod tests {
             for (number, part) in table.iter().enumerate() {
                 for needed in part.after {
                     let found = table[..number].iter().any(|earlier| earlier.what == *needed);
-                    assert!(found, "{}: {needed:?} is no earlier part", part.what);
+                    assert!(found, "{}: {needed:?} is not an earlier part", part.what);
                 }
             }
         }

@@ -20,7 +20,7 @@ const SAID: &str = "target/test/said";
 struct Ended {
     number: usize,
     result: Result<Used>,
-    said: PathBuf,
+    printed: PathBuf,
 }
 
 /// The resources that a part used.
@@ -72,7 +72,7 @@ pub(super) fn run(parts: &[Part], times: &Path) -> Result<()> {
             part.what,
             part.words.join(" ")
         );
-        println!("{}", String::from_utf8_lossy(&fs::read(&ended.said)?).trim_end());
+        println!("{}", String::from_utf8_lossy(&fs::read(&ended.printed)?).trim_end());
         used[ended.number] = Some(took);
     }
     let summary = summary(parts, &used, begun.elapsed());
@@ -91,14 +91,14 @@ fn ready(part: &Part, parts: &[Part], used: &[Option<Used>]) -> bool {
 
 /// Starts a part, and a thread that waits for its end.
 fn begin(number: usize, part: &Part, sender: Sender<Ended>) -> Result<()> {
-    let said = Path::new(SAID).join(format!("{}.log", part.words.join(" ").replace('/', "-")));
-    let file = File::create(&said).with_context(|| said.display().to_string())?;
+    let printed = Path::new(SAID).join(format!("{}.log", part.words.join(" ").replace('/', "-")));
+    let file = File::create(&printed).with_context(|| printed.display().to_string())?;
     let words: Vec<String> = part.words.iter().map(|word| spelled(word)).collect::<Result<_>>()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(words).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     std::thread::spawn(move || {
         // The receiver lives until the last part has ended.
-        let _ = sender.send(Ended { number, result: ended(&mut command), said });
+        let _ = sender.send(Ended { number, result: ended(&mut command), printed });
     });
     Ok(())
 }

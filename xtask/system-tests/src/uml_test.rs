@@ -53,9 +53,9 @@ fn serves(guest: &UmlGuest, kernel: &Path) -> Result<()> {
     server.wait_for("ready")?;
     for load in LOADS.iter().chain(&LOADS) {
         server.tell(&format!("{load} 2\n"))?;
-        let said = server.wait_for("slice ")?;
-        let slice = timed::slice(said.trim_start_matches("slice "));
-        let slice = slice.with_context(|| format!("{load}: {said:?} is no slice"))?;
+        let printed = server.wait_for("slice ")?;
+        let slice = timed::slice(printed.trim_start_matches("slice "));
+        let slice = slice.with_context(|| format!("{load}: {printed:?} is not a slice"))?;
         ensure!(slice.is_none_or(|slice| slice.time > 10_000.0), "{load} took {slice:?}");
     }
     println!("passed: a kernel runs slices of {}", LOADS.join(", "));
@@ -83,8 +83,8 @@ fn in_order(kernlane: &Path, tree: &Path, algorithm: &str, scratch: &Path) -> Re
 
 /// Boots a kernel with all loads. Fails unless each load passes.
 fn passes(guest: &UmlGuest, kernel: &Path, what: &str) -> Result<()> {
-    let said = guest.boot(kernel, &["all", &ROUNDS.to_string()])?.ended()?;
-    judge(&said, &LOADS, what)?;
+    let printed = guest.boot(kernel, &["all", &ROUNDS.to_string()])?.ended()?;
+    judge(&printed, &LOADS, what)?;
     println!("passed: {what} runs {}", LOADS.join(", "));
     Ok(())
 }
@@ -98,7 +98,7 @@ fn counts(kernlane: &Path, tree: &Path, guest: &UmlGuest, scratch: &Path) -> Res
         &[COUNTED.join(",").as_str(), &ROUNDS.to_string(), "stay"],
     )?;
     running.stays()?;
-    judge(&running.said()?, &COUNTED, "the counting kernel")?;
+    judge(&running.console()?, &COUNTED, "the counting kernel")?;
     let file = scratch.join("counted.klp");
     let mut command = Command::new(kernlane);
     command.arg("counts").arg(&counting).arg("--tree").arg(tree);

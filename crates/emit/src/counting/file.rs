@@ -65,8 +65,8 @@ impl Counters {
             BuildId(kernel.filter(|id| !id.is_empty()).ok_or(CountersError::Kernel)?.to_owned());
         let mut blocks: Vec<LinkAddr> = Vec::new();
         while let Some((number, line)) = lines.next() {
-            if let Some(said) = line.strip_prefix("end ") {
-                let right = said.parse() == Ok(blocks.len())
+            if let Some(announced) = line.strip_prefix("end ") {
+                let right = announced.parse() == Ok(blocks.len())
                     && lines.next().is_none()
                     && text.ends_with('\n');
                 return if right {

@@ -66,7 +66,7 @@ fn room(vmlinux: &[u8]) -> Result<Room> {
     })?;
     ensure!(
         elf.kind() == object::ObjectKind::Executable && symbol.size() > 0 && symbol.size() % 8 == 0,
-        "is no program whose counters could be read from a process"
+        "is not a program whose counters could be read from a process"
     );
     Ok(Room { address: symbol.address(), size: symbol.size() })
 }
@@ -77,7 +77,7 @@ struct Stopped(Pid);
 impl Stopped {
     fn new(pid: u32) -> Result<Stopped> {
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let id = id.with_context(|| format!("{pid} is no number of a process"))?;
+        let id = id.with_context(|| format!("{pid} is not a number of a process"))?;
         kill_process(id, Signal::STOP)
             .with_context(|| format!("process {pid}: cannot be stopped"))?;
         let stopped = Stopped(id);

@@ -280,8 +280,8 @@ mod tests {
         check_counts(&kernel, &counters, &[3, 4]).unwrap();
         for counts in [&[3][..], &[3, 4, 5]] {
             let error = check_counts(&kernel, &counters, counts).unwrap_err().to_string();
-            let said = format!("{} counts were read for 2 counters", counts.len());
-            assert!(error.contains(&said), "{error}");
+            let message = format!("{} counts were read for 2 counters", counts.len());
+            assert!(error.contains(&message), "{error}");
         }
         let error = check_counts(&BuildId("77ab".into()), &counters, &[3, 4]).unwrap_err();
         assert!(error.to_string().contains("relink it with --count again"), "{error}");

@@ -28,7 +28,7 @@ pub fn script(text: &str) -> Result<PerfSamples> {
         let mut stack = Vec::new();
         for word in line.split_whitespace().filter(|word| is_branch(word)) {
             let Some(branch) = branch(word) else {
-                bail!("line {}: \"{word}\" is no branch: {}", number + 1, advice(word));
+                bail!("line {}: \"{word}\" is not a branch: {}", number + 1, advice(word));
             };
             entries += 1;
             match word.split('/').any(|part| part == WRONG_PATH) {

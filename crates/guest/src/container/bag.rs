@@ -55,7 +55,7 @@ impl Bag for DirectoryBag {
             "{name}: a link that leaves the image, to {}",
             real.display()
         );
-        ensure!(real.is_file(), "{name}: it is no file");
+        ensure!(real.is_file(), "{name}: it is not a file");
         Ok(Some(Box::new(File::open(real).with_context(|| format!("{name}: reading it"))?)))
     }
 }

@@ -244,7 +244,7 @@ fn variable(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    ensure!(is_name && !value.contains('\0'), "{text:?} is no variable that a shell can export");
+    ensure!(is_name && !value.contains('\0'), "{text:?} is not a variable that a shell can export");
     Ok((name.to_owned(), value.to_owned()))
 }
 

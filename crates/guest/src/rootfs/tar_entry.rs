@@ -130,7 +130,7 @@ fn link_name(entry: &tar::Entry<'_, impl Read>, path: &str) -> Result<String> {
         .with_context(|| format!("/{path}: the link's target is not UTF-8"))?;
     ensure!(
         !name.is_empty() && !name.contains('\0'),
-        "/{path}: the link's target {name:?} is no path"
+        "/{path}: the link's target {name:?} is not a path"
     );
     Ok(name)
 }

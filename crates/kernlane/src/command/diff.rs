@@ -64,7 +64,7 @@ pub struct DiffArgs {
 
 pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
     for percent in args.limit.iter().chain([&args.least]) {
-        ensure!(percent.is_finite() && *percent >= 0.0, "{percent} is no percentage");
+        ensure!(percent.is_finite() && *percent >= 0.0, "{percent} is not a percentage");
     }
     let kernel_after = args.kernel_after.as_deref().or(args.kernel.as_deref());
     let compared = Compared {

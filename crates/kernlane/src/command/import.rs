@@ -45,7 +45,7 @@ pub struct ImportArgs {
 
 fn parse_hex(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    u64::from_str_radix(digits, 16).map_err(|_| format!("\"{text}\" is no hexadecimal number"))
+    u64::from_str_radix(digits, 16).map_err(|_| format!("\"{text}\" is not a hexadecimal number"))
 }
 
 pub(crate) fn run(args: &ImportArgs) -> Result<ExitCode> {

@@ -125,7 +125,7 @@ fn the_graph_holds_the_code_that_ran() {
     let expected = [
         (0, 1, EdgeKind::FallThrough, 10), // the call returned
         (1, 3, EdgeKind::Branch, 10),
-        (3, 4, EdgeKind::FallThrough, 10), // the system call, too
+        (3, 4, EdgeKind::FallThrough, 10), // also the system call
         (4, 0, EdgeKind::Jump, 9),
     ];
     assert_eq!(edges, expected);

@@ -227,7 +227,7 @@ fn every_load_reads_the_store_that_it_read_in_the_recording() {
         let program = random_program(&mut random, cpus, steps);
         let steps = by_cpu(&program, cpus);
         let recorded = executed(in_recorded_order(&program));
-        // With a small limit, too, where CPUs are held back.
+        // Also with a small limit, where CPUs are held back.
         for limit in [UNLIMITED, 3000] {
             let scheduled = scheduled(&program, cpus, 3, limit);
             assert!(executed(in_order(&steps, &scheduled.order)) == recorded);

@@ -71,7 +71,7 @@ fn lines(text: &str) -> Vec<String> {
 fn each_service_has_cycles_times_and_its_split() {
     let text = text(&GenerationsBeside::new(found()), 30);
     let lines = lines(&text);
-    for said in [
+    for expected in [
         // CPI of each machine; nanoseconds of one of four calls.
         "system call read 1000 4.000 2.000 1.600 3.300 1.500",
         "system call read 4 5000 2500 800 25000 125",
@@ -80,7 +80,7 @@ fn each_service_has_cycles_times_and_its_split() {
         "note: only 1000 instructions ran",
         "simos-1998 500 out of order 0.00320 6.25 2.50 2.50 1.600",
     ] {
-        assert!(lines.iter().any(|line| line == said), "{said} is not in\n{text}");
+        assert!(lines.iter().any(|line| line == expected), "{expected} is not in\n{text}");
     }
     let titled: Vec<&String> = lines.iter().filter(|line| line.contains("simulated")).collect();
     assert!(titled.len() > 6, "{titled:?}");
@@ -91,7 +91,7 @@ fn the_papers_stand_beside_the_same_work() {
     let beside = GenerationsBeside::new(found());
     let text = text(&beside, 30);
     let lines = lines(&text);
-    for said in [
+    for expected in [
         // 3300 cycles at 33 MHz are 100 µs, 1500 at 3 GHz 500 ns. User mode has no row.
         "system call read 200 90.9 2.20 read 239 21.7 2.63",
         "all of it, mean: P = 192 = 11.0 × 17.5 = 90.9 × 2.11",
@@ -103,7 +103,7 @@ fn the_papers_stand_beside_the_same_work() {
         "page fault demand zero 3.00 2.00 1.00 3.75 1.50 engineering DEMAND ZERO 6.46 2.41 3.3 6.6 \
          2.68",
     ] {
-        assert!(lines.iter().any(|line| line == said), "{said} is not in\n{text}");
+        assert!(lines.iter().any(|line| line == expected), "{expected} is not in\n{text}");
     }
     let papers = &beside.papers;
     assert_eq!(papers.nellans.as_ref().unwrap().calls.len(), 1);

@@ -415,7 +415,7 @@ mod tests {
             unit.branch(&branch(BranchKind::Conditional, 0x400, 0x500, bit));
         };
         assert!(wrong(0, true, 8, outcome) > 400);
-        // Between the two outcomes of a round is none.
+        // There is none between the two outcomes of a round.
         assert!(wrong(1, true, 8, outcome) < 50);
         let two = |unit: &mut BranchUnit, bit| {
             outcome(unit, bit);

@@ -126,7 +126,7 @@ pub struct FrontEndDescription {
     /// come, and not when the line is predicted.
     pub request_in_turn: bool,
     /// Cycles from one miss of the first TLB of code to the next one, at least. Then code in the
-    /// uop cache is translated, too. `None`: only code that comes from the L1I is translated.
+    /// uop cache is also translated. `None`: only code that comes from the L1I is translated.
     pub itlb_interval: Option<u32>,
 }
 

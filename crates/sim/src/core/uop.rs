@@ -79,7 +79,7 @@ impl AddressForm {
 /// What a uop does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UopKind {
-    /// Computes; branches are of this kind, too.
+    /// Computes; branches are also of this kind.
     Compute,
     /// Reads memory. Its operands are those of the address.
     Load,

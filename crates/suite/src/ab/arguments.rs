@@ -84,7 +84,7 @@ impl AbArgs {
     pub(crate) fn asked(&self) -> Result<Asked<'_>> {
         ensure!(
             (0.0..=3600.0).contains(&self.settle),
-            "--settle {} is no number of seconds from 0 to 3600",
+            "--settle {} is not a number of seconds from 0 to 3600",
             self.settle
         );
         if let (Some(on), Some(off)) = (&self.on, &self.off) {

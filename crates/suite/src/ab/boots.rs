@@ -4,7 +4,7 @@
 //! each reboot, and ends on the kernel that ran first.
 
 use super::merged::merged;
-use super::state::{Kernel, Measurement, RunningKernel, State};
+use super::state::{AbRun, Kernel, Measurement, RunningKernel};
 use super::steps::{self, Step, UNIT};
 use crate::conditions::Conditions;
 use crate::result::Results;
@@ -45,7 +45,7 @@ pub(crate) fn kernel(boot: &str, is_file: bool) -> Result<Kernel> {
         true => {
             let bytes = std::fs::read(boot).with_context(|| format!("--kernels: {boot}"))?;
             let release = release(&bytes);
-            Some(release.with_context(|| format!("--kernels: {boot} is no bzImage"))?)
+            Some(release.with_context(|| format!("--kernels: {boot} is not a bzImage"))?)
         }
         false => None,
     };
@@ -69,14 +69,14 @@ fn release(image: &[u8]) -> Option<String> {
 ///
 /// # Errors
 /// A path cannot stand in a unit.
-pub(crate) fn plan(state: &State, directory: &Path) -> Result<String> {
+pub(crate) fn plan(state: &AbRun, directory: &Path) -> Result<String> {
     let mut lines: Vec<String> = steps::begin(state, directory)?.iter().map(said).collect();
     let mut state = state.clone();
     let mut runs = 0;
     loop {
         if !state.is_measured() {
             let (boot, which) = (state.measured.len(), state.wanted());
-            let result = State::result(directory, boot);
+            let result = AbRun::result(directory, boot);
             let kernel = &state.kernels[which].boot;
             lines.push(format!("measure {kernel} into {}", result.display()));
             state.measured.push(which);
@@ -101,9 +101,9 @@ fn said(step: &Step) -> String {
 ///
 /// # Errors
 /// A run was begun there already; the directory does not survive a reboot; see [`Step::carry_out`].
-pub(crate) fn begin(state: &State, directory: &Path) -> Result<()> {
+pub(crate) fn begin(state: &AbRun, directory: &Path) -> Result<()> {
     ensure!(
-        State::read(directory).is_err(),
+        AbRun::read(directory).is_err(),
         "{}: a run was begun there: go on by --resume, or end it by --stop",
         directory.display()
     );
@@ -128,7 +128,7 @@ pub(crate) fn begin(state: &State, directory: &Path) -> Result<()> {
 
 /// Takes the last steps, after which no more reboots follow. A step that fails does not stop the
 /// others.
-fn end(state: &State, carry_out: &dyn Fn(&Step) -> Result<()>) {
+fn end(state: &AbRun, carry_out: &dyn Fn(&Step) -> Result<()>) {
     for step in steps::end(state) {
         if let Err(error) = carry_out(&step) {
             note!("{error:#}");
@@ -188,10 +188,10 @@ impl Boot<'_> {
         &self,
         measure: impl FnOnce(&Measurement) -> Result<Results>,
     ) -> Result<Ended> {
-        State::read(self.directory)?;
+        AbRun::read(self.directory)?;
         let _only = lock(self.directory)?;
         // Another process may have worked on the run until now.
-        let mut state = State::read(self.directory)?;
+        let mut state = AbRun::read(self.directory)?;
         let done = match state.ended.take() {
             Some(why) => self.go_on(&mut state, &why, measure),
             None => self.step(&mut state, measure),
@@ -209,7 +209,7 @@ impl Boot<'_> {
     /// Goes on with a run that was ended, because a user wants it.
     fn go_on(
         &self,
-        state: &mut State,
+        state: &mut AbRun,
         why: &str,
         measure: impl FnOnce(&Measurement) -> Result<Results>,
     ) -> Result<Ended> {
@@ -226,14 +226,14 @@ impl Boot<'_> {
     }
 
     /// Boots a kernel.
-    fn leave(&self, state: &State, next: usize) -> Result<Ended> {
+    fn leave(&self, state: &AbRun, next: usize) -> Result<Ended> {
         steps::boot(state, next).iter().try_for_each(self.carry_out)?;
         Ok(Ended::Reboots)
     }
 
     fn step(
         &self,
-        state: &mut State,
+        state: &mut AbRun,
         measure: impl FnOnce(&Measurement) -> Result<Results>,
     ) -> Result<Ended> {
         let &Boot { directory, id, running, carry_out } = self;
@@ -258,7 +258,7 @@ impl Boot<'_> {
                 let boot = state.measured.len() as u64;
                 let seed = state.measurement.seed.wrapping_add(boot);
                 let results = measure(&Measurement { seed, ..state.measurement.clone() })?;
-                let path = State::result(directory, state.measured.len());
+                let path = AbRun::result(directory, state.measured.len());
                 output::write(&path, results.text()?.as_bytes())?;
                 state.measured.push(which);
                 state.measuring = None;
@@ -279,9 +279,9 @@ impl Boot<'_> {
     }
 }
 
-fn boots_of(state: &State, directory: &Path, which: usize) -> Result<Vec<Results>> {
+fn boots_of(state: &AbRun, directory: &Path, which: usize) -> Result<Vec<Results>> {
     let boots = state.measured.iter().enumerate().filter(|(_, kernel)| **kernel == which);
-    boots.map(|(boot, _)| Results::read(&State::result(directory, boot))).collect()
+    boots.map(|(boot, _)| Results::read(&AbRun::result(directory, boot))).collect()
 }
 
 /// Ends a run, wherever it is. What was measured stays.
@@ -289,7 +289,7 @@ fn boots_of(state: &State, directory: &Path, which: usize) -> Result<Vec<Results
 /// # Errors
 /// No run was begun there, a process that no unit started works on it, or a step fails.
 pub(crate) fn stop(directory: &Path) -> Result<()> {
-    let state = State::read(directory)?;
+    let state = AbRun::read(directory)?;
     if steps::unit_path().exists() {
         // The process of the unit ends with it, and may remove the unit itself.
         steps::stop().carry_out()?;
@@ -315,7 +315,7 @@ pub(crate) fn boot_id() -> Result<String> {
 ///
 /// # Errors
 /// A condition does not hold.
-pub(crate) fn may_reboot(state: &State) -> Result<()> {
+pub(crate) fn may_reboot(state: &AbRun) -> Result<()> {
     // SAFETY: the call has no arguments and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     ensure!(is_root, "--ab --kernels reboots the machine: run it as root");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     fn begun(boots: usize, directory: &Path) {
-        State::begin(state(boots), &running("aa", "6.12.1")).unwrap().write(directory).unwrap();
+        AbRun::begin(state(boots), &running("aa", "6.12.1")).unwrap().write(directory).unwrap();
     }
 
     /// Resumes in a new boot.
@@ -386,7 +386,7 @@ mod tests {
             boots += 1;
             assert!(boots < 20);
         }
-        assert_eq!(State::read(here).unwrap().measured, [0, 1, 1, 0, 0, 1]);
+        assert_eq!(AbRun::read(here).unwrap().measured, [0, 1, 1, 0, 0, 1]);
         assert_eq!(*machine.running.borrow(), 0);
         // Six boots are measured, the first of which needs no reboot; one more ends on the first.
         assert_eq!(boots, 6);
@@ -430,16 +430,16 @@ mod tests {
         resumed(&machine, here, 0).unwrap();
         *machine.running.borrow_mut() = 0;
         resumed(&machine, here, 1).unwrap_err();
-        let why = State::read(here).unwrap().ended.unwrap();
+        let why = AbRun::read(here).unwrap().ended.unwrap();
         assert!(why.ends_with("--resume boots the right one"), "{why}");
         machine.steps.borrow_mut().clear();
         // Nothing is measured on the wrong kernel. The unit is there again, the right one boots.
         assert_eq!(resumed(&machine, here, 1).unwrap(), Ended::Reboots);
-        assert_eq!(State::read(here).unwrap().measured, [0]);
+        assert_eq!(AbRun::read(here).unwrap().measured, [0]);
         assert!(machine.steps.borrow()[0].starts_with("write /etc/systemd/system/"));
         assert_eq!(*machine.running.borrow(), 1);
         assert_eq!(finished(&machine, here), 2);
-        assert_eq!(State::read(here).unwrap().measured, [0, 1, 1, 0]);
+        assert_eq!(AbRun::read(here).unwrap().measured, [0, 1, 1, 0]);
     }
 
     #[test]
@@ -449,7 +449,7 @@ mod tests {
         begun(2, here);
         resumed(&machine, here, 0).unwrap();
         // The second boot ends without a word while it is measured, and the loader boots it again.
-        let mut state = State::read(here).unwrap();
+        let mut state = AbRun::read(here).unwrap();
         state.measuring = Some("boot 1".into());
         state.write(here).unwrap();
         machine.steps.borrow_mut().clear();
@@ -462,7 +462,7 @@ mod tests {
         );
         assert!(!machine.steps.borrow().iter().any(|step| step.contains("kexec")));
         assert_eq!(resumed(&machine, here, 2).unwrap(), Ended::Reboots);
-        assert_eq!(State::read(here).unwrap().measured, [0, 1]);
+        assert_eq!(AbRun::read(here).unwrap().measured, [0, 1]);
         assert_eq!(finished(&machine, here), 1);
     }
 
@@ -475,7 +475,7 @@ mod tests {
         let (id, running) = ("boot 0", machine.kernel());
         let boot = Boot { directory: here, id, running: &running, carry_out: &carry_out };
         boot.resume(|_| bail!("interrupted")).unwrap_err();
-        let state = State::read(here).unwrap();
+        let state = AbRun::read(here).unwrap();
         assert_eq!((state.ended.as_deref(), &state.measured[..]), (Some("interrupted"), &[][..]));
         assert!(machine.steps.borrow()[0].contains("disable"));
         assert_eq!(finished(&machine, here), 3);
@@ -491,7 +491,7 @@ mod tests {
         assert!(message.contains("another process works on this run: see `systemctl status"));
         assert!(stop(here).is_err());
         assert!(machine.steps.borrow().is_empty());
-        assert_eq!(State::read(here).unwrap().ended, None);
+        assert_eq!(AbRun::read(here).unwrap().ended, None);
         drop(held);
         assert_eq!(finished(&machine, here), 3);
     }
@@ -504,7 +504,7 @@ mod tests {
         resumed(&machine, here, 0).unwrap();
         *machine.running.borrow_mut() = 0;
         assert_eq!(resumed(&machine, here, 0).unwrap(), Ended::Reboots);
-        assert_eq!(State::read(here).unwrap().measured, [0]);
+        assert_eq!(AbRun::read(here).unwrap().measured, [0]);
     }
 
     #[test]
@@ -534,6 +534,6 @@ mod tests {
         }
         assert_eq!(release(b"\x7fELF"), None);
         let message = format!("{:#}", kernel("/proc/self/cmdline", true).unwrap_err());
-        assert!(message.contains("is no bzImage"), "{message}");
+        assert!(message.contains("is not a bzImage"), "{message}");
     }
 }

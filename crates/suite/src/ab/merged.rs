@@ -5,7 +5,7 @@
 //!
 //! Input: results of single boots. Output: one result. This module measures nothing.
 
-use crate::result::{Entry, Measured, Outcome, Results};
+use crate::result::{Entry, MeasuredRounds, Outcome, Results};
 use crate::statistics::median;
 use anyhow::{Context, Result, ensure};
 
@@ -58,7 +58,7 @@ fn of_boots(entries: &[&Entry], boots: usize, precision_percent: f64) -> Outcome
     if values.len() < boots {
         return Outcome::NotRun { why: "a boot's result lacks it".into() };
     }
-    Outcome::Measured(Measured::new(values, operations, precision_percent))
+    Outcome::Measured(MeasuredRounds::new(values, operations, precision_percent))
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub(crate) struct Measurement {
 
 /// A run over several boots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct State {
+pub(crate) struct AbRun {
     format: u64,
     pub method: Method,
     pub kernels: [Kernel; 2],
@@ -83,15 +83,15 @@ pub(crate) struct RunningKernel {
     pub release: String,
 }
 
-impl State {
+impl AbRun {
     /// A run in which nothing was measured. The first kernel must run.
     ///
     /// # Errors
     /// The two kernels are the same, or the first does not run.
-    pub(crate) fn begin(state: State, running: &RunningKernel) -> Result<State> {
+    pub(crate) fn begin(state: AbRun, running: &RunningKernel) -> Result<AbRun> {
         let [before, after] = &state.kernels;
         ensure!(before.boot != after.boot, "--kernels: both are {}", before.boot);
-        let mut state = State { format: FORMAT, ..state };
+        let mut state = AbRun { format: FORMAT, ..state };
         state.runs(0, running)?;
         Ok(state)
     }
@@ -102,8 +102,8 @@ impl State {
         kernels: [Kernel; 2],
         boots: usize,
         work: Measurement,
-    ) -> State {
-        State {
+    ) -> AbRun {
+        AbRun {
             format: FORMAT,
             method,
             kernels,
@@ -167,7 +167,7 @@ impl State {
     ///
     /// # Errors
     /// There is none, it is damaged, or it is of another version.
-    pub(crate) fn read(directory: &Path) -> Result<State> {
+    pub(crate) fn read(directory: &Path) -> Result<AbRun> {
         let path = directory.join(NAME);
         let named = || path.display().to_string();
         let text = std::fs::read_to_string(&path).with_context(|| {
@@ -204,7 +204,7 @@ pub(super) mod examples {
         Kernel { boot: boot.into(), identity: None, release: release.map(str::to_owned) }
     }
 
-    pub(in crate::ab) fn state(boots: usize) -> State {
+    pub(in crate::ab) fn state(boots: usize) -> AbRun {
         let measurement = Measurement {
             filter: vec!["call/".into()],
             seed: 0,
@@ -216,8 +216,8 @@ pub(super) mod examples {
         };
         let kernels =
             [kernel("/boot/vmlinuz-1", Some("6.12.1")), kernel("/boot/vmlinuz-2", Some("6.12.1"))];
-        let state = State::new(Method::Kexec, kernels, boots, measurement);
-        State { program: vec!["/usr/bin/kernlane".into(), "bench".into()], ..state }
+        let state = AbRun::new(Method::Kexec, kernels, boots, measurement);
+        AbRun { program: vec!["/usr/bin/kernlane".into(), "bench".into()], ..state }
     }
 
     pub(in crate::ab) fn running(identity: &str, release: &str) -> RunningKernel {
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_wrong_kernel_is_named() {
-        let mut state = State::begin(state(2), &running("aa", "6.12.1")).unwrap();
+        let mut state = AbRun::begin(state(2), &running("aa", "6.12.1")).unwrap();
         // The second kernel has the same release, but cannot have the same build id.
         let message = state.runs(1, &running("aa", "6.12.1")).unwrap_err().to_string();
         assert_eq!(
@@ -266,23 +266,23 @@ mod tests {
 
     #[test]
     fn a_run_begins_on_the_first_of_two_kernels() {
-        let message = State::begin(state(2), &running("aa", "6.1.0")).unwrap_err().to_string();
+        let message = AbRun::begin(state(2), &running("aa", "6.1.0")).unwrap_err().to_string();
         assert!(message.contains("/boot/vmlinuz-1 was to run, but 6.1.0 (aa) does"), "{message}");
         let mut same = state(2);
         same.kernels[1].boot = same.kernels[0].boot.clone();
-        assert!(State::begin(same, &running("aa", "6.12.1")).is_err());
+        assert!(AbRun::begin(same, &running("aa", "6.12.1")).is_err());
     }
 
     #[test]
     fn a_state_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
-        let message = format!("{:#}", State::read(directory.path()).unwrap_err());
+        let message = format!("{:#}", AbRun::read(directory.path()).unwrap_err());
         assert!(message.contains("no run of `kernlane bench --ab` was begun there"), "{message}");
         let state = state(3);
         state.write(directory.path()).unwrap();
-        assert_eq!(State::read(directory.path()).unwrap(), state);
+        assert_eq!(AbRun::read(directory.path()).unwrap(), state);
         let text = std::fs::read_to_string(directory.path().join(NAME)).unwrap();
-        // A version that knows none of the other keys says so, too.
+        // A version that does not know the other keys also says so.
         for (damaged, said) in [
             (
                 "{\"format\": 3}",
@@ -293,7 +293,7 @@ mod tests {
             (&text[..text.len() / 2], "state.json: EOF while parsing"),
         ] {
             std::fs::write(directory.path().join(NAME), damaged).unwrap();
-            let message = format!("{:#}", State::read(directory.path()).unwrap_err());
+            let message = format!("{:#}", AbRun::read(directory.path()).unwrap_err());
             assert!(message.contains(said), "{damaged}: {message}");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Input: a state. Output: steps. A step changes nothing until it is carried out.
 
-use super::state::{Method, State};
+use super::state::{AbRun, Method};
 use anyhow::{Context, Result, bail, ensure};
 use host::{interrupt, output};
 use std::ffi::OsString;
@@ -86,7 +86,7 @@ fn quoted(word: &OsString) -> String {
 }
 
 /// The steps before the first reboot.
-pub(crate) fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
+pub(crate) fn begin(state: &AbRun, directory: &Path) -> Result<Vec<Step>> {
     if !state.unit {
         return Ok(Vec::new());
     }
@@ -98,7 +98,7 @@ pub(crate) fn begin(state: &State, directory: &Path) -> Result<Vec<Step>> {
 }
 
 /// The steps after the last reboot.
-pub(crate) fn end(state: &State) -> Vec<Step> {
+pub(crate) fn end(state: &AbRun) -> Vec<Step> {
     if !state.unit {
         return Vec::new();
     }
@@ -115,7 +115,7 @@ pub(crate) fn stop() -> Step {
 }
 
 /// Boots one of the kernels, once.
-pub(crate) fn boot(state: &State, which: usize) -> Vec<Step> {
+pub(crate) fn boot(state: &AbRun, which: usize) -> Vec<Step> {
     let target = &state.kernels[which].boot;
     let mut steps = vec![Step::run(&["sync"])];
     let reboot = |how: &str| Step::run(&["systemctl", "--no-block", how]);
@@ -159,7 +159,7 @@ fn initrd(kernel: &Path) -> Option<String> {
 }
 
 /// The unit's text (systemd.service(5)).
-fn unit(state: &State, directory: &Path) -> Result<String> {
+fn unit(state: &AbRun, directory: &Path) -> Result<String> {
     let mut words: Vec<OsString> = state.program.clone();
     words.extend(["--ab".into(), directory.into(), "--resume".into()]);
     let words: Vec<String> = words.iter().map(unit_word).collect::<Result<_>>()?;

@@ -4,8 +4,8 @@
 //! This module prints nothing.
 
 use super::nellans;
-use crate::compare::both;
-use crate::result::{Measured, Results};
+use crate::compare::comparable;
+use crate::result::{MeasuredRounds, Results};
 use crate::statistics::compare;
 use serde::Serialize;
 
@@ -89,7 +89,7 @@ impl Generations {
     /// `results`: the older machine's, and the newer one's. `technology`: T, above zero.
     pub(crate) fn new(results: [&Results; 2], technology: f64) -> Generations {
         let mut left_out = Vec::new();
-        let mut pair = |name: &'static str| match both(results, name) {
+        let mut pair = |name: &'static str| match comparable(results, name) {
             Ok((measured, [old, new])) => {
                 let [middle, low, high] = compare(&old, &new).ratio;
                 let speedup = [middle, high, low].map(|ratio| 1.0 / (1.0 + ratio));
@@ -168,8 +168,8 @@ impl Generations {
 const LEAST_SECONDS: f64 = 0.1;
 
 /// P of the time in one mode: the share of the mode, times the time of an operation.
-fn mode_speedup(measured: [&Measured; 2], mode: usize) -> Option<f64> {
-    let time = |measured: &Measured| {
+fn mode_speedup(measured: [&MeasuredRounds; 2], mode: usize) -> Option<f64> {
+    let time = |measured: &MeasuredRounds| {
         let seconds = measured.processor_seconds?;
         let share = seconds[mode] / (seconds[0] + seconds[1]);
         (seconds[mode] >= LEAST_SECONDS).then_some(measured.nanoseconds * share)

@@ -198,7 +198,7 @@ fn a_benchmark_that_the_kernel_has_no_system_call_for_is_not_run_with_the_reason
 }
 
 /// Calls that rightly give 0 and whose effect a process cannot see without another call that would
-/// be measured, too.
+/// also be measured.
 const INVISIBLE: [(&str, i64); 4] = [
     ("call/sched-yield", libc::SYS_sched_yield),
     ("file/write-sync-4k", libc::SYS_fdatasync),

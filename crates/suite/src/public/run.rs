@@ -10,7 +10,7 @@ use super::list::{Public, Server};
 use super::server::{self, Pages, Running};
 use crate::clock::Moment;
 use crate::random::Random;
-use crate::result::{Entry, FORMAT, Measured, Outcome, ProgramUsed, Results};
+use crate::result::{Entry, FORMAT, MeasuredRounds, Outcome, ProgramUsed, Results};
 use crate::statistics::Estimate;
 use crate::watch::Watch;
 use crate::worker::Trouble;
@@ -38,7 +38,7 @@ pub(crate) struct PublicSettings {
 }
 
 /// A suite under way.
-struct State {
+struct SuiteProgress {
     public: &'static Public,
     used: Option<ProgramUsed>,
     /// Nanoseconds an operation, of each round.
@@ -46,8 +46,8 @@ struct State {
     trouble: Option<Trouble>,
 }
 
-impl State {
-    fn new(public: &'static Public) -> State {
+impl SuiteProgress {
+    fn new(public: &'static Public) -> SuiteProgress {
         let missing = [Some(public.program()), public.other_program()]
             .into_iter()
             .flatten()
@@ -67,7 +67,7 @@ impl State {
                 Server::Page => Some("this program".into()),
             },
         });
-        State { public, used, rounds: Vec::new(), trouble }
+        SuiteProgress { public, used, rounds: Vec::new(), trouble }
     }
 
     fn done(&self, precision_percent: f64) -> bool {
@@ -80,7 +80,7 @@ impl State {
         let outcome = match self.trouble {
             Some(Trouble::Lacks(why)) => Outcome::NotRun { why },
             Some(Trouble::Wrong(why)) => Outcome::Wrong { why },
-            None => Outcome::Measured(Measured::new(self.rounds, 1, precision_percent)),
+            None => Outcome::Measured(MeasuredRounds::new(self.rounds, 1, precision_percent)),
         };
         Entry { name: self.public.name.into(), version: 1, program: self.used, outcome }
     }
@@ -92,7 +92,8 @@ impl State {
 /// The processor has no usable counter, the directory is not there, or the user has interrupted.
 pub(crate) fn measure(settings: &PublicSettings) -> Result<Results> {
     let watch = Watch::begin(None, &settings.directory, None)?;
-    let mut states: Vec<State> = settings.suites.iter().map(|public| State::new(public)).collect();
+    let mut states: Vec<SuiteProgress> =
+        settings.suites.iter().map(|public| SuiteProgress::new(public)).collect();
     let mut random = Random::new(settings.seed);
     let progress = Progress::new("measuring");
     for round in 1.. {
@@ -189,8 +190,8 @@ fn output(command: &mut Command, directory: &Path) -> Result<String> {
         |path: &Path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let text = read(&output).context("its output cannot be read")?;
     if !status.success() {
-        let said = read(&errors).unwrap_or_default() + &text;
-        let last = said.trim().lines().last().unwrap_or("nothing").to_owned();
+        let printed = read(&errors).unwrap_or_default() + &text;
+        let last = printed.trim().lines().last().unwrap_or("nothing").to_owned();
         return Err(anyhow!("{name}: {status}; it said: {last}"));
     }
     // Some programs print their figures as messages.
@@ -277,7 +278,7 @@ mod tests {
         static FAILS: Public = Public { line: &["sh", "-c", "echo broken >&2; exit 3"], ..ECHO };
         static NO_SERVER: Public =
             Public { server: Server::Program(&["sh", "-c", "exit 1"]), ..ECHO };
-        for (public, said) in [
+        for (public, printed) in [
             (&MISSING, "not installed: there is no program no-such-program in PATH; Debian's"),
             (&NO_FIGURE, "it printed no figure, but \"none\\n\""),
             (&FAILS, "sh: exit status: 3; it said: broken"),
@@ -285,14 +286,14 @@ mod tests {
         ] {
             let (_, outcome) = outcome(public);
             let Outcome::NotRun { why } = outcome else { panic!("{outcome:?}") };
-            assert!(why.starts_with(said), "{why}");
+            assert!(why.starts_with(printed), "{why}");
         }
     }
 
     #[test]
     fn a_version_is_the_first_line_with_a_number() {
-        let said = "hackbench: unrecognized option\nhackbench V 2.40\nUsage: -l 3\n";
-        assert_eq!(named_version(said).as_deref(), Some("hackbench V 2.40"));
+        let printed = "hackbench: unrecognized option\nhackbench V 2.40\nUsage: -l 3\n";
+        assert_eq!(named_version(printed).as_deref(), Some("hackbench V 2.40"));
         assert_eq!(named_version("none"), None);
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         connection.write_all(b"no request\r\n\r\n").unwrap();
         assert_eq!(connection.read(&mut answer).unwrap(), 0);
         drop(pages);
-        // A process that another test starts has the socket, too, until it becomes its program.
+        // A process that another test starts also has the socket until it becomes its program.
         let begun = Instant::now();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
             assert!(begun.elapsed() < PATIENCE, "somebody still listens");
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn a_server_that_ends_or_is_missing_is_named() {
         let port = free_port().unwrap();
-        let said = |command: &mut Command| start(command, port).err().unwrap().to_string();
-        assert_eq!(said(&mut Command::new("/no/such")), "/no/such cannot be started");
-        let ended = said(Command::new("sh").args(["-c", "exit 3"]));
+        let message = |command: &mut Command| start(command, port).err().unwrap().to_string();
+        assert_eq!(message(&mut Command::new("/no/such")), "/no/such cannot be started");
+        let ended = message(Command::new("sh").args(["-c", "exit 3"]));
         assert!(ended.starts_with("sh has ended: exit status: 3"), "{ended}");
     }
 }

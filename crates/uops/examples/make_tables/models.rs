@@ -32,7 +32,7 @@ pub(crate) struct Model {
     /// Loads of instructions that also compute are renamed as moves are.
     pub renames_operands: bool,
     /// Where the processor was measured and the model is wrong.
-    pub measured: &'static [Measured],
+    pub measured: &'static [MeasuredEntry],
 }
 
 /// The ports of a processor that LLVM gives its predecessor's model.
@@ -46,7 +46,7 @@ pub(crate) struct OwnPorts {
 }
 
 /// What `cargo xtask judge-processor` measured: points `latency/...`.
-pub(crate) struct Measured {
+pub(crate) struct MeasuredEntry {
     /// How the instructions' names begin, without the prefix of AVX.
     pub names: &'static [&'static str],
     /// Whether only forms with, or only forms without memory; `None`: both.
@@ -81,33 +81,43 @@ const VECTOR_LOADS: [&str; 19] = [
 /// A chain of `movq %rax, %xmm0` and back takes 7 cycles; a load into a vector register, 7 cycles
 /// by the maker, and `movq` or `pmovmskb` take 9. LLVM's model has 1 cycle for each way. Back and
 /// forth by `cvtsi2sd` and `cvttsd2si` takes 12, of which the model gives 5 to the first.
-const MEASURED_ZEN4: [Measured; 8] = [
-    Measured {
+const MEASURED_ZEN4: [MeasuredEntry; 8] = [
+    MeasuredEntry {
         names: &["Movd_rm32_", "Movq_rm64_", "Pmovmskb_", "Movmskp"],
         memory: Some(false),
         ports: None,
         latency: 2,
     },
-    Measured { names: &["Pextr"], memory: Some(false), ports: None, latency: 3 },
-    Measured {
+    MeasuredEntry { names: &["Pextr"], memory: Some(false), ports: None, latency: 3 },
+    MeasuredEntry {
         names: &["Movd_xmm_rm32", "Movq_xmm_rm64"],
         memory: Some(false),
         ports: None,
         latency: 5,
     },
-    Measured {
+    MeasuredEntry {
         names: &["Cvttsd2si_", "Cvttss2si_", "Cvtsd2si_", "Cvtss2si_"],
         memory: Some(false),
         ports: None,
         latency: 7,
     },
-    Measured { names: &["Pshufb_"], memory: Some(false), ports: None, latency: 2 },
+    MeasuredEntry { names: &["Pshufb_"], memory: Some(false), ports: None, latency: 2 },
     // Divisions take 10 to 17 cycles (`latency/div`, `latency/div-long`), and 6 or 7 when they are
     // independent: those of a value in between stand here.
-    Measured { names: &["Div_rm64", "Idiv_rm64"], memory: None, ports: Some("200*7"), latency: 13 },
-    Measured { names: &["Div_rm32", "Idiv_rm32"], memory: None, ports: Some("200*6"), latency: 11 },
+    MeasuredEntry {
+        names: &["Div_rm64", "Idiv_rm64"],
+        memory: None,
+        ports: Some("200*7"),
+        latency: 13,
+    },
+    MeasuredEntry {
+        names: &["Div_rm32", "Idiv_rm32"],
+        memory: None,
+        ports: Some("200*6"),
+        latency: 11,
+    },
     // A load alone: the model adds a uop of 4 cycles.
-    Measured { names: &VECTOR_LOADS, memory: Some(true), ports: Some("-"), latency: 1 },
+    MeasuredEntry { names: &VECTOR_LOADS, memory: Some(true), ports: Some("-"), latency: 1 },
 ];
 
 /// Vectors of integers, and logic on all vectors: 2 cycles (`latency/vector-add`, and the same for
@@ -124,51 +134,61 @@ const TWO_CYCLES_ZEN5: [&str; 38] = [
 /// (`latency/to-double-and-back`), of which the first has the way of `movq`. Divisions take 10 to
 /// 16 cycles (`latency/div`, `latency/div-long`), and 7 to 9 when they are independent: those of a
 /// value in between stand here.
-const MEASURED_ZEN5: [Measured; 12] = [
-    Measured {
+const MEASURED_ZEN5: [MeasuredEntry; 12] = [
+    MeasuredEntry {
         names: &["Movd_rm32_", "Movq_rm64_", "Pmovmskb_", "Movmskp"],
         memory: Some(false),
         ports: None,
         latency: 2,
     },
-    Measured { names: &["Pextr"], memory: Some(false), ports: None, latency: 4 },
-    Measured {
+    MeasuredEntry { names: &["Pextr"], memory: Some(false), ports: None, latency: 4 },
+    MeasuredEntry {
         names: &["Movd_xmm_rm32", "Movq_xmm_rm64"],
         memory: Some(false),
         ports: None,
         latency: 7,
     },
-    Measured {
+    MeasuredEntry {
         names: &["Cvttsd2si_", "Cvttss2si_", "Cvtsd2si_", "Cvtss2si_"],
         memory: Some(false),
         ports: None,
         latency: 6,
     },
-    Measured { names: &["Cvtsi2s"], memory: Some(false), ports: None, latency: 7 },
-    Measured { names: &VECTOR_LOADS, memory: Some(true), ports: Some("-"), latency: 1 },
+    MeasuredEntry { names: &["Cvtsi2s"], memory: Some(false), ports: None, latency: 7 },
+    MeasuredEntry { names: &VECTOR_LOADS, memory: Some(true), ports: Some("-"), latency: 1 },
     // `latency/addsd`.
-    Measured {
+    MeasuredEntry {
         names: &["Addss_", "Addsd_", "Addps_", "Addpd_", "Subss_", "Subsd_", "Subps_", "Subpd_"],
         memory: None,
         ports: None,
         latency: 2,
     },
     // All pipes shuffle: twelve independent ones take 3 cycles.
-    Measured {
+    MeasuredEntry {
         names: &["Pshufd_", "Pshuflw_", "Pshufhw_", "Punpck"],
         memory: None,
         ports: Some("f0"),
         latency: 2,
     },
-    Measured { names: &TWO_CYCLES_ZEN5, memory: None, ports: None, latency: 2 },
-    Measured {
+    MeasuredEntry { names: &TWO_CYCLES_ZEN5, memory: None, ports: None, latency: 2 },
+    MeasuredEntry {
         names: &["Pmulu", "Pmulh", "Pmull", "Pmadd"],
         memory: None,
         ports: None,
         latency: 3,
     },
-    Measured { names: &["Div_rm64", "Idiv_rm64"], memory: None, ports: Some("100*7"), latency: 13 },
-    Measured { names: &["Div_rm32", "Idiv_rm32"], memory: None, ports: Some("100*6"), latency: 11 },
+    MeasuredEntry {
+        names: &["Div_rm64", "Idiv_rm64"],
+        memory: None,
+        ports: Some("100*7"),
+        latency: 13,
+    },
+    MeasuredEntry {
+        names: &["Div_rm32", "Idiv_rm32"],
+        memory: None,
+        ports: Some("100*6"),
+        latency: 11,
+    },
 ];
 
 const ZEN4_UNITS: [&str; 12] = [

@@ -14,8 +14,8 @@ use std::process::Command;
 
 /// The slices of each load in the counted run. So each load has the same share of its time.
 const COUNTED_SLICES: &str = "50";
-/// The blocks reversed, and each algorithm that orders by the profile. `gloy-smith` is none of
-/// them: it needs temporal relationships, which counters do not see.
+/// The blocks reversed, and each algorithm that orders by the profile. `gloy-smith` is left
+/// out: it needs temporal relationships, which counters do not see.
 const ALGORITHMS: [&str; 14] = [
     "reverse",
     "pettis-hansen",

@@ -81,7 +81,7 @@ pub struct Options {
 
 /// What was measured.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Measured {
+struct LayoutMeasurements {
     starts: Vec<Start>,
     /// For each load: whose code ran under the original kernel.
     shares: BTreeMap<String, Shares>,
@@ -105,7 +105,7 @@ struct Start {
     speeds: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
-impl Measured {
+impl LayoutMeasurements {
     fn figure(&self, kernel: &str, load: &str) -> Option<Figure> {
         let starts = self.starts.iter().filter(|start| start.no_ops >= ALONE * self.most_no_ops());
         let speeds = starts.filter_map(|start| start.speeds.get(kernel)?.get(load).copied());
@@ -170,7 +170,7 @@ pub fn bench(options: &Options) -> Result<()> {
     let build_id = image::vmlinux::read(&kernels[0].program)?.build_id;
     let load = image::sealed::sha256(&uml::load()?);
     let made_for = format!("{build_id:?} {load} {here:?}");
-    let mut kept = Kept::<Measured>::open(directory.join("measured.json"), &made_for)?;
+    let mut kept = Kept::<LayoutMeasurements>::open(directory.join("measured.json"), &made_for)?;
     // A thread of its own: it stays on one CPU, and what follows does not.
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| measure(&kernels, &directory, &mut kept, options.minutes));
@@ -206,7 +206,7 @@ pub fn bench(options: &Options) -> Result<()> {
 fn measure(
     kernels: &[MeasuredKernel],
     directory: &Path,
-    kept: &mut Kept<Measured>,
+    kept: &mut Kept<LayoutMeasurements>,
     minutes: Minutes,
 ) -> Result<()> {
     let session = Session::begin(minutes, kept.results.seconds)?;
@@ -282,7 +282,11 @@ fn mean(speeds: &[Option<f64>]) -> Option<f64> {
     Some((logarithms? / speeds.len() as f64).exp())
 }
 
-fn conditions(measured: &Measured, kernels: &[MeasuredKernel], here: &Processor) -> Vec<String> {
+fn conditions(
+    measured: &LayoutMeasurements,
+    kernels: &[MeasuredKernel],
+    here: &Processor,
+) -> Vec<String> {
     let figures: Vec<Figure> = kernels
         .iter()
         .flat_map(|kernel| columns().filter_map(|load| measured.figure(kernel.name, load)))
@@ -394,7 +398,7 @@ mod tests {
         let mut rounds: Vec<_> = [100.0, 180.0, 200.0, 220.0, 300.0, 900.0].map(round).into();
         // In the last round the original's slice of the first load was disturbed.
         rounds[5][0][0] = None;
-        let mut measured = Measured::default();
+        let mut measured = LayoutMeasurements::default();
         measured.add(&kernels, &rounds);
         let first = LOADS[0].0;
         let start = &measured.starts[0];
@@ -427,7 +431,7 @@ mod tests {
     #[test]
     fn starts_go_on_until_all_intervals_are_narrow() {
         let kernels = [kernel(ORIGINAL), kernel("fast")];
-        let mut measured = Measured::default();
+        let mut measured = LayoutMeasurements::default();
         assert!(measured.lacks(&kernels));
         measured.starts.extend(starts(1.1, 8.0, LEAST));
         assert!(!measured.lacks(&kernels));
@@ -441,7 +445,7 @@ mod tests {
     #[test]
     fn the_model_has_the_time_of_the_hosts_kernel() {
         let kernels = [kernel(ORIGINAL), kernel("fast")];
-        let mut measured = Measured::default();
+        let mut measured = LayoutMeasurements::default();
         measured.starts.extend(starts(1.1, 8.0, LEAST));
         let user_mode = BTreeMap::from([("fast", [Some(1.25); LOADS.len() + 1])]);
         let shares = Shares { kernel: 0.5, load: 0.25, host: 0.25 };
@@ -451,10 +455,10 @@ mod tests {
         let model = Some([user_mode, with_host]);
         let conditions = vec!["Processor.".to_owned()];
         let tables = Tables { measured: &measured, model, kernels: &kernels, conditions };
-        let said = tables.text();
-        let rows: Vec<&str> = said.lines().filter(|line| line.starts_with("fast")).collect();
-        assert!(rows[0].contains("1.100 ±0.00 %"), "{said}");
-        assert!(rows[1].ends_with(" 1.250") && rows[2].ends_with(" 1.176"), "{said}");
+        let text = tables.text();
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("fast")).collect();
+        assert!(rows[0].contains("1.100 ±0.00 %"), "{text}");
+        assert!(rows[1].ends_with(" 1.250") && rows[2].ends_with(" 1.176"), "{text}");
         let fast = &tables.document()["kernels"][0];
         assert_eq!(fast["simulated_user_mode"]["all"], 1.25);
         assert!((fast["simulated"]["web"].as_f64().unwrap() - 1.0 / 0.85).abs() < 1e-12);

@@ -55,8 +55,8 @@ impl ServedKernel {
     /// The core cycles of `rounds` of a load; `None`: the slice was disturbed.
     pub(super) fn slice(&mut self, load: &str, rounds: u32) -> Result<Option<Timed<f64>>> {
         self.server.tell(&format!("{load} {rounds}\n")).with_context(|| self.name)?;
-        let said = self.server.wait_for("slice ").with_context(|| self.name)?;
-        timed::slice(said.trim_start_matches("slice "))
-            .with_context(|| format!("{}: {said:?} is no slice", self.name))
+        let answer = self.server.wait_for("slice ").with_context(|| self.name)?;
+        timed::slice(answer.trim_start_matches("slice "))
+            .with_context(|| format!("{}: {answer:?} is not a slice", self.name))
     }
 }

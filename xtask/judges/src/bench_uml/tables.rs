@@ -5,7 +5,7 @@
 
 use super::agreement::Agreement;
 use super::kernels::{MeasuredKernel, ORIGINAL};
-use super::{Measured, ModelSpeeds, columns};
+use super::{LayoutMeasurements, ModelSpeeds, columns};
 use host::table::{Column, TextTable};
 use lab::kept::Figure;
 use serde_json::json;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Measured and simulated figures side by side. They never share a column.
 pub(super) struct Tables<'a> {
-    pub measured: &'a Measured,
+    pub measured: &'a LayoutMeasurements,
     /// Speeds in user mode, and with the time of the host's kernel; `None`: nothing was simulated.
     pub model: Option<[ModelSpeeds; 2]>,
     pub kernels: &'a [MeasuredKernel],

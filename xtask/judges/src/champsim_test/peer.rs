@@ -30,13 +30,13 @@ pub(super) fn run(champsim: &Path, trace: &Path, scratch: &Path) -> Result<(Peer
     let (output, seconds) = user_seconds(|| {
         command.output().with_context(|| format!("{}: ChampSim cannot be run", champsim.display()))
     })?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    ensure!(output.status.success(), "ChampSim: {}\n{said}", output.status);
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    ensure!(output.status.success(), "ChampSim: {}\n{printed}", output.status);
     ensure!(
-        said.contains("Page size: 2097152"),
+        printed.contains("Page size: 2097152"),
         "ChampSim has other pages than the configuration that `cargo xtask champsim-test \
-         configuration` prints:\n{said}"
+         configuration` prints:\n{printed}"
     );
     let text = std::fs::read_to_string(&json).context("ChampSim wrote no statistics")?;
     let statistics: Value = serde_json::from_str(&text).context("ChampSim's statistics")?;

@@ -39,19 +39,19 @@ impl Launcher {
             .args(options)
             .output()
             .with_context(|| format!("{}: DynamoRIO cannot be run", self.0.display()))?;
-        let said = [output.stdout, output.stderr].concat();
-        let end = String::from_utf8_lossy(&said[said.len().saturating_sub(2000)..]);
+        let printed = [output.stdout, output.stderr].concat();
+        let end = String::from_utf8_lossy(&printed[printed.len().saturating_sub(2000)..]);
         ensure!(output.status.success(), "DynamoRIO's {tool}: {}\n{end}", output.status);
-        Ok(String::from_utf8_lossy(&said).into_owned())
+        Ok(String::from_utf8_lossy(&printed).into_owned())
     }
 
     /// The number of violations that the invariant checker finds. The first ones are printed.
     pub(super) fn violations(&self, trace: &Path) -> Result<u64> {
         let options = ["-no_abort_on_invariant_error".to_owned()];
-        let said = self.run(trace, "invariant_checker", &options)?;
-        let failures = said.lines().filter(|line| line.contains("invariant failure"));
+        let printed = self.run(trace, "invariant_checker", &options)?;
+        let failures = printed.lines().filter(|line| line.contains("invariant failure"));
         failures.take(10).for_each(|line| println!("{line}"));
-        violations(&said)
+        violations(&printed)
     }
 
     /// The number of instructions that were fetched.
@@ -73,25 +73,25 @@ impl Launcher {
         ];
         let options: Vec<String> =
             options.iter().flat_map(|all| all.split(' ')).map(str::to_owned).collect();
-        let said = self.run(trace, "cache_simulator", &options)?;
-        ensure!(!said.contains("Missing physical address"), "a page has no physical address");
-        misses(&said)
+        let printed = self.run(trace, "cache_simulator", &options)?;
+        ensure!(!printed.contains("Missing physical address"), "a page has no physical address");
+        misses(&printed)
     }
 }
 
-fn violations(said: &str) -> Result<u64> {
-    if said.contains("Trace invariant checks passed") {
+fn violations(printed: &str) -> Result<u64> {
+    if printed.contains("Trace invariant checks passed") {
         return Ok(0);
     }
-    let found = said.lines().find_map(|line| {
+    let found = printed.lines().find_map(|line| {
         line.strip_prefix("Found ")?.strip_suffix(" invariant errors")?.parse().ok()
     });
     found.context("the invariant checker does not say what it found")
 }
 
-fn counts(said: &str) -> Result<PeerCounts> {
+fn counts(printed: &str) -> Result<PeerCounts> {
     let count = |what: &str| {
-        let found = said.lines().find_map(|line| {
+        let found = printed.lines().find_map(|line| {
             let (number, named) = line.trim().split_once(' ')?;
             (named.trim() == what).then(|| number.parse().ok())?
         });
@@ -103,10 +103,10 @@ fn counts(said: &str) -> Result<PeerCounts> {
     })
 }
 
-fn misses(said: &str) -> Result<[u64; 3]> {
+fn misses(printed: &str) -> Result<[u64; 3]> {
     let mut found = [None; 3];
     let mut level = None;
-    for line in said.lines() {
+    for line in printed.lines() {
         let line = line.trim();
         let names = ["L1I0 ", "L1D0 ", "LL "];
         level = names.iter().position(|name| line.starts_with(name)).or(level);
@@ -116,7 +116,7 @@ fn misses(said: &str) -> Result<[u64; 3]> {
         }
     }
     let [Some(l1i), Some(l1d), Some(last)] = found else {
-        anyhow::bail!("the cache simulator does not say its misses:\n{said}");
+        anyhow::bail!("the cache simulator does not say its misses:\n{printed}");
     };
     Ok([l1i, l1d, last])
 }
@@ -130,13 +130,13 @@ mod tests {
         assert_eq!(violations("Trace invariant checks passed\n").unwrap(), 0);
         assert_eq!(violations("Trace ...\nFound 12 invariant errors\n").unwrap(), 12);
         assert!(violations("").is_err());
-        let said = "Total counts:\n      30 total (fetched) instructions\n      10 total userspace \
+        let printed = "Total counts:\n      30 total (fetched) instructions\n      10 total userspace \
                     instructions\n      20 total kernel instructions\n       1 total threads\n";
-        assert_eq!(counts(said).unwrap(), PeerCounts { kernel: 20, user: 10 });
+        assert_eq!(counts(printed).unwrap(), PeerCounts { kernel: 20, user: 10 });
         assert!(counts("").is_err());
-        let said = "L1I0 (size) stats:\n    Hits: 10\n    Misses:  1,234\n    Compulsory misses: 3\n\
+        let printed = "L1I0 (size) stats:\n    Hits: 10\n    Misses:  1,234\n    Compulsory misses: 3\n\
                     L1D0 (size) stats:\n    Misses: 5\nLL (size) stats:\n    Misses: 7\n";
-        assert_eq!(misses(said).unwrap(), [1234, 5, 7]);
+        assert_eq!(misses(printed).unwrap(), [1234, 5, 7]);
         assert!(misses("").is_err());
     }
 }

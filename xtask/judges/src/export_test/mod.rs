@@ -92,18 +92,18 @@ impl ExportTest {
             .arg(self.path("work.bolt"))
             .output()
             .context("the package bolt-22 is needed")?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "llvm-bolt: {}\n{said}", output.status);
+        ensure!(output.status.success(), "llvm-bolt: {}\n{printed}", output.status);
         let expected = format!(
             "{functions} out of {functions} functions in the binary (100.0%) have non-empty \
              execution profile"
         );
-        ensure!(said.contains(&expected), "llvm-bolt does not print \"{expected}\":\n{said}");
+        ensure!(printed.contains(&expected), "llvm-bolt does not print \"{expected}\":\n{printed}");
         for complaint in ["BOLT-ERROR", "stale", "mismatching", "out of range"] {
             let stale =
-                said.lines().find(|line| line.contains(complaint) && !line.contains("(0.0%)"));
-            ensure!(stale.is_none(), "llvm-bolt complains:\n{said}");
+                printed.lines().find(|line| line.contains(complaint) && !line.contains("(0.0%)"));
+            ensure!(stale.is_none(), "llvm-bolt complains:\n{printed}");
         }
         lab::run(&mut Command::new(self.path("work.bolt")))?;
         println!("passed: llvm-bolt uses the pre-aggregated profile of all {functions} functions");

@@ -17,7 +17,7 @@ const SAME: f64 = 0.01;
 
 /// Core cycles of an operation of each point, and of each program in user mode.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct ProcessorFigures {
     pub points: BTreeMap<String, Figure>,
     pub programs: BTreeMap<String, Figure>,
 }
@@ -47,11 +47,11 @@ struct EarlierProgram {
     native: Option<Figure>,
 }
 
-impl Measured {
-    pub(super) fn here(points: &[Point], native: &Native) -> Measured {
+impl ProcessorFigures {
+    pub(super) fn here(points: &[Point], native: &Native) -> ProcessorFigures {
         let point = |point: &Point| Some((point.name.clone(), native.point(&point.name)?));
         let programs = GROUPS.iter().flat_map(|group| group.programs);
-        Measured {
+        ProcessorFigures {
             points: points.iter().filter_map(point).collect(),
             programs: programs
                 .filter_map(|program| {
@@ -73,7 +73,7 @@ impl Earlier {
 
     /// The figures, and the programs that are left out, because they had another input: they
     /// executed more or fewer instructions than `model` has.
-    pub(super) fn figures(&self, model: &Model) -> (Measured, Vec<&str>) {
+    pub(super) fn figures(&self, model: &Model) -> (ProcessorFigures, Vec<&str>) {
         let point = |row: &EarlierPoint| Some((row.point.clone(), row.native?));
         let mut left_out = Vec::new();
         let mut programs = BTreeMap::new();
@@ -88,7 +88,10 @@ impl Earlier {
                 _ => left_out.push(row.program.as_str()),
             }
         }
-        (Measured { points: self.points.iter().filter_map(point).collect(), programs }, left_out)
+        (
+            ProcessorFigures { points: self.points.iter().filter_map(point).collect(), programs },
+            left_out,
+        )
     }
 }
 

@@ -34,7 +34,7 @@ use lab::processor::{self, Processor};
 use lab::session::{self, Minutes, Session, percent};
 use lab::timed;
 use machines::Machine;
-use measured::{Earlier, Measured};
+use measured::{Earlier, ProcessorFigures};
 use memory_here::{MemoryHere, PointCosts};
 use point::Point;
 use programs::{GROUPS, Group, Program};
@@ -126,14 +126,14 @@ pub fn judge_processor(options: &Options) -> Result<()> {
         directory,
     };
     judge.simulate()?;
-    let (measured, said) = match &earlier {
+    let (measured, sentences) = match &earlier {
         Some(earlier) => {
             let (measured, left_out) = earlier.figures(&judge.model.results);
-            let mut said = earlier.measured.clone();
+            let mut sentences = earlier.measured.clone();
             if !left_out.is_empty() {
-                said.push(format!("With another input, left out: {}.", left_out.join(", ")));
+                sentences.push(format!("With another input, left out: {}.", left_out.join(", ")));
             }
-            (measured, said)
+            (measured, sentences)
         }
         None => {
             let roots = judge.roots()?;
@@ -141,15 +141,15 @@ pub fn judge_processor(options: &Options) -> Result<()> {
             std::thread::scope(|scope| {
                 lab::joined(scope.spawn(|| judge.measure(&roots, options.minutes)), "measuring")
             })?;
-            let measured = Measured::here(&judge.points, &judge.native.results);
-            let said = judge.said(&here, &measured);
-            (measured, said)
+            let measured = ProcessorFigures::here(&judge.points, &judge.native.results);
+            let sentences = judge.measuring_conditions(&here, &measured);
+            (measured, sentences)
         }
     };
     let found = judge.with_memory_here(name, &measured)?;
     let simulated = judge.simulated_how(name == near && same, earlier.is_some(), found.as_ref());
     let models = [Some(&judge.model.results), found.as_ref().map(|found| &found.model)];
-    let conditions = Conditions { measured: said, simulated };
+    let conditions = Conditions { measured: sentences, simulated };
     let tables = Tables::new(conditions, &judge.points, &measured, models, &judge.machine);
     let json = serde_json::to_string_pretty(&tables)? + "\n";
     let whole = !options.points && !options.programs && earlier.is_none();
@@ -264,7 +264,11 @@ impl Judge {
 
     /// Writes the machine with the memory that the points found here, and simulates the programs
     /// on it. `None`: the points do not say enough. `name`: the described machine's.
-    fn with_memory_here(&self, name: &str, measured: &Measured) -> Result<Option<WithMemoryHere>> {
+    fn with_memory_here(
+        &self,
+        name: &str,
+        measured: &ProcessorFigures,
+    ) -> Result<Option<WithMemoryHere>> {
         let cost = |name: &str| {
             let point = self.points.iter().find(|point| point.name == name)?;
             Some(PointCosts {
@@ -352,13 +356,13 @@ impl Judge {
     }
 
     /// How the figures were measured, in sentences.
-    fn said(&self, here: &Processor, measured: &Measured) -> Vec<String> {
+    fn measuring_conditions(&self, here: &Processor, measured: &ProcessorFigures) -> Vec<String> {
         let native = &self.native.results;
         let figures: Vec<&Figure> =
             measured.points.values().chain(measured.programs.values()).collect();
         let narrow = figures.iter().filter(|figure| figure.half_width() <= INTERVAL_TARGET).count();
         let shares = native.disturbances;
-        let mut said = vec![
+        let mut sentences = vec![
             format!("Processor: {here}."),
             format!(
                 "Measured for {:.0} s: {narrow} of {} intervals (95 %) are within ±1 %. Rounds \
@@ -381,18 +385,18 @@ impl Judge {
             ),
         ];
         if let Some([low, high]) = native.hertz {
-            said.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
+            sentences.push(format!("The core ran at {:.2} to {:.2} GHz.", low / 1e9, high / 1e9));
         }
-        said.extend(self.not_its_own_said());
-        said
+        sentences.extend(self.foreign_time_conditions());
+        sentences
     }
 
     /// The time that counts as user mode but is not a program's own, in sentences.
-    fn not_its_own_said(&self) -> Vec<String> {
+    fn foreign_time_conditions(&self) -> Vec<String> {
         let native = &self.native.results;
         let counts = native.counts.values().map(|counts| counts.identifications);
         let identify = native.point(IDENTIFY).map(|figure| figure.value);
-        let mut said = Vec::new();
+        let mut sentences = Vec::new();
         if let (Some(cost), Some(fewest), Some(most)) =
             (identify, counts.clone().min(), counts.max())
         {
@@ -400,26 +404,26 @@ impl Judge {
                 true => most.to_string(),
                 false => format!("{fewest} to {most}"),
             };
-            said.push(format!(
+            sentences.push(format!(
                 "A cpuid took {cost:.0} cycles, for which a hypervisor may have run. Programs \
                  execute {executed} of them when they start; these cycles are not counted."
             ));
         }
         if !native.interrupted.is_empty() {
-            said.push(format!(
+            sentences.push(format!(
                 "Interrupts made programs {:.1} % longer, as chains of known length say; these \
                  cycles are not counted.",
                 (native.lengthening() - 1.0) * 100.0
             ));
         }
         if let Some(ReturnCosts { fault, call }) = native.returns {
-            said.push(format!(
+            sentences.push(format!(
                 "Samples charge the kernel's last instructions before a return to user mode: \
                  {fault:.0} cycles of a page fault, {call:.0} of a system call. These cycles are \
                  not counted."
             ));
         }
-        said
+        sentences
     }
 
     /// How the figures were simulated, in sentences. `describes`: the machine describes this
@@ -431,19 +435,19 @@ impl Judge {
         found: Option<&WithMemoryHere>,
     ) -> Vec<String> {
         let name = &self.machine.name;
-        let mut said = vec![match (earlier, describes) {
+        let mut sentences = vec![match (earlier, describes) {
             (true, _) => format!("Simulated: {name}. The measured figures are of an earlier run."),
             (false, true) => format!("Simulated: {name}, which describes the processor."),
             (false, false) => format!("Simulated: {name}, another processor."),
         }];
         if let Some(WithMemoryHere { name, memory, .. }) = found {
-            said.push(format!(
+            sentences.push(format!(
                 "The points find another memory than described: {}. Programs are simulated with \
                  it, too: {name}.",
                 memory.text()
             ));
         }
-        said
+        sentences
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn point(program: &Path, point: &Point) -> Result<Vec<Timed<f64>>> {
     let ended = lab::succeeded(Command::new(program).args([&point.name, SLICES]))?;
     let text = String::from_utf8_lossy(&ended.stdout);
     let slices = text.lines().map(slice).collect::<Option<Vec<_>>>();
-    let slices = slices.with_context(|| format!("{}: {text:?} are no slices", point.name))?;
+    let slices = slices.with_context(|| format!("{}: {text:?} are not slices", point.name))?;
     let each = |slice: Timed<f64>| Timed { time: slice.time / point.operations as f64, ..slice };
     Ok(slices.into_iter().flatten().map(each).collect())
 }
@@ -62,7 +62,7 @@ pub(super) fn program(
     let later = hertz();
     let text = String::from_utf8_lossy(&ended.stdout);
     let run = run(&text, (frequency + later) / 2.0);
-    let run = run.with_context(|| format!("{}: {text:?} are no times", program.name))?;
+    let run = run.with_context(|| format!("{}: {text:?} are not times", program.name))?;
     let steady = (frequency / later - 1.0).abs() <= STEADY;
     Ok(run.filter(|_| steady))
 }
@@ -78,7 +78,7 @@ pub(super) fn interrupted(driver: &Path) -> Result<Option<Timed<f64>>> {
     for count in CHAINS {
         let ended = lab::succeeded(Command::new(driver).arg("chains").arg(count.to_string()))?;
         let text = String::from_utf8_lossy(&ended.stdout);
-        let run = run(&text, frequency).with_context(|| format!("{text:?} are no times"))?;
+        let run = run(&text, frequency).with_context(|| format!("{text:?} are not times"))?;
         runs.extend(run);
     }
     let [long, short] = runs[..] else { return Ok(None) };
@@ -108,7 +108,7 @@ pub(super) fn counts(driver: &Path, root: &Path, program: &Program) -> Result<Co
     let numbers = text.trim().split_once(' ').and_then(|(identifications, calls)| {
         Some(Counts { identifications: identifications.parse().ok()?, calls: calls.parse().ok()? })
     });
-    numbers.with_context(|| format!("{}: {text:?} are no counts", program.name))
+    numbers.with_context(|| format!("{}: {text:?} are not counts", program.name))
 }
 
 /// What a program reads.

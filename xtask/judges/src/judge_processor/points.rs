@@ -584,9 +584,9 @@ mod tests {
         let checked = run(&["check"]);
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
         let measured = run(&["latency/add", "2"]);
-        let said = String::from_utf8(measured.stdout).unwrap();
-        assert_eq!(said.lines().count(), 2, "{said}");
-        assert!(said.lines().all(|line| line.split(' ').count() == 7), "{said}");
+        let printed = String::from_utf8(measured.stdout).unwrap();
+        assert_eq!(printed.lines().count(), 2, "{printed}");
+        assert!(printed.lines().all(|line| line.split(' ').count() == 7), "{printed}");
         assert!(!run(&["nothing", "2"]).status.success());
     }
 }

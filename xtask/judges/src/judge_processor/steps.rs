@@ -207,7 +207,7 @@ pub(super) const STEPS: [Step; 18] = [
 
 /// The share of a step's height up to which a cost counts as before the step.
 const FOOT: f64 = 0.1;
-/// Less than this is no step: the cost behind it relative to that before it.
+/// A ratio below this is not a step: the cost behind it divided by the cost before it.
 const HEIGHT: f64 = 1.1;
 
 /// The largest size that costs no more than smaller ones, interpolated to the foot of the step.

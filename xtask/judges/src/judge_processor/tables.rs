@@ -2,7 +2,7 @@
 //!
 //! Input: results. Output: rows and text. This module measures nothing.
 
-use crate::judge_processor::measured::Measured;
+use crate::judge_processor::measured::ProcessorFigures;
 use crate::judge_processor::point::Point;
 use crate::judge_processor::points::operation;
 use crate::judge_processor::programs::GROUPS;
@@ -105,7 +105,7 @@ impl Tables {
     pub(super) fn new(
         conditions: Conditions,
         points: &[Point],
-        native: &Measured,
+        native: &ProcessorFigures,
         [model, memory_here]: [Option<&Model>; 2],
         machine: &MachineModel,
     ) -> Tables {

@@ -155,11 +155,12 @@ fn under_cachegrind(directory: &Path, program: &Path) -> Result<CacheCounts> {
         .arg(program)
         .output()
         .context("running valgrind (apt-get install valgrind)")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "valgrind: {}\n{said}", output.status);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "valgrind: {}\n{printed}", output.status);
     let number = |name: &str| -> Result<u64> {
-        let line = said.lines().find_map(|line| line.split_once("== ")?.1.strip_prefix(name));
-        let line = line.with_context(|| format!("cachegrind does not print {name:?}:\n{said}"))?;
+        let line = printed.lines().find_map(|line| line.split_once("== ")?.1.strip_prefix(name));
+        let line =
+            line.with_context(|| format!("cachegrind does not print {name:?}:\n{printed}"))?;
         let digits: String = line
             .trim_start_matches([':', ' '])
             .chars()

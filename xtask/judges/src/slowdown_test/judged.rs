@@ -2,7 +2,7 @@
 //!
 //! Input: what was measured. Output: result files in the directory, verdicts, a table.
 
-use super::{AGAIN, Measured, ORIGINAL, PATCHED, SHARE, SLOWED, SLOWER};
+use super::{AGAIN, ORIGINAL, PATCHED, SHARE, SLOWED, SLOWER, SlowdownMeasurements};
 use anyhow::{Context, Result, ensure};
 use host::table::{Column, TextTable};
 use lab::processor::Processor;
@@ -50,7 +50,7 @@ impl Verdicts {
     pub(super) fn compare(
         kernlane: &Path,
         directory: &Path,
-        measured: &Measured,
+        measured: &SlowdownMeasurements,
     ) -> Result<Verdicts> {
         let warning = format!("each round is the median of one boot, of {}", measured.starts());
         let written = |kernel: &str| -> Result<PathBuf> {
@@ -96,7 +96,7 @@ impl Verdicts {
     }
 
     /// Conditions, what was found, and every figure.
-    pub(super) fn text(&self, measured: &Measured, here: &Processor) -> String {
+    pub(super) fn text(&self, measured: &SlowdownMeasurements, here: &Processor) -> String {
         let shares = measured.disturbances;
         let mut text = format!(
             "Processor: {here}, {:.2} GHz at the beginning.\nMeasured for {:.0} \
@@ -191,7 +191,7 @@ mod tests {
         let slower = || compared(&[(SLOWED, "slower")]);
         let same = compared(&[(SLOWED, "no-difference-found")]);
         let verdicts = Verdicts { same, slowed: [slower(), slower()] };
-        let text = verdicts.text(&Measured::default(), &Processor::default());
+        let text = verdicts.text(&SlowdownMeasurements::default(), &Processor::default());
         assert!(
             text.contains("original → slowed: 1 of 1\n  call/umask: slower, +2.00 %"),
             "{text}"

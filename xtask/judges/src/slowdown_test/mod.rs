@@ -59,7 +59,7 @@ const SLOWER: &str = "slowed";
 
 /// What was measured.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Measured {
+struct SlowdownMeasurements {
     calibration: Option<Calibration>,
     /// For each benchmark: operations in a slice.
     operations: BTreeMap<String, u64>,
@@ -78,7 +78,7 @@ struct Measured {
     disturbances: Disturbances,
 }
 
-impl Measured {
+impl SlowdownMeasurements {
     fn starts(&self) -> usize {
         self.cycles.values().flat_map(BTreeMap::values).map(Vec::len).max().unwrap_or(0)
     }
@@ -118,7 +118,7 @@ pub fn slowdown_test(directory: &Path, minutes: Minutes) -> Result<()> {
         .map(|program| image::vmlinux::read(program).map(|image| format!("{:?}", image.build_id)));
     let [before, after] = build_ids;
     let made_for = format!("{} {} {here:?}", before?, after?);
-    let mut kept = Kept::<Measured>::open(directory.join("measured.json"), &made_for)?;
+    let mut kept = Kept::<SlowdownMeasurements>::open(directory.join("measured.json"), &made_for)?;
     processor::pin(processor::last_cpu()?)?;
     let calibration = match kept.results.calibration {
         Some(calibration) => calibration,
@@ -164,7 +164,7 @@ fn start(
     kernels: &[TestKernel],
     guest: &lab::uml::UmlGuest,
     random: &mut Random,
-    measured: &mut Measured,
+    measured: &mut SlowdownMeasurements,
 ) -> Result<()> {
     let mut servers = SuiteServer::start_all(kernels, guest)?;
     let mut prepared = Vec::new();
@@ -219,7 +219,8 @@ mod tests {
 
     #[test]
     fn starts_go_on_until_all_intervals_are_narrow() {
-        let mut measured = Measured { gigahertz: 4.0, ..Measured::default() };
+        let mut measured =
+            SlowdownMeasurements { gigahertz: 4.0, ..SlowdownMeasurements::default() };
         assert!(measured.lacks());
         let cycles = BTreeMap::from([(SLOWED.to_owned(), vec![400.0; LEAST])]);
         measured.cycles.insert(ORIGINAL.to_owned(), cycles.clone());

@@ -38,8 +38,8 @@ impl SuiteServer {
     }
 
     fn ready(mut self) -> Result<SuiteServer> {
-        let said = self.server.wait_for("suite ").with_context(|| self.name)?;
-        ensure!(said == "suite served", "{}: the suite said {said:?}", self.name);
+        let answer = self.server.wait_for("suite ").with_context(|| self.name)?;
+        ensure!(answer == "suite served", "{}: the suite said {answer:?}", self.name);
         Ok(self)
     }
 
@@ -47,37 +47,37 @@ impl SuiteServer {
     pub(super) fn prepare(&mut self, benchmark: &str) -> Result<Result<(), String>> {
         Ok(match &*self.ask(benchmark, "start")? {
             "ready" => Ok(()),
-            said => Err(said.to_owned()),
+            answer => Err(answer.to_owned()),
         })
     }
 
     /// The number of operations of a benchmark that take this number of ticks.
     pub(super) fn calibrate(&mut self, benchmark: &str, ticks: u64) -> Result<u64> {
-        let said = self.ask(benchmark, &format!("calibrate {ticks}"))?;
-        self.number(benchmark, &said, "times ")
+        let answer = self.ask(benchmark, &format!("calibrate {ticks}"))?;
+        self.number(benchmark, &answer, "times ")
     }
 
     /// The core cycles of an operation in a slice; `None`: the slice was disturbed.
     pub(super) fn slice(&mut self, benchmark: &str, operations: u64) -> Result<Option<f64>> {
         let before = chain_ticks();
-        let said = self.ask(benchmark, &format!("slice {operations}"))?;
+        let answer = self.ask(benchmark, &format!("slice {operations}"))?;
         let behind = chain_ticks();
-        let ticks = self.number(benchmark, &said, "ticks ")?;
+        let ticks = self.number(benchmark, &answer, "ticks ")?;
         Ok(cycles(operations as f64, ticks as f64, before as f64, behind as f64))
     }
 
     fn ask(&mut self, benchmark: &str, command: &str) -> Result<String> {
         let named = || format!("{}: {benchmark}", self.name);
         self.server.tell(&format!("{benchmark} {command}\n")).with_context(named)?;
-        let said = self.server.wait_for("suite ").with_context(named)?;
-        Ok(said.trim_start_matches("suite ").to_owned())
+        let answer = self.server.wait_for("suite ").with_context(named)?;
+        Ok(answer.trim_start_matches("suite ").to_owned())
     }
 
-    fn number(&self, benchmark: &str, said: &str, begins: &str) -> Result<u64> {
-        let number = said.strip_prefix(begins).and_then(|number| number.parse().ok());
+    fn number(&self, benchmark: &str, answer: &str, begins: &str) -> Result<u64> {
+        let number = answer.strip_prefix(begins).and_then(|number| number.parse().ok());
         match number {
             Some(number) => Ok(number),
-            None => bail!("{}: {benchmark}: the suite said {said:?}", self.name),
+            None => bail!("{}: {benchmark}: the suite said {answer:?}", self.name),
         }
     }
 }

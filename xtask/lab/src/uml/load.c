@@ -188,7 +188,7 @@ static const struct {
 	const char *name;
 	void (*begin)(void);
 	void (*run)(long rounds);
-	long slice; /* rounds: LOADS in bench_uml/mod.rs; 0: it sleeps, and is no slice */
+	long slice; /* rounds: LOADS in bench_uml/mod.rs; 0: it sleeps, and is not a slice */
 } loads[] = {
 	{ "mmsg", mmsg_begin, mmsg, 5 },
 	{ "uring", uring_begin, uring, 48 },

@@ -158,7 +158,7 @@ impl UmlProcess {
     ///
     /// # Errors
     /// The console cannot be read.
-    pub fn said(&self) -> Result<String> {
+    pub fn console(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.console)?).replace('\r', ""))
     }
 
@@ -170,17 +170,17 @@ impl UmlProcess {
         let begun = Instant::now();
         while begun.elapsed() < LIMIT {
             if let Some(status) = self.child.try_wait()? {
-                let said = self.said()?;
+                let console = self.console()?;
                 ensure!(
                     status.success(),
-                    "{} ended with {status}; its console:\n{said}",
+                    "{} ended with {status}; its console:\n{console}",
                     self.kernel.display()
                 );
-                return Ok(said);
+                return Ok(console);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        bail!("{}: hangs; its console:\n{}", self.kernel.display(), self.said()?)
+        bail!("{}: hangs; its console:\n{}", self.kernel.display(), self.console()?)
     }
 
     /// Waits until the load has passed and stays.
@@ -190,19 +190,19 @@ impl UmlProcess {
     pub fn stays(&mut self) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < LIMIT {
-            if self.said()?.contains("staying\n") {
+            if self.console()?.contains("staying\n") {
                 return Ok(());
             }
             if let Some(status) = self.child.try_wait()? {
                 bail!(
                     "{} ended with {status}; its console:\n{}",
                     self.kernel.display(),
-                    self.said()?
+                    self.console()?
                 );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("{}: hangs; its console:\n{}", self.kernel.display(), self.said()?)
+        bail!("{}: hangs; its console:\n{}", self.kernel.display(), self.console()?)
     }
 }
 
@@ -218,15 +218,15 @@ impl Drop for UmlProcess {
 ///
 /// # Errors
 /// A load did not pass, or the kernel warned. The error contains the console. `what` names the run.
-pub fn judge(said: &str, loads: &[&str], what: &str) -> Result<()> {
+pub fn judge(console: &str, loads: &[&str], what: &str) -> Result<()> {
     for load in loads {
         ensure!(
-            said.contains(&format!("passed: {load}\n")),
-            "{what}: {load} did not pass; its output:\n{said}"
+            console.contains(&format!("passed: {load}\n")),
+            "{what}: {load} did not pass; its output:\n{console}"
         );
     }
     for trouble in ["WARNING", "BUG", "Kernel panic", "segfault"] {
-        ensure!(!said.contains(trouble), "{what}: {trouble}:\n{said}");
+        ensure!(!console.contains(trouble), "{what}: {trouble}:\n{console}");
     }
     Ok(())
 }

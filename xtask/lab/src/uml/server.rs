@@ -21,7 +21,7 @@ pub struct UmlServer {
     output: ChildStdout,
     /// Lines that were read and not yet used.
     unread: Vec<u8>,
-    said: VecDeque<String>,
+    console: VecDeque<String>,
 }
 
 impl UmlServer {
@@ -32,7 +32,7 @@ impl UmlServer {
         let mut child = command.spawn()?;
         let input = child.stdin.take().context("the kernel has no standard input")?;
         let output = child.stdout.take().context("the kernel has no standard output")?;
-        Ok(UmlServer { child, input, output, unread: Vec::new(), said: VecDeque::new() })
+        Ok(UmlServer { child, input, output, unread: Vec::new(), console: VecDeque::new() })
     }
 
     /// The kernel's first process.
@@ -67,10 +67,10 @@ impl UmlServer {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-                if self.said.len() == KEPT {
-                    self.said.pop_front();
+                if self.console.len() == KEPT {
+                    self.console.pop_front();
                 }
-                self.said.push_back(line.clone());
+                self.console.push_back(line.clone());
                 return Ok(line);
             }
             let mut bytes = [0; 4096];
@@ -104,7 +104,7 @@ impl UmlServer {
     }
 
     fn console(&self) -> String {
-        let lines: Vec<&str> = self.said.iter().map(String::as_str).collect();
+        let lines: Vec<&str> = self.console.iter().map(String::as_str).collect();
         format!("the end of its console:\n{}", lines.join("\n"))
     }
 }

@@ -140,9 +140,9 @@ pub fn import_test(tree: &Path, recording: &Path) -> Result<()> {
     let mut other = import.command(&import.text(Mitigation::Retpoline));
     other.args(["--slide", OTHER_SLIDE]).arg("--output").arg(scratch.path().join("other.klp"));
     let output = other.output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(!output.status.success(), "{other:?}: was accepted");
-    ensure!(said.contains("A profile of the right kernel has more than 99 %"), "{said}");
+    ensure!(printed.contains("A profile of the right kernel has more than 99 %"), "{printed}");
     Ok(())
 }
 

@@ -21,7 +21,7 @@ const SETS: u64 = 65_536;
 /// The text of the machine that has all code at hand.
 ///
 /// # Errors
-/// `text` is no machine with an L1I, a uop cache and target buffers.
+/// `text` does not describe a machine with an L1I, a uop cache and target buffers.
 pub(super) fn at_hand(text: &str, name: &str) -> Result<String> {
     let mut file = MachineFile::named(text, &format!("{name}{AT_HAND}"))?;
     let l1i = file.table(&["l1i"])?;

@@ -59,8 +59,8 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
         "a workload that is checked shows the line that fails",
         tool.checked_workload(&compiled),
     );
-    for (name, set_up, run, check, said) in FAILURES {
-        report(name, tool.fails(set_up, run, check, said));
+    for (name, set_up, run, check, printed) in FAILURES {
+        report(name, tool.fails(set_up, run, check, printed));
     }
     report("a time limit ends a guest that hangs", tool.hangs());
     report("a full disk is reported, and nothing stays", tool.full_disk());
@@ -126,8 +126,8 @@ impl GuestTests {
 
     fn recorded_by(&self, mut command: Command, output: &str) -> Result<Vec<u8>> {
         let ended = command.output()?;
-        let said = String::from_utf8_lossy(&ended.stderr);
-        ensure!(ended.status.success() && !said.contains("warning: "), "{said}");
+        let printed = String::from_utf8_lossy(&ended.stderr);
+        ensure!(ended.status.success() && !printed.contains("warning: "), "{printed}");
         Ok(std::fs::read(Recording::at(self.path(output)).trace())?)
     }
 
@@ -238,10 +238,10 @@ impl GuestTests {
     }
 
     /// Checks that the message contains `said` and everything that the workload printed.
-    fn fails(&self, set_up: &str, run: &str, check: &str, said: &str) -> Result<()> {
+    fn fails(&self, set_up: &str, run: &str, check: &str, printed: &str) -> Result<()> {
         let workload = self.workload(set_up, run, check)?;
         let message = refused(&self.record(&workload, "failed", &[]).output()?)?;
-        ensure!(message.contains(said), "the message lacks {said:?}:\n{message}");
+        ensure!(message.contains(printed), "the message lacks {printed:?}:\n{message}");
         let prints = [set_up, run].iter().any(|script| script.contains("echo in vain"));
         ensure!(
             !prints || message.contains("\nin vain\n"),

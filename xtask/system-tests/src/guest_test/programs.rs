@@ -63,7 +63,7 @@ impl GuestTests {
             self.recorded_by(self.typed(ASKED, SET_UP, output, &["--copy", &copy]), output)
         };
         let one = record("one")?;
-        // Times and the order in the directory are no part of the guest.
+        // Times and the order in the directory are not part of the guest.
         for name in ["server", "client"] {
             let path = programs.at("build").join(name);
             let again = programs.at("build").join("again");
@@ -124,8 +124,10 @@ impl GuestTests {
         let copy = programs.copy("client", "/opt/app/");
         let without = self.typed("./client 0", "", "other", &["--copy", &copy]).output()?;
         let message = refused(&without)?;
-        for said in ["needs libc.so.6", "/lib64/ld-linux-x86-64.so.2", "add libc6 to the guest's"] {
-            ensure!(message.contains(said), "the message lacks {said:?}:\n{message}");
+        for printed in
+            ["needs libc.so.6", "/lib64/ld-linux-x86-64.so.2", "add libc6 to the guest's"]
+        {
+            ensure!(message.contains(printed), "the message lacks {printed:?}:\n{message}");
         }
         let with = ["--copy", &copy, "--packages", "libc6"];
         self.recorded_by(self.typed("./client 0", "", "one", &with), "one").map(drop)
@@ -150,8 +152,8 @@ impl GuestTests {
         let set_up = "/opt/app/server &\nsleep 1\necho set up\n";
         let run = "/opt/app/client 3\n/opt/app/client stop\n";
         let asked = "grep -q -x '3 answers' /run/output\n";
-        let (status, shown, said) = check(set_up, run, asked)?;
-        ensure!(status == Some(0), "{shown}{said}");
+        let (status, shown, printed) = check(set_up, run, asked)?;
+        ensure!(status == Some(0), "{shown}{printed}");
         let steps = ["== set-up\nset up\n", "== run\n3 answers\n", "== check\n", "did its work"];
         ensure!(steps.iter().all(|step| shown.contains(step)), "{shown}");
         // The shell's own trap runs after the command that failed.
@@ -172,10 +174,10 @@ impl GuestTests {
             ),
         ] {
             let [set_up, run, asked] = scripts;
-            let (status, shown, said) = check(set_up, run, asked)?;
-            ensure!(status == Some(1) && said.contains(named), "{named}:\n{shown}{said}");
-            let printed = !said.starts_with("run") || said.contains("begun\ncat: can't open");
-            ensure!(printed, "{said}");
+            let (status, shown, printed) = check(set_up, run, asked)?;
+            ensure!(status == Some(1) && printed.contains(named), "{named}:\n{shown}{printed}");
+            let printed = !printed.starts_with("run") || printed.contains("begun\ncat: can't open");
+            ensure!(printed, "{printed}");
         }
         Ok(())
     }

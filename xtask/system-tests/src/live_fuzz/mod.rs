@@ -174,11 +174,11 @@ fn judge(outcome: &GuestOutcome, seed: u64, notes: &Path) -> Result<()> {
     let asked = std::fs::read(notes).unwrap_or_default();
     println!("the last requests:\n{}", last_lines(&String::from_utf8_lossy(&asked), LAST_NOTES));
     let from = reports.complaints.first().and_then(|line| outcome.console.find(line));
-    let said = from.map_or_else(
+    let printed = from.map_or_else(
         || last_lines(&outcome.console, 60),
         |from| outcome.console[from..].lines().take(120).collect::<Vec<_>>().join("\n"),
     );
-    println!("the kernel says:\n{said}");
+    println!("the kernel says:\n{printed}");
     bail!(
         "live-fuzz with seed {seed}: {:?}, {} reports by the kernel",
         outcome.end,

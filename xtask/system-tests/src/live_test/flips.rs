@@ -182,7 +182,7 @@ impl Memory for Flipped<'_, '_> {
 
 fn index(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
     let at = kernel.address_of(name).with_context(|| format!("no function {name}"))?;
-    kernel.function_at(at).with_context(|| format!("{name} is no function"))
+    kernel.function_at(at).with_context(|| format!("{name} is not a function"))
 }
 
 /// The addresses of the function's code.

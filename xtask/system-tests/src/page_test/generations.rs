@@ -118,7 +118,7 @@ fn tables(browser: &Browser, heading: &str) -> Result<Vec<Vec<Vec<String>>>> {
 /// The number in a cell.
 fn number(cell: &str) -> Result<f64> {
     let digits = cell.replace(',', "").replace(" %", "");
-    digits.parse().with_context(|| format!("{cell:?} is no number"))
+    digits.parse().with_context(|| format!("{cell:?} is not a number"))
 }
 
 /// Whether a cell with two digits behind the point shows this number.
@@ -191,11 +191,11 @@ fn bars_are(
     shows(drawn[1].as_str().context("no value")?.trim_start_matches("CPI "), cpi)?;
     let (each, all) = slots(&found["sums"][0], at, parts, of)?;
     for (which, slots) in each.iter().enumerate() {
-        let said = drawn[2][which].as_str().context("no title")?;
-        shows(said.rsplit(": ").next().unwrap_or(""), 100.0 * slots / all)?;
+        let printed = drawn[2][which].as_str().context("no title")?;
+        shows(printed.rsplit(": ").next().unwrap_or(""), 100.0 * slots / all)?;
         let width = drawn[3][which].as_str().context("no width")?.trim_end_matches('%');
         let width: f64 = width.parse()?;
-        ensure!((width - 100.0 * slots / all).abs() < 0.01, "{heading}: {said} is {width} wide");
+        ensure!((width - 100.0 * slots / all).abs() < 0.01, "{heading}: {printed} is {width} wide");
     }
     Ok(())
 }

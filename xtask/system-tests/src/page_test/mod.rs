@@ -146,27 +146,27 @@ fn tables(directory: &Path, expected: u64) -> Result<()> {
     let mut python = Command::new("python3");
     python.args(["-c", READ_TABLES]).arg(directory).env("PYTHONPATH", pyarrow()?);
     let output = lab::succeeded(&mut python).context("pyarrow cannot read the tables")?;
-    let said: Value = serde_json::from_slice(&output.stdout).context("pyarrow's answer")?;
+    let printed: Value = serde_json::from_slice(&output.stdout).context("pyarrow's answer")?;
     for name in ["services", "functions", "chains", "invocations"] {
-        let sum = &said[name]["instructions"];
+        let sum = &printed[name]["instructions"];
         ensure!(
             *sum == expected,
             "pyarrow reads {sum} instructions in {name}, but the page has {expected}"
         );
-        let machine = &said[name]["machine"];
+        let machine = &printed[name]["machine"];
         ensure!(machine == "server-32k", "the machine of {name} is {machine}");
     }
-    let misses = |name: &str| said[name]["l1i_misses"].as_u64().filter(|misses| *misses > 0);
+    let misses = |name: &str| printed[name]["l1i_misses"].as_u64().filter(|misses| *misses > 0);
     ensure!(
         misses("services").is_some()
             && misses("services") == misses("functions")
             && misses("services") == misses("chains"),
-        "the tables differ in their misses: {said}"
+        "the tables differ in their misses: {printed}"
     );
     ensure!(
-        said["nameless"] == 0,
+        printed["nameless"] == 0,
         "{} tasks of invocations are not in the table of tasks",
-        said["nameless"]
+        printed["nameless"]
     );
     println!("passed: pyarrow reads the tables, and each has the page's instructions");
     Ok(())

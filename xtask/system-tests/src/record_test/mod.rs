@@ -132,20 +132,24 @@ impl TestedMachine {
     fn every_instruction(&self) -> Result<()> {
         let out = self.out("verified");
         let outcome = self.boot("whole", Some(&out), &[("verify", "on")])?;
-        let said = |what: &str| {
+        let printed = |what: &str| {
             number_before(&outcome.qemu, what)
                 .with_context(|| format!("no {what:?} in: {}", outcome.qemu))
         };
         ensure!(outcome.qemu.contains(", difference 0\n"), "{}", outcome.qemu);
-        ensure!(said(" with a wrong count")? == 0, "{}", outcome.qemu);
-        ensure!(said(" kernel and ")? == 0, "the kernel ran at other addresses: {}", outcome.qemu);
+        ensure!(printed(" with a wrong count")? == 0, "{}", outcome.qemu);
+        ensure!(
+            printed(" kernel and ")? == 0,
+            "the kernel ran at other addresses: {}",
+            outcome.qemu
+        );
         // The second mapping of the page is recorded at the address of the first one. The audit
         // reports that.
-        ensure!(said(" user executions at another address")? >= ALIAS_CALLS, "{}", outcome.qemu);
+        ensure!(printed(" user executions at another address")? >= ALIAS_CALLS, "{}", outcome.qemu);
 
         let recording = WholeRecording::read(&out)?;
         let retired: u64 = outcome.output.trim().parse().context("the program's count")?;
-        let begun = recording.totals.instructions() + said(" repetitions folded")?;
+        let begun = recording.totals.instructions() + printed(" repetitions folded")?;
         // An instruction that raised an exception was begun, but not retired. Most of these leave a
         // translation block midway; the others are the last instruction of a translation block. A
         // few instructions lie between the clock's readings and the marks.

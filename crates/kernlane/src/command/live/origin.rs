@@ -96,13 +96,16 @@ mod tests {
     #[test]
     fn a_debian_package_is_named_for_debian_s_kernels_only() {
         let debian = "Linux version 6.12.117+deb12-amd64 (debian-kernel@lists.debian.org) (gcc-12";
-        let said = advice(debian, "6.12.117+deb12-amd64", Some("ab01"));
-        assert!(said.contains("apt-get install linux-image-6.12.117+deb12-amd64-dbg"), "{said}");
+        let message = advice(debian, "6.12.117+deb12-amd64", Some("ab01"));
+        assert!(
+            message.contains("apt-get install linux-image-6.12.117+deb12-amd64-dbg"),
+            "{message}"
+        );
         // A kernel that somebody built on Debian, or another distribution's.
         for banner in ["Linux version 6.12.9 (me@here) (gcc (Debian 12.2.0-14+deb12u1) 12.2.0", ""]
         {
-            let said = advice(banner, "6.12.9", Some("ab01"));
-            assert!(!said.contains("apt-get") && said.contains("build id ab01"), "{said}");
+            let message = advice(banner, "6.12.9", Some("ab01"));
+            assert!(!message.contains("apt-get") && message.contains("build id ab01"), "{message}");
         }
     }
 }

@@ -52,7 +52,7 @@ fn a_window_of_few_slots_needs_no_limit_of_results() {
     assert_eq!(round(&[eliminated(); 4], small), 2.0);
 }
 
-/// The tenth of ten uops of a slot is executed on its own port, too.
+/// The tenth of ten uops of a slot is also executed on its own port.
 #[test]
 fn a_slot_of_many_uops_keeps_their_ports() {
     let more = Uop { begins_slot: false, ..on_port(1) };
