@@ -247,8 +247,8 @@ impl Device {
         if done == Err(Errno::UCLEAN) {
             bail!(
                 "the group {id} was being installed when another tool (a kprobe, say) came to {}, \
-                 so that a part of it is installed and stays: it does the same as the kernel's own code. \
-                 Remove that tool, then run `kernlane live undo`",
+                 so that a part of it is installed and stays: it does the same as the kernel's own \
+                 code. Remove that tool, then run `kernlane live undo`",
                 owners::place(group.bad_address)
             );
         }

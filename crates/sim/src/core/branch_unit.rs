@@ -143,7 +143,7 @@ impl BranchUnit {
     }
 
     fn not_taken(&mut self, branch: &Branch) -> BranchOutcome {
-        // The last level holds everything that the levels before it hold. Those only follow control.
+        // The last level holds all entries of the levels before it. Those only follow control.
         let Some(((last, _), earlier)) = self.levels.split_last_mut() else {
             return BranchOutcome::Followed { bubble: 0 };
         };

@@ -130,12 +130,12 @@ mod tests {
         assert_eq!(violations("Trace invariant checks passed\n").unwrap(), 0);
         assert_eq!(violations("Trace ...\nFound 12 invariant errors\n").unwrap(), 12);
         assert!(violations("").is_err());
-        let printed = "Total counts:\n      30 total (fetched) instructions\n      10 total userspace \
-                    instructions\n      20 total kernel instructions\n       1 total threads\n";
+        let printed = "Total counts:\n      30 total (fetched) instructions\n      10 total \
+                    userspace instructions\n      20 total kernel instructions\n       1 total threads\n";
         assert_eq!(counts(printed).unwrap(), PeerCounts { kernel: 20, user: 10 });
         assert!(counts("").is_err());
-        let printed = "L1I0 (size) stats:\n    Hits: 10\n    Misses:  1,234\n    Compulsory misses: 3\n\
-                    L1D0 (size) stats:\n    Misses: 5\nLL (size) stats:\n    Misses: 7\n";
+        let printed = "L1I0 (size) stats:\n    Hits: 10\n    Misses:  1,234\n    Compulsory misses: \
+                    3\nL1D0 (size) stats:\n    Misses: 5\nLL (size) stats:\n    Misses: 7\n";
         assert_eq!(misses(printed).unwrap(), [1234, 5, 7]);
         assert!(misses("").is_err());
     }

@@ -350,7 +350,7 @@ fn wait_for_the_user(device: &Device, prepared: &PreparedGroup) -> Result<ExitCo
                 outln!("{} stays installed; `kernlane live undo` takes it back", prepared.id)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            // Ctrl-C or a closed terminal: a group that was meant for this session does not outlive it.
+            // Ctrl-C or a closed terminal: a group of this session does not outlive it.
             Ok('q') | Err(_) => return take_back(device, prepared),
             Ok(_) => {}
         }

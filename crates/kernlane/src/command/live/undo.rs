@@ -206,7 +206,7 @@ pub(super) fn run(args: &UndoArgs) -> Result<ExitCode> {
     }
     let turn = Turn::wait_briefly()?;
     let mut taken_back = Vec::new();
-    // Nobody else installs in our turn, so a module that is neither installed nor leaving is unused.
+    // Nobody else installs in our turn: a module that is neither installed nor leaving is unused.
     let groups = device::status()?;
     for name in install::loaded().iter().filter(|name| is_wanted(name)) {
         let is_used = groups.iter().any(|g| g.id.module == *name);
