@@ -50,7 +50,7 @@ pub struct ServiceMachineCounts {
     /// no data cache.
     #[serde(skip)]
     pub memory: Option<MachineCounters>,
-    /// MachineCounters of branch prediction; `None` when it was not simulated, or the machine
+    /// Counters of branch prediction; `None` when it was not simulated, or the machine
     /// describes none.
     #[serde(skip)]
     pub branches: Option<BranchCounters>,
