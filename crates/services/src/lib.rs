@@ -55,8 +55,9 @@ pub use crate::automaton::Attributed;
 pub use crate::caches::LevelMisses;
 pub use crate::coherent::synchronizes;
 pub use crate::services_walk::{
-    ServicesAndFunctions, ServicesWalk, attribute, attribute_in_time, attribute_with_calls, check,
+    ServicesAndFunctions, ServicesWalk, attribute, attribute_in_time, attribute_with_calls,
 };
+pub use crate::symbols::check;
 
 use crate::annotations::Annotations;
 use crate::binding::Binding;

@@ -21,7 +21,7 @@ use crate::spans::{SpanMeter, SpanTrack};
 use crate::symbols::KernelSymbols;
 use crate::table::ServiceTable;
 use crate::timeline::Timeline;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::walk::{Observer, Piece, Wants, walk};
 use sim::MachineModel;
@@ -249,23 +249,6 @@ pub struct ServicesAndFunctions {
     pub table: ServiceTable,
     /// The totals of each function, by name.
     pub functions: BTreeMap<String, FunctionTotals>,
-}
-
-/// Checks that the symbols are of the recorded kernel. A System.map has no build id to check.
-///
-/// # Errors
-/// They are of another kernel.
-pub fn check(header: &RecordingHeader, symbols: &KernelSymbols) -> Result<()> {
-    let recorded = &header.build_id;
-    if let Some(build_id) = &symbols.build_id {
-        ensure!(
-            *recorded == build_id.0,
-            "the recording is of the kernel with build id {recorded}, the symbols of {}: give the \
-             vmlinux that was recorded",
-            build_id.0
-        );
-    }
-    Ok(())
 }
 
 pub(crate) fn follow<R: Read, M: Meter>(

@@ -10,6 +10,7 @@ use image::mapping::map_file;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::HashSet;
 use std::path::Path;
+use trace::RecordingHeader;
 
 /// A name of an address in the kernel's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +178,23 @@ fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec
         CodeSymbol { addr: LinkAddr(addr), size, name }
     });
     symbols.collect()
+}
+
+/// Checks that the symbols are of the recorded kernel. A System.map has no build id to check.
+///
+/// # Errors
+/// They are of another kernel.
+pub fn check(header: &RecordingHeader, symbols: &KernelSymbols) -> Result<()> {
+    let recorded = &header.build_id;
+    if let Some(build_id) = &symbols.build_id {
+        ensure!(
+            *recorded == build_id.0,
+            "the recording is of the kernel with build id {recorded}, the symbols of {}: give the \
+             vmlinux that was recorded",
+            build_id.0
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]
