@@ -1,9 +1,9 @@
 //! The one walk over a recording: it cuts the stream into pieces, follows the way of control and
 //! the data accesses, and shows each piece to an observer. It stops at the first damage.
 //!
-//! A *piece* is a stretch of the stream in which one CPU executes. Several observers ([`SideBySide`])
-//! see the same pieces in the same order: they share one reading of the file, one decoding of the
-//! translation blocks and one following of control and data.
+//! A *piece* is a stretch of the stream in which one CPU executes. Several observers
+//! ([`SideBySide`]) see the same pieces in the same order: they share one reading of the file, one
+//! decoding of the translation blocks and one following of control and data.
 //!
 //! Input: a recording, and an [`Observer`]. Output: what the observer computes. This module counts
 //! nothing.

@@ -104,8 +104,8 @@ fn a_rotated_loop_stays_rotated() {
 ///           └▶ G        └▶ E ──▶ D
 /// ```
 ///
-/// Nearly every merge gains 1 or 1.05. Merging that decides by rounding errors makes the other order,
-/// A E D F B G C, whose score is 31.708.
+/// Nearly every merge gains 1 or 1.05. Merging that decides by rounding errors makes the other
+/// order, A E D F B G C, whose score is 31.708.
 #[test]
 fn equal_gains_do_not_cost_what_llvm_gains() {
     let row = |from: u32, to: u32| (from..to).map(|block| (block, block + 1));

@@ -116,8 +116,8 @@ impl BranchMeter {
         }
     }
 
-    /// Runs fragments on the cores. A core learns a fragment when it first runs: then its code is in
-    /// the levels behind the L1I.
+    /// Runs fragments on the cores. A core learns a fragment when it first runs: then its code is
+    /// in the levels behind the L1I.
     fn run_cores(&mut self, ran: Range<usize>) {
         let last = self.fragments[ran.clone()].iter().max();
         while last.is_some_and(|last| last.0 >= self.learned)

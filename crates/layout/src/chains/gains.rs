@@ -146,9 +146,9 @@ impl<'a> ExtTspChains<'a> {
         cuts
     }
 
-    /// The cuts of x at which a jump to the front of y becomes a fall-through, then those at which a
-    /// jump from the end of y does. Each comes with the ways to merge that make it one. The order is
-    /// that of the jumps.
+    /// The cuts of x at which a jump to the front of y becomes a fall-through, then those at which
+    /// a jump from the end of y does. Each comes with the ways to merge that make it one. The order
+    /// is that of the jumps.
     fn cuts_for_falls(
         &self,
         chain_x: &ExtTspChain,
