@@ -3,7 +3,6 @@
 use crate::{callgrind, folded, parquet as tables, perfetto};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::Row;
-use services;
 use services::examples::{ExampleRun, at, halted, kernel};
 use services::table::ServiceTable;
 use std::io::Write;

@@ -17,7 +17,6 @@ use lab::plugin::PluginArguments;
 use lab::score::TestScore;
 use lab::{build_plugin, run};
 use replay::{self, ReplayLayout};
-use services;
 use services::Attribution;
 use sim::MachineCounters;
 use std::fs::File;

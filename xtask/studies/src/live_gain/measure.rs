@@ -9,7 +9,6 @@ use host::recording::Recording;
 use live::chunks::Chunks;
 use replay::{self, ReplayLayout, rows};
 use serde::Serialize;
-use services;
 use services::annotations::Annotations;
 use services::binding::Binding;
 use services::calls::{CallCost, CallTree, ROOT};
