@@ -2,8 +2,8 @@
 //! accesses.
 //!
 //! ```text
-//! trace → walk ─┬→ flow: fragments ─→ moved: fetches under a layout ─→ numbering: lines, pages
-//!               └→ data: executions with their loads and stores
+//! trace → walk ─┬→ flow: fragments ─→ moved: fetches under a layout ─→ fetched: lines, pages
+//!               └→ data: executions with their loads and stores ─→ hierarchy_run: misses
 //! ```
 //!
 //! Input: the events of a recording, and [`image::place::Placement`]s. Output: what an analysis

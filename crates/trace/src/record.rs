@@ -11,7 +11,7 @@ pub struct CpuCount(u8);
 impl CpuCount {
     /// One CPU.
     pub const ONE: CpuCount = CpuCount(1);
-    /// The largest number. The plugin cannot follow more (`crates/plugin/src/progress.rs`).
+    /// The largest number. The plugin cannot follow more.
     pub const MOST: u8 = 8;
 
     /// The number; `None` when it is 0 or above [`CpuCount::MOST`].

@@ -29,7 +29,7 @@ pub(super) struct Native {
     /// For each program, where samples met it.
     #[serde(default)]
     pub samples: BTreeMap<String, Samples>,
-    /// For each program, what it executes that is not its own work.
+    /// For each program, the instructions that it executes beside its own work.
     #[serde(default)]
     pub counts: BTreeMap<String, Counts>,
     /// The time that samples wrongly charge to user mode.
