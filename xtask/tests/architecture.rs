@@ -238,3 +238,27 @@ fn no_drawers() {
         );
     }
 }
+
+/// The packages that a build compiles, each with its features.
+fn features(packages: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none"])
+        .args(["--format", "{p} {f}"])
+        .args(packages.iter().flat_map(|package| ["--package", package]))
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+/// If not, a test that builds the program builds `xtask` again, under the feet of the running one.
+#[test]
+fn building_the_program_changes_no_feature_of_what_xtask_uses() {
+    let alone = features(&["xtask"]);
+    let together = features(&["xtask", "kernlane", "kernlane-plugin"]);
+    assert!(alone.len() > 50, "{alone:#?}");
+    let changed: Vec<_> = alone.difference(&together).collect();
+    assert!(changed.is_empty(), "{changed:#?}");
+}

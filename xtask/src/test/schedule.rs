@@ -94,7 +94,8 @@ fn begin(number: usize, part: &Part, sender: Sender<Ended>) -> Result<()> {
     let printed = Path::new(SAID).join(format!("{}.log", part.words.join(" ").replace('/', "-")));
     let file = File::create(&printed).with_context(|| printed.display().to_string())?;
     let words: Vec<String> = part.words.iter().map(|word| spelled(word)).collect::<Result<_>>()?;
-    let mut command = Command::new(std::env::current_exe()?);
+    // Not by its path, where a build may put another program while this one runs.
+    let mut command = Command::new("/proc/self/exe");
     command.args(words).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     std::thread::spawn(move || {
         // The receiver lives until the last part has ended.
