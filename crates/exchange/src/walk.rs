@@ -103,7 +103,8 @@ impl Observer for SinkWalk<'_> {
             has_data || !self.needs_data,
             "the recording has no data accesses: make it with `kernlane record --data`"
         );
-        Ok(Wants { control: true, data: Some(DataWish::EVERY_ACCESS), stops_behind_part: true })
+        let data = Some(DataWish::EVERY_ACCESS);
+        Ok(Wants { control: true, data, stops_behind_part: true, ..Wants::default() })
     }
 
     fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {

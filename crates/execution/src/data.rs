@@ -24,20 +24,29 @@ pub const PIECE_WORDS: usize = 1 << 13;
 /// An access to the line that was accessed just before changes no cache or TLB: the line is
 /// present, and is the most recently used of its set. So machines without an out-of-order core and
 /// with a separate L1D do not need all accesses. With more accesses than needed, they count the
-/// same misses.
+/// same misses. In a unified cache, code that was fetched in between may have taken the line's
+/// place: its observers need the first access of each execution, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWish {
     /// log2 of the bytes in the shortest line of an L1D.
     line_bits: u32,
     /// log2 of the sets of the largest TLB.
     set_bits: u32,
-    /// Whether accesses to the line of the previous access are kept.
-    keeps_all: bool,
+    repeated: Repeated,
+}
+
+/// Which accesses to the line of the access before are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Repeated {
+    None,
+    FirstOfExecution,
+    All,
 }
 
 impl DataWish {
     /// Every access to memory.
-    pub const EVERY_ACCESS: DataWish = DataWish { line_bits: 4, set_bits: 0, keeps_all: true };
+    pub const EVERY_ACCESS: DataWish =
+        DataWish { line_bits: 4, set_bits: 0, repeated: Repeated::All };
 
     /// What changes a cache or a TLB of these machines.
     pub fn of(machines: &[MachineModel]) -> DataWish {
@@ -50,14 +59,20 @@ impl DataWish {
         DataWish {
             line_bits: line.trailing_zeros(),
             set_bits: sets.trailing_zeros(),
-            keeps_all: machines.iter().any(|it| it.core.is_some() || it.coherence.is_some()),
+            repeated: all_if(machines.iter().any(|it| it.core.is_some() || it.coherence.is_some())),
         }
     }
 
     /// The same, without what out-of-order cores need.
     pub fn of_caches(machines: &[MachineModel]) -> DataWish {
-        let keeps_all = machines.iter().any(|machine| machine.coherence.is_some());
-        DataWish { keeps_all, ..DataWish::of(machines) }
+        let repeated = all_if(machines.iter().any(|machine| machine.coherence.is_some()));
+        DataWish { repeated, ..DataWish::of(machines) }
+    }
+
+    /// What changes a cache of data, or of data and code, with lines of at least `line` bytes.
+    pub fn of_unified_caches(line: u32) -> DataWish {
+        let line_bits = line.trailing_zeros();
+        DataWish { line_bits, set_bits: 0, repeated: Repeated::FirstOfExecution }
     }
 
     /// The accesses that at least one of the two wants.
@@ -65,9 +80,13 @@ impl DataWish {
         DataWish {
             line_bits: self.line_bits.min(other.line_bits),
             set_bits: self.set_bits.max(other.set_bits),
-            keeps_all: self.keeps_all || other.keeps_all,
+            repeated: self.repeated.max(other.repeated),
         }
     }
+}
+
+fn all_if(condition: bool) -> Repeated {
+    if condition { Repeated::All } else { Repeated::None }
 }
 
 /// The data accesses of one execution of a translation.
@@ -142,6 +161,9 @@ const FILTER: usize = 1024;
 /// No address has this page, because it has more than 52 bits.
 const NO_PAGE: u64 = u64::MAX;
 
+/// No access lies in this line.
+const NO_LINE: (u64, LineId) = (u64::MAX, LineId::physical(0));
+
 /// What one CPU runs, and where its pages lie.
 struct CpuView {
     process: Requester,
@@ -192,7 +214,7 @@ impl DataFlow {
     pub fn new(wish: DataWish) -> DataFlow {
         DataFlow {
             wish,
-            last: (u64::MAX, LineId::physical(0)),
+            last: NO_LINE,
             executions: Vec::new(),
             buffer: Vec::new(),
             made: 0,
@@ -254,6 +276,9 @@ impl DataFlow {
             // An access across two pages becomes two.
             if self.buffer.len() < before + 2 * sites.len() {
                 self.buffer.resize(2 * (before + 2 * sites.len()), NO_ACCESS);
+            }
+            if self.wish.repeated == Repeated::FirstOfExecution {
+                self.last = NO_LINE;
             }
             let (mut stores, mut instruction) = (0, 0);
             for (at, (site, addr)) in (first..).zip(sites.iter().zip(addresses)) {
@@ -342,7 +367,7 @@ impl DataFlow {
             is_store: site.is_store(),
         };
         let again = (first == self.last.0) & (last == self.last.0) & (place.page == self.last.1);
-        self.made += usize::from(!(again & !self.wish.keeps_all | place.device));
+        self.made += usize::from(!(again & (self.wish.repeated != Repeated::All) | place.device));
         if !place.device {
             self.last = (last, place.page);
         }
@@ -440,33 +465,35 @@ mod tests {
     use std::ops::ControlFlow;
     use trace::{Chunk, ObservedAccesses, RecordingHeader, RecordingReader, RecordingWriter};
 
-    /// A string instruction behind another instruction is entered again by itself. Its accesses
-    /// then have the number 0.
-    #[test]
-    fn a_repeated_string_instruction_makes_all_its_accesses() {
+    /// Runs one translation block (`xor eax, eax; rep stosq`) as often as there are lists of
+    /// `stores`, each an instruction and an address. Returns the flow behind all of them.
+    fn followed(wish: DataWish, stores: &[&[(u16, u64)]]) -> DataFlow {
         let header = RecordingHeader::default();
         let mut writer = RecordingWriter::with_data(Vec::new(), &header).unwrap();
         let translation = trace::Translation {
             id: TranslationId(0),
             addr: RunAddr(0x1000),
             lengths: [2, 3].into(),
-            code: [0x31, 0xc0, 0xf3, 0x48, 0xab].into(), // xor eax, eax; rep stosq
+            code: [0x31, 0xc0, 0xf3, 0x48, 0xab].into(),
         };
         writer.translations(&[translation]).unwrap();
         let mut words = Vec::new();
-        StreamEvent::Executed(TranslationId(0)).append_to(&mut words);
-        let site = |instruction| AccessSite::new(instruction, true, 3);
-        let seen = ObservedAccesses {
-            addresses: vec![0x2000, 0x2008, 0x2010],
-            sites: vec![site(1), site(0), site(0)],
-            starts: vec![0],
+        let mut seen = ObservedAccesses {
             physical: vec![(TranslationId(0), [Some(0x1000), None])],
             ..Default::default()
         };
+        for execution in stores {
+            StreamEvent::Executed(TranslationId(0)).append_to(&mut words);
+            seen.starts.push(seen.sites.len() as u32);
+            for &(instruction, addr) in *execution {
+                seen.sites.push(AccessSite::new(instruction, true, 3));
+                seen.addresses.push(addr);
+            }
+        }
         writer.stream_with_data(&words, &seen).unwrap();
         let file = writer.end().unwrap().0;
         let mut reader = RecordingReader::new(&file[..]).unwrap();
-        let mut flow = DataFlow::new(DataWish::EVERY_ACCESS);
+        let mut flow = DataFlow::new(wish);
         let read = chunks(&mut reader, |chunk, state| {
             if let (Chunk::Stream(words), Some((accesses, patterns))) = (chunk, state.accesses) {
                 flow.follow(&words, &mut AccessStream::new(accesses, patterns));
@@ -474,8 +501,34 @@ mod tests {
             anyhow::Ok(ControlFlow::Continue(()))
         });
         read.unwrap().unwrap();
+        flow
+    }
+
+    /// A string instruction behind another instruction is entered again by itself. Its accesses
+    /// then have the number 0.
+    #[test]
+    fn a_repeated_string_instruction_makes_all_its_accesses() {
+        let stores = [(1, 0x2000), (0, 0x2008), (0, 0x2010)];
+        let flow = followed(DataWish::EVERY_ACCESS, &[&stores]);
         let instructions: Vec<u16> =
             flow.accesses().iter().map(|access| access.instruction).collect();
         assert_eq!(instructions, [1; 3]);
+    }
+
+    #[test]
+    fn each_wish_leaves_out_what_changes_none_of_its_caches() {
+        let stores: &[&[(u16, u64)]] = &[
+            &[(1, 0x2000), (1, 0x2008), (1, 0x2020)],
+            &[(1, 0x2030), (1, 0x2038)],
+            &[(1, 0x2030)],
+        ];
+        let counts = |wish| -> Vec<u32> {
+            followed(wish, stores).executions.iter().map(|it| it.accesses).collect()
+        };
+        let unified = DataWish::of_unified_caches(32);
+        assert_eq!(counts(DataWish::EVERY_ACCESS), [3, 2, 1]);
+        assert_eq!(counts(unified), [2, 1, 1]);
+        assert_eq!(counts(DataWish { repeated: Repeated::None, ..unified }), [2, 0, 0]);
+        assert_eq!(counts(unified.and(DataWish::EVERY_ACCESS)), [3, 2, 1]);
     }
 }

@@ -151,7 +151,7 @@ impl<V: ExecutionVisitor> Observer for EachExecution<'_, V> {
     fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
         ensure!(has_data, NO_DATA);
         let data = Some(DataWish::of(self.machines));
-        Ok(Wants { control: V::NEEDS_CONTROL, data, ..Wants::default() })
+        Ok(Wants { control: V::NEEDS_CONTROL, ended: V::NEEDS_CONTROL, data, ..Wants::default() })
     }
 
     fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {

@@ -193,8 +193,8 @@ impl ExecutionFlow {
         Ok(())
     }
 
-    /// Appends the fragments that ran, and for each execution the number of all `fragments` behind
-    /// it. The last execution of each CPU stays open until the next call or
+    /// Appends the fragments that ran. Calls `executed` behind each execution, with all `fragments`.
+    /// The last execution of each CPU stays open until the next call or
     /// [`ExecutionFlow::finish_cpu`].
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl ExecutionFlow {
         &mut self,
         events: impl Iterator<Item = StreamEvent>,
         fragments: &mut Vec<FragmentId>,
-        ended: &mut Vec<u32>,
+        mut executed: impl FnMut(&[FragmentId]),
     ) -> Result<()> {
         for event in events {
             match event {
@@ -220,7 +220,7 @@ impl ExecutionFlow {
                 | StreamEvent::Woken(_)
                 | StreamEvent::Clock(_) => continue,
             }
-            ended.push(fragments.len() as u32);
+            executed(fragments);
         }
         Ok(())
     }
@@ -330,7 +330,7 @@ impl ExecutionFlow {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn run(
         &mut self,
         translation: TranslationId,

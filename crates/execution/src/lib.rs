@@ -26,7 +26,7 @@
 //! flow.define(&translation(1, 0x1004, &[0x90]))?;
 //! let events = [0, 1].map(|id| StreamEvent::Executed(TranslationId(id)));
 //! let mut fragments = Vec::new();
-//! flow.follow(events.into_iter(), &mut fragments, &mut Vec::new())?;
+//! flow.follow(events.into_iter(), &mut fragments, |_| {})?;
 //! flow.finish_cpu(flow.cpu(), &mut fragments);
 //! let exits: Vec<_> = fragments.iter().map(|id| flow.fragments[id.0 as usize].exit).collect();
 //! assert_eq!(exits, [FragmentExit::Taken, FragmentExit::Interrupted]);

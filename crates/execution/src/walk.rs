@@ -25,6 +25,8 @@ use trace::{
 pub struct Wants {
     /// The way of control: [`Piece::control`].
     pub control: bool,
+    /// Which executions the fragments belong to: [`PieceControl::ended`].
+    pub ended: bool,
     /// The data accesses: [`Piece::data`]. A piece may have more accesses than one observer wants.
     pub data: Option<DataWish>,
     /// Stops the walk behind the part that the reader gives. Otherwise the walk reads on to the
@@ -131,7 +133,7 @@ pub struct PieceControl<'w> {
     /// execution stays open until its next piece.
     pub fragments: &'w [FragmentId],
     /// For each execution in the piece's words: the number of `fragments` that had ended when the
-    /// execution began.
+    /// execution began. Empty if no observer wants it.
     pub ended: &'w [u32],
     /// Knows what a fragment is.
     pub flow: &'w ExecutionFlow,
@@ -228,6 +230,7 @@ impl Observer for SideBySide<'_> {
         let wants: Vec<Wants> = of_each.collect::<Result<_>>()?;
         Ok(Wants {
             control: wants.iter().any(|wants| wants.control),
+            ended: wants.iter().any(|wants| wants.ended),
             data: wants.iter().filter_map(|wants| wants.data).reduce(DataWish::and),
             stops_behind_part: wants.iter().all(|wants| wants.stops_behind_part),
         })
@@ -305,13 +308,15 @@ pub fn walk<R: Read>(
     observer: &mut dyn Observer,
 ) -> Result<RecordingTotals> {
     let has_data = reader.accesses().is_some();
-    let Wants { control, data, stops_behind_part } = observer.begin(reader.header(), has_data)?;
+    let wants = observer.begin(reader.header(), has_data)?;
+    let Wants { control, ended, data, stops_behind_part } = wants;
     if data.is_none() {
         reader = reader.without_data();
     }
     let mut walk = Walk {
         cpus: reader.header().cpus,
         follows_control: control,
+        notes_ended: ended,
         flow: ExecutionFlow::default(),
         fragments: Vec::new(),
         ended: Vec::new(),
@@ -356,6 +361,7 @@ struct PieceOfWords<'w> {
 struct Walk<'o> {
     cpus: CpuCount,
     follows_control: bool,
+    notes_ended: bool,
     flow: ExecutionFlow,
     /// The fragments of the current piece.
     fragments: Vec<FragmentId>,
@@ -417,7 +423,14 @@ impl Walk<'_> {
         self.fragments.clear();
         self.ended.clear();
         if self.follows_control {
-            self.flow.follow(trace::events(words), &mut self.fragments, &mut self.ended)?;
+            let (events, fragments) = (trace::events(words), &mut self.fragments);
+            match self.notes_ended {
+                true => {
+                    let ended = |fragments: &[FragmentId]| self.ended.push(fragments.len() as u32);
+                    self.flow.follow(events, fragments, ended)?
+                }
+                false => self.flow.follow(events, fragments, |_| {})?,
+            }
         } else if let Some(StreamEvent::Cpu(cpu)) = trace::events(words).next() {
             self.flow.turn_to(cpu);
         }

@@ -141,8 +141,7 @@ impl Default for SweptCaches {
 impl Observer for SweptCaches {
     fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
         self.takes_data = header.cpus == CpuCount::ONE;
-        // In a unified cache, code may take the place of the line that was accessed just before.
-        let data = self.takes_data.then_some(DataWish::EVERY_ACCESS);
+        let data = self.takes_data.then(|| DataWish::of_unified_caches(Holds::Data.line()));
         Ok(Wants { data, ..Wants::default() })
     }
 

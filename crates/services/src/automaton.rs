@@ -102,7 +102,7 @@ impl<M: Meter> Observer for Automaton<'_, M> {
         self.takes_data =
             !self.leaves_data && (M::DATA_OF_SEVERAL_CPUS || header.cpus == CpuCount::ONE);
         let data = self.meter.wish().filter(|_| self.takes_data);
-        Ok(Wants { control: M::NEEDS_CONTROL, data, ..Wants::default() })
+        Ok(Wants { control: M::NEEDS_CONTROL, ended: M::NEEDS_CONTROL, data, ..Wants::default() })
     }
 
     fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {

@@ -128,8 +128,11 @@ pub fn turns(words: &[u32], cpus: CpuCount) -> impl Iterator<Item = &[u32]> {
     let (mut rest, mut begins) = (Some(words), 0);
     std::iter::from_fn(move || {
         let words = rest.take()?;
+        if cpus == CpuCount::ONE {
+            return Some(words);
+        }
         let next = words[begins.min(words.len())..].iter().position(changes);
-        let Some(next) = next.filter(|_| cpus != CpuCount::ONE) else { return Some(words) };
+        let Some(next) = next else { return Some(words) };
         let (turn, behind) = words.split_at(begins + next);
         (rest, begins) = (Some(behind), 1);
         Some(turn)

@@ -142,7 +142,12 @@ fn a_piece_is_what_one_cpu_runs_until_another_one_does() {
 #[test]
 fn accesses_wait_for_their_fragment_until_the_turn_ends() {
     let file = recording(&[&[ran(2), ran(2), CPU_1, ran(1)], &[ran(2), CPU_0, ran(2)]]);
-    let wants = Wants { control: true, data: Some(DataWish::EVERY_ACCESS), ..Wants::default() };
+    let wants = Wants {
+        control: true,
+        ended: true,
+        data: Some(DataWish::EVERY_ACCESS),
+        ..Wants::default()
+    };
     let notes = observed(&file, Notes { wants, ..Notes::default() }).unwrap();
     assert_eq!(
         notes.lines,
@@ -163,14 +168,14 @@ fn accesses_wait_for_their_fragment_until_the_turn_ends() {
 fn observers_side_by_side_see_what_each_of_them_sees_alone() {
     let file = recording(&[&[ran(0), ran(2), CPU_1, ran(1), CPU_0, ran(1)]]);
     let wishes = [
-        Wants { control: true, ..Wants::default() },
+        Wants { control: true, ended: true, ..Wants::default() },
         Wants { data: Some(DataWish::EVERY_ACCESS), ..Wants::default() },
     ];
     let mut both = wishes.map(|wants| Notes { wants, ..Notes::default() });
     let [control, data] = &mut both;
     let mut together = SideBySide(vec![control, data]);
     walk(RecordingReader::new(&file[..]).unwrap(), &mut together).unwrap();
-    let all = Wants { control: true, ..wishes[1] };
+    let all = Wants { data: wishes[1].data, ..wishes[0] };
     let alone = observed(&file, Notes { wants: all, ..Notes::default() }).unwrap();
     assert_eq!(both.map(|notes| notes.lines), [alone.lines.clone(), alone.lines]);
 }
