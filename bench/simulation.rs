@@ -12,7 +12,9 @@ mod processor_time;
 
 use anyhow::{Context, Result, ensure};
 use guest::checkpoint::{self, Checkpoint};
-use guest::{self, GuestEnd, GuestKernel, Qemu, QemuPlugin, RecordingRequest, Workload};
+use guest::{
+    self, GuestEnd, GuestKernel, ProcessorRequest, Qemu, QemuPlugin, RecordingRequest, Workload,
+};
 use processor_time::processor_time;
 use services::Attribution;
 use sim::MachineModel;
@@ -43,6 +45,7 @@ fn main() -> Result<()> {
             seed: 1,
             cpus: trace::CpuCount::ONE,
             turn: None,
+            processor: ProcessorRequest::default(),
             data: true,
             memory_mb: None,
             time_limit: Duration::from_secs(3600),

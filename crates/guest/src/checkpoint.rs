@@ -8,6 +8,7 @@
 use crate::boot::GuestEnd;
 use crate::draft::OutputDirectory;
 use crate::judge::{explain, judge};
+use crate::like;
 use crate::qemu::Qemu;
 use crate::request::{RecordingConditions, RecordingRequest};
 use crate::sha256_of;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result, ensure};
 use host::recording::Recording;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,6 +35,10 @@ pub struct CheckpointSummary {
     /// The conditions under which the guest ran.
     #[serde(flatten)]
     pub conditions: RecordingConditions,
+    /// What the guest's kernel said of each vulnerability, by the name of its file, if the guest is
+    /// like a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vulnerabilities: Option<BTreeMap<String, String>>,
     /// The bytes of the state.
     pub state_bytes: u64,
     /// The SHA-256 of the state, hex.
@@ -69,9 +75,13 @@ pub fn checkpoint(
         outcome.end == GuestEnd::Saved,
         explain("the guest did not stop where its state should have been saved", &outcome)
     );
+    let vulnerabilities = request.processor.like.as_ref();
+    let vulnerabilities =
+        vulnerabilities.map(|processor| like::check(&outcome.console, processor)).transpose()?;
     let summary = CheckpointSummary {
         format: summary::FORMAT,
         conditions: guest.conditions,
+        vulnerabilities,
         state_bytes: std::fs::metadata(&state)?.len(),
         state_sha256: sha256_of(&state)?,
     };
@@ -165,6 +175,7 @@ mod tests {
             memory_mb: 512,
             cpus: 1,
             turn: None,
+            like: None,
             qemu: "10.0.2".into(),
             qemu_arguments: vec!["-m".into()],
         }
@@ -178,6 +189,7 @@ mod tests {
         let summary = CheckpointSummary {
             format: summary::FORMAT,
             conditions: conditions(1),
+            vulnerabilities: None,
             state_bytes: 5,
             state_sha256: sha256_of(&directory.path().join(STATE)).unwrap(),
         };
@@ -196,6 +208,7 @@ mod tests {
         let summary = CheckpointSummary {
             format: summary::FORMAT,
             conditions: conditions(1),
+            vulnerabilities: None,
             state_bytes: 5,
             state_sha256: "33".into(),
         };

@@ -8,7 +8,6 @@
 use crate::cache;
 use crate::kernel::{has_code, read_build_id};
 use crate::record::RecordingSummary;
-use crate::summary;
 use anyhow::{Context, Result, bail};
 use host::recording::Recording;
 use image::{BuildId, vmlinux};
@@ -159,8 +158,7 @@ fn directories(directory: &Path) -> Vec<PathBuf> {
 /// Where the recording says that its kernel was. Older recordings do not say it, and a damaged
 /// `recording.json` says nothing.
 fn recorded_at(recording: &Recording) -> Option<PathBuf> {
-    let text = fs::read_to_string(recording.summary()).ok()?;
-    summary::from_json::<RecordingSummary>(&text).ok()?.kernel
+    RecordingSummary::read(recording).ok()?.kernel
 }
 
 #[cfg(test)]

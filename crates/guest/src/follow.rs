@@ -5,6 +5,8 @@
 //! of instructions so far, and at the end the totals or the first mistake. This module never
 //! writes.
 
+use crate::kernel_branches::{BranchCounter, KernelBranches};
+use crate::thunks::Thunk;
 use anyhow::{Context, Result, anyhow};
 use execution::walk::chunks;
 use std::fs::File;
@@ -31,6 +33,8 @@ pub(crate) struct Followed {
     pub guest_time: Duration,
     /// How often another CPU went on.
     pub turns: u64,
+    /// How the kernel's branches were executed.
+    pub branches: KernelBranches,
 }
 
 #[derive(Default)]
@@ -43,10 +47,14 @@ struct FollowerState {
 }
 
 impl Follower {
-    pub(crate) fn start(path: PathBuf) -> Follower {
+    /// `thunks`: those of the recorded kernel, ascending by address.
+    pub(crate) fn start(path: PathBuf, thunks: Vec<Thunk>) -> Follower {
         let shared = Arc::new(FollowerState::default());
         let theirs = Arc::clone(&shared);
-        Follower { shared, reader: Some(std::thread::spawn(move || follow(&path, &theirs))) }
+        Follower {
+            shared,
+            reader: Some(std::thread::spawn(move || follow(&path, &theirs, thunks))),
+        }
     }
 
     pub(crate) fn instructions(&self) -> u64 {
@@ -77,16 +85,18 @@ impl Drop for Follower {
     }
 }
 
-fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
+fn follow(path: &PathBuf, shared: &FollowerState, thunks: Vec<Thunk>) -> Result<Followed> {
     let growing = GrowingFile { file: None, path, shared };
     let mut reader = trace::RecordingReader::new(growing)?;
     let (mut totals, mut ticks, mut turns) = (None, 0, 0);
+    let mut branches = BranchCounter::new(thunks);
     let read = chunks(&mut reader, |chunk, state| {
         match chunk {
             trace::Chunk::End(end) => totals = Some(end),
             trace::Chunk::Stream(words) => {
                 for event in trace::events(&words) {
                     match event {
+                        trace::StreamEvent::Executed(id) => branches.executed(id),
                         // The nanoseconds that the guest's clock advanced.
                         trace::StreamEvent::Clock(advanced) => ticks += u64::from(advanced),
                         trace::StreamEvent::Cpu(_) => turns += 1,
@@ -94,7 +104,10 @@ fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
                     }
                 }
             }
-            trace::Chunk::Translations(_) | trace::Chunk::Tasks(_) => {}
+            trace::Chunk::Translations(translations) => {
+                translations.iter().try_for_each(|translation| branches.define(translation))?
+            }
+            trace::Chunk::Tasks(_) => {}
         }
         shared.instructions.store(state.totals.instructions(), Ordering::Relaxed);
         anyhow::Ok(ControlFlow::Continue(()))
@@ -104,7 +117,7 @@ fn follow(path: &PathBuf, shared: &FollowerState) -> Result<Followed> {
     // An instruction takes a nanosecond of the guest's clock. The clock's last reading is a little
     // earlier than the end of the recording, or there is none.
     let guest_time = Duration::from_nanos(totals.instructions().max(ticks));
-    Ok(Followed { totals, guest_time, turns })
+    Ok(Followed { totals, guest_time, turns, branches: branches.counts() })
 }
 
 /// A file that still grows. Reading it waits for more. At first the file may not exist.
@@ -179,14 +192,14 @@ mod tests {
     fn a_file_that_grows_in_pieces_is_read_completely() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace.klt");
-        let follower = Follower::start(path.clone());
+        let follower = Follower::start(path.clone(), Vec::new());
         let bytes = recording();
         let mut file = File::create(&path).unwrap();
         for piece in bytes.chunks(40) {
             file.write_all(piece).unwrap();
             std::thread::yield_now();
         }
-        let Followed { totals, guest_time, turns } = follower.finish().unwrap();
+        let Followed { totals, guest_time, turns, .. } = follower.finish().unwrap();
         assert_eq!((totals.kernel_instructions, guest_time), (10, Duration::from_nanos(4000)));
         assert_eq!(turns, 3);
     }
@@ -197,13 +210,13 @@ mod tests {
         let path = directory.path().join("trace.klt");
         let bytes = recording();
         std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        assert!(Follower::start(path).finish().is_err());
-        assert!(Follower::start(directory.path().join("none")).finish().is_err());
+        assert!(Follower::start(path, Vec::new()).finish().is_err());
+        assert!(Follower::start(directory.path().join("none"), Vec::new()).finish().is_err());
     }
 
     #[test]
     fn a_waiting_follower_can_be_dropped() {
         let directory = tempfile::tempdir().unwrap();
-        drop(Follower::start(directory.path().join("none")));
+        drop(Follower::start(directory.path().join("none"), Vec::new()));
     }
 }

@@ -88,7 +88,8 @@ impl GuestContents {
     /// # Errors
     /// The kernel lacks a module of the workload.
     pub fn of_workload(workload: &Workload, kernel: &GuestKernel) -> Result<GuestContents> {
-        GuestContents::of_main(workload, kernel, MainScript::Recording)
+        let main = MainScript::Recording { shows_mitigations: false };
+        GuestContents::of_main(workload, kernel, main)
     }
 
     /// A guest in which `main` runs a workload.
@@ -153,7 +154,7 @@ impl GuestContents {
     /// Words of the kernel's command line that the guest needs.
     pub(crate) fn kernel_words(&self) -> Option<String> {
         let image = self.brought.image.as_ref();
-        image.map(|_| format!("rdinit=/{}", own::INIT_PATH_OF_IMAGE))
+        image.map(|_| format!("{}{}", own::INIT_WORD, own::INIT_PATH_OF_IMAGE))
     }
 
     /// Writes the root file system into `directory`, which is created if needed, or finds it there.

@@ -7,6 +7,7 @@
 use crate::bzimage::BzImage;
 use crate::frame_facts::{FrameTypes, KernelFrameFacts, VALUES};
 use crate::headers::Answers;
+use crate::thunks::{self, Thunk};
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
@@ -176,6 +177,20 @@ impl GuestKernel {
         }
         loaded.push(KernelModule { name: name.into(), data });
         Ok(())
+    }
+
+    /// The thunks of mitigations in the vmlinux, ascending by address.
+    ///
+    /// # Errors
+    /// The vmlinux cannot be read.
+    pub(crate) fn thunks(&self) -> Result<Vec<Thunk>> {
+        with_elf(&self.vmlinux, |elf| {
+            let code = elf.symbols().filter(|symbol| symbol.section_index().is_some());
+            let named = code.filter_map(|symbol| {
+                Some((symbol.address(), symbol.size(), symbol.name().ok()?.to_owned()))
+            });
+            Ok(thunks::among(named.collect()))
+        })
     }
 
     /// Reads from the vmlinux where tasks are switched and where their names lie.

@@ -1,8 +1,8 @@
 //! Boots guests: kernels, root file systems, workloads, QEMU and its monitor, checkpoints.
 //!
 //! `record` makes a recording. `run` runs a shell script under a kernel and returns what the script
-//! printed, for example to try a changed kernel. Input: a kernel as a file. This crate never looks
-//! into the kernel's code.
+//! printed, for example to try a changed kernel. Input: a kernel as a file. This crate changes no
+//! kernel.
 //!
 //! ```
 //! // A guest that runs a script and has one more file.
@@ -32,6 +32,8 @@ mod host_files;
 mod initramfs;
 mod judge;
 mod kernel;
+mod kernel_branches;
+mod like;
 mod marker;
 mod monitor;
 mod needs;
@@ -44,6 +46,7 @@ mod request;
 mod rootfs;
 mod state;
 mod summary;
+mod thunks;
 mod trial;
 mod turn;
 mod typed;
@@ -59,12 +62,13 @@ pub use container::try_image;
 pub use find::SoughtKernel;
 pub use initramfs::GuestContents;
 pub use kernel::{GuestKernel, KernelModule};
+pub use kernel_branches::KernelBranches;
 #[doc(hidden)]
 pub use needs::try_program;
 pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
 pub use record::RecordingSummary;
-pub use request::{PreparedGuest, RecordingConditions, RecordingRequest};
+pub use request::{PreparedGuest, ProcessorRequest, RecordingConditions, RecordingRequest};
 pub use trial::{Trial, TrialEvent, TrialFailure, trial};
 pub use turn::{TURN, check_turn};
 pub use typed::TypedWorkload;

@@ -3,17 +3,23 @@
 //! Output: scripts. A guest of Debian packages has `/init` and `/usr/bin/busybox`. In the guest of
 //! an image these names belong to the image, and all of Kernlane's own files are below `/kernlane`.
 
+use crate::like;
 use anyhow::{Result, ensure};
 
 const INIT: &str = include_str!("init.sh");
 const WORKLOAD: &str = include_str!("workload.sh");
 const TRIAL: &str = include_str!("trial.sh");
+/// The line of `workload.sh` behind which a guest says what its kernel does.
+const SETTLE: &str = "say \"phase settle\"\n";
 
 /// The script that runs in the guest as `/kernlane/main`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MainScript {
     /// Runs a workload between the marks.
-    Recording,
+    Recording {
+        /// Prints the kernel's mitigations first, see [`crate::like`].
+        shows_mitigations: bool,
+    },
     /// Runs a workload without marks and prints everything at once. With the name of a script: that
     /// script prints the number of each line that it executes.
     Trial { traced: Option<&'static str> },
@@ -23,7 +29,10 @@ impl MainScript {
     /// The script, for a guest of Debian packages.
     pub(crate) fn text(self) -> String {
         match self {
-            MainScript::Recording => WORKLOAD.to_owned(),
+            MainScript::Recording { shows_mitigations: false } => WORKLOAD.to_owned(),
+            MainScript::Recording { shows_mitigations: true } => {
+                WORKLOAD.replacen(SETTLE, &format!("{SETTLE}{}", like::SHOW_MITIGATIONS), 1)
+            }
             MainScript::Trial { traced } => {
                 TRIAL.replace("traced=\n", &format!("traced={}\n", traced.unwrap_or_default()))
             }
@@ -35,6 +44,8 @@ impl MainScript {
 pub(crate) const BUSYBOX: &str = "usr/bin/busybox";
 /// Where busybox is in the guest of an image.
 pub(crate) const BUSYBOX_OF_IMAGE: &str = "kernlane/busybox";
+/// How the kernel learns that the first process is not `/init`.
+pub(crate) const INIT_WORD: &str = "rdinit=/";
 pub(crate) const INIT_PATH: &str = "init";
 pub(crate) const INIT_PATH_OF_IMAGE: &str = "kernlane/init";
 
@@ -104,7 +115,9 @@ mod tests {
             ("PATH".to_owned(), "/usr/local/bin:/bin".to_owned()),
             ("NAME".to_owned(), "it's $HOME".to_owned()),
         ];
-        for main in [MainScript::Recording, MainScript::Trial { traced: None }] {
+        for main in
+            [MainScript::Recording { shows_mitigations: true }, MainScript::Trial { traced: None }]
+        {
             let text = main_of_image(&main.text(), &environment).unwrap();
             let expected = "#!/kernlane/busybox sh\n\
                 export PATH='/usr/local/bin:/bin:/kernlane/bin'\n\

@@ -11,6 +11,8 @@ use crate::configuration::QemuPlugin;
 use crate::draft::OutputDirectory;
 use crate::follow::{Followed, Follower};
 use crate::judge::{all_cpus_came_up, explain, judge, warnings};
+use crate::kernel_branches::KernelBranches;
+use crate::like;
 use crate::plugin;
 use crate::qemu::Qemu;
 use crate::request::{RecordingConditions, RecordingRequest};
@@ -19,6 +21,7 @@ use crate::turn::check_turn;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording as Files;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trace::CpuCount;
@@ -53,6 +56,13 @@ pub struct RecordingSummary {
     /// The SHA-256, in hex, of the checkpoint's state; `None` if the guest was booted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_sha256: Option<String>,
+    /// What the guest's kernel said of each vulnerability, by the name of its file, if the guest is
+    /// like a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vulnerabilities: Option<BTreeMap<String, String>>,
+    /// How the kernel's branches were executed. Recordings of earlier versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_branches: Option<KernelBranches>,
     /// The totals.
     pub totals: RecordedAmounts,
 }
@@ -100,11 +110,7 @@ pub struct RecordedAmounts {
 /// Whether the request's output already holds this recording: the same workload, kernel and seed,
 /// recorded from the guest's boot, with a proper end.
 pub fn is_made(request: &RecordingRequest) -> bool {
-    let summary = || -> Option<RecordingSummary> {
-        summary::from_json(&std::fs::read_to_string(Files::at(&request.output).summary()).ok()?)
-            .ok()
-    };
-    summary().is_some_and(|made| {
+    RecordingSummary::read(&Files::at(&request.output)).is_ok_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0
             && made.conditions.workload_sha256 == request.workload.sha256
             && request.workload.brought().is_ok_and(|brought| {
@@ -116,6 +122,7 @@ pub fn is_made(request: &RecordingRequest) -> bool {
             && made.totals.data.is_some() == request.data
             && made.conditions.cpus == request.cpus.get()
             && made.conditions.turn == request.turn
+            && made.conditions.are_of_processor(request)
             && request.memory_mb.is_none_or(|memory_mb| made.conditions.memory_mb == memory_mb)
     })
 }
@@ -153,20 +160,30 @@ pub fn record(
     let files = Files::at(&draft.work);
     let trace = files.trace();
     guest.boot.plugin = Some(recording_plugin(library, &trace, request, &conditions)?);
-    let follower = Follower::start(trace.clone());
+    let follower = Follower::start(trace.clone(), request.kernel.thunks()?);
     let outcome = guest.boot.run(&qemu, &draft.work, &mut |phase| {
         progress(&format!("guest: {phase}"), follower.instructions())
     })?;
     judge(&guest.boot, &outcome)?;
     all_cpus_came_up(request.cpus, &outcome.console)?;
+    let vulnerabilities = match (&request.processor.like, &checkpoint) {
+        (None, _) => None,
+        (Some(processor), None) => Some(like::check(&outcome.console, processor)?),
+        (Some(_), Some(checkpoint)) => checkpoint.summary.vulnerabilities.clone(),
+    };
     let followed =
         follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
     ensure!(followed.totals.instructions() > 0, "the workload executed nothing between its marks");
+    if let Some(processor) = &request.processor.like {
+        followed.branches.check(processor)?;
+    }
     let summary = RecordingSummary {
         format: summary::FORMAT,
         conditions,
         kernel: Some(request.kernel.place()?),
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
+        vulnerabilities,
+        kernel_branches: Some(followed.branches.clone()),
         totals: RecordedAmounts::new(&followed, request.cpus, std::fs::metadata(&trace)?.len()),
     };
     std::fs::write(files.summary(), summary::to_json(&summary)?)
@@ -179,6 +196,19 @@ pub fn record(
         cost: outcome.cost,
         warnings: [guest.warnings, warnings(&outcome.qemu)].concat(),
     })
+}
+
+impl RecordingSummary {
+    /// The description of a recording on disk.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub fn read(recording: &Files) -> Result<RecordingSummary> {
+        let path = recording.summary();
+        let text = std::fs::read_to_string(&path);
+        let text = text.with_context(|| format!("reading {}", path.display()))?;
+        summary::from_json(&text).with_context(|| path.display().to_string())
+    }
 }
 
 impl RecordedAmounts {
@@ -257,6 +287,9 @@ fn recording_plugin(
     add("condition.memory_mb", conditions.memory_mb.to_string());
     if let Some(turn) = conditions.turn {
         add("condition.turn", turn.to_string());
+    }
+    if let Some(machine) = &conditions.like {
+        add("condition.like", machine.clone());
     }
     add("condition.qemu", conditions.qemu.clone());
     add("condition.qemu_arguments", conditions.qemu_arguments.join(" "));

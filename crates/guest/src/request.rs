@@ -4,15 +4,16 @@
 //! that is written beside every result. This module runs nothing.
 
 use crate::cache;
-use crate::configuration::{Boot, GuestClock};
+use crate::configuration::{Boot, CPU_OF_RECORDINGS, GuestClock};
 use crate::initramfs::GuestContents;
 use crate::kernel::GuestKernel;
-use crate::own::MainScript;
+use crate::own::{self, MainScript};
 use crate::qemu::{self, Qemu};
 use crate::state::GuestState;
 use crate::workload::Workload;
 use anyhow::{Result, ensure};
 use host::scratch;
+use machines::GuestProcessor;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub struct RecordingRequest {
     /// The longest turn of a CPU while others wait, in instructions; `None` for QEMU's own: up to
     /// the next timer of the guest.
     pub turn: Option<u32>,
+    /// What the guest's kernel shall see.
+    pub processor: ProcessorRequest,
     /// Whether to record data accesses.
     pub data: bool,
     /// The guest's memory in MB; `None` for the workload's.
@@ -44,6 +47,17 @@ pub struct RecordingRequest {
     pub time_limit: Duration,
     /// Whether an existing result may be replaced.
     pub force: bool,
+}
+
+/// What a guest's kernel shall see. By default, everything that QEMU emulates but fast strings.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessorRequest {
+    /// The processor. It is checked from within that the kernel chose what it would choose there.
+    pub like: Option<GuestProcessor>,
+    /// The value of QEMU's option `-cpu`, instead of the one that belongs to `like`.
+    pub cpu_model: Option<String>,
+    /// Further words of the kernel's command line.
+    pub append: Vec<String>,
 }
 
 /// Everything that decides what the guest does. It contains no path and no time of the host.
@@ -82,11 +96,39 @@ pub struct RecordingConditions {
     /// The longest turn of a CPU while others wait, in instructions, if it was limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
+    /// The machine whose processor the guest's kernel saw, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub like: Option<String>,
     /// QEMU's version.
     pub qemu: String,
     /// QEMU's arguments without files.
     pub qemu_arguments: Vec<String>,
 }
+
+impl RecordingConditions {
+    /// Whether the guest's processor and command line are those of a request.
+    pub(crate) fn are_of_processor(&self, request: &RecordingRequest) -> bool {
+        let value = |option: &str| {
+            let mut words = self.qemu_arguments.iter().skip_while(|word| *word != option);
+            words.nth(1).map_or("", String::as_str)
+        };
+        let ProcessorRequest { like, cpu_model, append } = &request.processor;
+        let like = like.as_ref();
+        let cpu_model = cpu_model.as_deref().or(like.map(|it| it.cpu_model.as_str()));
+        let words = like.iter().flat_map(|it| &it.command_line).chain(append);
+        let words = words.map(String::as_str).collect::<Vec<_>>().join(" ");
+        self.like.as_ref() == like.map(|it| &it.name)
+            && value("-cpu") == cpu_model.unwrap_or(CPU_OF_RECORDINGS)
+            && value("-append")
+                .strip_suffix(&words)
+                .and_then(|own| own.trim_end().rsplit(' ').next())
+                .is_some_and(|last| last == NO_RANDOM_MAPS || last.starts_with(own::INIT_WORD))
+    }
+}
+
+/// With address randomization, a kernel that draws one random number more or fewer would move all
+/// user programs.
+const NO_RANDOM_MAPS: &str = "norandmaps";
 
 fn one() -> u8 {
     1
@@ -115,7 +157,8 @@ impl RecordingRequest {
     /// A package cannot be downloaded or unpacked, the cache cannot be written to, a program that
     /// the workload runs lacks a library, or the guest's memory is too small for its files.
     pub fn prepare(&self, qemu: &Qemu, state: Option<GuestState>) -> Result<PreparedGuest> {
-        self.prepared(qemu, state, MainScript::Recording)
+        let main = MainScript::Recording { shows_mitigations: self.processor.like.is_some() };
+        self.prepared(qemu, state, main)
     }
 
     /// As `prepare`, with another program that runs the workload.
@@ -132,7 +175,7 @@ impl RecordingRequest {
             contents.file(path, *permissions, content.as_slice());
         }
         // A user's own program changes with every build, so its guests would fill the cache.
-        let is_kept = contents.is_kept() && main == MainScript::Recording;
+        let is_kept = contents.is_kept() && matches!(main, MainScript::Recording { .. });
         let temporary = (!is_kept && self.files.is_empty())
             .then(|| {
                 std::fs::create_dir_all(&cache)?;
@@ -163,10 +206,16 @@ impl RecordingRequest {
         boot.turn = self.turn;
         boot.time_limit = self.time_limit;
         boot.state = state;
-        // With address randomization, a kernel that draws one random number more or fewer would
-        // move all user programs.
-        boot.command_line.push("norandmaps".into());
+        boot.command_line.push(NO_RANDOM_MAPS.into());
         boot.command_line.extend(contents.kernel_words());
+        if let Some(processor) = &self.processor.like {
+            boot.cpu_model.clone_from(&processor.cpu_model);
+            boot.command_line.extend(processor.command_line.iter().cloned());
+        }
+        if let Some(cpu_model) = &self.processor.cpu_model {
+            boot.cpu_model.clone_from(cpu_model);
+        }
+        boot.command_line.extend(self.processor.append.iter().cloned());
         let brought = workload.brought()?;
         let conditions = RecordingConditions {
             kernel_release: kernel.release.clone(),
@@ -182,6 +231,7 @@ impl RecordingRequest {
             memory_mb: boot.memory_mb,
             cpus: self.cpus.get(),
             turn: self.turn,
+            like: self.processor.like.as_ref().map(|processor| processor.name.clone()),
             qemu: qemu.version.to_string(),
             qemu_arguments: qemu::arguments(&boot)?,
         };

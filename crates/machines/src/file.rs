@@ -6,6 +6,7 @@
 
 use crate::coherence_table::CoherenceText;
 use crate::core_tables::CoreText;
+use crate::guest_table::{GuestProcessor, GuestText};
 use crate::os_core_table::OsCoreText;
 use crate::sourced::{MachineFileReader, Sourced, SourcedFraction, SourcedInteger};
 use anyhow::{Context, Result, bail};
@@ -40,6 +41,7 @@ struct MachineFile {
     coherence: Option<Spanned<CoherenceText>>,
     os_core: Option<Spanned<OsCoreText>>,
     clock: Option<Spanned<ClockText>>,
+    guest: Option<GuestText>,
 }
 
 #[derive(Deserialize)]
@@ -146,15 +148,18 @@ impl From<ReplacementText> for Replacement {
     }
 }
 
-/// The model of the machine in `text`; `file` is for messages.
+/// The model of the machine in `text`, and the guest like it; `file` is for messages.
 ///
 /// # Errors
 /// The text is not a machine, or the machine cannot be built. The error names the rule and the
 /// line.
-pub(crate) fn model(text: &str, file: &str) -> Result<MachineModel> {
+pub(crate) fn machine(text: &str, file: &str) -> Result<(MachineModel, Option<GuestProcessor>)> {
     let description: MachineFile =
         toml::from_str(text).with_context(|| format!("{file}: not a machine"))?;
-    MachineFileReader { text, file }.machine(&description)
+    let reader = MachineFileReader { text, file };
+    let guest = description.guest.as_ref();
+    let guest = guest.map(|guest| reader.guest(description.name.get_ref(), guest)).transpose()?;
+    Ok((reader.machine(&description)?, guest))
 }
 
 impl MachineFileReader<'_> {

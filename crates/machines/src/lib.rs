@@ -19,10 +19,14 @@
 mod coherence_table;
 mod core_tables;
 mod file;
+mod guest_table;
 mod os_core_table;
+mod saved_processor;
 mod sourced;
 #[cfg(test)]
 mod tests;
+
+pub use guest_table::{BranchMitigation, GuestProcessor};
 
 use anyhow::{Context, Result, bail};
 use sim::MachineModel;
@@ -36,6 +40,9 @@ const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"
 pub struct Machine {
     /// The model that is simulated. A core has the table of its uops.
     pub model: MachineModel,
+    /// The guest whose kernel executes what it would execute on this machine. Machines whose
+    /// processor Linux's mitigations do not concern have none.
+    pub guest: Option<GuestProcessor>,
     /// The file's text, from which a variant of the machine can be made.
     pub text: String,
 }
@@ -47,7 +54,8 @@ impl Machine {
     /// The text is not a machine, or the machine cannot be built. The error names the rule and the
     /// line.
     pub fn parse(text: &str, file: &str) -> Result<Machine> {
-        Ok(Machine { model: file::model(text, file)?, text: text.to_owned() })
+        let (model, guest) = file::machine(text, file)?;
+        Ok(Machine { model, guest, text: text.to_owned() })
     }
 }
 
@@ -71,6 +79,34 @@ pub fn find(name: &str) -> Result<Machine> {
     let text = std::fs::read_to_string(Path::new(name))
         .with_context(|| format!("{name}: cannot read this machine"))?;
     Machine::parse(&text, name)
+}
+
+/// The processor that a guest's kernel must see to be like `name`: a machine, as for [`find`];
+/// `host`, which is this host; or a directory with the files `cpuinfo` and `vulnerabilities/` of
+/// another host, copied from `/proc/cpuinfo` and `/sys/devices/system/cpu/vulnerabilities`.
+///
+/// # Errors
+/// There is no such machine or file, the machine's file describes no guest, or the files are not of
+/// an x86-64 processor.
+pub fn guest_like(name: &str) -> Result<GuestProcessor> {
+    if name == "host" {
+        return saved_processor::of_host();
+    }
+    if Path::new(name).is_dir() {
+        return saved_processor::in_directory(Path::new(name));
+    }
+    let with_guest = || {
+        let guests = SHIPPED
+            .iter()
+            .filter(|(shipped, _)| find(shipped).is_ok_and(|machine| machine.guest.is_some()));
+        guests.map(|(shipped, _)| *shipped).collect::<Vec<_>>().join(", ")
+    };
+    find(name)?.guest.with_context(|| {
+        format!(
+            "the machine {name} has no [guest], so no kernel can be like on it; {} have one",
+            with_guest()
+        )
+    })
 }
 
 /// The models of machines, in the order of their names.

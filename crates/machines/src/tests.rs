@@ -1,6 +1,6 @@
 //! Shipped machines, and files that are none.
 
-use super::{SHIPPED, models};
+use super::{BranchMitigation, SHIPPED, models};
 use sim::coherent::Protocol;
 use sim::{DirectionPrediction, HeldBranches, MachineModel};
 
@@ -441,4 +441,36 @@ fn a_clock_is_a_number_of_megahertz() {
         let expected = format!("m.toml:{line}: {rule}");
         assert!(message.starts_with(&expected), "{message}\nexpected: {expected}");
     }
+}
+
+#[test]
+fn the_guest_of_a_machine_is_read_with_its_sources() {
+    let guest = super::guest_like("zen4").unwrap();
+    assert_eq!(guest.name, "zen4");
+    assert_eq!(guest.returns, BranchMitigation::Thunk("srso_alias_return_thunk".into()));
+    assert_eq!(guest.indirect_branches, BranchMitigation::Plain);
+    assert_eq!(guest.vulnerabilities["spec_rstack_overflow"], "Mitigation: Safe RET");
+    let golden_cove = super::guest_like("golden-cove").unwrap();
+    assert_eq!(golden_cove.command_line, ["pti=off", "mds=off", "mmio_stale_data=off"]);
+    assert_eq!(golden_cove.returns, BranchMitigation::Plain);
+    let message = super::guest_like("server-32k").unwrap_err().to_string();
+    assert!(message.ends_with("golden-cove, zen4, zen5 have one"), "{message}");
+}
+
+#[test]
+fn a_guest_without_a_source_or_with_an_impossible_word_is_refused() {
+    let refused = |from: &str, to: &str| {
+        let text = text_of("golden-cove").replacen(from, to, 1);
+        assert_ne!(text, text_of("golden-cove"));
+        super::Machine::parse(&text, "m.toml").unwrap_err().to_string()
+    };
+    let message = refused("[\"pti=off\", ", "[\"pti off\", ");
+    assert!(message.ends_with("each word of a command line is ASCII without spaces"), "{message}");
+    let message = refused(
+        "{ value = \"plain\", source = \"as on zen4\" }",
+        "{ value = \"plain\", source = \"\" }",
+    );
+    assert!(message.contains("needs a source"), "{message}");
+    let message = refused("retbleed = { value = \"Not affected\"", "retbleed = { value = \"\"");
+    assert!(message.ends_with("the text of retbleed is empty"), "{message}");
 }

@@ -87,6 +87,7 @@ pub mod import;
 pub mod input_file;
 pub mod kernel;
 pub mod layout_file;
+pub mod likeness;
 pub mod objtool;
 pub mod opened;
 pub mod optimize;

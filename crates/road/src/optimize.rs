@@ -36,7 +36,7 @@ use emit::kbuild::BuildTree;
 use emit::relink;
 use execution::part::RecordingPart;
 use guest::record::is_made;
-use guest::{GuestKernel, RecordingRequest};
+use guest::{GuestKernel, ProcessorRequest, RecordingRequest};
 use host::progress::Progress;
 use host::{interrupt, note, output};
 use image::map::PlacementMap;
@@ -80,6 +80,8 @@ pub struct Optimization {
     pub cpus: CpuCount,
     /// Variables for make, as given when the kernel was built: `NAME=VALUE`.
     pub make: Vec<String>,
+    /// What the guest's kernel shall see.
+    pub processor: ProcessorRequest,
     /// The longest time that a guest may run.
     pub time_limit: Duration,
 }
@@ -111,6 +113,7 @@ impl Optimization {
             drop_call_padding: false,
             cpus: CpuCount::ONE,
             make: Vec::new(),
+            processor: ProcessorRequest::default(),
             time_limit: Duration::from_secs(900),
         }
     }
@@ -222,6 +225,7 @@ impl Road {
             seed: self.optimization.seed,
             cpus: self.optimization.cpus,
             turn: None,
+            processor: self.optimization.processor.clone(),
             data: false,
             memory_mb: None,
             time_limit: self.optimization.time_limit,

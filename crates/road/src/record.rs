@@ -4,7 +4,7 @@
 //! or a checkpoint. What the guest does is reported; so is every warning.
 //!
 //! ```no_run
-//! use guest::{GuestKernel, RecordingRequest};
+//! use guest::{GuestKernel, ProcessorRequest, RecordingRequest};
 //! use std::time::Duration;
 //! use trace::CpuCount;
 //!
@@ -16,6 +16,7 @@
 //!     seed: 1,
 //!     cpus: CpuCount::ONE,
 //!     turn: None,
+//!     processor: ProcessorRequest::default(),
 //!     data: false,
 //!     memory_mb: None,
 //!     time_limit: Duration::from_secs(900),

@@ -5,8 +5,9 @@ use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
-    ab_test, book_test, check_test, diff_test, guest_test, known_case, live_fuzz, live_test,
-    page_test, record_test, relink_test, road_test, services_test, shift_test, uml_test, vm_test,
+    ab_test, book_test, check_test, diff_test, guest_test, known_case, like_test, live_fuzz,
+    live_test, page_test, record_test, relink_test, road_test, services_test, shift_test, uml_test,
+    vm_test,
 };
 
 /// A system test, with its arguments.
@@ -23,6 +24,11 @@ pub(super) enum SystemTest {
     /// Test that recordings are bit-repeatable, and that failures are reported and leave nothing
     /// behind
     GuestTest {
+        /// The kernel: a build tree, or a boot image
+        kernel: PathBuf,
+    },
+    /// Test that guests like machines execute the code that the machines would execute
+    LikeTest {
         /// The kernel: a build tree, or a boot image
         kernel: PathBuf,
     },
@@ -110,6 +116,7 @@ impl SystemTest {
             }
             Self::RecordTest { tree } => record_test::record_test(&tree),
             Self::GuestTest { kernel } => guest_test::guest_test(&kernel),
+            Self::LikeTest { kernel } => like_test::like_test(&kernel),
             Self::ServicesTest { kernel } => services_test::services_test(&kernel),
             Self::RelinkTest { tree } => relink_test::relink_test(&tree),
             Self::CheckTest { tree } => check_test::check_test(&tree),

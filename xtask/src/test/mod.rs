@@ -59,7 +59,16 @@ const TEST: &[Part] = &[
     part("recordings are exact", &["record-test", "GCC"]).after(&[GCC]),
     part(
         "in a guest, the kernel in a random order works like the original",
-        &["vm-test", "GCC", "ROAD/random.kernel"],
+        &[
+            "vm-test",
+            "GCC",
+            "ROAD/random.kernel",
+            "1 CPU",
+            "4 CPUs",
+            "Skylake",
+            "EPYC",
+            "workloads",
+        ],
     )
     .after(&[ROAD])
     .alone(),
@@ -94,6 +103,14 @@ const TEST: &[Part] = &[
 const REST: &[Part] = &[
     part(GCC, &["kernel", "gcc"]).alone(),
     part(UML, &["kernel", "uml"]).alone(),
+    part("guests like machines execute the code that the machines would", &["like-test", "GCC"])
+        .after(&[GCC]),
+    part(
+        "the kernel in a random order works like the original in guests like machines",
+        &["vm-test", "GCC", "ROAD/random.kernel", "zen4", "golden-cove", "ITS"],
+    )
+    .after(&[GCC])
+    .alone(),
     part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
     part("the live module's interface, fuzzed for a minute", &["live-fuzz", "--short"]),
     part(CLANG, &["kernel", "clang"]).alone(),

@@ -10,6 +10,7 @@ pub mod check_test;
 pub mod diff_test;
 pub mod guest_test;
 pub mod known_case;
+pub mod like_test;
 pub mod live_fuzz;
 pub mod live_test;
 mod machine;

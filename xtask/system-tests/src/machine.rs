@@ -12,6 +12,8 @@ pub(crate) struct Machine {
     pub cpus: u32,
     cpu_model: &'static str,
     command_line: &'static [&'static str],
+    /// The processor is that of the machine with this name.
+    is_like: bool,
 }
 
 impl Machine {
@@ -21,7 +23,12 @@ impl Machine {
         cpu_model: &'static str,
         command_line: &'static [&'static str],
     ) -> Machine {
-        Machine { name, cpus, cpu_model, command_line }
+        Machine { name, cpus, cpu_model, command_line, is_like: false }
+    }
+
+    /// One CPU, like that of a shipped machine.
+    pub(crate) const fn like(machine: &'static str) -> Machine {
+        Machine { name: machine, cpus: 1, cpu_model: "", command_line: &[], is_like: true }
     }
 
     /// Sets the machine, with KASLR. `words` come in front of the machine's own words on the
@@ -35,6 +42,12 @@ impl Machine {
         // tests whether they come.
         let words = ["no_timer_check"].iter().chain(words).chain(self.command_line);
         boot.command_line = words.map(|&word| word.to_owned()).collect();
+        if self.is_like {
+            let processor =
+                machines::guest_like(self.name).expect("a shipped machine with a guest");
+            boot.cpu_model = processor.cpu_model;
+            boot.command_line.extend(processor.command_line);
+        }
     }
 }
 

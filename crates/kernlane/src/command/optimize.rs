@@ -4,7 +4,7 @@
 //! table.
 
 use crate::command::layout::{CallPaddingArgs, TriesArgs, algorithms};
-use crate::command::record::{self, TimeLimitArgs};
+use crate::command::record::{self, ProcessorArgs, TimeLimitArgs};
 use crate::command::replay::{simulation_scope, warn};
 use ::layout::Algorithm;
 use anyhow::Result;
@@ -76,6 +76,9 @@ pub struct OptimizeArgs {
     pub make: Vec<String>,
 
     #[command(flatten)]
+    pub processor: ProcessorArgs,
+
+    #[command(flatten)]
     pub time_limit: TimeLimitArgs,
 
     /// Also predict branches, on machines that describe a branch predictor
@@ -104,6 +107,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         drop_call_padding: args.padding.drop_call_padding,
         cpus: args.cpus,
         make: args.make.clone(),
+        processor: args.processor.request()?,
         time_limit: args.time_limit.duration(),
     })?;
     if args.json {
@@ -113,5 +117,6 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         outln!("\nthe report is {}", optimized.page.display())?;
     }
     warn(&optimized.losses);
+    record::warn_unlike(&args.output.join("original.rec"), &args.machine)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,11 +7,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::TypedValueParser;
 use guest::record::{FinishedRecording, RecordedAmounts, RecordingSummary};
-use guest::{self, GuestKernel, RecordingConditions, RecordingRequest};
+use guest::{self, GuestKernel, ProcessorRequest, RecordingConditions, RecordingRequest};
 use host::interrupt;
+use host::note;
 use host::out;
 use host::outln;
-use std::path::PathBuf;
+use road::likeness;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use trace::CpuCount;
@@ -132,7 +134,61 @@ pub struct BootedArgs {
     pub memory: Option<u32>,
 
     #[command(flatten)]
+    pub processor: ProcessorArgs,
+
+    #[command(flatten)]
     pub time_limit: TimeLimitArgs,
+}
+
+/// What the guest's kernel sees.
+#[derive(Args)]
+pub struct ProcessorArgs {
+    /// Boot a guest whose kernel chooses the code that it would choose on this machine: thunks,
+    /// indirect branches, copies. The guest is checked from within. MACHINE is a machine with a
+    /// [guest] in its file, `host` for this host, or a directory with another host's /proc/cpuinfo
+    /// and /sys/devices/system/cpu/vulnerabilities [default: all that QEMU emulates, without fast
+    /// strings]
+    #[arg(long, value_name = "MACHINE|host|DIR")]
+    pub like: Option<String>,
+
+    /// QEMU's option -cpu, instead of the one that belongs to --like
+    #[arg(long, value_name = "MODEL")]
+    pub cpu_model: Option<String>,
+
+    /// Add words to the kernel's command line
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    pub append: Vec<String>,
+}
+
+impl ProcessorArgs {
+    /// The processor that a recording asks for.
+    ///
+    /// # Errors
+    /// The machine does not exist or says nothing of guests.
+    pub fn request(&self) -> Result<ProcessorRequest> {
+        let words = self.append.iter().flat_map(|words| words.split_whitespace());
+        Ok(ProcessorRequest {
+            like: self.like.as_deref().map(machines::guest_like).transpose()?,
+            cpu_model: self.cpu_model.clone(),
+            append: words.map(str::to_owned).collect(),
+        })
+    }
+}
+
+/// Warns of machines on which the recording's kernel would have executed other code.
+///
+/// # Errors
+/// There is no such machine.
+pub(crate) fn warn_unlike(recording: &Path, machines: &[String]) -> Result<()> {
+    for name in machines {
+        for difference in likeness::differences(recording, &[machines::find(name)?]) {
+            note!(
+                "warning: {difference}; so times on {name} are those of other code. Record with \
+                 --like {name}"
+            );
+        }
+    }
+    Ok(())
 }
 
 impl GuestArgs {
@@ -163,6 +219,7 @@ impl BootedArgs {
             seed: self.seed,
             cpus: CpuCount::ONE,
             turn: None,
+            processor: self.processor.request()?,
             data: false,
             memory_mb: self.memory,
             time_limit: self.time_limit.duration(),

@@ -3,6 +3,7 @@
 //! Input: a recording, layouts and machines. Output: tables or result rows.
 
 use crate::command::part::PartArgs;
+use crate::command::record::warn_unlike;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use host::note;
@@ -128,6 +129,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
         replay.add_bounds(&mut rows, image)?;
     }
     let losses = guard::losses(&rows);
+    warn_unlike(&args.recording, &args.machine)?;
     if args.json {
         if image.is_none() {
             note!("no kernel was found, so functions have no names: give it with --kernel");

@@ -5,7 +5,7 @@
 
 use crate::judge_processor::programs::{self, ENVIRONMENT, Group};
 use anyhow::{Context, Result, ensure};
-use guest::{GuestKernel, RecordingRequest, RecordingSummary, Workload};
+use guest::{GuestKernel, ProcessorRequest, RecordingRequest, RecordingSummary, Workload};
 use host::recording::Recording;
 use lab::run;
 use std::fs;
@@ -91,6 +91,7 @@ impl Recorder<'_> {
                 seed: 1,
                 cpus: CpuCount::ONE,
                 turn: None,
+                processor: ProcessorRequest::default(),
                 data: true,
                 memory_mb: None,
                 time_limit: TIME_LIMIT,

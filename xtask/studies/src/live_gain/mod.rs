@@ -14,7 +14,7 @@ mod names;
 mod tables;
 
 use anyhow::{Context, Result, ensure};
-use guest::{GuestKernel, RecordingRequest, Workload};
+use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
 use lab::live_tool::{debian, make_tool};
 use measure::{BenchmarkGain, MachineResults};
 use names::GuestReport;
@@ -125,6 +125,7 @@ fn make(
         seed: 1,
         cpus: trace::CpuCount::ONE,
         turn: None,
+        processor: ProcessorRequest::default(),
         data: false,
         memory_mb: None,
         time_limit: Duration::from_secs(7200),

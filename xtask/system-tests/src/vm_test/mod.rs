@@ -81,6 +81,24 @@ const MACHINES: &[MachineTests] = &[
         mitigation: "Safe RET",
         tests: MITIGATED,
     },
+    // Safe returns, and plain indirect branches.
+    MachineTests {
+        machine: Machine::like("zen4"),
+        mitigation: "spectre_v2:Mitigation: Enhanced / Automatic IBRS",
+        tests: MITIGATED,
+    },
+    // Plain returns and plain indirect branches.
+    MachineTests {
+        machine: Machine::like("golden-cove"),
+        mitigation: "indirect_target_selection:Not affected",
+        tests: MITIGATED,
+    },
+    // Returns and indirect branches through thunks in the upper half of their line.
+    MachineTests {
+        machine: Machine::new("ITS", 1, "SapphireRapids", &[]),
+        mitigation: "indirect_target_selection:Mitigation: Aligned branch/return thunks",
+        tests: MITIGATED,
+    },
 ];
 
 /// The name that selects the shipped workloads instead of a machine.

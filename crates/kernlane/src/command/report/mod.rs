@@ -6,6 +6,7 @@ mod recordings;
 mod results;
 
 use crate::command::part::PartArgs;
+use crate::command::record::warn_unlike;
 use anyhow::Result;
 use clap::Args;
 use coherence::os_core::policy::OsCorePolicy;
@@ -238,6 +239,9 @@ fn each_opened<T>(
         machines: if args.machine.is_empty() { &usual } else { &args.machine },
         part: args.part.part()?,
     };
+    for recording in recordings {
+        warn_unlike(recording.as_ref(), opening.machines)?;
+    }
     opening.each(recordings, make)
 }
 

@@ -1,0 +1,263 @@
+//! How a kernel's branches were executed: by plain instructions or through the thunks of
+//! mitigations.
+//!
+//! Input: the translation blocks of a recording, whose code is the kernel's patched text, and the
+//! executions. Output: counts. A translation block that was left midway did not reach its branch
+//! and counts for nothing. This module follows no control.
+
+use crate::thunks::{Thunk, ThunkUse};
+use anyhow::{Result, ensure};
+use execution::code::{LastInstruction, TranslatedCode};
+use machines::{BranchMitigation, GuestProcessor};
+use serde::{Deserialize, Serialize};
+use sim::BranchKind;
+use std::collections::BTreeMap;
+use trace::{Translation, TranslationId};
+
+/// The executed returns, indirect branches and repeated string instructions of a kernel. Plain
+/// branches in thunks do not count. A thunk may end with a jump to a thunk of returns, which counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelBranches {
+    /// Returns of functions.
+    pub returns: BTreeMap<BranchMitigation, u64>,
+    /// Indirect calls and jumps.
+    pub indirect: BTreeMap<BranchMitigation, u64>,
+    /// String instructions with a repeat prefix. One that goes on after an interruption, or after
+    /// another CPU executed, counts again.
+    pub string_instructions: u64,
+}
+
+impl KernelBranches {
+    /// Compares with what a machine's processor would execute.
+    ///
+    /// # Errors
+    /// Branches were executed in another form. The message names form and number.
+    pub fn check(&self, processor: &GuestProcessor) -> Result<()> {
+        let both = [
+            ("returns", &self.returns, &processor.returns),
+            ("indirect branches", &self.indirect, &processor.indirect_branches),
+        ];
+        for (what, executed, wanted) in both {
+            let others: Vec<String> = executed
+                .iter()
+                .filter(|(form, _)| *form != wanted)
+                .map(|(form, count)| format!("{count} {}", phrase(form)))
+                .collect();
+            ensure!(
+                others.is_empty(),
+                "the kernel executed {} of its {what}, but {} executes them {}",
+                others.join(" and "),
+                processor.name,
+                phrase(wanted)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// "plainly", "through srso_alias_return_thunk".
+fn phrase(form: &BranchMitigation) -> String {
+    match form {
+        BranchMitigation::Plain => "plainly".into(),
+        BranchMitigation::Thunk(symbol) => format!("through {symbol}"),
+    }
+}
+
+/// What the last instruction of a translation block counts for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Counted {
+    Nothing,
+    Return(BranchMitigation),
+    Indirect(BranchMitigation),
+    String,
+}
+
+/// Counts while a recording is read.
+pub(crate) struct BranchCounter {
+    /// Ascending.
+    thunks: Vec<Thunk>,
+    /// By translation block.
+    counted: Vec<Counted>,
+    whole: Vec<u64>,
+}
+
+impl BranchCounter {
+    /// `thunks`: ascending by address.
+    pub(crate) fn new(thunks: Vec<Thunk>) -> BranchCounter {
+        BranchCounter { thunks, counted: Vec::new(), whole: Vec::new() }
+    }
+
+    /// Learns the next translation block.
+    ///
+    /// # Errors
+    /// It has no instruction.
+    pub(crate) fn define(&mut self, translation: &Translation) -> Result<()> {
+        let counted = match translation.addr.is_kernel() {
+            true => self.of(translation)?,
+            false => Counted::Nothing,
+        };
+        self.counted.push(counted);
+        self.whole.push(0);
+        Ok(())
+    }
+
+    /// The whole of a translation block was executed.
+    #[inline]
+    pub(crate) fn executed(&mut self, id: TranslationId) {
+        if let Some(count) = self.whole.get_mut(id.0 as usize) {
+            *count += 1;
+        }
+    }
+
+    /// The counts so far.
+    pub(crate) fn counts(&self) -> KernelBranches {
+        let mut counts = KernelBranches::default();
+        for (counted, &times) in self.counted.iter().zip(&self.whole).filter(|(_, n)| **n > 0) {
+            let count = match counted {
+                Counted::Nothing => continue,
+                Counted::Return(form) => counts.returns.entry(form.clone()).or_default(),
+                Counted::Indirect(form) => counts.indirect.entry(form.clone()).or_default(),
+                Counted::String => &mut counts.string_instructions,
+            };
+            *count += times;
+        }
+        counts
+    }
+
+    fn of(&self, translation: &Translation) -> Result<Counted> {
+        let code = TranslatedCode::new(translation)?;
+        let in_thunk = self.thunk_with(translation.addr.0).is_some();
+        Ok(match code.last {
+            LastInstruction::Taken(_) if in_thunk => Counted::Nothing,
+            LastInstruction::Taken(BranchKind::Return) => Counted::Return(BranchMitigation::Plain),
+            LastInstruction::Taken(_) => Counted::Indirect(BranchMitigation::Plain),
+            LastInstruction::Jump { target } | LastInstruction::Call { target } => {
+                let thunk = self.thunk_with(target.0).filter(|thunk| thunk.addr == target.0);
+                let form = |thunk: &Thunk| BranchMitigation::Thunk(thunk.name.clone());
+                thunk.map_or(Counted::Nothing, |thunk| match thunk.used_by {
+                    ThunkUse::Returns => Counted::Return(form(thunk)),
+                    ThunkUse::IndirectBranches => Counted::Indirect(form(thunk)),
+                    ThunkUse::Thunks => Counted::Nothing,
+                })
+            }
+            _ => {
+                let last = translation.code_by_instruction().last();
+                match last.is_some_and(|(_, bytes)| repeats(bytes)) {
+                    true => Counted::String,
+                    false => Counted::Nothing,
+                }
+            }
+        })
+    }
+
+    fn thunk_with(&self, addr: u64) -> Option<&Thunk> {
+        let behind = self.thunks.partition_point(|thunk| thunk.addr <= addr);
+        let thunk = &self.thunks[behind.checked_sub(1)?];
+        (addr - thunk.addr < thunk.size.max(1)).then_some(thunk)
+    }
+}
+
+/// Whether this is a string instruction with a repeat prefix: `rep movs`, `repne scas` and so on.
+fn repeats(bytes: &[u8]) -> bool {
+    let prefixes =
+        bytes.iter().take_while(|byte| matches!(byte, 0xf2 | 0xf3 | 0x66 | 0x67)).count();
+    let (prefixes, rest) = bytes.split_at(prefixes);
+    let opcode = match rest {
+        [0x40..=0x4f, opcode, ..] => opcode,
+        [opcode, ..] => opcode,
+        [] => return false,
+    };
+    prefixes.iter().any(|byte| matches!(byte, 0xf2 | 0xf3))
+        && matches!(opcode, 0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::RunAddr;
+
+    const AT: u64 = 0xffff_ffff_8100_0000;
+
+    fn thunks() -> Vec<Thunk> {
+        let thunk = |at, name: &str, used_by| Thunk {
+            addr: AT + at,
+            size: 0x10,
+            name: name.into(),
+            used_by,
+        };
+        vec![
+            thunk(0x100, "__x86_indirect_thunk", ThunkUse::IndirectBranches),
+            thunk(0x120, "srso_alias_safe_ret", ThunkUse::Thunks),
+            thunk(0x140, "srso_alias_return_thunk", ThunkUse::Returns),
+        ]
+    }
+
+    fn through(symbol: &str) -> BranchMitigation {
+        BranchMitigation::Thunk(symbol.into())
+    }
+
+    /// Counts one translation block of one instruction that ran three times.
+    fn counted(addr: u64, code: &[u8]) -> KernelBranches {
+        let mut counter = BranchCounter::new(thunks());
+        let translation = Translation {
+            id: TranslationId(0),
+            addr: RunAddr(addr),
+            lengths: [code.len() as u8].into(),
+            code: code.into(),
+        };
+        counter.define(&translation).unwrap();
+        (0..3).for_each(|_| counter.executed(TranslationId(0)));
+        counter.executed(TranslationId(9));
+        counter.counts()
+    }
+
+    #[test]
+    fn each_form_counts_where_the_text_has_it() {
+        let returns = |form| KernelBranches { returns: [(form, 3)].into(), ..Default::default() };
+        let indirect = |form| KernelBranches { indirect: [(form, 3)].into(), ..Default::default() };
+        let string = KernelBranches { string_instructions: 3, ..Default::default() };
+        let cases: [(u64, &[u8], KernelBranches); 13] = [
+            (AT, &[0xc3], returns(BranchMitigation::Plain)),
+            (AT, &[0xe9, 0x3b, 1, 0, 0], returns(through("srso_alias_return_thunk"))),
+            (AT, &[0xff, 0xe0], indirect(BranchMitigation::Plain)), // jmp rax
+            (AT, &[0x41, 0xff, 0xd3], indirect(BranchMitigation::Plain)), // call r11
+            (AT, &[0xe8, 0xfb, 0, 0, 0], indirect(through("__x86_indirect_thunk"))),
+            (AT, &[0xe8, 0xfc, 0, 0, 0], KernelBranches::default()), // into the middle of the thunk
+            (AT + 0x120, &[0xc3], KernelBranches::default()),        // the thunk's own return
+            (AT + 0x100, &[0xeb, 0x3e], returns(through("srso_alias_return_thunk"))),
+            (0x1000, &[0xc3], KernelBranches::default()), // user code
+            (AT, &[0x48, 0xcf], KernelBranches::default()), // iretq
+            (AT, &[0xf3, 0x48, 0xab], string.clone()),    // rep stosq
+            (AT, &[0xf2, 0xae], string),                  // repne scasb
+            (AT, &[0xf3, 0x90], KernelBranches::default()), // pause
+        ];
+        for (addr, code, expected) in cases {
+            assert_eq!(counted(addr, code), expected, "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_form_that_the_processor_would_not_execute_is_named_with_its_number() {
+        let processor = GuestProcessor {
+            name: "zen4".into(),
+            cpu_model: "max".into(),
+            command_line: Vec::new(),
+            returns: through("srso_alias_return_thunk"),
+            indirect_branches: BranchMitigation::Plain,
+            vulnerabilities: BTreeMap::new(),
+        };
+        let mut branches = KernelBranches {
+            returns: [(through("srso_alias_return_thunk"), 7)].into(),
+            indirect: [(BranchMitigation::Plain, 5)].into(),
+            string_instructions: 0,
+        };
+        branches.check(&processor).unwrap();
+        branches.indirect.insert(through("__x86_indirect_thunk"), 2);
+        let message = branches.check(&processor).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "the kernel executed 2 through __x86_indirect_thunk of its indirect branches, but zen4 \
+             executes them plainly"
+        );
+    }
+}
