@@ -173,11 +173,11 @@ pub struct ExecutionFlow {
     pub interruptions: Interruptions,
 }
 
+/// Small, because it is written and read for each execution. Its ends are those of its translation.
 #[derive(Clone, Copy)]
 struct PreviousExecution {
     translation: TranslationId,
     returned_into: bool,
-    ends: TranslationEnds,
 }
 
 impl ExecutionFlow {
@@ -288,17 +288,18 @@ impl ExecutionFlow {
         fragments: &mut Vec<FragmentId>,
     ) -> Result<()> {
         let seen = self.translations.get(id.0 as usize);
-        let ends = seen.with_context(|| format!("translation {} is not defined", id.0))?.ends;
+        let start =
+            seen.with_context(|| format!("translation {} is not defined", id.0))?.ends.start;
         let returned_into = match self.previous.current {
-            Some(previous) => self.leave(&previous, ends.start, fragments),
-            None => self.continues_after_midway(ends.start),
+            Some(previous) => self.leave(previous, start, fragments),
+            None => self.continues_after_midway(start),
         };
-        let previous = PreviousExecution { translation: id, returned_into, ends };
+        let previous = PreviousExecution { translation: id, returned_into };
         self.previous.current = match cut {
             None => Some(previous),
             Some(instructions) => {
                 self.run(id, returned_into, FragmentExit::Midway(instructions), fragments);
-                self.cut(&previous, instructions);
+                self.cut(id, instructions);
                 None
             }
         };
@@ -309,21 +310,23 @@ impl ExecutionFlow {
     #[inline]
     fn leave(
         &mut self,
-        previous: &PreviousExecution,
+        previous: PreviousExecution,
         next: RunAddr,
         fragments: &mut Vec<FragmentId>,
     ) -> bool {
-        let exit = exit_from(&previous.ends, next);
-        self.run(previous.translation, previous.returned_into, exit, fragments);
-        match previous.ends.kind {
+        let PreviousExecution { translation, returned_into } = previous;
+        let ends = &self.translations[translation.0 as usize].ends;
+        let (kind, target, exit) = (ends.kind, ends.target, exit_from(ends, next));
+        self.run(translation, returned_into, exit, fragments);
+        match kind {
             EndKind::Return => true,
             EndKind::InterruptReturn => !self.resume(next, fragments) && next.is_kernel(),
-            EndKind::Direct if next != previous.ends.target && next.is_kernel() => {
-                self.interrupt(previous);
+            EndKind::Direct if next != target && next.is_kernel() => {
+                self.interrupt(translation);
                 false
             }
             _ if exit == FragmentExit::Interrupted => {
-                self.interrupt(previous);
+                self.interrupt(translation);
                 false
             }
             _ => false,
@@ -378,8 +381,8 @@ impl ExecutionFlow {
 
     /// Remembers code that was interrupted behind its last instruction.
     #[cold]
-    fn interrupt(&mut self, previous: &PreviousExecution) {
-        let PreviousExecution { translation, ends, .. } = *previous;
+    fn interrupt(&mut self, translation: TranslationId) {
+        let ends = self.translations[translation.0 as usize].ends;
         self.interruptions.seen += 1;
         let last = self.codes[translation.0 as usize].last_addr();
         self.remember(InterruptedCode { cpu: self.cpu(), translation, ends, last });
@@ -387,8 +390,8 @@ impl ExecutionFlow {
 
     /// Remembers code that was interrupted after `instructions`.
     #[cold]
-    fn cut(&mut self, previous: &PreviousExecution, instructions: u16) {
-        let PreviousExecution { translation, ends, .. } = *previous;
+    fn cut(&mut self, translation: TranslationId, instructions: u16) {
+        let ends = self.translations[translation.0 as usize].ends;
         self.interruptions.seen += 1;
         if ends.start.is_kernel() {
             let lengths = &self.codes[translation.0 as usize].lengths;
