@@ -40,7 +40,7 @@ pub enum ServiceKind {
     Work,
     /// The idle loop.
     Idle,
-    /// Kernel code to which no annotation gives a service.
+    /// Kernel code that no annotation assigns to a service.
     Other,
     /// User mode; its services have the names of tasks.
     User,
@@ -76,7 +76,7 @@ pub(crate) struct AnnotationSubject {
     pub about: String,
     /// Names of functions; `*` stands for any text.
     pub symbols: Vec<String>,
-    /// Whether only the first symbol that the kernel has counts.
+    /// Whether to use only the first symbol that the kernel has.
     pub first_only: bool,
     pub optional: bool,
 }
@@ -105,7 +105,7 @@ pub(crate) enum AnnotationMeaning {
 /// The annotations of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// Ordered by kind of table, then by the file's order.
+    /// Ordered by kind of table, then as in the file.
     pub(crate) list: Vec<Annotation>,
     /// Names of idle tasks; `*` stands for any text.
     pub(crate) idle: Vec<String>,
@@ -224,9 +224,11 @@ impl Annotations {
         Annotations::parse(SHIPPED).context("the shipped annotations")
     }
 
+    /// Parses a file of annotations.
+    ///
     /// # Errors
-    /// Not TOML, an unknown key or kind, or a table without symbols: with the line, or the table's
-    /// `about`.
+    /// The text is not TOML, has an unknown key or kind, or has a table without symbols. The error
+    /// names the line, or the table's `about`.
     pub fn parse(text: &str) -> Result<Annotations> {
         let text: AnnotationFile = toml::from_str(text)?;
         let mut list = Vec::new();
@@ -322,12 +324,12 @@ mod tests {
         assert!(error("['f']", "[]").contains("\"calls\": give either symbols or first-of"));
         assert!(error("['f']", "['f g']").contains("\"f g\" is not the name of a function"));
         assert!(error("['f']", "['*f*']").contains("more than one *"));
-        let both = format!(
+        let callee_and_body = format!(
             "{GOOD}[[name]]\nabout = 'n'\nsymbols = ['g']\nof = 'interrupt'\nname = '*'\n\
              by = 'callee'\nbody = true\n"
         );
         assert!(
-            format!("{:#}", Annotations::parse(&both).unwrap_err())
+            format!("{:#}", Annotations::parse(&callee_and_body).unwrap_err())
                 .contains("neither when nor body")
         );
     }

@@ -6,13 +6,14 @@
 //! * Per task, the stack of open services, innermost last. A gate opens a service that the return
 //!   from the interruption closes. A function that is a service opens a service that its return
 //!   closes. An interrupt always finds a task running, and ends before another task runs, unless
-//!   the kernel pre-empts the task inside. So the stack of a task is also the processor's pushdown
-//!   automaton. Open services stay with their task at a context switch. User mode closes all.
+//!   the kernel pre-empts the task within the interrupt. So the stack of a task is also the
+//!   processor's pushdown automaton. Open services stay with their task at a context switch. User
+//!   mode closes all open services.
 //! * Per task, the return addresses of the kernel's open calls, to recognize returns. A return to
 //!   an address below the top drops the addresses above it. So calls without a return (retpolines,
 //!   the filling of return stack buffers) leave nothing behind.
 //!
-//! Of several CPUs, one executes at a time, in turns. Each has its own state; tasks move between
+//! Several CPUs execute in turns, one at a time. Each CPU has its own state; tasks move between
 //! CPUs with their stacks.
 //!
 //! Every instruction belongs to the innermost open service. What a task was doing when the
@@ -39,7 +40,7 @@ use trace::{
 };
 
 /// More open calls than the kernel's stacks can hold (16 KB and the interrupt stacks). At this
-/// depth, open calls are dropped.
+/// depth, the automaton drops all open calls.
 const DEEPEST: usize = 4096;
 /// The largest number of translation blocks between a call through a pointer and the callee's first
 /// instruction.
@@ -84,7 +85,7 @@ pub(super) struct Automaton<'a, M> {
     clock: u64,
     booked: u64,
     halts: Halts,
-    /// The service of user mode of an unknown task.
+    /// The service for the user mode of an unknown task.
     nobody: ServiceId,
     counts: Vec<u64>,
     context_switches: u64,
@@ -98,7 +99,7 @@ pub(super) struct Automaton<'a, M> {
 impl<M: Meter> Observer for Automaton<'_, M> {
     fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
         check(header, self.codes.symbols)?;
-        // Of several CPUs, most machines have L1Is only.
+        // Most meters simulate only the L1Is of several CPUs.
         self.takes_data =
             !self.leaves_data && (M::DATA_OF_SEVERAL_CPUS || header.cpus == CpuCount::ONE);
         let data = self.meter.wish().filter(|_| self.takes_data);
@@ -165,7 +166,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         }
     }
 
-    /// Leaves the data accesses out.
+    /// Ignores data accesses.
     pub(super) fn without_data(self) -> Automaton<'a, M> {
         Automaton { leaves_data: true, ..self }
     }
@@ -223,8 +224,8 @@ impl<'a, M: Meter> Automaton<'a, M> {
         (attributed, self.meter)
     }
 
-    /// An execution that needs attention. `reached`: the number of instructions, when it was left
-    /// midway.
+    /// An execution that needs attention. `reached`: the number of instructions that ran, when it
+    /// was left midway.
     fn attend(&mut self, id: u32, word: TranslationWord, reached: Option<u32>) {
         self.meter.comes(id, reached);
         self.not_halted();
@@ -320,7 +321,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         if task.calls.last() == Some(&start) {
             task.calls.pop();
         } else if self.codes.places[id as usize].function.is_some() {
-            // A return that calls, through an address put on the stack.
+            // This return calls a function whose address was put on the stack.
             return;
         } else {
             let gate = task.open.iter().rfind(|open| open.until == ClosedBy::InterruptReturn);
@@ -430,7 +431,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
     }
 }
 
-/// `kworker` of `kworker/0:1-events`.
+/// `kworker` for `kworker/0:1-events`.
 fn thread_name(comm: &str) -> &str {
     comm.split('/').next().unwrap_or(comm)
 }

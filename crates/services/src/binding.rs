@@ -9,7 +9,7 @@ use image::address::LinkAddr;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// What it means when control comes to an address.
+/// What happens when control comes to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BoundEvent {
     /// A service begins that ends with the return from the system call, exception or interrupt.
@@ -38,7 +38,7 @@ pub(crate) enum CalleeMeaning {
 /// An annotation for which the kernel has no symbol.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct UnseenAnnotation {
-    /// What cannot be seen.
+    /// What cannot be seen in this kernel.
     pub about: String,
     /// The names that the kernel does not have.
     pub symbols: Vec<String>,
@@ -159,7 +159,7 @@ impl Binding {
 }
 
 /// The symbols that a subject is about, each with the text that `*` matches. An address with two
-/// matching names appears once, for the first.
+/// matching names appears once, for the first name.
 fn matches<'s>(
     subject: &AnnotationSubject,
     symbols: &'s KernelSymbols,

@@ -1,6 +1,6 @@
 //! The branch predictors and out-of-order cores of simulated machines while services run, beside
-//! their caches. Each CPU has predictors and cores of its own. Cores take the fixed data behaviour
-//! of their machine for every recording.
+//! their caches. Each CPU has its own predictors and cores. Cores use the fixed data behaviour of
+//! their machine for every recording.
 //!
 //! Takes the executions in their order; gives the counts of each machine since the last call of
 //! `take`. The next execution shows what a branch did. The branch counts for the service that
@@ -32,20 +32,22 @@ pub(super) struct BranchMeter {
     /// The code stays where it is.
     placement: Placement,
     branches: FragmentBranches,
-    /// By CPU, those of each machine. `None` for a machine that describes no branch prediction.
+    /// The predictors of each machine, by CPU. `None` for a machine that describes no branch
+    /// prediction.
     predicting: PerCpu<Vec<Option<PredictorRun>>>,
     /// Predictors that have seen nothing.
     fresh: Vec<Option<PredictorRun>>,
     codes: UopCodes,
-    /// `None` for a machine that describes no core. With the slots that were taken.
+    /// The core of each machine, with the slots that `take` has reported; `None` for a machine that
+    /// describes no core.
     cores: Vec<Option<(CoreRun, CoreSlots)>>,
-    /// The fragments that the cores have not learned, and how many they have.
+    /// The fragments that the cores have not learned yet, and the number that they have learned.
     coming: VecDeque<(Fragment, MovedFragment, Mode)>,
     learned: u32,
     /// Why a core could not learn a fragment.
     failure: Option<Error>,
-    /// The CPU of the piece, the fragments that ended in it, and by execution how many of them
-    /// ended up to there.
+    /// The CPU of the piece, the fragments that ended in it, and, by execution, how many of them
+    /// had ended by then.
     cpu: CpuId,
     fragments: Vec<FragmentId>,
     ended: Vec<u32>,
@@ -58,7 +60,7 @@ pub(super) struct BranchMeter {
 }
 
 impl BranchMeter {
-    /// `predicts`: whether branch prediction is counted by itself.
+    /// `predicts`: whether branch prediction is counted separately.
     pub(super) fn new(machines: &[MachineModel], predicts: bool) -> Result<BranchMeter> {
         let core = |machine| {
             let core = CoreRun::new(machine)?;
@@ -88,7 +90,7 @@ impl BranchMeter {
         })
     }
 
-    /// The next execution comes: those fragments ran that end with it.
+    /// The next execution comes, so the fragments that end with it have run.
     fn follow(&mut self, translation: u32) {
         if std::mem::replace(&mut self.already_followed, true) {
             return;
@@ -104,7 +106,7 @@ impl BranchMeter {
         }
     }
 
-    /// Learns the branches of the fragments that are new.
+    /// Learns the branches of new fragments.
     fn learn(&mut self, flow: &ExecutionFlow) {
         for fragment in &flow.fragments[self.branches.fragments()..] {
             let code = &flow.codes[fragment.translation.0 as usize];
@@ -116,8 +118,8 @@ impl BranchMeter {
         }
     }
 
-    /// Runs fragments on the cores. A core learns a fragment when it first runs: then its code is
-    /// in the levels behind the L1I.
+    /// Runs fragments on the cores. A core learns a fragment when the fragment first runs, which
+    /// puts its code into the levels behind the L1I.
     fn run_cores(&mut self, ran: Range<usize>) {
         let last = self.fragments[ran.clone()].iter().max();
         while last.is_some_and(|last| last.0 >= self.learned)
@@ -213,9 +215,9 @@ impl Meter for BranchMeter {
             }),
             branches: predicting.as_mut().map(|predicting| {
                 let modes = std::mem::take(&mut predicting.counters);
-                let mut both = modes.kernel;
-                both += modes.user;
-                both
+                let mut sum = modes.kernel;
+                sum += modes.user;
+                sum
             }),
             ..*counts
         });

@@ -22,7 +22,7 @@ pub(crate) struct Machines {
     running: Vec<RunningMachine>,
     codes: Vec<TranslatedCode>,
     shorts: Vec<ShortCode>,
-    /// Made at the first accesses.
+    /// `None` until the first data accesses.
     data: Option<DataAhead>,
     machines: Vec<MachineModel>,
     taken: Vec<ServiceMachineCounts>,
@@ -47,12 +47,12 @@ struct DataAhead {
     /// How many of the executions ran, and how many were counted.
     ran: usize,
     counted: usize,
-    /// Some machine describes no data cache.
+    /// Whether a machine describes no data cache.
     plain: bool,
 }
 
-/// What most executions need to know about a translation block: the number of its instructions and,
-/// in the highest bit, whether it is kernel code.
+/// The facts about a translation block that most executions need: the number of its instructions
+/// and, in the highest bit, whether it is kernel code.
 #[derive(Clone, Copy)]
 struct ShortCode(u16);
 
@@ -74,7 +74,7 @@ impl ShortCode {
         if self.0 & ShortCode::KERNEL != 0 { Mode::Kernel } else { Mode::User }
     }
 
-    /// The requester of the execution, on behalf of this process.
+    /// The requester of an execution while this process runs.
     #[inline]
     fn requester(self, process: Requester) -> Requester {
         match self.mode() {
@@ -89,7 +89,7 @@ struct RunningMachine {
     pages: Option<FetchedUnits>,
     /// Each CPU has an L1I of its own.
     l1i: PerCpu<InstructionCache>,
-    /// Replaces `l1i`.
+    /// Replaces `l1i` from the first data accesses on, if the machine describes a data cache.
     hierarchy: Option<HierarchyRun>,
     /// The hierarchy's counters at the last call of `take`.
     before: MachineCounters,
@@ -128,7 +128,7 @@ impl Machines {
         }
     }
 
-    /// Which data accesses the caches want. Cores take none.
+    /// Which data accesses the caches simulate. Cores simulate none.
     pub(crate) fn wish(&self) -> DataWish {
         DataWish::of_caches(&self.machines)
     }
@@ -180,7 +180,7 @@ impl Machines {
         }
     }
 
-    /// The accesses of the executions that come next. From the first call on, the machines have
+    /// Receives the accesses of the next executions. From the first call on, the machines simulate
     /// data caches.
     pub(crate) fn accesses(
         &mut self,

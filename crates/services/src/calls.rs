@@ -2,12 +2,13 @@
 //!
 //! Takes what the automaton follows (executions, calls, returns, the begin and end of services);
 //! gives a tree of calls with exact counts of calls, instructions and misses at each node and
-//! service. Follows nothing itself: like the automaton, it ignores a return that matches no call.
+//! service. Does not follow control itself. Like the automaton, it ignores a return that matches no
+//! call.
 //!
 //! A new chain begins where a service begins: the work of an interrupt does not belong to the
-//! interrupted function. A function that is jumped to replaces the function that jumped. Thunks (of
-//! indirect calls and of returns) belong to the function that goes through them. The name of a
-//! service is known when it ends. Until then, the counts of its chains stay with the open service.
+//! interrupted function. A function replaces the function that jumped to it. Thunks (of indirect
+//! calls and of returns) belong to the function that goes through them. The name of a service is
+//! final when the service ends. Until then, the counts of its chains stay with the open service.
 
 use crate::annotations::ServiceKind;
 use crate::binding::{Binding, in_range};
@@ -51,7 +52,7 @@ impl AddAssign for CallCost {
 /// A node of the tree: a function and the chain that called it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallNode {
-    /// The calling chain; always a smaller number.
+    /// The calling chain. Its number is always smaller.
     pub parent: NodeId,
     /// Index of the function's name.
     pub function: u32,
@@ -241,8 +242,8 @@ impl<'a> CallStacks<'a> {
 
     #[inline]
     pub(crate) fn called(&mut self) {
-        // A thunk calls for the function that went through it: `leaf` still is that function's
-        // chain.
+        // A thunk calls on behalf of the function that went through it: `leaf` is still that
+        // function's chain.
         self.tasks[self.current].calls.push(self.leaf);
         (self.is_stale, self.has_called) = (true, true);
     }
@@ -291,7 +292,7 @@ impl<'a> CallStacks<'a> {
         }
     }
 
-    /// The tree of the whole recording. `ledger`: of the same recording.
+    /// The tree of the whole recording. `ledger`: that of the same recording.
     pub(crate) fn finish(self, ledger: &Ledger) -> CallTree {
         let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
         for ((service, node), cost) in self.costs {

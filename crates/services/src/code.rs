@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use trace::Translation;
 
-/// The number of instructions and the flags of a translation block. A translation block with
-/// exactly the flags of the current state needs no attention.
+/// The number of instructions and the flags of a translation block. A translation block needs no
+/// attention when its flags are those of the current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TranslationWord(pub u32);
 
@@ -31,7 +31,7 @@ impl TranslationWord {
     pub(super) const RETURN: u32 = 1 << 18;
     /// Ends with a return from an interruption.
     pub(crate) const INTERRUPT_RETURN: u32 = 1 << 19;
-    /// It has notes.
+    /// Has notes.
     pub(crate) const NOTED: u32 = 1 << 20;
     /// Ends with the processor halted.
     pub(crate) const HALT: u32 = 1 << 21;
@@ -78,7 +78,7 @@ pub(super) struct Notes {
     /// The events at the address of the instruction with this number (from 0).
     pub events: Vec<(u32, Vec<Action>)>,
     pub body: Option<Action>,
-    /// Set when the last instruction calls through a pointer from a function where that has a
+    /// Set when the last instruction calls through a pointer, in a function where such a call has a
     /// meaning.
     pub calls: Option<CalleeMeaning>,
 }

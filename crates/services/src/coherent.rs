@@ -2,8 +2,8 @@
 //! synchronization, coherence misses, upgrades, other stalls (Rosenblum 1995, table 5.4).
 //!
 //! Each CPU of the recording is a core of the machine. An instruction takes a cycle, and every miss
-//! stops the core. What happens within the functions of spin locks and of locks for readers and
-//! writers is synchronization, with all its stalls, as in the paper.
+//! stops the core. As in the paper, instructions in the functions of spin locks and of locks for
+//! readers and writers count as synchronization, with all their stalls.
 //!
 //! Takes the executions in the order of the recording, with their accesses; gives the cycles since
 //! the last call of `take`. Knows no services.
@@ -22,10 +22,10 @@ use sim::coherent::{CoherenceDescription, CoherentCaches, CoreId, Served};
 use sim::{MachineModel, MemoryDescription};
 use trace::{CpuCount, Translation};
 
-/// How the names of functions begin that take and release spin locks and locks for readers and
-/// writers.
+/// The beginnings of the names of functions that take and release spin locks and locks for readers
+/// and writers.
 const LOCKS: [&str; 3] = ["_raw_spin_", "_raw_read_", "_raw_write_"];
-/// How the names of functions end that wait for these locks.
+/// The endings of the names of functions that wait for these locks.
 const WAITS: [&str; 3] =
     ["queued_spin_lock_slowpath", "queued_read_lock_slowpath", "queued_write_lock_slowpath"];
 
@@ -45,10 +45,10 @@ pub(super) struct CoherentMeter<'a> {
     cores: Vec<CoreId>,
     machine: &'a MachineModel,
     code: ExecutedCode,
-    /// The cycles of the executions of a piece, and how many of them came.
+    /// The cycles of the executions of a piece, and the number of executions that came.
     coming: Vec<CoherentCycles>,
     next: usize,
-    /// By translation.
+    /// By translation block.
     synchronizes: Vec<bool>,
     now: CoherentCycles,
     taken: [ServiceMachineCounts; 1],
@@ -73,7 +73,7 @@ impl<'a> CoherentMeter<'a> {
         let cores: Vec<CoreId> = caches.cores().take(cpus.get().into()).collect();
         ensure!(
             cores.len() == usize::from(cpus.get()),
-            "{} has {} cores, and the recording {cpus} CPUs: choose another machine",
+            "{} has {} cores, and the recording has {cpus} CPUs: choose another machine",
             machine.name,
             caches.cores().count()
         );

@@ -68,7 +68,7 @@ pub struct CostChange {
 }
 
 impl CostChange {
-    /// By which share of its cost before it grew; `None` when there was no cost before.
+    /// The growth of the cost, as a share of the cost before; `None` when there was no cost before.
     pub fn growth(&self) -> Option<f64> {
         (self.cost_before > 0.0).then(|| self.cost_after / self.cost_before - 1.0)
     }
@@ -146,9 +146,9 @@ impl RecordingDifference {
         }
     }
 
-    /// The changes above a limit: the whole kernel, and services with at least `share` of it before
-    /// or after, that grew by more than `limit` (both 0 to 1). A new service is always above the
-    /// limit.
+    /// The changes above a limit: those of the whole kernel, and of services with at least `share`
+    /// of its cost before or after, that grew by more than `limit`. `share` and `limit` are from 0
+    /// to 1. A new service is always above the limit.
     pub fn over(&self, limit: f64, share: f64) -> Vec<&CostChange> {
         let large = |change: &&CostChange| {
             change.cost_before >= share * self.total.cost_before && change.cost_before > 0.0
@@ -176,7 +176,7 @@ fn services(table: &ServiceTable) -> BTreeMap<(Option<ServiceKind>, String), Cal
         .collect()
 }
 
-/// The amounts of the whole kernel. Its calls are its entries.
+/// The amounts of the whole kernel. Its calls are the entries of the kernel.
 fn whole(table: &ServiceTable) -> CallAmounts {
     let entries = [
         ServiceKind::SystemCall,

@@ -45,7 +45,7 @@ pub fn at(function: &str) -> u64 {
     BASE + 0x100 * number as u64
 }
 
-/// An execution. Translation blocks are made when they first run.
+/// An execution. A translation block is added when it first runs.
 #[derive(Default)]
 pub struct ExampleRun {
     translations: Vec<Translation>,
@@ -219,8 +219,8 @@ impl ExampleRun {
         writer.end().unwrap().0
     }
 
-    /// As `recording`, with data accesses, of which there are none. Each translation block of user
-    /// code lies in a page of its own.
+    /// As `recording`, in the form with data accesses, but without any access. Each translation
+    /// block of user code lies in a page of its own.
     pub fn recording_with_data(&self) -> Vec<u8> {
         let mut writer = RecordingWriter::with_data(Vec::new(), &self.header()).unwrap();
         let words = self.write(&mut writer);

@@ -49,8 +49,8 @@ pub(crate) struct FunctionMeter<'a> {
 /// The function in which a translation block begins.
 #[derive(Clone, Copy, Debug)]
 pub struct TranslationFunction {
-    /// The number of the function's name. `None` for user code, and where the reader leaves out
-    /// code that only passes control on.
+    /// The number of the function's name. `None` for user code, and for thunks if the caller leaves
+    /// them out.
     pub function: Option<u32>,
     /// The translation block begins with the function's first instruction.
     pub is_entry: bool,

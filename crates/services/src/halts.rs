@@ -1,11 +1,12 @@
-//! How long the processor was halted. No instruction says so, but the kernel reads the clock before
-//! and after every halt.
+//! How long the processor was halted. No instruction shows this time, but the kernel reads the
+//! clock before and after every halt.
 //!
 //! Takes halts, clock readings and the number of executed instructions; gives halted time. Under
 //! `-icount shift=0` an instruction of the guest takes a nanosecond, and the processor's clock
 //! (TSC) counts nanoseconds. The time between two readings, minus the instructions between them, is
-//! the halted time in between. Two readings without a halt between them say nothing: the clock also
-//! counts repetitions of string instructions, of which recordings count one.
+//! the halted time in between. Two readings without a halt between them show nothing: the clock
+//! also counts the repetitions of a string instruction, but a recording counts the instruction
+//! once.
 
 use trace::StreamEvent;
 
@@ -54,7 +55,7 @@ impl Halts {
         let executed = instructions - std::mem::replace(&mut self.read_at, instructions);
         let halted = self.halted.get_or_insert(0);
         let nanoseconds = u64::from(ticks).saturating_sub(executed);
-        // A long time comes in several events.
+        // A long time takes several events.
         let at = if ticks < StreamEvent::MOST_TICKS { self.at.take() } else { self.at }?;
         *halted += nanoseconds;
         (nanoseconds > 0).then_some(Halt { at, nanoseconds })

@@ -50,7 +50,7 @@ pub struct ServiceMachineCounts {
     /// no data cache.
     #[serde(skip)]
     pub memory: Option<MachineCounters>,
-    /// Counters of branch prediction; `None` when it was not simulated, or the machine
+    /// Counters of branch prediction; `None` when it was not simulated, or when the machine
     /// describes none.
     #[serde(skip)]
     pub branches: Option<BranchCounters>,
@@ -63,8 +63,8 @@ pub struct ServiceMachineCounts {
     pub coherent: Option<CoherentCycles>,
 }
 
-/// Where the cycles of a core with coherent caches went (Rosenblum 1995, table 5.4). What happens
-/// within the functions of spin locks is synchronization, and counts nowhere else.
+/// Where the cycles of a core with coherent caches went (Rosenblum 1995, table 5.4). Cycles within
+/// the functions of spin locks count as synchronization, and nowhere else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CoherentCycles {
     /// A cycle for each instruction.

@@ -1,8 +1,8 @@
 //! Attributes a recording's time and misses to the services of the operating system.
 //!
 //! Takes a recording, its kernel's symbols, annotations and machines; gives tables. [`Attribution`]
-//! holds what all analyses share, those of memory and coherence too. Prints nothing; never asks the
-//! guest.
+//! holds what all analyses share, including those of memory and coherence. Prints nothing; never
+//! asks the guest.
 //!
 //! The ledger holds the totals of each service:
 //!
@@ -110,7 +110,7 @@ impl ObservedRecording {
     }
 }
 
-/// What numbers depend on, for files that store it by name. `machine`: the simulated machine.
+/// What numbers depend on, by name, for files that store it. `machine`: the simulated machine.
 pub fn conditions_by_name(
     workload: &str,
     kernel: &str,
@@ -138,8 +138,9 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// `kernel`: a build tree, a vmlinux or a System.map. `annotations`: a file; `None` for the
-    /// shipped annotations.
+    /// Reads a kernel's symbols, binds annotations to them, and finds machines by their names or
+    /// files. `kernel`: a build tree, a vmlinux or a System.map. `annotations`: a file; `None` for
+    /// the shipped annotations.
     ///
     /// # Errors
     /// A file cannot be read, the annotations are invalid, `kernel` names no code, or a machine is
@@ -169,7 +170,7 @@ impl Attribution {
     /// The services of a recording (a directory). Shows progress on a terminal.
     ///
     /// # Errors
-    /// The recording cannot be read, is damaged, or is of another kernel.
+    /// The recording cannot be read, is damaged, or comes from another kernel.
     pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
         self.read(recording, "services", |reader| {
             let header = reader.header().clone();
@@ -190,7 +191,7 @@ impl Attribution {
     /// As `table`, with branch prediction.
     ///
     /// # Errors
-    /// No machine describes branch prediction.
+    /// As [`Attribution::table`], or no machine describes branch prediction.
     pub fn table_with_branches(&self, recording: &Path) -> Result<ServiceTable> {
         ensure!(
             self.machines.iter().any(|machine| machine.branch.is_some()),
@@ -244,7 +245,7 @@ impl Attribution {
         })
     }
 
-    /// The services of a recording on each machine, all others compared with the first.
+    /// The services of a recording on each machine. All other machines are compared with the first.
     ///
     /// # Errors
     /// As [`Attribution::table`].
@@ -257,7 +258,8 @@ impl Attribution {
         self.generations_of(&header, walks)
     }
 
-    /// The services on each machine. In a part of a recording, no machine takes data accesses.
+    /// A walk for each machine, which finds the services. Over a part of a recording, no machine
+    /// simulates data accesses.
     ///
     /// # Errors
     /// The numbers of a machine's core contradict each other.
@@ -268,7 +270,7 @@ impl Attribution {
         self.machines.iter().map(walk).collect()
     }
 
-    /// What the walks over a recording with this header found.
+    /// The services that the walks over a recording with this header found.
     ///
     /// # Errors
     /// There are no machines.
@@ -277,7 +279,7 @@ impl Attribution {
         header: &RecordingHeader,
         walks: Vec<ServicesWalk<'_>>,
     ) -> Result<Generations> {
-        ensure!(!walks.is_empty(), "no machines are named to compare");
+        ensure!(!walks.is_empty(), "no machine is named: name the machines to compare");
         let counted: Vec<Attributed> = walks.into_iter().map(ServicesWalk::finish).collect();
         Ok(Generations::new(header, &self.part, &self.machines, &counted))
     }
@@ -285,7 +287,7 @@ impl Attribution {
     /// The locality of the kernel's code in a recording. `image`: the kernel's image.
     ///
     /// # Errors
-    /// As [`Attribution::table`]; or the image is of another kernel.
+    /// As [`Attribution::table`], or the image is that of another kernel.
     pub fn locality(&self, recording: &Path, image: &Image) -> Result<Locality> {
         let ServicesAndFunctions { table, functions } = self.recorded(recording)?;
         let all_calls = functions.values().map(|totals| totals.calls).sum();
@@ -304,7 +306,8 @@ impl Attribution {
         Locality::new(image, &profile, &table, popular.collect(), all_calls)
     }
 
-    /// Opens the part of a recording that is analyzed. Its workload says which part it is.
+    /// Opens the part of a recording that is analyzed. The name of the workload then includes the
+    /// part.
     ///
     /// # Errors
     /// As [`OpenedRecording::open`].
@@ -313,7 +316,7 @@ impl Attribution {
         Ok(opened.named_by(&self.part))
     }
 
-    /// What `walk` makes of the part of a recording that is analyzed.
+    /// Opens the part of a recording that is analyzed, and gives it to `walk`. Returns the result.
     ///
     /// # Errors
     /// As [`OpenedRecording::open`], or those of `walk`.

@@ -4,7 +4,8 @@
 //!
 //! Takes a profile, its image, and the totals of services and of the reuse of functions; gives the
 //! numbers of one workload. Prints nothing. Blocks are blocks of the image. A block that calls has
-//! an arc to the callee. Arcs leave out returns: a profile does not say where each return leads.
+//! an arc to the callee. Returns have no arcs, because a profile does not record where each return
+//! leads.
 
 use crate::annotations::ServiceKind;
 use crate::reuse::Reuses;
@@ -56,7 +57,7 @@ pub struct Locality {
 /// The shares of entries of the kernel, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct EntryShares {
-    /// Interrupts, also from other processors.
+    /// Interrupts, including those from other processors.
     pub interrupt: f64,
     /// Page faults.
     pub page_fault: f64,
@@ -112,7 +113,7 @@ impl Locality {
     /// all functions.
     ///
     /// # Errors
-    /// Profile and image are not of one kernel.
+    /// The profile and the image belong to different kernels.
     pub(crate) fn new(
         image: &Image,
         profile: &Profile,

@@ -1,4 +1,4 @@
-//! Meters: what is counted beyond instructions while services run.
+//! Meters, which count more than instructions while services run.
 //!
 //! A meter takes the executions in their order, and gives the counts since the last call of `take`.
 //! It knows no services.
@@ -15,7 +15,7 @@ use trace::{CpuId, Task, Translation};
 pub(super) trait Meter {
     /// Whether it uses the data accesses of several CPUs.
     const DATA_OF_SEVERAL_CPUS: bool = false;
-    /// Whether it uses the way of control in a piece.
+    /// Whether it uses the control flow of a piece.
     const NEEDS_CONTROL: bool = false;
     /// Which data accesses it uses.
     fn wish(&self) -> Option<DataWish> {
@@ -61,15 +61,15 @@ pub(super) trait Meter {
     fn unwound(&mut self, _calls: usize) {}
     /// Another task is the current task. Tasks are numbered from 0.
     fn switched(&mut self, _task: usize) {}
-    /// This CPU executes from now on, and runs this task. [`Meter::booked`] came before.
+    /// This CPU executes from now on, and runs this task. [`Meter::booked`] has been called before.
     fn turned_to(&mut self, cpu: CpuId, task: usize) {
         if let Some(machines) = self.machines() {
             machines.turn_to(cpu);
         }
         self.switched(task);
     }
-    /// The task that was switched to last is a new task with this number: the kernel reused the
-    /// address of a dead task.
+    /// The last switch was to a new task, which has this number: the kernel reused the address of a
+    /// dead task.
     fn replaced(&mut self, task: usize) {
         self.switched(task);
     }
@@ -91,8 +91,8 @@ pub(super) trait Meter {
     fn halted(&mut self, _nanoseconds: u64, _later: usize) {}
     /// The `later` innermost open services of a task that runs on another CPU began after the halt.
     fn began_later(&mut self, _task: usize, _nanoseconds: u64, _later: usize) {}
-    /// Instructions were added to the innermost open service, or to user mode, before either ends
-    /// and after `take`.
+    /// Instructions were added to the innermost open service, or to user mode, before either ends.
+    /// [`Meter::take`] has been called before.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}
 }
 

@@ -23,7 +23,7 @@ const FINEST: f64 = 1000.0;
 
 pub(super) struct ObservingMeter<'a> {
     machines: Machines,
-    /// The first machine: the timeline is in its cycles.
+    /// The first machine. The timeline counts its cycles.
     first: Option<MachineModel>,
     calls: CallStacks<'a>,
     timeline: Timeline,

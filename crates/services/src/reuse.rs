@@ -19,10 +19,10 @@ pub(super) const WORDS: [u64; 3] = [100, 1000, 10000];
 /// How often the next call came within each number of words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reuses {
-    /// Below each of [`WORDS`], and not below the one before.
+    /// Below each of [`WORDS`], but not below the previous one.
     pub within: [u64; 3],
     pub later: u64,
-    /// Not again in this stay.
+    /// The function was not called again in this stay.
     pub last: u64,
 }
 

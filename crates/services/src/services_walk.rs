@@ -1,9 +1,9 @@
 //! Attributes every instruction of a recording to a service of the operating system.
 //!
 //! Takes a recording, the symbols of its kernel and annotations; gives the totals of each service:
-//! calls, instructions, latency, and counters of simulated machines. Everything follows from the
-//! recording: nothing is inserted into the guest, and the same recording can be attributed again
-//! with other annotations. Prints nothing.
+//! calls, instructions, latency, and counters of simulated machines. The recording is all that it
+//! needs: nothing is inserted into the guest, and the same recording can be attributed again with
+//! other annotations. Prints nothing.
 //!
 //! To add a service: add a table to `annotations/linux.toml`.
 
@@ -29,13 +29,13 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use trace::{CpuCount, RecordingHeader, RecordingReader, Task, Translation};
 
-/// Attributes every instruction of a recording to a service, and the counts of `machines` with it.
+/// Attributes every instruction of a recording, and the counts of `machines`, to a service.
 ///
-/// Of several CPUs, each has an L1I of its own; other caches are not simulated. Times are those of
-/// the guest's clock, which counts the instructions of all CPUs.
+/// With several CPUs, each CPU has its own L1I, and other caches are not simulated. Times are those
+/// of the guest's clock, which counts the instructions of all CPUs.
 ///
 /// # Errors
-/// The recording is damaged or cut off, or of another kernel than the symbols.
+/// The recording is damaged or cut off, or the symbols belong to another kernel.
 pub fn attribute<R: Read>(
     reader: RecordingReader<R>,
     symbols: &KernelSymbols,
@@ -48,7 +48,7 @@ pub fn attribute<R: Read>(
     }
 }
 
-/// As [`attribute`], with the out-of-order cores of the machines and, when it `predicts`, with
+/// As [`attribute`], with the out-of-order cores of the machines and, if `predicts` is true, with
 /// branch prediction.
 ///
 /// # Errors
@@ -75,8 +75,8 @@ enum ServicesMeter<'a> {
 }
 
 impl<'a> ServicesWalk<'a> {
-    /// With the out-of-order cores of the machines that have one. Such machines take no data
-    /// accesses; others do if they shall.
+    /// Simulates one machine, with its out-of-order core if it has one. A machine with a core
+    /// ignores data accesses; any other machine simulates them if `takes_data` is true.
     ///
     /// # Errors
     /// The numbers of a core contradict each other.

@@ -18,7 +18,7 @@ pub struct OsShare {
     pub kernel: String,
     /// The seed of the recording.
     pub seed: u64,
-    /// All instructions without idle.
+    /// All instructions except those of idle.
     pub instructions: u64,
     /// The share of instructions in the kernel: 0 to 1.
     pub share: f64,

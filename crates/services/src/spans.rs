@@ -3,8 +3,8 @@
 //!
 //! Takes what the automaton follows; reports spans as they end, so that only open spans are in
 //! memory. Times are in nanoseconds of the guest's clock since the recording began; an instruction
-//! takes one. Of several CPUs, one executes at a time, and the clock counts the instructions of
-//! all. Keeps no reported span.
+//! takes one. Several CPUs execute one at a time, and the clock counts the instructions of all of
+//! them. Keeps no reported span.
 
 use crate::annotations::ServiceKind;
 use crate::caches::LevelMisses;
@@ -20,7 +20,7 @@ pub use trace::{CpuCount, CpuId};
 use trace::{Task, Translation};
 
 /// The largest number of ended invocations that wait for the end of their visit to the kernel, to
-/// be reported in the order in which they began. Beyond that they are reported earlier.
+/// be reported in the order in which they began. If more wait, they are reported earlier.
 const WAITING: usize = 4096;
 
 /// An invocation of a service, or a stay in user mode.
@@ -42,7 +42,7 @@ pub struct ServiceSpan {
     pub off_cpu: u64,
 }
 
-/// Receives spans as they end. Spans of one task are nested or disjoint. Of spans that begin
+/// Receives spans as they end. Spans of one task are nested or disjoint. When two spans begin
 /// together, the outer one usually comes first.
 pub trait SpanTrack {
     /// A span of a task ended.
@@ -59,7 +59,7 @@ pub trait SpanTrack {
 struct TaskSpans {
     name: String,
     pid: Option<u32>,
-    /// Its name and pid before it was switched to last.
+    /// Its name and pid before the last switch to it.
     before: (String, Option<u32>),
     /// When each open service began.
     begun: Vec<u64>,
@@ -101,7 +101,7 @@ impl<T: SpanTrack> SpanMeter<T> {
     pub(crate) fn finish(mut self) -> T {
         self.end_turn();
         for number in 0..self.tasks.len() {
-            self.tell(number);
+            self.report_ended(number);
             let task = &self.tasks[number];
             self.track.task(number, &task.name, task.pid);
         }
@@ -131,7 +131,7 @@ impl<T: SpanTrack> SpanMeter<T> {
     }
 
     /// Reports a task's ended invocations, in the order in which they began.
-    fn tell(&mut self, task: usize) {
+    fn report_ended(&mut self, task: usize) {
         let mut ended = std::mem::take(&mut self.tasks[task].ended);
         ended.sort_by_key(|span| (span.begin, span.depth, Reverse(span.end)));
         ended.iter().for_each(|span| self.track.span(task, span));
@@ -223,7 +223,7 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
             off_cpu: invocation.times.blocked + invocation.times.waiting,
         });
         if open.begun.is_empty() || open.ended.len() >= WAITING {
-            self.tell(task);
+            self.report_ended(task);
         }
     }
 

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A stay begins when a CPU leaves user mode or switches to another task in the kernel. It ends
-//! when the CPU enters user mode or switches again. Its service is the outermost one of its task: a
-//! system call, say, with the interrupts that came while it ran.
+//! when the CPU enters user mode or switches again. Its service is the outermost one of its task:
+//! for example a system call, with the interrupts that came while it ran.
 //!
 //! Input: a recording. Output: the stays, by CPU, in their order. This module simulates nothing.
 
@@ -87,7 +87,7 @@ struct StayMeter {
 }
 
 impl StayMeter {
-    /// `ledger`: of the same walk.
+    /// `ledger`: that of the same walk.
     fn finish(mut self, ledger: &Ledger) -> Stays {
         self.cpus.iter_mut().for_each(CpuStays::end);
         let accounts = ledger.accounts.iter();

@@ -52,7 +52,7 @@ impl KernelSymbols {
     /// Reads a vmlinux, or a file of lines `address type name` (System.map, /proc/kallsyms).
     ///
     /// # Errors
-    /// The file cannot be read, is neither, or names no code.
+    /// The file cannot be read, has neither form, or names no code.
     pub fn read(path: &Path) -> Result<KernelSymbols> {
         let bytes = map_file(path)?;
         let symbols = match bytes.starts_with(b"\x7fELF") {
@@ -110,7 +110,7 @@ impl KernelSymbols {
                 bail!("line {}: neither an ELF file nor lines \"address type name\"", number + 1);
             };
             let addr = u64::from_str_radix(addr, 16)
-                .with_context(|| format!("line {}: {addr:?} is no address", number + 1))?;
+                .with_context(|| format!("line {}: {addr:?} is not an address", number + 1))?;
             all.push(addr);
             // nm(1): t and T are code, w and W weak.
             if matches!(kind, "t" | "T" | "w" | "W") {
@@ -149,8 +149,8 @@ impl KernelSymbols {
     }
 }
 
-/// Makes symbols of (address, size, name, is a label). A symbol without a size ends at the next of
-/// `bounds`.
+/// Makes symbols from (address, size, name, is a label). A symbol without a size ends at the next
+/// of `bounds`.
 fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec<CodeSymbol> {
     found.retain(|(addr, _, name, _)| {
         *addr >> 63 == 1
@@ -180,10 +180,10 @@ fn sorted(mut found: Vec<(u64, u64, String, bool)>, mut bounds: Vec<u64>) -> Vec
     symbols.collect()
 }
 
-/// Checks that the symbols are of the recorded kernel. A System.map has no build id to check.
+/// Checks that the symbols belong to the recorded kernel. A System.map has no build id to check.
 ///
 /// # Errors
-/// They are of another kernel.
+/// They belong to another kernel.
 pub fn check(header: &RecordingHeader, symbols: &KernelSymbols) -> Result<()> {
     let recorded = &header.build_id;
     if let Some(build_id) = &symbols.build_id {
@@ -246,7 +246,7 @@ ffffffff82000000 D jiffies
         let error = |text: &str| format!("{:#}", KernelSymbols::from_map(text).unwrap_err());
         assert!(error("").contains("names no code"));
         assert!(error("hello\n").contains("line 1"));
-        assert!(error("xyz T f\n").contains("line 1: \"xyz\" is no address"));
+        assert!(error("xyz T f\n").contains("line 1: \"xyz\" is not an address"));
         assert!(error("0000000000000000 T vfs_read\n").contains("as root"));
         assert!(KernelSymbols::from_elf(b"\x7fELF").is_err());
     }

@@ -26,7 +26,7 @@ pub struct ServiceTable {
     pub kernel: String,
     /// The seed of the recording.
     pub seed: u64,
-    /// The number of CPUs. In JSON if there are several.
+    /// The number of CPUs. JSON contains it only when there are several.
     #[serde(skip_serializing_if = "is_one")]
     pub cpus: u8,
     /// All executed instructions.
@@ -56,7 +56,7 @@ pub struct ServiceTable {
     pub blind: Vec<UnseenAnnotation>,
     /// The simulated machines.
     pub machines: Vec<MachineTotals>,
-    /// The services of the kernel by instructions, the most first, then user mode and idle.
+    /// The services of the kernel, descending by instructions, then user mode and idle.
     pub rows: Vec<ServiceRow>,
 }
 
@@ -101,8 +101,8 @@ pub struct MachineTotals {
     pub l1i_misses: u64,
     /// L1I misses of the kernel.
     pub kernel_l1i_misses: u64,
-    /// Cycles in which the kernel stalls for memory: on instructions, on data. `None` without data
-    /// accesses, or when the machine describes no data cache.
+    /// Cycles in which the kernel stalls for memory: for instructions, for data. `None` without
+    /// data accesses, or when the machine describes no data cache.
     pub kernel_stalls: Option<[f64; 2]>,
     /// Predictions of the whole recording and of the kernel; `None` when prediction was not
     /// simulated, or the machine describes none.
@@ -115,9 +115,9 @@ pub struct MachineTotals {
 }
 
 /// A service on a machine. With data accesses, cycles follow SimOS' 1994 model (Rosenblum 1995,
-/// section 3.2): the machine waits for every miss. Without, they follow Torrellas' simple model
-/// (1998, section 5.2): every L1I miss stalls the machine, and data stalls are the same for every
-/// instruction.
+/// section 3.2): the machine waits for every miss. Without data accesses, they follow Torrellas'
+/// simple model (1998, section 5.2): every L1I miss stalls the machine, and data stalls are the
+/// same for every instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ServiceOnMachine {
     /// Cycles of all calls.
@@ -130,22 +130,22 @@ pub struct ServiceOnMachine {
     pub cpi: f64,
     /// Misses of the L1I.
     pub l1i_misses: u64,
-    /// Cycles per instruction stalled for instructions that the L1I lacked and the L2 had; for all
-    /// that the L1I lacked on a machine without an L2.
+    /// Stall cycles per instruction, for instructions that the L1I lacked and the L2 had. On a
+    /// machine without an L2, for all instructions that the L1I lacked.
     pub l1i_stall: f64,
     /// Its share of the kernel's L1I misses; for user mode and idle, of all L1I misses.
     pub l1i_stall_share: f64,
-    /// Cycles per instruction stalled for data that the L1D lacked and the L2 had; for all that the
-    /// L1D lacked on a machine without an L2.
+    /// Stall cycles per instruction, for data that the L1D lacked and the L2 had. On a machine
+    /// without an L2, for all data that the L1D lacked.
     pub l1d_stall: Option<f64>,
-    /// Cycles per instruction stalled for instructions and data that the L2 lacked; `None` without
+    /// Stall cycles per instruction, for instructions and data that the L2 lacked; `None` without
     /// an L2.
     pub l2_stall: Option<f64>,
-    /// Cycles per instruction stalled for TLB misses.
+    /// Stall cycles per instruction, for TLB misses.
     pub tlb_stall: Option<f64>,
     /// TLB misses of instructions and of data.
     pub tlb_misses: Option<[u64; 2]>,
-    /// Its shares of the kernel's stalls for memory: on instructions, on data.
+    /// Its shares of the kernel's stalls for memory: for instructions, for data.
     pub stall_shares: Option<[f64; 2]>,
     /// Mean cycles on the first machine divided by mean cycles on this one.
     pub speedup: f64,
@@ -169,10 +169,10 @@ pub struct Latency {
     pub other_services: f64,
     /// Time in which its task did not run.
     pub off_cpu: f64,
-    /// The time in which the task could not run. `None`, as `waiting`, when the recording does not
-    /// say when tasks became able to run.
+    /// The time in which the task could not run. This and `waiting` are `None` when the recording
+    /// does not say when tasks became able to run.
     pub blocked: Option<f64>,
-    /// The time in which the task could run and another one did.
+    /// The time in which the task could run, but another task ran.
     pub waiting: Option<f64>,
 }
 

@@ -1,7 +1,7 @@
 //! What the automaton knows about a task: its open services, its open calls, its clocks.
 //!
-//! Times are in nanoseconds of the guest's clock. An instruction takes one; halted nanoseconds
-//! count, too.
+//! Times are in nanoseconds of the guest's clock. An instruction takes one nanosecond. The clock
+//! also counts halted nanoseconds.
 
 use crate::annotations::ServiceKind;
 use crate::ledger::{ServiceId, ServiceMachineCounts};
@@ -11,7 +11,7 @@ use crate::ledger::{ServiceId, ServiceMachineCounts};
 pub(super) enum ClosedBy {
     /// The return from an interruption.
     InterruptReturn,
-    /// The return of the function: fewer open calls than at its begin.
+    /// The return of the function: the task has fewer open calls than at the function's begin.
     Return,
     /// User mode only.
     UserMode,
@@ -43,22 +43,23 @@ pub(super) struct TaskClocks {
 #[derive(Clone, Debug, Default)]
 pub(super) struct TaskState {
     pub name: String,
-    /// The service of its user mode.
+    /// The service for its user mode.
     pub user: Option<ServiceId>,
     pub open: Vec<OpenService>,
     /// The return addresses of open calls.
     pub calls: Vec<u64>,
-    /// While it runs: when it was switched to. Otherwise: when it was switched away from.
+    /// While the task runs: the time of the switch to it. Otherwise: the time of the switch away
+    /// from it.
     pub since: u64,
-    /// When it became able to run, while it does not run.
+    /// The time at which it became able to run, if it has since it last ran.
     pub woken: Option<u64>,
     pub ran: u64,
     pub blocked: u64,
     pub waiting: u64,
-    /// Its current work began before the recording.
+    /// Whether its current work began before the recording.
     pub unknown: bool,
     /// Its clocks when it was last switched away from.
     pub last: TaskClocks,
-    /// It has been switched to since the innermost service began.
+    /// Whether it was switched to after its base service began.
     pub switched: bool,
 }

@@ -1,9 +1,9 @@
 //! Execution over time: user mode, kernel and idle, executing or waiting for memory (Rosenblum
 //! 1995, figure 4.1).
 //!
-//! Takes stretches of one mode in their order; gives buckets of equal time, of all CPUs together
-//! and of each. The total time is unknown until the end: when all buckets are used, each two become
-//! one. A stretch across several buckets is spread over them evenly.
+//! Takes stretches of one mode in their order; gives buckets of equal time, for all CPUs together
+//! and for each CPU. The total time is unknown until the end: when all buckets are used, each pair
+//! of buckets becomes one. A stretch across several buckets is spread over them evenly.
 
 use serde::Serialize;
 use trace::CpuId;
@@ -57,7 +57,7 @@ impl TimelineBucket {
         }
     }
 
-    /// Each two buckets become one.
+    /// Makes one bucket of each pair.
     fn halved(buckets: &[TimelineBucket]) -> Vec<TimelineBucket> {
         let pairs = buckets.chunks(2);
         pairs
@@ -78,8 +78,8 @@ pub struct Timeline {
     pub width: f64,
     /// The buckets, in order.
     pub buckets: Vec<TimelineBucket>,
-    /// What each of several CPUs does of them. In the guest's clock one CPU executes at a time.
-    /// Empty for one CPU.
+    /// The buckets of each CPU, if there are several. In the guest's clock one CPU executes at a
+    /// time. Empty for one CPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<Vec<TimelineBucket>>,
     /// The CPU that executes.
@@ -96,7 +96,7 @@ impl Timeline {
         Timeline { width, buckets: Vec::new(), cpus: Vec::new(), executing: 0, end: 0.0 }
     }
 
-    /// Of several CPUs, this one executes the next stretches. Before the first turn, CPU 0 does.
+    /// This CPU executes the next stretches. Before the first turn, CPU 0 executes.
     pub(crate) fn turn_to(&mut self, cpu: CpuId) {
         if self.cpus.is_empty() {
             self.cpus.push(self.buckets.clone());
@@ -136,7 +136,7 @@ impl Timeline {
         }
     }
 
-    /// Removes empty buckets at the end. Each CPU has as many as all together.
+    /// Removes empty buckets at the end. Each CPU gets as many buckets as all CPUs together.
     pub(crate) fn finish(mut self) -> Timeline {
         while self.buckets.last().is_some_and(|bucket| bucket.total() <= 0.0) {
             self.buckets.pop();

@@ -9,13 +9,13 @@ use crate::ledger::Invocation;
 use crate::meter::Meter;
 use trace::CpuId;
 
-/// What the end of the last translation block makes the next one show.
+/// What the next translation block will show about the end of the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Awaited {
     #[default]
     Nothing,
     Return,
-    /// With the address behind the returning instruction. `sync_core` returns to it to serialise,
+    /// Holds the address behind the returning instruction. `sync_core` returns to it to serialise,
     /// without an interruption.
     InterruptReturn(u64),
 }
@@ -68,7 +68,7 @@ impl Default for CpuState {
 /// The CPUs that do not execute.
 #[derive(Debug, Default)]
 pub(super) struct ParkedCpus {
-    /// By number. The entry of the executing CPU means nothing.
+    /// By number. The entry of the executing CPU has no meaning.
     states: Vec<CpuState>,
     /// The number of the executing CPU.
     executing: usize,
@@ -129,7 +129,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.cpus.parked().map(|cpu| cpu.current).collect()
     }
 
-    /// At the end of the recording: closes the services of the tasks that run on other CPUs.
+    /// Closes, at the end of the recording, the services of the tasks that run on other CPUs.
     pub(super) fn close_on_other_cpus(&mut self) {
         let last = self.cpus.executing;
         for number in (0..self.cpus.states.len()).filter(|number| *number != last) {

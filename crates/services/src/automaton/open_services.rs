@@ -11,7 +11,8 @@ use crate::meter::{Booked, Meter};
 use crate::tasks::{ClosedBy, OpenService, TaskClocks, TaskState};
 
 impl<M: Meter> Automaton<'_, M> {
-    /// A new task runs its first instructions. Instructions of an unknown service count for it.
+    /// A new task runs its first instructions. Its earlier instructions under an unknown service
+    /// count for `service`.
     pub(super) fn begin_task(&mut self, service: ServiceId) {
         let task = &mut self.tasks[self.cpu.current];
         match &mut task.open[..] {
@@ -26,8 +27,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// A new task uses the address of a dead task. It is a separate task since the last switch to
-    /// it.
+    /// A new task uses the address of a dead task. The new task begins with the last switch to this
+    /// address.
     pub(super) fn replace_task(&mut self) {
         self.book();
         let dead = self.cpu.current;
@@ -86,8 +87,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// Opens the base service of a task: idle, or a kernel thread until user mode shows that it is
-    /// not one.
+    /// Opens the base service of a task: idle, or a kernel thread until user mode shows that the
+    /// task is not one.
     pub(super) fn open_base(&mut self) {
         let task = &mut self.tasks[self.cpu.current];
         task.switched = false;
@@ -218,7 +219,7 @@ impl<M: Meter> Automaton<'_, M> {
         let now = match at == current {
             true => self.now(),
             false => TaskClocks {
-                // Time since it ran last does not count: the task may be dead.
+                // The time since the task last ran does not count, because the task may be dead.
                 clock: self.tasks[at].since,
                 ran: self.tasks[at].ran,
                 blocked: self.tasks[at].blocked,
@@ -277,8 +278,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// The kernel has read the clock. Services that began since a halt began later, by the halted
-    /// time.
+    /// The kernel has read the clock. Moves the begin of services that began since a halt by the
+    /// halted time.
     pub(super) fn clock_read(&mut self, ticks: u32) {
         let Some(halt) = self.halts.read(self.clock, ticks) else { return };
         self.book();
@@ -302,7 +303,7 @@ impl<M: Meter> Automaton<'_, M> {
         self.meter.halted(halt.nanoseconds, later);
     }
 
-    /// Adds what ran since the last call to the running service.
+    /// Books what ran since the last call under the running service.
     pub(super) fn book(&mut self) {
         if let Some((user, stay)) = self.book_open() {
             self.ledger.add(user, &stay);
@@ -316,8 +317,8 @@ impl<M: Meter> Automaton<'_, M> {
         }
     }
 
-    /// Adds what ran since the last call to the open service. In user mode, gives the stay with
-    /// all that ran in it.
+    /// Books what ran since the last call under the open service. In user mode, returns the stay
+    /// with all that ran in it.
     fn book_open(&mut self) -> Option<(ServiceId, Invocation)> {
         let instructions = self.clock - std::mem::replace(&mut self.booked, self.clock);
         let machines = self.meter.take();
@@ -338,8 +339,8 @@ impl<M: Meter> Automaton<'_, M> {
                 self.meter.booked(instructions, Booked::User(user));
                 Some((user, stay))
             }
-            // A core is behind: what it lost with the last instructions came after they were
-            // booked.
+            // A core lags behind: the slots that it lost with the last instructions are known only
+            // after those instructions were booked.
             _ => {
                 let user = self.tasks[self.cpu.current].user.unwrap_or(self.nobody);
                 self.ledger.add_counts(user, machines);

@@ -1,7 +1,7 @@
 //! Ratios of whole numbers.
 //!
 //! Input: whole numbers. Output: their ratio in lowest terms, and the nearest number that a report
-//! prints. Never rounds before that.
+//! prints. Rounds only that number.
 
 /// A ratio of whole numbers, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) struct Fraction {
 }
 
 impl Fraction {
-    /// `None` when one of the numbers is 0: no ratio of times is 0 or without bound.
+    /// `None` when one of the numbers is 0: no ratio of times is 0 or infinite.
     pub(super) fn new(numerator: u128, denominator: u128) -> Option<Fraction> {
         if numerator == 0 || denominator == 0 {
             return None;

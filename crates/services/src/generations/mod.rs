@@ -4,7 +4,7 @@
 //! Input: what each machine counted for each service. Output: cycles and times, and how many times
 //! faster each machine is than the first one (P). P splits into the ratio of the clocks (T) and the
 //! ratio of the cycles for the same instructions (A). Cycles are counted in whole parts, so P, T
-//! and A are ratios of whole numbers, and P is T × A exactly; sums are those of the rows. This
+//! and A are ratios of whole numbers, and P is T × A exactly. Each sum is the sum of its rows. This
 //! module simulates nothing.
 
 mod fraction;
@@ -26,8 +26,8 @@ use trace::RecordingHeader;
 
 /// The parts of a cycle of a machine without a core.
 const THOUSANDTHS: u32 = 1000;
-/// Instructions below which most of the time goes into filling caches and predictors: a hundred for
-/// each of 10 000 entries, as the larger tables have.
+/// The number of instructions below which filling caches and predictors takes most of the time: a
+/// hundred for each of the 10 000 entries of the larger tables.
 const WARM: u64 = 1_000_000;
 
 /// A recording's services on machines of several generations. All times are simulated.
@@ -39,16 +39,16 @@ pub struct Generations {
     pub kernel: String,
     /// The seed of the recording.
     pub seed: u64,
-    /// The part of the recording that was simulated; `None` for the whole.
+    /// The part of the recording that was simulated; `None` for the whole recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
     /// The machines. All others are compared with the first.
     pub machines: Vec<GenerationMachine>,
     /// What a reader of the numbers must know.
     pub notes: Vec<String>,
-    /// All services together, those of the kernel, user mode, idle.
+    /// All services together, the services of the kernel, user mode, idle.
     pub sums: [GenerationRow; 4],
-    /// The services of the kernel by instructions, the most first, then user mode and idle.
+    /// The services of the kernel, descending by instructions, then user mode and idle.
     pub rows: Vec<GenerationRow>,
 }
 
@@ -61,20 +61,20 @@ pub struct GenerationMachine {
     pub megahertz: Option<NonZeroU32>,
     /// Where its cycles come from.
     pub model: CycleModel,
-    /// In how many parts a cycle is counted: the slots of the dispatch, or thousandths.
+    /// The number of parts of a cycle: the slots of the dispatch, or thousandths.
     pub parts_per_cycle: u32,
-    /// The same for the parts of the graduation.
+    /// The same for the graduation.
     pub graduation_per_cycle: u32,
 }
 
 /// Checks that these machines can be compared: there are two, and each has a clock.
 ///
 /// # Errors
-/// The machine that has no clock, or that there are fewer than two.
+/// There are fewer than two machines, or a machine has no clock.
 pub fn check(machines: &[MachineModel]) -> Result<()> {
     ensure!(
         machines.len() > 1,
-        "generations are at least two machines: name them, the oldest first"
+        "generations need at least two machines: name them, the oldest first"
     );
     let without = machines.iter().find(|machine| machine.clock.is_none());
     let name = without.map_or("", |machine| &machine.name);
@@ -93,10 +93,10 @@ pub enum CycleModel {
     /// The out-of-order core, with the fixed data behaviour of the machine's file.
     OutOfOrder,
     /// Torrellas' simple model (1998, section 5.2): one instruction a cycle, and a stop for each
-    /// L1I miss; data stop every instruction alike.
+    /// L1I miss; data stops every instruction for the same time.
     InOrder,
     /// SimOS' 1994 model (Rosenblum 1995, section 3.2): one instruction a cycle, and a stop for
-    /// each miss, of the recorded data accesses, too.
+    /// each miss, including those of the recorded data accesses.
     InOrderWithData,
 }
 
@@ -118,7 +118,7 @@ pub struct GenerationRow {
     pub kind: Option<ServiceKind>,
     /// The name of the service or sum.
     pub name: String,
-    /// How often it ran; of a sum: all calls of its services.
+    /// How often it ran; for a sum, all calls of its services.
     pub calls: u64,
     /// Its own instructions.
     pub instructions: u64,
@@ -133,16 +133,16 @@ pub struct ServiceTime {
     pub parts: u64,
     /// Cycles per instruction.
     pub cpi: f64,
-    /// All calls together. `None`, as the next two, without a clock.
+    /// The time of all calls together. Without a clock, this and the next two fields are `None`.
     pub milliseconds: Option<f64>,
     /// One call; `None` for a sum.
     pub nanoseconds_per_call: Option<f64>,
-    /// Against the first machine; also `None` when one of the times is 0.
+    /// The speed-up over the first machine; also `None` when one of the times is 0.
     pub split: Option<Split>,
     /// The slots of the dispatch, by top-down; `None` without a core. Their sum is `parts`.
     pub dispatch: Option<Slots>,
     /// The slots of the graduation, as SimOS divides them. Without a core: instructions, and stops
-    /// for data and for instructions; TLB misses are with the pipeline.
+    /// for data and for instructions; TLB misses count for the pipeline.
     pub graduation: GraduationSlots,
 }
 

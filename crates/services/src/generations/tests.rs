@@ -1,4 +1,4 @@
-//! P = T × A by hand, and of small executions.
+//! P = T × A, calculated by hand and for small executions.
 
 use super::*;
 use crate::Attribution;
@@ -111,7 +111,7 @@ fn a_split_by_hand() {
 #[test]
 fn technology_times_architecture_is_the_speedup_exactly() {
     let clock = |megahertz| NonZeroU32::new(megahertz).unwrap();
-    // A fixed sequence of odd numbers, and the largest that there can be.
+    // A fixed sequence of numbers, then the largest numbers that are possible.
     let mut seed = 1_u64;
     let mut next = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -150,8 +150,8 @@ fn reads(count: usize) -> ExampleRun {
     run
 }
 
-/// The sums of the services are those of the whole recording, and each machine counts as it does
-/// beside others.
+/// The sums of the services are those of the whole recording, and each machine counts the same
+/// alone and beside others.
 #[test]
 fn sums_are_exact_on_one_thread_and_many() {
     let directory = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn rows_agree(found: &Generations, table: &ServiceTable, at: usize) {
     assert_eq!(found.rows.len(), table.rows.len());
 }
 
-/// The core runs the last instructions of a task when the next task's come: no slot is lost.
+/// The core runs the last instructions of a task when those of the next task come: no slot is lost.
 #[test]
 fn slots_around_a_switch_in_user_mode_are_counted() {
     let directory = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn parts_of_a_recording_add_up() {
 }
 
 #[test]
-fn what_weakens_the_numbers_is_said() {
+fn notes_name_what_weakens_the_numbers() {
     let notes = by_hand().notes;
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes[0].starts_with("only 4000 instructions ran: below 1000000, "), "{notes:?}");
@@ -267,11 +267,11 @@ fn what_weakens_the_numbers_is_said() {
 #[test]
 fn machines_that_cannot_be_compared_are_named() {
     let message = |names: &[&str]| check(&machines(names)).unwrap_err().to_string();
-    assert!(message(&["zen4"]).starts_with("generations are at least two machines: "));
+    assert!(message(&["zen4"]).starts_with("generations need at least two machines: "));
     let of_paper = message(&["zen4", "torrellas-8k"]);
     assert!(of_paper.starts_with("torrellas-8k: the machine's file has no clock"), "{of_paper}");
     check(&machines(&["i486", "zen4"])).unwrap();
-    // On a page such a machine has cycles, but no times.
+    // On a page, such a machine has cycles, but no times.
     let found = Generations::new(
         &RecordingHeader::default(),
         &RecordingPart::WHOLE,
@@ -283,7 +283,7 @@ fn machines_that_cannot_be_compared_are_named() {
     assert!(on.parts > 1_000_000);
 }
 
-/// With recorded data accesses, a machine without a core stops for each miss of theirs.
+/// A machine without a core stops for each miss of the recorded data accesses.
 #[test]
 fn stops_for_data_are_counted_where_they_were_recorded() {
     let mut memory = sim::MachineCounters { instructions: 1000, dtlb: 3, ..Default::default() };

@@ -84,7 +84,7 @@ fn read_with_a_lost_return() -> ExampleRun {
 }
 
 #[test]
-fn wrong_predictions_go_to_the_service_whose_branch_it_was() {
+fn wrong_predictions_count_for_the_service_that_executed_the_branch() {
     let books = books_with_branches(&read_with_a_lost_return(), &[machine()]);
     // Its last branch is the return from its function. The caller continues elsewhere.
     let net =

@@ -162,7 +162,7 @@ fn a_system_call_goes_on_when_its_task_moves_to_another_cpu() {
     run.cpu(1).ret(schedule + 8, 5).plain(read + 6, 1).leave_read().user(2);
     let found = totals(&run);
     let read = &found[&(ServiceKind::SystemCall, "read".to_owned())];
-    // `ran` has the context switch, which is a service of its own, but not what CPU 0 executed.
+    // `ran` includes the context switch, which is a separate service, but not what CPU 0 executed.
     assert_eq!(read, &[1, 5 + 2 + 1 + 7, 5 + 2 + 4 + 3 + 5 + 1 + 7]);
     assert_eq!(run.books().context_switches, 2);
 }

@@ -142,7 +142,7 @@ fn an_interrupt_between_a_return_and_its_destination() {
 fn open_services_stay_with_their_task() {
     let schedule = at("__schedule");
     let mut run = ExampleRun::new();
-    // sh blocks in read. A new task runs, returns to user mode, and blocks in read, too. sh
+    // sh blocks in read. A new task runs, returns to user mode, and also blocks in read. sh
     // continues.
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(schedule, 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
@@ -163,8 +163,8 @@ fn open_services_stay_with_their_task() {
     let books = run.books();
     assert_eq!(books.context_switches, 2);
     let read = books.ledger.accounts.iter().find(|account| account.name == "read").unwrap();
-    // sh's: 7 before it blocked, 4 + 5 + 3 in the scheduler, 8 behind; off the processor while cat
-    // ran: 3 + 8 + 20 + 7 + 4, less its own.
+    // sh ran 7 before it blocked, 4 + 5 + 3 in the scheduler, and 8 behind. It was off the
+    // processor while cat ran: 3 + 8 + 20 + 7 + 4, minus its own.
     let away = 3 + 8 + 20 + 7 + 4 - 3;
     assert_eq!(read.totals.times.ran, (7 + 4 + 3 + 5 + 8) + (7 + 4));
     assert_eq!(read.totals.times.blocked + read.totals.times.waiting, away + 3);
@@ -180,7 +180,7 @@ fn blocked_ends_and_waiting_begins_with_the_wake() {
     run.user(1).enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(at("__schedule"), 4, "__switch_to").switch(2, "cat").ret(at("__switch_to"), 3);
     run.iret(at("ret_from_fork_asm"), 8).user(20).wake(1).wake(1).user(30);
-    // Pre-empted, so never woken.
+    // cat is pre-empted, so nobody wakes it.
     run.call(at("asm_sysvec_apic_timer_interrupt"), 2, "__schedule");
     run.call(at("__schedule"), 4, "__switch_to").switch(1, "sh").ret(at("__switch_to"), 3);
     run.ret(at("__schedule") + 8, 5).plain(at("__x64_sys_read") + 6, 1).leave_read().user(2);
@@ -393,8 +393,8 @@ fn misses_count_for_the_service_that_misses() {
         let account = books.ledger.accounts.iter().find(|account| account.name == name).unwrap();
         account.totals.machines[0].l1i_misses
     };
-    // All code lies at multiples of 128 bytes and takes one line: everything evicts everything, but
-    // not itself.
+    // All code lies at multiples of 128 bytes and takes one line: every line evicts every other
+    // line.
     assert_eq!(misses("sh"), 3);
     assert_eq!(misses("read"), 2 * 6);
 }
