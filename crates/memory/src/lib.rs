@@ -16,7 +16,7 @@ use image::vmlinux;
 use services::Attribution;
 use std::path::Path;
 
-/// The misses of a recording, one table for each machine. `kernel`: as for `open`.
+/// The misses of a recording, one table for each machine. `kernel`: as for [`Attribution::open`].
 ///
 /// # Errors
 /// As [`Attribution::table`]. The recording has no data accesses, no machine is given, or a
@@ -28,7 +28,7 @@ pub fn misses(
 ) -> Result<Vec<MissTable>> {
     ensure!(
         !attribution.machines.is_empty(),
-        "no machine is named on which misses are simulated: name server-32k, for example"
+        "no machine is named to simulate misses on: name one, for example server-32k"
     );
     attribution.read(recording, "misses", |reader| {
         misses::misses(reader, &attribution.symbols, &vmlinux::path(kernel), &attribution.machines)

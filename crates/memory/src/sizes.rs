@@ -4,9 +4,9 @@
 //! Takes a recording; gives the misses of instruction caches and, with data accesses, of data
 //! caches and of unified caches of all references, in one pass. Lines are as long as in the
 //! figures: 64 bytes for instructions, 32 for data, 128 in unified caches. Data caches and unified
-//! caches hold physical memory. All caches are LRU. Of several CPUs each has instruction caches of
-//! its own; their data caches depend on each other and are left to `multiprocessor`. Knows no
-//! services and no symbols; prints nothing.
+//! caches hold physical memory. All caches are LRU. With several CPUs, each CPU has its own
+//! instruction caches. Their data caches depend on each other; `coherence::multiprocessor`
+//! simulates them. Knows no services and no symbols; prints nothing.
 
 use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
@@ -98,7 +98,8 @@ pub struct Sizes {
     pub kernel: String,
     /// The seed of the recording.
     pub seed: u64,
-    /// The recorded CPUs. Each has caches of its own; misses are those of all together.
+    /// The number of recorded CPUs. Each CPU has its own caches; the misses are those of all CPUs
+    /// together.
     pub cpus: u8,
     /// Instructions in the kernel.
     pub kernel_instructions: u64,
@@ -111,7 +112,7 @@ pub struct Sizes {
 /// Simulates all caches on a recording.
 ///
 /// # Errors
-/// It is damaged or cut off.
+/// The recording is damaged or cut off.
 pub fn sizes<R: Read>(reader: RecordingReader<R>) -> Result<Sizes> {
     let (header, mut caches) = (reader.header().clone(), SweptCaches::new());
     walk(reader, &mut caches)?;
@@ -124,7 +125,7 @@ pub struct SweptCaches {
     totals: Option<RecordingTotals>,
     lines: FetchedUnits,
     instructions: PerCpu<Sweep>,
-    /// Made at the first accesses: data, unified.
+    /// The data caches and the unified caches; `None` until the first data accesses.
     with_data: Option<[Sweep; 2]>,
 }
 
@@ -194,7 +195,7 @@ impl SweptCaches {
     }
 
     fn fetches_and_data(&mut self, codes: &[TranslatedCode], data: &PieceData<'_>) -> Result<()> {
-        let [mut own, mut both] =
+        let [mut of_data, mut unified] =
             self.with_data.take().unwrap_or_else(|| [sweep(Holds::Data), sweep(Holds::Both)]);
         let line_of = |holds: Holds, addr: u64| addr >> holds.line().trailing_zeros();
         for (execution, accesses) in data.executed() {
@@ -206,11 +207,12 @@ impl SweptCaches {
             for at in self.lines.executed(id.0, code, execution.left.into()) {
                 let (id, physical) = (self.lines.ids()[at], self.lines.physical()[at]);
                 self.instructions.current.access(id, requester);
-                both.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
+                unified.access(LineId::physical(line_of(Holds::Both, physical.0)), requester);
             }
             let mut before = None;
             for made in accesses {
-                // No code was fetched since the access before, so its line is still there.
+                // No code was fetched since the previous access, so the line of that access is
+                // still there.
                 let start = line_of(Holds::Data, made.physical.0);
                 let end = line_of(Holds::Data, made.physical.0 + u64::from(made.size) - 1);
                 if start == end && before == Some(end) {
@@ -218,18 +220,18 @@ impl SweptCaches {
                 }
                 before = Some(end);
                 let (first, last) = (made.physical.0, made.physical.0 + u64::from(made.size) - 1);
-                for (holds, sweep) in [(Holds::Data, &mut own), (Holds::Both, &mut both)] {
+                for (holds, sweep) in [(Holds::Data, &mut of_data), (Holds::Both, &mut unified)] {
                     for line in line_of(holds, first)..=line_of(holds, last) {
                         sweep.access(LineId::physical(line), requester);
                     }
                 }
             }
         }
-        self.with_data = Some([own, both]);
+        self.with_data = Some([of_data, unified]);
         Ok(())
     }
 
-    /// The misses. `header`: that of the recording.
+    /// The misses of all caches. `header`: that of the recording.
     ///
     /// # Errors
     /// The walk did not come to the recording's end.
@@ -239,7 +241,7 @@ impl SweptCaches {
         let sweeps: [(Holds, Vec<&Sweep>); 3] = [
             (Holds::Instructions, self.instructions.values().collect()),
             (Holds::Data, with_data.map(|[data, _]| data).into_iter().collect()),
-            (Holds::Both, with_data.map(|[_, both]| both).into_iter().collect()),
+            (Holds::Both, with_data.map(|[_, unified]| unified).into_iter().collect()),
         ];
         let mut caches = Vec::new();
         for (holds, sweeps) in sweeps.into_iter().filter(|(_, sweeps)| !sweeps.is_empty()) {
@@ -394,7 +396,7 @@ mod tests {
         let recording = writer.end().unwrap().0;
         let sizes = super::sizes(RecordingReader::new(&recording[..]).unwrap()).unwrap();
         assert_eq!(sizes.cpus, 2);
-        // CPU 0 misses both, and the first again; CPU 1 misses once.
+        // CPU 0 misses both lines, and the first one again; CPU 1 misses once.
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 1)[0], by(3, 1, 0));
         assert_eq!(counted(&sizes, Holds::Instructions, 4096, 2)[0], by(3, 0, 0));
     }

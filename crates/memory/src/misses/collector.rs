@@ -50,7 +50,7 @@ pub(super) struct MachineMisses {
     pub ranges: BTreeMap<u64, MissCounts>,
     /// By the number of the structure, and by mode.
     pub structures: Vec<PerMode<MachineCounters>>,
-    /// Counts of frames whose use is not known yet.
+    /// The counts of frames whose use is not known yet.
     pending: HashMap<u64, PerMode<MachineCounters>>,
 }
 

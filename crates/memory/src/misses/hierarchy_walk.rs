@@ -30,7 +30,7 @@ pub(super) trait MissObserver {
     fn define(&mut self, translation: &Translation);
     /// A stream begins.
     fn stream(&mut self, accesses: &Accesses);
-    /// The next execution. `instructions`: how many ran, when it was left midway.
+    /// The next execution. `instructions`: the number that ran, when it was left midway.
     fn executed(&mut self, translation: TranslationId, instructions: Option<u32>);
     /// A fetch of the current execution missed.
     fn fetch_missed(&mut self, machine: usize, addr: RunAddr, missed: MissedLevels);
@@ -42,7 +42,7 @@ pub(super) struct HierarchyWalk<O> {
     running: Vec<RunningMachine>,
     wish: DataWish,
     steps: Vec<RunStep>,
-    /// Who receives the misses.
+    /// Receives the misses.
     pub observer: O,
 }
 

@@ -30,8 +30,8 @@ use variables::Variables;
 /// The misses of a recording, one table for each machine.
 ///
 /// # Errors
-/// The recording is damaged, has no data accesses, is of another kernel or of several CPUs; a
-/// machine has no data cache; `vmlinux` has no symbols.
+/// The recording is damaged, has no data accesses, comes from another kernel or was made on several
+/// CPUs; a machine has no data cache; `vmlinux` has no symbols.
 pub fn misses<R: Read>(
     reader: RecordingReader<R>,
     symbols: &KernelSymbols,
@@ -52,7 +52,7 @@ pub struct MissesWalk<'a> {
 }
 
 impl<'a> MissesWalk<'a> {
-    /// For the recording with this header.
+    /// Prepares to count the misses of the recording with this header.
     ///
     /// # Errors
     /// As [`misses`].

@@ -2,8 +2,8 @@
 //! gives structures.
 //!
 //! The address decides (Documentation/arch/x86/x86_64/mm.rst); where all of memory is mapped, the
-//! use of the frame decides. An allocated frame without a mark is named later, by the mark that it
-//! gets before it is free again.
+//! use of the frame decides. An allocated frame without a mark gets its name later, from the mark
+//! that it gets before it is free again.
 
 use super::variables::{Variable, Variables};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub enum StructureClass {
     Boot,
     /// An allocated frame that never got a mark: pipes, socket buffers, large `kmalloc`.
     Held,
-    /// None of these.
+    /// Not in any of these classes.
     Other,
 }
 
@@ -85,11 +85,11 @@ pub struct StructureId(pub u32);
 pub enum MissOwner {
     /// This structure.
     Known(StructureId),
-    /// Known later: the next use of this frame.
+    /// Not known yet: the next use of this frame will show it.
     Pending(u64),
 }
 
-/// What the accesses to a frame say about it.
+/// What the accesses to a frame show about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FrameEvidence {
     #[default]
@@ -131,7 +131,7 @@ pub struct DataOwners {
     per_cpu_unit: u64,
     unknown: Option<String>,
     frames: Vec<FrameUse>,
-    /// What the accesses to each frame said since it was allocated.
+    /// What the accesses to each frame showed since it was allocated.
     seen: Vec<FrameEvidence>,
     slab_caches: Vec<StructureId>,
     structures: Vec<Structure>,
@@ -154,7 +154,7 @@ impl DataOwners {
         let per_cpu = value("__per_cpu_offset").unwrap_or(0);
         let per_cpu_unit = (value("pcpu_unit_pages").unwrap_or(0) & 0xffff_ffff) * PAGE;
         let areas = per_cpu_unit * u64::from(header.cpus.get());
-        let said = header.conditions.iter().find(|(key, _)| key == "frames_unknown");
+        let reason = header.conditions.iter().find(|(key, _)| key == "frames_unknown");
         DataOwners {
             variables,
             direct_map: direct_map..vmalloc,
@@ -162,7 +162,7 @@ impl DataOwners {
             struct_pages: struct_pages..struct_pages.saturating_add(1 << 40),
             per_cpu: per_cpu..per_cpu.saturating_add(areas),
             per_cpu_unit,
-            unknown: said.map(|(_, why)| why.clone()),
+            unknown: reason.map(|(_, why)| why.clone()),
             frames: Vec::new(),
             seen: Vec::new(),
             slab_caches: Vec::new(),
@@ -181,7 +181,7 @@ impl DataOwners {
         &self.structures
     }
 
-    /// The caches' names so far.
+    /// Adds the slab caches whose names are new. `names`: those of all caches so far.
     pub fn slab_caches(&mut self, names: &[String]) {
         for name in &names[self.slab_caches.len().min(names.len())..] {
             let cache = self.structure(StructureClass::Slab, name);
@@ -189,8 +189,8 @@ impl DataOwners {
         }
     }
 
-    /// A frame's use changes. Gives, when misses pend on it, the frame and what it was or is used
-    /// for.
+    /// Applies a change of the use of frames. For each frame on which misses can be pending, passes
+    /// `settled` the frame and its structure.
     pub fn change(&mut self, change: &FrameUseChange, mut settled: impl FnMut(u64, StructureId)) {
         let end = change.frame + change.frames;
         let size = usize::try_from(end).unwrap_or(usize::MAX);
@@ -211,7 +211,7 @@ impl DataOwners {
         }
     }
 
-    /// What misses that pend on this frame belong to by now.
+    /// The structure that the pending misses of this frame belong to.
     pub fn settle(&mut self, frame: u64) -> StructureId {
         let used = self.frames.get(frame as usize).copied().unwrap_or_default();
         let class = match (self.seen(frame), self.marked(used)) {
@@ -227,7 +227,7 @@ impl DataOwners {
         self.seen.get(frame as usize).copied().unwrap_or_default()
     }
 
-    /// The kernel uses this address, whose frame it is, as a stack.
+    /// The kernel uses this address, which lies in `frame`, as a stack.
     pub fn is_a_stack(&mut self, addr: u64, frame: u64) {
         let may_be = self.vmalloc.contains(&addr)
             || self.direct_map.contains(&addr) && !self.per_cpu.contains(&addr);

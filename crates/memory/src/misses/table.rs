@@ -106,13 +106,13 @@ pub struct MissTable {
     pub kernel: MissesByLevel,
     /// Misses of user code, as the caches counted them.
     pub user: MissesByLevel,
-    /// Descending by misses of both L1s.
+    /// Descending by the misses of the L1I and L1D together.
     pub functions: Vec<FunctionMissRow>,
     /// Ascending by address.
     pub ranges: Vec<RangeRow>,
     /// Bytes in a range.
     pub range_bytes: u64,
-    /// How few ranges hold most misses: for 1, 2, 4, … and all ranges.
+    /// How few ranges hold most misses: an entry for 1, 2, 4, … and all ranges.
     pub concentration: Vec<Concentration>,
     /// Descending by misses of the L1D.
     pub structures: Vec<StructureRow>,

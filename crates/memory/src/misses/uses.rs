@@ -22,7 +22,7 @@ impl FrameUses {
         owners: &mut DataOwners,
         settled: impl FnMut(u64, StructureId),
     ) {
-        // A change of use behind the last execution of a stream applies to the next stream.
+        // The changes behind the last execution of a stream apply before the next stream.
         self.execution = u32::MAX;
         self.apply(owners, settled);
         owners.slab_caches(&accesses.slab_caches);

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-/// A symbol: its address, or its offset in a CPU's area, its bytes, its name.
+/// A symbol: its address (or its offset in a CPU's area), its bytes and its name.
 pub type Variable = (u64, u64, String);
 
 /// The symbols of data in a vmlinux.
@@ -19,10 +19,10 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// Those of a vmlinux.
+    /// Reads the data symbols of a vmlinux.
     ///
     /// # Errors
-    /// It cannot be read, or has no symbols.
+    /// The vmlinux is not an ELF file that can be read, or has no symbols of data.
     pub fn read(vmlinux: &[u8]) -> Result<Variables> {
         let elf = object::File::parse(vmlinux).context(
             "not an ELF file that can be read: the names of data need the kernel's vmlinux",
@@ -98,7 +98,7 @@ fn starts(symbols: &[Variable], name: &str) -> impl Iterator<Item = u64> {
 
 fn containing(symbols: &[Variable], addr: u64) -> Option<&Variable> {
     let after = symbols.partition_point(|(start, ..)| *start <= addr);
-    // Symbols may lie in one another: the innermost is the nearest that reaches far enough.
+    // Symbols may nest: the innermost is the nearest one that reaches the address.
     let near = symbols[..after].iter().rev().take(8);
     near.into_iter().find(|(start, bytes, _)| addr - start < *bytes)
 }
