@@ -1,4 +1,4 @@
-//! What CPUs do to each other: lines that they take from each other, locks, services on several
+//! How CPUs affect each other: lines that they take from each other, locks, services on several
 //! CPUs, and a core for the operating system.
 //!
 //! Takes recordings with data accesses, their kernel and machines with coherent caches; gives
@@ -31,11 +31,11 @@ use sim::MachineModel;
 use std::path::Path;
 
 /// The `top` lines that CPUs take from each other, one table for each machine. `kernel`: as for
-/// `open`. Reads the recording twice for each machine.
+/// [`Attribution::open`]. Reads the recording twice for each machine.
 ///
 /// # Errors
 /// As [`Attribution::table`]. The recording has one CPU or no data accesses, a machine has no
-/// coherent caches or too few cores, `kernel` is no vmlinux, or `top` is too large.
+/// coherent caches or too few cores, `kernel` is not a vmlinux, or `top` is too large.
 pub fn sharing(
     attribution: &Attribution,
     recording: &Path,
@@ -52,11 +52,11 @@ pub fn sharing(
     attribution.machines.iter().map(of_machine).collect()
 }
 
-/// The locks of a recording, one table for each machine. `kernel`: as for `open`.
+/// The locks of a recording, one table for each machine. `kernel`: as for [`Attribution::open`].
 ///
 /// # Errors
-/// As [`Attribution::table`]. The recording has no data accesses, a machine has no coherent
-/// caches or too few cores, `kernel` is no vmlinux or has no lock functions.
+/// As [`Attribution::table`]. The recording has no data accesses, a machine has no coherent caches
+/// or too few cores, `kernel` is not a vmlinux or has no lock functions.
 pub fn locks(attribution: &Attribution, recording: &Path, kernel: &Path) -> Result<Vec<LockTable>> {
     let names = DataNames::read(&vmlinux::path(kernel))?;
     let of_machine = |machine: &MachineModel| {
@@ -67,8 +67,8 @@ pub fn locks(attribution: &Attribution, recording: &Path, kernel: &Path) -> Resu
     attribution.machines.iter().map(of_machine).collect()
 }
 
-/// What coherence costs when data moves to lines of its own, for each machine. `requests`: as
-/// `SYMBOL.FIELD -> own line`.
+/// What coherence costs when data moves to lines of its own, for each machine. `requests`: texts
+/// such as `SYMBOL.FIELD -> own line`.
 ///
 /// # Errors
 /// As [`sharing`]. A request names no data.
@@ -88,7 +88,7 @@ pub fn what_if(
 }
 
 /// The services of a recording of several CPUs on coherent caches, one table for each machine.
-/// `one_cpu`: a recording of one CPU to compare them with.
+/// `one_cpu`: a recording of one CPU, with which they are compared.
 ///
 /// # Errors
 /// As [`Attribution::table`]. A recording has no data accesses, a machine has no coherent
@@ -141,12 +141,12 @@ pub fn multiprocessor_on(
     Ok(MultiprocessorTable { l2_sizes, ..table })
 }
 
-/// What a core for the operating system brings under each policy, one table for each machine.
-/// `move_cycles` replaces the machine's.
+/// The effects of a core for the operating system under each policy, one table for each machine.
+/// `move_cycles` replaces the number in the machine's file.
 ///
 /// # Errors
 /// As [`Attribution::table`]. The recording has no data accesses, a machine has no core for the
-/// operating system or too few cores, or a policy names no service of the recording.
+/// operating system or too few cores, or a policy names a service that the recording does not have.
 pub fn os_core(
     attribution: &Attribution,
     recording: &Path,

@@ -1,7 +1,7 @@
 //! The services of a recording of several CPUs on coherent caches, beside the same workload on one
 //! CPU (Rosenblum 1995, tables 5.2 and 5.4).
 //!
-//! Takes what was attributed; gives rates of events, the parts of the time, and rows by service.
+//! Takes attributed services; gives rates of events, the parts of the time, and rows by service.
 //! Simulates and prints nothing.
 
 pub(crate) mod l2_sizes;
@@ -39,7 +39,7 @@ pub struct MultiprocessorTable {
     pub events: Vec<EventRate>,
     /// Where the time of all CPUs went, by mode: the kernel, user mode, idle.
     pub modes: Vec<ModeTime>,
-    /// The kernel's services, the longest in all first.
+    /// The kernel's services, descending by cycles.
     pub rows: Vec<MultiprocessorRow>,
     /// The kernel's misses in L2s of several sizes, ascending.
     pub l2_sizes: Vec<L2SizeRow>,
@@ -101,7 +101,8 @@ pub struct MultiprocessorRow {
     pub per_million: f64,
     /// Its part of the kernel's cycles.
     pub share: f64,
-    /// The same on one CPU; `None` when it did not run there, or no such recording is given.
+    /// The same on one CPU; `None` when the service did not run there, or when no recording of one
+    /// CPU is given.
     pub share_on_one_cpu: Option<f64>,
     /// Cycles per call.
     pub mean_cycles: f64,
@@ -116,11 +117,11 @@ pub struct MultiprocessorRow {
     /// Nanoseconds of the guest's clock per call in which the task could not run; `None` when the
     /// recording does not say when tasks became able to run.
     pub blocked: Option<f64>,
-    /// Nanoseconds per call in which the task could run, and another one did.
+    /// Nanoseconds per call in which the task could run, but another task ran.
     pub waiting: Option<f64>,
 }
 
-/// What is compared: how often each service ran, and its cycles.
+/// The numbers to compare: how often each service ran, and its cycles.
 struct Compared {
     kernel_cycles: f64,
     services: HashMap<(ServiceKind, String), (u64, f64)>,
@@ -135,7 +136,7 @@ impl Compared {
                 ((of.kind, of.name.clone()), (of.totals.calls, cycles))
             })
             .collect();
-        // In the order of the ledger, so that the sum is the same each time.
+        // The order is that of the ledger, so that the sum is the same each time.
         let of_kernel = attributed.ledger.accounts.iter().filter(|of| in_kernel(of.kind));
         let kernel_cycles = of_kernel.map(|of| cycles(&of.totals).total()).sum();
         Compared { kernel_cycles, services }
@@ -143,11 +144,11 @@ impl Compared {
 }
 
 impl MultiprocessorTable {
-    /// `one_cpu`: the same workload on one CPU of the same machine. Sizes of L2s are left to the
-    /// caller.
+    /// `one_cpu`: the same workload on one CPU of the same machine. The caller adds the sizes of
+    /// L2s.
     ///
     /// # Errors
-    /// The recordings are of different kernels, or of several CPUs both.
+    /// The recordings are of different kernels, or `one_cpu` is of several CPUs.
     pub(crate) fn new(
         header: &RecordingHeader,
         machine: &str,

@@ -1,4 +1,4 @@
-//! Who holds which lock, and what was counted of each.
+//! Who holds which lock, and the counts of each lock.
 //!
 //! Input: attempts, releases and their times. Output: counts by lock. This module knows neither
 //! instructions nor names.
@@ -26,7 +26,7 @@ pub(super) struct Party {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Waited {
     pub cycles: f64,
-    /// The task left the CPU.
+    /// Whether the task left the CPU.
     pub slept: bool,
     /// Who held the lock, if that is known.
     pub holder: Option<Party>,
@@ -37,12 +37,12 @@ pub(super) struct Waited {
 pub(super) struct Hold {
     pub holder: Holder,
     pub mode: HoldMode,
-    /// It is certain that the attempt succeeded. Otherwise the release will show it.
+    /// Whether the attempt certainly succeeded. Otherwise the release will show it.
     pub certain: bool,
-    /// The slow path may come back without the lock.
+    /// Whether the slow path may return without the lock.
     pub may_give_up: bool,
     pub party: Party,
-    /// On the holder's clock.
+    /// In cycles on the holder's clock.
     pub began: f64,
     pub waited: Option<Waited>,
 }
@@ -53,7 +53,7 @@ impl Hold {
     }
 }
 
-/// What was counted of a lock.
+/// The counts of a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct LockCounts {
     pub acquisitions: u64,
@@ -97,12 +97,12 @@ pub(super) struct LockUses {
     pub physical: u64,
     /// The physical address of the first of the pages that were allocated together.
     pub pages: u64,
-    /// What its frame is used for was not known at first.
+    /// Whether the use of its frame was unknown at first.
     pub was_pending: bool,
     pub counts: LockCounts,
     /// Acquisitions by function.
     pub functions: Vec<(u32, u64)>,
-    /// Waits by who waited and who held the lock: how many, and cycles.
+    /// Waits, by waiter and holder: their number and their cycles.
     pub waits: HashMap<(Party, Option<Party>), (u64, f64)>,
 }
 
@@ -138,12 +138,12 @@ impl LockUses {
 /// A word that is a lock, or was one.
 #[derive(Clone, Debug)]
 struct LockWord {
-    /// Its uses now: an index.
+    /// The index of its present uses.
     uses: usize,
     holds: Vec<Hold>,
 }
 
-/// Where a lock is, as far as it is known when it is used.
+/// Where a lock lies, as far as this is known at a use of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LockPlace {
     pub kind: LockKind,
@@ -153,14 +153,14 @@ pub(super) struct LockPlace {
     pub owner: MissOwner,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum AttemptResult {
-    /// The lock is held by who tried.
+    /// The one that tried holds the lock.
     Held,
-    /// It is held by someone else.
+    /// Someone else holds the lock.
     Blocked(Party),
-    /// It is held by someone else, and the attempt is over.
+    /// Someone else holds the lock, and the attempt is over.
     GaveUp,
 }
 
@@ -169,10 +169,10 @@ const FILTER_WORDS: usize = 1 << 12;
 /// All locks of a recording.
 pub(super) struct LockBook {
     words: HashMap<u64, LockWord>,
-    /// A bit for each remainder of an address that a lock has.
+    /// One bit for each remainder of an address, set if the address of a lock has it.
     filter: Box<[u64; FILTER_WORDS]>,
     pub uses: Vec<LockUses>,
-    /// The uses in frames whose own use is not known yet.
+    /// By frame whose use is not known yet: the uses of the locks in it.
     pending: HashMap<u64, Vec<usize>>,
 }
 
@@ -202,7 +202,8 @@ impl LockBook {
         }
     }
 
-    /// The word at a place. It is a new lock when nobody holds it and its memory has changed hands.
+    /// The word at a place. It is a new lock when nobody holds the old one and its kind or owner
+    /// has changed.
     fn word(&mut self, place: LockPlace) -> &mut LockWord {
         let LockPlace { kind, addr, physical, pages, owner } = place;
         let known = self.words.get(&physical);
@@ -233,7 +234,7 @@ impl LockBook {
         self.words.get_mut(&physical).expect("the word was put in")
     }
 
-    /// What lies in a frame is known by now.
+    /// The structure in a frame is known now.
     pub(super) fn settle(&mut self, frame: u64, id: StructureId) {
         for at in self.pending.remove(&frame).into_iter().flatten() {
             self.uses[at].owner = MissOwner::Known(id);
@@ -247,7 +248,8 @@ impl LockBook {
         frames
     }
 
-    /// Someone tries to get a lock. `tries`: it gives up when someone else holds the lock.
+    /// Someone tries to get a lock. `tries`: whether the attempt ends when someone else holds the
+    /// lock.
     pub(super) fn attempt(&mut self, place: LockPlace, hold: Hold, tries: bool) -> AttemptResult {
         let word = self.word(place);
         let uses = word.uses;
@@ -260,7 +262,7 @@ impl LockBook {
             word.holds.push(Hold { certain: false, ..hold });
             return AttemptResult::Held;
         }
-        // Nobody waits for a lock that it has: the release was not seen.
+        // Nobody waits for a lock that it already holds, so its release was not seen.
         let stale = |it: &Hold| it.holder == hold.holder && it.conflicts(hold.mode);
         let mut lost = Vec::new();
         word.holds.retain(|it| {
@@ -298,7 +300,7 @@ impl LockBook {
         last.into_iter().for_each(|hold| hold.began += cycles);
     }
 
-    /// The last hold of someone, which turns out to be an attempt.
+    /// Removes the last hold of a holder, because it turns out to be only an attempt.
     pub(super) fn take_back(&mut self, physical: u64, holder: Holder) -> Option<Hold> {
         let word = self.words.get_mut(&physical)?;
         let at = word.holds.iter().rposition(|it| it.holder == holder)?;
@@ -315,8 +317,8 @@ impl LockBook {
         }
     }
 
-    /// Someone who waited has the lock. Whoever held it let it go unseen. When it is not certain
-    /// that the waiter has it, it does not as long as someone else does.
+    /// Someone who waited has the lock, so the release by the earlier holder was not seen. An
+    /// acquisition that is not certain fails while someone else certainly holds the lock.
     pub(super) fn acquired(&mut self, physical: u64, hold: Hold) {
         let Some(word) = self.words.get_mut(&physical) else { return };
         if !hold.certain && word.holds.iter().any(|it| it.certain && it.conflicts(hold.mode)) {
@@ -341,7 +343,8 @@ impl LockBook {
         word.is_some_and(|word| word.holds.iter().any(|it| it.holder == holder && it.mode == mode))
     }
 
-    /// Someone releases a lock. Gives its uses and the hold that ended; `None`: nobody held it.
+    /// Someone releases a lock. Returns its uses and the hold that ended; `None` when nobody held
+    /// it.
     pub(super) fn release(
         &mut self,
         physical: u64,
@@ -351,12 +354,12 @@ impl LockBook {
         let word = self.words.get_mut(&physical)?;
         let of = |it: &Hold| it.mode == mode;
         let own = word.holds.iter().rposition(|it| of(it) && it.holder == holder);
-        // A task may release what another one holds.
+        // A task may release a lock that another task holds.
         let sleeps = matches!(holder, Holder::Task(_));
         let any = || word.holds.iter().position(|it| of(it) && it.certain && sleeps);
         let at = own.or_else(any)?;
         let hold = word.holds.remove(at);
-        // An attempt that was not certain failed: someone else had the lock.
+        // An attempt that was not certain has failed, because someone else had the lock.
         let before = word.holds.len();
         word.holds.retain(|it| it.certain || !it.conflicts(mode));
         self.uses[word.uses].counts.failed += (before - word.holds.len()) as u64;
@@ -368,7 +371,7 @@ impl LockBook {
         self.uses[uses].count(hold, Some(cycles));
     }
 
-    /// A lock is released that was held when the recording began.
+    /// Counts the release of a lock that was held when the recording began.
     pub(super) fn held_before(&mut self, place: LockPlace) {
         let uses = self.word(place).uses;
         self.uses[uses].counts.held_before += 1;
@@ -399,7 +402,7 @@ impl LockBook {
         }
     }
 
-    /// Reads a sequence counter. Gives the writer, if another CPU is within a write.
+    /// Reads a sequence counter. Returns the writer, if another CPU is within a write.
     pub(super) fn reads(&mut self, place: LockPlace, holder: Holder) -> Option<Party> {
         let word = self.word(place);
         let uses = word.uses;

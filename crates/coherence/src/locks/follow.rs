@@ -1,12 +1,11 @@
 //! Follows CPUs and tasks through lock functions.
 //!
-//! An attempt is the first atomic instruction of a lock function. Control that goes on into a slow
-//! path, which then uses the same lock, says that the attempt failed; the slow path's own return
-//! says that the lock is there. Spin locks and rwlocks are held by CPUs, mutexes and rwsems by
-//! tasks.
+//! An attempt is the first atomic instruction of a lock function. When control goes on into a slow
+//! path that uses the same lock, the attempt has failed. When this slow path returns, the lock is
+//! acquired. CPUs hold spin locks and rwlocks; tasks hold mutexes and rwsems.
 //!
 //! Time is in cycles. A CPU's clock counts its instructions, and the stalls of its caches. A task's
-//! clock counts the cycles of CPUs while they run the task, with the interrupts that come then.
+//! clock counts the cycles of CPUs while they run the task, including interrupts in that time.
 //!
 //! Input: every execution and every access of a recording, and who served it. Output: a
 //! [`LockBook`]. This module names no data.
@@ -54,7 +53,8 @@ struct Context {
     /// The CPU that it runs on.
     on: Option<usize>,
     switches: u64,
-    /// Lock functions that were entered and have not touched their lock, and who called them.
+    /// The lock functions that were entered and have not accessed their lock yet, with their
+    /// callers.
     calls: Vec<(u16, u32)>,
     waiting: Vec<Waiting>,
     slow: Vec<SlowPath>,
@@ -68,13 +68,13 @@ struct CpuRun {
     instructions: u64,
     process: Option<Requester>,
     context: usize,
-    /// When it began to run the task.
+    /// The time at which it began to run the task.
     since: f64,
     /// The number of the current translation block.
     block: Option<usize>,
     /// Where the last call of a slow path put the return address.
     call_slot: Option<u64>,
-    /// A sequence counter that it found within a write: its address, when, the writer.
+    /// A sequence counter that it found within a write: the address, the time, the writer.
     reading: Option<(u64, f64, Party)>,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct LockTime {
     pub kinds: [f64; LockKind::ALL.len()],
 }
 
-/// How often a lock function ran, and reached its lock.
+/// How often a lock function ran, and how often it reached its lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FunctionRuns {
     pub runs: u64,
@@ -152,7 +152,7 @@ impl<'a> LockFollower<'a> {
         }
     }
 
-    /// The recording is over. Gives the attempts that still waited.
+    /// The recording is over. Returns the number of attempts that still waited.
     pub(super) fn finish(&mut self) -> u64 {
         for cpu in 0..self.cpus.len() {
             self.cpu = cpu;
@@ -166,7 +166,7 @@ impl<'a> LockFollower<'a> {
         self.contexts.iter().map(|context| context.waiting.len() as u64).sum()
     }
 
-    /// The CPU that executes needs these cycles.
+    /// Adds cycles to the CPU that executes.
     #[inline]
     fn spend(&mut self, cycles: f64) {
         let cpu = &mut self.cpus[self.cpu];
@@ -183,7 +183,7 @@ impl<'a> LockFollower<'a> {
         }
     }
 
-    /// The time on a holder's clock, when that of the CPU that executes is `now`.
+    /// The time on a holder's clock, when the clock of the executing CPU shows `now`.
     fn clock(&self, holder: Holder, now: f64) -> f64 {
         let time = |cpu: usize| if cpu == self.cpu { now } else { self.cpus[cpu].now };
         match holder {
@@ -234,7 +234,7 @@ impl<'a> LockFollower<'a> {
         (cpu.context, cpu.since) = (number, now);
     }
 
-    /// A translation block begins that is the first of a lock function.
+    /// The first translation block of a lock function begins.
     fn enters(&mut self, function: u16, before: Option<usize>, call_slot: Option<u64>) {
         let caller = before.map(|block| &self.facts[block]);
         let caller = caller.filter(|facts| facts.is_kernel && !facts.comes_back);
@@ -251,7 +251,7 @@ impl<'a> LockFollower<'a> {
             context.calls.push((function, caller));
             return;
         }
-        // A slow path that jumps to another one is still the same.
+        // A slow path and the one that it jumps to count as one.
         if context.slow.last().is_some_and(|slow| slow.slot.is_none()) {
             return;
         }
@@ -261,7 +261,8 @@ impl<'a> LockFollower<'a> {
         context.slow.push(SlowPath { slot: call_slot, physical: None });
     }
 
-    /// The lock function that was entered last under this number reaches its lock.
+    /// A lock function reaches its lock. Returns its caller and task; `None` when it has reached
+    /// the lock already.
     fn reaches(&mut self, function: u16) -> Option<Party> {
         let context = self.context();
         let at = context.calls.iter().rposition(|(known, _)| *known == function)?;
@@ -340,7 +341,7 @@ impl<'a> LockFollower<'a> {
 
     fn waits(&mut self, physical: u64, hold: Hold, blocked_by: Option<Party>) {
         let context = self.context();
-        // What was waited for before was given up unseen.
+        // An earlier wait for this lock ended unseen.
         context.waiting.retain(|it| it.physical != physical);
         let switches = context.switches;
         context.waiting.push(Waiting { physical, hold, blocked_by, switches });
@@ -364,9 +365,9 @@ impl<'a> LockFollower<'a> {
         }
     }
 
-    /// A lock is released. `false`: nobody held it.
+    /// Releases a lock. Returns `false` when nobody held it.
     fn let_go(&mut self, physical: u64, holder: Holder, mode: HoldMode, now: f64) -> bool {
-        // An attempt that seemed to fail, and was not followed by a slow path, had succeeded.
+        // An attempt that seemed to fail had succeeded, because no slow path followed it.
         let context = self.context();
         let same = |it: &Waiting| it.physical == physical && it.hold.holder == holder;
         if let Some(at) = context.waiting.iter().position(same) {

@@ -1,4 +1,5 @@
-//! The kernel's lock functions: which locks they acquire or release, and where in their code.
+//! The kernel's lock functions: which locks they acquire or release, and where in their code they
+//! do so.
 //!
 //! Input: the kernel's symbols, and translation blocks as recorded. Output: what each instruction
 //! of a block does to locks. The names are those of Linux 6.12 on x86-64 (kernel/locking).
@@ -45,7 +46,8 @@ impl LockKind {
         }
     }
 
-    /// Whether tasks hold it, which may sleep and move to another CPU. CPUs hold the others.
+    /// Whether tasks hold the lock. A task may sleep and move to another CPU. CPUs hold locks of
+    /// the other kinds.
     pub fn sleeps(self) -> bool {
         matches!(self, LockKind::Mutex | LockKind::Rwsem)
     }
@@ -216,7 +218,7 @@ const FUNCTIONS: &[(LockKind, FunctionRole, &[&str])] = &[
     (Rwsem, Downgrade, &["downgrade_write"]),
 ];
 
-/// Names of functions that are expected to be lock functions.
+/// The beginnings of the names of functions that are expected to be lock functions.
 const EXPECTED: [&str; 9] = [
     "_raw_spin_",
     "_raw_read_",
@@ -251,7 +253,8 @@ pub(super) enum LockStep {
     Withdraw,
     /// A release of a sleeping lock.
     Release { function: u16 },
-    /// An atomic instruction outside of functions that acquire: a reader may leave a rwlock.
+    /// An atomic instruction outside of functions that acquire. A reader may release a rwlock with
+    /// it.
     Atomic,
     /// Writes a sequence counter.
     SequenceWrite,
@@ -265,17 +268,17 @@ pub(super) struct BlockFacts {
     pub is_kernel: bool,
     /// The number of the function that begins here.
     pub enters: Option<u16>,
-    /// The kind of locks that its function is for.
+    /// The kind of lock that its function uses.
     pub kind: Option<LockKind>,
-    /// It belongs to a slow path.
+    /// Whether the block belongs to a slow path.
     pub is_slow: bool,
     /// Its last instruction may call a slow path.
     pub may_call_slow: bool,
     /// Its last instruction returns.
     pub returns: bool,
-    /// Its last instruction comes back from an interruption.
+    /// Its last instruction returns from an interruption.
     pub comes_back: bool,
-    /// The first instruction that pushes a register, if it belongs to a slow path.
+    /// The first instruction that pushes a register, if the block belongs to a slow path.
     pub first_push: Option<u16>,
     /// By instruction.
     pub steps: Box<[(u16, LockStep)]>,
@@ -359,7 +362,7 @@ impl<'a> LockFunctions<'a> {
         }
     }
 
-    /// What a translation block does.
+    /// What a translation block does to locks.
     pub(super) fn facts(&mut self, translation: &Translation) -> BlockFacts {
         if !translation.is_kernel() {
             return BlockFacts::default();
@@ -403,8 +406,8 @@ impl<'a> LockFunctions<'a> {
         facts
     }
 
-    /// What an instruction of a function does. `None` outside of lock functions, except for atomic
-    /// instructions and sequence counters.
+    /// What an instruction of a function does to locks. `None` outside of lock functions, except
+    /// for atomic instructions and sequence counters.
     fn step(&self, of: Option<(u16, &LockFunction)>, code: &Instruction) -> Option<LockStep> {
         if let Some(sequence) = self.sequence(code) {
             return Some(sequence);
@@ -414,7 +417,7 @@ impl<'a> LockFunctions<'a> {
             return None;
         }
         let exchanges = matches!(code.mnemonic(), Mnemonic::Cmpxchg | Mnemonic::Xadd);
-        // The word that is the lock is the first one, and a register points to it.
+        // The lock is the first word of its object, and a register points to it.
         let first = code.memory_displacement64() == 0 && code.memory_base() != EMPTY;
         let Some((function, it)) = of else {
             return (code.has_lock_prefix() || exchanges).then_some(LockStep::Atomic);
@@ -453,8 +456,8 @@ impl<'a> LockFunctions<'a> {
 
 const EMPTY: iced_x86::Register = iced_x86::Register::None;
 
-/// Whether an instruction loads and stores the same memory. On a kernel with one CPU the `lock`
-/// prefixes are patched away.
+/// Whether an instruction loads and stores the same memory. A kernel with one CPU removes its
+/// `lock` prefixes.
 fn changes_at_once(mnemonic: Mnemonic) -> bool {
     use Mnemonic::{Add, And, Btr, Bts, Cmpxchg, Dec, Inc, Or, Sub, Xadd, Xchg};
     matches!(mnemonic, Add | And | Btr | Bts | Cmpxchg | Dec | Inc | Or | Sub | Xadd | Xchg)

@@ -25,7 +25,7 @@ use std::io::Read;
 use table::LockTable;
 use trace::RecordingReader;
 
-/// Follows the locks of a recording. `symbols`: of the code; `names`: of the data.
+/// Follows the locks of a recording. `symbols`: those of the code; `names`: those of the data.
 ///
 /// # Errors
 /// The recording is damaged, of another kernel or without data accesses; the kernel has no lock

@@ -1,7 +1,7 @@
 //! Names locks: by symbol and field, or by slab cache and the place in its objects.
 //!
-//! Where the objects of a slab cache begin is found from the locks themselves, by the function that
-//! takes them ([`crate::sharing::slabs`]).
+//! The locks themselves show where the objects of a slab cache begin, through the functions that
+//! take them ([`crate::sharing::slabs`]).
 //!
 //! Input: locks with their addresses and owners. Output: names. This module counts nothing.
 
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// `sizeof(struct page)` on x86-64 without debugging options.
 const STRUCT_PAGE: u64 = 64;
-/// The last parts of a field that only say how the kernel makes a lock of a number.
+/// The last parts of a field's path that lie within a lock and say nothing more about the field.
 const INSIDE: [&str; 11] = [
     "rlock", "raw_lock", "val", "counter", "owner", "count", "cnts", "seqcount", "sequence", "rw",
     "locked",

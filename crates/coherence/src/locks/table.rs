@@ -1,6 +1,7 @@
 //! Locks as rows for reports. These are plain values.
 //!
-//! Input: what was followed, and names. Output: locks, the most expensive first. Prints nothing.
+//! Input: the locks that were followed, and names. Output: locks, the most expensive first. Prints
+//! nothing.
 
 use super::book::{LockCounts, LockUses, Party};
 use super::follow::{LineEvents, LockFollower};
@@ -35,7 +36,7 @@ pub struct LockTable {
     pub kinds: Vec<KindRow>,
     /// The lock functions that ran, by name.
     pub functions: Vec<FunctionRow>,
-    /// Functions of the kernel with the name of a lock function that were not followed.
+    /// Functions whose names look like those of lock functions, but which were not followed.
     pub unknown_functions: Vec<String>,
     /// The kinds for which the kernel has no function.
     pub missing_kinds: Vec<LockKind>,
@@ -50,7 +51,7 @@ pub struct LockTable {
     pub locks: Vec<LockRow>,
 }
 
-/// What was counted of locks.
+/// The counts of locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LockTotals {
     /// Acquisitions; of a sequence counter, writes.
@@ -63,13 +64,13 @@ pub struct LockTotals {
     pub failed: u64,
     /// Loads of a sequence counter.
     pub reads: u64,
-    /// Cycles that those who waited executed from their attempt to their acquisition.
+    /// Cycles that waiters executed from their attempt to their acquisition.
     pub wait_cycles: f64,
     /// The longest wait.
     pub longest_wait_cycles: f64,
     /// Cycles that holders executed from their acquisition to their release.
     pub hold_cycles: f64,
-    /// The longest of them.
+    /// The longest hold.
     pub longest_hold_cycles: f64,
     /// Releases of locks that were held when the recording began.
     pub held_before: u64,
@@ -105,9 +106,9 @@ pub struct KindRow {
     pub kind: LockKind,
     /// Cycles in its lock functions, with stalls: to acquire, to wait and to release.
     pub function_cycles: f64,
-    /// Their part of the kernel's cycles.
+    /// The share of these cycles in the kernel's cycles.
     pub of_kernel: f64,
-    /// Its locks.
+    /// The counts of its locks.
     #[serde(flatten)]
     pub totals: LockTotals,
 }
@@ -121,9 +122,10 @@ pub struct FunctionRow {
     pub runs: u64,
     /// How often it reached the lock. A `trylock` function looks first, and may give up then.
     pub attempts: u64,
-    /// It acquires locks, and gives up when it does not get them.
+    /// Whether it gives up when it does not get the lock.
     pub tries: bool,
-    /// Every run reaches the lock. When there are fewer attempts, its code is not understood.
+    /// Whether every run reaches the lock. If there are fewer attempts than runs, Kernlane does not
+    /// understand its code.
     pub must_reach: bool,
 }
 
@@ -143,14 +145,14 @@ pub struct LockRow {
     pub locks: u64,
     /// The virtual address of the first of them, in hex.
     pub addr: String,
-    /// What was counted.
+    /// The counts.
     #[serde(flatten)]
     pub totals: LockTotals,
     /// Coherence misses of their lines, by any access.
     pub coherence_misses: u64,
     /// Upgrades of their lines.
     pub upgrades: u64,
-    /// The cycles of both.
+    /// The cycles of these misses and upgrades.
     pub coherence_cycles: f64,
     /// Who acquired them, descending by acquisitions.
     pub functions: Vec<AcquiredBy>,
@@ -181,8 +183,8 @@ pub struct LockUser {
 pub struct WaitRow {
     /// Who waited.
     pub waiter: LockUser,
-    /// Who held the lock when the wait began. `None`: nobody is known, as when another one that
-    /// waited was first.
+    /// Who held the lock when the wait began. `None` when the holder is unknown, for example
+    /// because another waiter came first.
     pub holder: Option<LockUser>,
     /// How often.
     pub waits: u64,
@@ -190,7 +192,7 @@ pub struct WaitRow {
     pub cycles: f64,
 }
 
-/// What lock functions that are named so are called when no caller is known.
+/// The name of an unknown caller.
 const UNKNOWN: &str = "(unknown)";
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! The names of a recording's tasks.
 //!
-//! Input: tasks, as they are defined. Output: a number and a name for each that executions name.
+//! Input: tasks, as they are defined. Output: a number and a name for each task that runs.
 
 use sim::Requester;
 use std::collections::{HashMap, HashSet};
@@ -12,12 +12,12 @@ pub(super) struct TaskNames {
     keys: HashMap<u64, u32>,
     numbers: HashMap<Requester, u32>,
     idle: HashSet<Requester>,
-    /// By number: the last name.
+    /// The last name of each task, by number.
     pub names: Vec<String>,
 }
 
 impl TaskNames {
-    /// Learns tasks. They come in the order of their ids.
+    /// Adds tasks, in the order of their ids.
     pub(super) fn define(&mut self, tasks: &[Task]) {
         for task in tasks {
             let next = self.names.len() as u32;
@@ -36,17 +36,17 @@ impl TaskNames {
         }
     }
 
-    /// The number of a task's name; one behind the last when it has none.
+    /// The number of a task's name; `u32::MAX` when it has none.
     pub(super) fn number(&self, process: Requester) -> u32 {
         self.numbers.get(&process).copied().unwrap_or(u32::MAX)
     }
 
-    /// Whether it is an idle task, of which each CPU has one.
+    /// Whether this is an idle task. Each CPU has one.
     pub(super) fn is_idle(&self, process: Requester) -> bool {
         self.idle.contains(&process)
     }
 
-    /// The name with a number.
+    /// The name with this number.
     pub(super) fn name(&self, number: u32) -> &str {
         self.names.get(number as usize).map_or("(unknown)", String::as_str)
     }

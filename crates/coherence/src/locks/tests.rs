@@ -1,7 +1,7 @@
-//! Recordings of lock functions. All counts and cycles were counted by hand: an instruction takes
+//! Recordings of lock functions. All counts and cycles are counted by hand: an instruction takes
 //! one cycle; on `server-8`, a line takes 400 from memory and 80 from another core, and making it
-//! writable takes 80. The stall of an attempt belongs to neither wait nor hold. So does the stall
-//! of the store that releases.
+//! writable takes 80. The stall of an attempt belongs to neither wait nor hold. The same holds for
+//! the stall of the store that releases.
 
 use super::table::{LockKind, LockRow, LockTable, LockUser};
 use crate::sharing::names::DataNames;
@@ -154,7 +154,7 @@ impl Guest {
         DIRECT + 0x20_0000 + 0x1000 * u64::from(self.executes) + 0x808
     }
 
-    /// One instruction, which calls; nothing is recorded of the stack.
+    /// One instruction, a call. Its access to the stack is not recorded.
     fn calls(&mut self, from: &str, target: &str) -> &mut Guest {
         self.run(at(from), &[&call(at(from), at(target))], &[])
     }
@@ -175,7 +175,7 @@ impl Guest {
         self.calls(from, function).run(at(function), &code, &changes(2, lock, 2))
     }
 
-    /// `ret`, and nothing is recorded of the stack.
+    /// `ret`. Its access to the stack is not recorded.
     fn returns(&mut self, function: &str) -> &mut Guest {
         self.run(at(function) + 0x20, &[&[0xc3]], &[])
     }
@@ -213,7 +213,7 @@ impl Guest {
         self.calls(from, function).run(at(function), &code, &changes(0, lock, 3))
     }
 
-    /// From the next execution on, a frame is used so.
+    /// Gives a frame this use from the next execution on.
     fn frame(&mut self, frame: u64, used: FrameUse) -> &mut Guest {
         let change = FrameUseChange { frame, frames: 1, used };
         self.seen.uses.push((self.seen.starts.len() as u32, change));
@@ -270,7 +270,7 @@ fn counted(lock: &LockRow) -> (u64, u64, f64, f64) {
     (totals.acquisitions, totals.contended, totals.wait_cycles, totals.hold_cycles)
 }
 
-/// What is left when everything was seen.
+/// Checks that every hold and every wait began and ended in the recording.
 fn is_whole(table: &LockTable) {
     for lock in &table.locks {
         let totals = &lock.totals;
@@ -289,7 +289,7 @@ fn an_uncontended_lock() {
     }
     let table = guest.table();
     let of = lock(&table, "lock_a");
-    // From the third of the four instructions: the last one, ret, ten no-ops, the store.
+    // From the third of the four instructions on: the last one, ret, ten no-ops, the store.
     let hold = 1.0 + 1.0 + 10.0 + 1.0;
     assert_eq!(counted(of), (2, 0, 0.0, 2.0 * hold));
     assert_eq!((of.kind, of.locks, of.totals.longest_hold_cycles), (LockKind::Spin, 1, hold));
@@ -347,7 +347,7 @@ fn a_trylock_counts_when_its_release_follows() {
     let looks: [&[u8]; 3] = [&[0x8b, 7], &[0x85, 0xc0], &[0x75, 2]];
     guest.calls("f", "_raw_spin_trylock");
     guest.run(at("_raw_spin_trylock"), &looks, &[(0, LOCK_A, false, 2)]).works("f", 1);
-    // Nobody that is known holds lock B, and nobody releases it.
+    // No known holder has lock B, and nobody releases it.
     guest.tries_in("_raw_spin_trylock", "h", LOCK_B, atomic).works("h", 1);
     let table = guest.table();
     let of = lock(&table, "lock_a");
@@ -392,7 +392,7 @@ fn a_task_sleeps_with_a_mutex_and_moves() {
     // jne, ret, 4; on CPU 1: 6, call, the atomic instruction, whose load takes the line.
     let first = 1.0 + 1.0 + 4.0 + 6.0 + 1.0 + 1.0 + 80.0;
     // jne; mov, call with a line of the stack from memory; push, mov, pause; and later mov, pop,
-    // ret with the line from the other core. While it slept, nothing.
+    // ret with the line from the other core. While it sleeps, it executes nothing.
     let wait = 1.0 + 2.0 + 400.0 + 3.0 + 3.0 + 80.0;
     // ret, 3, call, the atomic instruction.
     let second = 1.0 + 3.0 + 1.0 + 1.0;
@@ -445,7 +445,7 @@ fn a_killed_waiter_does_not_acquire() {
 #[test]
 fn locks_that_are_held_at_the_begin_and_at_the_end() {
     let mut guest = Guest::new(2);
-    // A mutex that nobody acquired is released; a spin lock is held by nobody that is known.
+    // f releases a mutex that nobody acquired. An unknown holder has the spin lock.
     guest.on(0).adds("mutex_unlock", "f", MUTEX);
     guest.tries_spin("f", LOCK_A);
     guest.goes_slow("_raw_spin_lock", "native_queued_spin_lock_slowpath", LOCK_A);
@@ -474,7 +474,8 @@ fn readers_hold_together_and_writers_become_readers() {
     guest.tries_mutex("down_write", "h", rwsem).adds("downgrade_write", "h", rwsem);
     guest.on(0).adds("down_read", "f", rwsem).adds("up_read", "f", rwsem);
     guest.on(1).adds("up_read", "h", rwsem);
-    // A reader of a rwlock, which an interrupt reads, too. Both leave it without a function.
+    // A reader of a rwlock, and an interrupt that also reads it. They release it without a
+    // function.
     let leaves: [&[u8]; 1] = [&[0xf0, 0x0f, 0xc1, 0x07]];
     guest.tries_in("_raw_read_lock", "f", RWLOCK, &[0xf0, 0x0f, 0xc1, 0x07]).works("f", 2);
     guest.tries_in("_raw_read_lock", "g", RWLOCK, &[0xf0, 0x0f, 0xc1, 0x07]).works("g", 2);
@@ -488,7 +489,8 @@ fn readers_hold_together_and_writers_become_readers() {
     let of = lock(&table, "slab dentry");
     assert_eq!((of.totals.acquisitions, of.totals.contended, of.kind), (4, 0, LockKind::Rwsem));
     let of = lock(&table, "a_rwlock");
-    // Of f: jne, 2; call, 3; then as g: jne, 2, the atomic instruction; and its own.
+    // f: jne, 2; call, 3; then, as for g, jne, 2, the atomic instruction; and its own atomic
+    // instruction.
     let inner = 1.0 + 2.0 + 1.0;
     assert_eq!(counted(of), (2, 0, 0.0, inner + (3.0 + 4.0 + inner + 1.0)));
     assert_eq!((of.totals.failed, of.kind), (1, LockKind::Rw));

@@ -24,7 +24,7 @@ pub struct L2Misses {
     pub capacity: f64,
     /// Another CPU's write took the line.
     pub coherence: f64,
-    /// Stores to a line that the CPU had, and could only read. No misses, but requests, too.
+    /// Stores to a line that the CPU had but could only read. They are requests, but no misses.
     pub upgrades: f64,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct L2Walk {
 }
 
 impl L2Walk {
-    /// What was counted.
+    /// The misses in kernel mode so far.
     pub(crate) fn misses(&self) -> L2Misses {
         let mut kernel = CoreCounters::default();
         self.cores.iter().for_each(|&core| kernel += self.caches.counters(core).kernel);

@@ -1,4 +1,4 @@
-//! Recordings by hand. All cycles were counted by hand: an instruction takes one, a line 400 from
+//! Recordings by hand. All cycles are counted by hand: an instruction takes one, a line 400 from
 //! memory, 80 from another core.
 
 use super::{CoherentCycles, MultiprocessorTable};
@@ -81,11 +81,11 @@ fn what_does_not_fit_is_named() {
     let one_core = message("server-32k", &readers(2));
     assert!(one_core.contains("server-32k has no coherent caches"), "{one_core}");
     let too_few = message("os-core-8", &readers(8));
-    assert!(too_few.contains("os-core-8 has 7 cores, and the recording 8 CPUs"), "{too_few}");
+    assert!(too_few.contains("os-core-8 has 7 cores, and the recording has 8 CPUs"), "{too_few}");
     let (header, two) = attributed(&readers(2), "server-8").unwrap();
-    let both = (header.clone(), two);
+    let of_two = (header.clone(), two);
     let (header, two) = attributed(&readers(2), "server-8").unwrap();
-    let error = MultiprocessorTable::new(&header, "server-8", &two, Some(&both)).unwrap_err();
+    let error = MultiprocessorTable::new(&header, "server-8", &two, Some(&of_two)).unwrap_err();
     assert!(error.to_string().contains("2 CPUs"), "{error}");
     let one = attributed(&readers(1), "server-8").unwrap();
     let other = RecordingHeader { build_id: "ab".into(), ..header };

@@ -1,9 +1,10 @@
 //! When the operating system's core is free.
 //!
-//! CPUs come in the order of the recording, so a CPU may ask for an earlier time than the one
-//! before it. It gets the first gap that is long enough.
+//! CPUs come in the order of the recording, so a CPU may ask for an earlier time than the CPU
+//! before it. The CPU gets the first gap that is long enough.
 //!
-//! Input: when a CPU asks, and for how long. Output: when it begins. This module knows no CPU.
+//! Input: the time at which a CPU asks, and the time that it needs. Output: the time at which it
+//! begins. This module knows no CPU.
 
 use std::collections::BTreeMap;
 

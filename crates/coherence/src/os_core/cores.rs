@@ -1,13 +1,14 @@
 //! Runs a recording on application cores and a core for the operating system, under one policy.
 //!
-//! Each CPU of the recording is an application core. Its stays in the kernel that the policy moves
-//! run on the operating system's core, and the application core waits. That core runs one stay
-//! after the other. Caches and predictors see the executions in the order of the recording. Time is
-//! each CPU's own: an instruction takes a cycle, misses and wrong predictions stop the core. A CPU
-//! that was idle goes on no earlier than the CPU that had the turn before.
+//! Each CPU of the recording is an application core. The stays in the kernel that the policy moves
+//! run on the operating system's core, while the application core waits. The operating system's
+//! core runs one stay after the other. Caches and predictors see the executions in the order of the
+//! recording. Each CPU has its own time: an instruction takes a cycle, misses and wrong predictions
+//! stop the core. A CPU that was idle continues no earlier than at the time of the CPU that had the
+//! turn before.
 //!
 //! Input: a recording, its stays, a machine and a policy. Output: time, counters, moves. This
-//! module decides nothing about what moves.
+//! module does not decide what moves.
 
 use super::calendar::Calendar;
 use super::policy::{BoundPolicy, OsCorePolicy};
@@ -28,7 +29,7 @@ use sim::{BranchCounters, BranchPrediction, MachineModel, MemoryDescription, Per
 use std::ops::AddAssign;
 use trace::{Accesses, CpuCount, Translation};
 
-/// After this number of stays on the operating system's core, the calendar forgets the past.
+/// After this number of moves to the operating system's core, the calendar forgets the past.
 const FORGET_EVERY: u64 = 4096;
 
 /// A machine with a core for the operating system, and empty caches.
@@ -86,18 +87,19 @@ impl PolicyRun {
 }
 
 impl CoreWork {
-    /// The counters of both modes.
-    pub(super) fn both(&self) -> CoreCounters {
-        let mut both = self.counters.kernel;
-        both += self.counters.user;
-        both
+    /// The counters of kernel mode and user mode together.
+    pub(super) fn of_both_modes(&self) -> CoreCounters {
+        let mut sum = self.counters.kernel;
+        sum += self.counters.user;
+        sum
     }
 }
 
 impl OsCoreMachine<'_> {
     /// # Errors
     /// The machine has no core for the operating system, or fewer application cores than the
-    /// recording has CPUs. `move_cycles`, which replace the machine's, are impossible.
+    /// recording has CPUs. `move_cycles`, which replaces the number in the machine's file, is not
+    /// possible.
     pub(super) fn new(
         machine: &MachineModel,
         cpus: CpuCount,
@@ -115,7 +117,8 @@ impl OsCoreMachine<'_> {
         let application: Vec<CoreId> = caches.cores().take(cpus.get().into()).collect();
         ensure!(
             application.len() == usize::from(cpus.get()),
-            "{} has {} application cores, and the recording {cpus} CPUs: choose another machine",
+            "{} has {} application cores, and the recording has {cpus} CPUs: choose another \
+             machine",
             machine.name,
             caches.cores().count()
         );
@@ -139,7 +142,8 @@ impl OsCoreMachine<'_> {
         self.application.len()
     }
 
-    /// Runs a recording on empty caches, as an observer of it. `stays`: of the same recording.
+    /// Runs a recording on empty caches, as an observer of it. `stays`: those of the same
+    /// recording.
     pub(super) fn running<'s>(
         &'s self,
         stays: &'s Stays,
@@ -184,12 +188,13 @@ struct CpuRun {
     stay: usize,
     in_stay: bool,
     is_moved: bool,
-    /// Cycles on its own core, and since the last move on the operating system's.
+    /// Cycles on its own core, and cycles on the operating system's core since the last move.
     own: f64,
     moved: f64,
     /// Cycles in which its own core did not execute.
     waited: u64,
-    /// The core of its last execution, whose branches show with the next one.
+    /// The core of its last execution. The next execution shows where the branches of the last one
+    /// went.
     last_core: usize,
 }
 
@@ -210,10 +215,10 @@ struct BranchWalk {
     /// The code stays where it is.
     placement: Placement,
     branches: FragmentBranches,
-    /// What ended in the piece, and by execution how much of it ended up to there.
+    /// The fragments that ended in the piece and, by execution, how many of them had ended by then.
     fragments: Vec<FragmentId>,
     ended: Vec<u32>,
-    /// The executions that came.
+    /// The number of executions that came.
     execution: usize,
 }
 
@@ -230,7 +235,7 @@ impl BranchWalk {
         self.execution = 0;
     }
 
-    /// Runs the fragments that are known to have run, now that the next execution comes.
+    /// Runs the fragments that the next execution shows to have run.
     fn run(&mut self, predictor: &mut PredictorRun) {
         let ended = |execution: usize| self.ended.get(execution).map_or(0, |&end| end as usize);
         let begin = self.execution.checked_sub(1).map_or(0, ended);
@@ -284,7 +289,7 @@ impl ExecutionVisitor for PolicyWalk<'_> {
 }
 
 impl PolicyWalk<'_> {
-    /// Ends the stay of the CPU that is over, and begins the one that comes.
+    /// Ends the CPU's stay if it is over, and begins the next one.
     #[inline]
     fn change_stay(&mut self, cpu: usize) {
         let stays = self.stays;
@@ -317,7 +322,7 @@ impl PolicyWalk<'_> {
         }
     }
 
-    /// A CPU leaves the operating system's core: now it is known how long it was there.
+    /// A CPU leaves the operating system's core, so its time there is known.
     fn move_back(&mut self, cpu: usize) {
         let moving = self.machine.os_core.move_cycles().round() as u64;
         let run = &mut self.cpus[cpu];
@@ -333,7 +338,7 @@ impl PolicyWalk<'_> {
         }
     }
 
-    /// A CPU was idle until another one woke it, or an interrupt did.
+    /// A CPU was idle until another CPU or an interrupt woke it.
     fn was_idle(&mut self, cpu: usize) {
         let Some(before) = self.before else { return };
         let now = self.cpus[before].clock();

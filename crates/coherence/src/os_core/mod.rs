@@ -1,5 +1,4 @@
-//! A core for the operating system (Nellans 2005, section 4): what moves there, and what that
-//! brings.
+//! A core for the operating system (Nellans 2005, section 4): what moves there, and the effects.
 //!
 //! Takes a recording with data accesses, the kernel's symbols, a machine with such a core and
 //! policies; gives time, misses and energy by policy. Reads the recording once for the stays in the
@@ -46,11 +45,12 @@ impl OsCoreStudy {
         Ok(OsCoreStudy { header, stays })
     }
 
-    /// A machine for the CPUs of the recording. `move_cycles` replaces the machine's.
+    /// A machine for the CPUs of the recording. `move_cycles` replaces the number in the machine's
+    /// file.
     ///
     /// # Errors
-    /// The machine has no core for the operating system or too few others; `move_cycles` are
-    /// impossible.
+    /// The machine has no core for the operating system, or too few application cores;
+    /// `move_cycles` is not possible.
     pub(crate) fn machine<'m>(
         &self,
         machine: &'m MachineModel,
@@ -59,7 +59,8 @@ impl OsCoreStudy {
         OsCoreMachine::new(machine, self.header.cpus, move_cycles)
     }
 
-    /// What the policies mean for the recording. The first moves nothing.
+    /// Binds the policies to the services of the recording. A policy that moves nothing comes
+    /// first.
     ///
     /// # Errors
     /// A policy names no service of the recording.
@@ -77,7 +78,7 @@ impl OsCoreStudy {
         machine.running(&self.stays, policy)
     }
 
-    /// The rows of the passes of [`OsCoreStudy::bind`]'s policies.
+    /// The rows of `runs`, one for each policy that [`OsCoreStudy::bind`] returned.
     pub(crate) fn table(&self, machine: &OsCoreMachine<'_>, runs: &[PolicyRun]) -> OsCoreTable {
         OsCoreTable::new(&self.header, machine, runs)
     }

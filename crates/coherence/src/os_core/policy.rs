@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// The instructions from which stays move, when no policy is given: a sweep.
+/// The numbers of instructions that a stay must exceed to move, for a sweep when no policy is
+/// given.
 pub(crate) const THRESHOLDS: [u64; 8] = [100, 250, 500, 1000, 2500, 5000, 10_000, 25_000];
 
 /// The largest number of names in a message.
@@ -18,25 +19,26 @@ const NAMED: usize = 12;
 /// What moves to the operating system's core. Idle tasks never do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OsCorePolicy {
-    /// Nothing. What other policies are compared with.
+    /// Nothing moves. The other policies are compared with this one.
     Nothing,
     /// Every stay in the kernel.
     Everything,
-    /// Stays with more instructions. The recording tells how long a stay will be; a processor has
-    /// to guess it.
+    /// Stays with more instructions than this. The recording shows how long a stay will be; a
+    /// processor has to guess it.
     LongerThan(u64),
     /// Stays of the services with these names.
     Services(BTreeSet<String>),
 }
 
 impl OsCorePolicy {
-    /// Every policy of a sweep but [`OsCorePolicy::Nothing`].
+    /// Every policy of a sweep, except [`OsCorePolicy::Nothing`].
     pub fn sweep() -> Vec<OsCorePolicy> {
         let longer = THRESHOLDS.map(OsCorePolicy::LongerThan);
         std::iter::once(OsCorePolicy::Everything).chain(longer).collect()
     }
 
-    /// The least instructions of a stay that moves, for policies that ask for nothing else.
+    /// The number of instructions that a stay must exceed to move, for policies that ask for
+    /// nothing else.
     pub(crate) fn threshold(&self) -> Option<u64> {
         match self {
             OsCorePolicy::Everything => Some(0),
@@ -76,8 +78,8 @@ fn check_names(names: &BTreeSet<String>, stays: &Stays) -> Result<()> {
         let others: Vec<&str> = known.iter().copied().take(NAMED).collect();
         ensure!(
             known.contains(&**name),
-            "services:{name}: no stay in the kernel of this recording is of this service. There \
-             are {}{}: the table of services names all",
+            "services:{name}: no stay in the kernel of this recording has this service. It has \
+             stays of {}{}: the table of services lists all",
             others.join(", "),
             if known.len() > NAMED { " and others" } else { "" }
         );

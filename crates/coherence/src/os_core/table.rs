@@ -1,7 +1,7 @@
-//! What a core for the operating system brings, as rows for reports.
+//! The effects of a core for the operating system, as rows for reports.
 //!
-//! Input: what each policy did. Output: time, misses and energy by policy, compared with no such
-//! core. Prints nothing.
+//! Input: what each policy did. Output: time, misses and energy by policy, compared with the policy
+//! that moves nothing. Prints nothing.
 
 use super::cores::{CoreWork, OsCoreMachine, PolicyRun};
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub struct OsCoreTable {
     pub cpus: usize,
     /// The simulated machine.
     pub machine: String,
-    /// Cycles to move to the operating system's core, and the same back.
+    /// Cycles of a move to the operating system's core. A move back takes as many.
     pub move_cycles: f64,
     /// All instructions.
     pub instructions: PerMode<u64>,
@@ -35,7 +35,8 @@ pub struct OsCoreTable {
 pub struct PolicyRow {
     /// The policy, as it is typed.
     pub policy: String,
-    /// The least instructions of a stay that moves, when that is all the policy asks for.
+    /// The number of instructions that a stay must exceed to move, when the policy asks for nothing
+    /// else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u64>,
     /// Stays in the kernel that ran on the operating system's core.
@@ -46,7 +47,7 @@ pub struct PolicyRow {
     pub moved_share: f64,
     /// Cycles until the last CPU ended.
     pub cycles: u64,
-    /// The change of `cycles` against no such core: −0.1 is a tenth less.
+    /// The change of `cycles` against the policy that moves nothing: −0.1 is a tenth less.
     pub cycles_change: f64,
     /// Cycles in which application cores executed, of all CPUs.
     pub busy_cycles: f64,
@@ -58,9 +59,9 @@ pub struct PolicyRow {
     pub os_core: WorkRow,
     /// Energy in microjoules.
     pub energy: EnergyRow,
-    /// The change of the energy against no such core.
+    /// The change of the energy against the policy that moves nothing.
     pub energy_change: f64,
-    /// The change of energy × cycles against no such core.
+    /// The change of energy × cycles against the policy that moves nothing.
     pub energy_delay_change: f64,
 }
 
@@ -75,9 +76,9 @@ pub struct WorkRow {
     pub l1d_misses: PerMode<u64>,
     /// Misses of the L2, on instructions and data.
     pub l2_misses: PerMode<u64>,
-    /// Those of them in which another core's write took the line.
+    /// The L2 misses of lines that another core's write took.
     pub coherence_misses: PerMode<u64>,
-    /// Stores to a line that the core had, and could only read.
+    /// Stores to a line that the core had but could only read.
     pub upgrades: PerMode<u64>,
     /// Branches with a wrong prediction; 0 when the machine predicts none.
     pub mispredictions: PerMode<u64>,
@@ -88,7 +89,7 @@ pub struct WorkRow {
 pub struct EnergyRow {
     /// Of instructions and accesses.
     pub dynamic: f64,
-    /// Of all cores in use, whether they execute or wait.
+    /// Of all cores in use, executing or waiting.
     pub r#static: f64,
 }
 
@@ -124,7 +125,7 @@ impl WorkRow {
     }
 }
 
-/// The run in which nothing moved, with which all others are compared.
+/// The run in which nothing moved. All other runs are compared with it.
 struct RunBefore {
     instructions: PerMode<u64>,
     cycles: f64,
@@ -137,7 +138,7 @@ impl RunBefore {
     /// The busy cycles and the energy of the run give the static power of an application core.
     fn new(machine: &OsCoreMachine<'_>, nothing: &PolicyRun) -> RunBefore {
         let energy = machine.os_core().energy();
-        let of_busy = energy.static_of_busy(energy.dynamic(&nothing.application.both()));
+        let of_busy = energy.static_of_busy(energy.dynamic(&nothing.application.of_both_modes()));
         let mut before = RunBefore {
             instructions: WorkRow::new(&nothing.application).instructions,
             cycles: nothing.cycles as f64,
@@ -151,7 +152,7 @@ impl RunBefore {
     fn energy_of(&self, machine: &OsCoreMachine<'_>, run: &PolicyRun) -> EnergyRow {
         let os_core = machine.os_core();
         let dynamic =
-            [&run.application, &run.os].map(|work| os_core.energy().dynamic(&work.both()));
+            [&run.application, &run.os].map(|work| os_core.energy().dynamic(&work.of_both_modes()));
         let of_os = if run.moves > 0 { os_core.static_power() } else { 0.0 };
         let power = self.static_power * (machine.cpus() as f64 + of_os);
         EnergyRow {
@@ -184,13 +185,13 @@ impl RunBefore {
     }
 }
 
-/// What a value is against an earlier one: −0.1 is a tenth less.
+/// The change from an earlier value: −0.1 is a tenth less.
 fn change(now: f64, before: f64) -> f64 {
     if before == 0.0 { 0.0 } else { now / before - 1.0 }
 }
 
 impl OsCoreTable {
-    /// `runs`: of each policy; the first moves nothing.
+    /// `runs`: one for each policy. The first moves nothing.
     pub(super) fn new(
         header: &RecordingHeader,
         machine: &OsCoreMachine<'_>,

@@ -1,5 +1,5 @@
-//! Recordings by hand on a machine with a core for the operating system. All cycles were counted by
-//! hand: an instruction takes one, a line 400 from memory, 80 from another core, moving 100.
+//! Recordings by hand on a machine with a core for the operating system. All cycles are counted by
+//! hand: an instruction takes one, a line 400 from memory, 80 from another core, a move 100.
 
 use super::OsCoreStudy;
 use super::policy::OsCorePolicy;
@@ -13,7 +13,7 @@ use trace::RecordingReader;
 const MEMORY: u64 = 400;
 const OTHER_CORE: u64 = 80;
 const MOVE: u64 = 100;
-/// The instructions of a `read` around its own function's, and the lines of their code.
+/// The instructions of a `read` outside of its own function, and the lines of their code.
 const AROUND: u64 = 12;
 const LINES_AROUND: u64 = 3;
 
@@ -24,7 +24,7 @@ fn table_on(run: &ExampleRun, machine: &str, policies: &[&str]) -> Result<OsCore
     let study = OsCoreStudy::new(reader()?, &symbols, &binding)?;
     let policies: Vec<OsCorePolicy> =
         policies.iter().map(|text| text.parse()).collect::<Result<_>>()?;
-    // Without branch prediction, which would cost cycles, too.
+    // Without branch prediction, which would also cost cycles.
     let machine = sim::MachineModel { branch: None, ..machines::find(machine)?.model };
     let machine = study.machine(&machine, None)?;
     let bound = study.bind(&policies)?;
@@ -54,7 +54,7 @@ fn reader(times: usize, instructions: usize) -> ExampleRun {
     run
 }
 
-/// As many instructions in blocks of 10.
+/// Runs this number of instructions, in blocks of 10.
 fn read(run: &mut ExampleRun, instructions: usize) {
     assert_eq!(instructions % 10, 0);
     for _ in 0..instructions / 10 {
@@ -76,7 +76,7 @@ fn every_move_costs_its_cycles_and_nothing_else_when_nothing_is_shared() {
     assert_eq!(everything.application.instructions.kernel, 0);
     assert_eq!(everything.application.l1i_misses.user, 1);
     assert_eq!(everything.os_core.l1i_misses.kernel, lines - 1);
-    // Longer means longer, not as long.
+    // A stay moves when it is longer than the threshold, not when it is equal.
     assert_eq!((longer.moves, longer.cycles), (0, nothing.cycles));
     assert_eq!((as_long.moves, as_long.cycles), (3, everything.cycles));
 }
@@ -85,14 +85,14 @@ fn every_move_costs_its_cycles_and_nothing_else_when_nothing_is_shared() {
 fn energy_by_hand() {
     let rows = rows(&reader(1, 10), &["everything"]);
     let (instructions, lines) = ((2 * 50 + AROUND + 10) as f64, (1 + LINES_AROUND + 1) as f64);
-    // Every line is asked for in the L2, the L3 and memory.
+    // Every line is requested from the L2, the L3 and memory.
     let dynamic = (instructions * 70.0 + lines * (100.0 + 565.0 + 16000.0)) / 1e6;
     let near = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} {other}");
     near(rows[0].energy.dynamic, dynamic);
     // The static half of the power of one core that is always busy.
     near(rows[0].energy.r#static, dynamic);
     near(rows[1].energy.dynamic, dynamic);
-    // Two cores lose it, for longer.
+    // Two cores lose this power, for a longer time.
     let longer = rows[1].cycles as f64 / rows[0].cycles as f64;
     near(rows[1].energy.r#static, 2.0 * longer * dynamic);
     let more = (1.0 + 2.0 * longer) / 2.0;
@@ -112,8 +112,9 @@ fn a_cpu_waits_until_the_core_is_free() {
     let (stay, lines) = (AROUND + 400, LINES_AROUND + 1);
     let first = 50 + MEMORY + MOVE;
     let first_ends = first + stay + lines * MEMORY;
-    // The second CPU comes in the recording behind the first, and asks earlier: CPU 0 has its user
-    // code already. The time until CPU 0 comes is too short for it.
+    // In the recording, the second CPU comes behind the first, but it asks for an earlier time,
+    // because CPU 0 has fetched the user code already. The gap before CPU 0's stay is too short for
+    // the second CPU's stay.
     let second = 50 + OTHER_CORE + MOVE;
     assert!(second + stay > first);
     assert_eq!(rows[1].waiting_cycles, first_ends - second);
@@ -165,7 +166,7 @@ fn what_does_not_fit_is_named() {
     };
     let unknown = error("os-core-8", "services:read,reed");
     assert!(unknown.contains("services:reed: no stay"), "{unknown}");
-    assert!(unknown.contains("There are read: "), "{unknown}");
+    assert!(unknown.contains("It has stays of read: "), "{unknown}");
     let one_core = error("server-32k", "everything");
     assert!(one_core.contains("server-32k has no core for the operating system"), "{one_core}");
     let all_alike = error("server-8", "everything");
@@ -180,5 +181,5 @@ fn what_does_not_fit_is_named() {
     let mut many = ExampleRun::new();
     many.user(1).cpu(7).user(1);
     let message = format!("{:#}", table_on(&many, "os-core-8", &["everything"]).unwrap_err());
-    assert!(message.contains("has 7 application cores, and the recording 8 CPUs"), "{message}");
+    assert!(message.contains("has 7 application cores, and the recording has 8 CPUs"), "{message}");
 }

@@ -2,8 +2,8 @@
 //! each access.
 //!
 //! Runs one execution after the other, in the order of the recording, its fetches before its loads
-//! and stores. `replay` does the same, except that there the fetches of the last execution of a
-//! turn come with the CPU's next turn.
+//! and stores. `replay` does the same, with one difference: in `replay`, the fetches of a turn's
+//! last execution come with the CPU's next turn.
 //!
 //! Input: a recording and a machine. Output: every access, with who served it. This module counts
 //! nothing.
@@ -89,8 +89,8 @@ impl SharedMachine<'_> {
     /// # Errors
     /// The machine has one core, or fewer than the recording has CPUs.
     pub(crate) fn for_any(machine: &MachineModel, cpus: CpuCount) -> Result<SharedMachine<'_>> {
-        let both = CoherentCaches::new(machine).zip(RequestCosts::of(machine));
-        let (caches, costs) = both.with_context(|| {
+        let described = CoherentCaches::new(machine).zip(RequestCosts::of(machine));
+        let (caches, costs) = described.with_context(|| {
             format!(
                 "the machine {} has no coherent caches: take one with [coherence], such as \
                  server-8 or simos-1994-8",
@@ -100,7 +100,7 @@ impl SharedMachine<'_> {
         let cores: Vec<CoreId> = cpus.cpus().filter_map(|cpu| caches.core(cpu.0)).collect();
         ensure!(
             cores.len() == usize::from(cpus.get()),
-            "{} has {} cores, and the recording {cpus} CPUs: choose another machine",
+            "{} has {} cores, and the recording has {cpus} CPUs: choose another machine",
             machine.name,
             caches.cores().count()
         );
@@ -122,11 +122,11 @@ impl SharedMachine<'_> {
         self.cores.len()
     }
 
-    /// The cycles for which the caches of a CPU with these counters stop it.
+    /// The cycles for which caches stop a CPU with these counters.
     pub(super) fn stalls(&self, counters: &CoreCounters) -> f64 {
         let (memory, cores) = (self.machine.memory.as_ref(), self.machine.coherence.as_ref());
-        let both = memory.zip(cores);
-        both.map_or(0.0, |(memory, cores)| CoreStalls::new(counters, memory, cores).total())
+        let described = memory.zip(cores);
+        described.map_or(0.0, |(memory, cores)| CoreStalls::new(counters, memory, cores).total())
     }
 
     /// log2 of the bytes in the lines that cores share.

@@ -8,7 +8,7 @@ use sim::MachineModel;
 use sim::coherent::{ClassCounts, CoherentAccess, MissClass, Served, Supplier, SupplierCounts};
 use std::ops::AddAssign;
 
-/// The cycles until the L2 and each supplier of a machine have answered.
+/// The cycles after which the L2 and each supplier of a machine answer.
 #[derive(Clone, Copy)]
 pub(super) struct RequestCosts {
     l2: f64,
@@ -69,7 +69,7 @@ impl RequestCosts {
 pub struct LineCounts {
     /// Misses of the L2, by class.
     pub misses: ClassCounts,
-    /// Stores to a line that the CPU had, and could only read.
+    /// Stores to a line that the CPU had but could only read.
     pub upgrades: u64,
     /// Who served coherence misses and upgrades.
     pub served: SupplierCounts,
@@ -90,7 +90,7 @@ impl LineCounts {
         }
     }
 
-    /// A miss that counted as false sharing is true sharing.
+    /// A miss that counted as false sharing turns out to be true sharing.
     pub(super) fn turn_true(&mut self) {
         *self.misses.of(MissClass::FalseSharing) -= 1;
         *self.misses.of(MissClass::TrueSharing) += 1;

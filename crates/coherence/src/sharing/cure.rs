@@ -1,11 +1,11 @@
 //! Says what would stop a line from moving between CPUs.
 //!
 //! Input: the fields of a line and what they cost. Output: a cure, by the rules of
-//! `docs/how-to/sharing.md`. This module simulates nothing: `--what-if` does.
+//! `docs/how-to/sharing.md`. This module simulates nothing; `what_if` does.
 //!
-//! A field is *in conflict* with another one when a CPU writes it and another CPU uses the other
-//! one. Accesses that are rarer than 1 % of the line's coherence misses and upgrades are left out:
-//! they cannot cause the others.
+//! Two fields are *in conflict* when a CPU writes one of them and another CPU uses the other.
+//! Accesses that are rarer than 1 % of the line's coherence misses and upgrades are left out,
+//! because they cannot cause most of these.
 
 use super::counts::LineCounts;
 use super::rows::{FieldRow, ObjectRow};
@@ -18,7 +18,7 @@ use serde::Serialize;
 pub enum Cure {
     /// The CPUs use what other CPUs write. No other placement avoids these misses.
     TrueSharing,
-    /// One CPU uses the line. The protocol asks for an upgrade all the same.
+    /// One CPU uses the line. The protocol still asks for an upgrade.
     OneCpu,
     /// Another object shares the line: give `object` lines of its own.
     Align {
@@ -32,7 +32,7 @@ pub enum Cure {
         /// The object with the elements.
         object: String,
     },
-    /// The only field that is written disturbs the readers of others.
+    /// The only field that is written disturbs the readers of other fields.
     MoveWritten {
         /// The written field.
         field: String,
@@ -70,7 +70,7 @@ impl Part<'_> {
         self.readers | self.writers
     }
 
-    /// Whether a CPU writes this part, and another CPU uses the other.
+    /// Whether a CPU writes this part, and another CPU uses the other part.
     fn disturbs(&self, other: &Part<'_>) -> bool {
         let users = other.users();
         (0..Cpus::BITS).any(|cpu| self.writers >> cpu & 1 == 1 && users & !(1 << cpu) != 0)
@@ -190,8 +190,8 @@ fn parts<'a>(objects: &[ObjectRow], fields: &'a [FieldRow], events: u64) -> Vec<
     groups.into_iter().map(used).collect()
 }
 
-/// Whether each of several CPUs writes one element of an array. Where the type is not known, three
-/// neighbours of one size are taken for an array.
+/// Whether each of several CPUs writes one element of an array. When the type is not known, three
+/// neighbours of one size count as an array.
 fn each_cpu_has_its_own(written: &[&Part<'_>]) -> bool {
     let size = |part: &Part<'_>| part.end - part.start;
     let mut writers: Cpus = 0;

@@ -1,8 +1,9 @@
 //! The second pass: who uses which bytes of a few lines.
 //!
 //! Input: a recording, a machine and the numbers of lines. Output, for each line: its misses and
-//! upgrades by CPU and mode, and its fields. A *field* is a place and a size in the line that
-//! instructions load or store, of one data structure. Lines that were not asked for take no memory.
+//! upgrades by CPU and mode, and its fields. A *field* is a part of the line that belongs to one
+//! data structure: a place and a size that instructions load or store. All other lines take no
+//! memory.
 
 use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
 use super::counts::{AccessCounts, LineCounts, RequestCosts};
@@ -17,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use trace::{Accesses, RecordingReader, RunAddr, Translation, TranslationId};
 
-/// What makes a field.
+/// What identifies a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FieldKey {
     pub owner: MissOwner,
@@ -26,7 +27,7 @@ pub(super) struct FieldKey {
     pub size: u32,
 }
 
-/// What was counted of a field.
+/// The counts of a field.
 #[derive(Clone, Debug)]
 pub(super) struct FieldUses {
     pub key: FieldKey,
@@ -63,7 +64,7 @@ impl FieldUses {
     }
 }
 
-/// A miss that counts as false sharing and can still turn out to be true.
+/// A miss that counts as false sharing and can still turn out to be true sharing.
 #[derive(Clone, Copy, Debug)]
 struct OpenMiss {
     mode: Mode,
@@ -71,12 +72,13 @@ struct OpenMiss {
     field: Option<usize>,
 }
 
-/// What was counted of a line.
+/// The counts of a line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineUses {
     /// By CPU.
     pub cpus: Vec<PerMode<LineCounts>>,
-    /// The fields in the order of their first access. Some have lost their counts to another one.
+    /// The fields in the order of their first access. A field in `unused` has given its counts to
+    /// another field.
     pub fields: Vec<FieldUses>,
     numbers: HashMap<FieldKey, usize>,
     unused: Vec<usize>,
@@ -113,7 +115,7 @@ impl LineUses {
         at
     }
 
-    /// Counts who served an access; `field`: the one that was accessed.
+    /// Counts who served an access. `field`: the field that was accessed.
     fn served(
         &mut self,
         request: Request,
@@ -139,7 +141,7 @@ impl LineUses {
         }
     }
 
-    /// What lies in a frame is known by now.
+    /// The structure in a frame is known now.
     fn settle(&mut self, frame: u64, id: StructureId) {
         for at in 0..self.fields.len() {
             let mut key = self.fields[at].key;
@@ -176,7 +178,7 @@ struct UseCollector {
     uses: FrameUses,
     lines: Vec<LineUses>,
     numbers: HashMap<u64, usize>,
-    /// A bit for each remainder of a line's number that one of the lines has.
+    /// One bit for each remainder of a line's number, set if one of the lines has it.
     filter: Box<[u64; FILTER_WORDS]>,
     /// Frames whose use is not known yet.
     pending: HashSet<u64>,
@@ -266,7 +268,7 @@ fn settle(lines: &mut [LineUses], pending: &mut HashSet<u64>, frame: u64, id: St
     }
 }
 
-/// The uses of lines, in their order, and what names them.
+/// The uses of the lines with these numbers, in their order, and the owners that name them.
 ///
 /// # Errors
 /// As [`SharedMachine::run`].

@@ -12,7 +12,7 @@ use sim::coherent::{CoherentAccess, MissClass, Served};
 use std::collections::{BTreeMap, HashMap};
 use trace::{RunAddr, Translation, TranslationId};
 
-/// What a function asked for, its fetches included.
+/// What a function asked for, including its fetches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionRow {
     /// The function's name, without what compilers append. All user code is one row.
@@ -85,7 +85,7 @@ impl BlockMisses {
         }
     }
 
-    /// The functions that asked for anything: descending by the cycles of coherence misses and
+    /// The functions that asked for anything, descending by the cycles of coherence misses and
     /// upgrades, then by stalls.
     pub(super) fn rows(&self, symbols: &KernelSymbols) -> Vec<FunctionRow> {
         let mut functions: BTreeMap<&str, (LineCounts, f64)> = BTreeMap::new();

@@ -35,7 +35,7 @@ use what_if::{MovableData, MoveRequest, SharingChange};
 
 /// The largest number of lines whose fields are collected.
 const MOST_ROWS: usize = 10_000;
-/// The least number of lines that are added up by what they hold.
+/// The smallest number of lines that are added up by what they hold.
 const DATA_LINES: usize = 1000;
 
 /// What the passes over a recording share.
@@ -46,7 +46,7 @@ pub(crate) struct SharingStudy<'a> {
 }
 
 impl<'a> SharingStudy<'a> {
-    /// `symbols`: of the code; `names`: of the data.
+    /// `symbols`: those of the code; `names`: those of the data.
     pub(crate) fn new(
         symbols: &'a KernelSymbols,
         names: &'a DataNames,
@@ -92,10 +92,10 @@ impl<'a> SharingStudy<'a> {
         SharingTable::new(&header, &machine, ranking, lines, top, &names)
     }
 
-    /// The pass with moved data. `ranking`: of the first pass.
+    /// The pass with moved data. `ranking`: that of the first pass.
     ///
     /// # Errors
-    /// As [`SharingStudy::rank`]; `requests` name no data.
+    /// As [`SharingStudy::rank`]; a request names no data.
     pub(crate) fn what_if<R: Read>(
         &self,
         reader: RecordingReader<R>,

@@ -1,7 +1,7 @@
-//! Where data is simulated that moves to lines of its own.
+//! The simulated places of data that moves to lines of its own.
 //!
 //! Input: ranges of virtual addresses, and fields of slab objects. Output: the physical address at
-//! which an access is simulated. Each object's field gets its lines when it is first used, one
+//! which an access is simulated. The fields of objects get their lines at their first use, one
 //! behind the other. This module knows no names but those of slab caches.
 
 use super::slabs::SlabFrames;
@@ -33,11 +33,11 @@ struct FieldLines {
     moved: MovedField,
     /// The number of the cache; `None` until the recording names the cache.
     cache: Option<StructureId>,
-    /// By the physical address of the object: that of the field.
+    /// The new physical address of the field, by the physical address of the object.
     lines: HashMap<u64, u64>,
 }
 
-/// Where data is simulated that does not stay at its place.
+/// The simulated places of data that does not stay at its place.
 #[derive(Default)]
 pub(crate) struct MovedPlaces {
     ranges: Vec<MovedRange>,
@@ -69,7 +69,7 @@ impl MovedPlaces {
         self.fields.iter().map(|field| field.lines.len() as u64)
     }
 
-    /// Nothing moves.
+    /// Whether nothing moves.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.fields.is_empty()

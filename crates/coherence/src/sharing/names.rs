@@ -1,8 +1,8 @@
 //! Names data: which object holds an address, and which field of the object.
 //!
-//! Input: a vmlinux, the header of a recording. Output: names. Static objects and per-CPU variables
-//! have symbols. Their fields have names when the kernel has BTF that describes the variable. This
-//! module never guesses a type.
+//! Input: a vmlinux and the header of a recording. Output: names. Static objects and per-CPU
+//! variables have symbols. Their fields have names when the kernel has BTF that describes the
+//! variable. This module never guesses a type.
 
 use anyhow::{Context, Result, bail, ensure};
 use image::btf::Btf;
@@ -65,7 +65,8 @@ impl DataNames {
 /// The types of a kernel's variables, as far as they are known.
 pub(crate) struct VariableTypes<'a> {
     btf: Option<Btf<'a>>,
-    /// The variables that were looked for: each search reads the whole section.
+    /// The types of variables that were searched for. They are kept because each search reads the
+    /// whole section.
     found: RefCell<HashMap<String, Option<TypeNumber>>>,
 }
 
@@ -122,8 +123,8 @@ impl VariableTypes<'_> {
         Ok(Some((kind, btf.size(name)?)))
     }
 
-    /// The bytes of an object that a text after its name means: `.FIELD`, `+OFFSET:BYTES`, or
-    /// nothing for the whole object. Gives the offset and the number of bytes.
+    /// The bytes of an object that the text behind its name stands for: `.FIELD`, `+OFFSET:BYTES`,
+    /// or nothing for the whole object. Returns the offset and the number of bytes.
     ///
     /// # Errors
     /// The object has no such field or bytes, or its type is not known.
@@ -131,7 +132,7 @@ impl VariableTypes<'_> {
         self.part_of(&object.name, object.bytes, self.of(object)?, text)
     }
 
-    /// As `part`, of an object of a type with a name and a number of bytes.
+    /// As `part`, for an object with this name, this number of bytes and this type.
     ///
     /// # Errors
     /// As `part`.
@@ -178,5 +179,5 @@ fn number(text: &str) -> Result<u64> {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),
     };
-    parsed.with_context(|| format!("{text:?} is no number"))
+    parsed.with_context(|| format!("{text:?} is not a number"))
 }

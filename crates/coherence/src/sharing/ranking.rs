@@ -20,8 +20,8 @@ use std::collections::hash_map::Entry;
 use std::io::Read;
 use trace::{Accesses, RecordingReader, Translation};
 
-/// The largest number of lines that are ranked: 512 MB of memory in lines of 64 bytes, of which
-/// each byte is shared. They take less than 400 MB.
+/// The largest number of lines that are ranked: as many as 512 MB of shared memory have, with lines
+/// of 64 bytes. These lines take less than 400 MB.
 pub(super) const MOST_LINES: usize = 1 << 23;
 
 /// What coherence costs.
@@ -35,7 +35,7 @@ pub(crate) struct Ranking {
     pub unranked: f64,
     /// A physical address behind all data.
     pub end: u64,
-    /// By CPU.
+    /// The counters of each CPU.
     pub cpus: Vec<PerMode<CoreCounters>>,
     /// What translation blocks asked for.
     pub(super) blocks: BlockMisses,
@@ -81,7 +81,7 @@ struct LineCosts {
     unranked: f64,
     end: u64,
     blocks: BlockMisses,
-    /// `None`: objects of slab caches are not looked for.
+    /// `None`: the pass does not look for objects of slab caches.
     slabs: Option<SlabMisses>,
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// An object in a line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ObjectRow {
-    /// The class, as the table of misses has it.
+    /// The class, as in the table of misses.
     pub class: StructureClass,
     /// The symbol, or the name of the slab cache; empty for classes without names.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -15,11 +15,11 @@ pub struct ObjectRow {
     /// The CPU of a per-CPU variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u8>,
-    /// Class, name and CPU. Its address, too, for an object without a name, and for one of several
-    /// of a slab cache in the line.
+    /// Class, name and CPU. Also the address, for an object without a name, and when the line holds
+    /// several objects of the slab cache.
     pub title: String,
-    /// The virtual address in hex: of the object; when its beginning is not known, of the first
-    /// access.
+    /// The virtual address of the object, in hex. When its beginning is not known, that of the
+    /// first access.
     pub addr: String,
     /// The bytes of an object with a symbol, or of a slab cache whose size is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub struct ObjectRow {
 pub struct FieldRow {
     /// Where the field begins in the line.
     pub offset: u32,
-    /// Its bytes: those of an access.
+    /// The number of bytes that an access uses.
     pub size: u32,
     /// An index into the line's objects.
     pub object: usize,
@@ -66,6 +66,6 @@ pub struct FunctionUse {
     /// Loads and stores.
     #[serde(flatten)]
     pub accesses: AccessCounts,
-    /// The instruction with the most of them: `symbol+0x1f`; an address in hex for user code.
+    /// The instruction with the most accesses: `symbol+0x1f`; an address in hex for user code.
     pub most_at: String,
 }

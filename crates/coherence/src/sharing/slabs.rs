@@ -1,14 +1,14 @@
 //! Where the objects of slab caches begin, and which fields lie in them.
 //!
 //! A recording says which slab cache a page belongs to, not where its objects begin. The size of
-//! the objects of `kmalloc-192` is in the name. Of other caches it is found from accesses: most
-//! instructions, and most functions that lock, use one field of one type. So the places of their
-//! accesses in a slab differ by multiples of the size. A user of several fields gives a divisor of
-//! the size, one with few places perhaps a multiple. So the size is what more users give than any
-//! other:
+//! the objects of `kmalloc-192` is in the name. For other caches, the size is found from accesses:
+//! most instructions, and most functions that lock, use one field of one type. So the places of
+//! their accesses in a slab differ by multiples of the size. A user of several fields gives a
+//! divisor of the size. A user with few places may give a multiple. So the size is the number that
+//! more users give than any other number:
 //!
-//! * When BTF describes the structure, it is a size that the structure fits into. Two places are
-//!   enough.
+//! * When BTF describes the structure, only sizes that the structure fits into count. Two places
+//!   are enough.
 //! * Otherwise, users with at least [`FEWEST`] places decide.
 //!
 //! Input: the places of accesses in slabs. Output: sizes of objects, structures, fields. This
@@ -22,7 +22,7 @@ use memory::misses::uses::FrameUses;
 use std::collections::{BTreeMap, HashMap};
 use trace::Accesses;
 
-/// The number of places of one user from which a size is found without a structure.
+/// The smallest number of places of one user that give a size without a structure.
 const FEWEST: usize = 8;
 /// The smallest objects of a slab cache whose name has no size.
 const SMALLEST: u64 = 16;
@@ -32,7 +32,7 @@ const MOST_PADDING: u64 = 128;
 /// The bytes for registers of the FPU that BTF describes in `task_struct`.
 const FPU_REGISTERS: u64 = 4096;
 
-/// Slab caches whose name is not that of their structure.
+/// Slab caches whose name differs from that of their structure, and the structure.
 const CACHES: [(&str, &str); 16] = [
     ("TCP", "tcp_sock"),
     ("UDP", "udp_sock"),
@@ -126,7 +126,7 @@ impl SlabPlaces {
 pub(crate) struct SlabCache {
     /// The bytes of an object, with padding; `None`: not known.
     pub bytes: Option<u64>,
-    /// The structure that they should be.
+    /// The name of the structure that the objects should be.
     structure: String,
     /// The structure's type and bytes, when BTF describes it and it fits into an object.
     kind: Option<(TypeNumber, u64)>,
@@ -145,8 +145,8 @@ impl SlabObjects {
         self.caches.get(cache)?.bytes
     }
 
-    /// The structure that the objects of a cache are, and its field of `size` bytes at an offset.
-    /// `None`: not known.
+    /// The structure of a cache's objects, and its field of `size` bytes at an offset. `None`: not
+    /// known.
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
@@ -172,8 +172,8 @@ impl SlabObjects {
 }
 
 impl SlabCache {
-    /// The bytes of an object that a text behind its name means, as [`VariableTypes::part`].
-    /// `bytes`: those of the object; `name`: for errors.
+    /// The bytes of an object that the text behind its name stands for, as in
+    /// [`VariableTypes::part`]. `bytes`: those of the object; `name`: for errors.
     ///
     /// # Errors
     /// The object has no such field or bytes, or its type is not known.
@@ -223,7 +223,7 @@ impl SlabFrames {
     }
 }
 
-/// The name of the structure that objects of a cache are.
+/// The name of the structure of a cache's objects.
 fn structure_of(cache: &str) -> &str {
     let renamed = CACHES.iter().find(|(known, _)| *known == cache);
     renamed.map_or(cache, |(_, structure)| structure)
@@ -232,8 +232,8 @@ fn structure_of(cache: &str) -> &str {
 /// Whether objects of `bytes` bytes can be structures that have `described` bytes in BTF.
 fn fits(structure: &str, described: u64, bytes: u64) -> bool {
     let end = described.saturating_add(MOST_PADDING);
-    // It ends with the registers of the FPU, of which it has as many as the CPU saves
-    // (`fpu__init_task_struct_size` in arch/x86/kernel/fpu/init.c).
+    // The structure ends with the registers of the FPU, and has room only for those that the CPU
+    // saves (`fpu__init_task_struct_size` in arch/x86/kernel/fpu/init.c).
     let least = match structure {
         "task_struct" => described.saturating_sub(FPU_REGISTERS),
         _ => described,
@@ -316,9 +316,9 @@ mod tests {
         assert_eq!(of(&[places(192, 88, &OBJECTS[..8])]), None, "seven places are too few");
         assert_eq!(of(&[field.clone(), other.clone(), places(384, 8, &OBJECTS)]), Some(192));
         // A user of the fields at 0x58 and 0x78.
-        let both = [field.clone(), places(192, 120, &OBJECTS)].concat();
-        assert_eq!(of(&[both.clone(), field.clone(), other.clone()]), Some(192));
-        assert_eq!(of(&[both, field.clone()]), None, "one says 32, one 192");
+        let two_fields = [field.clone(), places(192, 120, &OBJECTS)].concat();
+        assert_eq!(of(&[two_fields.clone(), field.clone(), other.clone()]), Some(192));
+        assert_eq!(of(&[two_fields, field.clone()]), None, "one says 32, one 192");
         let close = [field.clone(), places(192, 92, &OBJECTS)].concat();
         assert_eq!(of(&[close]), None, "no objects have 4 bytes");
         assert_eq!(of(&[field, places(200, 8, &OBJECTS)]), None, "they disagree");

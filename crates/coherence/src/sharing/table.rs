@@ -1,6 +1,6 @@
 //! The lines that CPUs take from each other, as rows for reports.
 //!
-//! Input: what both passes counted, and names. Output: lines by cost, each with its objects, its
+//! Input: the counts of both passes, and names. Output: lines by cost, each with its objects, its
 //! fields and a cure. Prints nothing.
 
 use super::caches::SharedMachine;
@@ -65,7 +65,7 @@ pub struct SharingTable {
 /// object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataRow {
-    /// The class, as the table of misses has it.
+    /// The class, as in the table of misses.
     pub class: StructureClass,
     /// The symbol, or the name of the slab cache; empty for classes without names.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -93,7 +93,8 @@ pub struct SharingTotal {
     pub upgrades: PerMode<u64>,
     /// The cycles of coherence misses and upgrades.
     pub cycles: f64,
-    /// The cycles for which caches stop the CPUs: these, and all other misses of the L1s and L2s.
+    /// The cycles for which caches stop the CPUs: `cycles`, and those of all other misses of the
+    /// L1s and L2s.
     pub stalls: f64,
 }
 
@@ -134,8 +135,8 @@ pub struct LineRow {
     /// By CPU.
     pub cpus: Vec<PerMode<LineCounts>>,
     /// What lies in the line, descending by cycles. An object whose beginning is not known stands
-    /// for all of its class and name that were in the line, one after the other. So does an object
-    /// of a slab cache for all that were at its place.
+    /// for all of its class and name that were in the line, one after the other. An object of a
+    /// slab cache stands for all objects that were at its place.
     pub objects: Vec<ObjectRow>,
     /// What would stop the line from moving.
     pub cure: Cure,
@@ -156,7 +157,7 @@ enum FieldOwner {
     Symbol(NamedObject),
     /// The offset in an object of a slab cache.
     Slab(u64),
-    /// Where the object begins is not known.
+    /// The beginning of the object is not known.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Recordings of several CPUs, by hand, whose lines, fields and cures were counted by hand.
+//! Recordings of several CPUs, written by hand. Their lines, fields and cures are found by hand.
 
 mod slabs;
 
@@ -92,7 +92,7 @@ impl Guest {
         self.run(cpu, cpu.into(), &[(addr, LOAD, 3), (addr, STORE, 3)])
     }
 
-    /// From the next execution on, a frame is used so.
+    /// Gives a frame this use from the next execution on.
     fn frame(&mut self, frame: u64, used: FrameUse) -> &mut Guest {
         let change = FrameUseChange { frame, frames: 1, used };
         self.seen.uses.push((self.seen.starts.len() as u32, change));
@@ -297,7 +297,7 @@ fn a_written_field_is_to_leave_those_that_others_read() {
     assert_eq!(line.cure, Cure::MoveWritten { field, readers });
 }
 
-/// The second CPU loads what it does not share first, and then what the first one wrote.
+/// The second CPU first loads what it does not share, and then what the first CPU wrote.
 #[test]
 fn a_miss_that_turns_out_to_be_true_stays_with_its_field() {
     let mut guest = Guest::new(2);
@@ -367,7 +367,7 @@ fn an_access_across_two_lines_is_a_field_of_each() {
 fn a_line_of_one_cpu_needs_no_cure() {
     let mut guest = Guest::new(2);
     for _ in 0..3 {
-        // Neither line lies in a set of the code's.
+        // The code uses neither line's set.
         guest.increment(0, STATIC + 0x800).increment(1, STATIC + 0x1800);
     }
     let table = guest.table_on(&untyped(&[]), "simos-1994-8").unwrap();
@@ -414,7 +414,7 @@ fn lines_beyond_the_limit_are_one_sum() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn errors_name_what_cannot_be_done() {
     let names = untyped(&[(STATIC, 16, "pair"), (STATIC + 64, 8, "key"), (STATIC + 72, 8, "key")]);
     let guest = counters(2, 3, 8);
     let mut small = include_str!("../../../../machines/server-8.toml").to_owned();
@@ -423,13 +423,13 @@ fn what_cannot_be_done_is_said() {
     let two = directory.path().join("two.toml");
     std::fs::write(&two, small).unwrap();
     let two = two.to_str().unwrap();
-    for (guest, machine, said) in [
+    for (guest, machine, expected) in [
         (&counters(1, 3, 8), "server-8", "the recording has one CPU"),
         (&guest, "server-32k", "the machine server-32k has no coherent caches"),
-        (&counters(3, 3, 8), two, "has 2 cores, and the recording 3 CPUs"),
+        (&counters(3, 3, 8), two, "has 2 cores, and the recording has 3 CPUs"),
     ] {
         let error = guest.table_on(&names, machine).unwrap_err().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
     let mut writer = RecordingWriter::new(Vec::new(), &guest.header).unwrap();
     writer.translations(&Guest::translations()).unwrap();
@@ -446,17 +446,17 @@ fn what_cannot_be_done_is_said() {
     assert!(error.contains("no data accesses"), "{error}");
     let error = rank(&guest.recording(), Some(BuildId("5f".into()))).unwrap_err().to_string();
     assert!(error.contains("give the vmlinux that was recorded"), "{error}");
-    for (request, said) in [
+    for (request, expected) in [
         ("pair.hits -> own line", "BTF does not describe the type of pair"),
         ("pair+12:8 -> own line", "which has 16 bytes"),
         ("pair+8 -> own line", "write +OFFSET:BYTES"),
         ("pair+8:0 -> own line", "which has 16 bytes"),
-        ("pair+8:x -> own line", "\"x\" is no number"),
+        ("pair+8:x -> own line", "\"x\" is not a number"),
         ("other -> own line", "no data with the symbol other"),
         ("key -> own line", "2 objects with the symbol key"),
     ] {
         let error = guest.what_if(&names, &[request]).unwrap_err().to_string();
-        assert!(error.contains(said), "{request}: {error}");
+        assert!(error.contains(expected), "{request}: {error}");
     }
     let twice = ["pair -> own line", "pair+0:8 -> own line"];
     let error = guest.what_if(&names, &twice).unwrap_err().to_string();

@@ -2,8 +2,8 @@
 //!
 //! Input: a recording, a machine, and the names of objects or fields. Output: what coherence costs
 //! before and after. Data with a symbol moves by its virtual address, data of slab objects by its
-//! place in the slab: the instructions are those of the recording, and nothing else moves closer
-//! together.
+//! place in the slab: the instructions stay those of the recording, and other data does not move
+//! closer together.
 
 use super::moved::{MovedField, MovedPlaces, MovedRange};
 use super::names::VariableTypes;
@@ -41,7 +41,7 @@ pub struct SharingChange {
 /// Bytes that moved to lines of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MovedData {
-    /// As it was asked for.
+    /// The name in the request.
     pub name: String,
     /// The CPU of a per-CPU variable.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub struct MovedData {
     pub objects: Option<MovedObjects>,
 }
 
-/// Objects of a slab cache of which bytes moved.
+/// Objects of a slab cache, parts of which moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MovedObjects {
     /// The name of the slab cache.
@@ -71,7 +71,7 @@ pub struct MovedObjects {
 /// front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MoveRequest<'a> {
-    /// Whether it says that it is in a slab cache.
+    /// Whether the text says that the data is in a slab cache (`slab`) or has a symbol (`static`).
     in_slab: Option<bool>,
     name: &'a str,
     part: &'a str,
@@ -121,7 +121,8 @@ impl Moves {
     }
 }
 
-/// What shall move, each in lines of its own from the physical address `end` on.
+/// The moves that the requests ask for. Each gets its own lines, from the physical address `end`
+/// on.
 ///
 /// # Errors
 /// A name is unknown or not unique, or has no such part; two requests overlap; the size of a slab

@@ -89,12 +89,12 @@ fn a_field_of_every_object_moves() {
     // Whole objects move, each with both fields in one line as before.
     let change = guest.what_if(&typed(), &["dentry -> own line"]).unwrap();
     assert_eq!(change.before, change.after);
-    // The reader's field moves: the writer keeps its line, too.
+    // When the reader's field moves, the writer also keeps its line.
     let change = guest.what_if(&typed(), &["dentry.hash -> own line"]).unwrap();
     assert_eq!((change.after.all_misses().coherence(), change.after.upgrades.kernel), (0, 0));
 }
 
-/// Objects of 96 bytes, of which one lies in the second frame of the slab.
+/// Objects of 96 bytes. One of them lies in the second frame of the slab.
 #[test]
 fn objects_are_counted_from_the_first_frame_of_a_slab() {
     let mut guest = Guest::new(2);
@@ -141,23 +141,27 @@ fn neighbours_in_a_line_are_two_objects() {
 }
 
 #[test]
-fn what_cannot_move_is_said() {
+fn errors_name_what_cannot_move() {
     let guest = written_beside_read();
-    let both = untyped(&[(STATIC, 16, "dentry")]);
-    for (names, request, said) in [
+    let symbol_and_cache = untyped(&[(STATIC, 16, "dentry")]);
+    for (names, request, expected) in [
         (&typed(), "dentry.other -> own line", "dentry has no field .other"),
         (&typed(), "dentry+60:8 -> own line", "which has 64 bytes"),
         (&typed(), "static dentry -> own line", "no data with the symbol dentry"),
         (&typed(), "slab pair -> own line", "no slab cache or structure of this name"),
         (&typed(), "inode -> own line", "no data with the symbol inode"),
         (&untyped(&[]), "dentry.count -> own line", "BTF does not describe the type of dentry"),
-        (&both, "dentry -> own line", "a symbol dentry, and a slab cache: write 'static dentry"),
+        (
+            &symbol_and_cache,
+            "dentry -> own line",
+            "a symbol dentry, and a slab cache: write 'static dentry",
+        ),
     ] {
         let error = guest.what_if(names, &[request]).unwrap_err().to_string();
-        assert!(error.contains(said), "{request}: {error}");
+        assert!(error.contains(expected), "{request}: {error}");
     }
     for request in ["slab dentry -> own line", "static dentry -> own line"] {
-        guest.what_if(&both, &[request]).unwrap();
+        guest.what_if(&symbol_and_cache, &[request]).unwrap();
     }
     let twice = ["dentry -> own line", "dentry.count -> own line"];
     let error = guest.what_if(&typed(), &twice).unwrap_err().to_string();
