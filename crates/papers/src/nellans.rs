@@ -3,6 +3,9 @@
 //! P is how many times faster the newer machine is, T the ratio of technology, A = P / T the part
 //! of the architecture. Waiting for input is part of `poll`, `select`, `read` and `waitpid`.
 
+use serde::Serialize;
+use std::fmt;
+
 /// T: the decrease of the FO4 delay from the 486 to the Pentium 4 (section 3).
 pub const TECHNOLOGY: f64 = 11.0;
 /// T by the clocks instead: 33 MHz and 3.0 GHz (section 3).
@@ -12,10 +15,31 @@ pub const WHOLE: f64 = 192.2;
 /// P of the programs' part in the kernel (section 3.1).
 pub const KERNEL: f64 = 46.04;
 
-/// Instructions in supervisor mode: table 1 (the average of its workloads), the text about
-/// interactive ones, and table 2 (of SPECint and SPECfp).
-pub const SUPERVISOR_SHARE: &str =
-    "44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000";
+/// The share of instructions in supervisor mode, in percent (section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SupervisorShare {
+    /// The average of the workloads in table 1.
+    pub average: f64,
+    /// The least of interactive workloads, by the text.
+    pub interactive: f64,
+    /// SPECint and SPECfp of SPEC CPU2000 (table 2).
+    pub spec: f64,
+}
+
+/// The shares in tables 1 and 2, and in the text about interactive workloads.
+pub const SUPERVISOR_SHARE: SupervisorShare =
+    SupervisorShare { average: 44.85, interactive: 38.0, spec: 5.0 };
+
+impl fmt::Display for SupervisorShare {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SupervisorShare { average, interactive, spec } = self;
+        write!(
+            out,
+            "{average} % on average, at least {interactive} % when interactive, {spec} % in SPEC \
+             CPU2000"
+        )
+    }
+}
 
 /// A program, and its P by real, user and system time (table 3).
 pub type Program = (&'static str, [f64; 3]);
@@ -73,6 +97,14 @@ pub fn call(name: &str) -> Option<Call> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_one_line_of_text() {
+        assert_eq!(
+            SUPERVISOR_SHARE.to_string(),
+            "44.85 % on average, at least 38 % when interactive, 5 % in SPEC CPU2000"
+        );
+    }
 
     /// The paper's own numbers hold P = T × A, up to their rounding: a mistyped one does not.
     #[test]

@@ -5,6 +5,7 @@
 //! visible. This module draws nothing.
 
 use crate::multiprocessor::MultiprocessorBeside;
+use crate::services::OsShareBeside;
 use image::address::LinkAddr;
 use image::place::Placement;
 use memory::misses::table::{MissTable, StructureRow};
@@ -40,8 +41,8 @@ pub struct Overview {
     pub conditions: BTreeMap<String, String>,
     /// The services.
     pub table: ServiceTable,
-    /// The operating system's share.
-    pub os_share: OsShare,
+    /// The operating system's share, and the paper's numbers.
+    pub os_share: OsShareBeside,
     /// Execution over time, in cycles of the first machine.
     pub timeline: Timeline,
     /// A row for each machine and layout.
@@ -174,7 +175,7 @@ impl Overview {
             kernel: table.kernel.clone(),
             seed: table.seed,
             conditions,
-            os_share: OsShare::new(&table),
+            os_share: OsShare::new(&table).into(),
             timeline,
             rows,
             functions: functions(&calls),

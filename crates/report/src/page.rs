@@ -141,6 +141,15 @@ mod tests {
     }
 
     #[test]
+    fn the_papers_share_comes_with_the_data() {
+        let script = SCRIPTS.concat();
+        for place in ["os.nellans.average", "os.nellans.interactive", "os.nellans.spec"] {
+            assert!(script.contains(&format!("${{{place}}} %")), "{place}");
+        }
+        assert!(!script.contains("44.85"));
+    }
+
+    #[test]
     fn sections_of_cores_say_that_they_are_simulated() {
         for heading in ["Where the slots go", "Graduation", "Machines side by side"] {
             let headings = SCRIPTS.concat().matches(&format!("\"{heading}")).count();

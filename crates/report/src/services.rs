@@ -1,12 +1,14 @@
-//! Service tables and the operating system's share, for a terminal.
+//! Service tables and the operating system's share, for a terminal; the share beside the paper's
+//! numbers, for the page.
 //!
-//! Input: the tables of `services`. Output: text. To add a column: its title in
-//! `table` and its cell in `cells`, at the same place.
+//! Input: the tables of `services`. Output: text, and the share's data. To add a column: its title
+//! in `table` and its cell in `cells`, at the same place.
 
 use crate::core_time;
 use host::table::TextTable;
-use papers::nellans;
+use papers::nellans::{self, SupervisorShare};
 use replay::results::Predictions;
+use serde::Serialize;
 use services::share::OsShare;
 use services::table::{ServiceRow, ServiceTable};
 use sim::core::CoreSlots;
@@ -240,6 +242,22 @@ fn amounts(services: &ServiceTable) -> String {
     text
 }
 
+/// The operating system's share, and the paper's numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct OsShareBeside {
+    /// The share of the recording.
+    #[serde(flatten)]
+    pub found: OsShare,
+    /// The numbers of Nellans 2005.
+    pub nellans: SupervisorShare,
+}
+
+impl From<OsShare> for OsShareBeside {
+    fn from(found: OsShare) -> OsShareBeside {
+        OsShareBeside { found, nellans: nellans::SUPERVISOR_SHARE }
+    }
+}
+
 /// A line for each recording, then the visits to the kernel of each.
 pub fn shares(shares: &[OsShare], most: usize) -> String {
     let mut titles =
@@ -422,5 +440,17 @@ mod tests {
             assert_eq!(cells[before + 6..], ["-"; 6], "{text}");
         }
         assert!(text.contains("torrellas-8k: not simulated, as its file has no table [branch]"));
+    }
+
+    #[test]
+    fn a_share_stands_beside_the_papers_numbers() {
+        let share = OsShare::new(&read());
+        let text = shares(std::slice::from_ref(&share), 5);
+        let paper = "in the paper (Nellans 2005, tables 1 and 2): 44.85 % on average, at least \
+                     38 % when interactive, 5 % in SPEC CPU2000\n";
+        assert!(text.contains(paper), "{text}");
+        let beside = serde_json::to_value(OsShareBeside::from(share)).unwrap();
+        let nellans = serde_json::json!({ "average": 44.85, "interactive": 38.0, "spec": 5.0 });
+        assert_eq!((&beside["nellans"], &beside["share"]), (&nellans, &serde_json::json!(1.0)));
     }
 }

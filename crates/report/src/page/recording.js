@@ -335,9 +335,9 @@ const osShare = (recording, conditions) => {
         "p",
         {},
         `${share(os.share)} of the instructions were executed in the kernel (idle not ` +
-          `counted); in the paper 44.85 % on average over its workloads, at least 38 % in ` +
-          `interactive ones, 5 % in SPEC CPU2000 ` +
-          `(Nellans 2005, tables 1 and 2). ` +
+          `counted); in the paper ${os.nellans.average} % on average over its workloads, at ` +
+          `least ${os.nellans.interactive} % in interactive ones, ${os.nellans.spec} % in ` +
+          `SPEC CPU2000 (Nellans 2005, tables 1 and 2). ` +
           os.machines
             .map(
               (m) =>
