@@ -58,7 +58,7 @@ pub fn import_files(bytes: &[u8]) {
     assert!(unpacked.as_ref().is_none_or(|unpacked| unpacked.len() as u64 <= UNPACKED));
     let bytes = unpacked.as_deref().unwrap_or(bytes);
     if let Some(kind) = FileKind::of(bytes) {
-        assert!(!kind.advice().is_empty());
+        assert!(!kind.description().is_empty());
     }
     // A binary profile of LLVM is for LLVM's own tool.
     if !samples_import::is_binary(bytes) {

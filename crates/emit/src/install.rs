@@ -34,6 +34,12 @@ const ORIGINAL: &str = "original";
 const RELINKED: &str = "relinked";
 const RELINKED_KIND: &str = "kernlane-relinked";
 
+/// A tree holds a part of a relinked kernel, because neither the new kernel nor the original could
+/// be put into it. The original is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("after another failure; put the original kernel back when the cause is gone")]
+pub struct NotPutBack;
+
 /// Moves the results from `scratch` into `directory`, to the same paths as in a tree. The link with
 /// relocations stays behind: the directory gets the list of its relative words. `new` is the build
 /// id of the new vmlinux.
@@ -159,9 +165,7 @@ impl OriginalLink {
             .try_for_each(|name| move_file(&scratch.join(name), &self.tree.join(name)));
         let done = moved.and_then(|()| output::write(&self.home().join(MAP), map.as_bytes()));
         if let Err(error) = done {
-            self.put_back().context(
-                "after another failure; run `kernlane relink --restore` when the cause is gone",
-            )?;
+            self.put_back().context(NotPutBack)?;
             return Err(error);
         }
         Ok(())

@@ -101,7 +101,7 @@ impl BuildTree {
             ensure!(
                 path.join(file).exists(),
                 "{}: the kernel is not built ({file} is missing); build it with make, or give the \
-                 directory of the build with --tree",
+                 directory of the build",
                 path.display()
             );
         }

@@ -20,3 +20,5 @@ pub mod module;
 pub mod object;
 mod relative_words;
 pub mod relink;
+
+pub use install::NotPutBack;

@@ -1,11 +1,11 @@
-//! Reads a file of another tool for `kernlane import`, whatever its format and compression.
+//! Reads a file of another tool, whatever its format and compression.
 //!
 //! Input: a path. Output: branches by address or by function, or counts by source line. A file
-//! without branches or lines gets an error that says what it is and what to run.
+//! without branches or lines gets an error that says what it is.
 
 use super::bolt_import::{self, NamedBranches};
 use super::compressed;
-use super::kinds::FileKind;
+use super::kinds::{FileKind, UnusableFile};
 use super::perf::{self, PerfSamples};
 use super::samples_import::{self, SourceSamples};
 use anyhow::{Context, Result, bail};
@@ -31,10 +31,7 @@ const LARGEST: u64 = 16 << 30;
 pub fn read(path: &Path) -> Result<ImportFile> {
     if path.is_dir() {
         if path.join("trace.klt").is_file() {
-            bail!(
-                "this is a recording of Kernlane: make a profile of it with `kernlane profile`, or \
-                 give it to `kernlane layout`"
-            );
+            bail!(UnusableFile::Kind(FileKind::Recording));
         }
         if !path.join("data").is_file() {
             bail!("this is not a directory of `perf record --threads`: it has no file `data`");
@@ -75,11 +72,9 @@ pub fn of_bytes(bytes: &[u8]) -> Result<ImportFile> {
         (Some(FileKind::SampleText), Ok(text)) => {
             Ok(ImportFile::Lines(samples_import::parse(text)?))
         }
-        (Some(kind), _) => bail!("{}", kind.advice()),
+        (Some(kind), _) => bail!(UnusableFile::Kind(kind)),
         (None, text) => {
-            let text = text.context(
-                "not perf.data, and no text of perf, BOLT or LLVM: see `kernlane import --help`",
-            )?;
+            let text = text.context(UnusableFile::Unknown)?;
             Ok(ImportFile::Branches(perf::script(text)?))
         }
     }
@@ -104,7 +99,7 @@ mod tests {
         assert!(matches!(of_bytes(b"1 f 0 1 g 0 0 1\n"), Ok(ImportFile::Named(_))));
         assert!(matches!(of_bytes(b"f:1:1\n 1: 1\n"), Ok(ImportFile::Lines(_))));
         assert!(error(b"v1\nf f\nc 0\n").contains("Propeller"));
-        assert!(error(b"kernlane-layout 2\n").contains("`kernlane relink`"));
+        assert!(error(b"kernlane-layout 2\n").contains("a layout of Kernlane"));
         assert!(error(b"\xff\xfe").contains("no text of perf"));
         assert!(error(b"").contains("it is empty"));
         assert!(error(b"some words\n").contains("perf script -F brstack"));
@@ -126,6 +121,6 @@ mod tests {
         let error = |path: &Path| read(path).err().unwrap().to_string();
         assert!(error(directory.path()).contains("has no file `data`"));
         std::fs::write(directory.path().join("trace.klt"), "").unwrap();
-        assert!(error(directory.path()).contains("`kernlane profile`"));
+        assert!(error(directory.path()).contains("a recording of Kernlane"));
     }
 }

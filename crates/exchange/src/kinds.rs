@@ -1,5 +1,5 @@
-//! Names files of profiles, layouts and programs by what they begin with, and says which command
-//! or tool takes each. So the wrong file given to a command gets a useful message.
+//! Names files of profiles, layouts and programs by what they begin with, and says what to do
+//! with them. So a reader that gets the wrong file gives a useful message.
 //!
 //! Input: the bytes of a file. Output: its kind. This module reads no more than it needs, and does
 //! not check the contents: the file may be damaged.
@@ -54,19 +54,14 @@ impl FileKind {
     }
 
     /// What the file is, and what to do with it, as a sentence without a stop.
-    pub fn advice(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
-            FileKind::PerfData => {
-                "this is perf.data: make a profile of it with `kernlane import FILE --kernel TREE \
-                 -o perf.klp`"
-            }
+            FileKind::PerfData => "this is perf.data: import it as a profile of Kernlane",
             FileKind::PreAggregated | FileKind::Fdata => {
-                "this is a profile of BOLT: make a profile of Kernlane of it with `kernlane import \
-                 FILE --kernel TREE -o bolt.klp`"
+                "this is a profile of BOLT: import it as a profile of Kernlane"
             }
             FileKind::SampleText | FileKind::SampleBinary => {
-                "this is a sample profile of LLVM: make a profile of Kernlane of it with \
-                 `kernlane import FILE --kernel TREE -o samples.klp`"
+                "this is a sample profile of LLVM: import it as a profile of Kernlane"
             }
             FileKind::BoltYaml => {
                 "this is BOLT's profile as YAML, which counts by BOLT's numbers of blocks: write \
@@ -79,8 +74,8 @@ impl FileKind {
             }
             FileKind::LlvmCounters => {
                 "this holds the counters of a program that clang instrumented \
-                 (`-fprofile-generate`), by functions without addresses: record the kernel with \
-                 `kernlane record`, or import perf.data of `perf record -b`"
+                 (`-fprofile-generate`), by functions without addresses: record the kernel, or \
+                 import perf.data of `perf record -b`"
             }
             FileKind::GccProfile => {
                 "this is a profile of GCC: import perf.data of `perf record -b`, or a profile that \
@@ -98,25 +93,28 @@ impl FileKind {
                 "this is a list of calls for `ld.lld --call-graph-ordering-file=FILE`, without \
                  blocks: import the perf.data that it was made from"
             }
-            FileKind::Profile => {
-                "this is a profile of Kernlane: `kernlane profile` prints it, and `kernlane \
-                 layout` and `kernlane export` take it"
-            }
-            FileKind::Layout => {
-                "this is a layout of Kernlane: `kernlane relink` and `kernlane replay` take it"
-            }
-            FileKind::Map => {
-                "this is the map of a relinked kernel: `kernlane replay` and `kernlane check` take \
-                 it"
-            }
+            FileKind::Profile => "this is a profile of Kernlane",
+            FileKind::Layout => "this is a layout of Kernlane",
+            FileKind::Map => "this is the map of a relinked kernel",
             FileKind::Recording => {
-                "this is a part of a recording of Kernlane: give the recording's directory to \
-                 `kernlane profile` or `kernlane layout`"
+                "this is a recording of Kernlane, or a part of one: make a profile of the \
+                 recording's directory"
             }
             FileKind::Elf => "this is a program or a kernel (ELF), not a profile of one",
             FileKind::Compressed => "this is compressed: unpack it first",
         }
     }
+}
+
+/// A file that does not hold what its reader takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnusableFile {
+    /// The file is of this kind.
+    #[error("{}", .0.description())]
+    Kind(FileKind),
+    /// The file is of no kind that is known.
+    #[error("not perf.data, and no text of perf, BOLT or LLVM")]
+    Unknown,
 }
 
 fn by_magic(bytes: &[u8]) -> Option<FileKind> {

@@ -7,6 +7,7 @@
 use anyhow::{Result, ensure};
 use execution::code::TranslatedCode;
 use execution::data::{DataAccess, DataFlow, DataWish};
+use execution::executions::NoDataAccesses;
 use execution::flow::{ExecutionFlow, FragmentExit};
 use execution::opened::OpenedRecording;
 use execution::walk::{Observer, PairedAccesses, Piece, PieceData, Wants};
@@ -99,10 +100,7 @@ struct SinkWalk<'a> {
 
 impl Observer for SinkWalk<'_> {
     fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
-        ensure!(
-            has_data || !self.needs_data,
-            "the recording has no data accesses: make it with `kernlane record --data`"
-        );
+        ensure!(has_data || !self.needs_data, NoDataAccesses);
         let data = Some(DataWish::EVERY_ACCESS);
         Ok(Wants { control: true, data, stops_behind_part: true, ..Wants::default() })
     }

@@ -13,8 +13,10 @@ use sim::{LineId, MachineModel, PhysAddr};
 use std::io::Read;
 use trace::{Accesses, RecordingHeader, RecordingReader, RunAddr, Task, Translation};
 
-/// The message for a recording without data accesses.
-pub const NO_DATA: &str = "the recording has no data accesses: record the workload with them";
+/// The recording has no data accesses, and the work needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the recording has no data accesses: record the workload with them")]
+pub struct NoDataAccesses;
 
 /// Receives every execution.
 pub trait ExecutionVisitor {
@@ -149,7 +151,7 @@ pub fn walk<R: Read, V: ExecutionVisitor>(
 
 impl<V: ExecutionVisitor> Observer for EachExecution<'_, V> {
     fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
-        ensure!(has_data, NO_DATA);
+        ensure!(has_data, NoDataAccesses);
         let data = Some(DataWish::of(self.machines));
         Ok(Wants { control: V::NEEDS_CONTROL, ended: V::NEEDS_CONTROL, data, ..Wants::default() })
     }

@@ -139,7 +139,7 @@ impl Checkpoint {
         );
         ensure!(
             differences.is_empty(),
-            "{} was made under other conditions: make it again with `kernlane checkpoint`\n{}",
+            "{} was made under other conditions: make it again\n{}",
             self.directory.display(),
             differences.join("\n")
         );

@@ -3,6 +3,7 @@
 //! Input: the final path, and the names of the files. Output: a directory to write the files to. If
 //! anything fails before `publish`, nothing has the final name, or the old directory is unchanged.
 
+use crate::refused::RefusedRequest;
 use anyhow::{Context, Result, ensure};
 use host::scratch;
 use std::path::{Path, PathBuf};
@@ -34,10 +35,10 @@ impl OutputDirectory {
                 .with_context(|| format!("reading {}", output.display()))?;
             for entry in entries {
                 let name = entry?.file_name();
-                ensure!(force, "{} is not empty: give --force to replace it", output.display());
+                ensure!(force, RefusedRequest::OutputNotEmpty(output.into()));
                 ensure!(
                     files.iter().any(|file| name == *file),
-                    "{} holds {name:?}, which --force does not remove",
+                    "{} holds {name:?}, which is not a file of such a result, so it is not removed",
                     output.display()
                 );
             }
@@ -92,7 +93,11 @@ mod tests {
         std::fs::create_dir(&output).unwrap();
         drop(OutputDirectory::reserve(&output, false, FILES).unwrap());
         std::fs::write(output.join("a"), "x").unwrap();
-        assert!(OutputDirectory::reserve(&output, false, FILES).is_err());
+        let refused = OutputDirectory::reserve(&output, false, FILES).err().unwrap();
+        assert!(matches!(
+            refused.downcast_ref(),
+            Some(RefusedRequest::OutputNotEmpty(path)) if *path == output
+        ));
         drop(OutputDirectory::reserve(&output, true, FILES).unwrap());
         std::fs::write(output.join("thesis.tex"), "x").unwrap();
         assert!(OutputDirectory::reserve(&output, true, FILES).is_err());

@@ -8,10 +8,10 @@
 use crate::cache;
 use crate::kernel::{has_code, read_build_id};
 use crate::record::RecordingSummary;
-use anyhow::{Context, Result, bail};
+use crate::refused::{MissingKernel, RefusedRequest};
+use anyhow::{Context, Result};
 use host::recording::Recording;
 use image::{BuildId, vmlinux};
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl SoughtKernel {
         SoughtKernel { build_id, release: None, recorded_at: None }
     }
 
-    /// The kernel's build tree or vmlinux, as the commands take it after `--kernel`.
+    /// The kernel's build tree or vmlinux, as other crates take a kernel.
     ///
     /// # Errors
     /// No place has a kernel with the build id. The message names the places.
@@ -70,23 +70,17 @@ impl SoughtKernel {
     }
 
     fn find_in(&self, places: &Places) -> Result<PathBuf> {
-        let mut looked = String::new();
+        let mut looked = Vec::new();
         for place in self.candidates(places) {
             let why = match fit(&vmlinux::path(&place), &self.build_id) {
                 Ok(None) => return Ok(place),
                 Ok(Some(why)) => why,
                 Err(error) => format!("{error:#}"),
             };
-            let _ = write!(looked, "\n  {}: {why}", place.display());
+            looked.push((place, why));
         }
-        let release = self.release.as_ref().map(|release| format!(" ({release})"));
-        bail!(
-            "no kernel with the build id {}{} was found. These places were looked at:{looked}\n\
-             give the kernel's build tree or its vmlinux with --kernel; or install the package \
-             with its debugging information (on Debian linux-image-…-dbg of the same version)",
-            self.build_id.0,
-            release.unwrap_or_default()
-        )
+        let (build_id, release) = (self.build_id.clone(), self.release.clone());
+        Err(RefusedRequest::NoKernel(MissingKernel { build_id, release, looked }).into())
     }
 
     /// Where the kernel can be, the likeliest place first.
@@ -202,7 +196,7 @@ mod tests {
             "linux: there is none",
             "root/usr/lib/debug/.build-id/0a/0b0c0d.debug: there is none",
             "root/usr/lib/debug/boot/vmlinux-6.12.1: there is none",
-            "--kernel",
+            "name the kernel's build tree or its vmlinux",
         ] {
             assert!(error.contains(part), "{error}");
         }

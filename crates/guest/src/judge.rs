@@ -27,8 +27,7 @@ pub(crate) fn judge(boot: &Boot, outcome: &GuestOutcome) -> Result<()> {
         },
         GuestEnd::TimeLimit => bail!(explain(
             &format!(
-                "the guest had not finished after {} seconds and was ended; --time-limit sets the \
-                 limit",
+                "the guest had not finished within its time limit of {} seconds and was ended",
                 boot.time_limit.as_secs()
             ),
             outcome
@@ -175,7 +174,7 @@ mod tests {
             plugin_failure("kernlane: QEMU ends, and the workload has not executed marker 2\n"),
             None
         );
-        assert!(judged(GuestEnd::TimeLimit, "").contains("--time-limit"));
+        assert!(judged(GuestEnd::TimeLimit, "").contains("its time limit of"));
         let boot = Boot::new("k".into(), "i".into());
         assert!(judge(&boot, &outcome(GuestEnd::Exited(0), "")).is_ok());
     }

@@ -7,6 +7,7 @@
 use crate::bzimage::BzImage;
 use crate::frame_facts::{FrameTypes, KernelFrameFacts, VALUES};
 use crate::headers::Answers;
+use crate::refused::RefusedRequest;
 use crate::thunks::{self, Thunk};
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
@@ -68,11 +69,7 @@ impl GuestKernel {
     pub fn open(kernel: &Path, vmlinux: Option<&Path>) -> Result<GuestKernel> {
         ensure!(kernel.exists(), "{}: there is no such file or directory", kernel.display());
         if kernel.is_dir() {
-            ensure!(
-                vmlinux.is_none(),
-                "a build tree contains its vmlinux: leave out --vmlinux, or give a boot image with \
-                 --kernel"
-            );
+            ensure!(vmlinux.is_none(), RefusedRequest::TreeAndVmlinux);
             return GuestKernel::from_tree(kernel);
         }
         let image = read_boot_image(kernel)?;
@@ -400,12 +397,10 @@ fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
     let candidates: Vec<PathBuf> = candidates.into_iter().flatten().collect();
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
-        None => bail!(
-            "no vmlinux for {}: give --vmlinux FILE, or install Debian's (apt-get install \
-             linux-image-{}-dbg)",
-            boot_image.display(),
-            image.release
-        ),
+        None => {
+            let (boot_image, release) = (boot_image.into(), image.release.clone());
+            Err(RefusedRequest::NoVmlinux { boot_image, release }.into())
+        }
     }
 }
 

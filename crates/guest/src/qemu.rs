@@ -82,8 +82,8 @@ impl Qemu {
                 .with_context(|| format!("running {}", self.program.display()))?;
             ensure!(
                 has_line(&String::from_utf8_lossy(&output.stdout), needed),
-                "{0} has no {needed}, which record --turn needs: `{0} {option} help` does not \
-                 list it. Leave out --turn, or name another QEMU in KERNLANE_QEMU",
+                "{0} has no {needed}, which shorter turns need: `{0} {option} help` does not \
+                 list it. Set no turn, or name another QEMU in KERNLANE_QEMU",
                 self.program.display()
             );
         }

@@ -15,6 +15,7 @@ use crate::kernel_branches::KernelBranches;
 use crate::like;
 use crate::plugin;
 use crate::qemu::Qemu;
+use crate::refused::RefusedRequest;
 use crate::request::{RecordingConditions, RecordingRequest};
 use crate::summary;
 use crate::turn::check_turn;
@@ -140,7 +141,7 @@ pub fn record(
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<FinishedRecording> {
     if request.cpus != CpuCount::ONE {
-        ensure!(from.is_none(), "a checkpoint has one CPU: leave out --from or --cpus");
+        ensure!(from.is_none(), RefusedRequest::CheckpointOfOneCpu);
     }
     let qemu = Qemu::find()?;
     if let Some(turn) = request.turn {

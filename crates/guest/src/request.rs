@@ -9,6 +9,7 @@ use crate::initramfs::GuestContents;
 use crate::kernel::GuestKernel;
 use crate::own::{self, MainScript};
 use crate::qemu::{self, Qemu};
+use crate::refused::RefusedRequest;
 use crate::state::GuestState;
 use crate::workload::Workload;
 use anyhow::{Result, ensure};
@@ -195,11 +196,11 @@ impl RecordingRequest {
             // While the guest boots, the archive and the unpacked files are both in memory.
             ensure!(
                 unpacked * 2 < boot.memory_mb.into(),
-                "the guest's files have {unpacked} MB and its memory {} MB, which must hold them \
-                 twice while it boots: give it {} MB (--memory, or `memory` in the workload's \
-                 file), or leave files out",
-                boot.memory_mb,
-                (unpacked * 5 / 2 + 256).next_multiple_of(128)
+                RefusedRequest::TooLittleMemory {
+                    files: unpacked,
+                    memory: boot.memory_mb,
+                    enough: (unpacked * 5 / 2 + 256).next_multiple_of(128),
+                }
             );
         }
         boot.cpus = self.cpus.get().into();

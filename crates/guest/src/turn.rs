@@ -8,6 +8,7 @@
 //!
 //! Input: the longest turn. Output: arguments for QEMU. This module runs nothing.
 
+use crate::refused::RefusedRequest;
 use anyhow::{Result, ensure};
 use std::ops::RangeInclusive;
 use trace::CpuCount;
@@ -33,12 +34,12 @@ pub fn check_turn(turn: u32, cpus: CpuCount) -> Result<()> {
 /// The microseconds after which the timer rings, so that no CPU executes more than `turn`
 /// instructions while another one waits.
 fn interval(turn: u32, cpus: u32) -> Result<u32> {
-    ensure!(cpus > 1, "--turn {turn}: one CPU takes no turns; give --cpus, or leave out --turn");
+    ensure!(cpus > 1, RefusedRequest::TurnsOfOneCpu(turn));
     let interval = turn.saturating_mul(cpus) / INSTRUCTIONS_IN_A_MICROSECOND;
     ensure!(
         interval > 0,
-        "--turn {turn}: with {cpus} CPUs, the shortest turn is {} instructions, because QEMU's \
-         timer counts microseconds of 1000 instructions and all CPUs share them",
+        "turns of {turn} instructions: with {cpus} CPUs, the shortest turn is {} instructions, \
+         because QEMU's timer counts microseconds of 1000 instructions and all CPUs share them",
         INSTRUCTIONS_IN_A_MICROSECOND.div_ceil(cpus)
     );
     Ok(interval)

@@ -34,7 +34,7 @@ impl Workload {
     /// # Errors
     /// A part breaks a rule, or a file cannot be read.
     pub fn of_command(typed: &TypedWorkload) -> Result<Workload> {
-        ensure!(!typed.run.trim().is_empty(), "--run is empty: there is nothing to record");
+        ensure!(!typed.run.trim().is_empty(), "the command is empty: there is nothing to record");
         let text = text(typed)?;
         let mut workload = Workload::parse(&name(&typed.run), &text)?;
         workload = workload.reading(Path::new(""), Sources::Any)?;
@@ -151,7 +151,7 @@ mod tests {
     fn parts_that_no_guest_can_have_are_refused() {
         let said =
             |typed: TypedWorkload| format!("{:#}", Workload::of_command(&typed).unwrap_err());
-        assert!(said(typed(" ", &[])).contains("--run is empty"));
+        assert!(said(typed(" ", &[])).contains("the command is empty"));
         assert!(said(typed("x", &["a".into()])).contains("give SOURCE:DESTINATION"));
         let both = TypedWorkload {
             packages: vec!["dash".into()],

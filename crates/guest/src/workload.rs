@@ -19,16 +19,8 @@ use trace::CpuCount;
 /// The workloads that are part of the tool: name and text of each file in `workloads/`.
 pub const SHIPPED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
-/// The help text of a command's argument that names a workload.
-pub fn argument_help() -> String {
-    format!(
-        "A shipped workload ({}), bench:NAME for a benchmark of `kernlane bench --list`, or the \
-         path of a .toml file",
-        names()
-    )
-}
-
-fn names() -> String {
+/// The names of the shipped workloads, with commas.
+pub fn shipped_names() -> String {
     let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
     names.join(", ")
 }
@@ -130,7 +122,7 @@ impl Workload {
         if !what.ends_with(".toml") {
             bail!(
                 "there is no workload {what:?}: give {}, bench:NAME or the path of a .toml file",
-                names()
+                shipped_names()
             );
         }
         let text = std::fs::read_to_string(path)

@@ -17,4 +17,5 @@
 pub mod cli;
 mod command;
 mod need;
+mod remedy;
 pub mod run;

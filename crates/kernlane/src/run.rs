@@ -6,6 +6,7 @@ use crate::command::{
     check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import,
     layout, live, manual, objtool, optimize, profile, record, relink, replay, report, trial,
 };
+use crate::remedy;
 use anyhow::Result;
 use clap::CommandFactory;
 use std::process::ExitCode;
@@ -13,6 +14,10 @@ use std::process::ExitCode;
 /// Runs one command. Exit status 0: done. 1: done, and the answer is "no" (a check failed). 2: the
 /// command could not do its work.
 pub fn run(cli: Cli) -> Result<ExitCode> {
+    command(cli).map_err(remedy::add)
+}
+
+fn command(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),

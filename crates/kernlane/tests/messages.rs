@@ -100,7 +100,7 @@ fn what_is_missing_or_out_of_range_is_named() {
         ),
         ("report --locks net.rec", "the kernel of net.rec: no kernel with the build id 0badc0de"),
         ("profile net.rec", "/usr/lib/debug/.build-id/0b/adc0de.debug: there is none"),
-        ("evaluate net.rec", "give the kernel's build tree or its vmlinux with --kernel"),
+        ("evaluate net.rec", "or name the kernel's build tree or its vmlinux (--kernel)"),
         ("cross-validate net.rec net.rec", "no kernel with the build id 0badc0de"),
         ("diff net.rec net.rec", "no kernel with the build id 0badc0de"),
         ("replay net.rec --bound", "no kernel with the build id 0badc0de"),
@@ -124,7 +124,8 @@ fn what_is_missing_or_out_of_range_is_named() {
         ("export net.rec --format bolt -o x", "no kernel with the build id 0badc0de"),
         (
             "export net.rec --format champsim -o x.xz",
-            "the recording has no data accesses: make it with `kernlane record --data`",
+            "the recording has no data accesses: record the workload with them (`kernlane record \
+             --data`)",
         ),
         (
             "export net.rec --format champsim --machine zen4 -o x",
@@ -148,12 +149,16 @@ fn a_file_of_another_kind_is_named_with_the_command_that_takes_it() {
     std::fs::write(path.join("net.klp"), "{\"kernlane_profile\":5}").unwrap();
     for command in ["profile perf.data", "layout perf.data -o x.kll"] {
         let message = refused(path, &format!("{command} --kernel net.rec/System.map"));
-        let expected = "perf.data: this is perf.data: make a profile of it with `kernlane import";
+        let expected =
+            "perf.data: this is perf.data: import it as a profile of Kernlane (`kernlane import ";
         assert!(message.contains(expected), "{command}: {message}");
     }
     let line = "replay net.rec --kernel net.rec/System.map --layout net.klp";
     let message = refused(path, line);
-    assert!(message.contains("net.klp: this is a profile of Kernlane: "), "{message}");
+    assert!(
+        message.contains("net.klp: this is a profile of Kernlane (`kernlane profile` "),
+        "{message}"
+    );
 }
 
 /// Options of `report` that ask for a table.

@@ -52,11 +52,12 @@ fn bad_input_is_named_and_nothing_is_made() {
         (&["files", "--kernel", "gone"], "gone: there is no such file or directory"),
         (
             &["files", "--kernel", "gone", "--turn", "1000"],
-            "--turn 1000: one CPU takes no turns; give --cpus, or leave out --turn",
+            "turns of 1000 instructions: one CPU takes no turns; record several CPUs, or set no turn \
+             (--cpus, --turn)",
         ),
         (
             &["files", "--kernel", "gone", "--cpus", "4", "--turn", "200"],
-            "--turn 200: with 4 CPUs, the shortest turn is 250 instructions",
+            "turns of 200 instructions: with 4 CPUs, the shortest turn is 250 instructions",
         ),
     ];
     for (arguments, expected) in cases {
@@ -78,7 +79,7 @@ fn a_qemu_that_cannot_shorten_turns_is_named() {
     let line = text.lines().find(|line| line.contains("short turns (for --turn)")).unwrap();
     assert!(
         line.trim_start().starts_with("missing")
-            && line.contains("has no filter-buffer, which record --turn needs"),
+            && line.contains("has no filter-buffer, which shorter turns need"),
         "{line}"
     );
 }

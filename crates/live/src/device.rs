@@ -192,6 +192,20 @@ pub struct FunctionStatus {
     pub traced: bool,
 }
 
+/// A group of which a part is installed and stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the group {group} was being installed when another tool (a kprobe, say) came to {place}, so \
+     that a part of it is installed and stays: it does the same as the kernel's own code. Remove \
+     that tool, then undo the group"
+)]
+pub struct PartlyInstalled {
+    /// The name of the group.
+    pub group: String,
+    /// The place in the kernel's code that the other tool changed.
+    pub place: String,
+}
+
 impl Device {
     /// Opens the device.
     ///
@@ -245,12 +259,10 @@ impl Device {
             }
         });
         if done == Err(Errno::UCLEAN) {
-            bail!(
-                "the group {id} was being installed when another tool (a kprobe, say) came to {}, \
-                 so that a part of it is installed and stays: it does the same as the kernel's own \
-                 code. Remove that tool, then run `kernlane live undo`",
-                owners::place(group.bad_address)
-            );
+            bail!(PartlyInstalled {
+                group: id.to_string(),
+                place: owners::place(group.bad_address),
+            });
         }
         done.map_err(|error| match error {
             Errno::NOENT => anyhow::anyhow!(

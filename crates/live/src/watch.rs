@@ -184,8 +184,8 @@ impl Watch<'_, '_> {
                 install::unload(&id.module, &turn).with_context(|| format!("{id} was undone"))?;
             }
             Err(Taken(by)) => (self.told)(&format!(
-                "{by} is installing a group: the module {id} stays, empty, until `kernlane live \
-                 undo` removes it"
+                "{by} is installing a group: the module {id} stays, empty, until a later undo \
+                 removes it"
             )),
         }
         Ok(())

@@ -18,8 +18,7 @@ pub enum ProfileError {
     #[error("a damaged profile")]
     Seal(#[from] SealError),
     #[error(
-        "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again \
-         with `kernlane profile`"
+        "a profile of format {0}; this version reads formats {OLDEST} to {FORMAT}: make it again"
     )]
     Format(u32),
     #[error("\"{0}\" is not a hexadecimal address")]

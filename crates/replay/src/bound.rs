@@ -30,6 +30,13 @@ use trace::{RecordingHeader, RecordingReader, Translation, TranslationId};
 /// bytes each, at most 2 GB.
 const MOST_FETCHES: usize = 1 << 28;
 
+/// The recording is too long for a lower bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "more than {MOST_FETCHES} blocks ran, too many for a lower bound: take a part of the recording"
+)]
+pub struct TooManyFetches;
+
 /// The bounds of a recording.
 ///
 /// # Errors
@@ -113,11 +120,7 @@ impl Observer for FetchedBlocks<'_> {
                 }
             }
         }
-        ensure!(
-            self.fetches.values().map(Vec::len).sum::<usize>() <= MOST_FETCHES,
-            "more than {MOST_FETCHES} blocks ran, too many for a lower bound: take a part of the \
-             recording, with --until"
-        );
+        ensure!(self.fetches.values().map(Vec::len).sum::<usize>() <= MOST_FETCHES, TooManyFetches);
         Ok(())
     }
 }

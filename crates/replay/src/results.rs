@@ -7,7 +7,7 @@ pub mod guard;
 
 pub use crate::cpu_order::CpuOrder;
 pub use crate::cpu_order::clocks::CpuWaits;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 pub use execution::branches::Predictions;
 use guard::LayoutLoss;
 use image::BuildId;
@@ -26,6 +26,11 @@ pub const ORIGINAL: &str = "original";
 const FORMAT: u32 = 2;
 /// The oldest format that is still read. It has no checksum.
 const OLDEST: u32 = 1;
+
+/// Results of a format that this version does not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("results of format {0}; this version reads formats {OLDEST} to {FORMAT}: make them again")]
+pub struct UnknownResultFormat(pub u32);
 
 /// A file of rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,13 +78,7 @@ impl ResultFile {
     /// The text is not JSON of results, has another format, or is damaged.
     pub fn from_json(text: &str) -> Result<ResultFile> {
         let document: Document = serde_json::from_str(text).context("not a file of results")?;
-        if !(OLDEST..=FORMAT).contains(&document.format) {
-            bail!(
-                "results of format {}; this version reads formats {OLDEST} to {FORMAT}: make them \
-                 again with `kernlane replay --json`",
-                document.format
-            );
-        }
+        ensure!((OLDEST..=FORMAT).contains(&document.format), UnknownResultFormat(document.format));
         sealed::verify_json(text, document.sha256.as_deref(), document.format > OLDEST)
             .context("damaged results")?;
         Ok(ResultFile { rows: document.rows })

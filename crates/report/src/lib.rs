@@ -38,3 +38,4 @@ pub mod services;
 pub mod sharing;
 pub mod sizes;
 pub mod text;
+pub mod top;

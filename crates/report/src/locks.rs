@@ -3,6 +3,7 @@
 //! Input: the tables of `coherence::locks`. Output: text. Counts nothing.
 
 use crate::text::frames_unknown;
+use crate::top::TopRows;
 use coherence::locks::table::{KindRow, LockKind, LockRow, LockTable, LockUser, WaitRow};
 use host::table::TextTable;
 use papers::rosenblum;
@@ -12,15 +13,15 @@ use std::fmt::Write;
 const FUNCTIONS: usize = 3;
 const WAITS: usize = 6;
 
-/// The locks of one machine: each kind, the first `top` locks, and who waited for whom.
-pub fn text(table: &LockTable, top: usize) -> String {
+/// The locks of one machine: each kind, the first locks, and who waited for whom.
+pub fn text(table: &LockTable, top: TopRows) -> String {
     let mut out = String::new();
     // Writing to a `String` never fails.
     let _ = write(table, top, &mut out);
     out
 }
 
-fn write(table: &LockTable, top: usize, out: &mut String) -> std::fmt::Result {
+fn write(table: &LockTable, top: TopRows, out: &mut String) -> std::fmt::Result {
     let LockTable { workload, kernel_build_id, seed, machine, cpus, .. } = table;
     let cpus = if *cpus == 1 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") };
     writeln!(
@@ -35,17 +36,13 @@ fn write(table: &LockTable, top: usize, out: &mut String) -> std::fmt::Result {
         table.cycles.user / 1e6
     )?;
     kinds(table, out)?;
-    let shown = &table.locks[..table.locks.len().min(top)];
+    let shown = &table.locks[..table.locks.len().min(top.most)];
     ranked(shown, out)?;
     for lock in shown {
         details(lock, out)?;
     }
     if table.locks.len() > shown.len() {
-        writeln!(
-            out,
-            "\n{} more rows: --top shows more, --json all",
-            table.locks.len() - shown.len()
-        )?;
+        write!(out, "\n{}", top.rest(table.locks.len()))?;
     }
     remarks(table, out)
 }

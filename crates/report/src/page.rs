@@ -5,6 +5,7 @@
 
 use crate::generations::GenerationsBeside;
 use crate::overview::Overview;
+use crate::top::TopRows;
 use crate::{generations, multiprocessor, services, text};
 use anyhow::Result;
 use replay::comparison::Comparison;
@@ -24,7 +25,7 @@ const SCRIPTS: [&str; 7] = [
     include_str!("page/main.js"),
 ];
 /// The number of services in the tables for readers without JavaScript.
-const SERVICES: usize = 30;
+const SERVICES: TopRows = TopRows { most: 30, setting: None };
 
 #[derive(Serialize)]
 struct PageData<'a> {

@@ -5,6 +5,7 @@
 //! in `table` and its cell in `cells`, at the same place.
 
 use crate::core_time;
+use crate::top::TopRows;
 use host::table::TextTable;
 use papers::nellans::{self, SupervisorShare};
 use replay::results::Predictions;
@@ -14,8 +15,9 @@ use services::table::{ServiceRow, ServiceTable};
 use sim::core::CoreSlots;
 use std::fmt::Write as _;
 
-/// The table of services, with at most `most` rows.
-pub fn table(services: &ServiceTable, most: usize) -> String {
+/// The table of services, with its first rows.
+pub fn table(services: &ServiceTable, top: TopRows) -> String {
+    let most = top.most;
     let all = services.instructions.max(1) as f64;
     let part = |instructions: u64| 100.0 * instructions as f64 / all;
     let mut text = format!(
@@ -82,9 +84,7 @@ pub fn table(services: &ServiceTable, most: usize) -> String {
         table.push(cells(row));
     }
     text += &table.to_text();
-    if services.rows.len() > most {
-        let _ = writeln!(text, "  and {} more (--top)", services.rows.len() - most);
-    }
+    text += &top.rest(services.rows.len());
     for (at, machine) in services.machines.iter().enumerate() {
         let what = if at == 0 { "first" } else { "next" };
         let model = match machine.kernel_stalls {
@@ -407,7 +407,7 @@ mod tests {
             (0.004 * penalty, Some(0.006 * penalty), None)
         );
         assert!(!services.machines[0].has_l2);
-        let text = table(&services, 5);
+        let text = table(&services, TopRows { most: 5, setting: None });
         let titles = words(&text, "service");
         assert!(titles.contains(&"L1D") && !titles.contains(&"L2"), "{text}");
     }
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_latency_has_the_halt_and_a_stall_both_tlbs() {
-        let text = table(&read(), 5);
+        let text = table(&read(), TopRows { most: 5, setting: None });
         assert!(text.contains("the processor was halted for 0.001999 s of 0.002000 s"), "{text}");
         let row = words(&text, "system call read");
         // By its file, a TLB miss of the first machine takes 7 cycles: 10 misses in 1000
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn wrong_predictions_stand_beside_the_machine_that_has_none() {
-        let text = table(&read(), 5);
+        let text = table(&read(), TopRows { most: 5, setting: None });
         let text = text.split("mispredictions per 1000").nth(1).unwrap();
         let predicted = ["6.00", "0.00", "2.00", "8.00", "0.00", "0.08"];
         for (row, before) in [("system call read", 4), ("all", 2), ("the kernel", 3)] {

@@ -140,7 +140,7 @@ fn asking_functions(table: &SharingTable, out: &mut String) -> std::fmt::Result 
     }
     out.push_str(&shown.to_text());
     if rows.len() > FUNCTION_ROWS {
-        writeln!(out, "  and {} more (--json)", rows.len() - FUNCTION_ROWS)?;
+        writeln!(out, "  and {} more (in JSON)", rows.len() - FUNCTION_ROWS)?;
     }
     Ok(())
 }

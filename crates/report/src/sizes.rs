@@ -18,8 +18,8 @@ pub fn text(sizes: &Sizes) -> String {
     if sizes.cpus > 1 {
         let _ = writeln!(
             text,
-            "{} CPUs, each with caches of its own, misses of all together; data caches of several \
-             CPUs: --multiprocessor",
+            "{} CPUs, each with caches of its own, misses of all together; the table of several \
+             CPUs has their data caches",
             sizes.cpus
         );
     }

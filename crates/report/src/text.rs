@@ -261,8 +261,8 @@ fn warnings(rows: &[&ResultRow]) -> String {
             (
                 counters.breaks,
                 "steps that no processor could make: the code does not lie where the placement \
-                 says. Places from a vmlinux alone are estimates: give the build tree with \
-                 --kernel, or the map (*.klm) of `kernlane relink`",
+                 says. Places from a vmlinux alone are estimates: give the kernel's build tree, \
+                 or the map of the relinked kernel (*.klm)",
             ),
             (counters.unresolved_branches, "branches whose direction the recording does not show"),
         ] {

@@ -1,10 +1,9 @@
-//! The text of a file. A file of another kind is refused by its name, with the command that takes
-//! it.
+//! The text of a file. A file of another kind is refused, and its kind is named.
 //!
 //! Input: a path. Output: text. This module does not check the text.
 
-use anyhow::{Context, Result, bail};
-use exchange::kinds::FileKind;
+use anyhow::{Context, Result};
+use exchange::kinds::{FileKind, UnusableFile};
 use std::path::Path;
 
 /// Reads a file of one of the `wanted` kinds.
@@ -16,7 +15,7 @@ use std::path::Path;
 /// let path = home.path().join("net.klp");
 /// std::fs::write(&path, "kernlane-layout 2\n")?;
 /// let refused = road::input_file::text_of(&path, &[FileKind::Profile]).unwrap_err();
-/// assert!(refused.to_string().contains("a layout"), "{refused}");
+/// assert!(format!("{refused:#}").contains("a layout"), "{refused:#}");
 /// # anyhow::Ok(())
 /// ```
 ///
@@ -30,7 +29,7 @@ pub fn text_of(path: &Path, wanted: &[FileKind]) -> Result<String> {
         // A list of symbols and a list of calls are texts of words. A damaged file may be one too.
         Some(FileKind::SymbolOrder | FileKind::CallGraph) | None => {}
         Some(kind) if wanted.contains(&kind) => {}
-        Some(kind) => bail!("{}: {}", path.display(), kind.advice()),
+        Some(kind) => return Err(UnusableFile::Kind(kind)).with_context(named),
     }
     String::from_utf8(bytes).context("it is not text").with_context(named)
 }
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_another_kind_is_named_with_the_command_that_takes_it() {
+    fn a_file_of_another_kind_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let read = |bytes: &[u8]| {
@@ -51,10 +50,10 @@ mod tests {
         assert_eq!(read(whole.as_bytes()).unwrap(), whole);
         assert_eq!(read(b"damaged").unwrap(), "damaged");
         for (bytes, advice) in [
-            (&b"PERFILE2"[..], "this is perf.data: make a profile of it with `kernlane import"),
+            (&b"PERFILE2"[..], "this is perf.data: import it"),
             (b"f:1:1\n 1: 1\n", "this is a sample profile of LLVM"),
             (b"v1\nf f\nc 0\n", "this is Propeller's list of clusters"),
-            (b"kernlane-layout 2\n", "`kernlane relink`"),
+            (b"kernlane-layout 2\n", "this is a layout of Kernlane"),
             (b"\xff\xfe", "it is not text"),
         ] {
             let error = read(bytes).unwrap_err();

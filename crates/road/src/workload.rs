@@ -6,6 +6,11 @@ use anyhow::{Context, Result};
 use guest::{Workload, benchmark};
 use suite::{counted, list};
 
+/// The suite has no benchmark of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no benchmark {0:?}: take a name from the suite's list")]
+pub struct UnknownBenchmark(pub String);
+
 /// Opens a workload: the name of a shipped one, the path of a file, or `bench:NAME` and
 /// `bench:NAME:OPERATIONS` for a benchmark.
 ///
@@ -22,9 +27,7 @@ pub fn open(what: &str) -> Result<Workload> {
         Some((name, number)) => (name, Some(number)),
         None => (words, None),
     };
-    let found = list::named(name).with_context(|| {
-        format!("there is no benchmark {name:?}: `kernlane bench --list` shows their names")
-    })?;
+    let found = list::named(name).ok_or_else(|| UnknownBenchmark(name.to_owned()))?;
     let operations = match operations {
         Some(number) => {
             number.parse().ok().filter(|operations| *operations > 0).with_context(|| {

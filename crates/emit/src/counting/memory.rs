@@ -3,6 +3,7 @@
 //! Input: a process and the program that it runs. Output: the counts. The process is stopped while
 //! its memory is read, so that all counts are of one moment.
 
+use crate::counting::NoCounts;
 use crate::object::COUNTS;
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSymbol};
@@ -61,9 +62,7 @@ pub fn read(pid: u32, vmlinux: &Path, counters: usize) -> Result<Vec<u64>> {
 /// Reads from the symbol table where the counts lie.
 fn room(vmlinux: &[u8]) -> Result<Room> {
     let elf = object::File::parse(vmlinux).context("not an ELF file")?;
-    let symbol = elf.symbol_by_name(COUNTS).with_context(|| {
-        format!("has no symbol {COUNTS}: it is not from `kernlane relink --count`")
-    })?;
+    let symbol = elf.symbol_by_name(COUNTS).ok_or(NoCounts::NoCounters)?;
     ensure!(
         elf.kind() == object::ObjectKind::Executable && symbol.size() > 0 && symbol.size() % 8 == 0,
         "is not a program whose counters could be read from a process"

@@ -13,3 +13,26 @@ pub(crate) mod plan;
 pub mod profile;
 
 pub use file::{Counters, CountersError};
+
+use crate::object::COUNTS;
+use image::BuildId;
+
+/// A kernel whose counters cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCounts {
+    /// The kernel has no counters.
+    #[error("has no symbol {COUNTS}: it is not a counting kernel")]
+    NoCounters,
+    /// The counting kernel was made from the tree before the tree was built again.
+    #[error(
+        "the counters are of the kernel {}, but the tree has {}: it was built anew; make the \
+         counting kernel again",
+        .counted.0, .tree.0
+    )]
+    Rebuilt {
+        /// The kernel that was counted.
+        counted: BuildId,
+        /// The tree's kernel.
+        tree: BuildId,
+    },
+}

@@ -4,9 +4,9 @@
 //! profile with the counts of all blocks, edges and calls, by link addresses of the kernel without
 //! counters.
 
-use crate::counting::Counters;
 use crate::counting::callees::{self, ThroughRegister};
 use crate::counting::plan::ObjectFlow;
+use crate::counting::{Counters, NoCounts};
 use anyhow::{Result, ensure};
 use iced_x86::{Decoder, DecoderOptions};
 use image::address::LinkAddr;
@@ -116,12 +116,8 @@ pub fn profile(
 
 /// Checks that the counters are those of this kernel, and that each has a count.
 fn check_counts(kernel: &BuildId, counters: &Counters, counts: &[u64]) -> Result<()> {
-    let (mine, theirs) = (&kernel.0, &counters.build_id.0);
-    ensure!(
-        mine == theirs,
-        "the counters are of the kernel {theirs}, but the tree has {mine}: it was built anew; \
-         relink it with --count again"
-    );
+    let (mine, theirs) = (kernel, &counters.build_id);
+    ensure!(mine == theirs, NoCounts::Rebuilt { counted: theirs.clone(), tree: mine.clone() });
     ensure!(
         counters.blocks.len() == counts.len(),
         "{} counts were read for {} counters: read the counts of the kernel that was relinked with \
@@ -284,6 +280,6 @@ mod tests {
             assert!(error.contains(&message), "{error}");
         }
         let error = check_counts(&BuildId("77ab".into()), &counters, &[3, 4]).unwrap_err();
-        assert!(error.to_string().contains("relink it with --count again"), "{error}");
+        assert!(error.to_string().contains("make the counting kernel again"), "{error}");
     }
 }

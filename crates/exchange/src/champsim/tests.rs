@@ -184,5 +184,5 @@ fn recordings_that_lack_something_are_refused() {
     writer.stream(&words).unwrap();
     let without = tempfile::tempdir().unwrap();
     std::fs::write(Recording::at(without.path()).trace(), writer.end().unwrap().0).unwrap();
-    assert!(message(&without).contains("kernlane record --data"), "{}", message(&without));
+    assert!(message(&without).contains("has no data accesses"), "{}", message(&without));
 }

@@ -33,10 +33,9 @@ pub(crate) fn advice(lacks: &[Lack], from: ProgramsFrom) -> String {
     if !names.is_empty() {
         let names = names.join(", ");
         lines.push(match from {
-            ProgramsFrom::Packages => format!(
-                "add {names} to the guest's packages (--packages, or `packages` in the workload's \
-                 file)"
-            ),
+            ProgramsFrom::Packages => {
+                format!("add {names} to the guest's packages (`packages` in a workload's file)")
+            }
             ProgramsFrom::Image => {
                 format!("on Debian, install {names} in the image; or also copy what is missing")
             }
@@ -197,11 +196,13 @@ mod tests {
             has it\n\
             /opt/app/server needs libkernlane-has-no-such.so.1 (through /opt/app/libown.so), which \
             the guest lacks: no known package has it\n\
-            add libc6 to the guest's packages (--packages, or `packages` in the workload's file)\n\
+            add libc6 to the guest's packages (`packages` in a workload's file)\n\
             for what is in no known package: `apt-file search NAME` looks into all packages of \
             Debian; or copy the file into the guest, too";
         assert_eq!(said, expected);
         let said = advice(&lacks[..1], ProgramsFrom::Image);
-        assert!(said.contains("install libc6 in the image") && !said.contains("--packages"));
+        assert!(
+            said.contains("install libc6 in the image") && !said.contains("the guest's packages")
+        );
     }
 }

@@ -27,8 +27,8 @@ impl LinkedKernel<'_> {
         let Some(release) = self.release() else { return Ok(()) };
         ensure!(
             is_supported(release),
-            "is Linux {release}: `kernlane live` knows Linux {SUPPORTED} only, since the formats \
-             of the kernel's tables differ between versions"
+            "is Linux {release}: functions of a running kernel can be replaced in Linux \
+             {SUPPORTED} only, since the formats of the kernel's tables differ between versions"
         );
         Ok(())
     }

@@ -6,6 +6,7 @@
 use crate::command::layout::{CallPaddingArgs, TriesArgs, algorithms};
 use crate::command::record::{self, ProcessorArgs, TimeLimitArgs};
 use crate::command::replay::{simulation_scope, warn};
+use crate::command::workload::argument_help;
 use ::layout::Algorithm;
 use anyhow::Result;
 use clap::Args;
@@ -27,7 +28,7 @@ use trace::CpuCount;
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane optimize net --tree ~/linux -o net.optimized")]
 pub struct OptimizeArgs {
-    #[arg(help = guest::argument_help())]
+    #[arg(help = argument_help())]
     pub workload: String,
 
     /// The directory in which the kernel was built. It is only read

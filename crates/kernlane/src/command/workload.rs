@@ -10,7 +10,7 @@ use road::workload;
 #[derive(Args)]
 #[group(skip)]
 pub struct WorkloadArgs {
-    #[arg(help = guest::argument_help(), required_unless_present = "run", conflicts_with = "run")]
+    #[arg(help = argument_help(), required_unless_present = "run", conflicts_with = "run")]
     pub workload: Option<String>,
 
     /// Record this shell command, without a workload's file. It starts in the directory of the
@@ -42,6 +42,15 @@ pub struct WorkloadArgs {
     /// layout), a directory, or a tarball of a root file system
     #[arg(long, value_name = "IMAGE", conflicts_with = "workload", help_heading = TYPED)]
     pub image: Option<String>,
+}
+
+/// The help text of an argument that names a workload.
+pub(crate) fn argument_help() -> String {
+    format!(
+        "A shipped workload ({}), bench:NAME for a benchmark of `kernlane bench --list`, or the \
+         path of a .toml file",
+        guest::shipped_names()
+    )
 }
 
 const TYPED: &str = "A command instead of a workload";

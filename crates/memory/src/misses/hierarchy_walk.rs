@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use execution::code::TranslatedCode;
 use execution::data::{DataWish, Execution};
-use execution::executions::NO_DATA;
+use execution::executions::NoDataAccesses;
 use execution::fetched::FetchedUnits;
 use execution::hierarchy_run::{HierarchyRun, MissedUnit, RunStep};
 use execution::numbering::FetchUnit;
@@ -83,7 +83,7 @@ impl<O> HierarchyWalk<O> {
 
 impl<O: MissObserver> Observer for HierarchyWalk<O> {
     fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
-        ensure!(has_data, NO_DATA);
+        ensure!(has_data, NoDataAccesses);
         Ok(Wants { data: Some(self.wish), ..Wants::default() })
     }
 

@@ -1,9 +1,10 @@
 //! Services on machines of several generations, beside the numbers of two papers, for a terminal.
 //!
-//! Input: the services on each machine. Output: text, and what `--json` prints. Counts nothing.
+//! Input: the services on each machine. Output: text, and what is printed as JSON. Counts nothing.
 
 mod beside;
 
+use crate::top::TopRows;
 use beside::{NELLANS, SIMOS, name_of};
 pub use beside::{Nellans, NellansCall, Papers, Simos};
 use host::table::TextTable;
@@ -30,8 +31,8 @@ impl GenerationsBeside {
     }
 }
 
-/// The tables, with at most `most` services.
-pub fn text(beside: &GenerationsBeside, most: usize) -> String {
+/// The tables, with the first services.
+pub fn text(beside: &GenerationsBeside, top: TopRows) -> String {
     let found = &beside.found;
     let mut text = format!(
         "workload {}, kernel {}, seed {}{}; simulated\n\
@@ -47,31 +48,25 @@ pub fn text(beside: &GenerationsBeside, most: usize) -> String {
     );
     text += &machines(found);
     let shown: Vec<&GenerationRow> =
-        found.sums.iter().chain(found.rows.iter().take(most)).collect();
+        found.sums.iter().chain(found.rows.iter().take(top.most)).collect();
     let _ = write!(text, "\ncycles for each instruction (simulated)\n{}", cycles(found, &shown));
     let _ = write!(text, "\nnanoseconds for each call (simulated)\n{}", times(found, &shown));
     let _ = write!(text, "\nP, T and A (simulated)\n{}", splits(found, &shown));
-    if found.rows.len() > most {
-        let _ = writeln!(text, "  and {} more (--top)", found.rows.len() - most);
-    }
+    text += &top.rest(found.rows.len());
     match &beside.papers.nellans {
         Some(paper) => text += &nellans(paper),
-        None => {
-            let _ = writeln!(text, "\nfor tables 3 and 4 of Nellans 2005: {}", wanted(&NELLANS));
-        }
+        None => text += &wanted("tables 3 and 4 of Nellans 2005", &NELLANS),
     }
     match &beside.papers.simos {
         Some(rows) => text += &simos(rows),
-        None => {
-            let _ = writeln!(text, "\nfor table 4.8 of Rosenblum 1995: {}", wanted(&SIMOS));
-        }
+        None => text += &wanted("table 4.8 of Rosenblum 1995", &SIMOS),
     }
     text
 }
 
-fn wanted(machines: &[&str]) -> String {
-    let named: Vec<String> = machines.iter().map(|name| format!("--machine {name}")).collect();
-    named.join(" ")
+/// The machines that a paper's table needs.
+fn wanted(table: &str, machines: &[&str]) -> String {
+    format!("\nfor {table}: the machines {}\n", machines.join(", "))
 }
 
 fn machines(found: &Generations) -> String {

@@ -63,13 +63,17 @@ fn found() -> Generations {
     found
 }
 
+fn top(most: usize) -> TopRows {
+    TopRows { most, setting: Some("rows") }
+}
+
 fn lines(text: &str) -> Vec<String> {
     text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 #[test]
 fn each_service_has_cycles_times_and_its_split() {
-    let text = text(&GenerationsBeside::new(found()), 30);
+    let text = text(&GenerationsBeside::new(found()), top(30));
     let lines = lines(&text);
     for expected in [
         // CPI of each machine; nanoseconds of one of four calls.
@@ -89,7 +93,7 @@ fn each_service_has_cycles_times_and_its_split() {
 #[test]
 fn the_papers_stand_beside_the_same_work() {
     let beside = GenerationsBeside::new(found());
-    let text = text(&beside, 30);
+    let text = text(&beside, top(30));
     let lines = lines(&text);
     for expected in [
         // 3300 cycles at 33 MHz are 100 µs, 1500 at 3 GHz 500 ns. User mode has no row.
@@ -120,10 +124,10 @@ fn without_a_papers_machines_they_are_named() {
     found.sums.iter_mut().chain(&mut found.rows).for_each(|row| row.on.truncate(2));
     let beside = GenerationsBeside::new(found);
     assert_eq!(beside.papers, Papers { nellans: None, simos: None });
-    let text = text(&beside, 1);
-    assert!(text.contains("Nellans 2005: --machine i486 --machine pentium4\n"), "{text}");
-    assert!(text.contains("--machine simos-1994 --machine simos-1996 --machine simos-1998\n"));
-    assert!(text.contains("  and 2 more (--top)\n") && !text.contains("demand zero"), "{text}");
+    let text = text(&beside, top(1));
+    assert!(text.contains("Nellans 2005: the machines i486, pentium4\n"), "{text}");
+    assert!(text.contains("1995: the machines simos-1994, simos-1996, simos-1998\n"));
+    assert!(text.contains("  and 2 more (rows)\n") && !text.contains("demand zero"), "{text}");
 }
 
 #[test]

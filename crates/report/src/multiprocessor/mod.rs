@@ -1,8 +1,9 @@
 //! Services of several CPUs beside one, and the numbers of Rosenblum 1995, section 5, as text.
 //!
-//! Input: the tables of `coherence::multiprocessor`. Output: text, and what `--json` prints.
+//! Input: the tables of `coherence::multiprocessor`. Output: text, and what is printed as JSON.
 //! Counts nothing.
 
+use crate::top::TopRows;
 use coherence::multiprocessor::{CoherentCycles, L2Misses, MultiprocessorRow, MultiprocessorTable};
 use host::table::TextTable;
 use papers::rosenblum;
@@ -27,14 +28,14 @@ impl From<MultiprocessorTable> for MultiprocessorBeside {
 }
 
 /// The tables of one recording on one machine, with at most `top` services.
-pub fn text(beside: &MultiprocessorBeside, top: usize) -> String {
+pub fn text(beside: &MultiprocessorBeside, top: TopRows) -> String {
     let mut out = String::new();
     // Writing to a `String` never fails.
     let _ = write(&beside.found, top, &mut out);
     out
 }
 
-fn write(table: &MultiprocessorTable, top: usize, out: &mut String) -> std::fmt::Result {
+fn write(table: &MultiprocessorTable, top: TopRows, out: &mut String) -> std::fmt::Result {
     let MultiprocessorTable { workload, kernel_build_id, seed, cpus, machine, .. } = table;
     write!(
         out,
@@ -64,10 +65,8 @@ fn write(table: &MultiprocessorTable, top: usize, out: &mut String) -> std::fmt:
     )?;
     out.push_str(&l2_sizes(table));
     writeln!(out, "\nservices of the kernel (SimOS: table 5.4)")?;
-    out.push_str(&services(table, top));
-    if table.rows.len() > top {
-        writeln!(out, "  and {} more (--top)", table.rows.len() - top)?;
-    }
+    out.push_str(&services(table, top.most));
+    out.push_str(&top.rest(table.rows.len()));
     writeln!(out, "\nrows of SimOS' table 5.4: eight CPUs of 1994")?;
     out.push_str(&of_paper());
     Ok(())

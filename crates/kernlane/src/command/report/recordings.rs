@@ -17,6 +17,7 @@ use memory::misses::table::MissTable;
 use memory::sizes::{self, Sizes};
 use report::generations::GenerationsBeside;
 use report::multiprocessor::MultiprocessorBeside;
+use report::top::TopRows;
 use road::opened::OpenedKernel;
 use serde::Serialize;
 use services::generations;
@@ -35,7 +36,7 @@ const OS_CORE_MACHINE: &str = "os-core-8";
 
 pub(super) fn services(args: &ReportArgs) -> Result<()> {
     let tables = service_tables(args)?;
-    print_each(args, &tables, |table| report::services::table(table, args.top))
+    print_each(args, &tables, |table| report::services::table(table, top(args)))
 }
 
 pub(super) fn os_share(args: &ReportArgs) -> Result<()> {
@@ -86,7 +87,7 @@ pub(super) fn generations(args: &ReportArgs) -> Result<()> {
         generations::check(&attribution.machines)?;
         Ok(GenerationsBeside::new(attribution.generations(path)?))
     })?;
-    print_each(args, &all, |one| report::generations::text(one, args.top))
+    print_each(args, &all, |one| report::generations::text(one, top(args)))
 }
 
 pub(super) fn sharing(args: &ReportArgs) -> Result<()> {
@@ -114,7 +115,7 @@ pub(super) fn multiprocessor(args: &ReportArgs) -> Result<()> {
     };
     let tables = in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
     let tables: Vec<MultiprocessorBeside> = tables.into_iter().map(Into::into).collect();
-    print_each(args, &tables, |table| report::multiprocessor::text(table, args.top))
+    print_each(args, &tables, |table| report::multiprocessor::text(table, top(args)))
 }
 
 pub(super) fn locks(args: &ReportArgs) -> Result<()> {
@@ -123,7 +124,7 @@ pub(super) fn locks(args: &ReportArgs) -> Result<()> {
     };
     let tables: Vec<LockTable> =
         in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
-    print_each(args, &tables, |table| report::locks::text(table, args.top))
+    print_each(args, &tables, |table| report::locks::text(table, top(args)))
 }
 
 pub(super) fn os_core(args: &ReportArgs) -> Result<()> {
@@ -135,6 +136,11 @@ pub(super) fn os_core(args: &ReportArgs) -> Result<()> {
     let tables: Vec<OsCoreTable> =
         in_one_list(each_opened(args, &args.inputs, &[OS_CORE_MACHINE], of_recording)?);
     print_each(args, &tables, report::os_core::text)
+}
+
+/// How many rows were asked for, and by which option.
+fn top(args: &ReportArgs) -> TopRows {
+    TopRows { most: args.top, setting: Some("--top") }
 }
 
 /// The results of all recordings, one list for each.
