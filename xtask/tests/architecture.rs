@@ -1,5 +1,7 @@
 //! The rules of `ARCHITECTURE.md` that a compiler does not check.
 
+use clap::CommandFactory;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -155,6 +157,129 @@ fn only_programs_parse_options() {
         }
     }
     assert_eq!(parse, BTreeSet::from(["kernlane", "xtask"].map(str::to_owned)));
+}
+
+fn is_mark(token: &TokenTree, mark: char) -> bool {
+    matches!(token, TokenTree::Punct(found) if found.as_char() == mark)
+}
+
+/// The strings in a program, without those of documentation and of tests.
+fn strings(tokens: TokenStream, found: &mut Vec<String>) {
+    let mut tokens = tokens.into_iter().peekable();
+    // Whether the present item is for tests. It ends with its body or a semicolon.
+    let mut is_for_tests = false;
+    while let Some(token) = tokens.next() {
+        match token {
+            mark if is_mark(&mark, '#') => {
+                tokens.next_if(|next| is_mark(next, '!'));
+                let Some(TokenTree::Group(attribute)) = tokens.peek().cloned() else { continue };
+                tokens.next();
+                let text = attribute.stream().to_string().replace(' ', "");
+                is_for_tests |= text == "cfg(test)";
+                if !text.starts_with("doc=") {
+                    strings(attribute.stream(), found);
+                }
+            }
+            mark if is_mark(&mark, ';') => is_for_tests = false,
+            TokenTree::Group(body) if is_for_tests => {
+                is_for_tests = body.delimiter() != Delimiter::Brace;
+            }
+            TokenTree::Group(group) => strings(group.stream(), found),
+            TokenTree::Literal(literal) if !is_for_tests => {
+                let string = syn::parse_str::<syn::LitStr>(&literal.to_string());
+                found.extend(string.map(|string| string.value()));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn strings_of(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    strings(text.parse().unwrap(), &mut found);
+    found
+}
+
+/// What a user of the program types: `--kernel`, `kernlane relink`.
+fn typed_words() -> BTreeSet<String> {
+    fn add_options(command: &clap::Command, words: &mut BTreeSet<String>) {
+        for argument in command.get_arguments() {
+            let names = argument.get_long().into_iter();
+            let names = names.chain(argument.get_all_aliases().unwrap_or_default());
+            words.extend(names.map(|name| format!("--{name}")));
+        }
+        command.get_subcommands().for_each(|command| add_options(command, words));
+    }
+    let program = kernlane::cli::Cli::command();
+    let commands = program.get_subcommands().map(|it| format!("kernlane {}", it.get_name()));
+    let mut words: BTreeSet<String> = commands.collect();
+    add_options(&program, &mut words);
+    words
+}
+
+/// Whether `text` has `word`, not as a part of a longer word.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_inside = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(is_inside) && !text[at + word.len()..].starts_with(is_inside)
+    })
+}
+
+#[test]
+fn strings_and_words_are_found() {
+    let text = r##"
+        //! `--module`
+        #[error("--attribute")]
+        struct One; // "--comment"
+        #[cfg(test)]
+        const TEST: [&str; 1] = ["--constant"];
+        /// --document
+        fn two() {
+            bail!("{x}: \
+                   --macro", b"--bytes", r#"--raw"#)
+        }
+        #[cfg(test)]
+        mod tests {
+            const X: &str = "--module";
+        }
+        const Y: &str = "--behind";
+    "##;
+    assert_eq!(strings_of(text), ["--attribute", "{x}: --macro", "--raw", "--behind"]);
+    let words = typed_words();
+    for word in ["--kernel", "--alternations", "--worker", "kernlane live", "--dry-run"] {
+        assert!(words.contains(word), "{word} is not in {words:?}");
+    }
+    assert!(has_word("give --top, or", "--top") && has_word("(--top)", "--top"));
+    assert!(!has_word("--top-down", "--top") && !has_word("a---top", "--top"));
+}
+
+/// A library's error says in words of its own what to do. The program adds what its user types.
+#[test]
+fn no_library_names_options_or_commands_of_the_program() {
+    let words = typed_words();
+    let is_library = |file: &&String| {
+        let is_of_program =
+            ["crates/kernlane/", "crates/suite/"].iter().any(|it| file.starts_with(it));
+        let is_test = file.contains("/tests/") || file.ends_with("tests.rs");
+        file.contains("/src/") && !is_of_program && !is_test
+    };
+    let mut named = BTreeSet::new();
+    for file in files("crates", &[".rs"]).iter().filter(is_library) {
+        for string in strings_of(&read(file)) {
+            let found = words.iter().filter(|word| has_word(&string, word));
+            named.extend(found.map(|word| (file.clone(), word.clone())));
+        }
+    }
+    let of_others = [
+        // `llvm-profdata merge`.
+        ("crates/exchange/src/samples_import.rs", "--sample"),
+        // The suite's own program in a guest.
+        ("crates/guest/src/benchmark.rs", "--directory"),
+        ("crates/guest/src/benchmark.rs", "--operations"),
+        ("crates/guest/src/benchmark.rs", "--worker"),
+    ];
+    let of_others = of_others.map(|(file, option)| (file.to_owned(), option.to_owned()));
+    assert_eq!(named, BTreeSet::from(of_others));
 }
 
 #[test]
