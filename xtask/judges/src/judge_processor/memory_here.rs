@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_the_points_find_replaces_what_is_described() {
-        let Machine { model: described, text } = machines::find("zen4").unwrap();
+        let Machine { model: described, text, .. } = machines::find("zen4").unwrap();
         let here = MemoryHere::new(&described, costs).unwrap();
         let changed = here.file(&text, "zen4-here").unwrap();
         let changed = Machine::parse(&changed, "zen4-here.toml").unwrap().model;
