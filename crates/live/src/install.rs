@@ -46,6 +46,28 @@ pub struct Installation {
     pub patching: Duration,
 }
 
+/// A change of the kernel's code that an installation makes. Addresses are those of the running
+/// kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CodeWrite<'d> {
+    /// A jump to a copy.
+    Jump {
+        /// The address of the jump, behind the tracer's site.
+        at: u64,
+        /// The replaced function.
+        function: &'d str,
+        /// The offset in the module's `.text` at which the copy is entered.
+        copy: u32,
+    },
+    /// A call or jump that goes to a copy from then on.
+    Call {
+        /// The address of the instruction.
+        at: u64,
+        /// The function that holds the instruction; `None` if no symbol names one.
+        caller: Option<&'d str>,
+    },
+}
+
 struct Member {
     /// Index into the group's functions.
     function: u32,
@@ -118,10 +140,8 @@ pub fn prepare(
             group.name(group.members[member].0)
         );
     }
-    let functions =
-        group.members.iter().map(|&(f, patch_at)| member(group, &module, f, patch_at)).collect();
     let id = GroupId { module: name.into(), number };
-    Ok(PreparedGroup { id, module, callers: found.callers, functions })
+    Ok(PreparedGroup::new(id, group, module, found.callers))
 }
 
 /// Reads the module anew and compares it with the original, instruction by instruction and entry by
@@ -172,6 +192,46 @@ fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at
 }
 
 impl PreparedGroup {
+    /// All functions of the group are entered from outside. `module`: the group's copies;
+    /// `callers`: the calls and jumps to its members.
+    fn new(
+        id: GroupId,
+        group: &Group<'_, '_>,
+        module: EmittedModule,
+        callers: Vec<Caller>,
+    ) -> PreparedGroup {
+        let members = group.members.iter();
+        let functions = members.map(|&(f, patch_at)| member(group, &module, f, patch_at)).collect();
+        PreparedGroup { id, module, callers, functions }
+    }
+
+    /// Every change of the kernel's code that installing the group makes: for each function the
+    /// jump at its entry, then the calls that go to it.
+    pub fn writes<'d>(&self, group: &Group<'_, 'd>) -> Vec<CodeWrite<'d>> {
+        let original = &group.original;
+        let kernel = original.kernel;
+        let running = |at: LinkAddr| at.0.wrapping_add(original.slide);
+        let mut writes = Vec::new();
+        for (n, &(function, patch_at)) in group.members.iter().enumerate() {
+            let entry = kernel.link_address(original.functions[function as usize].at);
+            writes.push(CodeWrite::Jump {
+                at: running(entry) + u64::from(patch_at),
+                function: group.name(function),
+                copy: self.module.entries[function as usize],
+            });
+            let callers = self.callers.iter().filter(|caller| caller.function == n);
+            writes.extend(callers.map(|caller| {
+                CodeWrite::Call {
+                    at: running(caller.site),
+                    caller: kernel
+                        .function_at(caller.site)
+                        .map(|f| kernel.function_name(&kernel.functions[f])),
+                }
+            }));
+        }
+        writes
+    }
+
     /// Keeps the entries and callers of all functions but `roots` as they are: only copies enter
     /// the other copies.
     ///
@@ -216,6 +276,15 @@ impl PreparedGroup {
         loading: Duration,
     ) -> Result<Installation> {
         let text = text_of(&self.id.module)?;
+        let (functions, calls) = self.request(group, text);
+        let begun = processor_time();
+        device.install(&self.id, &functions, &calls)?;
+        Ok(Installation { text, loading, patching: processor_time() - begun })
+    }
+
+    /// What `/dev/kernlane` is asked for: the functions to enter through a jump, and the calls of
+    /// these functions to aim at their copies. `text`: the address of the copies' `.text`.
+    fn request(&self, group: &Group<'_, '_>, text: u64) -> (Vec<RawFunction>, Vec<RawCall>) {
         let slide = group.original.slide;
         let functions: Vec<RawFunction> = self
             .functions
@@ -242,9 +311,7 @@ impl PreparedGroup {
                 Some(RawCall { site, function: member, reserved: 0 })
             })
             .collect();
-        let begun = processor_time();
-        device.install(&self.id, &functions, &calls)?;
-        Ok(Installation { text, loading, patching: processor_time() - begun })
+        (functions, calls)
     }
 }
 
@@ -344,4 +411,120 @@ fn text_of(name: &str) -> Result<u64> {
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     let hex = text.trim().trim_start_matches("0x");
     u64::from_str_radix(hex, 16).with_context(|| format!("{path}: {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::FileMemory;
+    use crate::test_kernel::{
+        ChangedMemory, F, G, H, SLIDE, STRAY, TEXT, at, emitted, tables, with,
+    };
+    use image::linked::tables::LinkedTables;
+
+    /// Where the loader put the copies.
+    const COPIES: u64 = 0xffff_ffff_c000_0000;
+
+    /// The group of f, g and h, and what would be installed.
+    fn with_group<T>(slide: u64, test: impl FnOnce(&Group<'_, '_>, PreparedGroup) -> T) -> T {
+        with(tables(), |kernel| {
+            let memory = ChangedMemory { kernel, slide, changes: Vec::new() };
+            let group = Group::new(kernel, &memory, &[F, G, H]).unwrap();
+            let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
+            let module = emitted(&group, &order, &[]).unwrap();
+            let callers = callers::find(kernel, kernel.text_bytes(), &group.entries()).callers;
+            let id = GroupId { module: "kl_test".into(), number: ModuleNumber([7; 16]) };
+            let prepared = PreparedGroup::new(id, &group, module, callers);
+            test(&group, prepared)
+        })
+    }
+
+    /// Entry and copy of each function, then site and function of each call, as the device gets
+    /// them.
+    fn asked(
+        prepared: &PreparedGroup,
+        group: &Group<'_, '_>,
+    ) -> (Vec<(u64, u64)>, Vec<(u64, u32)>) {
+        let (functions, calls) = prepared.request(group, COPIES);
+        assert!(functions.iter().all(|f| f.patch_at == 5 && f.reserved == [0; 2]));
+        (
+            functions.iter().map(|f| (f.entry, f.copy)).collect(),
+            calls.iter().map(|call| (call.site, call.function)).collect(),
+        )
+    }
+
+    #[test]
+    fn every_function_is_entered_and_every_call_of_it_goes_to_its_copy() {
+        with_group(SLIDE, |group, prepared| {
+            let copy = |n: usize| COPIES + u64::from(prepared.module.entries[n]);
+            let (functions, calls) = asked(&prepared, group);
+            let entry = |offset: u64| TEXT + SLIDE + offset;
+            let entries = [(entry(0), copy(F)), (entry(0x40), copy(G)), (entry(0x80), copy(H))];
+            assert_eq!(functions, entries);
+            // The call in f. The jump in h lies where h's own jump goes. The copy of f calls g.
+            let [(inside, called)] = prepared.module.calls[..] else {
+                panic!("one call of a copy")
+            };
+            assert_eq!(called, G as u32);
+            assert_eq!(calls, [(entry(0x0c), 1), (COPIES + u64::from(inside), 1)]);
+            let (functions, _) = prepared.request(group, COPIES);
+            assert_eq!(functions[0].expected, [0x48, 0x89, 0xfb, 0x85, 0xff]);
+        });
+    }
+
+    #[test]
+    fn only_the_roots_are_entered_from_outside() {
+        with_group(0, |group, mut prepared| {
+            let kernel = group.original.kernel;
+            prepared.enter_only(kernel, &[G, STRAY]).unwrap();
+            let (functions, calls) = asked(&prepared, group);
+            let copy = COPIES + u64::from(prepared.module.entries[G]);
+            assert_eq!(functions, [(TEXT + 0x40, copy)]);
+            // The functions of calls are numbers among the functions that are left.
+            let inside = COPIES + u64::from(prepared.module.calls[0].0);
+            assert_eq!(calls, [(TEXT + 0x0c, 0), (inside, 0)]);
+            // Nothing goes to the copy of g any more if it is no root.
+            let error = prepared.enter_only(kernel, &[F]).unwrap_err().to_string();
+            assert_eq!(error, "no root is left that can be replaced");
+        });
+        with_group(0, |group, mut prepared| {
+            prepared.enter_only(group.original.kernel, &[H, F]).unwrap();
+            let (functions, calls) = asked(&prepared, group);
+            let entries: Vec<u64> = functions.iter().map(|&(entry, _)| entry).collect();
+            assert_eq!((entries, calls), (vec![TEXT, TEXT + 0x80], vec![]));
+        });
+    }
+
+    #[test]
+    fn the_list_of_writes_names_each_jump_and_each_call() {
+        with_group(SLIDE, |group, prepared| {
+            let at = |offset: u64| TEXT + SLIDE + offset;
+            let jump = |offset, function, index: usize| CodeWrite::Jump {
+                at: at(offset),
+                function,
+                copy: prepared.module.entries[index],
+            };
+            let expected = [
+                jump(5, "f", F),
+                jump(0x45, "g", G),
+                CodeWrite::Call { at: at(0x0c), caller: Some("f") },
+                jump(0x85, "h", H),
+            ];
+            assert_eq!(prepared.writes(group), expected);
+        });
+    }
+
+    #[test]
+    fn copies_have_room_for_call_depth_tracking_where_it_is_switched_on() {
+        let calls = LinkedTables { calls: vec![TEXT + 0x0c], ..tables() };
+        with(calls, |kernel| {
+            assert_eq!(padding(kernel, &FileMemory(kernel)).unwrap(), 0);
+            let memory =
+                |byte, value| ChangedMemory { kernel, slide: 0, changes: vec![(at(byte), value)] };
+            // The call goes to the padding in front of its function.
+            assert_eq!(padding(kernel, &memory(0x0d, 0x1f)).unwrap(), 16);
+            // No call is left there.
+            assert_eq!(padding(kernel, &memory(0x0c, 0x90)).unwrap(), 0);
+        });
+    }
 }

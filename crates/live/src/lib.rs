@@ -41,6 +41,8 @@ pub mod symbols;
 #[path = "../../check/src/test_elf.rs"]
 mod test_elf;
 #[cfg(test)]
+mod test_kernel;
+#[cfg(test)]
 mod tests;
 pub mod turn;
 pub mod watch;

@@ -211,3 +211,197 @@ fn between(
     ensure!(kernel.bytes(start, len).is_some(), "the table behind {start} is cut short");
     Ok(Some((start, memory.read(start, len)?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::FileMemory;
+    use crate::test_elf::{DATA, TestSymbol, elf};
+    use crate::test_kernel::{ChangedMemory, SLIDE, TEXT};
+
+    const EXPORTS: u64 = DATA + 0x1000;
+    const BUGS: u64 = EXPORTS + 24;
+    const KEYS: u64 = BUGS + 24;
+    const CALLS: u64 = KEYS + 32;
+    const REST: u64 = CALLS + 16;
+    const KEY: u64 = DATA + 0x10;
+    /// Per-CPU data, which does not move with the kernel.
+    const PER_CPU: u64 = 0x1_c000;
+
+    /// A field of four bytes at `at`: the distance to `to`.
+    fn distance(at: u64, to: u64) -> Vec<u8> {
+        (to.wrapping_sub(at) as u32).to_le_bytes().to_vec()
+    }
+
+    fn bug(at: u64, site: u64) -> Vec<u8> {
+        [distance(at, site), distance(at + 4, DATA), vec![7, 0, 1, 0]].concat()
+    }
+
+    fn key(at: u64, site: u64, key: u64) -> Vec<u8> {
+        let far = key.wrapping_sub(at + 8).to_le_bytes().to_vec();
+        [distance(at, site), distance(at + 4, TEXT), far].concat()
+    }
+
+    fn call(at: u64, site: u64, key: u64) -> Vec<u8> {
+        [distance(at, site), distance(at + 4, key)].concat()
+    }
+
+    fn export(at: u64, value: u64) -> Vec<u8> {
+        [distance(at, value), distance(at + 4, DATA), distance(at + 8, DATA)].concat()
+    }
+
+    /// A kernel of two functions, f and g, with two entries in each of four tables, which follow
+    /// each other.
+    fn vmlinux() -> Vec<u8> {
+        let f = TEXT + 5;
+        let g = TEXT + 0x45;
+        let note = [&[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[0x5f; 20]].concat();
+        let exports = [export(EXPORTS, TEXT), export(EXPORTS + 12, PER_CPU)].concat();
+        let bugs = [bug(BUGS, f), bug(BUGS + 12, g)].concat();
+        let keys = [key(KEYS, f, KEY), key(KEYS + 16, g, KEY)].concat();
+        let calls = [call(CALLS, f, KEY), call(CALLS + 8, g, KEY)].concat();
+        elf(
+            &[
+                (".text", TEXT, 6, vec![0x90; 0x80]),
+                (".data", DATA, 3, vec![0; 0x40]),
+                (".notes", DATA + 0x200, 2, note),
+                ("__ksymtab", EXPORTS, 2, exports),
+                ("__bug_table", BUGS, 2, bugs),
+                ("__jump_table", KEYS, 3, keys),
+                (".static_call_sites", CALLS, 3, calls),
+                (".rest", REST, 3, vec![0; 8]),
+            ],
+            &[
+                TestSymbol("f", TEXT, 0x40),
+                TestSymbol("g", TEXT + 0x40, 0x40),
+                TestSymbol("__start___ksymtab", EXPORTS, 0),
+                TestSymbol("__stop___ksymtab", BUGS, 0),
+                TestSymbol("__start___bug_table", BUGS, 0),
+                TestSymbol("__stop___bug_table", KEYS, 0),
+                TestSymbol("__start___jump_table", KEYS, 0),
+                TestSymbol("__stop___jump_table", CALLS, 0),
+                TestSymbol("__start_static_call_sites", CALLS, 0),
+                TestSymbol("__stop_static_call_sites", REST, 0),
+            ],
+            0,
+        )
+    }
+
+    /// Compares a kernel with memory that has these bytes at these addresses.
+    fn verified(slide: u64, changed: &[(u64, Vec<u8>)]) -> Result<(), String> {
+        let file = vmlinux();
+        let kernel = LinkedKernel::parse(&file).unwrap();
+        let changes =
+            changed.iter().flat_map(|(at, bytes)| (*at..).map(LinkAddr).zip(bytes.clone()));
+        let memory = ChangedMemory { kernel: &kernel, slide, changes: changes.collect() };
+        verify(&kernel, &memory).map_err(|error| error.to_string())
+    }
+
+    fn table_differs(table: &str, at: u64, subject: &str) -> Result<(), String> {
+        let table = format!("its table {table} differs from the running kernel's");
+        Err(format!("{DAMAGED}: {table} at {at:016x}{subject}"))
+    }
+
+    #[test]
+    fn any_byte_of_a_table_may_not_differ_but_a_warning_that_was_given() {
+        assert_eq!(verified(0, &[]), Ok(()));
+        let file = vmlinux();
+        let kernel = LinkedKernel::parse(&file).unwrap();
+        for at in BUGS..KEYS {
+            let byte = kernel.bytes(LinkAddr(at), 1).unwrap()[0];
+            // The first field says which function an entry is about, in memory.
+            let subject = match (at - BUGS) % 12 {
+                0..4 => None,
+                _ if at < BUGS + 12 => Some(" (f)"),
+                _ => Some(" (g)"),
+            };
+            for bit in 0..8 {
+                let found = verified(0, &[(at, vec![byte ^ 1 << bit])]);
+                if (at - BUGS) % 12 == 10 && bit == 2 {
+                    assert_eq!(found, Ok(()), "{at:x}");
+                } else if let Some(subject) = subject {
+                    assert_eq!(found, table_differs("__bug_table", at, subject), "bit {bit}");
+                } else {
+                    let message = found.unwrap_err();
+                    assert!(message.contains(&format!(" at {at:016x}")), "bit {bit}: {message}");
+                }
+            }
+        }
+        // The kernel sets the bit. It does not clear others of the byte, and changes no other byte.
+        let warned = [(BUGS + 10, vec![1 | DONE]), (BUGS + 22, vec![DONE])];
+        assert_eq!(verified(0, &warned), table_differs("__bug_table", BUGS + 22, " (g)"));
+        let warned = [(BUGS + 10, vec![1 | DONE]), (BUGS + 20, vec![8])];
+        assert_eq!(verified(0, &warned), table_differs("__bug_table", BUGS + 20, " (g)"));
+    }
+
+    #[test]
+    fn an_export_of_per_cpu_data_is_nearer_by_the_slide() {
+        let entry = EXPORTS + 12;
+        let moved = distance(entry + SLIDE, PER_CPU);
+        assert_eq!(verified(SLIDE, &[(entry, moved.clone())]), Ok(()));
+        assert_eq!(verified(0, &[]), Ok(()));
+        // The slide changes the third byte of the distance, and the fourth.
+        assert_eq!(verified(SLIDE, &[]), table_differs("__ksymtab", entry + 2, ""));
+        assert_eq!(verified(0, &[(entry, moved)]), table_differs("__ksymtab", entry + 2, ""));
+        // A symbol of the kernel moves with it.
+        let own = distance(EXPORTS + SLIDE, TEXT);
+        let both = [(entry, distance(entry + SLIDE, PER_CPU)), (EXPORTS, own)];
+        assert_eq!(verified(SLIDE, &both), table_differs("__ksymtab", EXPORTS + 2, ""));
+    }
+
+    #[test]
+    fn static_keys_and_calls_may_be_in_another_order_and_of_freed_code() {
+        let (f, g) = (TEXT + 5, TEXT + 0x45);
+        // The second lowest bit of a key marks code that the kernel frees.
+        let keys = [key(KEYS, g, KEY | 2), key(KEYS + 16, f, KEY)].concat();
+        let calls = [call(CALLS, g, KEY), call(CALLS + 8, f, KEY | 2)].concat();
+        assert_eq!(verified(0, &[(KEYS, keys), (CALLS, calls)]), Ok(()));
+
+        let differs = |what: &str, site: u64, name: &str| {
+            let table = format!("its table of {what} differs from the running kernel's");
+            Err(format!("{DAMAGED}: {table} at the site {site:x} ({name})"))
+        };
+        let other = key(KEYS + 16, g, KEY + 8);
+        assert_eq!(verified(0, &[(KEYS + 16, other)]), differs("static keys", g, "g"));
+        // The lowest bit is the key's initial state.
+        let other = key(KEYS, f, KEY | 1);
+        assert_eq!(verified(0, &[(KEYS, other)]), differs("static keys", f, "f"));
+        let other = call(CALLS, f + 1, KEY);
+        assert_eq!(verified(0, &[(CALLS, other)]), differs("static calls", f, "f"));
+    }
+
+    #[test]
+    fn only_the_tables_of_one_section_are_compared_on_request() {
+        let file = vmlinux();
+        let kernel = LinkedKernel::parse(&file).unwrap();
+        let changes = vec![(LinkAddr(BUGS + 4), 0x55)];
+        let memory = ChangedMemory { kernel: &kernel, slide: 0, changes };
+        assert!(verify_only(&kernel, &memory, "__bug_table").is_err());
+        verify_only(&kernel, &memory, "__ksymtab").unwrap();
+        // Static keys and calls, by whatever name.
+        verify_only(&kernel, &memory, "__jump_table").unwrap();
+        verify_only(&kernel, &FileMemory(&kernel), "__bug_table").unwrap();
+    }
+
+    #[test]
+    fn a_section_lies_between_its_symbols() {
+        let file = vmlinux();
+        let kernel = LinkedKernel::parse(&file).unwrap();
+        let checked = |name: &str, bounds: (&str, &str)| {
+            check_bounds(&kernel, name, bounds).map_err(|error| error.to_string())
+        };
+        assert_eq!(checked("__bug_table", ("__start___bug_table", "__stop___bug_table")), Ok(()));
+        let message = format!(
+            "{DAMAGED}: __bug_table is from {BUGS:x} to {KEYS:x}, but its symbols say from \
+             {BUGS:x} to {CALLS:x}"
+        );
+        let longer = ("__start___bug_table", "__stop___jump_table");
+        assert_eq!(checked("__bug_table", longer), Err(message));
+        let message = format!("{DAMAGED}: no symbols a and b are around __bug_table");
+        assert_eq!(checked("__bug_table", ("a", "b")), Err(message));
+        // A kernel without the table has neither, or has two symbols at one place.
+        assert_eq!(checked("absent", ("a", "b")), Ok(()));
+        assert_eq!(checked("absent", ("__stop___ksymtab", "__start___bug_table")), Ok(()));
+        assert!(checked("absent", ("__start___bug_table", "__stop___bug_table")).is_err());
+    }
+}

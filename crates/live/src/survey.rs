@@ -57,6 +57,21 @@ pub struct Survey {
     pub refuted: Vec<(String, String)>,
 }
 
+impl Survey {
+    /// The percentage of the functions with a tracer's site that can be replaced.
+    pub fn replaceable_percent(&self) -> f64 {
+        100.0 * self.replaceable as f64 / self.traced_functions.max(1) as f64
+    }
+
+    /// The reasons with their numbers of functions, the most frequent first.
+    pub fn reasons_by_count(&self) -> Vec<(&str, usize)> {
+        let mut reasons: Vec<(&str, usize)> =
+            self.reasons.iter().map(|(reason, &count)| (reason.as_str(), count)).collect();
+        reasons.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+        reasons
+    }
+}
+
 /// One function's share.
 #[derive(Default)]
 struct Share {
@@ -188,4 +203,90 @@ fn sum(kernel: &LinkedKernel<'_>, shares: Vec<Share>) -> Survey {
         }
     }
     survey
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::FileMemory;
+    use crate::test_kernel::{ChangedMemory, F, G, H, STRAY, TEXT, at, loading, tables, with};
+    use image::linked::ReservedCode;
+    use image::linked::tables::LinkedTables;
+
+    fn surveyed(kernel: &LinkedKernel<'_>, memory: &dyn Memory, prove: bool) -> Survey {
+        let loading = loading();
+        let shares = (0..kernel.functions.len())
+            .map(|index| share(kernel, memory, index, prove.then_some(&loading)).unwrap());
+        sum(kernel, shares.collect())
+    }
+
+    #[test]
+    fn every_function_counts_with_its_blocks_edges_and_calls() {
+        let tables = LinkedTables { retpolines: vec![TEXT + 0x45], ..tables() };
+        with(tables, |kernel| {
+            let share = |index| {
+                let share = share(kernel, &FileMemory(kernel), index, None).unwrap();
+                (share.blocks, share.edges, share.direct_calls, share.indirect_calls)
+            };
+            // f: a branch has two edges, the block behind it one; the calls of __fentry__ and g.
+            assert_eq!(share(F), (3, 3, 2, 0));
+            assert_eq!(share(G), (1, 0, 1, 1));
+            // A jump to another function is no edge and no call.
+            assert_eq!(share(H), (1, 0, 1, 0));
+            assert_eq!(share(STRAY), (1, 0, 0, 0));
+            let survey = surveyed(kernel, &FileMemory(kernel), false);
+            assert_eq!((survey.functions, survey.blocks, survey.edges), (4, 6, 3));
+            assert_eq!((survey.direct_calls, survey.indirect_calls), (4, 1));
+        });
+    }
+
+    #[test]
+    fn functions_with_a_site_are_replaceable_or_left_out_for_a_reason() {
+        let unprobed = LinkedTables { unprobed: vec![TEXT], ..tables() };
+        with(unprobed, |kernel| {
+            // An instruction of g and one of h that nothing explains.
+            let changes = vec![(at(0x49), 0x55), (at(0x86), 0x55)];
+            let memory = ChangedMemory { kernel, slide: 0, changes };
+            let survey = surveyed(kernel, &memory, false);
+            // The stray jump has no site.
+            assert_eq!((survey.traced_functions, survey.replaceable), (3, 0));
+            assert_eq!(survey.replaceable_percent(), 0.0);
+            let reserved = Unfit::ReservedCode(ReservedCode::Kprobes).to_string();
+            let expected = [("memory differs from the file", 2), (reserved.as_str(), 1)];
+            assert_eq!(survey.reasons_by_count(), expected);
+            let left_out: Vec<[&str; 3]> = (survey.left_out.iter())
+                .map(|left| [&left.name, &left.address, &left.reason].map(String::as_str))
+                .collect();
+            let expected = [
+                ["f", "ffffffff81000000", &reserved],
+                ["g", "ffffffff81000040", "memory differs from the file at ffffffff81000045"],
+                ["h", "ffffffff81000080", "memory differs from the file at ffffffff81000085"],
+            ];
+            assert_eq!(left_out, expected);
+        });
+        with(tables(), |kernel| {
+            let memory = ChangedMemory { kernel, slide: 0, changes: vec![(at(0x49), 0x55)] };
+            let survey = surveyed(kernel, &memory, false);
+            assert_eq!((survey.traced_functions, survey.replaceable), (3, 2));
+            assert_eq!(format!("{:.1}", survey.replaceable_percent()), "66.7");
+            assert_eq!((survey.proven, survey.refuted), (0, vec![]));
+        });
+        assert_eq!(Survey::default().replaceable_percent(), 0.0);
+    }
+
+    #[test]
+    fn every_function_that_can_be_replaced_is_proven_on_request() {
+        with(tables(), |kernel| {
+            let survey = surveyed(kernel, &FileMemory(kernel), true);
+            assert_eq!((survey.replaceable, survey.proven, survey.refuted), (3, 3, vec![]));
+        });
+        with(tables(), |kernel| {
+            let refuted = Share { proof: Some(Err("a byte".into())), ..Share::default() };
+            let proven = Share { proof: Some(Ok(())), ..Share::default() };
+            let shares = vec![proven, refuted, Share::default(), Share::default()];
+            let survey = sum(kernel, shares);
+            let expected = (1, vec![("g".to_owned(), "a byte".to_owned())]);
+            assert_eq!((survey.proven, survey.refuted), expected);
+        });
+    }
 }

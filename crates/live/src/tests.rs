@@ -1,15 +1,5 @@
-//! Decisions about a kernel of three functions: what is a copy's code, who calls, what can be
+//! Decisions about the kernel of `test_kernel`: what is a copy's code, who calls, what can be
 //! replaced, which functions belong together.
-//!
-//! ```text
-//! 00 f: call __fentry__        40 g: call __fentry__          80 h: call __fentry__
-//! 05    mov %rdi,%rbx          45    mov $DATA,%rax           85    jmp g
-//! 08    test %edi,%edi         4c    ret
-//! 0a    je 17                                                 c0 stray: jmp 47
-//! 0c    call g
-//! 11    mov DATA(%rip),%eax
-//! 17    ret
-//! ```
 
 use crate::callers::{self, Caller};
 use crate::counters;
@@ -20,85 +10,14 @@ use crate::hot;
 use crate::install;
 use crate::memory::{FileMemory, Memory};
 use crate::symbols::KernelSymbols;
-use crate::test_elf::{DATA, TestSymbol, elf};
+use crate::test_elf::DATA;
+use crate::test_kernel::{F, G, H, SLIDE, STRAY, TEXT, at, bytes, emitted, tables, with};
 use crate::watch;
-use emit::module::{EmittedModule, LoaderFacts, ModulePlan, NUMBER, emit};
 use image::address::LinkAddr;
-use image::linked::exports::{ExportedSymbol, ModuleStructure};
+use image::linked::ReservedCode;
 use image::linked::tables::{LinkedTables, StaticCallEntry};
-use image::linked::{LinkedKernel, ReservedCode};
-use image::sites::PatchSites;
 use layout::graph::EdgeKind;
 use profile::Profile;
-
-const TEXT: u64 = 0xffff_ffff_8100_0000;
-const SLIDE: u64 = 0x20_0000;
-const F: usize = 0;
-const G: usize = 1;
-const H: usize = 2;
-const STRAY: usize = 3;
-
-fn at(offset: u64) -> LinkAddr {
-    LinkAddr(TEXT + offset)
-}
-
-fn near(opcode: u8, at: u64, to: u64) -> Vec<u8> {
-    [&[opcode][..], &(to.wrapping_sub(at + 5) as u32).to_le_bytes()].concat()
-}
-
-fn vmlinux() -> Vec<u8> {
-    let mut text = vec![0xcc; 0x100];
-    let mut put = |at: usize, bytes: &[u8]| text[at..at + bytes.len()].copy_from_slice(bytes);
-    for entry in [0, 0x40, 0x80] {
-        put(entry as usize, &near(0xe8, entry, 0x1000));
-    }
-    let read = (DATA.wrapping_sub(TEXT + 0x17) as u32).to_le_bytes();
-    put(0x05, &[0x48, 0x89, 0xfb, 0x85, 0xff, 0x74, 0x0b]);
-    put(0x0c, &near(0xe8, 0x0c, 0x40));
-    put(0x11, &[&[0x8b, 0x05][..], &read, &[0xc3]].concat());
-    put(0x45, &[&[0x48, 0xc7, 0xc0][..], &(DATA as u32).to_le_bytes(), &[0xc3]].concat());
-    put(0x85, &near(0xe9, 0x85, 0x40));
-    put(0xc0, &near(0xe9, 0xc0, 0x47));
-    let note = [&[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[0x5f; 20]].concat();
-    elf(
-        &[
-            (".text", TEXT, 6, text),
-            (".data", DATA, 3, vec![0; 0x40]),
-            (".notes", DATA + 0x200, 2, note),
-        ],
-        &[
-            TestSymbol("f", TEXT, 0x18),
-            TestSymbol("g", TEXT + 0x40, 0xd),
-            TestSymbol("h", TEXT + 0x80, 0xa),
-            TestSymbol("stray", TEXT + 0xc0, 5),
-            TestSymbol("_stext", TEXT, 0),
-            TestSymbol("value", DATA, 8),
-        ],
-        0,
-    )
-}
-
-fn tables() -> LinkedTables {
-    LinkedTables {
-        tracer_sites: vec![TEXT, TEXT + 0x40, TEXT + 0x80],
-        orc: vec![(TEXT, [8, 0, 0, 0, 5, 2])],
-        ..LinkedTables::default()
-    }
-}
-
-fn with<T>(tables: LinkedTables, test: impl FnOnce(&LinkedKernel<'_>) -> T) -> T {
-    let file = vmlinux();
-    let mut kernel = LinkedKernel::parse(&file).unwrap();
-    kernel.sites = PatchSites::of(&tables);
-    kernel.tables = tables;
-    test(&kernel)
-}
-
-/// The bytes of a function in the file.
-fn bytes(kernel: &LinkedKernel<'_>, function: usize) -> Vec<u8> {
-    let function = &kernel.functions[function];
-    kernel.text_bytes()[function.at as usize..function.end as usize].to_vec()
-}
 
 #[test]
 fn memory_that_is_the_file_is_explained_and_copied() {
@@ -223,22 +142,6 @@ fn bytes_that_are_not_in_the_file_are_not_read() {
             assert!(error.contains("is not in the file"), "{error}");
         }
     });
-}
-
-fn emitted(
-    group: &Group<'_, '_>,
-    order: &[u32],
-    counters: &[Option<LinkAddr>],
-) -> anyhow::Result<EmittedModule> {
-    let export = |name: &str, at| ExportedSymbol { name: name.into(), addr: at, crc: None };
-    let loading = LoaderFacts {
-        magic: "6.12",
-        structure: ModuleStructure { size: 256, name: 24 },
-        base: export("g", at(0x40)),
-        layout: export("module_layout", at(0)),
-    };
-    let plan = ModulePlan { name: "kl_test", number: [7; NUMBER], order, counters, padding: 0 };
-    emit(&group.original, &plan, &loading)
 }
 
 #[test]
