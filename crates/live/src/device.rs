@@ -12,7 +12,7 @@ use rustix::ioctl::{self, Updater, opcode};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
@@ -179,6 +179,14 @@ pub struct GroupStatus {
     pub total_us: i64,
     /// The group's functions.
     pub functions: Vec<FunctionStatus>,
+}
+
+impl GroupStatus {
+    /// Seconds from the installation to `now`.
+    pub fn age(&self, now: SystemTime) -> i64 {
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as i64);
+        now.saturating_sub(self.since)
+    }
 }
 
 /// The state of a function of a group.

@@ -4,7 +4,11 @@
 //! Input: a profile's calls and tail jumps. Output: functions. A function is hot when one of its
 //! blocks ran more often than a given share of the root's calls.
 
+use crate::chunks::{self, Chunks};
 use crate::group::Group;
+use crate::memory::Memory;
+use crate::occupancy::{InstructionCacheGeometry, Occupancy};
+use anyhow::Result;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use profile::Profile;
@@ -87,4 +91,98 @@ pub fn blocks(group: &Group<'_, '_>, profile: &Profile, limit: f64) -> Vec<usize
         profile.blocks.get(&at).copied().unwrap_or(0)
     };
     (0..group.original.pieces.len()).filter(|&n| count(n) as f64 > limit).collect()
+}
+
+/// A group, and which of its blocks are hot.
+pub struct HotGroup<'k, 'd> {
+    /// The hot functions that the roots lead to.
+    pub group: Group<'k, 'd>,
+    /// The numbers of its hot blocks, ascending.
+    pub blocks: Vec<usize>,
+}
+
+impl<'k, 'd> HotGroup<'k, 'd> {
+    /// The functions that run more than `threshold` times as often as one of the roots is called,
+    /// and their blocks that do. `roots`: indices into the kernel's functions.
+    ///
+    /// # Errors
+    /// Memory cannot be read, or the functions cannot be copied together.
+    pub fn new(
+        kernel: &'k LinkedKernel<'d>,
+        memory: &dyn Memory,
+        profile: &Profile,
+        roots: &[usize],
+        threshold: f64,
+    ) -> Result<HotGroup<'k, 'd>> {
+        let group = Group::new(kernel, memory, &groups(kernel, profile, roots, threshold))?;
+        let limit = least_limit(kernel, profile, roots, threshold);
+        Ok(HotGroup { blocks: blocks(&group, profile, limit), group })
+    }
+
+    /// How the hot blocks lie over a cache in the kernel's own text.
+    pub fn original(&self, cache: InstructionCacheGeometry) -> Occupancy {
+        let original = &self.group.original;
+        let place = |&n: &usize| {
+            let piece = &original.pieces[n];
+            (original.kernel.link_address(piece.at).0.wrapping_add(original.slide), piece.size)
+        };
+        Occupancy::of(cache, self.blocks.iter().map(place))
+    }
+
+    /// How the copies of the hot blocks lie over a cache. `places`: offset in the module's `.text`
+    /// and size of each of the group's blocks; `text`: the address of that `.text`.
+    pub fn copied(
+        &self,
+        cache: InstructionCacheGeometry,
+        places: &[(u32, u32)],
+        text: u64,
+    ) -> Occupancy {
+        let place = |&n: &usize| (text + u64::from(places[n].0), places[n].1);
+        Occupancy::of(cache, self.blocks.iter().map(place))
+    }
+
+    /// How the functions are split over their hot blocks. `places`: as for [`HotGroup::copied`].
+    pub fn chunks(&self, places: &[(u32, u32)]) -> Vec<Chunks> {
+        let is_hot = |n: usize| self.blocks.binary_search(&n).is_ok();
+        chunks::chunks(&self.group, places, &is_hot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_kernel::{ChangedMemory, F, H, SLIDE, at, tables, with};
+
+    #[test]
+    fn hot_blocks_lie_where_the_kernel_is_and_where_their_copies_are() {
+        with(tables(), |kernel| {
+            let mut profile = Profile::empty(kernel.build_id.clone());
+            profile.blocks.extend([(at(0), 100), (at(0x0c), 11), (at(0x17), 100), (at(0x40), 11)]);
+            profile.blocks.insert(at(0x80), 10);
+            profile.calls.insert((at(0x0c), at(0x40)), 11);
+            let memory = ChangedMemory { kernel, slide: SLIDE + 0x10, changes: Vec::new() };
+            let hot = HotGroup::new(kernel, &memory, &profile, &[F], 0.105).unwrap();
+            // Three blocks of f and one of g. h is not called by f.
+            assert_eq!((hot.group.members.len(), &hot.blocks[..]), (2, &[0, 1, 2, 3][..]));
+            let cold = HotGroup::new(kernel, &memory, &profile, &[F, H], 0.5).unwrap();
+            // h, a root, is called 10 times: what ran more often than 5 times is hot for it.
+            assert_eq!((cold.group.members.len(), &cold.blocks[..]), (2, &[0, 1, 2, 3][..]));
+
+            let cache = InstructionCacheGeometry { sets: 8, ways: 1, line: 16 };
+            // Of f: 10 to 28; of g: 50 to 5d.
+            assert_eq!(hot.original(cache).lines, [0, 1, 1, 0, 0, 1, 0, 0]);
+            let places = [(0x00, 12), (0x50, 11), (0x10, 1), (0x20, 13)];
+            assert_eq!(hot.copied(cache, &places, 0x1000).lines, [1, 1, 1, 0, 0, 1, 0, 0]);
+            let row = |function: &str, hot_bytes, chains, cold_bytes| Chunks {
+                function: function.into(),
+                hot_bytes,
+                chains,
+                cold_bytes,
+            };
+            assert_eq!(hot.chunks(&places), [row("f", 24, 3, 0), row("g", 13, 1, 0)]);
+            let hot = HotGroup { blocks: vec![0, 3], ..hot };
+            assert_eq!(hot.original(cache).lines, [0, 1, 0, 0, 0, 1, 0, 0]);
+            assert_eq!(hot.chunks(&places), [row("g", 13, 1, 0), row("f", 12, 1, 12)]);
+        });
+    }
 }

@@ -17,19 +17,24 @@
 
 pub mod bottleneck;
 mod callers;
+pub mod choice;
 pub mod chunks;
 pub mod counters;
+pub mod cycles;
 pub mod device;
 pub mod eligible;
 mod explain;
 pub mod freed;
+pub mod gain;
 pub mod group;
 pub mod hot;
 pub mod identity;
 pub mod install;
 pub mod memory;
 pub mod occupancy;
+pub mod origin;
 pub mod owners;
+pub mod planned;
 mod recount;
 pub mod resident;
 pub mod roots;
@@ -44,5 +49,7 @@ mod test_elf;
 mod test_kernel;
 #[cfg(test)]
 mod tests;
+pub mod timing;
 pub mod turn;
+pub mod undo;
 pub mod watch;

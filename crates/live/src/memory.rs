@@ -3,7 +3,7 @@
 //! Input: link addresses. Output: bytes of the running kernel, or of its file for trials without a
 //! kernel. This module writes nothing.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 
@@ -29,5 +29,58 @@ impl Memory for FileMemory<'_, '_> {
 
     fn slide(&self) -> u64 {
         0
+    }
+}
+
+/// The kernel's text, read at once: reading it function by function costs a system call each.
+pub struct TextMemory {
+    start: u64,
+    bytes: Vec<u8>,
+    slide: u64,
+}
+
+impl TextMemory {
+    /// Reads the whole text of `kernel` from `memory`.
+    ///
+    /// # Errors
+    /// That memory cannot be read.
+    pub fn read(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<TextMemory> {
+        let (start, len) = (kernel.text.start, (kernel.text.end - kernel.text.start) as usize);
+        Ok(TextMemory { start, bytes: memory.read(LinkAddr(start), len)?, slide: memory.slide() })
+    }
+}
+
+impl Memory for TextMemory {
+    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
+        let from = usize::try_from(at.0.wrapping_sub(self.start)).unwrap_or(usize::MAX);
+        let bytes = self.bytes.get(from..from.saturating_add(len));
+        Ok(bytes.with_context(|| format!("{at} is not in the kernel's text"))?.to_vec())
+    }
+
+    fn slide(&self) -> u64 {
+        self.slide
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_elf::DATA;
+    use crate::test_kernel::{ChangedMemory, SLIDE, TEXT, at, tables, with};
+
+    #[test]
+    fn the_text_is_that_of_memory_and_nothing_around_it_is_read() {
+        with(tables(), |kernel| {
+            let memory = ChangedMemory { kernel, slide: SLIDE, changes: vec![(at(0x17), 0xf1)] };
+            let text = TextMemory::read(kernel, &memory).unwrap();
+            assert_eq!(text.slide(), SLIDE);
+            assert_eq!(text.read(at(0x16), 3).unwrap(), [0x00, 0xf1, 0xcc]);
+            assert_eq!(text.read(at(0), 0x100).unwrap().len(), 0x100);
+            let outside = [(TEXT - 1, 2), (TEXT + 0xff, 2), (TEXT + 0x100, 1), (DATA, 1)];
+            for (at, len) in outside {
+                let error = text.read(LinkAddr(at), len).unwrap_err().to_string();
+                assert_eq!(error, format!("{at:016x} is not in the kernel's text"));
+            }
+        });
     }
 }

@@ -21,6 +21,10 @@ pub struct InstructionCacheGeometry {
 }
 
 impl InstructionCacheGeometry {
+    /// The cache to assume where the kernel describes none, as in most virtual machines.
+    pub const ASSUMED: InstructionCacheGeometry =
+        InstructionCacheGeometry { sets: 64, ways: 8, line: 64 };
+
     /// The first CPU's first-level instruction cache, as the kernel describes it; `None` if the
     /// kernel describes none.
     ///

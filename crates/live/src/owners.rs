@@ -33,7 +33,7 @@ impl Owners {
     /// `probes`: `ADDRESS k|r FUNCTION+0xOFFSET [FLAGS]`; `traced`: `FUNCTION (USERS) FLAGS …`,
     /// where I is a change of the instruction pointer and D a direct call, whose target is on the
     /// next line: `direct-->TRAMPOLINE+0xOFFSET/0xSIZE`; `livepatched`: patch and function.
-    fn parse(probes: &str, traced: &str, livepatched: &[(String, String)]) -> Owners {
+    pub(crate) fn parse(probes: &str, traced: &str, livepatched: &[(String, String)]) -> Owners {
         let mut named = HashMap::new();
         let mut lines = traced.lines().peekable();
         while let Some(line) = lines.next() {

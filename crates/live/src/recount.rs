@@ -16,7 +16,7 @@ use emit::module::counter::MOST_COUNTERS;
 use image::address::LinkAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
-impl Watch<'_, '_> {
+impl Watch<'_, '_, '_> {
     /// Counts the blocks of a group in this order, entered by the roots alone.
     ///
     /// # Errors

@@ -6,6 +6,10 @@
 //! 2001, sections 2.1.2 and 5.4). Sampled stacks show such a callee, which becomes a root of its
 //! own.
 
+use crate::group;
+use crate::memory::Memory;
+use crate::owners::Owners;
+use crate::sample::Samples;
 use anyhow::Result;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
@@ -22,6 +26,27 @@ pub struct Root {
     pub function: usize,
     /// Part of the kernel's samples that have it on the stack.
     pub share: f64,
+}
+
+/// The roots among sampled functions that can be replaced and belong to no other tool, the one with
+/// most samples first. `least_share`: a root is on at least this part of the stacks, 0 to 1.
+///
+/// # Errors
+/// Memory cannot be read.
+pub fn of_samples(
+    kernel: &LinkedKernel<'_>,
+    memory: &dyn Memory,
+    owners: &Owners,
+    samples: &Samples,
+    least_share: f64,
+) -> Result<Vec<Root>> {
+    let slide = memory.slide();
+    let link = |stack: &Vec<u64>| stack.iter().map(|at| LinkAddr(at.wrapping_sub(slide))).collect();
+    let stacks: Vec<Vec<LinkAddr>> = samples.stacks.iter().map(link).collect();
+    choose(kernel, &stacks, least_share, &mut |index| {
+        let owned = owners.of(kernel.function_name(&kernel.functions[index])).is_some();
+        Ok(!owned && group::decide(kernel, memory, index)?.is_ok())
+    })
 }
 
 #[derive(Default)]
@@ -45,7 +70,7 @@ struct Frame {
 ///
 /// # Errors
 /// The errors of `fits`.
-pub fn choose(
+fn choose(
     kernel: &LinkedKernel<'_>,
     stacks: &[Vec<LinkAddr>],
     least_share: f64,
@@ -133,6 +158,7 @@ fn is_direct(kernel: &LinkedKernel<'_>, returns_to: LinkAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_kernel::{ChangedMemory, F, G, H, SLIDE, TEXT, tables, with};
 
     const ENTRY: usize = 0;
     const ROOT: usize = 1;
@@ -179,6 +205,31 @@ mod tests {
     fn what_calls_itself_counts_once_where_it_was_entered_first() {
         let recursive = stack(&[(CALLEE, true), (CALLEE, true), (CALLEE, false), (ROOT, false)]);
         assert_eq!(chosen(&[recursive], 0.0), [(ROOT, 1.0), (CALLEE, 1.0)]);
+    }
+
+    #[test]
+    fn samples_of_a_moved_kernel_give_roots_that_can_be_replaced_and_have_no_owner() {
+        with(tables(), |kernel| {
+            let memory = ChangedMemory { kernel, slide: SLIDE, changes: Vec::new() };
+            let at = |offset: u64| TEXT + SLIDE + offset;
+            // g, called by name from f; g, from outside of the kernel; h; the stray jump.
+            let stacks = vec![
+                vec![at(0x4c), at(0x11)],
+                vec![at(0x4c), 0xffff_ffff_c000_0010],
+                vec![at(0x85)],
+                vec![at(0xc0)],
+            ];
+            let samples = Samples { stacks, lost: 0 };
+            let roots = |owners: &Owners, least_share| -> Vec<(usize, f64)> {
+                let roots = of_samples(kernel, &memory, owners, &samples, least_share).unwrap();
+                roots.into_iter().map(|root| (root.function, root.share)).collect()
+            };
+            let nobody = Owners::default();
+            assert_eq!(roots(&nobody, 0.0), [(G, 0.5), (F, 0.25), (H, 0.25)]);
+            assert_eq!(roots(&nobody, 0.3), [(G, 0.5)]);
+            let owned = Owners::parse("ffffffff81000080  k  h+0x5\n", "", &[]);
+            assert_eq!(roots(&owned, 0.0), [(G, 0.5), (F, 0.25)]);
+        });
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use std::collections::BTreeMap;
 
 /// What `/proc/kallsyms` lists: `ADDRESS TYPE NAME`, and behind it `[MODULE]` for names that are
 /// not the kernel's own.
@@ -34,6 +35,17 @@ impl KernelSymbols {
             let name = words.nth(1)?;
             words.next().is_none().then_some((at, name))
         })
+    }
+
+    /// The name at each address, of modules included. Where several names have an address, the
+    /// last one of the list. The names of the padding in front of functions are left out.
+    pub fn by_address(&self) -> BTreeMap<u64, &str> {
+        let rows = self.0.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let at = u64::from_str_radix(words.next()?, 16).ok()?;
+            Some((at, words.nth(1)?))
+        });
+        rows.filter(|(_, name)| !name.starts_with("__pfx_")).collect()
     }
 
     /// The distance that is added to a link address.
@@ -105,5 +117,19 @@ mod tests {
         let symbols = KernelSymbols::from_text(text.to_owned());
         let own: Vec<_> = symbols.own().collect();
         assert_eq!(own, [(0xffff_ffff_8100_0000, "_stext"), (0x1000, "cpu")]);
+    }
+
+    #[test]
+    fn an_address_has_the_last_name_that_is_not_that_of_padding() {
+        let text = "ffffffff81000000 T _stext\nffffffff81000010 T __pfx_f\n\
+            ffffffff81000020 T alias\nffffffff81000020 t f\nffffffff81000020 T __pfx_g\n\
+            ffffffffc0000000 t g\t[m]\ngarbage\n";
+        let symbols = KernelSymbols::from_text(text.to_owned());
+        let expected = [
+            (0xffff_ffff_8100_0000, "_stext"),
+            (0xffff_ffff_8100_0020, "f"),
+            (0xffff_ffff_c000_0000, "g"),
+        ];
+        assert_eq!(symbols.by_address(), BTreeMap::from(expected));
     }
 }

@@ -46,21 +46,38 @@ pub struct Watched {
     pub levels: Vec<usize>,
 }
 
+impl Watched {
+    /// Functions counted, on all levels.
+    pub fn functions(&self) -> usize {
+        self.levels.iter().sum()
+    }
+
+    /// The percentage of the edges whose counts are exact; 0 without edges.
+    pub fn exact_percent(&self) -> f64 {
+        100.0 * self.exact_edges as f64 / self.edges.max(1) as f64
+    }
+
+    /// The address of each block, hex, and its count; ascending.
+    pub fn block_counts(&self) -> Vec<(String, u64)> {
+        self.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect()
+    }
+}
+
 /// The kernel and the settings that counting needs.
-pub struct Watch<'a, 'd> {
+pub struct Watch<'k, 'd, 't> {
     /// The vmlinux of the running kernel.
-    pub kernel: &'a LinkedKernel<'d>,
+    pub kernel: &'k LinkedKernel<'d>,
     /// The running kernel.
-    pub running: &'a RunningKernel,
+    pub running: &'k RunningKernel,
     /// The kernel module's device.
-    pub device: &'a Device,
+    pub device: &'k Device,
     /// How long each batch of functions is counted.
     pub time: Duration,
     /// Receives a line of progress for each batch.
-    pub told: &'a mut dyn FnMut(&str),
+    pub told: &'t mut dyn FnMut(&str),
 }
 
-impl Watch<'_, '_> {
+impl Watch<'_, '_, '_> {
     /// Counts the roots and, down to `depth` levels of calls, the functions that they called.
     ///
     /// # Errors

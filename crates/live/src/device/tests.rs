@@ -159,6 +159,7 @@ fn the_status_is_read() {
     let groups = parse(text).unwrap();
     assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
     assert_eq!(groups[0].id.module, "kl_1");
+    assert_eq!(groups[0].age(UNIX_EPOCH + Duration::from_millis(99_900)), 87);
     assert_eq!(groups[0].id.number.to_string(), "0f0102030405060708090a0b0c0d0ef0");
     assert_eq!(groups[0].state, GroupState::Installed);
     let leaving = parse(&text.replace(" installed ", " leaving ")).unwrap();

@@ -5,9 +5,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use host::outln;
 use host::progress::Progress;
-use image::address::LinkAddr;
 use image::linked::LinkedKernel;
-use live::memory::{FileMemory, Memory};
+use live::memory::{FileMemory, TextMemory};
 use live::running::RunningKernel;
 use live::survey::{Survey, survey};
 use std::path::PathBuf;
@@ -43,25 +42,6 @@ pub struct AnalyzeArgs {
     pub json: bool,
 }
 
-/// The kernel's text, read at once: reading it function by function costs a system call each.
-struct Text {
-    start: u64,
-    bytes: Vec<u8>,
-    slide: u64,
-}
-
-impl Memory for Text {
-    fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
-        let from = usize::try_from(at.0.wrapping_sub(self.start)).unwrap_or(usize::MAX);
-        let bytes = self.bytes.get(from..from.saturating_add(len));
-        Ok(bytes.with_context(|| format!("{at} is not in the kernel's text"))?.to_vec())
-    }
-
-    fn slide(&self) -> u64 {
-        self.slide
-    }
-}
-
 pub(super) fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
@@ -80,13 +60,12 @@ pub(super) fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     Ok(if found.refuted.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn text(kernel: &LinkedKernel<'_>, file_only: bool) -> Result<Text> {
-    let (start, len) = (kernel.text.start, (kernel.text.end - kernel.text.start) as usize);
-    let memory: Box<dyn Memory + '_> = match file_only {
-        true => Box::new(FileMemory(kernel)),
-        false => Box::new(RunningKernel::open(kernel)?),
-    };
-    Ok(Text { start, bytes: memory.read(LinkAddr(start), len)?, slide: memory.slide() })
+/// The text of the running kernel, or of the file alone.
+fn text(kernel: &LinkedKernel<'_>, file_only: bool) -> Result<TextMemory> {
+    match file_only {
+        true => TextMemory::read(kernel, &FileMemory(kernel)),
+        false => TextMemory::read(kernel, &RunningKernel::open(kernel)?),
+    }
 }
 
 fn print(found: &Survey, args: &AnalyzeArgs) -> Result<()> {
@@ -98,11 +77,9 @@ fn print(found: &Survey, args: &AnalyzeArgs) -> Result<()> {
         found.indirect_calls
     )?;
     outln!("{:>8}  functions with a site of the function tracer", found.traced_functions)?;
-    let part = 100.0 * found.replaceable as f64 / found.traced_functions.max(1) as f64;
+    let part = found.replaceable_percent();
     outln!("{:>8}  of these can be replaced ({part:.1} %); not:", found.replaceable)?;
-    let mut reasons: Vec<_> = found.reasons.iter().collect();
-    reasons.sort_by_key(|&(_, count)| std::cmp::Reverse(*count));
-    for (reason, count) in reasons {
+    for (reason, count) in found.reasons_by_count() {
         outln!("{count:>8}    {reason}")?;
     }
     if args.prove {

@@ -1,20 +1,23 @@
 //! `kernlane live apply`: functions of the running kernel in another layout.
 
 use crate::command::layout::algorithms;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use exchange::kinds::FileKind;
 use host::note;
 use host::outln;
 use image::linked::LinkedKernel;
 use layout::Algorithm;
+use live::choice::{self, Choice};
 use live::device::Device;
 use live::eligible::Unfit;
 use live::group::Group;
-use live::install::{self, PreparedGroup};
+use live::install::{CodeWrite, PreparedGroup};
 use live::owners::Owners;
+use live::planned;
 use live::running::RunningKernel;
 use live::turn::Turn;
+use live::undo;
 use profile::Profile;
 use road::input_file::text_of;
 use std::path::PathBuf;
@@ -83,23 +86,14 @@ pub(super) fn run(args: &ApplyArgs) -> Result<ExitCode> {
 
 fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
     let profile = args.profile.as_deref().map(|path| read_profile(path, kernel)).transpose()?;
-    let mut chosen = Vec::new();
-    for name in &args.function {
-        match find(kernel, name) {
-            Err(error) if args.skip_unfit => note!("left out: {error}"),
-            found => chosen.push(found?),
-        }
-    }
-    if let Some(profile) = &profile {
-        for root in &args.root {
-            chosen.extend(live::hot::group(
-                kernel,
-                profile,
-                find(kernel, root)?,
-                args.threshold / 100.0,
-            ));
-        }
-    }
+    let choice = Choice {
+        named: &args.function,
+        roots: &args.root,
+        threshold: args.threshold / 100.0,
+        skip_unfit: args.skip_unfit,
+    };
+    let told = &mut |what: &str| note!("{what}");
+    let chosen = choice.functions(kernel, profile.as_ref(), told)?;
     ensure!(
         !chosen.is_empty(),
         "{}",
@@ -108,36 +102,19 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
             _ => "none of the functions is left",
         }
     );
-    chosen.sort_unstable();
-    chosen.dedup();
     // When the turn comes, another program has finished its installation or given it up.
     let turn = match args.dry_run {
         true => None,
-        false => Some((Device::open()?, Turn::wait(&mut |what| note!("{what}"))?)),
+        false => Some((Device::open()?, Turn::wait(told)?)),
     };
-    match args.skip_unfit {
-        true => leave_out_owned(kernel, &mut chosen)?,
-        false => refuse_owned(kernel, &chosen)?,
-    }
-    let group = Group::new(kernel, running, &chosen)?;
-    for &(index, reason) in &group.left_out {
-        let name = kernel.function_name(&kernel.functions[index]);
-        let hint = match reason {
-            Unfit::Changed(_) => group_hint()?,
-            _ => String::new(),
-        };
-        ensure!(
-            args.skip_unfit || !args.function.iter().any(|f| f == name),
-            "{name} cannot be replaced: {reason}{hint}"
-        );
-        note!("left out: {name}: {reason}{hint}");
-    }
-    let prepared = lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
+    let chosen = choice.unowned(kernel, &Owners::read(), chosen, told)?;
+    let group = choice.group(kernel, running, &chosen, &hint, told)?;
+    let prepared = planned::lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
     if let Some(path) = &args.keep_module {
         host::output::write(path, &prepared.module.bytes)?;
     }
     let Some((device, turn)) = turn else {
-        print_plan(&group, running, &prepared)?;
+        print_plan(&group, &prepared)?;
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(cycles) = args.cycles {
@@ -155,39 +132,11 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
 }
 
 /// What may have changed the kernel's code: our own groups.
-fn group_hint() -> Result<String> {
-    let names = super::undo::installed()?;
-    Ok(names.map_or_else(String::new, |names| {
+fn hint(reason: Unfit) -> Result<String> {
+    let Unfit::Changed(_) = reason else { return Ok(String::new()) };
+    Ok(undo::installed()?.map_or_else(String::new, |names| {
         format!("; installed are {names}, and `kernlane live undo` takes them back")
     }))
-}
-
-/// Orders the group's blocks, and prepares the module for them.
-pub(super) fn lay_out(
-    group: &Group<'_, '_>,
-    running: &RunningKernel,
-    profile: Option<&Profile>,
-    algorithm: Algorithm,
-    seed: u64,
-) -> Result<PreparedGroup> {
-    let order = order(group, profile, algorithm, seed)?;
-    install::prepare(group, running, &order, &[], &install::free_name()?)
-}
-
-/// The group's blocks in the order that the algorithm gives them.
-pub(super) fn order(
-    group: &Group<'_, '_>,
-    profile: Option<&Profile>,
-    algorithm: Algorithm,
-    seed: u64,
-) -> Result<Vec<u32>> {
-    ensure!(
-        !algorithm.uses_temporal_edges(),
-        "{algorithm} needs to know which chunks of code alternate, and a group of functions does \
-         not say: choose another algorithm"
-    );
-    let order = layout::order(&group.graph(profile), algorithm, seed)?;
-    Ok(order.order.0.iter().map(|block| block.0).collect())
 }
 
 pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Result<()> {
@@ -209,74 +158,20 @@ pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &PreparedGroup) -> 
 
 fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Profile> {
     let text = text_of(path, &[FileKind::Profile])?;
-    let profile = Profile::from_json(&text).with_context(|| path.display().to_string())?;
-    ensure!(
-        profile.build_id == kernel.build_id,
-        "{}: made for the kernel with build id {}, not for {}",
-        path.display(),
-        profile.build_id.0,
-        kernel.build_id.0
-    );
-    Ok(profile)
+    choice::profile_for(kernel, &text).with_context(|| path.display().to_string())
 }
 
-/// The only function of that name.
-pub(super) fn find(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
-    let found: Vec<usize> = (kernel.addresses_of(name).iter())
-        .filter_map(|&at| kernel.function_at(image::address::LinkAddr(at)))
-        .collect();
-    match found[..] {
-        [index] => Ok(index),
-        [] => bail!("the kernel's text has no function {name}"),
-        _ => bail!("{name}: {} functions have this name", found.len()),
-    }
-}
-
-/// Refuses functions that belong to another tool.
-pub(super) fn refuse_owned(kernel: &LinkedKernel<'_>, chosen: &[usize]) -> Result<()> {
-    let owners = Owners::read();
-    for &index in chosen {
-        let name = kernel.function_name(&kernel.functions[index]);
-        if let Some(owner) = owners.of(name) {
-            bail!("{name} belongs to {owner}: remove that first, or leave the function out");
-        }
-    }
-    Ok(())
-}
-
-/// Leaves out functions that belong to another tool, with a note.
-fn leave_out_owned(kernel: &LinkedKernel<'_>, chosen: &mut Vec<usize>) -> Result<()> {
-    let owners = Owners::read();
-    chosen.retain(|&index| {
-        let name = kernel.function_name(&kernel.functions[index]);
-        let owner = owners.of(name);
-        if let Some(owner) = owner {
-            note!("left out: {name} belongs to {owner}");
-        }
-        owner.is_none()
-    });
-    ensure!(!chosen.is_empty(), "none of the functions is left");
-    Ok(())
-}
-
-pub(super) fn print_plan(
-    group: &Group<'_, '_>,
-    running: &RunningKernel,
-    prepared: &PreparedGroup,
-) -> Result<()> {
-    let kernel = group.original.kernel;
+pub(super) fn print_plan(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Result<()> {
     let id = &prepared.id;
     outln!("module {id}, number {}: {} bytes of code", id.number, prepared.module.text_size)?;
-    for (n, &(function, patch_at)) in group.members.iter().enumerate() {
-        let entry = kernel.link_address(group.original.functions[function as usize].at);
-        let copy = prepared.module.entries[function as usize];
-        let jump = running.address(entry) + u64::from(patch_at);
-        outln!("jump {jump:016x} in {} → .text+{copy:#x}", group.name(function))?;
-        for caller in prepared.callers.iter().filter(|c| c.function == n) {
-            let owner = kernel
-                .function_at(caller.site)
-                .map_or("?", |f| kernel.function_name(&kernel.functions[f]));
-            outln!("call {:016x} in {owner}", running.address(caller.site))?;
+    for write in prepared.writes(group) {
+        match write {
+            CodeWrite::Jump { at, function, copy } => {
+                outln!("jump {at:016x} in {function} → .text+{copy:#x}")?
+            }
+            CodeWrite::Call { at, caller } => {
+                outln!("call {at:016x} in {}", caller.unwrap_or("?"))?
+            }
         }
     }
     Ok(())

@@ -3,23 +3,23 @@
 
 use super::roots::RootArgs;
 use crate::command::layout::algorithms;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, anyhow};
 use clap::Args;
 use console::Term;
 use host::table::{Column, TextTable};
 use host::{note, out, outln};
 use image::linked::LinkedKernel;
 use layout::Algorithm;
-use live::chunks::{self, Chunks};
+use live::chunks;
 use live::device::{Device, FunctionTime};
-use live::group::Group;
-use live::hot;
+use live::gain::{GainReport, RootGain};
 use live::install::{self, PreparedGroup};
-use live::occupancy::Occupancy;
+use live::planned::{self, CountedPlan, NoRootEntered, PlanSettings, PlanStep, PlannedGroup};
 use live::running::RunningKernel;
+use live::timing;
 use live::turn::Turn;
-use live::watch::{Watch, Watched};
-use profile::Profile;
+use live::undo;
+use live::watch::Watch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -75,49 +75,6 @@ pub struct AutoArgs {
     pub report: Option<PathBuf>,
 }
 
-/// `--report`.
-#[derive(serde::Serialize)]
-struct Report<'a> {
-    kernel: &'a str,
-    algorithm: String,
-    /// Lines of the instruction cache that hot blocks take, before and after.
-    lines: [u64; 2],
-    /// Of these, without room in their set.
-    without_room: [u64; 2],
-    /// What was counted: in the originals, then in the optimized code.
-    counted: Vec<Counted>,
-    roots: Vec<Gain>,
-    functions: Vec<Chunks>,
-}
-
-/// How much was counted, and for how many edges the counts are exact (section 4.3).
-#[derive(Clone, Copy, serde::Serialize)]
-struct Counted {
-    functions: usize,
-    blocks: usize,
-    edges: usize,
-    exact_edges: usize,
-}
-
-impl Counted {
-    fn new(watched: &Watched) -> Counted {
-        Counted {
-            functions: watched.levels.iter().sum(),
-            blocks: watched.blocks,
-            edges: watched.edges,
-            exact_edges: watched.exact_edges,
-        }
-    }
-}
-
-/// Nanoseconds of an invocation on a CPU, as far as they were measured.
-#[derive(serde::Serialize)]
-struct Gain {
-    function: String,
-    before: Option<f64>,
-    after: Option<f64>,
-}
-
 pub(super) fn run(args: &AutoArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         let device = Device::open()?;
@@ -126,8 +83,8 @@ pub(super) fn run(args: &AutoArgs) -> Result<ExitCode> {
         super::cache::ask()?;
         let auto = Auto { args, kernel, running, device };
         let roots = args.roots.choose(kernel, running)?;
-        let (plan, counted) = auto.planned(&roots)?;
-        auto.install(plan, counted)
+        let counted = auto.planned(&roots)?;
+        auto.install(counted)
     })
 }
 
@@ -139,108 +96,63 @@ struct Auto<'k, 'd> {
     device: Device,
 }
 
-/// A group that has been laid out.
-struct PlannedGroup<'k, 'd> {
-    /// The roots that were entered.
-    roots: Vec<usize>,
-    group: Group<'k, 'd>,
-    order: Vec<u32>,
-    /// Numbers of its hot blocks, ascending.
-    hot: Vec<usize>,
-}
-
-impl<'k, 'd> Auto<'k, 'd> {
+impl<'d> Auto<'_, 'd> {
     /// Counts and lays out, then repeats both in the laid-out code.
-    fn planned(&self, roots: &[usize]) -> Result<(PlannedGroup<'k, 'd>, Vec<Counted>)> {
+    fn planned(&self, roots: &[usize]) -> Result<CountedPlan<'_, 'd>> {
         let Auto { kernel, running, device, args } = self;
-        let mut watch = Watch {
-            kernel,
-            running,
-            device,
-            time: Duration::try_from_secs_f64(args.time).context("--time")?,
-            told: &mut |what| note!("{what}"),
-        };
-        let mut watched = watch.from_roots(roots, args.depth)?;
-        super::watch::print_counted(&watched)?;
-        let mut counted = vec![Counted::new(&watched)];
-        let mut plan = self.plan(&watched.profile, roots)?;
-        if !args.once {
-            watched = watch.again(&plan.group, &plan.order, &plan.roots)?;
-            super::watch::print_counted(&watched)?;
-            counted.push(Counted::new(&watched));
-            let first = plan;
-            plan = self.plan(&watched.profile, &first.roots)?;
-            print_again(&first, &plan)?;
-        }
-        if let Some(path) = &args.output {
-            host::output::write(path, watched.profile.to_json().as_bytes())?;
-        }
-        Ok((plan, counted))
-    }
-
-    fn plan(&self, profile: &Profile, roots: &[usize]) -> Result<PlannedGroup<'k, 'd>> {
-        let threshold = self.args.threshold / 100.0;
-        let roots = entered(self.kernel, profile, roots)?;
-        let group = Group::new(
-            self.kernel,
-            self.running,
-            &hot::groups(self.kernel, profile, &roots, threshold),
-        )?;
-        let limit = hot::least_limit(self.kernel, profile, &roots, threshold);
-        Ok(PlannedGroup {
-            order: super::apply::order(&group, Some(profile), self.args.algorithm, 0)?,
-            hot: hot::blocks(&group, profile, limit),
-            group,
+        let told = &mut |what: &str| note!("{what}");
+        let mut watch = Watch { kernel, running, device, time: self.time()?, told };
+        let settings =
+            PlanSettings { threshold: args.threshold / 100.0, algorithm: args.algorithm };
+        let counted = planned::count_and_plan(
+            &mut watch,
             roots,
-        })
+            args.depth,
+            settings,
+            !args.once,
+            &mut print_step,
+        )
+        .map_err(with_option)?;
+        if let Some(path) = &args.output {
+            host::output::write(path, counted.profile.to_json().as_bytes())?;
+        }
+        Ok(counted)
     }
 
-    fn install(&self, plan: PlannedGroup<'_, '_>, counted: Vec<Counted>) -> Result<ExitCode> {
+    fn install(&self, counted: CountedPlan<'_, '_>) -> Result<ExitCode> {
         let Auto { running, device, args, .. } = self;
-        let PlannedGroup { roots, group, order, hot } = plan;
+        let CountedPlan { plan: PlannedGroup { roots, hot, order }, counted, .. } = counted;
+        let group = &hot.group;
         // A trial leaves the kernel as it is, and needs no name of its own.
         let turn = match args.dry_run {
             true => None,
             false => Some(Turn::wait(&mut |what| note!("{what}"))?),
         };
-        let prepared = install::prepare(&group, *running, &order, &[], &install::free_name()?)?;
+        let prepared = install::prepare(group, *running, &order, &[], &install::free_name()?)?;
+        let places = &prepared.module.pieces;
         let cache = super::cache::geometry()?;
-        let before = super::cache::draw_original(&group, running, cache, &hot)?;
-        let is_hot = |n: usize| hot.binary_search(&n).is_ok();
-        let chunks = chunks::chunks(&group, &prepared.module.pieces, &is_hot);
+        let before = hot.original(cache);
+        super::cache::draw_original(&before)?;
+        let chunks = hot.chunks(places);
         outln!("{}", chunks::Table(&chunks))?;
-        let mut report = Report {
-            kernel: &self.kernel.build_id.0,
-            algorithm: args.algorithm.to_string(),
-            lines: [before.total(); 2],
-            without_room: [before.without_room(); 2],
-            counted,
-            roots: roots.iter().map(|&root| Gain::unmeasured(self.kernel, root)).collect(),
-            functions: chunks,
-        };
+        let algorithm = args.algorithm.to_string();
+        let mut report = GainReport::new(self.kernel, algorithm, counted, &roots, &before, chunks);
         let Some(turn) = turn else {
-            super::apply::print_plan(&group, running, &prepared)?;
-            report.write(args)?;
+            super::apply::print_plan(group, &prepared)?;
+            self.write(&report)?;
             return Ok(ExitCode::SUCCESS);
         };
         let times_before = self.measure(&roots)?;
-        let text = prepared.install(&group, device, &turn)?.text;
+        let text = prepared.install(group, device, &turn)?.text;
         drop(turn);
-        let place = |&n: &usize| {
-            (text + u64::from(prepared.module.pieces[n].0), prepared.module.pieces[n].1)
-        };
-        let after = Occupancy::of(cache, hot.iter().map(place));
-        (report.lines[1], report.without_room[1]) = (after.total(), after.without_room());
-        let printed = super::apply::print_summary(&group, &prepared)
+        let after = hot.copied(cache, places, text);
+        report.add_installed(&after);
+        let printed = super::apply::print_summary(group, &prepared)
             .and_then(|()| outln!("and as they are now:\n{after}"));
         let reported = printed.and_then(|()| self.measure(&roots)).and_then(|times_after| {
-            for ((gain, before), after) in
-                report.roots.iter_mut().zip(&times_before).zip(&times_after)
-            {
-                (gain.before, gain.after) = (before.mean_on_cpu(), after.mean_on_cpu());
-            }
+            report.add_times(&times_before, &times_after);
             print_gain(&report.roots)?;
-            report.write(args)
+            self.write(&report)
         });
         // An error or an interrupt: the message names what stays installed.
         if let Err(error) = reported {
@@ -250,10 +162,15 @@ impl<'k, 'd> Auto<'k, 'd> {
         wait_for_the_user(device, &prepared)
     }
 
+    /// For how long each batch of functions is counted, and each root is measured.
+    fn time(&self) -> Result<Duration> {
+        Duration::try_from_secs_f64(self.args.time).context("--time")
+    }
+
     fn measure(&self, roots: &[usize]) -> Result<Vec<FunctionTime>> {
         note!("measuring {} roots for {} s", roots.len(), self.args.time);
-        let time = Duration::try_from_secs_f64(self.args.time).context("--time")?;
-        let times = super::time::measure(self.kernel, self.running, &self.device, roots, time)?;
+        let time = self.time()?;
+        let times = timing::measure(self.kernel, self.running, &self.device, roots, time)?;
         if times.missed > 0 {
             note!(
                 "{} invocations were not followed: too many were under way at once",
@@ -262,55 +179,39 @@ impl<'k, 'd> Auto<'k, 'd> {
         }
         Ok(times.functions)
     }
-}
 
-impl Report<'_> {
-    fn write(&self, args: &AutoArgs) -> Result<()> {
-        let Some(path) = &args.report else { return Ok(()) };
-        let mut text = serde_json::to_string_pretty(self)?;
+    /// Writes the file of `--report`.
+    fn write(&self, report: &GainReport<'_>) -> Result<()> {
+        let Some(path) = &self.args.report else { return Ok(()) };
+        let mut text = serde_json::to_string_pretty(report)?;
         text.push('\n');
         host::output::write(path, text.as_bytes())
     }
 }
 
-impl Gain {
-    fn unmeasured(kernel: &LinkedKernel<'_>, root: usize) -> Gain {
-        Gain {
-            function: kernel.function_name(&kernel.functions[root]).to_owned(),
-            before: None,
-            after: None,
-        }
+fn print_step(step: PlanStep<'_>) -> Result<()> {
+    match step {
+        PlanStep::Counted(watched) => super::watch::print_counted(watched),
+        PlanStep::PlannedAgain { first, second } => outln!(
+            "counted once more in the optimized code, entered by the roots only: {} functions of \
+             {}, {} hot blocks of {}",
+            second.functions,
+            first.functions,
+            second.hot_blocks,
+            first.hot_blocks
+        ),
     }
 }
 
-/// The roots that were entered while they were counted. A thread's main loop is on many stacks but
-/// is never entered.
-fn entered(kernel: &LinkedKernel<'_>, profile: &Profile, roots: &[usize]) -> Result<Vec<usize>> {
-    let entries = |&&index: &&usize| {
-        let entry = kernel.link_address(kernel.functions[index].at);
-        profile.blocks.get(&entry).is_some_and(|&count| count > 0)
-    };
-    let found: Vec<usize> = roots.iter().filter(entries).copied().collect();
-    ensure!(
-        !found.is_empty(),
-        "no root was called while it was counted: run this under the load that it is meant for, or \
-         count longer (--time)"
-    );
-    Ok(found)
+/// Names the option with which roots are counted longer.
+fn with_option(error: Error) -> Error {
+    match error.is::<NoRootEntered>() {
+        true => anyhow!("{error} (--time)"),
+        false => error,
+    }
 }
 
-fn print_again(first: &PlannedGroup<'_, '_>, second: &PlannedGroup<'_, '_>) -> Result<()> {
-    outln!(
-        "counted once more in the optimized code, entered by the roots only: {} functions of {}, \
-         {} hot blocks of {}",
-        second.group.members.len(),
-        first.group.members.len(),
-        second.hot.len(),
-        first.hot.len()
-    )
-}
-
-fn print_gain(roots: &[Gain]) -> Result<()> {
+fn print_gain(roots: &[RootGain]) -> Result<()> {
     let mut table = TextTable::of([
         Column::right("before").fixed(12),
         Column::right("after").fixed(12).gap(1),
@@ -319,16 +220,16 @@ fn print_gain(roots: &[Gain]) -> Result<()> {
             "root (ns of an invocation on a CPU, before and after; each with the cost of measuring)",
         ),
     ]);
-    for Gain { function, before, after } in roots {
-        table.push(match (before, after) {
-            (Some(before), Some(after)) => vec![
+    for root in roots {
+        table.push(match root.change() {
+            Some((before, after, percent)) => vec![
                 format!("{before:.0}"),
                 format!("{after:.0}"),
-                format!("{:>+7.1} %", 100.0 * (after / before - 1.0)),
-                function.clone(),
+                format!("{percent:>+7.1} %"),
+                root.function.clone(),
             ],
-            _ => {
-                let missing = format!("{function}: was not called both times");
+            None => {
+                let missing = format!("{}: was not called both times", root.function);
                 ["-", "-", "-", &missing].map(str::to_owned).to_vec()
             }
         });
@@ -358,7 +259,20 @@ fn wait_for_the_user(device: &Device, prepared: &PreparedGroup) -> Result<ExitCo
 }
 
 fn take_back(device: &Device, prepared: &PreparedGroup) -> Result<ExitCode> {
-    let undone = super::undo::take_back(device, &prepared.id)?;
-    outln!("{undone}")?;
-    Ok(undone.exit_code())
+    let taken_back = undo::take_back(device, &prepared.id)?;
+    outln!("{}", super::undo::sentence(&taken_back))?;
+    Ok(super::undo::exit_code(taken_back.stays()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_about_roots_names_the_option_to_count_longer() {
+        let expected = "no root was called while it was counted: run this under the load that it \
+                        is meant for, or count longer (--time)";
+        assert_eq!(with_option(NoRootEntered.into()).to_string(), expected);
+        assert_eq!(with_option(anyhow!("another")).to_string(), "another");
+    }
 }

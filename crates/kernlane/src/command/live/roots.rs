@@ -4,9 +4,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use host::table::{Column, TextTable};
 use host::{note, out};
-use image::address::LinkAddr;
 use image::linked::LinkedKernel;
-use live::group;
+use live::choice;
 use live::owners::Owners;
 use live::roots::{self, Root};
 use live::running::RunningKernel;
@@ -35,7 +34,7 @@ impl RootArgs {
     /// A function that was named cannot be replaced; sampling found none.
     pub fn choose(&self, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<Vec<usize>> {
         if !self.root.is_empty() {
-            return named(kernel, running, &self.root);
+            return choice::countable(kernel, running, &Owners::read(), &self.root);
         }
         let found = self.sampled(kernel, running)?;
         let mut table = TextTable::of([Column::right("% stacks").fixed(9), Column::left("root")]);
@@ -60,40 +59,16 @@ impl RootArgs {
         if samples.lost > 0 {
             note!("the samples' ring was full {} times: some are missing", samples.lost);
         }
-        let link = |stack: &Vec<u64>| {
-            stack.iter().map(|at| LinkAddr(at.wrapping_sub(running.slide))).collect()
-        };
-        let stacks: Vec<Vec<LinkAddr>> = samples.stacks.iter().map(link).collect();
         let owners = Owners::read();
-        let found = roots::choose(kernel, &stacks, self.share / 100.0, &mut |index| {
-            let owned = owners.of(kernel.function_name(&kernel.functions[index])).is_some();
-            Ok(!owned && group::decide(kernel, running, index)?.is_ok())
-        })?;
+        let found = roots::of_samples(kernel, running, &owners, &samples, self.share / 100.0)?;
         if found.is_empty() {
             bail!(
                 "of {} sampled stacks none holds a function that can be replaced on {} % of them: \
                  sample longer, or lower --share",
-                stacks.len(),
+                samples.stacks.len(),
                 self.share
             );
         }
         Ok(found)
     }
-}
-
-/// Functions by their names, each of which can be replaced.
-pub(super) fn named(
-    kernel: &LinkedKernel<'_>,
-    running: &RunningKernel,
-    names: &[String],
-) -> Result<Vec<usize>> {
-    let chosen: Vec<usize> =
-        names.iter().map(|name| super::apply::find(kernel, name)).collect::<Result<_>>()?;
-    super::apply::refuse_owned(kernel, &chosen)?;
-    for (&index, name) in chosen.iter().zip(names) {
-        if let Err(reason) = group::decide(kernel, running, index)? {
-            bail!("{name} cannot be counted: {reason}");
-        }
-    }
-    Ok(chosen)
 }

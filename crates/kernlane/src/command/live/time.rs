@@ -1,13 +1,14 @@
 //! `kernlane live time`: how long functions of the running kernel take.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use host::table::{Column, TextTable};
 use host::{out, outln};
 use image::linked::LinkedKernel;
-use live::device::{Device, FunctionTime, Times};
-use live::eligible;
+use live::choice;
+use live::device::Device;
 use live::running::RunningKernel;
+use live::timing::{self, TimeReport};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,26 +39,10 @@ pub struct TimeArgs {
     pub json: bool,
 }
 
-/// A function and what its invocations took.
-#[derive(serde::Serialize)]
-struct FunctionTimeRow<'a> {
-    function: &'a str,
-    #[serde(flatten)]
-    time: FunctionTime,
-}
-
 pub(super) fn run(args: &TimeArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         print_times(args, kernel, running)
     })
-}
-
-/// What was measured.
-#[derive(serde::Serialize)]
-struct TimeReport<'a> {
-    functions: Vec<FunctionTimeRow<'a>>,
-    /// Invocations of all the functions that the kernel's probe did not show.
-    missed: u64,
 }
 
 fn print_times(
@@ -65,18 +50,11 @@ fn print_times(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
 ) -> Result<ExitCode> {
-    let chosen: Vec<usize> = (args.functions.iter())
-        .map(|name| super::apply::find(kernel, name))
-        .collect::<Result<_>>()?;
+    let chosen: Vec<usize> =
+        (args.functions.iter()).map(|name| choice::find(kernel, name)).collect::<Result<_>>()?;
     let time = Duration::try_from_secs_f64(args.time).context("--time")?;
-    let times = measure(kernel, running, &Device::open()?, &chosen, time)?;
-    let functions = (chosen.iter().zip(times.functions))
-        .map(|(&index, time)| FunctionTimeRow {
-            function: kernel.function_name(&kernel.functions[index]),
-            time,
-        })
-        .collect();
-    let report = TimeReport { functions, missed: times.missed };
+    let times = timing::measure(kernel, running, &Device::open()?, &chosen, time)?;
+    let report = TimeReport::new(kernel, &chosen, times);
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&report)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -109,31 +87,4 @@ fn print_times(
         )?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What each of the functions took, in their order.
-pub(super) fn measure(
-    kernel: &LinkedKernel<'_>,
-    running: &RunningKernel,
-    device: &Device,
-    functions: &[usize],
-    time: Duration,
-) -> Result<Times> {
-    for &index in functions {
-        let function = &kernel.functions[index];
-        if eligible::tracer_site(kernel, function).is_none() {
-            bail!(
-                "{} cannot be measured: the function tracer has no site at its entry",
-                kernel.function_name(function)
-            );
-        }
-    }
-    let address = |index: usize| running.address(kernel.link_address(kernel.functions[index].at));
-    let mut entries: Vec<u64> = functions.iter().map(|&index| address(index)).collect();
-    entries.sort_unstable();
-    entries.dedup();
-    let times = device.time(&entries, time)?;
-    let of = |index: usize| entries.binary_search(&address(index)).map(|n| times.functions[n]);
-    let functions = functions.iter().map(|&index| of(index).unwrap_or_default()).collect();
-    Ok(Times { functions, missed: times.missed })
 }

@@ -1,15 +1,15 @@
 //! `kernlane live status` and `kernlane live undo`.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use host::outln;
-use live::device::{self, Device, GroupState, GroupStatus, Undone};
-use live::identity::GroupId;
+use live::device::{self, GroupStatus};
 use live::install::{self, Unloaded};
-use live::turn::{Taken, Turn};
+use live::symbols::KernelSymbols;
+use live::undo::{self, TakenBack};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 /// Say what is installed, since when, and how the copies are entered
 #[derive(Args)]
@@ -38,65 +38,33 @@ pub struct UndoArgs {
     pub json: bool,
 }
 
-/// What became of a group that was undone: the kernel's own code runs again.
-#[derive(serde::Serialize, Debug, PartialEq, Eq)]
-pub(super) struct TakenBack {
-    group: String,
-    /// It was installed or leaving; otherwise only its module was there.
-    restored: bool,
-    module: Unloaded,
-    /// Who has the turn, if the module was left loaded because of that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    left_to: Option<String>,
-}
-
-impl TakenBack {
-    /// Whether something is left for a later `kernlane live undo`.
-    fn stays(&self) -> bool {
-        matches!(self.module, Unloaded::InUse | Unloaded::Left)
-    }
-
-    pub(super) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(u8::from(self.stays()))
-    }
-}
-
-impl fmt::Display for TakenBack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let group = &self.group;
-        let bytes = if self.restored { "every byte is restored" } else { "was not installed" };
-        match self.module {
-            Unloaded::Removed if self.restored => write!(f, "{group}: {bytes}"),
-            Unloaded::Removed => write!(f, "{group}: {bytes}, and is removed"),
-            Unloaded::InUse => write!(
-                f,
-                "{group}: {bytes}; a task may still be in a copy, so the module stays loaded until \
-                 `kernlane live undo` finds nobody in it"
-            ),
-            Unloaded::Left => write!(
-                f,
-                "{group}: {bytes}; {} is installing a group, so the module is left: run `kernlane \
-                 live undo` again when that has ended",
-                self.left_to.as_deref().unwrap_or("another program of Kernlane")
-            ),
-            Unloaded::UntilBoot => write!(
-                f,
-                "{group}: {bytes}: the kernel is original. Its module is empty of tasks and stays \
-                 until the next boot, since the kernel removes no modules (sysctl \
-                 kernel.modules_disabled)"
-            ),
-        }
+/// What became of a group, as a sentence.
+pub(super) fn sentence(taken_back: &TakenBack) -> String {
+    let TakenBack { group, restored, module, left_to } = taken_back;
+    let bytes = if *restored { "every byte is restored" } else { "was not installed" };
+    match module {
+        Unloaded::Removed if *restored => format!("{group}: {bytes}"),
+        Unloaded::Removed => format!("{group}: {bytes}, and is removed"),
+        Unloaded::InUse => format!(
+            "{group}: {bytes}; a task may still be in a copy, so the module stays loaded until \
+             `kernlane live undo` finds nobody in it"
+        ),
+        Unloaded::Left => format!(
+            "{group}: {bytes}; {} is installing a group, so the module is left: run `kernlane \
+             live undo` again when that has ended",
+            left_to.as_deref().unwrap_or("another program of Kernlane")
+        ),
+        Unloaded::UntilBoot => format!(
+            "{group}: {bytes}: the kernel is original. Its module is empty of tasks and stays \
+             until the next boot, since the kernel removes no modules (sysctl \
+             kernel.modules_disabled)"
+        ),
     }
 }
 
-/// The installed groups, in words; `None` without any.
-pub(super) fn installed() -> Result<Option<String>> {
-    let groups = device::status()?;
-    let names: Vec<&str> = (groups.iter())
-        .filter(|group| group.state == GroupState::Installed)
-        .map(|group| group.id.module.as_str())
-        .collect();
-    Ok((!names.is_empty()).then(|| names.join(", ")))
+/// 1 if something is left for a later `kernlane live undo`, otherwise 0.
+pub(super) fn exit_code(stays: bool) -> ExitCode {
+    ExitCode::from(u8::from(stays))
 }
 
 /// Refuses to count while a group is installed, because counting begins with the kernel's own code.
@@ -104,29 +72,13 @@ pub(super) fn installed() -> Result<Option<String>> {
 /// # Errors
 /// A group is installed.
 pub(super) fn refuse_installed() -> Result<()> {
-    if let Some(names) = installed()? {
+    if let Some(names) = undo::installed()? {
         bail!(
             "installed already: {names}. Blocks are counted in the kernel's own code: run \
              `kernlane live undo` first"
         );
     }
     Ok(())
-}
-
-/// Undoes a group and removes its module.
-pub(super) fn take_back(device: &Device, id: &GroupId) -> Result<TakenBack> {
-    let undone = device.undo(id)?;
-    remove(&id.module, Some(undone), &Turn::wait_briefly()?)
-}
-
-/// Removes the module of a group that was undone, or that is not installed (`None`).
-fn remove(name: &str, undone: Option<Undone>, turn: &Result<Turn, Taken>) -> Result<TakenBack> {
-    let (module, left_to) = match (undone, turn) {
-        (Some(Undone::Stays), _) => (Unloaded::InUse, None),
-        (_, Ok(turn)) => (install::unload(name, turn)?, None),
-        (_, Err(Taken(by))) => (Unloaded::Left, Some(by.clone())),
-    };
-    Ok(TakenBack { group: name.to_owned(), restored: undone.is_some(), module, left_to })
 }
 
 pub(super) fn status(args: &StatusArgs) -> Result<ExitCode> {
@@ -138,14 +90,12 @@ pub(super) fn status(args: &StatusArgs) -> Result<ExitCode> {
     if groups.is_empty() {
         outln!("nothing is installed: the kernel runs its own code")?;
     }
-    let names = names()?;
+    let symbols = KernelSymbols::read()?;
+    let names = symbols.by_address();
     for group in &groups {
         print(group, &names)?;
     }
-    let stray: Vec<String> = install::loaded()
-        .into_iter()
-        .filter(|name| groups.iter().all(|g| g.id.module != *name))
-        .collect();
+    let stray = undo::stray_modules(&groups);
     if !stray.is_empty() {
         let then = if install::modules_are_disabled() {
             "they stay until the next boot: sysctl kernel.modules_disabled"
@@ -157,80 +107,38 @@ pub(super) fn status(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(group: &GroupStatus, names: &BTreeMap<u64, String>) -> Result<()> {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |t| t.as_secs() as i64);
+fn print(group: &GroupStatus, names: &BTreeMap<u64, &str>) -> Result<()> {
     outln!(
         "{}: {} for {} s, {} functions, {} of {} calls go straight to a copy; written in {} us",
         group.id,
         group.state,
-        now.saturating_sub(group.since),
+        group.age(SystemTime::now()),
         group.functions.len(),
         group.direct,
         group.calls,
         group.poke_us
     )?;
     for f in &group.functions {
-        let name = names.get(&f.entry).map_or("?", String::as_str);
+        let name = names.get(&f.entry).unwrap_or(&"?");
         let traced = if f.traced { "  traced: entered through the original" } else { "" };
         outln!("  {:016x} → {:016x}  {name}{traced}", f.entry, f.copy)?;
     }
     Ok(())
 }
 
-fn names() -> Result<BTreeMap<u64, String>> {
-    let symbols = std::fs::read_to_string("/proc/kallsyms")?;
-    let rows = symbols.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let address = u64::from_str_radix(words.next()?, 16).ok()?;
-        let name = words.nth(1)?;
-        Some((address, name.to_owned()))
-    });
-    Ok(rows.filter(|(_, name)| !name.starts_with("__pfx_")).collect())
-}
-
 pub(super) fn run(args: &UndoArgs) -> Result<ExitCode> {
-    let groups = device::status()?;
-    if let Some(wanted) = &args.group
-        && groups.iter().all(|g| g.id.module != *wanted)
-        && !install::loaded().contains(wanted)
-    {
-        bail!("there is no group {wanted}; kernlane live status lists them");
-    }
-    let device = Device::open()?;
-    let is_wanted = |name: &str| args.group.as_ref().is_none_or(|wanted| wanted == name);
-    let mut undone = BTreeMap::new();
-    for id in groups.iter().map(|group| &group.id).filter(|id| is_wanted(&id.module)) {
-        undone.insert(id.module.clone(), device.undo(id)?);
-    }
-    let turn = Turn::wait_briefly()?;
-    let mut taken_back = Vec::new();
-    // Nobody else installs in our turn: a module that is neither installed nor leaving is unused.
-    let groups = device::status()?;
-    for name in install::loaded().iter().filter(|name| is_wanted(name)) {
-        let is_used = groups.iter().any(|g| g.id.module == *name);
-        match undone.get(name) {
-            Some(Undone::Clean | Undone::Gone) | None if is_used => {}
-            state => taken_back.push(remove(name, state.copied(), &turn)?),
-        }
-    }
-    // Another program has removed the others, and may have used their names again.
-    for group in undone.into_keys() {
-        if taken_back.iter().all(|undone| undone.group != group) {
-            let module = Unloaded::Removed;
-            taken_back.push(TakenBack { group, restored: true, module, left_to: None });
-        }
-    }
+    let wanted = args.group.as_deref();
+    let taken_back = undo::undo(wanted)?.with_context(|| {
+        format!("there is no group {}; kernlane live status lists them", wanted.unwrap_or_default())
+    })?;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&taken_back)?)?;
     } else {
         for undone in &taken_back {
-            outln!("{undone}")?;
+            outln!("{}", sentence(undone))?;
         }
     }
-    let stays = taken_back.iter().any(TakenBack::stays);
-    Ok(if stays { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(exit_code(taken_back.iter().any(TakenBack::stays)))
 }
 
 #[cfg(test)]
@@ -238,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_module_in_use_is_a_no() {
+    fn the_sentence_and_the_status_say_what_is_left() {
         let undone = |restored, module| TakenBack {
             group: "kernlane_1".into(),
             restored,
@@ -246,22 +154,24 @@ mod tests {
             left_to: Some("another program of Kernlane (process 7)".into()),
         };
         let removed = undone(true, Unloaded::Removed);
-        assert_eq!(removed.to_string(), "kernlane_1: every byte is restored");
+        assert_eq!(sentence(&removed), "kernlane_1: every byte is restored");
+        let empty = undone(false, Unloaded::Removed);
+        assert_eq!(sentence(&empty), "kernlane_1: was not installed, and is removed");
         let in_use = undone(true, Unloaded::InUse);
-        assert!(in_use.to_string().contains("a task may still be in a copy"));
+        assert!(sentence(&in_use).contains("a task may still be in a copy"));
         let until_boot = undone(true, Unloaded::UntilBoot);
         assert!(
-            until_boot.to_string().contains("the kernel is original")
-                && until_boot.to_string().contains("until the next boot")
+            sentence(&until_boot).contains("the kernel is original")
+                && sentence(&until_boot).contains("until the next boot")
         );
         let left = undone(false, Unloaded::Left);
         assert_eq!(
-            left.to_string(),
+            sentence(&left),
             "kernlane_1: was not installed; another program of Kernlane (process 7) is installing \
              a group, so the module is left: run `kernlane live undo` again when that has ended"
         );
         let codes = [&removed, &in_use, &until_boot, &left]
-            .map(|undone| format!("{:?}", undone.exit_code()));
+            .map(|undone| format!("{:?}", exit_code(undone.stays())));
         assert_eq!(codes, [0, 1, 0, 1].map(|code| format!("{:?}", ExitCode::from(code))));
         assert!(serde_json::to_string(&until_boot).unwrap().contains(r#""module":"until-boot""#));
     }

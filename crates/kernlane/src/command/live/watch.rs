@@ -6,7 +6,10 @@ use clap::Args;
 use host::note;
 use host::outln;
 use image::linked::LinkedKernel;
+use live::choice;
 use live::device::Device;
+use live::hot::HotGroup;
+use live::owners::Owners;
 use live::running::RunningKernel;
 use live::watch::{Watch, Watched};
 use std::path::{Path, PathBuf};
@@ -96,13 +99,14 @@ fn watch_roots(
     let roots = args.roots.choose(kernel, running)?;
     let found = count_from(kernel, running, device, &roots, args.time, args.depth)?;
     host::output::write(&args.output, found.profile.to_json().as_bytes())?;
-    super::cache::draw_profile(kernel, running, &found.profile, &roots, args.threshold / 100.0)?;
+    let hot = HotGroup::new(kernel, running, &found.profile, &roots, args.threshold / 100.0)?;
+    super::cache::draw_original(&hot.original(super::cache::geometry()?))?;
     print_counted(&found)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Counts each batch for `time` seconds.
-pub(super) fn count_from(
+fn count_from(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
     device: &Device,
@@ -121,16 +125,16 @@ pub(super) fn count_from(
 }
 
 pub(super) fn print_counted(found: &Watched) -> Result<()> {
-    let functions: usize = found.levels.iter().sum();
     outln!(
-        "{functions} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, \
+        "{} functions on {} levels: {} blocks by {} counters ({} unknown), {} edges, \
          {:.1} % of them exact",
+        found.functions(),
         found.levels.len(),
         found.blocks,
         found.counters,
         found.unknown_blocks,
         found.edges,
-        100.0 * found.exact_edges as f64 / found.edges.max(1) as f64
+        found.exact_percent()
     )
 }
 
@@ -146,15 +150,14 @@ fn count_blocks(
     running: &RunningKernel,
     device: &Device,
 ) -> Result<ExitCode> {
-    let function = super::roots::named(kernel, running, std::slice::from_ref(&args.function))?;
+    let name = std::slice::from_ref(&args.function);
+    let function = choice::countable(kernel, running, &Owners::read(), name)?;
     let found = count_from(kernel, running, device, &function, args.time, 0)?;
     ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
     if args.json {
-        let rows: Vec<(String, u64)> =
-            found.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect();
-        outln!("{}", serde_json::to_string_pretty(&rows)?)?;
+        outln!("{}", serde_json::to_string_pretty(&found.block_counts())?)?;
     } else {
-        for (at, count) in &found.profile.blocks {
+        for (at, count) in found.block_counts() {
             outln!("{at} {count:>12}")?;
         }
     }
