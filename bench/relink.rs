@@ -10,7 +10,7 @@
 
 use anyhow::{Context, Result, ensure};
 use emit::kbuild::BuildTree;
-use emit::relink::{Destination, relink};
+use emit::relink::{Destination, RelinkWork, relink};
 use image::order::Layout;
 use std::fs;
 use std::path::Path;
@@ -33,6 +33,7 @@ fn main() -> Result<()> {
         anyhow::bail!("give a kernel's build tree and a layout for it");
     };
     let layout = Layout::from_text(&fs::read_to_string(layout)?).with_context(|| layout.clone())?;
+    let work = RelinkWork::Order(layout);
     let directory = tempfile::tempdir()?;
     let copy = directory.path().join("tree");
     let copied = Command::new("cp").args(["-a", "--reflink=auto", tree]).arg(&copy).status()?;
@@ -51,13 +52,12 @@ fn main() -> Result<()> {
         })?);
         let tree = BuildTree::open(&copy, &[])?;
         rewriting.keep(Cost::of(|| {
-            text =
-                relink(&tree, &layout, &Destination::Nowhere, &|_| {})?.report.summary.text_before;
+            text = relink(&tree, &work, &Destination::Nowhere, &|_| {})?.report.summary.text_before;
             Ok(())
         })?);
         let output = directory.path().join(format!("relinked.{run}"));
         whole.keep(Cost::of(|| {
-            relink(&tree, &layout, &Destination::Directory(&output), &|_| {}).map(drop)
+            relink(&tree, &work, &Destination::Directory(&output), &|_| {}).map(drop)
         })?);
     }
     report(own, rewriting, whole, text)

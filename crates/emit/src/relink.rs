@@ -231,27 +231,13 @@ pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placemen
     Ok(Placement { call_padding, blocks })
 }
 
-/// Rewrites the tree's object as `layout` says and links it. An existing result that was made from
-/// the same input is used again. `progress` is called with each step.
-///
-/// # Errors
-/// The same errors as `carry_out`.
-pub fn relink(
-    tree: &BuildTree,
-    layout: &Layout,
-    destination: &Destination<'_>,
-    progress: &dyn Fn(&str),
-) -> Result<RelinkedKernel> {
-    carry_out(tree, &RelinkWork::Order(layout.clone()), destination, progress)
-}
-
 /// Does the work and puts the kernel at its destination. An existing result that was made from the
 /// same input is used again. `progress` is called with each step.
 ///
 /// # Errors
 /// The tree is not built, or belongs to another kernel than the layout. The kernel cannot be
 /// rewritten, linked or written.
-pub fn carry_out(
+pub fn relink(
     tree: &BuildTree,
     work: &RelinkWork,
     destination: &Destination<'_>,
@@ -271,7 +257,7 @@ pub fn carry_out(
     }
 }
 
-/// The same as `carry_out`, with Kernlane's directory given.
+/// The same as `relink`, with Kernlane's directory given.
 fn relink_in(
     tree: &BuildTree,
     work: &RelinkWork,

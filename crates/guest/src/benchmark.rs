@@ -11,6 +11,7 @@ use image::sealed;
 use object::LittleEndian;
 use object::elf::{FileHeader64, PT_INTERP, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
+use std::path::Path;
 
 /// The prefix of workloads that are benchmarks.
 pub const PREFIX: &str = "bench:";
@@ -25,9 +26,16 @@ const REMEDY: &str = "build it as a static program (docs/how-to/bench.md), or gi
 /// # Errors
 /// There is no such program, or it needs libraries, which the guest does not have.
 pub fn program() -> Result<Vec<u8>> {
-    let path = companion::find(PROGRAM, "KERNLANE_BENCH", REMEDY)?;
+    program_at(&companion::find(PROGRAM, "KERNLANE_BENCH", REMEDY)?)
+}
+
+/// The same of the suite's program at `path`.
+///
+/// # Errors
+/// There is no such program, or it needs libraries, which the guest does not have.
+pub fn program_at(path: &Path) -> Result<Vec<u8>> {
     let named = || path.display().to_string();
-    loaded(std::fs::read(&path).with_context(named)?).with_context(named)
+    loaded(std::fs::read(path).with_context(named)?).with_context(named)
 }
 
 /// A static program up to the end of what is loaded: no sections, no symbols, no debugging

@@ -13,13 +13,14 @@
 //! | make profiles: from recordings, samples, counters | [`counts`], [`import`], [`counters`] |
 //! | make layouts, and choose the best of several | [`ground`], [`search`] |
 //! | read layouts and maps, and place them | [`layout_file`] |
+//! | relink a kernel, or give it counters | [`relink`] |
 //! | prove that a relinked kernel is the old program | [`proof`] |
 //! | replay recordings over layouts and machines | [`replayed`] |
 //! | go from a workload to a faster kernel | [`optimize`] |
 //! | test layouts on other workloads, and as Torrellas did | [`cross_validation`], [`evaluation`] |
 //! | open recordings for tables, and what a page shows of them | [`opened`], [`overview`] |
 //! | compare two recordings | [`difference`] |
-//! | write tables for other tools | [`tables`], [`window`] |
+//! | write counts and tables for other tools | [`export`], [`tables`], [`window`] |
 //!
 //! The crates of the stages are re-exported, so that a program depends on this crate alone.
 //!
@@ -60,7 +61,10 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub use check;
 pub use coherence;
+pub use emit;
+pub use exchange;
 pub use execution;
 pub use guest;
 pub use host;
@@ -82,6 +86,7 @@ pub mod difference;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
+pub mod export;
 pub mod ground;
 pub mod import;
 pub mod input_file;
@@ -95,6 +100,7 @@ pub mod overview;
 mod page_walk;
 pub mod proof;
 pub mod record;
+pub mod relink;
 pub mod replayed;
 pub mod search;
 pub mod tables;

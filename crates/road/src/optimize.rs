@@ -30,14 +30,13 @@ use crate::layout_file::read_map;
 use crate::proof::{ProvedMap, prove};
 use crate::replayed::ReplayRequest;
 use crate::search::LayoutSearch;
-use crate::{counts, record, workload};
+use crate::{counts, record, relink, workload};
 use anyhow::{Context, Result, bail};
 use emit::kbuild::BuildTree;
-use emit::relink;
+use emit::relink::{Destination, MAP, RelinkWork};
 use execution::part::RecordingPart;
 use guest::record::is_made;
 use guest::{GuestKernel, ProcessorRequest, RecordingRequest};
-use host::progress::Progress;
 use host::{interrupt, note, output};
 use image::map::PlacementMap;
 use image::order::Layout;
@@ -114,7 +113,7 @@ impl Optimization {
             cpus: CpuCount::ONE,
             make: Vec::new(),
             processor: ProcessorRequest::default(),
-            time_limit: Duration::from_secs(900),
+            time_limit: record::TIME_LIMIT,
         }
     }
 }
@@ -217,19 +216,15 @@ impl Road {
     /// The recording of one kernel under the workload.
     fn recording_of(&self, name: &str, kernel: &Path, vmlinux: Option<&Path>) -> Result<PathBuf> {
         let directory = self.path(&format!("{name}.rec"));
+        let workload = workload::open(&self.optimization.workload)?;
+        let kernel = GuestKernel::open(kernel, vmlinux)?;
         let request = RecordingRequest {
-            workload: workload::open(&self.optimization.workload)?,
-            kernel: GuestKernel::open(kernel, vmlinux)?,
-            files: Vec::new(),
-            output: directory.clone(),
             seed: self.optimization.seed,
             cpus: self.optimization.cpus,
-            turn: None,
             processor: self.optimization.processor.clone(),
-            data: false,
-            memory_mb: None,
             time_limit: self.optimization.time_limit,
             force: true,
+            ..record::request(workload, kernel, &directory)
         };
         if is_made(&request) {
             say(&format!("using the existing recording {}", directory.display()))?;
@@ -307,7 +302,7 @@ impl Road {
         let (done, text) = (directory.join("layout.kll"), layout.to_text());
         if fs::read_to_string(&done).is_ok_and(|known| known == text) {
             say(&format!("using the existing kernel {}", directory.display()))?;
-            let map = read_map(&directory.join(relink::MAP))?;
+            let map = read_map(&directory.join(MAP))?;
             return Ok(RelinkedKernel { name, directory, map });
         }
         say("relinking")?;
@@ -318,10 +313,8 @@ impl Road {
             }
             _ => {}
         }
-        let progress = Progress::new("reading the kernel");
-        let destination = relink::Destination::Directory(&directory);
-        let made = relink::relink(&self.tree, layout, &destination, &|step| progress.say(step))?;
-        drop(progress);
+        let (work, place) = (RelinkWork::Order(layout.clone()), Destination::Directory(&directory));
+        let made = relink::relink(&self.tree, &work, &place)?;
         let map = made.map.context("nothing was linked")?;
         self.prove(&name, &directory, &map)?;
         // Written last, so that only a checked kernel is reused.

@@ -4,24 +4,11 @@
 //! or a checkpoint. What the guest does is reported; so is every warning.
 //!
 //! ```no_run
-//! use guest::{GuestKernel, ProcessorRequest, RecordingRequest};
-//! use std::time::Duration;
-//! use trace::CpuCount;
+//! use guest::{GuestKernel, RecordingRequest};
 //!
-//! let request = RecordingRequest {
-//!     workload: road::workload::open("net")?,
-//!     kernel: GuestKernel::open("linux".as_ref(), None)?,
-//!     files: Vec::new(),
-//!     output: "net.rec".into(),
-//!     seed: 1,
-//!     cpus: CpuCount::ONE,
-//!     turn: None,
-//!     processor: ProcessorRequest::default(),
-//!     data: false,
-//!     memory_mb: None,
-//!     time_limit: Duration::from_secs(900),
-//!     force: false,
-//! };
+//! let kernel = GuestKernel::open("linux".as_ref(), None)?;
+//! let request = road::record::request(road::workload::open("net")?, kernel, "net.rec");
+//! let request = RecordingRequest { data: true, ..request };
 //! let recording = road::record::record(&request, None)?;
 //! assert!(recording.summary.totals.instructions > 0);
 //!
@@ -32,12 +19,41 @@
 //! ```
 
 use anyhow::Result;
-use guest::RecordingRequest;
 use guest::checkpoint::{self, NewCheckpoint};
 use guest::record::{self, FinishedRecording};
+use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
 use host::note;
 use host::progress::Progress;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use trace::CpuCount;
+
+/// The longest time that a guest may run, unless a request says otherwise.
+pub const TIME_LIMIT: Duration = Duration::from_secs(900);
+
+/// The request to record a workload as `kernlane record` does it without options: on one CPU, from
+/// seed 1, without data accesses. `output`: the directory to create, which must not exist. The
+/// module has an example.
+pub fn request(
+    workload: Workload,
+    kernel: GuestKernel,
+    output: impl Into<PathBuf>,
+) -> RecordingRequest {
+    RecordingRequest {
+        workload,
+        kernel,
+        files: Vec::new(),
+        output: output.into(),
+        seed: 1,
+        cpus: CpuCount::ONE,
+        turn: None,
+        processor: ProcessorRequest::default(),
+        data: false,
+        memory_mb: None,
+        time_limit: TIME_LIMIT,
+        force: false,
+    }
+}
 
 /// Records, from the guest's boot or from the checkpoint `from`. The module has an example.
 ///

@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result};
 use guest::{Workload, benchmark};
+use std::path::Path;
 use suite::{counted, list};
 
 /// The suite has no benchmark of this name.
@@ -22,6 +23,26 @@ pub struct UnknownBenchmark(pub String);
 /// # Errors
 /// There is no such workload or benchmark; for a benchmark, the suite's static program is missing.
 pub fn open(what: &str) -> Result<Workload> {
+    opened(what, benchmark::program)
+}
+
+/// Opens a workload as [`open`] does. `suite`: the suite's static program, for benchmarks.
+///
+/// ```
+/// let suite = "kernlane-bench".as_ref();
+/// assert_eq!(road::workload::open_with("net", suite)?.name, "net");
+/// let missing = road::workload::open_with("bench:call/getpid", suite).unwrap_err();
+/// assert!(missing.to_string().contains("kernlane-bench"), "{missing}");
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// As [`open`]; or `suite` is no static program.
+pub fn open_with(what: &str, suite: &Path) -> Result<Workload> {
+    opened(what, || benchmark::program_at(suite))
+}
+
+fn opened(what: &str, program: impl FnOnce() -> Result<Vec<u8>>) -> Result<Workload> {
     let Some(words) = what.strip_prefix(benchmark::PREFIX) else { return Workload::open(what) };
     let (name, operations) = match words.split_once(':') {
         Some((name, number)) => (name, Some(number)),
@@ -36,7 +57,7 @@ pub fn open(what: &str) -> Result<Workload> {
         }
         None => counted::operations(found),
     };
-    benchmark::workload(name, operations, &benchmark::program()?)
+    benchmark::workload(name, operations, &program()?)
 }
 
 #[cfg(test)]

@@ -16,10 +16,9 @@ use execution::part::RecordingPart;
 use host::interrupt;
 use host::outln;
 use host::output;
-use image::order::Layout;
 use image::vmlinux;
 use road::counts::extra_counts;
-use road::ground::Ground;
+use road::export;
 use road::kernel::kernel_of_all;
 use road::tables;
 use road::window::window;
@@ -91,10 +90,7 @@ pub struct ExportArgs {
 /// Reads the name of a format; help, man pages and completions list the names.
 fn formats() -> impl TypedValueParser<Value = &'static Format> {
     let value = |format: &Format| PossibleValue::new(format.name).help(format.about);
-    PossibleValuesParser::new(FORMATS.iter().map(value)).try_map(|name| {
-        let found = FORMATS.iter().find(|format| format.name == name);
-        found.ok_or_else(|| format!("no format is called {name}"))
-    })
+    PossibleValuesParser::new(FORMATS.iter().map(value)).try_map(|name| export::format(&name))
 }
 
 /// What was written.
@@ -119,10 +115,7 @@ enum Amount {
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let amount = match args.format.make {
-        Make::Counts(make) => lines(args, &of_counts(args, |subject, _| make(subject))?)?,
-        Make::Order(make) => {
-            lines(args, &of_counts(args, |subject, layout| make(subject, &layout()?))?)?
-        }
+        Make::Counts(_) | Make::Order(_) => lines(args, &of_counts(args)?)?,
         Make::Calls(make) => {
             let recording = whole_recording(args)?;
             lines(args, &make(&attribution(args)?.observed(recording)?)?)?
@@ -222,11 +215,8 @@ fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     recording(args)
 }
 
-/// Calls `make` with the counts, and with the layout by `--algorithm` if the format needs one.
-fn of_counts(
-    args: &ExportArgs,
-    make: impl FnOnce(&ExportSubject, &dyn Fn() -> Result<Layout>) -> Result<String>,
-) -> Result<String> {
+/// The text of a format that holds counts.
+fn of_counts(args: &ExportArgs) -> Result<String> {
     ensure!(
         args.machine.is_none() && args.annotations.is_none(),
         "{} holds counts, which no machine and no annotation changes",
@@ -236,5 +226,5 @@ fn of_counts(
     let image = vmlinux::read(&path)?;
     let profile = args.counted.profile(&image, extra_counts(&[args.algorithm]))?;
     let subject = ExportSubject { image: &image, profile: &profile, path: &path };
-    make(&subject, &|| Ok(Ground::new(&image, &profile)?.lay_out(args.algorithm, 1)?.0))
+    export::counts(args.format, &subject, args.algorithm)
 }

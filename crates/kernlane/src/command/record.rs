@@ -13,6 +13,7 @@ use host::note;
 use host::out;
 use host::outln;
 use road::likeness;
+use road::record::TIME_LIMIT;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -78,7 +79,7 @@ pub struct TimeLimitArgs {
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 900,
+        default_value_t = TIME_LIMIT.as_secs(),
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     time_limit: u64,

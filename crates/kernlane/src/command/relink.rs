@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use emit::kbuild::BuildTree;
 use emit::object::DebugInformation;
-use emit::relink::{self, Destination, RelinkReport, RelinkWork, carry_out};
+use emit::relink::{self, Destination, RelinkReport, RelinkWork};
 use host::interrupt;
 use host::outln;
 use host::progress::Progress;
@@ -76,13 +76,13 @@ pub(crate) fn run(args: &RelinkArgs) -> Result<ExitCode> {
         Some(path) => RelinkWork::Order(read_layout(path)?),
         None => RelinkWork::Count,
     };
+    drop(progress);
     let destination = match &args.output {
         _ if args.dry_run => Destination::Nowhere,
         Some(directory) => Destination::Directory(directory),
         None => Destination::Tree,
     };
-    let report = carry_out(&tree, &work, &destination, &|step| progress.say(step))?.report;
-    drop(progress);
+    let report = road::relink::relink(&tree, &work, &destination)?.report;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
