@@ -19,6 +19,8 @@ fn main() -> ExitCode {
                 ExitCode::from(u8::try_from(help_or_wrong_words.exit_code()).unwrap_or(2))
             }
             Err(error) => {
+                // Ctrl-C also makes the started programs fail; then the message is the interrupt.
+                let error = host::interrupt::check().err().unwrap_or(error);
                 eprintln!("xtask: {error:#}");
                 ExitCode::FAILURE
             }

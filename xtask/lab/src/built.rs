@@ -1,11 +1,14 @@
 //! What cargo builds for tests: the program, the plugin, the suite's program for guests.
 //!
-//! Output: paths of programs, in the profile of this program or in release mode.
+//! Output: paths of programs, in the profile of this program. The suite's is always optimized.
 
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::process::Command;
+
+/// The profile of this program.
+const PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
 
 /// Builds Kernlane, and the plugin beside it. Returns the path of the program. This program is
 /// built in the same command, though it is there already: so cargo chooses the same features for
@@ -14,12 +17,9 @@ use std::process::Command;
 /// # Errors
 /// Something cannot be built.
 pub fn kernlane() -> Result<PathBuf> {
-    let program = std::env::current_exe()?.with_file_name("kernlane");
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
     let packages = ["-p", "kernlane", "-p", "kernlane-plugin", "-p", "xtask"];
-    run(Command::new("cargo").args(["build", "--profile", profile]).args(packages))?;
-    ensure!(program.is_file(), "cargo did not build {}", program.display());
-    Ok(program)
+    run(Command::new("cargo").args(["build", "--profile", PROFILE]).args(packages))?;
+    built(std::env::current_exe()?.with_file_name("kernlane"))
 }
 
 /// The suite's program for guests, built without shared libraries.
@@ -31,16 +31,17 @@ pub fn static_suite() -> Result<PathBuf> {
     let mut command = Command::new("cargo");
     command.args(["build", "--quiet", "--release", "-p", "kernlane-suite", "--target", TARGET]);
     run(command.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
-    in_target(&format!("{TARGET}/release/kernlane-bench"))
+    built(target_directory()?.join(TARGET).join("release/kernlane-bench"))
 }
 
-/// Builds the plugin in release mode. Returns its path.
+/// Builds the plugin beside this program, where recording looks for it. Returns its path.
 ///
 /// # Errors
 /// It cannot be built.
 pub fn build_plugin() -> Result<PathBuf> {
-    run(Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kernlane-plugin"]))?;
-    in_target("release/libkernlane_plugin.so")
+    let arguments = ["build", "--quiet", "--profile", PROFILE, "-p", "kernlane-plugin"];
+    run(Command::new("cargo").args(arguments))?;
+    built(std::env::current_exe()?.with_file_name("libkernlane_plugin.so"))
 }
 
 /// The directory of all that cargo builds.
@@ -53,8 +54,8 @@ pub fn target_directory() -> Result<PathBuf> {
     Ok(target.to_owned())
 }
 
-fn in_target(path: &str) -> Result<PathBuf> {
-    let file = target_directory()?.join(path);
-    ensure!(file.is_file(), "{} does not exist after the build", file.display());
+/// A file that cargo should have built.
+fn built(file: PathBuf) -> Result<PathBuf> {
+    ensure!(file.is_file(), "cargo did not build {}", file.display());
     Ok(file)
 }

@@ -3,8 +3,7 @@
 //! Input: a command. Output: that it succeeded, or what it printed. An error names the command.
 
 use anyhow::{Context, Result, bail};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 /// Runs a command on this terminal. Fails unless the command succeeds.
 ///
@@ -40,18 +39,6 @@ pub fn succeeded(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// Runs a command with `--output OUTPUT`, unless that exists. What the command prints is dropped.
-///
-/// # Errors
-/// As [`run`].
-pub fn make(output: &Path, command: &mut Command) -> Result<()> {
-    if output.exists() {
-        return Ok(());
-    }
-    eprintln!("making {}", output.display());
-    run(command.arg("--output").arg(output).stdout(Stdio::null()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,16 +57,5 @@ mod tests {
         assert!(run(&mut shell("exit 3")).unwrap_err().to_string().contains("exit status: 3"));
         let error = succeeded(&mut Command::new("/no/such")).unwrap_err();
         assert!(error.to_string().contains("/no/such\" cannot be run"), "{error}");
-    }
-
-    #[test]
-    fn what_exists_is_not_made_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let output = directory.path().join("made");
-        // sh's words behind its script are $0, $1: `--output` and the path.
-        let once = || make(&output, &mut shell("echo x >> \"$1\""));
-        once().unwrap();
-        once().unwrap();
-        assert_eq!(std::fs::read_to_string(&output).unwrap(), "x\n");
     }
 }

@@ -3,8 +3,8 @@
 //! Demo kernels and their trees ([`kernel`]), programs for guests without a library ([`bare`]),
 //! recordings of guests with files of their own ([`recording`], [`plugin`]), kernels for User Mode
 //! Linux ([`uml`]), live replacement in a guest ([`live_tool`]), the processor and slices that were
-//! timed on it ([`processor`], [`timed`]), the score of a test ([`score`]), and measurements that
-//! go on where they were ended ([`session`], [`kept`]). Tests nothing itself, and knows no command
+//! timed on it ([`processor`], [`timed`]), the score of a test ([`score`]), and work that goes on
+//! where it was ended ([`made`], [`session`], [`kept`]). Tests nothing itself, and knows no command
 //! line.
 
 pub mod bare;
@@ -14,6 +14,7 @@ pub mod kept;
 pub mod kernel;
 pub mod live_tool;
 pub mod machine_file;
+pub mod made;
 pub mod plugin;
 pub mod processor;
 pub mod recording;
@@ -23,4 +24,4 @@ pub mod timed;
 pub mod uml;
 
 pub use built::{build_plugin, kernlane, static_suite, target_directory};
-pub use command::{joined, make, run, succeeded};
+pub use command::{joined, run, succeeded};

@@ -32,7 +32,7 @@ pub(super) enum Judge {
         /// A profile of the tree's kernel
         profile: PathBuf,
     },
-    /// Test whether clang, lld and BOLT accept the files of `kernlane export`
+    /// Test whether clang, lld and BOLT accept exported counts
     ExportTest,
     /// Compare cache misses and cycles with ChampSim, which takes minutes for a recording of 20
     /// million instructions

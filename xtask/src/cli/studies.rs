@@ -26,7 +26,7 @@ pub(super) enum StudyCommand {
         /// Where everything is made and kept
         directory: PathBuf,
     },
-    /// Test whether `kernlane import` uses the branches of a recording, as processors with several
+    /// Test whether an import uses the branches of a recording, as processors with several
     /// mitigations would sample them
     ImportTest {
         /// The kernel's build tree

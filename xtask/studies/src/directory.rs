@@ -4,30 +4,67 @@
 //! Input: a directory. Output: files in it. What exists is not made again, so an interrupted study
 //! resumes.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use execution::part::RecordingPart;
+use guest::{GuestKernel, Workload};
+use host::progress::Progress;
+use host::{interrupt, output};
+use image::{Image, vmlinux};
+use kernlane_layout::Algorithm;
 use lab::kernel::{self, Compiler};
+use lab::made::make;
+use profile::ProfileMerge;
+use profile::collect::ExtraCounts;
+use replay::ReplayLayout;
 use replay::results::{ResultFile, ResultRow};
+use road::ground::Ground;
+use road::layout_file::LayoutFile;
+use road::replayed::ReplayRequest;
+use road::{counts, record};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+
+/// The seed of the layouts.
+const SEED: u64 = 1;
 
 /// A directory of a study.
 pub(crate) struct StudyDirectory {
-    kernlane: PathBuf,
     /// The demo kernel's tree.
     pub tree: PathBuf,
+    /// The demo kernel.
+    image: Image,
     directory: PathBuf,
 }
 
+/// Recordings or profiles whose counts become a profile.
+pub(crate) struct Counted<'a> {
+    /// Recordings (directories) and profiles.
+    pub inputs: &'a [PathBuf],
+    /// The part of each recording.
+    pub part: RecordingPart,
+    /// How the counts are put together.
+    pub merge: ProfileMerge,
+    /// What else is counted.
+    pub extra: ExtraCounts,
+}
+
+impl<'a> Counted<'a> {
+    /// Whole recordings or profiles, each of which weighs the same.
+    pub(crate) fn averaged(inputs: &'a [PathBuf]) -> Counted<'a> {
+        let (part, merge) = (RecordingPart::WHOLE, ProfileMerge::Average);
+        Counted { inputs, part, merge, extra: ExtraCounts::None }
+    }
+}
+
 impl StudyDirectory {
-    /// Builds Kernlane and the demo kernel, and makes the directory.
+    /// Builds the demo kernel, and makes the directory. From now on an interrupt ends the study
+    /// with an error.
     pub(crate) fn new(directory: &Path) -> Result<StudyDirectory> {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("making {}", directory.display()))?;
-        Ok(StudyDirectory {
-            kernlane: lab::kernlane()?,
-            tree: kernel::tree(Compiler::Gcc)?,
-            directory: directory.to_owned(),
-        })
+        let tree = kernel::tree(Compiler::Gcc)?;
+        let image = vmlinux::read(&vmlinux::path(&tree))?;
+        interrupt::catch()?;
+        Ok(StudyDirectory { tree, image, directory: directory.to_owned() })
     }
 
     /// A file of the study.
@@ -35,42 +72,64 @@ impl StudyDirectory {
         self.directory.join(name)
     }
 
-    /// A command of Kernlane, without its arguments.
-    pub(crate) fn kernlane(&self, command: &str) -> Command {
-        let mut kernlane = Command::new(&self.kernlane);
-        kernlane.arg(command);
-        kernlane
-    }
-
-    /// Runs a command that writes `output`, unless that exists.
-    pub(crate) fn make(&self, output: &Path, command: &mut Command) -> Result<()> {
-        lab::make(output, command)
-    }
-
-    /// The profile `NAME.klp`, in which each input weighs the same.
-    pub(crate) fn profile(&self, name: &str, inputs: &[PathBuf], options: &[&str]) -> Result<()> {
-        let mut command = self.kernlane("profile");
-        command.args(inputs).arg("--kernel").arg(&self.tree).args(["--merge", "average"]);
-        self.make(&self.path(&format!("{name}.klp")), command.args(options))
-    }
-
-    /// The layout `NAME.ALGORITHM.kll` for the profile `NAME.klp`. Returns its path.
-    pub(crate) fn layout(&self, name: &str, algorithm: &str) -> Result<PathBuf> {
-        let output = self.path(&format!("{name}.{algorithm}.kll"));
-        let mut command = self.kernlane("layout");
-        command.arg(self.path(&format!("{name}.klp"))).arg("--kernel").arg(&self.tree);
-        self.make(&output, command.args(["--algorithm", algorithm]))?;
+    /// The recording `NAME.rec` of a workload on the demo kernel. Returns its path.
+    pub(crate) fn record(
+        &self,
+        name: &str,
+        workload: impl FnOnce() -> Result<Workload>,
+    ) -> Result<PathBuf> {
+        let output = self.path(&format!("{name}.rec"));
+        make(&output, || {
+            lab::build_plugin()?;
+            let kernel = GuestKernel::open(&self.tree, None)?;
+            record::record(&record::request(workload()?, kernel, &output), None).map(drop)
+        })?;
         Ok(output)
     }
 
-    /// The rows that `kernlane replay` prints, kept in `path`.
-    pub(crate) fn replayed(&self, path: &Path, command: &mut Command) -> Result<Vec<ResultRow>> {
-        if !path.exists() {
-            eprintln!("making {}", path.display());
-            let output = command.arg("--json").stderr(Stdio::inherit()).output()?;
-            ensure!(output.status.success(), "{command:?}: {}", output.status);
-            host::output::write(path, &output.stdout)?;
-        }
+    /// The profile `NAME.klp`.
+    pub(crate) fn profile(&self, name: &str, counted: &Counted<'_>) -> Result<()> {
+        let output = self.path(&format!("{name}.klp"));
+        make(&output, || {
+            let Counted { inputs, part, merge, extra } = counted;
+            let profile = counts::profile(inputs, &self.image, part, *merge, *extra)?;
+            output::write(&output, profile.to_json().as_bytes())
+        })
+    }
+
+    /// The layout `NAME.ALGORITHM.kll` for the profile `NAME.klp`. Returns its path.
+    pub(crate) fn layout(&self, name: &str, algorithm: Algorithm) -> Result<PathBuf> {
+        let output = self.path(&format!("{name}.{algorithm}.kll"));
+        make(&output, || {
+            let _progress = Progress::new(format!("laying out by {algorithm}"));
+            let (inputs, whole) = ([self.path(&format!("{name}.klp"))], RecordingPart::WHOLE);
+            let (sum, extra) = (ProfileMerge::Sum, ExtraCounts::None);
+            let profile = counts::profile(&inputs, &self.image, &whole, sum, extra)?;
+            let (layout, _) = Ground::new(&self.image, &profile)?.lay_out(algorithm, SEED)?;
+            output::write(&output, layout.to_text().as_bytes())
+        })?;
+        Ok(output)
+    }
+
+    /// The rows of a part of a recording under the original and under the layouts and maps in
+    /// `files`, kept in `path`. `machines`: names and files of machines.
+    pub(crate) fn replayed(
+        &self,
+        path: &Path,
+        (recording, part): (&Path, RecordingPart),
+        files: &[PathBuf],
+        machines: &[String],
+    ) -> Result<Vec<ResultRow>> {
+        make(path, || {
+            let machines = machines::models(machines)?;
+            let mut layouts = vec![ReplayLayout::original()];
+            for file in files {
+                layouts.push(LayoutFile::read(file)?.placed(Some(&self.tree), Some(&self.image))?);
+            }
+            let replay = ReplayRequest::new(recording, &layouts, &machines);
+            let rows = ReplayRequest { image: Some(&self.image), part, ..replay }.rows()?;
+            output::write(path, ResultFile::new(rows).to_json()?.as_bytes())
+        })?;
         Ok(ResultFile::read(path)?.rows)
     }
 }

@@ -9,7 +9,7 @@ use image::order::Layout;
 use image::vmlinux;
 use lab::kernel::{self, Compiler};
 use lab::timed;
-use lab::uml::{DATAGRAMS, LOADS, REQUESTS, UmlGuest, judge, relinked};
+use lab::uml::{DATAGRAMS, LOADS, REQUESTS, UmlGuest, judge};
 use profile::Profile;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,7 @@ const COUNTED: [&str; 3] = ["mmsg", "uring", "pktgen"];
 /// # Errors
 /// A test fails or cannot run.
 pub fn uml_test() -> Result<()> {
+    // The commands `layout`, `relink` and `counts` are tested.
     let kernlane = lab::kernlane()?;
     let tree = kernel::tree(Compiler::GccUserMode)?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
@@ -79,6 +80,14 @@ fn in_order(kernlane: &Path, tree: &Path, algorithm: &str, scratch: &Path) -> Re
     }
     let layout = layout.to_string_lossy();
     relinked(kernlane, tree, &["--layout", &layout], scratch.join(format!("{algorithm}.kernel")))
+}
+
+/// Relinks the tree's kernel with `kernlane relink` and these arguments.
+fn relinked(kernlane: &Path, tree: &Path, arguments: &[&str], output: PathBuf) -> Result<PathBuf> {
+    let mut command = Command::new(kernlane);
+    command.arg("relink").arg("--tree").arg(tree).args(arguments).arg("--output").arg(&output);
+    lab::run(command.stdout(Stdio::null()))?;
+    Ok(output)
 }
 
 /// Boots a kernel with all loads. Fails unless each load passes.

@@ -4,9 +4,23 @@
 //! directory. What exists there is not made again.
 
 use anyhow::{Context, Result, ensure};
+use emit::kbuild::BuildTree;
+use emit::relink::{Destination, RelinkWork};
+use exchange::ExportSubject;
+use execution::part::RecordingPart;
+use host::output;
+use host::progress::Progress;
 use image::order::Layout;
-use image::vmlinux;
-use lab::uml::{UmlGuest, relinked};
+use image::{Image, vmlinux};
+use kernlane_layout::Algorithm;
+use lab::made::make;
+use lab::uml::UmlGuest;
+use profile::ProfileMerge;
+use profile::collect::ExtraCounts;
+use road::ground::Ground;
+use road::layout_file::read_layout;
+use road::relink::relink;
+use road::{counters, counts, export};
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,6 +55,9 @@ const LINK_WITH_RELOCATIONS: &str = "CFLAGS_vmlinux=-static -no-pie -m64 -Wl,--w
                                      -Wl,--wrap,free -Wl,--wrap,calloc \
     -Wl,-m -Wl,elf_x86_64 -Wl,-z -Wl,noexecstack -Wl,--no-warn-rwx-segments -Wl,--emit-relocs";
 
+/// The seed of the layouts.
+const SEED: u64 = 1;
+
 /// The name of the original kernel, to which the others are compared.
 pub(super) const ORIGINAL: &str = "original";
 
@@ -52,33 +69,33 @@ pub(super) struct MeasuredKernel {
 }
 
 /// The kernels in `directory`, the original first.
-pub(super) fn kernels(
-    kernlane: &Path,
-    tree: &Path,
-    directory: &Path,
-) -> Result<Vec<MeasuredKernel>> {
-    let maker = KernelMaker { kernlane, tree, directory };
-    let profile = maker.counted()?;
+pub(super) fn kernels(tree: &Path, directory: &Path) -> Result<Vec<MeasuredKernel>> {
+    let path = vmlinux::path(tree);
+    let image = vmlinux::read(&path)?;
+    let maker = KernelMaker { tree, image: &image, directory };
+    let (counted, whole) = ([maker.counted()?], RecordingPart::WHOLE);
+    let sum = ProfileMerge::Sum;
+    let profile = counts::profile(&counted, &image, &whole, sum, ExtraCounts::None)?;
+    let ground = Ground::new(&image, &profile)?;
     let kernel = |name, program| MeasuredKernel { name, program };
     let mut all = vec![
         kernel(ORIGINAL, tree.join("vmlinux")),
         kernel("same order again", maker.in_order("in-order", &[])?.join("vmlinux")),
     ];
     for name in ALGORITHMS {
-        let layout = directory.join(format!("{name}.kll"));
-        let mut command = Command::new(kernlane);
-        command.arg("layout").arg(&profile).arg("--kernel").arg(tree).args(["--algorithm", name]);
-        lab::make(&layout, &mut command)?;
-        let layout = layout.to_string_lossy();
-        all.push(kernel(name, maker.relinked(&["--layout", &layout], name)?.join("vmlinux")));
+        let layout = maker.layout(&ground, name)?;
+        let relinked = maker.relinked(name, &[], || Ok(RelinkWork::Order(read_layout(&layout)?)));
+        all.push(kernel(name, relinked?.join("vmlinux")));
     }
-    all.push(kernel("BOLT 22", maker.bolted(&profile)?));
+    let subject = ExportSubject { image: &image, profile: &profile, path: &path };
+    all.push(kernel("BOLT 22", maker.bolted(&subject)?));
     Ok(all)
 }
 
 struct KernelMaker<'a> {
-    kernlane: &'a Path,
     tree: &'a Path,
+    /// The tree's kernel.
+    image: &'a Image,
     directory: &'a Path,
 }
 
@@ -86,46 +103,58 @@ impl KernelMaker<'_> {
     /// The profile of all loads together.
     fn counted(&self) -> Result<PathBuf> {
         let profile = self.directory.join("counted.klp");
-        if profile.exists() {
-            return Ok(profile);
-        }
-        let counting = self.relinked(&["--count"], "counting")?;
-        let guest = UmlGuest::new(self.directory)?;
-        let mut running =
-            guest.boot(&counting.join("vmlinux"), &["slices", COUNTED_SLICES, "stay"])?;
-        running.stays()?;
-        let mut command = Command::new(self.kernlane);
-        command.arg("counts").arg(&counting).arg("--tree").arg(self.tree);
-        lab::make(&profile, command.arg("--pid").arg(running.pid().to_string()))?;
+        make(&profile, || {
+            let counting = self.relinked("counting", &[], || Ok(RelinkWork::Count))?;
+            let guest = UmlGuest::new(self.directory)?;
+            let mut running =
+                guest.boot(&counting.join("vmlinux"), &["slices", COUNTED_SLICES, "stay"])?;
+            running.stays()?;
+            let (counted, _) =
+                counters::of_process(running.pid(), &counting, self.tree, "counted")?;
+            output::write(&profile, counted.to_json().as_bytes())
+        })?;
         Ok(profile)
     }
 
-    fn relinked(&self, arguments: &[&str], name: &str) -> Result<PathBuf> {
+    /// The layout by the algorithm of this name.
+    fn layout(&self, ground: &Ground<'_>, algorithm: &str) -> Result<PathBuf> {
+        let output = self.directory.join(format!("{algorithm}.kll"));
+        make(&output, || {
+            let _progress = Progress::new(format!("laying out by {algorithm}"));
+            let (layout, _) = ground.lay_out(algorithm.parse()?, SEED)?;
+            output::write(&output, layout.to_text().as_bytes())
+        })?;
+        Ok(output)
+    }
+
+    /// The kernel in the directory NAME, linked with these variables for make.
+    fn relinked(
+        &self,
+        name: &str,
+        variables: &[String],
+        work: impl FnOnce() -> Result<RelinkWork>,
+    ) -> Result<PathBuf> {
         let output = self.directory.join(name);
-        match output.exists() {
-            true => Ok(output),
-            false => relinked(self.kernlane, self.tree, arguments, output),
-        }
+        make(&output, || {
+            let tree = BuildTree::open(self.tree, variables)?;
+            relink(&tree, &work()?, &Destination::Directory(&output)).map(drop)
+        })?;
+        Ok(output)
     }
 
     /// The kernel in its original order, rewritten and linked again.
-    fn in_order(&self, name: &str, arguments: &[&str]) -> Result<PathBuf> {
-        let layout = self.directory.join("original.kll");
-        let build_id = vmlinux::read(&self.tree.join("vmlinux"))?.build_id;
-        fs::write(&layout, Layout::original(build_id).to_text())?;
-        let layout = layout.to_string_lossy();
-        let mut all = vec!["--layout", &*layout];
-        all.extend(arguments);
-        self.relinked(&all, name)
+    fn in_order(&self, name: &str, variables: &[String]) -> Result<PathBuf> {
+        let original = Layout::original(self.image.build_id.clone());
+        self.relinked(name, variables, || Ok(RelinkWork::Order(original)))
     }
 
     /// The kernel that BOLT makes from the kernel with relocations and from the same profile.
-    fn bolted(&self, profile: &Path) -> Result<PathBuf> {
+    fn bolted(&self, counted: &ExportSubject<'_>) -> Result<PathBuf> {
         let program = self.directory.join("bolted");
         if program.exists() {
             return Ok(program);
         }
-        let linked = self.in_order("with-relocations", &["--make", LINK_WITH_RELOCATIONS])?;
+        let linked = self.in_order("with-relocations", &[LINK_WITH_RELOCATIONS.to_owned()])?;
         // The linker adds its own name.
         let (before, after) = (
             fs::read_to_string(self.tree.join("System.map"))?,
@@ -137,9 +166,10 @@ impl KernelMaker<'_> {
             "the kernel with relocations has other addresses, so the profile does not fit it"
         );
         let branches = self.directory.join("counted.bolt");
-        let mut command = Command::new(self.kernlane);
-        command.arg("export").arg(profile).arg("--kernel").arg(self.tree);
-        lab::make(&branches, command.args(["--format", "bolt"]))?;
+        make(&branches, || {
+            let text = export::counts(export::format("bolt")?, counted, Algorithm::default())?;
+            output::write(&branches, text.as_bytes())
+        })?;
         let unfinished = self.directory.join("bolted.part");
         let log = fs::File::create(self.directory.join("bolt.log"))?;
         let mut command = Command::new("llvm-bolt-22");

@@ -163,10 +163,10 @@ fn columns() -> impl Iterator<Item = &'static str> {
 /// A kernel cannot be made or fails.
 pub fn bench(options: &Options) -> Result<()> {
     let here = Processor::here()?;
-    let kernlane = lab::kernlane()?;
     let tree = kernel::tree(Compiler::GccUserMode)?;
     let directory = session::directory(&options.directory)?;
-    let kernels = kernels::kernels(&kernlane, &tree, &directory)?;
+    host::interrupt::catch()?;
+    let kernels = kernels::kernels(&tree, &directory)?;
     let build_id = image::vmlinux::read(&kernels[0].program)?.build_id;
     let load = image::sealed::sha256(&uml::load()?);
     let made_for = format!("{build_id:?} {load} {here:?}");
@@ -216,6 +216,7 @@ fn measure(
     }
     let mut random = session.random();
     while session.has_time() && kept.results.lacks(kernels) {
+        host::interrupt::check()?;
         let mut served = ServedKernel::start_all(kernels, directory)?;
         let timed = rounds(&mut served, &mut random)?;
         let results = &mut kept.results;

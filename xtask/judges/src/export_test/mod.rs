@@ -1,14 +1,18 @@
-//! Tests whether other tools accept what `kernlane export` writes: clang, lld and BOLT, on a small
-//! program.
+//! Tests whether other tools accept exported counts: clang, lld and BOLT, on a small program.
 //!
 //! Each tool shows what it used: BOLT by the number of functions with a profile, clang by branch
 //! weights, lld by the addresses it assigns. A warning is a failure.
 
 use anyhow::{Context, Result, ensure};
+use exchange::ExportSubject;
+use execution::part::RecordingPart;
 use image::address::LinkAddr;
 use image::{Block, BlockEnd, Image, vmlinux};
-use kernlane_layout::EdgeKind;
-use profile::Profile;
+use kernlane_layout::{Algorithm, EdgeKind};
+use profile::collect::ExtraCounts;
+use profile::{Profile, ProfileMerge};
+use road::import::import;
+use road::{counts, export};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,7 +34,7 @@ const LINK: [&str; 5] =
 /// The numbers differ, or something cannot run.
 pub fn export_test() -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let test = ExportTest { directory: directory.path().to_owned(), kernlane: lab::kernlane()? };
+    let test = ExportTest { directory: directory.path().to_owned() };
     std::fs::write(test.path("work.c"), SOURCE)?;
     test.compile("work.o", &["-c", "-fbasic-block-address-map"])?;
     test.link("work", "work.o", &["-Wl,--emit-relocs"])?;
@@ -38,18 +42,17 @@ pub fn export_test() -> Result<()> {
     let image = vmlinux::read(&test.path("work"))?;
     std::fs::write(test.path("work.klp"), profile(&image).to_json())?;
 
-    test.bolt(image.functions.len())?;
-    test.call_graph()?;
-    test.symbol_order()?;
-    test.llvm_samples()?;
+    test.bolt(&image)?;
+    test.call_graph(&image)?;
+    test.symbol_order(&image)?;
+    test.llvm_samples(&image)?;
     test.llvm_samples_back(&image)?;
-    test.propeller()?;
+    test.propeller(&image)?;
     test.perf_script(&image)
 }
 
 struct ExportTest {
     directory: PathBuf,
-    kernlane: PathBuf,
 }
 
 impl ExportTest {
@@ -69,16 +72,20 @@ impl ExportTest {
         lab::run(clang.arg(self.path(object)).arg("-o").arg(self.path(program)))
     }
 
-    fn export(&self, format: &str) -> Result<PathBuf> {
+    /// Exports the profile `work.klp`.
+    fn export(&self, image: &Image, format: &str) -> Result<PathBuf> {
+        let (inputs, whole) = ([self.path("work.klp")], RecordingPart::WHOLE);
+        let profile =
+            counts::profile(&inputs, image, &whole, ProfileMerge::Sum, ExtraCounts::None)?;
+        let subject = ExportSubject { image, profile: &profile, path: &self.path("work") };
+        let text = export::counts(export::format(format)?, &subject, Algorithm::default())?;
         let output = self.path(&format!("work.{format}"));
-        let mut kernlane = Command::new(&self.kernlane);
-        kernlane.arg("export").arg(self.path("work.klp")).arg("--kernel").arg(self.path("work"));
-        lab::run(kernlane.args(["--format", format]).arg("--output").arg(&output))?;
+        std::fs::write(&output, text)?;
         Ok(output)
     }
 
-    fn bolt(&self, functions: usize) -> Result<()> {
-        let exported = self.export("bolt")?;
+    fn bolt(&self, image: &Image) -> Result<()> {
+        let (exported, functions) = (self.export(image, "bolt")?, image.functions.len());
         let mut bolt = Command::new("/usr/lib/llvm-22/bin/llvm-bolt");
         bolt.arg(self.path("work")).args([
             "--reorder-blocks=ext-tsp",
@@ -110,8 +117,8 @@ impl ExportTest {
         Ok(())
     }
 
-    fn call_graph(&self) -> Result<()> {
-        let exported = self.export("call-graph")?;
+    fn call_graph(&self, image: &Image) -> Result<()> {
+        let exported = self.export(image, "call-graph")?;
         let option = format!("-Wl,--call-graph-ordering-file={}", exported.display());
         self.link("called", "work.o", &[&option])?;
         self.link("uncalled", "work.o", &["-Wl,--no-call-graph-profile-sort"])?;
@@ -124,8 +131,8 @@ impl ExportTest {
         Ok(())
     }
 
-    fn symbol_order(&self) -> Result<()> {
-        let exported = self.export("symbol-order")?;
+    fn symbol_order(&self, image: &Image) -> Result<()> {
+        let exported = self.export(image, "symbol-order")?;
         let option = format!("-Wl,--symbol-ordering-file={}", exported.display());
         self.link("ordered", "work.o", &[&option])?;
         let expected: Vec<String> =
@@ -136,8 +143,8 @@ impl ExportTest {
         Ok(())
     }
 
-    fn llvm_samples(&self) -> Result<()> {
-        let exported = self.export("llvm-samples")?;
+    fn llvm_samples(&self, image: &Image) -> Result<()> {
+        let exported = self.export(image, "llvm-samples")?;
         lab::run(
             Command::new("llvm-profdata-22")
                 .args(["show", "--sample"])
@@ -166,7 +173,7 @@ impl ExportTest {
             sent.blocks.extend(blocks.map(|addr| (addr, 100 * (number as u64 + 1))));
         }
         std::fs::write(self.path("work.klp"), sent.to_json())?;
-        let text = self.export("llvm-samples")?;
+        let text = self.export(image, "llvm-samples")?;
         let binary = self.path("work.extbinary");
         let mut profdata = Command::new("llvm-profdata-22");
         profdata.args(["merge", "--sample", "--extbinary"]).arg(&text);
@@ -232,14 +239,12 @@ impl ExportTest {
     }
 
     fn import(&self, file: &Path) -> Result<Profile> {
-        let mut kernlane = Command::new(&self.kernlane);
-        kernlane.arg("import").arg(file).arg("--kernel").arg(self.path("work"));
-        lab::run(kernlane.arg("--output").arg(self.path("back.klp")))?;
-        Ok(Profile::from_json(&std::fs::read_to_string(self.path("back.klp"))?)?)
+        Ok(import(file, &self.path("work"), None)?.profile)
     }
 
-    fn propeller(&self) -> Result<()> {
-        let (clusters, order) = (self.export("propeller-cc")?, self.export("propeller-ld")?);
+    fn propeller(&self, image: &Image) -> Result<()> {
+        let (clusters, order) =
+            (self.export(image, "propeller-cc")?, self.export(image, "propeller-ld")?);
         let list = format!("-fbasic-block-sections=list={}", clusters.display());
         self.compile("clusters.o", &["-c", &list])?;
         // In the object that clang makes now, some clusters are not sections of their own. lld
@@ -263,7 +268,7 @@ impl ExportTest {
     /// Exports a profile, converts it to perf's text, and imports it again. The branches must not
     /// change.
     fn perf_script(&self, image: &Image) -> Result<()> {
-        let exported = std::fs::read_to_string(self.export("bolt")?)?;
+        let exported = std::fs::read_to_string(self.export(image, "bolt")?)?;
         let mut text = String::new();
         let mut branches = 0;
         for line in exported.lines() {

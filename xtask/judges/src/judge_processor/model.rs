@@ -10,14 +10,15 @@ use execution::core_run::{CoreRun, UopCodes};
 use execution::data::DataWish;
 use execution::flow::FragmentId;
 use execution::moved;
+use execution::opened::OpenedRecording;
 use execution::walk::{FragmentAccesses, Observer, PairedAccesses, Piece, Wants, walk};
+use host::note;
 use host::recording::Recording;
 use image::place::Placement;
 use serde::{Deserialize, Serialize};
 use sim::MachineModel;
 use sim::core::CoreCounters;
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use trace::{RecordingHeader, RecordingReader, StreamEvent, Translation};
 
 /// The mark before what is timed, and the one behind it (`driver.c`, `programs.rs`).
@@ -43,13 +44,9 @@ impl Simulated {
 /// # Errors
 /// As [`between_marks`]; the file cannot be read.
 pub(crate) fn simulated(recording: &Recording, machine: &MachineModel) -> Result<Vec<Simulated>> {
-    let path = recording.trace();
-    eprintln!("simulating {} on {}", path.display(), machine.name);
-    let run = || {
-        let file = BufReader::with_capacity(1 << 20, File::open(&path)?);
-        between_marks(RecordingReader::new(file)?, machine)
-    };
-    run().with_context(|| path.display().to_string())
+    note!("simulating {} on {}", recording.trace().display(), machine.name);
+    let opened = OpenedRecording::whole(recording, "simulation")?;
+    opened.read(|reader| between_marks(reader, machine))
 }
 
 /// Runs a recording on the core of `machine`.

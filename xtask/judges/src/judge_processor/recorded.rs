@@ -5,15 +5,15 @@
 
 use crate::judge_processor::programs::{self, ENVIRONMENT, Group};
 use anyhow::{Context, Result, ensure};
-use guest::{GuestKernel, ProcessorRequest, RecordingRequest, RecordingSummary, Workload};
+use guest::{GuestKernel, RecordingRequest, RecordingSummary, Workload};
 use host::recording::Recording;
 use lab::run;
+use road::record;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use trace::CpuCount;
 
 /// Long enough for emulation on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
@@ -83,19 +83,13 @@ impl Recorder<'_> {
         if !output.is_dir() {
             eprintln!("recording {}", output.display());
             lab::build_plugin()?;
+            let (workload, kernel) =
+                (Workload::parse(name, workload)?, GuestKernel::open(self.tree, None)?);
             lab::recording::record(&RecordingRequest {
-                workload: Workload::parse(name, workload)?,
-                kernel: GuestKernel::open(self.tree, None)?,
                 files,
-                output: output.clone(),
-                seed: 1,
-                cpus: CpuCount::ONE,
-                turn: None,
-                processor: ProcessorRequest::default(),
                 data: true,
-                memory_mb: None,
                 time_limit: TIME_LIMIT,
-                force: false,
+                ..record::request(workload, kernel, &output)
             })?;
         }
         Ok(Recording::at(&output))

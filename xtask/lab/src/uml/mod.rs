@@ -1,7 +1,6 @@
 //! User Mode Linux: kernels that are programs, and the loads that they run.
 //!
-//! Input: the built tree. This module relinks the kernel and runs it. It kills a kernel that does
-//! not end.
+//! Input: a kernel. Output: what it prints. This module kills a kernel that does not end.
 
 mod server;
 
@@ -30,22 +29,6 @@ pub const DATAGRAMS: u64 = 512;
 pub const REQUESTS: u64 = 256;
 /// Only a kernel that hangs takes this long.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// Relinks the tree's kernel with `kernlane relink` and these arguments.
-///
-/// # Errors
-/// The command fails.
-pub fn relinked(
-    kernlane: &Path,
-    tree: &Path,
-    arguments: &[&str],
-    output: PathBuf,
-) -> Result<PathBuf> {
-    let mut command = Command::new(kernlane);
-    command.arg("relink").arg("--tree").arg(tree).args(arguments).arg("--output").arg(&output);
-    crate::run(command.stdout(Stdio::null()))?;
-    Ok(output)
-}
 
 /// The root file system of the guests: a directory with the load as its init.
 pub struct UmlGuest {

@@ -2,9 +2,8 @@
 //!
 //! The demo kernel's recording of `net` gives stacks of 32 branches, as a processor records them,
 //! and the executions that each stack covers. The stacks are also written as processors with other
-//! mitigations would record them. `kernlane import` makes a profile of the stacks of each; the
-//! executions give an exact profile. The layouts of all are replayed on another part of the
-//! recording.
+//! mitigations would record them. An import makes a profile of the stacks of each; the executions
+//! give an exact profile. The layouts of all are replayed on another part of the recording.
 //!
 //! Input of the study: a directory. Output: there, stacks, profiles, layouts, results and
 //! `import.md`. What exists is not made again. The study fails if an import uses less than 99 % of
@@ -14,28 +13,33 @@ mod mitigations;
 mod stacks;
 mod windows;
 
-use crate::directory::StudyDirectory;
+use crate::directory::{Counted, StudyDirectory};
 use anyhow::{Context, Result, bail, ensure};
+use execution::part::RecordingPart;
+use guest::Workload;
+use host::{interrupt, output};
 use image::linked::LinkedKernel;
 use image::mapping::map_file;
+use kernlane_layout::Algorithm;
+use lab::made::make;
 use mitigations::Mitigation;
+use profile::ProfileMerge;
 use replay::results::{ORIGINAL, ResultRow};
+use road::import::import;
 use stacks::BranchStack;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 const WORKLOAD: &str = "net";
 const MACHINE: &str = "zen4";
-const ALGORITHM: &str = "ext-tsp";
 /// The part of the recording that is sampled: its beginning, as a share.
-const SAMPLED: &str = "0.12";
+const SAMPLED: f64 = 0.12;
 /// The part on which the layouts are tested ends there.
-const TESTED: &str = "0.3";
+const TESTED: f64 = 0.3;
 /// The part of a recording that the test samples: its beginning, as a share.
 const TEST_PART: f64 = 0.05;
 /// A slide at which the branches are of other code.
-const OTHER_SLIDE: &str = "0x40";
+const OTHER_SLIDE: u64 = 0x40;
 const LEAST_USED: f64 = 0.99;
 /// By how many percent of the original an imported profile's layout may differ from the exact one.
 const TOLERANCE: f64 = 2.0;
@@ -46,42 +50,40 @@ const TOLERANCE: f64 = 2.0;
 /// Something cannot be made, or is not what the study expects.
 pub fn import_study(directory: &Path) -> Result<()> {
     let study = StudyDirectory::new(directory)?;
-    let recording = study.path(&format!("{WORKLOAD}.rec"));
-    let mut record = study.kernlane("record");
-    study.make(&recording, record.arg(WORKLOAD).arg("--kernel").arg(&study.tree))?;
+    let recording = study.record(WORKLOAD, || Workload::open(WORKLOAD))?;
     let vmlinux = study.tree.join("vmlinux");
     let bytes = map_file(&vmlinux)?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| vmlinux.display().to_string())?;
-    let stacks = stacks::sample(&recording, SAMPLED.parse()?)?;
+    let stacks = stacks::sample(&recording, SAMPLED)?;
     ensure!(!stacks.is_empty(), "the recording has no stacks");
     let exact = study.path("exact.klp");
-    if !exact.exists() {
+    make(&exact, || {
         let profile = windows::profile(&recording, &stacks, &vmlinux)?;
-        host::output::write(&exact, profile.to_json().as_bytes())?;
-    }
-    let program = lab::kernlane()?;
-    let import = Import { program: &program, tree: &study.tree, directory };
+        output::write(&exact, profile.to_json().as_bytes())
+    })?;
+    let importing = Import { tree: &study.tree, directory };
     let mut layouts = vec![("exact".to_owned(), None)];
     for mitigation in Mitigation::ALL {
         let name = mitigation.name().to_owned();
-        let share = import.share(&kernel, &stacks, *mitigation)?;
+        let share = importing.share(&kernel, &stacks, *mitigation)?;
         layouts.push((name, Some(share)));
     }
-    let whole = study.path("whole.klp");
-    let mut profile = study.kernlane("profile");
-    profile.arg(&recording).arg("--kernel").arg(&study.tree).args(["--until", SAMPLED]);
-    study.make(&whole, &mut profile)?;
+    let sampled = Counted {
+        part: RecordingPart { from: 0.0, until: SAMPLED },
+        merge: ProfileMerge::Sum,
+        ..Counted::averaged(std::slice::from_ref(&recording))
+    };
+    study.profile("whole", &sampled)?;
     layouts.push(("whole".to_owned(), None));
     let rows = replayed(&study, &recording, &layouts)?;
     let text = table(&layouts, &rows)?;
-    host::output::write(&study.path("import.md"), text.as_bytes())?;
+    output::write(&study.path("import.md"), text.as_bytes())?;
     print!("{} stacks\n{text}", stacks.len());
     judge(&layouts, &rows)
 }
 
 /// A kernel, and where the stacks of its recording and their profiles go.
 struct Import<'a> {
-    program: &'a Path,
     tree: &'a Path,
     directory: &'a Path,
 }
@@ -97,52 +99,44 @@ impl Import<'_> {
     ) -> Result<f64> {
         let text = self.text(mitigation);
         let written = mitigations::script(kernel, stacks, mitigation)?;
-        host::output::write(&text, written.as_bytes())?;
-        let mut import = self.command(&text);
-        import.arg("--output").arg(text.with_extension("").with_extension("klp"));
-        let output = import.stderr(Stdio::inherit()).output()?;
-        ensure!(output.status.success(), "{import:?}: {}", output.status);
-        let summary: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-        let number = |field: &str| summary[field].as_f64().with_context(|| field.to_owned());
-        Ok(number("branches_used")? / number("branches")?)
+        interrupt::check()?;
+        output::write(&text, written.as_bytes())?;
+        let imported = import(&text, self.tree, None)?;
+        let profile = text.with_extension("").with_extension("klp");
+        output::write(&profile, imported.profile.to_json().as_bytes())?;
+        Ok(imported.used as f64 / imported.all as f64)
     }
 
     fn text(&self, mitigation: Mitigation) -> PathBuf {
         self.directory.join(format!("{}.brstack.txt", mitigation.name()))
     }
-
-    fn command(&self, text: &Path) -> Command {
-        let mut import = Command::new(self.program);
-        import.arg("import").arg(text).arg("--kernel").arg(self.tree).arg("--json");
-        import
-    }
 }
 
-/// Tests that `kernlane import` uses the branches of a recording of the tree's kernel, for each
+/// Tests that an import uses the branches of a recording of the tree's kernel, for each
 /// mitigation, and refuses them at other addresses.
 ///
 /// # Errors
 /// Something cannot be made, or is not what the study expects.
 pub fn import_test(tree: &Path, recording: &Path) -> Result<()> {
+    interrupt::catch()?;
     let scratch = tempfile::tempdir()?;
-    let program = lab::kernlane()?;
-    let import = Import { program: &program, tree, directory: scratch.path() };
+    let importing = Import { tree, directory: scratch.path() };
     let vmlinux = tree.join("vmlinux");
     let bytes = map_file(&vmlinux)?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| vmlinux.display().to_string())?;
     let stacks = stacks::sample(recording, TEST_PART)?;
     ensure!(stacks.len() > 100, "the recording has {} stacks", stacks.len());
     for &mitigation in Mitigation::ALL {
-        let share = import.share(&kernel, &stacks, mitigation)?;
+        let share = importing.share(&kernel, &stacks, mitigation)?;
         println!("{}: {:.2} % of the branches were used", mitigation.name(), 100.0 * share);
         ensure!(share > LEAST_USED, "{}: too few", mitigation.name());
     }
-    let mut other = import.command(&import.text(Mitigation::Retpoline));
-    other.args(["--slide", OTHER_SLIDE]).arg("--output").arg(scratch.path().join("other.klp"));
-    let output = other.output()?;
-    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(!output.status.success(), "{other:?}: was accepted");
-    ensure!(printed.contains("A profile of the right kernel has more than 99 %"), "{printed}");
+    let text = importing.text(Mitigation::Retpoline);
+    let Err(refused) = import(&text, tree, Some(OTHER_SLIDE)) else {
+        bail!("{}: was accepted with slide {OTHER_SLIDE:#x}", text.display());
+    };
+    let refused = format!("{refused:#}");
+    ensure!(refused.contains("A profile of the right kernel has more than 99 %"), "{refused}");
     Ok(())
 }
 
@@ -153,13 +147,13 @@ fn replayed(
     recording: &Path,
     layouts: &[NamedLayout],
 ) -> Result<Vec<ResultRow>> {
-    let mut command = study.kernlane("replay");
-    command.arg(recording).arg("--kernel").arg(&study.tree).args(["--machine", MACHINE]);
-    command.args(["--from", SAMPLED, "--until", TESTED]);
-    for (name, _) in layouts {
-        command.arg("--layout").arg(study.layout(name, ALGORITHM)?);
-    }
-    study.replayed(&study.path("replayed.results"), &mut command)
+    let part = RecordingPart { from: SAMPLED, until: TESTED };
+    let files: Vec<PathBuf> = layouts
+        .iter()
+        .map(|(name, _)| study.layout(name, Algorithm::ExtTsp))
+        .collect::<Result<_>>()?;
+    let results = study.path("replayed.results");
+    study.replayed(&results, (recording, part), &files, &[MACHINE.to_owned()])
 }
 
 /// What the kernel did under a layout: L1I misses, cycles, unconditional jumps taken, all direct

@@ -12,10 +12,12 @@
 mod at_hand;
 mod tables;
 
-use crate::directory::StudyDirectory;
+use crate::directory::{Counted, StudyDirectory};
 use anyhow::{Context, Result};
-use guest::{RecordingSummary, SHIPPED};
+use execution::part::RecordingPart;
+use guest::{RecordingSummary, SHIPPED, Workload};
 use kernlane_layout::Algorithm;
+use profile::collect::ExtraCounts;
 use replay::results::ResultRow;
 use std::path::{Path, PathBuf};
 
@@ -75,10 +77,9 @@ struct Tested<'a> {
 
 /// The recording and the profile of a workload.
 fn recorded(study: &StudyDirectory, workload: &str) -> Result<()> {
-    let recording = study.path(&format!("{workload}.rec"));
-    let mut command = study.kernlane("record");
-    study.make(&recording, command.arg(workload).arg("--kernel").arg(&study.tree))?;
-    study.profile(workload, &[recording], &["--temporal-edges"])
+    let recordings = [study.record(workload, || Workload::open(workload))?];
+    let extra = ExtraCounts::TemporalEdges;
+    study.profile(workload, &Counted { extra, ..Counted::averaged(&recordings) })
 }
 
 /// A workload with the layouts that were made for all others.
@@ -86,17 +87,13 @@ fn tested(study: &StudyDirectory, workload: &str, shipped: &[&str]) -> Result<Ve
     let others = shipped.iter().filter(|name| **name != workload);
     let profiles: Vec<PathBuf> = others.map(|name| study.path(&format!("{name}.klp"))).collect();
     let made_for = made_for(workload);
-    study.profile(&made_for, &profiles, &[])?;
-    let mut command = study.kernlane("replay");
-    command.arg(study.path(&format!("{workload}.rec"))).arg("--kernel").arg(&study.tree);
-    for algorithm in algorithms() {
-        command.arg("--layout").arg(study.layout(&made_for, algorithm.name())?);
-    }
-    for machine in MACHINES {
-        command.args(["--machine", machine]);
-    }
-    let part = middle(&study.path(&format!("{workload}.rec")))?;
-    study.replayed(&study.path(&format!("{workload}.results")), command.args(part))
+    study.profile(&made_for, &Counted::averaged(&profiles))?;
+    let layouts: Vec<PathBuf> =
+        algorithms().map(|algorithm| study.layout(&made_for, algorithm)).collect::<Result<_>>()?;
+    let recording = study.path(&format!("{workload}.rec"));
+    let results = study.path(&format!("{workload}.results"));
+    let part = middle(&recording)?;
+    study.replayed(&results, (&recording, part), &layouts, &MACHINES.map(str::to_owned))
 }
 
 /// The name of the profile of all workloads but this one.
@@ -106,27 +103,28 @@ fn made_for(workload: &str) -> String {
 
 /// A workload with the default layout, on machines that have all code at hand.
 fn tested_at_hand(study: &StudyDirectory, workload: &str) -> Result<Vec<ResultRow>> {
-    let layout = study.layout(&made_for(workload), Algorithm::default().name())?;
+    let layout = study.layout(&made_for(workload), Algorithm::default())?;
     let recording = study.path(&format!("{workload}.rec"));
-    let mut command = study.kernlane("replay");
-    command.arg(&recording).arg("--kernel").arg(&study.tree).arg("--layout").arg(layout);
+    let mut machines = Vec::new();
     for machine in MACHINES {
         let path = study.path(&format!("{machine}{}.toml", at_hand::AT_HAND));
         let described = machines::find(machine)?;
         host::output::write(&path, at_hand::at_hand(&described.text, machine)?.as_bytes())?;
-        command.arg("--machine").arg(path);
+        machines.push(path.display().to_string());
     }
+    let results = study.path(&format!("{workload}.at-hand.results"));
     let part = middle(&recording)?;
-    study.replayed(&study.path(&format!("{workload}.at-hand.results")), command.args(part))
+    study.replayed(&results, (&recording, part), &[layout], &machines)
 }
 
-/// The options that choose the middle of a recording.
-fn middle(recording: &Path) -> Result<[String; 4]> {
+/// The middle of a recording.
+fn middle(recording: &Path) -> Result<RecordingPart> {
     let path = recording.join("recording.json");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let summary: RecordingSummary =
         serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     let half = (INSTRUCTIONS as f64 / summary.totals.instructions.max(1) as f64 / 2.0).min(0.5);
-    let share = |share: f64| format!("{share:.4}");
-    Ok(["--from".into(), share(0.5 - half), "--until".into(), share(0.5 + half)])
+    // Results name the part: four digits say enough.
+    let share = |share: f64| format!("{share:.4}").parse::<f64>();
+    Ok(RecordingPart { from: share(0.5 - half)?, until: share(0.5 + half)? })
 }

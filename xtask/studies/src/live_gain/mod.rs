@@ -14,10 +14,11 @@ mod names;
 mod tables;
 
 use anyhow::{Context, Result, ensure};
-use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
+use guest::{GuestKernel, RecordingRequest, Workload};
 use lab::live_tool::{debian, make_tool};
 use measure::{BenchmarkGain, MachineResults};
 use names::GuestReport;
+use road::record;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -117,19 +118,12 @@ fn make(
     for (path, text) in [("/kl/optimize.sh", OPTIMIZE), ("/kl/tell.sh", TELL), ("/kl/how", how)] {
         files.push((path.into(), 0o644, text.into()));
     }
+    let workload = format!("xtask/studies/src/live_gain/{}.toml", benchmark.name);
+    let workload = Workload::open(&workload)?;
     let request = RecordingRequest {
-        workload: Workload::open(&format!("xtask/studies/src/live_gain/{}.toml", benchmark.name))?,
-        kernel: GuestKernel::open(kernel, None)?,
         files,
-        output: output.to_owned(),
-        seed: 1,
-        cpus: trace::CpuCount::ONE,
-        turn: None,
-        processor: ProcessorRequest::default(),
-        data: false,
-        memory_mb: None,
         time_limit: Duration::from_secs(7200),
-        force: false,
+        ..record::request(workload, GuestKernel::open(kernel, None)?, output)
     };
     lab::recording::record(&request).map(drop)
 }

@@ -10,11 +10,18 @@ mod layouts;
 mod paper;
 mod tables;
 
-use crate::directory::StudyDirectory;
+use crate::directory::{Counted, StudyDirectory};
 use anyhow::{Context, Result, ensure};
+use emit::kbuild::BuildTree;
+use emit::relink::{Destination, MAP, RelinkWork};
+use execution::part::RecordingPart;
+use lab::made::make;
 use layouts::{ALGORITHMS, AVERAGE, layout_name};
 use paper::{GROUPS, Group};
 use replay::per_operation::{OperationCost, per_operation};
+use road::layout_file::read_layout;
+use road::relink::relink;
+use road::workload;
 use std::path::{Path, PathBuf};
 use suite::benchmark::Benchmark;
 
@@ -30,10 +37,10 @@ pub fn speer(directory: &Path) -> Result<()> {
         let benchmarks = group.benchmarks();
         let recordings: Vec<PathBuf> =
             benchmarks.iter().map(|benchmark| work.recorded(benchmark)).collect::<Result<_>>()?;
-        work.study.profile(group.name, &recordings, &[])?;
+        work.study.profile(group.name, &Counted::averaged(&recordings))?;
     }
-    let profile = |group: &Group| work.study.path(&format!("{}.klp", group.name));
-    work.study.profile(AVERAGE, &GROUPS.iter().map(profile).collect::<Vec<_>>(), &[])?;
+    let profiles = GROUPS.map(|group| work.study.path(&format!("{}.klp", group.name)));
+    work.study.profile(AVERAGE, &Counted::averaged(&profiles))?;
     let mut maps = Vec::new();
     for algorithm in ALGORITHMS {
         for kernel in GROUPS.iter().map(|group| group.name).chain([AVERAGE]) {
@@ -52,36 +59,34 @@ pub fn speer(directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The name of a benchmark, as files have it.
+fn file_name(benchmark: &Benchmark) -> String {
+    benchmark.name.replace('/', "-")
+}
+
 struct Work {
     study: StudyDirectory,
     suite: PathBuf,
 }
 
 impl Work {
-    /// A path whose name is that of a benchmark.
-    fn of(&self, benchmark: &Benchmark, ending: &str) -> PathBuf {
-        self.study.path(&format!("{}.{ending}", benchmark.name.replace('/', "-")))
-    }
-
     fn recorded(&self, benchmark: &Benchmark) -> Result<PathBuf> {
-        let output = self.of(benchmark, "rec");
-        let mut command = self.study.kernlane("record");
-        command.env("KERNLANE_BENCH", &self.suite);
-        command.arg(format!("bench:{}", benchmark.name)).arg("--kernel").arg(&self.study.tree);
-        self.study.make(&output, &mut command)?;
-        Ok(output)
+        let workload = || workload::open_with(&format!("bench:{}", benchmark.name), &self.suite);
+        self.study.record(&file_name(benchmark), workload)
     }
 
     /// Lays out, relinks, and returns the map from the old kernel to the new one.
     fn kernel(&self, name: &str, algorithm: &str) -> Result<PathBuf> {
-        let layout = self.study.layout(name, algorithm)?;
+        let layout = self.study.layout(name, algorithm.parse()?)?;
         let directory = self.study.path(&format!("{}.kernel", layout_name(name, algorithm)));
-        let mut command = self.study.kernlane("relink");
-        command.arg("--tree").arg(&self.study.tree).arg("--layout").arg(&layout);
-        self.study.make(&directory, &mut command)?;
+        make(&directory, || {
+            let tree = BuildTree::open(&self.study.tree, &[])?;
+            let work = RelinkWork::Order(read_layout(&layout)?);
+            relink(&tree, &work, &Destination::Directory(&directory)).map(drop)
+        })?;
         // Results name a layout by the file of its map.
         let map = self.study.path(&format!("{}.klm", layout_name(name, algorithm)));
-        let text = std::fs::read(directory.join("vmlinux.klm"))
+        let text = std::fs::read(directory.join(MAP))
             .with_context(|| format!("the map of {}", directory.display()))?;
         host::output::write(&map, &text)?;
         Ok(map)
@@ -89,13 +94,9 @@ impl Work {
 
     /// What an operation costs on the original kernel and on each other.
     fn replayed(&self, benchmark: &Benchmark, maps: &[PathBuf]) -> Result<Vec<OperationCost>> {
-        let path = self.of(benchmark, "results");
-        let mut command = self.study.kernlane("replay");
-        command.arg(self.of(benchmark, "rec")).args(["--machine", MACHINE]);
-        for map in maps {
-            command.arg("--layout").arg(map);
-        }
-        let rows = self.study.replayed(&path, &mut command)?;
+        let path = self.study.path(&format!("{}.results", file_name(benchmark)));
+        let whole = (&*self.recorded(benchmark)?, RecordingPart::WHOLE);
+        let rows = self.study.replayed(&path, whole, maps, &[MACHINE.to_owned()])?;
         ensure!(
             rows.len() == 1 + maps.len(),
             "{} is of other kernels: remove the file",
