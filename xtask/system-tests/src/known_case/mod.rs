@@ -6,25 +6,29 @@
 //! workload looks at directories from two CPUs, and through them from two others.
 //!
 //! Input: the demo kernel in both orders, and a directory for four recordings; those that exist are
-//! not made again. The test asks `report --sharing` for the field and the cure in the old order,
-//! and compares `--what-if` with the recording of the new order. Prints a table for each workload
-//! and one line for each test. Takes no notice of time: all counts are simulated.
+//! not made again. The test looks for the field and the cure in the table of sharing of the old
+//! order, and compares what moving the field would bring with the recording of the new order.
+//! Prints a table for each workload and one line for each test. Takes no notice of time: all counts
+//! are simulated.
 
 use anyhow::{Context, Result, ensure};
 use coherence::sharing::table::{Cure, DataRow, SharingTable, SharingTotal, StructureClass};
 use coherence::sharing::what_if::SharingChange;
+use guest::{GuestKernel, RecordingRequest, Workload};
+use host::interrupt;
 use host::table::{Column, TextTable};
 use lab::kernel::{self, Compiler};
+use lab::made::make;
 use lab::score::TestScore;
+use road::record;
 use services::Attribution;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use trace::CpuCount;
 
 const WORKLOAD: &str = include_str!("walk.toml");
 /// How the processes of the workload take their turns. The first one is in the file.
 const HOW: [&str; 2] = ["in-turn", "at-once"];
-const CPUS: &str = "4";
-const SEED: &str = "1";
+const CPUS: u32 = 4;
 const MACHINE: &str = "server-8";
 const TOP: usize = 500;
 const CACHE: &str = "dentry";
@@ -41,7 +45,8 @@ const LIMIT: f64 = 0.1;
 pub fn known_case(directory: &Path) -> Result<()> {
     let (old, new) = (kernel::old_order()?, kernel::tree(Compiler::Gcc)?);
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let program = lab::kernlane()?;
+    lab::build_plugin()?;
+    interrupt::catch()?;
     let mut score = TestScore::default();
     for how in HOW {
         let workload = directory.join(format!("walk-{how}.toml"));
@@ -49,17 +54,21 @@ pub fn known_case(directory: &Path) -> Result<()> {
             &workload,
             WORKLOAD.replace("walk.pl in-turn 40", &format!("walk.pl {how} 40")).as_bytes(),
         )?;
-        let record = |kernel: &Path, order: &str| -> Result<PathBuf> {
+        let recorded = |kernel: &Path, order: &str| -> Result<PathBuf> {
             let output = directory.join(format!("{how}-{order}.rec"));
-            if !output.is_dir() {
-                let mut command = Command::new(&program);
-                command.arg("record").arg(&workload).arg("--kernel").arg(kernel);
-                command.args(["--cpus", CPUS, "--data", "--seed", SEED, "--output"]);
-                lab::run(command.arg(&output))?;
-            }
+            make(&output, || {
+                let workload = Workload::open(&workload.display().to_string())?;
+                let kernel = GuestKernel::open(kernel, None)?;
+                let request = RecordingRequest {
+                    cpus: CpuCount::new(CPUS).context("the number of CPUs")?,
+                    data: true,
+                    ..record::request(workload, kernel, &output)
+                };
+                record::record(&request, None).map(drop)
+            })?;
             Ok(output)
         };
-        let (in_old, in_new) = (record(&old, "old")?, record(&new, "new")?);
+        let (in_old, in_new) = (recorded(&old, "old")?, recorded(&new, "new")?);
         let case =
             KnownCase::new((old.as_path(), in_old.as_path()), (new.as_path(), in_new.as_path()))?;
         case.print();
@@ -71,7 +80,7 @@ pub fn known_case(directory: &Path) -> Result<()> {
         let gone = case.gone();
         score.count(&format!("{how}: as much false sharing is gone as predicted"), gone);
     }
-    score.finish("what --sharing says of the known case does not hold")
+    score.finish("what the tables say of the known case does not hold")
 }
 
 /// A number of a table.
