@@ -39,6 +39,7 @@ impl DemoKernel {
 }
 
 pub(crate) fn demo() -> Result<()> {
+    // The demo is what a user types.
     let kernlane = lab::kernlane()?;
     let tree = kernel::tree(Compiler::Gcc)?;
     run(Command::new(kernlane).args(["optimize", "net", "-o", "target/demo", "--tree"]).arg(tree))

@@ -82,6 +82,7 @@ fn links_hold(page: &Path) -> Result<()> {
 }
 
 fn run_first_hour(demo: &Path, tree: &Path) -> Result<()> {
+    // The book's commands are tested.
     let kernlane = lab::kernlane()?;
     let scratch = tempfile::tempdir()?;
     let home = scratch.path();

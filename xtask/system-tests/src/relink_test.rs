@@ -22,6 +22,7 @@ const BEFORE_INTERRUPT: Duration = Duration::from_secs(4);
 /// # Errors
 /// A test fails or cannot run.
 pub fn relink_test(tree: &Path) -> Result<()> {
+    // The commands `relink` and `objtool` are tested, also when they are killed.
     let kernlane = lab::kernlane()?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let before = results(tree)?;

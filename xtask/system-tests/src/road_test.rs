@@ -23,6 +23,7 @@ pub fn directory(tree: &Path) -> PathBuf {
 /// # Errors
 /// A prediction does not hold.
 pub fn road_test(tree: &Path, drop_call_padding: bool) -> Result<()> {
+    // The command `optimize` is tested.
     let mut command = Command::new(lab::kernlane()?);
     command.args(["optimize", WORKLOAD, "--machine", "server-32k", "--tree"]).arg(tree);
     command.args(["--layout", "ext-tsp", "--layout", "random"]);

@@ -50,6 +50,7 @@ pub fn configuration() -> Result<()> {
 pub fn champsim_test(champsim: &Path, recording: &Path) -> Result<()> {
     let machines = variants(&machines::find(MACHINE)?.model)?;
     has_the_caches(&machines[0])?;
+    // The program is timed.
     let kernlane = lab::kernlane()?;
     let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
     let trace = scratch.path().join("champsim.trace");

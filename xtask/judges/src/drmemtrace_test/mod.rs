@@ -105,6 +105,7 @@ fn replayed(recording: &Path, machine: &MachineModel) -> Result<OwnCounts> {
 /// The file, and the CPU time in user mode in seconds.
 fn export(recording: &Path, format: &str, scratch: &Path) -> Result<(PathBuf, f64)> {
     let path = scratch.join(format!("{format}.trace"));
+    // The program is timed.
     let mut command = Command::new(lab::kernlane()?);
     command.arg("export").arg(recording).args(["--format", format, "--output"]).arg(&path);
     let ((), seconds) = user_seconds(|| lab::run(command.stdout(Stdio::null())))?;

@@ -109,6 +109,7 @@ impl SlowdownMeasurements {
 /// Something else than the slowed call was found, or nothing.
 pub fn slowdown_test(directory: &Path, minutes: Minutes) -> Result<()> {
     let here = Processor::here()?;
+    // What the program finds is judged.
     let kernlane = lab::kernlane()?;
     let original = kernel::tree(Compiler::GccUserMode)?.join("vmlinux");
     let patched = kernel::patched(Compiler::GccUserMode, "slower-umask", PATCH)?.join("vmlinux");

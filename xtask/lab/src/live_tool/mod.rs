@@ -23,6 +23,7 @@ pub fn make_tool(
 ) -> Result<[(&'static str, u32, PathBuf); 3]> {
     let (vmlinux, stripped) = (directory.join("vmlinux"), directory.join("kernlane"));
     run(Command::new("objcopy").arg("--strip-debug").arg(&kernel.vmlinux).arg(&vmlinux))?;
+    // The program runs in the guest, whose kernel it changes.
     run(Command::new("strip").arg("-o").arg(&stripped).arg(crate::kernlane()?))?;
     let module = build_module(kernel, "kmod".as_ref(), directory)?.join("kernlane.ko");
     if let Some(tree) = kernel.tree() {

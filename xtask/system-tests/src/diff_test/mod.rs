@@ -26,6 +26,7 @@ const MACHINE: &str = "server-32k";
 pub fn diff_test(tree: &Path, shuffled: &Path) -> Result<()> {
     let patched = kernel::patched(Compiler::Gcc, "slower-stat", PATCH)?;
     let directory = tempfile::Builder::new().prefix("kernlane-diff-test-").tempdir()?;
+    // The command `diff` is tested.
     let test = DiffTest { program: lab::kernlane()?, directory: directory.path().to_owned() };
     let original = test.record("original", tree, 3)?;
     let slower = test.record("slower", &patched, 3)?;

@@ -27,6 +27,7 @@ const REPEATED: [&str; 4] = ["database", "files", "net", "web"];
 /// A test fails or cannot run.
 pub fn guest_test(kernel: &Path) -> Result<()> {
     let tool = GuestTests {
+        // The commands `record`, `checkpoint` and `workload` are tested.
         kernlane: lab::kernlane()?,
         kernel: kernel.into(),
         directory: tempfile::Builder::new().prefix("kernlane-guest-test-").tempdir()?,

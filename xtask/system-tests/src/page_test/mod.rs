@@ -40,6 +40,7 @@ const SECTIONS: [&str; 8] = [
 /// A test fails or cannot run.
 pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
+    // The commands `report` and `export` are tested.
     let kernlane = lab::kernlane()?;
     let [page, again, evil] =
         ["page.html", "again.html", "evil.html"].map(|name| directory.path().join(name));
@@ -73,6 +74,7 @@ pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
 pub fn generations_test(recording: &Path, kernel: &Path) -> Result<()> {
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let browser = Browser::start(&directory.path().join("chromium"))?;
+    // The command `report` is tested.
     generations::generations(&lab::kernlane()?, recording, kernel, directory.path(), &browser)
 }
 
