@@ -133,3 +133,33 @@ impl StudyDirectory {
         Ok(ResultFile::read(path)?.rows)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_study_counts_lays_out_and_replays_once() {
+        let home = road::examples::home();
+        let tree = home.path().join("vmlinux");
+        let image = vmlinux::read(&tree).unwrap();
+        let study = StudyDirectory { tree, image, directory: home.path().to_owned() };
+        let recordings = [study.path("loop.rec"), study.path("other.rec")];
+        study.profile("both", &Counted::averaged(&recordings)).unwrap();
+        let layouts = [study.layout("both", Algorithm::Reverse).unwrap()];
+        assert_eq!(layouts[0], study.path("both.reverse.kll"));
+
+        let (results, machines) = (study.path("both.results"), ["server-32k".to_owned()]);
+        let replayed = |until| {
+            let part = (&*recordings[0], RecordingPart { from: 0.0, until });
+            study.replayed(&results, part, &layouts, &machines).unwrap()
+        };
+        let rows = replayed(0.5);
+        let found: Vec<&str> = rows.iter().map(|row| row.layout.as_str()).collect();
+        assert_eq!(found, ["original", "both.reverse"]);
+        assert_eq!(rows[0].conditions["part"], "0 to 0.5");
+        assert_eq!(rows[0].functions[0].name, "f");
+        // What exists is not made again.
+        assert_eq!(replayed(1.0)[0].conditions["part"], "0 to 0.5");
+    }
+}
