@@ -193,8 +193,8 @@ impl ExecutionFlow {
         Ok(())
     }
 
-    /// Appends the fragments that ran. Calls `executed` behind each execution, with all `fragments`.
-    /// The last execution of each CPU stays open until the next call or
+    /// Appends the fragments that ran. Calls `executed` behind each execution, with all
+    /// `fragments`. The last execution of each CPU stays open until the next call or
     /// [`ExecutionFlow::finish_cpu`].
     ///
     /// # Errors

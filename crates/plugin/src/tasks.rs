@@ -63,8 +63,8 @@ pub(crate) struct TaskWatch {
     /// The registers of a function's first two arguments (System V ABI, section 3.2.3). They are
     /// looked up at the first use: there are no registers before the vCPU runs.
     arguments: Option<[Register; 2]>,
-    /// The running task of each CPU that has switched. One CPU has no base.
-    current: HashMap<Option<CpuBase>, TaskPointer>,
+    /// The running task of each CPU that has switched, as it was then. One CPU has no base.
+    current: HashMap<Option<CpuBase>, TaskIdentity>,
     warned: bool,
 }
 
@@ -83,35 +83,49 @@ impl TaskWatch {
         let [first, second] = self.arguments()?;
         match function {
             TaskFunction::SwitchTo => {
-                self.current.insert(cpu, TaskPointer(second));
-                self.current(cpu).map(TaskChange::Switched)
+                let task = self.identify(TaskPointer(second));
+                match task {
+                    Some(task) => self.current.insert(cpu, task),
+                    None => self.current.remove(&cpu),
+                };
+                task.map(TaskChange::Switched)
             }
             TaskFunction::Wake => self.identify(TaskPointer(second)).map(TaskChange::Woken),
-            TaskFunction::SetComm if self.current.get(&cpu) == Some(&TaskPointer(first)) => {
+            TaskFunction::SetComm => {
+                let (pointer, pid, _) =
+                    self.current(cpu).filter(|(pointer, ..)| *pointer == TaskPointer(first))?;
                 let name = self.readable(read_memory::<15>(second), second)?;
-                let (pointer, pid, _) = self.current(cpu)?;
-                Some(TaskChange::Switched((pointer, pid, comm(&name))))
+                let task = (pointer, pid, comm(&name));
+                self.current.insert(cpu, task);
+                Some(TaskChange::Switched(task))
             }
-            TaskFunction::SetComm => None,
         }
     }
 
-    /// The running task of the CPU with this base.
-    pub(crate) fn current(&mut self, cpu: Option<CpuBase>) -> Option<TaskIdentity> {
-        self.identify(*self.current.get(&cpu)?)
+    /// The running task of the CPU with this base. With page-table isolation, user code has no
+    /// mapping of the kernel's memory; then this is the task as it was at the switch.
+    pub(crate) fn current(&self, cpu: Option<CpuBase>) -> Option<TaskIdentity> {
+        let known = *self.current.get(&cpu)?;
+        Some(self.read(known.0).unwrap_or(known))
     }
 
     fn identify(&mut self, pointer: TaskPointer) -> Option<TaskIdentity> {
+        let task = self.read(pointer);
+        task.map_err(|place| self.warn_once(&format!("memory at {place:#x} cannot be read"))).ok()
+    }
+
+    /// Reads a task, or returns the address that cannot be read.
+    fn read(&self, pointer: TaskPointer) -> Result<TaskIdentity, u64> {
         let place = pointer.0.wrapping_add(self.places.comm);
-        let comm = self.readable(read_memory(place), place)?;
+        let comm = read_memory(place).ok_or(place)?;
         let pid = match self.places.pid {
             None => None,
             Some(offset) => {
                 let place = pointer.0.wrapping_add(offset);
-                Some(u32::from_le_bytes(self.readable(read_memory(place), place)?))
+                Some(u32::from_le_bytes(read_memory(place).ok_or(place)?))
             }
         };
-        Some((pointer, pid, comm))
+        Ok((pointer, pid, comm))
     }
 
     fn arguments(&mut self) -> Option<[u64; 2]> {

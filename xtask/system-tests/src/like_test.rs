@@ -51,6 +51,7 @@ pub fn like_test(kernel: &Path) -> Result<()> {
             tests.replay_warns(machine),
         );
     }
+    score.count("page-table isolation hides no task", tests.isolation_hides_no_task());
     score.count(
         "a kernel that chooses otherwise is refused, and nothing stays",
         tests.other_mitigations_are_refused(),
@@ -155,6 +156,17 @@ impl LikeTests {
             let warned = messages.contains(&format!("Record with --like {machine}"));
             ensure!(warned != alike, "{recording} on {machine}: {messages}");
         }
+        Ok(())
+    }
+
+    /// The recording begins in user code, where such a kernel does not map its tasks.
+    fn isolation_hides_no_task(&self) -> Result<()> {
+        let output = self.attempt("isolated", &["--cpu-model", "Skylake-Client-v3"])?;
+        let messages = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && !messages.contains("cannot be read"), "{messages}");
+        let read = |name: &str| RecordingSummary::read(&Recording::at(self.path(name)));
+        let (isolated, plain) = (read("isolated")?.totals.tasks, read("plain")?.totals.tasks);
+        ensure!(isolated >= plain, "{isolated} tasks, and {plain} without isolation");
         Ok(())
     }
 
