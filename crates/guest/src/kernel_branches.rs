@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use trace::{Translation, TranslationId};
 
 /// The executed returns, indirect branches and repeated string instructions of a kernel. Plain
-/// branches in thunks do not count. A thunk may end with a jump to a thunk of returns, which counts.
+/// branches in thunks do not count. A thunk may end with a jump to a thunk of returns; that counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelBranches {
     /// Returns of functions.

@@ -1,5 +1,5 @@
-//! The tables [guest] and [guest.vulnerabilities] of a machine file: what a guest's kernel must see,
-//! so that it executes the code that it would execute on the machine's processor.
+//! The tables [guest] and [guest.vulnerabilities] of a machine file: what a guest's kernel must
+//! see, so that it executes the code that it would execute on the machine's processor.
 
 use crate::sourced::{MachineFileReader, Sourced};
 use anyhow::{Result, ensure};
@@ -32,8 +32,8 @@ pub struct GuestProcessor {
 pub enum BranchMitigation {
     /// By the plain instruction.
     Plain,
-    /// By a jump or a call to a thunk, which is named by its symbol. The thunks of indirect branches
-    /// have a symbol for each register; their name here is the part before it.
+    /// By a jump or a call to a thunk, which is named by its symbol. The thunks of indirect
+    /// branches have a symbol for each register; their name here is the part before it.
     Thunk(String),
 }
 

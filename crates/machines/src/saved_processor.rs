@@ -40,8 +40,8 @@ const SHOWN_BY_AMD: &[(&str, &str)] = &[
     ("ssbd", "amd-ssbd"),
 ];
 
-/// The same for Intel's. Linux takes AMD's bit of automatic IBRS for Intel's of enhanced IBRS, which
-/// TCG cannot show (arch/x86/kernel/cpu/common.c, `cpu_set_bug_bits`).
+/// The same for Intel's. Linux takes AMD's bit of automatic IBRS for Intel's of enhanced IBRS,
+/// which TCG cannot show (arch/x86/kernel/cpu/common.c, `cpu_set_bug_bits`).
 const SHOWN_BY_INTEL: &[(&str, &str)] =
     &[("ibrs_enhanced", "auto-ibrs"), ("ibrs", "spec-ctrl"), ("stibp", "stibp"), ("ssbd", "ssbd")];
 

@@ -94,7 +94,7 @@ impl Observer for ModelRun<'_> {
     fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
         header.one_cpu()?;
         let data = Some(DataWish::of(std::slice::from_ref(self.machine)));
-        Ok(Wants { control: true, data, ..Wants::default() })
+        Ok(Wants { control: true, ended: true, data, ..Wants::default() })
     }
 
     fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
