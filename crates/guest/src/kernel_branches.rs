@@ -5,9 +5,10 @@
 //! executions. Output: counts. A translation block that was left midway did not reach its branch
 //! and counts for nothing. This module follows no control.
 
-use crate::thunks::{Thunk, ThunkUse};
+use crate::thunks::Thunk;
 use anyhow::{Result, ensure};
 use execution::code::{LastInstruction, TranslatedCode};
+use image::sites::ThunkUse;
 use machines::{BranchMitigation, GuestProcessor};
 use serde::{Deserialize, Serialize};
 use sim::BranchKind;
@@ -143,9 +144,9 @@ impl BranchCounter {
                 let thunk = self.thunk_with(target.0).filter(|thunk| thunk.addr == target.0);
                 let form = |thunk: &Thunk| BranchMitigation::Thunk(thunk.name.clone());
                 thunk.map_or(Counted::Nothing, |thunk| match thunk.used_by {
-                    ThunkUse::Returns => Counted::Return(form(thunk)),
-                    ThunkUse::IndirectBranches => Counted::Indirect(form(thunk)),
-                    ThunkUse::Thunks => Counted::Nothing,
+                    Some(ThunkUse::Returns) => Counted::Return(form(thunk)),
+                    Some(ThunkUse::IndirectBranches) => Counted::Indirect(form(thunk)),
+                    None => Counted::Nothing,
                 })
             }
             _ => {
@@ -194,9 +195,9 @@ mod tests {
             used_by,
         };
         vec![
-            thunk(0x100, "__x86_indirect_thunk", ThunkUse::IndirectBranches),
-            thunk(0x120, "srso_alias_safe_ret", ThunkUse::Thunks),
-            thunk(0x140, "srso_alias_return_thunk", ThunkUse::Returns),
+            thunk(0x100, "__x86_indirect_thunk", Some(ThunkUse::IndirectBranches)),
+            thunk(0x120, "srso_alias_safe_ret", None),
+            thunk(0x140, "srso_alias_return_thunk", Some(ThunkUse::Returns)),
         ]
     }
 

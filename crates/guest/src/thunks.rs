@@ -2,6 +2,8 @@
 //!
 //! Input: symbols. Output: places and uses (arch/x86/lib/retpoline.S).
 
+use image::sites::ThunkUse;
+
 /// Code that stands in the place of a branch instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Thunk {
@@ -12,19 +14,8 @@ pub(crate) struct Thunk {
     /// The symbol. The thunks of indirect branches have a symbol for each register; their name is
     /// the part before it.
     pub name: String,
-    /// What leads into it.
-    pub used_by: ThunkUse,
-}
-
-/// What leads into a thunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ThunkUse {
-    /// Returns of functions.
-    Returns,
-    /// Indirect calls and jumps.
-    IndirectBranches,
-    /// Other thunks, or the entry of the kernel.
-    Thunks,
+    /// What leads into it; `None`: other thunks, or the entry of the kernel.
+    pub used_by: Option<ThunkUse>,
 }
 
 /// The thunks among symbols (address, size, name), ascending by address. One without a size reaches
@@ -43,16 +34,21 @@ pub(crate) fn among(mut symbols: Vec<(u64, u64, String)>) -> Vec<Thunk> {
 }
 
 /// The name and use of the thunk with this symbol; `None` for all other code.
-fn named(symbol: &str) -> Option<(&str, ThunkUse)> {
-    if symbol.starts_with("__x86_indirect_") {
-        let (name, register) = symbol.rsplit_once('_')?;
-        return (register != "array").then_some((name, ThunkUse::IndirectBranches));
+fn named(symbol: &str) -> Option<(&str, Option<ThunkUse>)> {
+    if symbol.starts_with("__pfx_") {
+        return None;
     }
-    if symbol.ends_with("_return_thunk") && !symbol.starts_with("__pfx_") {
-        return Some((symbol, ThunkUse::Returns));
+    match ThunkUse::of(symbol) {
+        Some(ThunkUse::IndirectBranches) => {
+            let (name, register) = symbol.rsplit_once('_')?;
+            (register != "array").then_some((name, Some(ThunkUse::IndirectBranches)))
+        }
+        Some(ThunkUse::Returns) => Some((symbol, Some(ThunkUse::Returns))),
+        None => {
+            let helps = ["_safe_ret", "_untrain_ret"].iter().any(|end| symbol.ends_with(end));
+            helps.then_some((symbol, None))
+        }
     }
-    let helps = ["_safe_ret", "_untrain_ret"].iter().any(|end| symbol.ends_with(end));
-    (helps && !symbol.starts_with("__pfx_")).then_some((symbol, ThunkUse::Thunks))
 }
 
 #[cfg(test)]
@@ -72,16 +68,16 @@ mod tests {
             symbol(0x80, 0, "its_return_thunk"),
             symbol(0x90, 16, "__pfx_call_depth_return_thunk"),
         ]);
-        let short: Vec<(u64, u64, &str, ThunkUse)> =
+        let short: Vec<(u64, u64, &str, Option<ThunkUse>)> =
             found.iter().map(|it| (it.addr, it.size, it.name.as_str(), it.used_by)).collect();
         assert_eq!(
             short,
             [
-                (0x0, 0x20, "__x86_indirect_thunk", ThunkUse::IndirectBranches),
-                (0x20, 0x20, "__x86_indirect_thunk", ThunkUse::IndirectBranches),
-                (0x40, 0x20, "__x86_indirect_call_thunk", ThunkUse::IndirectBranches),
-                (0x70, 7, "srso_safe_ret", ThunkUse::Thunks),
-                (0x80, 0x10, "its_return_thunk", ThunkUse::Returns),
+                (0x0, 0x20, "__x86_indirect_thunk", Some(ThunkUse::IndirectBranches)),
+                (0x20, 0x20, "__x86_indirect_thunk", Some(ThunkUse::IndirectBranches)),
+                (0x40, 0x20, "__x86_indirect_call_thunk", Some(ThunkUse::IndirectBranches)),
+                (0x70, 7, "srso_safe_ret", None),
+                (0x80, 0x10, "its_return_thunk", Some(ThunkUse::Returns)),
             ]
         );
     }

@@ -6,7 +6,7 @@
 //! module never says which form the kernel chose.
 
 use super::form::{self, BranchForm, BranchTarget};
-use super::{PatchKind, PatchSite, PatchSites};
+use super::{PatchKind, PatchSite, PatchSites, ThunkUse};
 use crate::BuildId;
 use crate::linked::LinkedKernel;
 use crate::mapping::map_file;
@@ -85,9 +85,11 @@ impl PatchableCode {
             let list = match name {
                 "ftrace_call" | "ftrace_regs_call" => &mut code.redirected,
                 _ if name.starts_with("__SCT__") => &mut code.redirected,
-                _ if name.ends_with("_return_thunk") => &mut code.return_thunks,
-                _ if name.starts_with("__x86_indirect_") => &mut code.indirect_thunks,
-                _ => continue,
+                _ => match ThunkUse::of(name) {
+                    Some(ThunkUse::Returns) => &mut code.return_thunks,
+                    Some(ThunkUse::IndirectBranches) => &mut code.indirect_thunks,
+                    None => continue,
+                },
             };
             list.push(symbol.address());
         }

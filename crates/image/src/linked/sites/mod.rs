@@ -19,6 +19,27 @@ pub use form::{BranchForm, BranchTarget, decode};
 
 use crate::linked::tables::LinkedTables;
 
+/// What leads into a thunk: code that stands in the place of a branch instruction
+/// (arch/x86/lib/retpoline.S).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThunkUse {
+    /// Returns of functions.
+    Returns,
+    /// Indirect calls and jumps.
+    IndirectBranches,
+}
+
+impl ThunkUse {
+    /// What leads into the code with this symbol; `None` for all code but thunks.
+    pub fn of(symbol: &str) -> Option<ThunkUse> {
+        match symbol {
+            _ if symbol.ends_with("_return_thunk") => Some(ThunkUse::Returns),
+            _ if symbol.starts_with("__x86_indirect_") => Some(ThunkUse::IndirectBranches),
+            _ => None,
+        }
+    }
+}
+
 /// What the kernel turns a site into, in Linux 6.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
