@@ -25,7 +25,7 @@ pub const PIECE_WORDS: usize = 1 << 13;
 /// present, and is the most recently used of its set. So machines without an out-of-order core and
 /// with a separate L1D do not need all accesses. With more accesses than needed, they count the
 /// same misses. In a unified cache, code that was fetched in between may have taken the line's
-/// place: its observers need the first access of each execution, too.
+/// place. So observers of such caches also need the first access of each execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWish {
     /// log2 of the bytes in the shortest line of an L1D.

@@ -32,7 +32,8 @@ impl KernelBranches {
     /// Compares with what a machine's processor would execute.
     ///
     /// # Errors
-    /// Branches were executed in another form. The message names form and number.
+    /// Branches were executed in another form, or no return in this one: then nobody knows. The
+    /// message names form and number.
     pub fn check(&self, processor: &GuestProcessor) -> Result<()> {
         let both = [
             ("returns", &self.returns, &processor.returns),
@@ -52,6 +53,13 @@ impl KernelBranches {
                 phrase(wanted)
             );
         }
+        ensure!(
+            self.returns.contains_key(&processor.returns),
+            "the kernel executed no return {}, as {} does: its vmlinux lacks the thunk's symbol, or \
+             the workload returns from no function",
+            phrase(&processor.returns),
+            processor.name
+        );
         Ok(())
     }
 }
@@ -261,6 +269,9 @@ mod tests {
             string_instructions: 0,
         };
         branches.check(&processor).unwrap();
+        let unknown = KernelBranches { returns: BTreeMap::new(), ..branches.clone() };
+        let message = unknown.check(&processor).unwrap_err().to_string();
+        assert!(message.contains("no return through srso_alias_return_thunk"), "{message}");
         let its = GuestProcessor { returns: through("its_return_thunk"), ..processor.clone() };
         assert!(branches.check(&its).is_err());
         let mixed = [(through("its_return_thunk"), 7), (BranchMitigation::Plain, 3)].into();
