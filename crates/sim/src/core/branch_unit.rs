@@ -210,6 +210,9 @@ impl BranchUnit {
                 if branch.kind == BranchKind::IndirectCall {
                     self.returns.push(branch.end);
                 }
+                if let Some(recent) = &self.recent {
+                    self.targets.seen().came_by(mixed(recent, (1 << OFFSET_BITS) - 1));
+                }
                 let wrong = match held {
                     Some((last, _)) => self.targets.predicts(branch.at, last, target) != target,
                     None => true,
@@ -226,7 +229,6 @@ impl BranchUnit {
                 recent.rotate_right(1);
                 recent[0] = target;
                 self.direction.seen().came_by(mixed(recent, u64::MAX));
-                self.targets.seen().came_by(mixed(recent, (1 << OFFSET_BITS) - 1));
                 PathHistory::source(branch.end)
             }
         };

@@ -52,7 +52,7 @@ impl PathDirection {
         self.learn(&found, base, shorter, is_new, taken);
         // A new entry that was right, but not trusted yet, does not need a longer history.
         if predicted != taken && !(is_new && longest == taken) {
-            self.tables.allocate(&found, if taken { 0 } else { -1 });
+            self.tables.allocate(at, &found, if taken { 0 } else { -1 });
         }
         predicted
     }

@@ -68,48 +68,44 @@ impl PathHistory {
     }
 }
 
-/// The newest bits of a path as a number of fewer bits.
+/// The newest bits of a path as a number of `BITS` bits, from 1 to 31.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Folded {
+pub(crate) struct Folded<const BITS: u32> {
     value: u32,
-    bits: u32,
-    /// The lowest `bits` bits.
-    mask: u32,
     /// The number of bits of the path.
     length: u32,
     /// The bits of `value` that the two leaving bits of the path stand for, by their number.
     leaving: [u32; 4],
-    /// A shift of the path rotates `value` to the left by this number of bits.
-    turn: u32,
     /// The bits of a footprint that lie in the path.
     seen: u32,
 }
 
-impl Folded {
-    /// The bits of the last `branches` taken branches in `bits` bits, from 1 to 31.
-    pub(super) fn new(branches: u32, bits: u32) -> Folded {
+impl<const BITS: u32> Folded<BITS> {
+    /// The lowest `BITS` bits.
+    const MASK: u32 = (1 << BITS) - 1;
+    /// A shift of the path rotates the number to the left by this number of bits.
+    const TURN: u32 = SHIFT % BITS;
+
+    /// The bits of the last `branches` taken branches.
+    pub(super) fn new(branches: u32) -> Folded<BITS> {
         let length = SHIFT * branches.min(LONGEST);
-        let mask = (1 << bits) - 1;
         let seen = (1 << length.min(FOOTPRINT)) - 1;
-        let newer = 1 << (length % bits);
-        let older = 1 << ((length + 1) % bits);
+        let newer = 1 << (length % BITS);
+        let older = 1 << ((length + 1) % BITS);
         let leaving = [0, newer, older, newer ^ older];
-        Folded { value: 0, bits, mask, length, leaving, turn: SHIFT % bits, seen }
+        Folded { value: 0, length, leaving, seen }
     }
 
     /// A branch left `footprint`. `leaving`: the bits that leave the path for it, as
     /// [`PathHistory::leaving`] gives them for [`Folded::length`].
     #[inline]
     pub(super) fn push(&mut self, leaving: u32, footprint: u32) {
-        let turned = (self.value << self.turn | self.value >> (self.bits - self.turn)) & self.mask;
+        let turned = (self.value << Self::TURN | self.value >> (BITS - Self::TURN)) & Self::MASK;
         let mut value = turned ^ self.leaving[leaving as usize & 3];
         let mut footprint = footprint & self.seen;
-        // Two parts have the whole footprint, unless the number is very short.
-        value ^= (footprint ^ footprint >> self.bits) & self.mask;
-        footprint = footprint.checked_shr(2 * self.bits).unwrap_or(0);
         while footprint != 0 {
-            value ^= footprint & self.mask;
-            footprint >>= self.bits;
+            value ^= footprint & Self::MASK;
+            footprint = if BITS >= FOOTPRINT { 0 } else { footprint >> BITS };
         }
         self.value = value;
     }
@@ -139,23 +135,23 @@ mod tests {
     #[test]
     fn folding_step_by_step_is_folding_at_once() {
         let (mut history, mut path, mut state) = (PathHistory::new(), vec![0_u8; 2048], 7_u64);
-        let shapes = [(1, 1), (3, 5), (34, 11), (66, 12), (194, 9), (511, 13)];
-        let mut folded = shapes.map(|(branches, bits)| Folded::new(branches, bits));
+        let (mut one, mut five) = (Folded::<1>::new(1), Folded::<5>::new(3));
+        let (mut eleven, mut all) = (Folded::<11>::new(34), Folded::<31>::new(511));
         for _ in 0..1500 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let footprint = (state >> 48) as u32;
-            for folded in &mut folded {
-                folded.push(history.leaving(folded.length()), footprint);
-            }
+            one.push(history.leaving(one.length()), footprint);
+            five.push(history.leaving(five.length()), footprint);
+            eleven.push(history.leaving(eleven.length()), footprint);
+            all.push(history.leaving(all.length()), footprint);
             history.push(footprint);
             path.extend([0, 0]);
             for (bit, place) in path.iter_mut().rev().take(16).enumerate() {
                 *place ^= (footprint >> bit & 1) as u8;
             }
-            for ((branches, bits), folded) in shapes.iter().zip(&folded) {
-                let expected = naive(&path, 2 * *branches as usize, *bits as usize);
-                assert_eq!(folded.value(), expected, "{branches} {bits}");
-            }
+            let values = [one.value(), five.value(), eleven.value(), all.value()];
+            let shapes = [(1, 1), (3, 5), (34, 11), (511, 31)];
+            assert_eq!(values, shapes.map(|(branches, bits)| naive(&path, 2 * branches, bits)));
         }
     }
 }

@@ -46,7 +46,7 @@ impl PathTargets {
             }
         }
         if predicted != target {
-            self.tables.allocate(&found, PathTarget { target, confidence: 0 });
+            self.tables.allocate(at, &found, PathTarget { target, confidence: 0 });
         }
         predicted
     }

@@ -31,8 +31,6 @@ struct Held {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The place whose entry it is.
-    from: CodeAddr,
     branches: [Option<Held>; 2],
 }
 
@@ -40,7 +38,7 @@ struct Entry {
 const NOWHERE: CodeAddr = CodeAddr(u64::MAX);
 
 impl Entry {
-    const EMPTY: Entry = Entry { from: NOWHERE, branches: [None; 2] };
+    const EMPTY: Entry = Entry { branches: [None; 2] };
 
     fn held(&mut self, at: CodeAddr) -> Option<(usize, &mut Held)> {
         let held = self.branches.iter_mut().enumerate();
@@ -74,7 +72,11 @@ pub(super) struct Found {
 pub(crate) struct StartTargets {
     set_mask: u64,
     ways: usize,
-    /// The entries by set. The ways of a set are sorted by their last use, the most recent first.
+    /// The places that have an entry, by set, and where in the set the entry lies. Both are sorted
+    /// by their last use, the most recent first.
+    places: Vec<CodeAddr>,
+    ways_of: Vec<u32>,
+    /// The entries by set.
     entries: Vec<Entry>,
     /// Where control came into the line, or behind the last entry's branches.
     from: CodeAddr,
@@ -95,6 +97,8 @@ impl StartTargets {
         StartTargets {
             set_mask: sets as u64 - 1,
             ways,
+            places: vec![NOWHERE; sets * ways],
+            ways_of: (0..sets * ways).map(|entry| (entry % ways) as u32).collect(),
             entries: vec![Entry::EMPTY; sets * ways],
             from: NOWHERE,
             stayed: None,
@@ -136,11 +140,11 @@ impl StartTargets {
         }
         let place = self.place_before(at);
         let stayed = self.stayed;
-        if self.used(place).is_none() {
-            self.make(place);
-        }
-        let first = self.set(place);
-        let entry = &mut self.entries[first];
+        let entry = match self.find(place) {
+            Some(entry) => entry,
+            None => self.make(place),
+        };
+        let entry = &mut self.entries[entry];
         let held = entry.held(at).map(|(number, held)| {
             let read_before = stayed == Some(true);
             (number, Found { target: std::mem::replace(&mut held.target, target), read_before })
@@ -177,29 +181,49 @@ impl StartTargets {
     }
 
     /// The entry of a place, which becomes the most recent of its set.
+    #[inline]
     fn used(&mut self, place: CodeAddr) -> Option<&mut Entry> {
+        let entry = self.find(place)?;
+        Some(&mut self.entries[entry])
+    }
+
+    /// Finds the entry of a place, which becomes the most recent of its set.
+    #[inline]
+    fn find(&mut self, place: CodeAddr) -> Option<usize> {
         let first = self.set(place);
-        let set = &mut self.entries[first..first + self.ways];
-        let way = set.iter().position(|entry| entry.from == place)?;
-        set[..=way].rotate_right(1);
-        Some(&mut set[0])
+        if self.places[first] != place {
+            let set = &self.places[first..first + self.ways];
+            let at = set.iter().position(|&held| held == place)?;
+            self.use_place(first, at, place);
+        }
+        Some(first + self.ways_of[first] as usize)
     }
 
     /// Makes an entry for a place, which becomes the most recent of its set.
-    fn make(&mut self, place: CodeAddr) {
+    fn make(&mut self, place: CodeAddr) -> usize {
         let first = self.set(place);
-        let set = &mut self.entries[first..first + self.ways];
         let last = self.ways - 1;
         // The empty ways are the last ones.
         let leaves = match &mut self.random {
-            Some(state) if set[last].from != NOWHERE => {
+            Some(state) if self.places[first + last] != NOWHERE => {
                 *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 (*state >> 32) as usize % self.ways
             }
             _ => last,
         };
-        set[..=leaves].rotate_right(1);
-        set[0] = Entry { from: place, ..Entry::EMPTY };
+        self.use_place(first, leaves, place);
+        let entry = first + self.ways_of[first] as usize;
+        self.entries[entry] = Entry::EMPTY;
+        entry
+    }
+
+    /// What lies `at` in the order of the set that begins at `first` becomes the most recent, and
+    /// belongs to `place`.
+    fn use_place(&mut self, first: usize, at: usize, place: CodeAddr) {
+        let way = self.ways_of[first + at];
+        self.places.copy_within(first..first + at, first + 1);
+        self.ways_of.copy_within(first..first + at, first + 1);
+        (self.places[first], self.ways_of[first]) = (place, way);
     }
 
     /// The first entry of the set of a place. Higher bits of the address are folded into those that

@@ -52,9 +52,9 @@ pub(crate) struct Tagged<P> {
 /// The view that the tables of a predictor have of the branches before.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    paths: Vec<Folded>,
+    paths: Vec<Folded<PATH_BITS>>,
     /// The same for outcomes; empty if no table looks at them.
-    outcomes: Vec<Folded>,
+    outcomes: Vec<Folded<OUTCOME_BITS>>,
     /// Stands for the targets of the last branches.
     recent: u64,
 }
@@ -89,8 +89,6 @@ pub(crate) struct Hit {
 /// What the tables have of a branch under the present path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    /// By table: the first entry of the branch's set, and the branch's tag.
-    sets: [(u32, u16); TABLES],
     /// The entry of the longest history.
     pub longest: Option<Hit>,
     /// The entry of the next shorter history.
@@ -102,8 +100,8 @@ impl Seen {
         let looks = tables.iter().any(|table| table.outcomes > 0);
         let outcomes = tables.iter().filter(|_| looks);
         Seen {
-            paths: tables.iter().map(|table| Folded::new(table.history, PATH_BITS)).collect(),
-            outcomes: outcomes.map(|table| Folded::new(table.outcomes, OUTCOME_BITS)).collect(),
+            paths: tables.iter().map(|table| Folded::new(table.history)).collect(),
+            outcomes: outcomes.map(|table| Folded::new(table.outcomes)).collect(),
             recent: 0,
         }
     }
@@ -162,17 +160,22 @@ impl<P: Copy> TaggedTables<P> {
         }
     }
 
+    /// The first entry of the set of the branch at `at` in a table, and its tag.
+    #[inline]
+    fn set(&self, table: usize, at: CodeAddr) -> (usize, u16) {
+        let mixed = self.seen.mixed(table, at);
+        let set = (mixed >> 40) as u32 & self.last_set;
+        // Tables that share entries know theirs by the tag.
+        let tag = (mixed >> 20) as u16 & ((1 << TAG_BITS) - 1) | (table as u16) << TAG_BITS;
+        (self.first[table] + set as usize * self.ways, tag)
+    }
+
     /// Looks for the branch at `at`.
     #[inline]
     pub(super) fn find(&self, at: CodeAddr) -> Found {
-        let mut found = Found { sets: [(0, 0); TABLES], longest: None, shorter: None };
+        let mut found = Found { longest: None, shorter: None };
         for table in 0..self.seen.paths.len() {
-            let mixed = self.seen.mixed(table, at);
-            let set = (mixed >> 40) as u32 & self.last_set;
-            let first = self.first[table] + set as usize * self.ways;
-            // Tables that share entries know theirs by the tag.
-            let tag = (mixed >> 20) as u16 & ((1 << TAG_BITS) - 1) | (table as u16) << TAG_BITS;
-            found.sets[table] = (first as u32, tag);
+            let (first, tag) = self.set(table, at);
             let set = &self.entries[first..first + self.ways];
             if let Some(way) = set.iter().position(|entry| entry.tag == tag) {
                 found.shorter = found.longest;
@@ -194,30 +197,31 @@ impl<P: Copy> TaggedTables<P> {
         &mut self.entries[hit.entry]
     }
 
-    /// Gives the branch an entry with a longer history than that of its present entry: in the table
+    /// Gives the branch at `at`, for which `found` was found, an entry with a longer history than that of its present entry: in the table
     /// with the shortest such history whose set has an entry that is not useful. If all these
     /// entries are useful, they become less useful. Whenever the number of requests reaches the
     /// number of entries, all entries of all tables become less useful, so that unused entries
     /// leave.
-    pub(super) fn allocate(&mut self, found: &Found, prediction: P) {
-        let from = found.longest.map_or(0, |hit| hit.table);
-        let longer = &found.sets[from..self.seen.paths.len()];
+    pub(super) fn allocate(&mut self, at: CodeAddr, found: &Found, prediction: P) {
+        let longer = found.longest.map_or(0, |hit| hit.table)..self.seen.paths.len();
         self.turn = (self.turn + 1) % self.ways;
         self.asked += 1;
         if self.asked > self.entries.len() {
             self.asked = 0;
             self.entries.iter_mut().for_each(|entry| entry.useful /= 2);
         }
-        for &(first, tag) in longer {
-            let set = &mut self.entries[first as usize..][..self.ways];
+        for table in longer.clone() {
+            let (first, tag) = self.set(table, at);
+            let set = &mut self.entries[first..][..self.ways];
             let mut ways = (self.turn..self.ways).chain(0..self.turn);
             if let Some(way) = ways.find(|&way| set[way].useful == 0) {
                 set[way] = Tagged { prediction, useful: 0, tag };
                 return;
             }
         }
-        for &(first, _) in longer {
-            for entry in &mut self.entries[first as usize..][..self.ways] {
+        for table in longer {
+            let (first, _) = self.set(table, at);
+            for entry in &mut self.entries[first..][..self.ways] {
                 entry.useful = entry.useful.saturating_sub(1);
             }
         }
@@ -253,7 +257,7 @@ mod tests {
 
         fn allocate(&mut self, at: u64, prediction: u8) {
             let found = self.tables.find(CodeAddr(at));
-            self.tables.allocate(&found, prediction);
+            self.tables.allocate(CodeAddr(at), &found, prediction);
         }
 
         fn use_all(&mut self) {
@@ -315,7 +319,7 @@ mod tests {
             let footprint = if state >> 63 != 0 { 0x9a3c } else { 0x51f7 };
             tables.seen.push(&history, footprint);
             history.push(footprint);
-            seen.insert(tables.find(CodeAddr(0x40)).sets[0]);
+            seen.insert(tables.set(0, CodeAddr(0x40)));
         }
         assert!(seen.len() > 55_000, "{}", seen.len());
     }
