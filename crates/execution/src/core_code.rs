@@ -87,6 +87,19 @@ struct BlockPlace {
     interrupted: bool,
     /// No instruction of the translation runs.
     late: bool,
+    /// The instructions that were recorded.
+    recorded: u16,
+}
+
+/// A fragment as a core runs it.
+pub(crate) struct FragmentBlock<'a> {
+    pub block: CoreBlock<'a>,
+    /// An interruption follows.
+    pub interrupted: bool,
+    /// No instruction of the translation runs.
+    pub late: bool,
+    /// The instructions that were recorded. They are the same under every layout.
+    pub recorded: u16,
 }
 
 /// The blocks of all fragments under one layout on one machine.
@@ -157,16 +170,19 @@ impl CoreBlocks {
                 self.unknown.push((id, mnemonic));
             }
             let numbered = branch.map_or(0, |_| self.branches.len() - starts[2]);
+            let numbered = u8::try_from(numbered).unwrap_or(0);
             self.instructions.push(CoreInstruction {
                 first_uop: own.first_uop,
                 uops: own.uops,
                 slots: own.slots,
                 bytes: instruction.bytes,
-                branch: u8::try_from(numbered).unwrap_or(0),
+                branch: numbered,
                 recorded: instruction.recorded.unwrap_or(u16::MAX),
             });
             if let Some(run) = self.runs.last_mut() {
                 run.instructions += 1;
+                run.slots += u16::from(own.slots);
+                run.branch = numbered;
             }
         }
         let interrupted =
@@ -181,6 +197,9 @@ impl CoreBlocks {
             mode,
             interrupted,
             late: matches!(fragment.exit, FragmentExit::LateNext | FragmentExit::LateTaken),
+            recorded: (moved.instructions_at.iter())
+                .filter(|instruction| instruction.recorded.is_some())
+                .count() as u16,
         });
         Ok(())
     }
@@ -208,6 +227,8 @@ impl CoreBlocks {
                     page: self.pages.number(addr, None)?,
                     physical: physical.unwrap_or_else(|| self.stand_in(line)),
                     instructions: 0,
+                    slots: 0,
+                    branch: 0,
                 });
                 *left = false;
             }
@@ -221,9 +242,8 @@ impl CoreBlocks {
         PhysAddr((u64::from(line.index()) * self.line_bytes) | mode)
     }
 
-    /// The block of a fragment, whether an interruption follows, and whether no instruction of its
-    /// translation runs.
-    pub(crate) fn block(&self, fragment: FragmentId) -> (CoreBlock<'_>, bool, bool) {
+    /// The block of a fragment.
+    pub(crate) fn block(&self, fragment: FragmentId) -> FragmentBlock<'_> {
         let place = &self.blocks[fragment.0 as usize];
         let range = |range: &Range<u32>| range.start as usize..range.end as usize;
         let block = CoreBlock {
@@ -233,7 +253,8 @@ impl CoreBlocks {
             instructions: &self.instructions[range(&place.instructions)],
             branches: &self.branches[range(&place.branches)],
         };
-        (block, place.interrupted, place.late)
+        let BlockPlace { interrupted, late, recorded, .. } = *place;
+        FragmentBlock { block, interrupted, late, recorded }
     }
 
     /// How often instructions ran that the table of uops does not know, by mnemonic. `counts`: how

@@ -6,10 +6,11 @@
 //! Input: fragments in the order in which they ran, and the accesses of their executions. Output:
 //! cycles and the cores' counters.
 
-use crate::core_code::{CoreBlocks, UopCode};
+use crate::core_code::{CoreBlocks, FragmentBlock, UopCode};
 use crate::flow::{ExecutionFlow, Fragment, FragmentId};
 use crate::moved::MovedFragment;
 use crate::per_cpu::PerCpu;
+use crate::sampling::{Counted, SamplePlan, Sampled};
 use crate::walk::FragmentAccesses;
 use anyhow::{Context, Result};
 use sim::core::{Core, CoreCounters, CoreDescription, CoreSlots};
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use trace::{CpuId, RunAddr, Translation};
 
 /// What a core counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct CoreCounts {
     /// Cycles from the first instruction to the last. Of several CPUs: the sum of their cycles,
     /// without those in which they were halted.
@@ -31,6 +32,8 @@ pub struct CoreCounts {
     /// both modes. A lost slot counts for the block that ends the wait; the last lost slots count
     /// for the last block.
     pub slots_at: Vec<(RunAddr, CoreSlots)>,
+    /// What was estimated; `None`: all was simulated in detail.
+    pub sampled: Option<Sampled>,
 }
 
 /// The recorded code in uops, once for each maker of uops with its latencies.
@@ -72,6 +75,59 @@ struct CpuCore {
     core: Core,
     /// The fragment that ran last.
     last: Option<FragmentId>,
+    /// The recorded instructions that ran.
+    instructions: u64,
+    /// How fragments are passed up to the instruction `until`.
+    phase: Phase,
+    until: u64,
+    /// The number of the sample that comes next, or is under way.
+    sample: u64,
+    /// The counters when the unit began.
+    begun: PerMode<CoreCounters>,
+}
+
+/// How a fragment is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Without time.
+    Warming,
+    /// In detail, before a unit.
+    Before,
+    /// In detail, and its slots count.
+    Measured,
+}
+
+impl CpuCore {
+    /// Goes on to the phase of the next fragment. Returns the unit that has ended, if any.
+    ///
+    /// Both ends of a unit are the first fragments from a place on that does not depend on the
+    /// code. If a unit were as long as its first fragment makes it, some fragments would come into
+    /// units more often than others.
+    fn turn(&mut self, plan: &SamplePlan, cpu: u8) -> Option<PerMode<CoreCounters>> {
+        let mut unit = None;
+        while self.instructions >= self.until {
+            let begin = plan.begin(cpu, self.sample);
+            (self.phase, self.until) = match self.phase {
+                Phase::Warming if self.until < begin => (Phase::Warming, begin),
+                Phase::Warming => {
+                    self.core.resume();
+                    (Phase::Before, begin + plan.before)
+                }
+                Phase::Before => {
+                    self.begun = self.core.counters();
+                    (Phase::Measured, begin + plan.before + plan.measured)
+                }
+                Phase::Measured => {
+                    let (now, then) = (self.core.counters(), &self.begun);
+                    let kernel = now.kernel - then.kernel;
+                    unit = Some(PerMode { kernel, user: now.user - then.user });
+                    self.sample += 1;
+                    (Phase::Warming, plan.begin(cpu, self.sample))
+                }
+            };
+        }
+        unit
+    }
 }
 
 /// The cores of a machine during a replay.
@@ -83,24 +139,41 @@ pub struct CoreRun {
     cycles: u64,
     /// The slots of each fragment.
     slots: Vec<CoreSlots>,
+    /// Where samples lie, if not everything is simulated in detail; the units, and whether the
+    /// stream has data accesses.
+    plan: Option<SamplePlan>,
+    units: Vec<PerMode<CoreCounters>>,
+    has_data: bool,
 }
 
 impl CoreRun {
-    /// The cores of a machine, if it describes one.
+    /// The cores of a machine, if it describes one. `plan`: where they are simulated in detail;
+    /// `None`: everywhere.
     ///
     /// # Errors
     /// The numbers of the core contradict each other.
-    pub fn new(machine: &MachineModel) -> Result<Option<CoreRun>> {
+    pub fn new(machine: &MachineModel, plan: Option<SamplePlan>) -> Result<Option<CoreRun>> {
         let core = Core::new(machine).with_context(|| machine.name.clone())?;
         let run = core.zip(CoreBlocks::new(machine));
         Ok(run.map(|(core, blocks)| {
-            let fresh = CpuCore { core, last: None };
+            let fresh = CpuCore {
+                core,
+                last: None,
+                instructions: 0,
+                phase: if plan.is_some() { Phase::Warming } else { Phase::Measured },
+                until: if plan.is_some() { 0 } else { u64::MAX },
+                sample: 0,
+                begun: PerMode::default(),
+            };
             CoreRun {
                 cores: PerCpu::new(fresh.clone()),
                 fresh,
                 blocks,
                 cycles: 0,
                 slots: Vec::new(),
+                plan,
+                units: Vec::new(),
+                has_data: false,
             }
         }))
     }
@@ -124,7 +197,8 @@ impl CoreRun {
         let code = codes.of(self.fresh.core.description()).context("the code is not in uops")?;
         self.slots.push(CoreSlots::default());
         self.blocks.push(fragment, moved, mode, code, lies)?;
-        let (block, ..) = self.blocks.block(FragmentId(self.slots.len() as u32 - 1));
+        let FragmentBlock { block, .. } =
+            self.blocks.block(FragmentId(self.slots.len() as u32 - 1));
         for CpuCore { core, .. } in self.cores.values_mut().chain([&mut self.fresh]) {
             core.ran_before(block.runs);
         }
@@ -143,28 +217,46 @@ impl CoreRun {
         // `learn` has refused code that is not in uops, and no fragment runs before it is learned.
         let Some(code) = codes.of(self.fresh.core.description()) else { return };
         self.cores.turn_to(cpu, || self.fresh.clone());
-        let CpuCore { core, last } = &mut self.cores.current;
+        let number = cpu.0;
+        self.has_data |= data.is_some();
+        let cpu = &mut self.cores.current;
         for &fragment in fragments_run {
-            let (block, interrupted, late) = self.blocks.block(fragment);
+            let FragmentBlock { block, interrupted, late, recorded } = self.blocks.block(fragment);
             let own = data.as_mut().map(|data| match late {
                 true => &[][..],
                 false => data.of_fragment().map_or(&[][..], |(_, own)| own),
             });
+            if cpu.instructions >= cpu.until
+                && let Some(plan) = &self.plan
+            {
+                self.units.extend(cpu.turn(plan, number));
+            }
+            cpu.instructions += u64::from(recorded);
+            let core = &mut cpu.core;
+            if cpu.phase == Phase::Warming {
+                core.warm(&block, code.uops(), own);
+                if interrupted {
+                    core.warm_interrupted();
+                }
+                continue;
+            }
             let before = core.slots(block.mode);
             core.run(&block, code.uops(), own);
             if interrupted {
                 core.interrupted();
             }
-            self.slots[fragment.0 as usize] += core.slots(block.mode) - before;
+            if cpu.phase == Phase::Measured {
+                self.slots[fragment.0 as usize] += core.slots(block.mode) - before;
+            }
         }
-        *last = fragments_run.last().copied().or(*last);
+        cpu.last = fragments_run.last().copied().or(cpu.last);
     }
 
     /// Ends the recording.
     pub fn finish(&mut self) {
-        for CpuCore { core, last } in self.cores.values_mut() {
+        for CpuCore { core, last, .. } in self.cores.values_mut() {
             let Some(last) = *last else { continue };
-            let mode = self.blocks.block(last).0.mode;
+            let mode = self.blocks.block(last).block.mode;
             let before = core.slots(mode);
             self.cycles += core.finish();
             self.slots[last.0 as usize] += core.slots(mode) - before;
@@ -196,11 +288,26 @@ impl CoreRun {
             *slots_at.entry(code.addr).or_default() += *slots;
         }
         slots_at.retain(|_, slots| *slots != CoreSlots::default());
+        let mut slots_at: Vec<(RunAddr, CoreSlots)> = slots_at.into_iter().collect();
+        let mut counters = self.counters();
+        let mut cycles = self.cycles;
+        let sampled = self.plan.map(|plan| {
+            let instructions = self.cores.values().map(|cpu| cpu.instructions).sum();
+            let (has_data, most) = (self.has_data, self.fresh.core.most_slots());
+            Sampled::new(plan, &self.units, &Counted { counters, instructions, has_data, most })
+        });
+        if let Some(sampled) = &sampled {
+            let width = self.fresh.core.description().window.dispatch;
+            cycles = (sampled.all.value / f64::from(width)).round() as u64;
+            counters = sampled.counters;
+            sampled.scale(&mut slots_at);
+        }
         CoreCounts {
-            cycles: self.cycles,
-            counters: self.counters(),
+            cycles,
+            counters,
+            sampled,
             unknown: self.blocks.unknown(&flow.counts, &*self.fresh.core.description().uops),
-            slots_at: slots_at.into_iter().collect(),
+            slots_at,
         }
     }
 }

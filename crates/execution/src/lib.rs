@@ -52,4 +52,5 @@ pub mod numbering;
 pub mod opened;
 pub mod part;
 pub mod per_cpu;
+pub mod sampling;
 pub mod walk;

@@ -118,6 +118,21 @@ impl OpenedRecording {
     }
 }
 
+/// The instructions of a part of a recording, counted.
+///
+/// # Errors
+/// The recording cannot be opened or is damaged, or the bounds of the part are wrong.
+pub fn instructions_of(recording: &Recording, part: &RecordingPart) -> Result<u64> {
+    let trace = recording.trace();
+    let count = || {
+        part.validate()?;
+        let all = instructions(&trace)?;
+        let bounds = part.bounds(all);
+        anyhow::Ok(bounds.end.min(all) - bounds.start)
+    };
+    count().with_context(|| trace.display().to_string())
+}
+
 /// The instructions of a whole recording, counted.
 fn instructions(trace: &Path) -> Result<u64> {
     let file = BufReader::with_capacity(1 << 20, File::open(trace)?);

@@ -4,7 +4,7 @@
 //! Input: rows. Output: comparisons for reports. All shares, changes and differences in reports are
 //! computed here.
 
-use crate::results::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
+use crate::results::{Estimate, ORIGINAL, ResultCounters, ResultKind, ResultRow, SampledResult};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -56,6 +56,13 @@ pub struct Metric {
     pub predicted_change: Option<f64>,
     /// The change from original to recorded.
     pub recorded_change: Option<f64>,
+    /// Half of the 95 % interval of the change from original to predicted; `None`: the numbers are
+    /// exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_within: Option<f64>,
+    /// The same of the change from original to recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_within: Option<f64>,
     /// The relative difference of the recorded to the predicted value.
     pub difference: Option<f64>,
 }
@@ -78,8 +85,28 @@ pub struct ComparedFunction {
     pub recorded: Option<u64>,
 }
 
-/// The compared metrics, in the order of reports.
-const METRICS: &[(&str, fn(&ResultCounters) -> Option<f64>)] = &[
+/// A number of a row.
+type Value = fn(&ResultCounters) -> Option<f64>;
+
+/// A number of a core's time, and half of its 95 % interval in per cent.
+type SampledTime = (fn(&SampledResult) -> f64, fn(&SampledResult) -> Option<Estimate>);
+
+/// The time of an out-of-order core, by kernel and both modes. It may be estimated.
+const TIMES: &[(&str, Value, SampledTime)] = &[
+    (
+        "kernel cycles, out-of-order core",
+        |c| c.core.as_ref().map(|core| core.mode_cycles(&core.counters.kernel)),
+        (|s| s.within.kernel, |s| s.change.map(|change| change[0])),
+    ),
+    (
+        "cycles, out-of-order core",
+        |c| c.core.as_ref().map(|core| core.cycles as f64),
+        (|s| s.within_all, |s| s.change.map(|change| change[2])),
+    ),
+];
+
+/// The other compared metrics, in the order of reports. They stand behind the time.
+const METRICS: &[(&str, Value)] = &[
     ("kernel L1I misses", |c| Some(c.l1i.kernel.total() as f64)),
     ("kernel L1I misses per 1000 instructions", |c| {
         per_thousand(c.l1i.kernel.total(), c.instructions.kernel)
@@ -99,10 +126,6 @@ const METRICS: &[(&str, fn(&ResultCounters) -> Option<f64>)] = &[
         c.branches.map(|branches| branches.kernel.per_thousand)
     }),
     ("kernel misfetches", |c| c.branches.map(|branches| branches.kernel.misfetches as f64)),
-    ("cycles, out-of-order core", |c| c.core.as_ref().map(|core| core.cycles as f64)),
-    ("kernel cycles, out-of-order core", |c| {
-        c.core.as_ref().map(|core| core.mode_cycles(&core.counters.kernel))
-    }),
     ("kernel cycles lost to the front end", |c| {
         c.core.as_ref().map(|core| core.front_end_cycles(&core.counters.kernel))
     }),
@@ -171,25 +194,57 @@ fn title(row: &ResultRow) -> String {
 }
 
 fn metrics(original: &ResultRow, layout: &ComparedLayout) -> Vec<Metric> {
-    METRICS
-        .iter()
-        .filter_map(|&(name, value)| {
-            let of = |row: &Option<ResultRow>| row.as_ref().and_then(|row| value(&row.counters));
-            let (original, predicted, recorded) =
-                (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
-            Some(Metric {
-                name,
-                original,
-                predicted,
-                recorded,
-                predicted_change: predicted.and_then(|value| change(value, original)),
-                recorded_change: recorded.and_then(|value| change(value, original)),
-                difference: predicted
-                    .zip(recorded)
-                    .and_then(|(predicted, recorded)| change(predicted, recorded)),
-            })
+    let times = TIMES.iter().filter_map(|&(name, value, sampled)| {
+        let within = |row: &Option<ResultRow>| change_within(original, row.as_ref()?, sampled);
+        Some(Metric {
+            predicted_within: within(&layout.predicted),
+            recorded_within: within(&layout.recorded),
+            ..metric(name, value, original, layout)?
         })
-        .collect()
+    });
+    let others = METRICS.iter().filter_map(|&(name, value)| metric(name, value, original, layout));
+    times.chain(others).collect()
+}
+
+fn metric(
+    name: &'static str,
+    value: Value,
+    original: &ResultRow,
+    layout: &ComparedLayout,
+) -> Option<Metric> {
+    let of = |row: &Option<ResultRow>| row.as_ref().and_then(|row| value(&row.counters));
+    let (original, predicted, recorded) =
+        (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
+    Some(Metric {
+        name,
+        original,
+        predicted,
+        recorded,
+        predicted_change: predicted.and_then(|value| change(value, original)),
+        recorded_change: recorded.and_then(|value| change(value, original)),
+        predicted_within: None,
+        recorded_within: None,
+        difference: predicted
+            .zip(recorded)
+            .and_then(|(predicted, recorded)| change(predicted, recorded)),
+    })
+}
+
+/// Half of the 95 % interval of a change, as a share. Units at the same places give it directly;
+/// other estimates are independent of each other. `None`: both numbers are exact.
+fn change_within(original: &ResultRow, row: &ResultRow, sampled: SampledTime) -> Option<f64> {
+    let (within, paired) = sampled;
+    let of = |row: &ResultRow| row.counters.core.as_ref()?.sampled.clone();
+    match (of(original), of(row)) {
+        (None, None) => None,
+        (_, Some(own)) if paired(&own).is_some() => {
+            paired(&own).map(|change| change.within / 100.0)
+        }
+        (its, own) => {
+            let within = |sampled: Option<SampledResult>| sampled.map_or(0.0, |it| within(&it));
+            Some(within(its).hypot(within(own)) / 100.0)
+        }
+    }
 }
 
 fn per_thousand(count: u64, instructions: u64) -> Option<f64> {

@@ -73,6 +73,7 @@ use execution::core_run::UopCodes;
 use execution::data::DataWish;
 use execution::division::SetDivision;
 use execution::flow::Interruptions;
+pub use execution::sampling::{Estimate, SamplePlan, Sampled};
 use execution::walk::{Observer, Piece, PieceControl, WalkedRecording, Wants, walk};
 use image::BuildId;
 use image::place::Placement;
@@ -180,6 +181,8 @@ pub struct ReplayTrial<'a> {
     pub application: Option<&'a Spaces>,
     /// The order in which several CPUs make their steps on machines with several cores.
     pub order: CpuOrder,
+    /// Where out-of-order cores are simulated in detail; `None`: everywhere.
+    pub plan: Option<SamplePlan>,
 }
 
 impl<'a> ReplayTrial<'a> {
@@ -196,6 +199,7 @@ impl<'a> ReplayTrial<'a> {
             division: &SetDivision::Whole,
             application: None,
             order: CpuOrder::SideBySide,
+            plan: None,
         }
     }
 

@@ -9,6 +9,7 @@ pub use crate::cpu_order::CpuOrder;
 pub use crate::cpu_order::clocks::CpuWaits;
 use anyhow::{Context, Result, ensure};
 pub use execution::branches::Predictions;
+pub use execution::sampling::{Estimate, SamplePlan};
 use guard::LayoutLoss;
 use image::BuildId;
 use image::sealed;
@@ -296,8 +297,25 @@ pub struct CpuResult {
     pub waits: Option<CpuWaits>,
 }
 
+/// How near the cycles of an out-of-order core are to those of simulating everything in detail.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SampledResult {
+    /// Where the samples lie.
+    pub plan: SamplePlan,
+    /// The number of units.
+    pub units: u64,
+    /// Half of the 95 % interval of the cycles of each mode, in per cent of them.
+    pub within: PerMode<f64>,
+    /// The same of both modes together.
+    pub within_all: f64,
+    /// By how many per cent the cycles differ from the original's, with half of the 95 % interval:
+    /// of the kernel, of user code, and of both. `None` for the original.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<[Estimate; 3]>,
+}
+
 /// What an out-of-order core counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreResult {
     /// The slots of a cycle: dispatch, and graduation.
     pub widths: [u32; 2],
@@ -311,6 +329,9 @@ pub struct CoreResult {
     /// modes. Empty when functions were not named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionSlots>,
+    /// What was estimated from samples; `None`: everything was simulated in detail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<SampledResult>,
 }
 
 /// Where the slots of a function go. A lost slot counts for the function that ends the wait.

@@ -5,10 +5,11 @@
 
 use crate::results::{
     CoherenceResult, CoreResult, CpuOrder, CpuResult, FunctionDataMisses, FunctionMisses,
-    FunctionSlots, MemoryCounters, OTHER_CODE, Predictions, ResultCounters, ResultRow, USER_CODE,
+    FunctionSlots, MemoryCounters, ORIGINAL, OTHER_CODE, Predictions, ResultCounters, ResultRow,
+    SampledResult, USER_CODE,
 };
 use crate::simulation::DataMissCounts;
-use crate::{CoherenceCounts, ReplayLayout, Replayed};
+use crate::{CoherenceCounts, ReplayLayout, Replayed, Sampled};
 use image::address::LinkAddr;
 use image::{BuildId, Image, ImageFunction};
 use sim::coherent::CoreCounters;
@@ -29,6 +30,10 @@ pub fn rows(
     image: Option<&Image>,
 ) -> Vec<ResultRow> {
     let mut rows = Vec::new();
+    let original = |machine: usize| {
+        let at = layouts.iter().position(|layout| layout.name == ORIGINAL)?;
+        replayed.layouts[at].machines[machine].core.as_ref()?.sampled.as_ref()
+    };
     for (machine_at, machine) in machines.iter().enumerate() {
         for (layout, counts) in layouts.iter().zip(&replayed.layouts) {
             let machine_counts = &counts.machines[machine_at];
@@ -77,6 +82,10 @@ pub fn rows(
                             functions: image
                                 .map(|image| function_slots(&counts.slots_at, image))
                                 .unwrap_or_default(),
+                            sampled: counts
+                                .sampled
+                                .as_ref()
+                                .map(|sampled| of_samples(sampled, original(machine_at))),
                         },
                     ),
                     coherence: coherence(machine, machine_counts.coherence.as_ref()),
@@ -100,6 +109,15 @@ pub fn rows(
         }
     }
     rows
+}
+
+/// `original`: the samples of the original's layout, if it was replayed.
+fn of_samples(sampled: &Sampled, original: Option<&Sampled>) -> SampledResult {
+    let Sampled { plan, units, slots, all, .. } = sampled;
+    let within = PerMode { kernel: slots.kernel.percent(), user: slots.user.percent() };
+    let other = original.filter(|original| !std::ptr::eq(*original, sampled));
+    let change = other.and_then(|original| sampled.change(original));
+    SampledResult { plan: *plan, units: *units, within, within_all: all.percent(), change }
 }
 
 fn coherence(machine: &MachineModel, counts: Option<&CoherenceCounts>) -> Option<CoherenceResult> {

@@ -277,7 +277,7 @@ impl<'a> Simulation<'a> {
                 pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
                 misses: Vec::new(),
                 coherent: CoherentRun::new(machine, recorded, trials.order)?,
-                core: CoreRun::new(machine)?,
+                core: CoreRun::new(machine, trials.plan)?,
             });
         }
         Ok(Simulation {

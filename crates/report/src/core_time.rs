@@ -18,6 +18,13 @@ pub(crate) fn text(machine: &str, cores: &[(String, &CoreResult)]) -> String {
     );
     let _ =
         write!(text, "\n{machine}: out-of-order core, per 1000 instructions\n{}", events(cores));
+    if let Some(sampled) = &first.sampled {
+        let _ = writeln!(
+            text,
+            "note: estimated from {} samples of {} instructions, with 95 % intervals",
+            sampled.units, sampled.plan.measured
+        );
+    }
     text += &functions(machine, cores);
     if !first.unknown.is_empty() {
         let mut names: Vec<(&String, &u64)> = first.unknown.iter().collect();
@@ -113,7 +120,11 @@ fn percent(part: u64, all: u64) -> String {
 
 /// Lines for kernel and user code.
 fn time(cores: &[(String, &CoreResult)]) -> String {
+    let is_sampled = cores.iter().any(|(_, core)| core.sampled.is_some());
     let mut names = vec!["layout", "", "Mcycles", "CPI"];
+    if is_sampled {
+        names.extend(["± %", "change %"]);
+    }
     names.extend(SHARES);
     let mut table = TextTable::new(&names);
     for (layout, core) in cores {
@@ -125,12 +136,27 @@ fn time(cores: &[(String, &CoreResult)]) -> String {
                 format!("{:.2}", cycles / 1e6),
                 format!("{:.3}", cycles / counters.instructions.max(1) as f64),
             ];
+            if is_sampled {
+                cells.extend(interval(core, mode));
+            }
             let CoreCounters { slots, graduation, .. } = *counters;
             cells.extend(shares(&CoreSlots { dispatch: slots, graduation }));
             table.push(cells);
         }
     }
     table.to_text()
+}
+
+/// The 95 % interval of a mode's cycles, and their change against the original with its own.
+fn interval(core: &CoreResult, mode: &str) -> [String; 2] {
+    let Some(sampled) = &core.sampled else { return [String::new(), String::new()] };
+    let (within, place) = match mode {
+        KERNEL => (sampled.within.kernel, 0),
+        _ => (sampled.within.user, 1),
+    };
+    let change = sampled.change.map(|change| change[place]);
+    let text = change.map(|change| format!("{:+.2} ±{:.2}", change.value, change.within));
+    [format!("{within:.2}"), text.unwrap_or_default()]
 }
 
 /// Lines for kernel and user code.
@@ -178,9 +204,11 @@ fn events(cores: &[(String, &CoreResult)]) -> String {
     table.to_text()
 }
 
+const KERNEL: &str = "kernel";
+
 /// Kernel and user, without a mode that never ran.
 fn modes(core: &CoreResult) -> impl Iterator<Item = (&'static str, &CoreCounters)> {
-    [("kernel", &core.counters.kernel), ("user", &core.counters.user)]
+    [(KERNEL, &core.counters.kernel), ("user", &core.counters.user)]
         .into_iter()
         .filter(|(_, counters)| counters.slots.total() > 0)
 }

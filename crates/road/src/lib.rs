@@ -102,6 +102,7 @@ pub mod proof;
 pub mod record;
 pub mod relink;
 pub mod replayed;
+pub mod sampling;
 pub mod search;
 pub mod tables;
 pub mod window;

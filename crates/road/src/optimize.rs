@@ -29,6 +29,7 @@ use crate::ground::Ground;
 use crate::layout_file::read_map;
 use crate::proof::{ProvedMap, prove};
 use crate::replayed::ReplayRequest;
+use crate::sampling::Sampling;
 use crate::search::LayoutSearch;
 use crate::{counts, record, relink, workload};
 use anyhow::{Context, Result, bail};
@@ -83,6 +84,8 @@ pub struct Optimization {
     pub processor: ProcessorRequest,
     /// The longest time that a guest may run.
     pub time_limit: Duration,
+    /// Which instructions out-of-order cores simulate in detail.
+    pub sampling: Sampling,
 }
 
 impl Optimization {
@@ -114,6 +117,7 @@ impl Optimization {
             make: Vec::new(),
             processor: ProcessorRequest::default(),
             time_limit: record::TIME_LIMIT,
+            sampling: Sampling::default(),
         }
     }
 }
@@ -369,9 +373,9 @@ impl Road {
         layouts: &[ReplayLayout],
         image: &Image,
     ) -> Result<Vec<ResultRow>> {
-        let Optimization { machines, scope, .. } = &self.optimization;
+        let Optimization { machines, scope, sampling, .. } = &self.optimization;
         let replay = ReplayRequest::new(recording, layouts, machines);
-        ReplayRequest { scope: *scope, image: Some(image), ..replay }.rows()
+        ReplayRequest { scope: *scope, image: Some(image), sampling: *sampling, ..replay }.rows()
     }
 
     /// Keeps the rows as `results.json`, and the page that shows them as `report.html`.

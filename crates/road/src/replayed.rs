@@ -3,6 +3,7 @@
 //! Input: a recording on disk, layouts, machines. Output: result rows, or the counts behind them.
 //! Replaying reports its progress. This module changes no file.
 
+use crate::sampling::Sampling;
 use anyhow::{Result, bail};
 use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
@@ -55,11 +56,13 @@ pub struct ReplayRequest<'a> {
     pub image: Option<&'a Image>,
     /// The part of the recording.
     pub part: RecordingPart,
+    /// Which instructions out-of-order cores simulate in detail.
+    pub sampling: Sampling,
 }
 
 impl<'a> ReplayRequest<'a> {
-    /// The whole recording, on caches without branch prediction, with CPUs side by side, and
-    /// without names of functions.
+    /// The whole recording, on caches without branch prediction, with CPUs side by side, without
+    /// names of functions, and with samples on out-of-order cores.
     pub fn new(
         recording: &'a Path,
         layouts: &'a [ReplayLayout],
@@ -73,6 +76,7 @@ impl<'a> ReplayRequest<'a> {
             order: CpuOrder::SideBySide,
             image: None,
             part: RecordingPart::WHOLE,
+            sampling: Sampling::default(),
         }
     }
 
@@ -96,13 +100,16 @@ impl<'a> ReplayRequest<'a> {
     /// # Errors
     /// As [`ReplayRequest::rows`].
     pub fn counts(&self) -> Result<Replayed> {
-        let trial = |layout| ReplayTrial {
-            order: self.order,
-            ..ReplayTrial::new(layout, self.machines, self.scope)
-        };
-        let trials: Vec<_> = self.layouts.iter().map(trial).collect();
-        let kernel = self.image.map(|image| &image.build_id);
-        trials_of(self.recording, &trials, kernel, &self.part)
+        self.sampling.replayed(self.recording, &self.part, self.machines, |plan| {
+            let trial = |layout| ReplayTrial {
+                order: self.order,
+                plan,
+                ..ReplayTrial::new(layout, self.machines, self.scope)
+            };
+            let trials: Vec<_> = self.layouts.iter().map(trial).collect();
+            let kernel = self.image.map(|image| &image.build_id);
+            trials_of(self.recording, &trials, kernel, &self.part)
+        })
     }
 
     /// Adds the lower bound for any layout to the original's row of each machine. `image`: the

@@ -63,7 +63,7 @@ impl BranchMeter {
     /// `predicts`: whether branch prediction is counted separately.
     pub(super) fn new(machines: &[MachineModel], predicts: bool) -> Result<BranchMeter> {
         let core = |machine| {
-            let core = CoreRun::new(machine)?;
+            let core = CoreRun::new(machine, None)?;
             anyhow::Ok(core.map(|core| (core, CoreSlots::default())))
         };
         let described = machines.iter().map(|machine| machine.branch.as_ref().filter(|_| predicts));

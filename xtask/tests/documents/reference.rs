@@ -6,8 +6,8 @@
 use super::{read, root};
 use clap::CommandFactory;
 use replay::results::{
-    CoherenceResult, CoreResult, CpuOrder, CpuResult, CpuWaits, FunctionSlots, MemoryCounters,
-    Predictions, ResultCounters,
+    CoherenceResult, CoreResult, CpuOrder, CpuResult, CpuWaits, Estimate, FunctionSlots,
+    MemoryCounters, Predictions, ResultCounters, SamplePlan, SampledResult,
 };
 use serde_json::Value;
 use sim::{MissCounts, PerMode, TakenBranches};
@@ -143,6 +143,13 @@ fn counters() -> ResultCounters {
             counters: PerMode::default(),
             unknown: Default::default(),
             functions: vec![FunctionSlots { name: String::new(), slots: Default::default() }],
+            sampled: Some(SampledResult {
+                plan: SamplePlan { interval: 1, before: 0, measured: 1, seed: 0 },
+                units: 0,
+                within: PerMode::default(),
+                within_all: 0.0,
+                change: Some([Estimate::default(); 3]),
+            }),
         }),
         coherence: Some(CoherenceResult {
             order: CpuOrder::default(),

@@ -22,5 +22,6 @@ pub(crate) mod record;
 pub(crate) mod relink;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod sampling;
 pub(crate) mod trial;
 pub(crate) mod workload;

@@ -6,6 +6,7 @@
 use crate::command::layout::{CallPaddingArgs, TriesArgs, algorithms};
 use crate::command::record::{self, ProcessorArgs, TimeLimitArgs};
 use crate::command::replay::{simulation_scope, warn};
+use crate::command::sampling::SamplingArgs;
 use crate::command::workload::argument_help;
 use ::layout::Algorithm;
 use anyhow::Result;
@@ -82,6 +83,9 @@ pub struct OptimizeArgs {
     #[command(flatten)]
     pub time_limit: TimeLimitArgs,
 
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
     /// Also predict branches, on machines that describe a branch predictor
     #[arg(long)]
     pub branches: bool,
@@ -110,6 +114,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         make: args.make.clone(),
         processor: args.processor.request()?,
         time_limit: args.time_limit.duration(),
+        sampling: args.sampling.sampling()?,
     })?;
     if args.json {
         out!("{}", optimized.results.to_json()?)?;

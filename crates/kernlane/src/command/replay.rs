@@ -4,6 +4,7 @@
 
 use crate::command::part::PartArgs;
 use crate::command::record::warn_unlike;
+use crate::command::sampling::SamplingArgs;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use host::note;
@@ -67,6 +68,9 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub branches: bool,
 
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
     /// How several CPUs run on a machine with several cores
     #[arg(long, value_enum, default_value = "side-by-side", value_name = "ORDER")]
     pub order: OrderArg,
@@ -122,6 +126,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
         order: args.order.into(),
         image: image.as_ref(),
         part,
+        sampling: args.sampling.sampling()?,
         ..ReplayRequest::new(&args.recording, &layouts, &machines)
     };
     let mut rows = replay.rows()?;

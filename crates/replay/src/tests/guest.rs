@@ -1,7 +1,7 @@
 //! A guest that executes given addresses, and cuts them into translation blocks as QEMU does: from
 //! where control arrives up to a branch or a limit.
 
-use crate::{ReplayLayout, ReplayTrial, Replayed, SimulationScope, replay_trials};
+use crate::{ReplayLayout, ReplayTrial, Replayed, SamplePlan, SimulationScope, replay_trials};
 use image::BuildId;
 use image::place::Placement;
 use sim::MachineModel;
@@ -108,12 +108,24 @@ pub(crate) fn replayed(
     placement: Placement,
     machines: &[MachineModel],
 ) -> Replayed {
+    replayed_by(None, recording, placement, machines)
+}
+
+/// The same with samples at the places of a plan.
+pub(crate) fn replayed_by(
+    plan: Option<SamplePlan>,
+    recording: &[u8],
+    placement: Placement,
+    machines: &[MachineModel],
+) -> Replayed {
     let layouts = [
         ReplayLayout::original(),
         ReplayLayout::predicted("moved", BuildId("00".into()), placement),
     ];
     let reader = RecordingReader::new(recording).unwrap();
     let scope = SimulationScope::CachesAndBranches;
-    let trials = layouts.each_ref().map(|layout| ReplayTrial::new(layout, machines, scope));
+    let trials = layouts
+        .each_ref()
+        .map(|layout| ReplayTrial { plan, ..ReplayTrial::new(layout, machines, scope) });
     replay_trials(reader, &trials).unwrap()
 }

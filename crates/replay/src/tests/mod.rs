@@ -11,6 +11,7 @@ mod divided;
 pub(crate) mod guest;
 mod program;
 mod random;
+mod sampled;
 mod several_cpus;
 mod side_by_side;
 mod unseen;

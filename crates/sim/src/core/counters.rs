@@ -47,6 +47,9 @@ counters! {
         pub stores: u64,
         /// Loads that took their data from an earlier store.
         pub forwarded: u64,
+        /// 64 bytes that repeated string instructions loaded or stored, beyond the first of each.
+        #[serde(default)]
+        pub string_accesses: u64,
         /// Lines that loads and stores requested and that the L1D did not have.
         pub l1d_misses: u64,
         /// Of these, lines that the L2 did not have.

@@ -292,6 +292,64 @@ impl DataSide {
         DataReady { cycle: arrives, missed: true }
     }
 
+    /// A load or store, whenever that is: caches, TLBs and prefetchers are as if it had been
+    /// executed, and no store had held its data. `site`: the instruction; `None`: a repeated string
+    /// instruction goes on, whose misses keep all registers, so that nothing is prefetched.
+    #[inline]
+    pub(super) fn warm(
+        &mut self,
+        access: &DataAccess,
+        site: Option<u32>,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) {
+        if let Some(tlb) = &mut self.tlb {
+            let how = tlb.warm(access.page, &mut shared.tlb);
+            counters.dtlb_misses += u64::from(how != Translated::First);
+            counters.dtlb_walks += u64::from(how == Translated::Walked);
+        }
+        let end = access.physical.0.saturating_add(u64::from(access.size.max(1)) - 1);
+        let (first, last) = (access.physical.0 >> self.line_log2, end >> self.line_log2);
+        let free = site.is_some();
+        self.warm_line(first, free, shared, counters);
+        if last != first {
+            self.warm_line(last, free, shared, counters);
+        }
+        if let Some(site) = site.filter(|_| !access.is_store)
+            && let Some(ahead) = self.strides.access(site, access.physical.0)
+        {
+            self.warm_prefetch(PhysAddr(ahead), shared);
+        }
+    }
+
+    /// `free`: a register is free for prefetches.
+    #[inline]
+    fn warm_line(
+        &mut self,
+        number: u64,
+        free: bool,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) {
+        if self.l1d.access(LineId::physical(number)) == CacheAccess::Hit {
+            return;
+        }
+        let addr = PhysAddr(number << self.line_log2);
+        count_source(shared.levels.warm(addr), counters);
+        shared.levels.train_warm(addr);
+        let next = PhysAddr((number + 1) << self.line_log2);
+        if free && self.next_line && next.0 >> 12 == addr.0 >> 12 {
+            self.warm_prefetch(next, shared);
+        }
+    }
+
+    fn warm_prefetch(&mut self, addr: PhysAddr, shared: &mut SharedMemory) {
+        let line = LineId::physical(addr.0 >> self.line_log2);
+        if self.l1d.access(line) != CacheAccess::Hit {
+            shared.levels.warm(addr);
+        }
+    }
+
     /// Brings a line into the L1D if a register is free.
     fn prefetch(
         &mut self,

@@ -137,6 +137,8 @@ impl FrontEnd {
                 page: LineId::NONE,
                 physical: PhysAddr(0),
                 instructions: 0,
+                slots: 0,
+                branch: 0,
             },
             line: LineId::NONE,
             start: 0,
@@ -412,6 +414,73 @@ impl FrontEnd {
         if bubble > 0 {
             self.predicted += u64::from(bubble);
             self.predicted_in_cycle = self.targets_in_a_cycle;
+        }
+    }
+
+    /// Goes on with `run` without time: the uop cache, the L1I, the TLBs and the levels behind them
+    /// are as if its code had been delivered.
+    #[inline]
+    pub(super) fn warm(
+        &mut self,
+        run: &FetchRun,
+        shared: &mut SharedMemory,
+        counters: &mut CoreCounters,
+    ) {
+        self.at = *run;
+        if !(self.sequential && run.line == self.line) {
+            self.start = if self.sequential { self.goes_on() } else { self.next_start };
+            self.held = if self.sequential { self.start } else { 0 };
+            self.line = run.line;
+            (self.slots, self.entries, self.fresh) = (0, 0, true);
+        }
+        if run.instructions == 0 {
+            return;
+        }
+        self.slots += u32::from(run.slots);
+        if self.slots <= self.held && !self.fresh {
+            return;
+        }
+        let was_decoding = self.decoding && !self.fresh;
+        let Some(cache) = &mut self.uop_cache else {
+            return self.warm_line(true, shared, counters);
+        };
+        let more = self.slots.saturating_sub(self.held).div_ceil(cache.slots);
+        let more = if self.held == 0 { more.max(1) } else { more };
+        let entries = self.entries..self.entries + more;
+        if more > 0 {
+            self.decoding = !cache.has(self.line, self.start, entries.clone());
+        }
+        self.held = self.held.saturating_add(more.saturating_mul(cache.slots));
+        self.entries = entries.end;
+        if self.fresh || self.decoding && !was_decoding {
+            self.warm_line(self.decoding, shared, counters);
+        }
+    }
+
+    /// The code that comes next does not follow in sequence.
+    #[inline]
+    pub(super) fn warm_taken(&mut self) {
+        (self.sequential, self.jumped) = (false, true);
+    }
+
+    /// The present target is delivered from the uop cache or, when it `asks` for the line, by the
+    /// decoders.
+    fn warm_line(&mut self, asks: bool, shared: &mut SharedMemory, counters: &mut CoreCounters) {
+        (self.sequential, self.fresh) = (true, false);
+        if let Some(tlb) = &mut self.tlb
+            && (asks || self.itlb_interval.is_some())
+        {
+            let how = tlb.warm(self.at.page, &mut shared.tlb);
+            counters.itlb_misses += u64::from(how != Translated::First);
+            counters.itlb_walks += u64::from(how == Translated::Walked);
+        }
+        if asks {
+            counters.l1i_requests += 1;
+            if self.l1i.access(self.at.line) != CacheAccess::Hit {
+                let source = shared.levels.warm(self.at.physical);
+                counters.l1i_misses += 1;
+                counters.l2_instruction_misses += u64::from(source > Source::L2);
+            }
         }
     }
 

@@ -79,6 +79,11 @@ impl Levels {
         }
     }
 
+    /// The cycles until a line comes from memory.
+    pub(super) fn memory_latency(&self) -> u64 {
+        self.memory_latency
+    }
+
     /// An L1 asks in `now` for the line at `addr`. Returns the cycle of arrival, and the level that
     /// had the line.
     pub(super) fn request(&mut self, addr: PhysAddr, now: u64) -> (u64, Source) {
@@ -102,6 +107,26 @@ impl Levels {
         for level in [&mut self.l2, &mut self.l3].into_iter().flatten() {
             let line = level.line(addr);
             level.has(line);
+        }
+    }
+
+    /// An L1 asks for the line at `addr`, whenever that is. Returns the level that had the line.
+    #[inline]
+    pub(super) fn warm(&mut self, addr: PhysAddr) -> Source {
+        if let Some(l2) = &mut self.l2 {
+            let line = l2.line(addr);
+            if l2.has(line) {
+                return Source::L2;
+            }
+        }
+        self.behind(addr).1
+    }
+
+    /// As [`Levels::train`], whenever that is: a register is free for each prefetch.
+    pub(super) fn train_warm(&mut self, addr: PhysAddr) {
+        let Some(log2) = self.l2.as_ref().map(|l2| l2.line_log2) else { return };
+        for line in self.streams.missed(addr.0 >> log2).into_iter().flatten() {
+            self.warm(PhysAddr(line << log2));
         }
     }
 

@@ -50,6 +50,7 @@ mod tests;
 mod translation;
 mod uop;
 mod uop_cache;
+mod warm;
 mod when;
 mod window;
 
@@ -217,6 +218,11 @@ impl Core {
     pub fn slots(&self, mode: Mode) -> CoreSlots {
         let counters = self.counters.get(mode);
         CoreSlots { dispatch: counters.slots, graduation: counters.graduation }
+    }
+
+    /// The slots that pass while a line comes from memory: the most that one event can take.
+    pub fn most_slots(&self) -> f64 {
+        self.shared.levels.memory_latency() as f64 * f64::from(self.description.window.dispatch)
     }
 
     /// The description of the core.
@@ -403,12 +409,14 @@ impl Stage<'_> {
         let fixed_data = std::mem::replace(&mut self.around.fixed_data, false);
         let StringSlots { mut long, line, .. } = self.strings;
         while let Some(access) = own.take_more(false) {
+            self.around.counters.string_accesses += 1;
             self.microcode(std::mem::take(&mut long) + line, delivered);
             let load = independent(*self.last_load);
             self.dispatch(&[load], delivered);
             self.window.execute(&load, Some(access), &mut self.around);
         }
         while let Some(access) = own.take_more(true) {
+            self.around.counters.string_accesses += 1;
             self.microcode(std::mem::take(&mut long) + line, delivered);
             let store = self.last_store.map(independent);
             self.dispatch(&store, delivered);

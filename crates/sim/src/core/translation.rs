@@ -37,12 +37,23 @@ impl SecondTlb {
         }
     }
 
-    /// The cycle in which the translation of `page` is known, and whether a walk was needed.
-    fn translate(&mut self, page: LineId, of_code: bool, now: u64) -> (u64, bool) {
+    /// The number of a page in the common TLB.
+    fn page(&self, page: LineId, of_code: bool) -> LineId {
         let index = page.index() & !OF_CODE;
         let index = if self.hashed { mixed(index) } else { index };
         let index = index | if of_code { OF_CODE } else { 0 };
-        let page = LineId::new(page.mode(), index.min(LineId::MAX_INDEX)).unwrap_or(page);
+        LineId::new(page.mode(), index.min(LineId::MAX_INDEX)).unwrap_or(page)
+    }
+
+    /// As [`SecondTlb::translate`], whenever that is. Returns whether a walk was needed.
+    fn warm(&mut self, page: LineId, of_code: bool) -> bool {
+        let page = self.page(page, of_code);
+        self.cache.access(page) != CacheAccess::Hit
+    }
+
+    /// The cycle in which the translation of `page` is known, and whether a walk was needed.
+    fn translate(&mut self, page: LineId, of_code: bool, now: u64) -> (u64, bool) {
+        let page = self.page(page, of_code);
         let now = now + self.latency;
         if self.cache.access(page) == CacheAccess::Hit {
             return (self.walkers.there(page, now), false);
@@ -106,6 +117,22 @@ impl FirstTlb {
         let (known, walked) = second.translate(page, self.of_code, now);
         self.last = (page, known);
         (known, if walked { Translated::Walked } else { Translated::Second })
+    }
+
+    /// As [`FirstTlb::translate`], whenever that is.
+    #[inline]
+    pub(super) fn warm(&mut self, page: LineId, second: &mut SecondTlb) -> Translated {
+        if page == self.last.0 {
+            return Translated::First;
+        }
+        self.last = (page, 0);
+        if self.cache.access(page) == CacheAccess::Hit {
+            return Translated::First;
+        }
+        match second.warm(page, self.of_code) {
+            true => Translated::Walked,
+            false => Translated::Second,
+        }
     }
 }
 

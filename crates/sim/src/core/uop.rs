@@ -178,6 +178,11 @@ pub struct FetchRun {
     pub physical: PhysAddr,
     /// The number of instructions. A line that only holds the first bytes of one has none.
     pub instructions: u16,
+    /// The slots of these instructions.
+    pub slots: u16,
+    /// The number of the block's branch that the last instruction is, as
+    /// [`CoreInstruction::branch`] gives it.
+    pub branch: u8,
 }
 
 /// A piece of code that runs from its start to its end.

@@ -62,7 +62,7 @@ fn between_marks(
     let mut run = ModelRun {
         machine,
         codes: UopCodes::new(std::slice::from_ref(machine).iter())?,
-        core: CoreRun::new(machine)?.context("the machine has no out-of-order core")?,
+        core: CoreRun::new(machine, None)?.context("the machine has no out-of-order core")?,
         original: Placement::default(),
         learned: 0,
         width: core.window.dispatch.into(),

@@ -34,6 +34,8 @@ impl Fetching {
             page: LineId::new(Mode::Kernel, number / 8).unwrap(),
             physical: PhysAddr(u64::from(number) * 64),
             instructions: count,
+            slots: count,
+            branch: 0,
         };
         self.front.run(&run, &mut self.shared, &mut self.counters);
         let instruction =

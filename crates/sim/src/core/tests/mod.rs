@@ -2,6 +2,7 @@
 //! cycle, from a window of 16, and decodes two instructions of together 16 bytes a cycle.
 
 mod program;
+mod warm;
 mod window;
 
 use super::examples::{core, machine};

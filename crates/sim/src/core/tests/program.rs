@@ -114,12 +114,22 @@ impl Program {
         Program { accesses: Some(std::rc::Rc::new(addresses)), ..self }
     }
 
+    /// Runs a round in detail.
     pub(super) fn run(&self, core: &mut Core, round: u64) {
+        self.pass(core, round, false);
+    }
+
+    /// Passes a round without time.
+    pub(super) fn warm(&self, core: &mut Core, round: u64) {
+        self.pass(core, round, true);
+    }
+
+    fn pass(&self, core: &mut Core, round: u64, warm: bool) {
         if self.jumps {
             for line in 0..self.lines.len() {
                 let target = (line + 1) % self.lines.len();
                 let jump = self.branch_at(line, BranchKind::Jump, true, target as u64 * 64);
-                self.block(core, round, line..line + 1, &[jump]);
+                self.block(core, (round, warm), line..line + 1, &[jump]);
             }
             return;
         }
@@ -131,7 +141,7 @@ impl Program {
                 self.branch_at(self.lines.len() - 1, *kind, taken, target)
             })
             .collect();
-        self.block(core, round, 0..self.lines.len(), &branches);
+        self.block(core, (round, warm), 0..self.lines.len(), &branches);
     }
 
     fn branch_at(&self, line: usize, kind: BranchKind, taken: bool, target: u64) -> Branch {
@@ -154,6 +164,8 @@ impl Program {
                 page: LineId::new(Mode::Kernel, 0).unwrap(),
                 physical: PhysAddr((1 << 30) | (u64::from(number) * 64)),
                 instructions: own.len() as u16,
+                slots: own.iter().map(|own| u16::from(own.slots)).sum(),
+                branch: own.last().map_or(0, |last| last.branch),
             }
         };
         self.lines.iter().enumerate().take(lines.end).skip(lines.start).map(run).collect()
@@ -162,14 +174,15 @@ impl Program {
     fn block(
         &self,
         core: &mut Core,
-        round: u64,
+        (round, warm): (u64, bool),
         lines: std::ops::Range<usize>,
         branches: &[Branch],
     ) {
-        let runs = self.fetch_runs(lines.clone());
+        let mut runs = self.fetch_runs(lines.clone());
         let mut instructions: Vec<CoreInstruction> = self.lines[lines.clone()].concat();
         if let (Some(last), false) = (instructions.last_mut(), branches.is_empty()) {
             last.branch = 1;
+            runs.iter_mut().next_back().into_iter().for_each(|run| run.branch = 1);
         }
         let accesses = self.accesses.as_ref().map(|addresses| {
             let mut addresses = addresses(round).into_iter();
@@ -206,6 +219,9 @@ impl Program {
             instructions: &instructions,
             branches,
         };
-        core.run(&block, &self.uops, accesses.as_deref());
+        match warm {
+            true => core.warm(&block, &self.uops, accesses.as_deref()),
+            false => core.run(&block, &self.uops, accesses.as_deref()),
+        }
     }
 }
