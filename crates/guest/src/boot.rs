@@ -31,6 +31,16 @@ pub enum GuestEnd {
     Saved,
 }
 
+/// What a running guest said since it was watched last.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestNews<'n> {
+    /// Its last message about its phase.
+    pub phase: &'n str,
+    /// The messages of its own scripts, in order. Those that come just before the guest's end may
+    /// be missing: `GuestOutcome` has the whole console.
+    pub messages: &'n [String],
+}
+
 /// What a guest did.
 #[derive(Clone, Debug)]
 pub struct GuestOutcome {
@@ -63,17 +73,17 @@ const TO_END: Duration = Duration::from_secs(2);
 
 impl Boot {
     /// Boots and waits. `console.log` and `output.log` are written to `directory`. `watch` gets the
-    /// guest's last message about its phase a few times a second.
+    /// guest's news a few times a second.
     ///
     /// # Errors
     /// QEMU cannot be started, rejects the command line, or is killed by a signal that the caller
-    /// did not send, or the user interrupts. A guest that fails is not an error; its `GuestOutcome`
-    /// says so.
+    /// did not send, or the user interrupts. An error of `watch` ends the guest. A guest that fails
+    /// is not an error; its `GuestOutcome` says so.
     pub fn run(
         &self,
         qemu: &Qemu,
         directory: &Path,
-        watch: &mut dyn FnMut(&str),
+        watch: &mut dyn FnMut(GuestNews<'_>) -> Result<()>,
     ) -> Result<GuestOutcome> {
         let (mut messages, writer) = std::io::pipe().context("making a pipe")?;
         let started = Instant::now();
@@ -193,7 +203,7 @@ impl RunningGuest {
     fn wait(
         &mut self,
         deadline: Instant,
-        watch: &mut dyn FnMut(&str),
+        watch: &mut dyn FnMut(GuestNews<'_>) -> Result<()>,
     ) -> Result<Option<ExitStatus>> {
         let id = self.child.id();
         while !has_ended(&self.child)? {
@@ -205,7 +215,7 @@ impl RunningGuest {
             }
             self.log.follow()?;
             self.cost.look(id);
-            watch(&self.log.phase);
+            watch(GuestNews { phase: &self.log.phase, messages: &self.log.messages })?;
             self.keep()?;
             std::thread::sleep(POLL);
         }
@@ -238,20 +248,29 @@ impl Drop for RunningGuest {
     }
 }
 
-/// The console while it grows, and the guest's last message about its phase.
+/// The console while it grows: the guest's messages of the last look, and the last one about its
+/// phase.
 struct ConsoleLog {
     path: PathBuf,
     position: u64,
     partial: Vec<u8>,
+    messages: Vec<String>,
     phase: String,
 }
 
 impl ConsoleLog {
     fn new(path: PathBuf) -> ConsoleLog {
-        ConsoleLog { path, position: 0, partial: Vec::new(), phase: "boot".into() }
+        ConsoleLog {
+            path,
+            position: 0,
+            partial: Vec::new(),
+            messages: Vec::new(),
+            phase: "boot".into(),
+        }
     }
 
     fn follow(&mut self) -> Result<()> {
+        self.messages.clear();
         // QEMU creates the file.
         let Ok(mut file) = File::open(&self.path) else { return Ok(()) };
         file.seek(SeekFrom::Start(self.position))?;
@@ -260,7 +279,8 @@ impl ConsoleLog {
         if let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') {
             let lines = String::from_utf8_lossy(&self.partial[..end]).into_owned();
             self.partial.drain(..=end);
-            if let Some(text) = lines.lines().rev().find_map(guest_message) {
+            self.messages.extend(lines.lines().filter_map(guest_message).map(str::to_owned));
+            if let Some(text) = self.messages.last() {
                 self.phase = text.trim_start_matches("phase ").to_string();
             }
         }
@@ -314,14 +334,14 @@ mod tests {
         assert_eq!(log.phase, "boot");
         std::fs::write(&path, "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: pha").unwrap();
         log.follow().unwrap();
-        assert_eq!(log.phase, "set-up");
-        std::fs::write(
-            &path,
-            "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: phase counting\n[ 3.0] x\n",
-        )
-        .unwrap();
+        assert_eq!((log.phase.as_str(), log.messages.len()), ("set-up", 1));
+        let text = "[ 1.0] kernlane: phase set-up\n[ 2.0] kernlane: phase counting\r\n[ 3.0] x\n\
+                    [ 4.0] kernlane: a: b\n";
+        std::fs::write(&path, text).unwrap();
         log.follow().unwrap();
-        assert_eq!(log.phase, "counting");
+        assert_eq!(log.messages, ["phase counting", "a: b"]);
+        log.follow().unwrap();
+        assert_eq!((log.phase.as_str(), log.messages.len()), ("a: b", 0));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use crate::boot::GuestEnd;
 use crate::draft::OutputDirectory;
 use crate::judge::{explain, judge};
-use crate::like;
+use crate::like::{self, EarlyCheck};
 use crate::qemu::Qemu;
 use crate::request::{RecordingConditions, RecordingRequest};
 use crate::sha256_of;
@@ -68,8 +68,11 @@ pub fn checkpoint(
     progress("making the guest from Debian packages");
     let state = draft.work.join(STATE);
     let guest = request.prepare(&qemu, Some(GuestState::SavedTo(state.clone())))?;
-    let outcome =
-        guest.boot.run(&qemu, &draft.work, &mut |phase| progress(&format!("guest: {phase}")))?;
+    let mut early = request.processor.like.as_ref().map(EarlyCheck::new);
+    let outcome = guest.boot.run(&qemu, &draft.work, &mut |news| {
+        progress(&format!("guest: {}", news.phase));
+        early.as_mut().map_or(Ok(()), |early| early.hear(news.messages))
+    })?;
     judge(&guest.boot, &outcome)?;
     ensure!(
         outcome.end == GuestEnd::Saved,

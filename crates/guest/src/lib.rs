@@ -102,7 +102,7 @@ pub fn run(
     let initramfs = contents.build(&cache::directory()?, directory.path())?;
     let mut boot = Boot::new(kernel.into(), initramfs.path);
     set(&mut boot);
-    boot.run(&qemu, directory.path(), &mut |_| {})
+    boot.run(&qemu, directory.path(), &mut |_| Ok(()))
 }
 
 /// The version of a Debian package that guests would get.

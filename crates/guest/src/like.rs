@@ -1,48 +1,92 @@
 //! Checks from within that a guest's kernel chose what it would choose on a machine's processor.
 //!
-//! Input: the kernel's console. Output: what the kernel says of each vulnerability. This module
-//! boots nothing.
+//! Input: the guest's messages, or its console. Output: what the kernel says of each vulnerability.
+//! This module boots nothing.
 
 use anyhow::{Result, ensure};
 use machines::GuestProcessor;
 use std::collections::BTreeMap;
 
-/// The commands of a guest's script that print the mitigations.
+/// The commands of a guest's script that print the mitigations. The script says [`SAID`] next.
 pub(crate) const SHOW_MITIGATIONS: &str = r#"for file in /sys/devices/system/cpu/vulnerabilities/*; do
     say "vulnerability ${file##*/}: $(cat "$file")"
 done
 "#;
 
-/// What comes before a vulnerability's name on the console.
-const MARK: &str = "kernlane: vulnerability ";
+/// The message of a guest that has printed all of them.
+pub(crate) const SAID: &str = "phase settle";
+
+/// Where the files of vulnerabilities are.
+const DIRECTORY: &str = "/sys/devices/system/cpu/vulnerabilities";
+/// What comes before the messages of a guest's own scripts on the console.
+const OWN: &str = "kernlane: ";
+
+/// The text of each vulnerability, by the name of its file.
+type Vulnerabilities = BTreeMap<String, String>;
+
+/// Compares as soon as a guest has booted, before its workload is set up and runs.
+pub(crate) struct EarlyCheck<'p> {
+    processor: &'p GuestProcessor,
+    found: Vulnerabilities,
+}
+
+impl EarlyCheck<'_> {
+    pub(crate) fn new(processor: &GuestProcessor) -> EarlyCheck<'_> {
+        EarlyCheck { processor, found: Vulnerabilities::new() }
+    }
+
+    /// Takes the next messages of the guest's scripts.
+    ///
+    /// # Errors
+    /// As [`check`], when the guest has said all.
+    pub(crate) fn hear(&mut self, messages: &[String]) -> Result<()> {
+        for message in messages {
+            self.found.extend(vulnerability(message));
+            if message == SAID {
+                compare(&self.found, self.processor)?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// The text of each vulnerability, by the name of its file.
 ///
 /// # Errors
 /// The kernel printed none, or a text differs from what the machine's file says. A vulnerability
 /// that the kernel does not know is not an error.
-pub(crate) fn check(console: &str, processor: &GuestProcessor) -> Result<BTreeMap<String, String>> {
-    let lines = console.lines().filter_map(|line| line.split_once(MARK)?.1.split_once(": "));
-    let found: BTreeMap<String, String> =
-        lines.map(|(name, text)| (name.to_owned(), text.trim_end().to_owned())).collect();
+pub(crate) fn check(console: &str, processor: &GuestProcessor) -> Result<Vulnerabilities> {
+    let messages = console.lines().filter_map(|line| Some(line.split_once(OWN)?.1));
+    let found: Vulnerabilities = messages.filter_map(vulnerability).collect();
+    compare(&found, processor)?;
+    Ok(found)
+}
+
+/// The file and the text of a message about a vulnerability.
+fn vulnerability(message: &str) -> Option<(String, String)> {
+    let (name, text) = message.strip_prefix("vulnerability ")?.split_once(": ")?;
+    Some((name.to_owned(), text.trim_end().to_owned()))
+}
+
+fn compare(found: &Vulnerabilities, processor: &GuestProcessor) -> Result<()> {
     ensure!(
         !found.is_empty(),
-        "the guest's kernel has no /sys/devices/system/cpu/vulnerabilities, so nobody knows what \
-         its code is like: take a kernel of 4.15 or later with sysfs"
+        "the guest's kernel has no {DIRECTORY}, so nobody knows what its code is like: take a \
+         kernel of 4.15 or later with sysfs"
     );
     let differs = |(name, wanted): (&String, &String)| {
         let text = found.get(name).filter(|text| !text.starts_with(wanted.as_str()))?;
-        Some(format!("  {name}: {text:?}, not {wanted:?}"))
+        Some(format!("  {DIRECTORY}/{name}: {text:?} does not begin with {wanted:?}"))
     };
     let differences: Vec<String> = processor.vulnerabilities.iter().filter_map(differs).collect();
     ensure!(
         differences.is_empty(),
         "the guest's kernel chose other mitigations than on {}: it was built without them, its \
-         version differs, or its own command line changes them\n{}",
+         version differs, or its command line changes them\n{}",
         processor.name,
         differences.join("\n")
     );
-    Ok(found)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -77,9 +121,30 @@ mod tests {
         let other = console.replace("Enhanced / Automatic IBRS", "Retpolines");
         let message = check(&other, &processor()).unwrap_err().to_string();
         assert!(
-            message.contains("than on zen4") && message.contains("spectre_v2: \"Mitigation: Retp"),
+            message.contains("than on zen4")
+                && message.contains(
+                    "vulnerabilities/spectre_v2: \"Mitigation: Retpolines; IBPB: conditional\" does \
+                     not begin with \"Mitigation: Enhanced / Automatic IBRS\""
+                ),
             "{message}"
         );
         assert!(check("[    5.1] x\n", &processor()).is_err());
+    }
+
+    #[test]
+    fn a_guest_is_judged_when_it_has_said_all_and_not_before() {
+        let wrong = "vulnerability spectre_v2: Vulnerable".to_owned();
+        let right = "vulnerability spectre_v2: Mitigation: Enhanced / Automatic IBRS".to_owned();
+        let processor = processor();
+        let mut early = EarlyCheck::new(&processor);
+        early.hear(&["booted".into(), wrong]).unwrap();
+        let message = early.hear(&[SAID.into()]).unwrap_err().to_string();
+        assert!(message.contains("spectre_v2: \"Vulnerable\""), "{message}");
+        let mut early = EarlyCheck::new(&processor);
+        early.hear(&[right, "vulnerability tsa: Not affected".into()]).unwrap();
+        early.hear(&["phase set-up".into()]).unwrap();
+        assert!(early.hear(&[SAID.into()]).unwrap_err().to_string().contains("tsa: \"Not aff"));
+        let mut early = EarlyCheck::new(&processor);
+        assert!(early.hear(&[SAID.into()]).unwrap_err().to_string().contains("has no /sys"));
     }
 }

@@ -9,7 +9,8 @@ use anyhow::{Result, ensure};
 const INIT: &str = include_str!("init.sh");
 const WORKLOAD: &str = include_str!("workload.sh");
 const TRIAL: &str = include_str!("trial.sh");
-/// The line of `workload.sh` behind which a guest says what its kernel does.
+/// The line of `workload.sh` before which a guest says what its kernel does: what it says, ends
+/// with [`like::SAID`].
 const SETTLE: &str = "say \"phase settle\"\n";
 
 /// The script that runs in the guest as `/kernlane/main`.
@@ -31,7 +32,7 @@ impl MainScript {
         match self {
             MainScript::Recording { shows_mitigations: false } => WORKLOAD.to_owned(),
             MainScript::Recording { shows_mitigations: true } => {
-                WORKLOAD.replacen(SETTLE, &format!("{SETTLE}{}", like::SHOW_MITIGATIONS), 1)
+                WORKLOAD.replacen(SETTLE, &format!("{}{SETTLE}", like::SHOW_MITIGATIONS), 1)
             }
             MainScript::Trial { traced } => {
                 TRIAL.replace("traced=\n", &format!("traced={}\n", traced.unwrap_or_default()))
@@ -128,6 +129,21 @@ mod tests {
         let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         assert_eq!(plain, format!("#!x\nexport PATH={usual}:/kernlane/bin\nrest\n"));
         assert!(main_of_image("x", &[("A".into(), "\0".into())]).is_err());
+    }
+
+    #[test]
+    fn the_mitigations_are_said_before_the_workload_is_set_up() {
+        let text = MainScript::Recording { shows_mitigations: true }.text();
+        let at = |what: &str| text.find(what).unwrap();
+        let order = [
+            at("say() {"),
+            at(like::SHOW_MITIGATIONS),
+            at(&format!("say \"{}\"", like::SAID)),
+            at("/kernlane/set-up"),
+        ];
+        assert!(order.is_sorted(), "{text}");
+        let plain = MainScript::Recording { shows_mitigations: false }.text();
+        assert_eq!(text.replacen(like::SHOW_MITIGATIONS, "", 1), plain);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::draft::OutputDirectory;
 use crate::follow::{Followed, Follower};
 use crate::judge::{all_cpus_came_up, explain, judge, warnings};
 use crate::kernel_branches::KernelBranches;
-use crate::like;
+use crate::like::{self, EarlyCheck};
 use crate::plugin;
 use crate::qemu::Qemu;
 use crate::refused::RefusedRequest;
@@ -162,8 +162,10 @@ pub fn record(
     let trace = files.trace();
     guest.boot.plugin = Some(recording_plugin(library, &trace, request, &conditions)?);
     let follower = Follower::start(trace.clone(), request.kernel.thunks()?);
-    let outcome = guest.boot.run(&qemu, &draft.work, &mut |phase| {
-        progress(&format!("guest: {phase}"), follower.instructions())
+    let mut early = request.processor.like.as_ref().map(EarlyCheck::new);
+    let outcome = guest.boot.run(&qemu, &draft.work, &mut |news| {
+        progress(&format!("guest: {}", news.phase), follower.instructions());
+        early.as_mut().map_or(Ok(()), |early| early.hear(news.messages))
     })?;
     judge(&guest.boot, &outcome)?;
     all_cpus_came_up(request.cpus, &outcome.console)?;

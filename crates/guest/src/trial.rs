@@ -89,7 +89,10 @@ fn guest(
     let directory = tempfile::tempdir()?;
     tell(TrialEvent::Step("boot"));
     let mut stream = OutputStream::new(directory.path());
-    let outcome = prepared.boot.run(&qemu, directory.path(), &mut |_| stream.follow(tell))?;
+    let outcome = prepared.boot.run(&qemu, directory.path(), &mut |_| {
+        stream.follow(tell);
+        Ok(())
+    })?;
     stream.follow(tell);
     stream.end(tell);
     if failed(&outcome).is_none() {
