@@ -3,6 +3,7 @@
 
 mod program;
 mod warm;
+mod thunks;
 mod window;
 
 use super::examples::{core, machine};
