@@ -89,6 +89,9 @@ pub(super) struct JudgeProcessor {
     /// Leave the points out
     #[arg(long)]
     programs: bool,
+    /// Only the points with this name before the slash, in DIRECTORY/NAME; several with commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "programs")]
+    only: Vec<String>,
     /// Measure nothing; FILE is what --json printed of an earlier run (bench/judge-processor*.json)
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
@@ -99,13 +102,23 @@ pub(super) struct JudgeProcessor {
 
 impl JudgeProcessor {
     fn run(self) -> Result<()> {
-        let JudgeProcessor { directory, machine, minutes, points, programs, measured, json } = self;
+        let JudgeProcessor {
+            directory,
+            machine,
+            minutes,
+            points,
+            programs,
+            only: curves,
+            measured,
+            json,
+        } = self;
         judge_processor::judge_processor(&judge_processor::Options {
             directory,
             machine,
             minutes,
             points,
             programs,
+            curves,
             measured,
             json,
         })

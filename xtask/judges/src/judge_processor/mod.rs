@@ -18,12 +18,14 @@ mod native;
 mod point;
 mod points;
 mod programs;
+mod random_bits;
 pub(crate) mod recorded;
 mod results;
 mod sampled;
 mod singles;
 mod steps;
 mod tables;
+mod thunks;
 mod window;
 
 use anyhow::{Result, ensure};
@@ -72,6 +74,8 @@ pub struct Options {
     pub points: bool,
     /// Leave the points out.
     pub programs: bool,
+    /// If there are any: only the points with these names before the slash, and no programs.
+    pub curves: Vec<String>,
     /// The JSON output of an earlier run (`bench/judge-processor*.json`). `None`: measure.
     pub measured: Option<PathBuf>,
     /// Print JSON.
@@ -109,8 +113,9 @@ pub fn judge_processor(options: &Options) -> Result<()> {
     let near = earlier.as_ref().map_or(near, |earlier| &earlier.machine);
     let name = options.machine.as_deref().unwrap_or(near);
     let machine = machines::find(name)?.model;
-    let directory = session::directory(&options.directory)?;
-    let points = points::all();
+    let points = points::of(&options.curves)?;
+    // A program of other points has its own results.
+    let directory = session::directory(&options.directory.join(options.curves.join("+")))?;
     let program = Built::new(&directory, &points)?;
     let mut judge = Judge {
         native: results::native(&directory, &format!("{} {here:?}", program.hash))?,
@@ -120,7 +125,7 @@ pub fn judge_processor(options: &Options) -> Result<()> {
             &image::sealed::sha256(format!("{} {machine:?}", program.hash).as_bytes()),
         )?,
         points: if options.programs { Vec::new() } else { points },
-        groups: if options.points { &[] } else { &GROUPS },
+        groups: if options.points || !options.curves.is_empty() { &[] } else { &GROUPS },
         program,
         machine,
         directory,
@@ -152,7 +157,8 @@ pub fn judge_processor(options: &Options) -> Result<()> {
     let conditions = Conditions { measured: sentences, simulated };
     let tables = Tables::new(conditions, &judge.points, &measured, models, &judge.machine);
     let json = serde_json::to_string_pretty(&tables)? + "\n";
-    let whole = !options.points && !options.programs && earlier.is_none();
+    let whole =
+        !options.points && !options.programs && options.curves.is_empty() && earlier.is_none();
     if whole {
         session::keep_in_checkout(&format!("{KEPT}.txt"), &tables.text())?;
         session::keep_in_checkout(&format!("{KEPT}.json"), &json)?;

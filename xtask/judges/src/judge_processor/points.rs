@@ -9,9 +9,10 @@
 
 use super::point::{Memory, Point, repeated};
 use super::singles::{SINGLES, single};
-use super::window;
-use anyhow::Result;
+use super::{random_bits, thunks, window};
+use anyhow::{Result, bail};
 use lab::bare;
+use std::collections::BTreeSet;
 use suite::random::Random;
 
 const DRIVER: &str = include_str!("driver.c");
@@ -232,64 +233,6 @@ fn directions(size: u64) -> Point {
     }
 }
 
-/// How often the branch of `mispredict/random` is executed in a run: more often than any predictor
-/// remembers.
-const RANDOM: u64 = 200_000;
-
-/// The points that show what the predictor of directions sees of the branches before.
-const HISTORY_PATH: &str = "history-path";
-const HISTORY_OUTCOME: &str = "history-outcome";
-
-/// A branch that nothing predicts.
-fn mispredict() -> Point {
-    on_random_bits("mispredict/random".to_owned(), "")
-}
-
-/// An outcome or a jump that says where the branch behind `jumps` other jumps goes: of a
-/// conditional branch that takes one of two jumps alike; or of two jumps that differ in bit 2 of
-/// the address of their last byte.
-fn history(curve: &str, jumps: u64) -> Point {
-    let says = match curve {
-        HISTORY_OUTCOME => {
-            ".balign 64\ntest $0x100000, %ecx\n.byte 0x0f, 0x85\n.long 3f - . - 4\n\
-             .balign 16\nnop\njmp.d32 3f\n.balign 64\n3:"
-        }
-        _ => {
-            "mov %ecx, %edx\nshr $14, %edx\nand $64, %edx\nlea 4f(%rip), %r8\nadd %rdx, %r8\n\
-             jmp *%r8\n.balign 128\n4:\njmp.d32 3f\n.balign 64\n.nops 4\njmp.d32 3f\n\
-             .balign 64\n3:"
-        }
-    };
-    let others = repeated(jumps, ".balign 32\njmp 3f\n3:");
-    on_random_bits(format!("{curve}/{jumps}"), &format!("{says}\n{others}\n"))
-}
-
-/// A branch that follows pseudorandom bits (xorshift: Marsaglia, "Xorshift RNGs", 2003), half of
-/// them 1, and before it `code`, which keeps %rax and %rcx.
-fn on_random_bits(name: String, code: &str) -> Point {
-    let mut state = 88_172_645_463_325_252_u64;
-    let mut ones = 0;
-    for _ in 0..RANDOM {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        ones += state >> 20 & 1;
-    }
-    let shifted = |shift: &str| format!("mov %rcx, %rdx\n{shift}, %rdx\nxor %rdx, %rcx\n");
-    let random = ["shl $13", "shr $7", "shl $17"].map(shifted).concat();
-    Point {
-        name,
-        size: None,
-        operations: RANDOM,
-        iterations: RANDOM,
-        memory: Memory::None,
-        expected: ones,
-        before: "xor %eax, %eax\nmov $88172645463325252, %rcx".to_owned(),
-        body: format!("{random}{code}test $0x100000, %ecx\nje 2f\ninc %rax\n2:"),
-        after: String::new(),
-    }
-}
-
 /// An indirect jump that goes to `size` targets in random order, again and again.
 fn indirect(size: u64) -> Point {
     let iterations = size * (24_000 / size).max(24);
@@ -457,9 +400,7 @@ const CACHE: [u64; 27] = [
 /// All points, in the order of the program's table.
 pub(super) fn all() -> Vec<Point> {
     let mut points: Vec<Point> = SINGLES.iter().map(single).collect();
-    points.push(mispredict());
-    points.extend([44, 48].map(|jumps| history(HISTORY_PATH, jumps)));
-    points.extend([64, 128].map(|jumps| history(HISTORY_OUTCOME, jumps)));
+    points.extend(random_bits::points());
     points.extend([12, 28, 60].map(alone));
     points.extend([2, 4, 6, 8, 16].map(mixed));
     points.extend([(5, 11), (11, 5), (12, 5), (17, 3), (23, 2), (29, 2)].map(no_ops_in_line));
@@ -476,6 +417,7 @@ pub(super) fn all() -> Vec<Point> {
     points.extend(STRINGS.map(|size| string("string-moves", "movsq", size)));
     points.extend(RETURNS.map(returns));
     points.extend([512, 1024, 2000, 3000, 4000].map(calls_once));
+    points.extend(thunks::points());
     points.extend(DIRECTION.map(direction));
     points.extend([128, 1024, 4096].map(directions));
     points.extend(INDIRECT.map(indirect));
@@ -486,6 +428,21 @@ pub(super) fn all() -> Vec<Point> {
     points.extend(CACHE.map(|size| chase("cache", size, size * 16, 64, 0)));
     points.extend([16, 128, 512, 2048].map(sweep));
     points
+}
+
+/// The points with one of these names before the slash, or all if there is no name.
+///
+/// # Errors
+/// A name is of no point. The error lists all.
+pub(super) fn of(curves: &[String]) -> Result<Vec<Point>> {
+    let mut points = all();
+    let has = |name: &&String| points.iter().any(|point| point.curve() == **name);
+    if let Some(unknown) = curves.iter().find(|name| !has(name)) {
+        let names: BTreeSet<&str> = points.iter().map(Point::curve).collect();
+        bail!("no point is called {unknown}/…; there are {}", Vec::from_iter(names).join(", "));
+    }
+    points.retain(|point| curves.is_empty() || curves.iter().any(|name| name == point.curve()));
+    Ok(points)
 }
 
 /// The operation of a point.
@@ -500,8 +457,9 @@ pub(super) fn operation(point: &Point) -> &'static str {
         "btb-pair" => "pair of taken jumps",
         "btb-conditional" => "taken branch",
         "l1i-alone" => "line and what is before it",
-        "returns" | "call-once" => "call and return",
-        "direction" | "mispredict" | HISTORY_PATH | HISTORY_OUTCOME => "iteration with the branch",
+        "returns" | "call-once" | thunks::CURVE => "call and return",
+        "direction" => "iteration with the branch",
+        curve if random_bits::has(curve) => "iteration with the branch",
         "direction-eight" => "branch",
         "indirect" | "indirect-far" => "iteration with the jump",
         curve if window::has(curve) => "chain and what is behind it",
@@ -559,7 +517,6 @@ pub(super) fn compile(source: &str) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
     use std::process::Command;
 
     #[test]
@@ -570,6 +527,18 @@ mod tests {
         for pair in points.windows(2).filter(|pair| pair[0].curve() == pair[1].curve()) {
             assert!(pair[0].size <= pair[1].size, "{} {}", pair[0].name, pair[1].name);
         }
+    }
+
+    #[test]
+    fn points_are_chosen_by_their_names() {
+        let of =
+            |names: &[&str]| of(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let chosen = of(&["thunk", "returns"]).unwrap();
+        assert!(chosen.iter().all(|point| ["thunk", "returns"].contains(&point.curve())));
+        assert_eq!(chosen.len(), RETURNS.len() + thunks::points().count());
+        assert_eq!(of(&[]).unwrap().len(), all().len());
+        let error = of(&["thunk", "thunks"]).unwrap_err().to_string();
+        assert!(error.contains("thunks/") && error.contains("returns, "), "{error}");
     }
 
     #[test]
