@@ -23,6 +23,32 @@ const LIKE: [&str; 3] = ["golden-cove", "zen4", "zen5"];
 const RUN: &str = "ls -lR /usr/lib | head -n 400 | sort | sha256sum; dd if=/dev/zero of=/tmp/x bs=64k \
                    count=16; cat /tmp/x | wc -c";
 
+/// A guest of a processor that no machine describes.
+struct OtherGuest {
+    options: &'static [&'static str],
+    /// The thunk of returns.
+    returns: &'static str,
+    /// Whether some returns stay plain.
+    some_plain: bool,
+    /// The thunks of indirect branches.
+    indirect: &'static [&'static str],
+}
+
+const OTHERS: [OtherGuest; 2] = [
+    OtherGuest {
+        options: &["--cpu-model", "Skylake-Client-v3", "--append", "retbleed=stuff"],
+        returns: "call_depth_return_thunk",
+        some_plain: false,
+        indirect: &["__x86_indirect_call_thunk", "__x86_indirect_jump_thunk"],
+    },
+    OtherGuest {
+        options: &["--cpu-model", "SapphireRapids"],
+        returns: "its_return_thunk",
+        some_plain: true,
+        indirect: &["__x86_indirect_thunk"],
+    },
+];
+
 struct LikeTests {
     kernlane: PathBuf,
     kernel: PathBuf,
@@ -50,6 +76,9 @@ pub fn like_test(kernel: &Path) -> Result<()> {
             &format!("replay on {machine} warns of other guests, and not of its own"),
             tests.replay_warns(machine),
         );
+    }
+    for other in OTHERS {
+        score.count(&format!("returns through {}", other.returns), tests.other_returns(&other));
     }
     score.count("page-table isolation hides no task", tests.isolation_hides_no_task());
     score.count(
@@ -160,6 +189,27 @@ impl LikeTests {
             let warned = messages.contains(&format!("Record with --like {machine}"));
             ensure!(warned != alike, "{recording} on {machine}: {messages}");
         }
+        Ok(())
+    }
+
+    /// Mitigations of processors that no machine describes are recorded and counted.
+    fn other_returns(&self, other: &OtherGuest) -> Result<()> {
+        let made = self.record(other.returns, other.options)?;
+        let branches = made.kernel_branches.context("recording.json has no kernel_branches")?;
+        let forms = |names: &[&str]| -> Vec<BranchMitigation> {
+            names.iter().map(|&name| BranchMitigation::Thunk(name.to_owned())).collect()
+        };
+        let mut returns = forms(&[other.returns]);
+        returns.extend(other.some_plain.then_some(BranchMitigation::Plain));
+        returns.sort();
+        let found = |forms: &BTreeMap<BranchMitigation, u64>| -> Vec<BranchMitigation> {
+            forms.keys().cloned().collect()
+        };
+        ensure!(found(&branches.returns) == returns, "{branches:?}");
+        ensure!(found(&branches.indirect) == forms(other.indirect), "{branches:?}");
+        ensure!(branches.returns.values().all(|&count| count > 10_000), "{branches:?}");
+        self.thunks_ran_as_often_as_branches_lead_there(other.returns, &branches)?;
+        println!("    {}", serde_json::to_string(&branches)?);
         Ok(())
     }
 

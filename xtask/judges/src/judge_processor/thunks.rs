@@ -35,15 +35,35 @@ macro_rules! upper_half {
     };
 }
 
-const WAYS: [Way; 6] = [
+/// The safe return, by an instruction that drops the address of the inner call.
+macro_rules! safe_return {
+    ($drops:literal) => {
+        concat!(".balign 64\n{t}safe:\n", $drops, "\nret\nint3\n{t}return:\ncall {t}safe\nud2")
+    };
+}
+
+const WAYS: [Way; 8] = [
     Way { name: "return", call: PLAIN_CALL, ends: "ret", thunks: "" },
     // srso_alias_return_thunk and srso_alias_safe_ret.
     Way {
         name: "safe-return",
         call: PLAIN_CALL,
         ends: "jmp {t}return",
-        thunks: ".balign 64\n{t}safe:\nlea 8(%rsp), %rsp\nret\nint3\n\
-                 {t}return:\ncall {t}safe\nud2",
+        thunks: safe_return!("lea 8(%rsp), %rsp"),
+    },
+    // As in Linux before commit ba5ca5e5e6a1: it changes the flags.
+    Way {
+        name: "safe-return-add",
+        call: PLAIN_CALL,
+        ends: "jmp {t}return",
+        thunks: safe_return!("add $8, %rsp"),
+    },
+    // Four jumps more on the way.
+    Way {
+        name: "safe-return-jumps",
+        call: PLAIN_CALL,
+        ends: ".rept 4\njmp 4f\n.balign 16\n4:\n.endr\njmp {t}return",
+        thunks: safe_return!("lea 8(%rsp), %rsp"),
     },
     // its_return_thunk.
     Way {

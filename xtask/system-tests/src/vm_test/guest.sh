@@ -77,6 +77,14 @@ test_mitigations() {
     grep -q -F "$(cat /kernlane/mitigation)" /tmp/mitigations
 }
 
+# The kernel clears the flag of five levels when it uses four.
+test_page_levels() {
+    levels=4
+    if grep -q -w la57 /proc/cpuinfo; then levels=5; fi
+    echo $levels
+    [ $levels = "$(cat /kernlane/page-levels)" ]
+}
+
 test_traceable_functions() {
     sed 's/ .*//' $tracing/available_filter_functions | sort > /tmp/traceable
     wc -l < /tmp/traceable

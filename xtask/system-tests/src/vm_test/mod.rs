@@ -25,11 +25,14 @@ struct MachineTests {
     machine: Machine,
     /// The text that the kernel must report on this machine.
     mitigation: &'static str,
+    /// Levels of page tables.
+    page_levels: u8,
     tests: &'static [&'static str],
 }
 
 const EVERYTHING: &[&str] = &[
     "kaslr",
+    "page_levels",
     "traceable_functions",
     "workload",
     "stacks",
@@ -48,6 +51,7 @@ const EVERYTHING: &[&str] = &[
 
 const MITIGATED: &[&str] = &[
     "mitigations",
+    "page_levels",
     "workload",
     "stacks",
     "function_tracer",
@@ -62,41 +66,48 @@ const MACHINES: &[MachineTests] = &[
     MachineTests {
         machine: Machine::new("1 CPU", 1, "max", &[]),
         mitigation: "",
+        page_levels: 5,
         tests: EVERYTHING,
     },
     MachineTests {
         machine: Machine::new("4 CPUs", 4, "max", &[]),
         mitigation: "",
+        page_levels: 5,
         tests: EVERYTHING,
     },
     // Call-depth tracking: the kernel patches every call and return.
     MachineTests {
         machine: Machine::new("Skylake", 1, "Skylake-Client-v3", &["retbleed=stuff"]),
         mitigation: "retbleed:Mitigation: Stuffing",
+        page_levels: 4,
         tests: MITIGATED,
     },
     // Safe returns against speculative return stack overflow.
     MachineTests {
         machine: Machine::new("EPYC", 1, "EPYC-Milan", &["spec_rstack_overflow=safe-ret"]),
         mitigation: "Safe RET",
+        page_levels: 4,
         tests: MITIGATED,
     },
     // Safe returns, and plain indirect branches.
     MachineTests {
         machine: Machine::like("zen4"),
         mitigation: "spectre_v2:Mitigation: Enhanced / Automatic IBRS",
+        page_levels: 5,
         tests: MITIGATED,
     },
     // Plain returns and plain indirect branches.
     MachineTests {
         machine: Machine::like("golden-cove"),
         mitigation: "indirect_target_selection:Not affected",
+        page_levels: 5,
         tests: MITIGATED,
     },
     // Returns and indirect branches through thunks in the upper half of their line.
     MachineTests {
         machine: Machine::new("ITS", 1, "SapphireRapids", &[]),
         mitigation: "indirect_target_selection:Mitigation: Aligned branch/return thunks",
+        page_levels: 5,
         tests: MITIGATED,
     },
 ];
@@ -172,6 +183,7 @@ fn contents(
     let mut contents = GuestContents::of_script(SCRIPT, modules);
     contents.file("/kernlane/tests", 0o644, tried.tests.join("\n"));
     contents.file("/kernlane/mitigation", 0o644, tried.mitigation);
+    contents.file("/kernlane/page-levels", 0o644, tried.page_levels.to_string());
     contents.file("/kernlane/parts", 0o644, parts.join("\n"));
     contents.file("/kernlane/bad-pointers", 0o755, bad_pointers);
     contents.file("/kernlane/data", 0o644, noise());
