@@ -80,6 +80,8 @@ pub fn like_test(kernel: &Path) -> Result<()> {
     for other in OTHERS {
         score.count(&format!("returns through {}", other.returns), tests.other_returns(&other));
     }
+    score.count("the model mispredicts each safe return", tests.safe_returns_fail());
+    score.count("the model mispredicts each retpoline", tests.retpolines_fail());
     score.count("page-table isolation hides no task", tests.isolation_hides_no_task());
     score.count(
         "a kernel that chooses otherwise is refused before it works, and nothing stays",
@@ -210,6 +212,43 @@ impl LikeTests {
         ensure!(branches.returns.values().all(|&count| count > 10_000), "{branches:?}");
         self.thunks_ran_as_often_as_branches_lead_there(other.returns, &branches)?;
         println!("    {}", serde_json::to_string(&branches)?);
+        Ok(())
+    }
+
+    /// What the kernel executed, by `recording.json`, and the kernel's returns on the core of a
+    /// machine: all, and those that were mispredicted.
+    fn returns_on(&self, machine: &str, recording: &str) -> Result<(KernelBranches, u64, u64)> {
+        let made = RecordingSummary::read(&Recording::at(self.path(recording)))?;
+        let mut command = Command::new(&self.kernlane);
+        command.arg("replay").arg(self.path(recording)).args(["--machine", machine, "--json"]);
+        let output = command.arg("--kernel").arg(&self.kernel).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let branches = &json["rows"][0]["counters"]["core"]["counters"]["kernel"]["branches"];
+        let count = |name: &str| branches[name].as_u64().with_context(|| format!("{name}: {json}"));
+        let executed = made.kernel_branches.context("recording.json has no kernel_branches")?;
+        Ok((executed, count("returns")?, count("wrong_returns")?))
+    }
+
+    fn safe_returns_fail(&self) -> Result<()> {
+        let (executed, returns, wrong) = self.returns_on("zen4", "zen4")?;
+        let safe: u64 = executed.returns.values().sum();
+        ensure!([returns, wrong] == [safe; 2], "{wrong} of {returns}: {executed:?}");
+        // Golden Cove returns plainly.
+        let (executed, returns, wrong) = self.returns_on("golden-cove", "golden-cove")?;
+        ensure!(returns == executed.returns.values().sum::<u64>(), "{returns}: {executed:?}");
+        ensure!(wrong < returns / 20, "{wrong} of {returns}");
+        Ok(())
+    }
+
+    /// A retpoline ends with a return of its own.
+    fn retpolines_fail(&self) -> Result<()> {
+        let (executed, returns, wrong) = self.returns_on("golden-cove", "plain")?;
+        let retpolines: u64 = executed.indirect.values().sum();
+        let plain: u64 = executed.returns.values().sum();
+        ensure!(returns == plain + retpolines, "{returns}: {executed:?}");
+        let others = wrong.checked_sub(retpolines);
+        ensure!(others.is_some_and(|others| others < plain / 20), "{wrong}: {executed:?}");
         Ok(())
     }
 
