@@ -106,7 +106,7 @@ fn run(request: &RecordingRequest, from: &Path, plugin: Option<QemuPlugin>) -> R
     let mut guest = request.prepare(&qemu, Some(Checkpoint::open(from)?.state()))?;
     guest.boot.plugin = plugin;
     let directory = tempfile::tempdir()?;
-    let outcome = guest.boot.run(&qemu, directory.path(), &mut |_| {})?;
+    let outcome = guest.boot.run(&qemu, directory.path(), &mut |_| Ok(()))?;
     ensure!(
         outcome.end == GuestEnd::Exited(0),
         "the guest ended with {:?}: {}",

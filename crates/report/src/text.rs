@@ -290,9 +290,9 @@ pub fn comparisons(comparisons: &[Comparison]) -> String {
                     metric.name.to_owned(),
                     number(Some(metric.original)),
                     number(metric.predicted),
-                    percent(metric.predicted_change),
+                    changed(metric.predicted_change, metric.predicted_within),
                     number(metric.recorded),
-                    percent(metric.recorded_change),
+                    changed(metric.recorded_change, metric.recorded_within),
                     percent(metric.difference),
                 ]);
             }
@@ -328,6 +328,14 @@ fn number(value: Option<f64>) -> String {
         None => "-".to_owned(),
         Some(value) if value.fract() != 0.0 && value < 1000.0 => format!("{value:.3}"),
         Some(value) => format!("{value:.0}"),
+    }
+}
+
+/// A change, with half of its 95 % interval if it is an estimate.
+fn changed(share: Option<f64>, within: Option<f64>) -> String {
+    match share.zip(within) {
+        None => percent(share),
+        Some((share, within)) => format!("{:+.2} ±{:.2} %", 100.0 * share, 100.0 * within),
     }
 }
 

@@ -22,11 +22,11 @@ fn main() -> Result<()> {
 
     let machines = vec![machines::find("server-32k")?.model];
     let road = Road::open(Optimization::new("net", tree, output, machines))?;
-    let original = road.record()?;
-    let profile = road.count(&original)?;
-    let layout = road.lay_out(&road.ground(&profile)?, Algorithm::default(), &original)?;
+    let originals = road.record()?;
+    let profile = road.count(&originals)?;
+    let layout = road.lay_out(&road.ground(&profile)?, Algorithm::default(), &originals)?;
     let kernel = road.relink(&layout)?;
-    let mut rows = road.predict(&original, std::slice::from_ref(&kernel))?;
+    let mut rows = road.predict(&originals, std::slice::from_ref(&kernel))?;
     rows.extend(road.measure(&kernel)?);
     print!("{}", text::comparisons(&road.keep(rows)?.comparisons));
     Ok(())

@@ -13,11 +13,11 @@
 //!
 //! let machines = vec![machines::find("server-32k")?.model];
 //! let road = Road::open(Optimization::new("net", "linux", "net.optimized", machines))?;
-//! let original = road.record()?;
-//! let profile = road.count(&original)?;
-//! let layout = road.lay_out(&road.ground(&profile)?, Algorithm::default(), &original)?;
+//! let originals = road.record()?;
+//! let profile = road.count(&originals)?;
+//! let layout = road.lay_out(&road.ground(&profile)?, Algorithm::default(), &originals)?;
 //! let kernel = road.relink(&layout)?;
-//! let mut rows = road.predict(&original, std::slice::from_ref(&kernel))?;
+//! let mut rows = road.predict(&originals, std::slice::from_ref(&kernel))?;
 //! rows.extend(road.measure(&kernel)?);
 //! let optimized = road.keep(rows)?;
 //! assert!(optimized.losses.is_empty());
@@ -64,8 +64,9 @@ pub struct Optimization {
     pub tree: PathBuf,
     /// The directory for the results.
     pub output: PathBuf,
-    /// The machines to simulate. Searches replay on the first.
-    pub machines: Vec<MachineModel>,
+    /// The guests that are recorded, with the machines to simulate on the recording of each.
+    /// Searches replay on the first machine of the first guest.
+    pub guests: Vec<RecordedGuest>,
     /// What to simulate of each machine.
     pub scope: SimulationScope,
     /// The layout algorithms.
@@ -80,8 +81,6 @@ pub struct Optimization {
     pub cpus: CpuCount,
     /// Variables for make, as given when the kernel was built: `NAME=VALUE`.
     pub make: Vec<String>,
-    /// What the guest's kernel shall see.
-    pub processor: ProcessorRequest,
     /// The longest time that a guest may run.
     pub time_limit: Duration,
     /// Which instructions out-of-order cores simulate in detail.
@@ -89,7 +88,7 @@ pub struct Optimization {
 }
 
 impl Optimization {
-    /// As `kernlane optimize` does it without options.
+    /// As `kernlane optimize` does it without options, with one guest.
     ///
     /// ```
     /// let machines = vec![machines::find("server-32k")?.model];
@@ -107,7 +106,7 @@ impl Optimization {
             workload: workload.into(),
             tree: tree.into(),
             output: output.into(),
-            machines,
+            guests: vec![RecordedGuest::new(ProcessorRequest::default(), machines)],
             scope: SimulationScope::Caches,
             algorithms: vec![Algorithm::default()],
             seed: 1,
@@ -115,9 +114,93 @@ impl Optimization {
             drop_call_padding: false,
             cpus: CpuCount::ONE,
             make: Vec::new(),
-            processor: ProcessorRequest::default(),
             time_limit: record::TIME_LIMIT,
             sampling: Sampling::default(),
+        }
+    }
+}
+
+/// A guest in which original and relinked kernels are recorded, and the machines to simulate on its
+/// recordings.
+#[derive(Clone, Debug)]
+pub struct RecordedGuest {
+    /// Ends the names of its recordings; empty for the first guest.
+    pub name: String,
+    /// What the guest's kernel shall see.
+    pub processor: ProcessorRequest,
+    /// The machines.
+    pub machines: Vec<MachineModel>,
+}
+
+impl RecordedGuest {
+    /// The only guest, or the first.
+    pub fn new(processor: ProcessorRequest, machines: Vec<MachineModel>) -> RecordedGuest {
+        RecordedGuest { name: String::new(), processor, machines }
+    }
+
+    /// A guest like each of these machines (names or files), in their order. A machine whose file
+    /// says nothing of guests is simulated on the recordings of the first guest.
+    ///
+    /// ```
+    /// use road::optimize::RecordedGuest;
+    ///
+    /// let guests = RecordedGuest::like_each(&["server-32k", "zen4", "golden-cove"], &[])?;
+    /// let names: Vec<Vec<&str>> = guests
+    ///     .iter()
+    ///     .map(|guest| guest.machines.iter().map(|machine| &*machine.name).collect())
+    ///     .collect();
+    /// assert_eq!(names, [vec!["server-32k", "zen4"], vec!["golden-cove"]]);
+    /// assert_eq!(guests[1].recording("original"), "original-golden-cove.rec");
+    /// # anyhow::Ok(())
+    /// ```
+    ///
+    /// `append`: further words of each kernel's command line.
+    ///
+    /// # Errors
+    /// There is no such machine.
+    pub fn like_each(names: &[impl AsRef<str>], append: &[String]) -> Result<Vec<RecordedGuest>> {
+        let mut guests: Vec<RecordedGuest> = Vec::new();
+        let mut of_any = Vec::new();
+        for name in names {
+            let machine = machines::find(name.as_ref())?;
+            let Some(like) = machine.guest else {
+                of_any.push(machine.model);
+                continue;
+            };
+            let known =
+                guests.iter_mut().find(|guest| guest.processor.like.as_ref() == Some(&like));
+            match known {
+                Some(guest) => guest.machines.push(machine.model),
+                None => {
+                    let name = if guests.is_empty() { String::new() } else { like.name.clone() };
+                    let (like, append) = (Some(like), append.to_vec());
+                    let processor =
+                        ProcessorRequest { like, append, ..ProcessorRequest::default() };
+                    guests.push(RecordedGuest { name, processor, machines: vec![machine.model] });
+                }
+            }
+        }
+        if guests.is_empty() {
+            let append = append.to_vec();
+            let processor = ProcessorRequest { append, ..ProcessorRequest::default() };
+            guests.push(RecordedGuest::new(processor, Vec::new()));
+        }
+        // They stand in the order in which they were named.
+        let place = |model: &MachineModel| {
+            names
+                .iter()
+                .position(|name| machines::find(name.as_ref()).is_ok_and(|it| it.model == *model))
+        };
+        guests[0].machines.extend(of_any);
+        guests[0].machines.sort_by_key(place);
+        Ok(guests)
+    }
+
+    /// The name of the recording of a kernel in this guest.
+    pub fn recording(&self, kernel: &str) -> String {
+        match self.name.is_empty() {
+            true => format!("{kernel}.rec"),
+            false => format!("{kernel}-{}.rec", self.name),
         }
     }
 }
@@ -162,14 +245,14 @@ pub fn optimize(optimization: Optimization) -> Result<Optimized> {
     let directory = optimization.output.clone();
     output::in_directory(&directory, |_| {
         let road = Road::open(optimization)?;
-        let original = road.record()?;
-        let profile = road.count(&original)?;
+        let originals = road.record()?;
+        let profile = road.count(&originals)?;
         let ground = road.ground(&profile)?;
         let mut kernels = Vec::new();
         for &algorithm in &road.optimization.algorithms {
-            kernels.push(road.relink(&road.lay_out(&ground, algorithm, &original)?)?);
+            kernels.push(road.relink(&road.lay_out(&ground, algorithm, &originals)?)?);
         }
-        let mut rows = road.predict(&original, &kernels)?;
+        let mut rows = road.predict(&originals, &kernels)?;
         for kernel in &kernels {
             rows.extend(road.measure(kernel)?);
         }
@@ -209,23 +292,32 @@ impl Road {
         self.optimization.output.join(name)
     }
 
-    /// Records the workload on the tree's own kernel: `original.rec`, whose path is returned.
+    /// Records the workload on the tree's own kernel in each guest: `original.rec` in the first.
+    /// Returns the paths.
     ///
     /// # Errors
     /// As [`record::record`].
-    pub fn record(&self) -> Result<PathBuf> {
-        self.recording_of("original", &self.optimization.tree, None)
+    pub fn record(&self) -> Result<Vec<PathBuf>> {
+        let tree = &self.optimization.tree;
+        let guests = self.optimization.guests.iter();
+        guests.map(|guest| self.recording_of(guest, "original", tree, None)).collect()
     }
 
     /// The recording of one kernel under the workload.
-    fn recording_of(&self, name: &str, kernel: &Path, vmlinux: Option<&Path>) -> Result<PathBuf> {
-        let directory = self.path(&format!("{name}.rec"));
+    fn recording_of(
+        &self,
+        guest: &RecordedGuest,
+        name: &str,
+        kernel: &Path,
+        vmlinux: Option<&Path>,
+    ) -> Result<PathBuf> {
+        let directory = self.path(&guest.recording(name));
         let workload = workload::open(&self.optimization.workload)?;
         let kernel = GuestKernel::open(kernel, vmlinux)?;
         let request = RecordingRequest {
             seed: self.optimization.seed,
             cpus: self.optimization.cpus,
-            processor: self.optimization.processor.clone(),
+            processor: guest.processor.clone(),
             time_limit: self.optimization.time_limit,
             force: true,
             ..record::request(workload, kernel, &directory)
@@ -234,20 +326,23 @@ impl Road {
             say(&format!("using the existing recording {}", directory.display()))?;
             return Ok(directory);
         }
-        say(&format!("recording {} on the {name} kernel", request.workload.name))?;
+        let like = guest.processor.like.as_ref();
+        let like = like.map_or(String::new(), |like| format!(", in a guest like {}", like.name));
+        say(&format!("recording {} on the {name} kernel{like}", request.workload.name))?;
         record::record(&request, None)?;
         Ok(directory)
     }
 
-    /// The counts of a recording, with all that the algorithms need; kept as `profile.klp`.
+    /// The counts of the recordings, averaged, with all that the algorithms need; kept as
+    /// `profile.klp`.
     ///
     /// # Errors
-    /// The recording is damaged or of another kernel.
-    pub fn count(&self, recording: &Path) -> Result<Profile> {
+    /// A recording is damaged or of another kernel.
+    pub fn count(&self, recordings: &[PathBuf]) -> Result<Profile> {
         say("counting blocks, edges and calls")?;
         let (whole, extra) = (RecordingPart::WHOLE, extra_counts(&self.optimization.algorithms));
-        let recordings = [recording.to_owned()];
-        let profile = counts::profile(&recordings, &self.image, &whole, ProfileMerge::Sum, extra)?;
+        let merge = if recordings.len() > 1 { ProfileMerge::Average } else { ProfileMerge::Sum };
+        let profile = counts::profile(recordings, &self.image, &whole, merge, extra)?;
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         Ok(profile)
     }
@@ -269,21 +364,23 @@ impl Road {
         &self,
         ground: &Ground<'_>,
         algorithm: Algorithm,
-        recording: &Path,
+        recordings: &[PathBuf],
     ) -> Result<Layout> {
         say(&format!("laying the kernel out by {algorithm}"))?;
         let (first, tries) = (self.optimization.seed, self.optimization.tries);
         let layout = match tries == 1 || !algorithm.depends_on_seed() {
             true => ground.lay_out(algorithm, first)?.0,
             false => {
-                let machine = self.optimization.machines.first().context("no machine is named")?;
+                let mut guests = self.optimization.guests.iter();
+                let machine = guests.find_map(|guest| guest.machines.first());
+                let machine = machine.context("no machine is named")?;
                 let search = LayoutSearch {
                     algorithm,
                     seeds: first..first.saturating_add(tries),
                     kernel: &self.optimization.tree,
                     image: &self.image,
                     machine: machine.clone(),
-                    recordings: &[recording.to_owned()],
+                    recordings,
                     part: &RecordingPart::WHOLE,
                 };
                 let (layout, _, tried) = search.run(ground)?;
@@ -340,20 +437,29 @@ impl Road {
         Ok(())
     }
 
-    /// The original's recording replayed over the layout of each kernel, the original first.
+    /// The original's recordings replayed over the layout of each kernel, the original first.
     ///
     /// # Errors
     /// As [`ReplayRequest::rows`].
-    pub fn predict(&self, recording: &Path, kernels: &[RelinkedKernel]) -> Result<Vec<ResultRow>> {
+    pub fn predict(
+        &self,
+        recordings: &[PathBuf],
+        kernels: &[RelinkedKernel],
+    ) -> Result<Vec<ResultRow>> {
         say("replaying the recording over each layout")?;
         let mut layouts = vec![ReplayLayout::original()];
         layouts.extend(kernels.iter().map(|RelinkedKernel { name, map, .. }| {
             ReplayLayout::predicted(name, map.build_id.clone(), map.placement.clone())
         }));
-        self.rows(recording, &layouts, &self.image)
+        let mut rows = Vec::new();
+        for (guest, recording) in self.optimization.guests.iter().zip(recordings) {
+            rows.extend(self.rows(guest, recording, &layouts, &self.image)?);
+        }
+        Ok(rows)
     }
 
-    /// Records the workload on a relinked kernel (`ALGORITHM.rec`) and replays the recording.
+    /// Records the workload on a relinked kernel in each guest (`ALGORITHM.rec` in the first) and
+    /// replays the recordings.
     ///
     /// # Errors
     /// As [`record::record`] and [`ReplayRequest::rows`].
@@ -361,20 +467,25 @@ impl Road {
         let RelinkedKernel { name, directory, .. } = kernel;
         let vmlinux = directory.join("vmlinux");
         let boot_image = directory.join("arch/x86/boot/bzImage");
-        let recording = self.recording_of(name, &boot_image, Some(&vmlinux))?;
-        say(&format!("measuring the {name} kernel"))?;
         let image = vmlinux::read(&vmlinux)?;
-        self.rows(&recording, &[ReplayLayout::recorded(name)], &image)
+        let mut rows = Vec::new();
+        for guest in &self.optimization.guests {
+            let recording = self.recording_of(guest, name, &boot_image, Some(&vmlinux))?;
+            say(&format!("measuring the {name} kernel"))?;
+            rows.extend(self.rows(guest, &recording, &[ReplayLayout::recorded(name)], &image)?);
+        }
+        Ok(rows)
     }
 
     fn rows(
         &self,
+        guest: &RecordedGuest,
         recording: &Path,
         layouts: &[ReplayLayout],
         image: &Image,
     ) -> Result<Vec<ResultRow>> {
-        let Optimization { machines, scope, sampling, .. } = &self.optimization;
-        let replay = ReplayRequest::new(recording, layouts, machines);
+        let Optimization { scope, sampling, .. } = &self.optimization;
+        let replay = ReplayRequest::new(recording, layouts, &guest.machines);
         ReplayRequest { scope: *scope, image: Some(image), sampling: *sampling, ..replay }.rows()
     }
 

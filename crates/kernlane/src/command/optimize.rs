@@ -15,7 +15,7 @@ use host::interrupt;
 use host::out;
 use host::outln;
 use report::text;
-use road::optimize::{Optimization, optimize};
+use road::optimize::{Optimization, RecordedGuest, optimize};
 use sim::MachineModel;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,12 +50,14 @@ pub struct OptimizeArgs {
     )]
     pub layout: Vec<Algorithm>,
 
-    /// A machine to simulate: a shipped one, or a file; may be given several times
+    /// A machine to simulate: a shipped one, or a file; may be given several times. Without --like
+    /// and --cpu-model, each machine is simulated on recordings of a guest like it, if its file
+    /// says how such a guest is made, else on those of the first such guest
     #[arg(
         long,
         short,
         value_name = "NAME|FILE.toml",
-        default_values_t = ["server-32k", "ultrasparc-16k", "torrellas-8k"].map(str::to_owned)
+        default_values_t = ["zen4", "golden-cove", "server-32k"].map(str::to_owned)
     )]
     pub machine: Vec<String>,
 
@@ -100,11 +102,16 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let machines: Vec<MachineModel> = machines::models(&args.machine)?;
     let scope = simulation_scope(args.branches, &machines)?;
+    let request = args.processor.request()?;
+    let guests = match request.like.is_some() || request.cpu_model.is_some() {
+        true => vec![RecordedGuest::new(request, machines)],
+        false => RecordedGuest::like_each(&args.machine, &request.append)?,
+    };
     let optimized = optimize(Optimization {
         workload: args.workload.clone(),
         tree: args.tree.clone(),
         output: args.output.clone(),
-        machines,
+        guests: guests.clone(),
         scope,
         algorithms: args.layout.clone(),
         seed: args.seed,
@@ -112,7 +119,6 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         drop_call_padding: args.padding.drop_call_padding,
         cpus: args.cpus,
         make: args.make.clone(),
-        processor: args.processor.request()?,
         time_limit: args.time_limit.duration(),
         sampling: args.sampling.sampling()?,
     })?;
@@ -123,6 +129,8 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         outln!("\nthe report is {}", optimized.page.display())?;
     }
     warn(&optimized.losses);
-    record::warn_unlike(&args.output.join("original.rec"), &args.machine)?;
+    if let [guest] = &guests[..] {
+        record::warn_unlike(&args.output.join(guest.recording("original")), &args.machine)?;
+    }
     Ok(ExitCode::SUCCESS)
 }

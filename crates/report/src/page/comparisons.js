@@ -29,7 +29,8 @@ const comparisonSections = (comparisons) => {
     const rows = comparisons.flatMap((comparison) =>
       comparison.layouts.map((layout) => {
         const metric = (name) => layout.metrics.find((known) => known.name === name) ?? {};
-        const [misses, jumps] = [
+        const [time, misses, jumps] = [
+          "kernel cycles, out-of-order core",
           "kernel L1I misses",
           "kernel taken jumps (conditional and direct)",
         ].map(metric);
@@ -38,6 +39,8 @@ const comparisonSections = (comparisons) => {
           name(comparison.workload),
           name(comparison.machine),
           name(layout.layout),
+          change(time.predicted_change, time.predicted_within),
+          change(time.recorded_change, time.recorded_within),
           change(misses.predicted_change),
           change(misses.recorded_change),
           change(jumps.predicted_change),
@@ -53,6 +56,8 @@ const comparisonSections = (comparisons) => {
             "workload",
             "machine",
             "layout",
+            "kernel cycles, predicted",
+            "recorded",
             "kernel L1I misses, predicted",
             "recorded",
             "kernel taken jumps, predicted",
@@ -113,9 +118,9 @@ const comparisonSections = (comparisons) => {
             metric.name,
             count(metric.original),
             count(metric.predicted),
-            change(metric.predicted_change),
+            change(metric.predicted_change, metric.predicted_within),
             count(metric.recorded),
-            change(metric.recorded_change),
+            change(metric.recorded_change, metric.recorded_within),
             percent(metric.difference),
           ]),
         ),

@@ -36,8 +36,13 @@ const percent = (value) =>
   isNone(value)
     ? "–"
     : `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(100 * value).toFixed(2)} %`;
-const change = (value) =>
-  element("td", { class: value < 0 ? "good" : value > 0 ? "bad" : "" }, percent(value));
+// `within`: half of the 95 % interval, if the change is an estimate.
+const change = (value, within) =>
+  element(
+    "td",
+    { class: value < 0 ? "good" : value > 0 ? "bad" : "" },
+    within === undefined ? percent(value) : `${percent(value)} ±${(100 * within).toFixed(2)}`,
+  );
 
 const table = (titles, rows, caption) =>
   element(

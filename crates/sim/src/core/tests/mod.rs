@@ -2,8 +2,8 @@
 //! cycle, from a window of 16, and decodes two instructions of together 16 bytes a cycle.
 
 mod program;
-mod warm;
 mod thunks;
+mod warm;
 mod window;
 
 use super::examples::{core, machine};
