@@ -197,9 +197,7 @@ impl CoreBlocks {
             mode,
             interrupted,
             late: matches!(fragment.exit, FragmentExit::LateNext | FragmentExit::LateTaken),
-            recorded: (moved.instructions_at.iter())
-                .filter(|instruction| instruction.recorded.is_some())
-                .count() as u16,
+            recorded: moved.recorded,
         });
         Ok(())
     }

@@ -39,6 +39,8 @@ pub struct MovedInstruction {
 /// One run of a fragment under a placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovedFragment {
+    /// The recorded instructions that ran. They are the same under every layout.
+    pub recorded: u16,
     /// The fetches, in order.
     pub fetches: Vec<Fetch>,
     /// The number of instructions.
@@ -76,6 +78,7 @@ pub fn run(code: &TranslatedCode, fragment: &Fragment, placement: &Placement) ->
         FragmentExit::Midway(instructions) => usize::from(instructions).min(all),
         FragmentExit::Next | FragmentExit::Taken | FragmentExit::Interrupted => all,
     };
+    walk.moved.recorded = instructions as u16;
     walk.moved.arrives = Some(walk.new_addr(code.addr));
     if fragment.returned_into {
         walk.behind_call(code.addr);

@@ -99,6 +99,15 @@ const TIMES: &[(&str, Value, SampledTime)] = &[
         (|s| s.within.kernel, |s| s.change.map(|change| change[0])),
     ),
     (
+        "kernel cycles per 1000 instructions, out-of-order core",
+        |c| {
+            let core = c.core.as_ref()?;
+            let cycles = core.mode_cycles(&core.counters.kernel);
+            (c.instructions.kernel > 0).then(|| 1000.0 * cycles / c.instructions.kernel as f64)
+        },
+        (|s| s.within.kernel, |s| s.change.map(|change| change[0])),
+    ),
+    (
         "cycles, out-of-order core",
         |c| c.core.as_ref().map(|core| core.cycles as f64),
         (|s| s.within_all, |s| s.change.map(|change| change[2])),

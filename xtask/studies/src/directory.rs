@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result};
 use execution::part::RecordingPart;
-use guest::{GuestKernel, Workload};
+use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
 use host::progress::Progress;
 use host::{interrupt, output};
 use image::{Image, vmlinux};
@@ -72,17 +72,24 @@ impl StudyDirectory {
         self.directory.join(name)
     }
 
-    /// The recording `NAME.rec` of a workload on the demo kernel. Returns its path.
+    /// The recording `NAME.rec` of a workload on the demo kernel, in a guest like a machine if one
+    /// is named. Returns its path.
     pub(crate) fn record(
         &self,
         name: &str,
+        like: Option<&str>,
         workload: impl FnOnce() -> Result<Workload>,
     ) -> Result<PathBuf> {
         let output = self.path(&format!("{name}.rec"));
         make(&output, || {
             lab::build_plugin()?;
             let kernel = GuestKernel::open(&self.tree, None)?;
-            record::record(&record::request(workload()?, kernel, &output), None).map(drop)
+            let like = like.map(machines::guest_like).transpose()?;
+            let request = RecordingRequest {
+                processor: ProcessorRequest { like, ..ProcessorRequest::default() },
+                ..record::request(workload()?, kernel, &output)
+            };
+            record::record(&request, None).map(drop)
         })?;
         Ok(output)
     }

@@ -1,9 +1,10 @@
 //! Layouts judged by time: what each layout brings on two processors of today, on workloads that it
 //! was not made for.
 //!
-//! Each workload is tested with the layouts of all algorithms, made for the average of the other
-//! workloads. An out-of-order core runs the middle of its recording under each. The same cores with
-//! all code at hand run the original and the default layout: no order of the same jumps is faster.
+//! Each workload is recorded in a guest like each processor. It is tested with the layouts of all
+//! algorithms, made for the average of the other workloads in all guests. An out-of-order core runs
+//! samples of the whole recording of the guest like it under each layout. The same core with all
+//! code at hand runs the original and the default layout: no order of the same jumps is faster.
 //!
 //! Input: a directory, and workloads. Output: there, recordings, profiles, layouts, results and
 //! `tables.md`. What exists is not made again, so an interrupted command resumes. All cycles are
@@ -13,18 +14,15 @@ mod at_hand;
 mod tables;
 
 use crate::directory::{Counted, StudyDirectory};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use execution::part::RecordingPart;
-use guest::{RecordingSummary, SHIPPED, Workload};
+use guest::{SHIPPED, Workload};
 use kernlane_layout::Algorithm;
 use profile::collect::ExtraCounts;
 use replay::results::ResultRow;
 use std::path::{Path, PathBuf};
 
 const MACHINES: [&str; 2] = ["golden-cove", "zen4"];
-/// How many instructions of a recording are simulated, from its middle. All of all recordings under
-/// all layouts would take hours.
-const INSTRUCTIONS: u64 = 30_000_000;
 
 /// The algorithms that are compared: all that use counts, and a random order.
 fn algorithms() -> impl Iterator<Item = Algorithm> {
@@ -75,25 +73,52 @@ struct Tested<'a> {
     at_hand: Vec<ResultRow>,
 }
 
-/// The recording and the profile of a workload.
+/// The name of a workload in the guest like a machine.
+fn in_guest(workload: &str, machine: &str) -> String {
+    format!("{workload}-{machine}")
+}
+
+/// The recordings and the profiles of a workload.
 fn recorded(study: &StudyDirectory, workload: &str) -> Result<()> {
-    let recordings = [study.record(workload, || Workload::open(workload))?];
-    let extra = ExtraCounts::TemporalEdges;
-    study.profile(workload, &Counted { extra, ..Counted::averaged(&recordings) })
+    for machine in MACHINES {
+        let name = in_guest(workload, machine);
+        let recordings = [study.record(&name, Some(machine), || Workload::open(workload))?];
+        let extra = ExtraCounts::TemporalEdges;
+        study.profile(&name, &Counted { extra, ..Counted::averaged(&recordings) })?;
+    }
+    Ok(())
 }
 
 /// A workload with the layouts that were made for all others.
 fn tested(study: &StudyDirectory, workload: &str, shipped: &[&str]) -> Result<Vec<ResultRow>> {
     let others = shipped.iter().filter(|name| **name != workload);
-    let profiles: Vec<PathBuf> = others.map(|name| study.path(&format!("{name}.klp"))).collect();
+    let profile = |name, machine| study.path(&format!("{}.klp", in_guest(name, machine)));
+    let profiles: Vec<PathBuf> =
+        others.flat_map(|name| MACHINES.map(|machine| profile(name, machine))).collect();
     let made_for = made_for(workload);
     study.profile(&made_for, &Counted::averaged(&profiles))?;
     let layouts: Vec<PathBuf> =
         algorithms().map(|algorithm| study.layout(&made_for, algorithm)).collect::<Result<_>>()?;
-    let recording = study.path(&format!("{workload}.rec"));
-    let results = study.path(&format!("{workload}.results"));
-    let part = middle(&recording)?;
-    study.replayed(&results, (&recording, part), &layouts, &MACHINES.map(str::to_owned))
+    let mut rows = Vec::new();
+    for machine in MACHINES {
+        let name = in_guest(workload, machine);
+        rows.extend(replayed(study, &name, &name, &layouts, machine)?);
+    }
+    Ok(rows)
+}
+
+/// The rows `RESULTS.results` of the whole recording `NAME.rec`.
+fn replayed(
+    study: &StudyDirectory,
+    name: &str,
+    results: &str,
+    layouts: &[PathBuf],
+    machine: &str,
+) -> Result<Vec<ResultRow>> {
+    let recording = study.path(&format!("{name}.rec"));
+    let results = study.path(&format!("{results}.results"));
+    let whole = (&*recording, RecordingPart::WHOLE);
+    study.replayed(&results, whole, layouts, &[machine.to_owned()])
 }
 
 /// The name of the profile of all workloads but this one.
@@ -103,28 +128,15 @@ fn made_for(workload: &str) -> String {
 
 /// A workload with the default layout, on machines that have all code at hand.
 fn tested_at_hand(study: &StudyDirectory, workload: &str) -> Result<Vec<ResultRow>> {
-    let layout = study.layout(&made_for(workload), Algorithm::default())?;
-    let recording = study.path(&format!("{workload}.rec"));
-    let mut machines = Vec::new();
+    let layouts = [study.layout(&made_for(workload), Algorithm::default())?];
+    let mut rows = Vec::new();
     for machine in MACHINES {
         let path = study.path(&format!("{machine}{}.toml", at_hand::AT_HAND));
         let described = machines::find(machine)?;
         host::output::write(&path, at_hand::at_hand(&described.text, machine)?.as_bytes())?;
-        machines.push(path.display().to_string());
+        let name = in_guest(workload, machine);
+        let results = format!("{name}.at-hand");
+        rows.extend(replayed(study, &name, &results, &layouts, &path.display().to_string())?);
     }
-    let results = study.path(&format!("{workload}.at-hand.results"));
-    let part = middle(&recording)?;
-    study.replayed(&results, (&recording, part), &[layout], &machines)
-}
-
-/// The middle of a recording.
-fn middle(recording: &Path) -> Result<RecordingPart> {
-    let path = recording.join("recording.json");
-    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let summary: RecordingSummary =
-        serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-    let half = (INSTRUCTIONS as f64 / summary.totals.instructions.max(1) as f64 / 2.0).min(0.5);
-    // Results name the part: four digits say enough.
-    let share = |share: f64| format!("{share:.4}").parse::<f64>();
-    Ok(RecordingPart { from: share(0.5 - half)?, until: share(0.5 + half)? })
+    Ok(rows)
 }

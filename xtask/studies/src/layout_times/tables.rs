@@ -10,6 +10,8 @@ use std::fmt::Write;
 /// What a core did in the kernel under one layout.
 struct KernelTime {
     cycles: f64,
+    /// Half of the 95 % interval of the change against the original, in per cent; `None`: exact.
+    within: Option<f64>,
     /// The slots lost to the front end: latency and bandwidth.
     front_end: f64,
     /// Taken branches that the first target buffer did not have.
@@ -28,6 +30,7 @@ impl KernelTime {
         let slots = &counters.slots;
         Ok(KernelTime {
             cycles: core.mode_cycles(counters),
+            within: core.sampled.as_ref().and_then(|it| it.change).map(|change| change[0].within),
             front_end: (slots.front_end_latency + slots.front_end_bandwidth) as f64
                 / slots.total().max(1) as f64,
             late_or_missing_targets: (counters.late_targets + counters.branches.misfetches) as f64,
@@ -65,7 +68,15 @@ pub(super) fn markdown(tested: &Tested<'_>) -> Result<String> {
             let changes = match layout == ORIGINAL {
                 true => [String::new(), String::new(), String::new()],
                 false => [
-                    change(time.cycles, original.cycles),
+                    match time.within {
+                        None => change(time.cycles, original.cycles),
+                        Some(within) => {
+                            format!(
+                                "{:+.2} ± {within:.2} %",
+                                100.0 * (time.cycles / original.cycles - 1.0)
+                            )
+                        }
+                    },
                     change(time.misses, original.misses.max(1.0)),
                     change(time.jumps, original.jumps.max(1.0)),
                 ],
@@ -200,6 +211,7 @@ mod tests {
             counters: PerMode { kernel, user: CoreCounters::default() },
             unknown: BTreeMap::new(),
             functions: Vec::new(),
+            sampled: None,
         });
         row
     }
