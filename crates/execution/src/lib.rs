@@ -38,9 +38,12 @@
 
 pub mod branches;
 pub mod code;
+pub mod coherent_run;
 pub mod coherent_step;
+pub mod coherent_walk;
 pub mod core_code;
 pub mod core_run;
+pub mod cpu_order;
 pub mod data;
 pub mod division;
 pub mod executions;
@@ -53,4 +56,5 @@ pub mod opened;
 pub mod part;
 pub mod per_cpu;
 pub mod sampling;
+pub mod served_log;
 pub mod walk;

@@ -45,9 +45,7 @@
 mod amounts;
 pub mod application;
 pub mod bound;
-mod coherent_run;
 pub mod comparison;
-mod cpu_order;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
@@ -61,15 +59,13 @@ mod tests;
 
 use crate::application::Spaces;
 use anyhow::{Context, Result, ensure};
-pub(crate) use coherent_run::stalls;
-pub use coherent_run::{CoherenceCounts, LineSharing};
-pub use cpu_order::CpuOrder;
-use cpu_order::CpuSteps;
-pub use cpu_order::clocks::CpuWaits;
-use cpu_order::turns::DataTurn;
 use execution::code::TranslatedCode;
+pub(crate) use execution::coherent_run::stalls;
+pub use execution::coherent_run::{CoherenceCounts, LineSharing};
 pub use execution::core_run::CoreCounts;
 use execution::core_run::UopCodes;
+pub use execution::cpu_order::{CpuOrder, CpuWaits};
+use execution::cpu_order::{CpuSteps, DataTurn};
 use execution::data::DataWish;
 use execution::division::SetDivision;
 use execution::flow::Interruptions;
@@ -84,7 +80,7 @@ use sim::MachineModel;
 pub use simulation::SimulationScope;
 use simulation::{LayoutAmounts, ReplayMachineCounts, Simulation};
 use std::io::Read;
-use trace::{RecordingHeader, RecordingReader, RecordingTotals, RunAddr, Translation};
+use trace::{CpuCount, RecordingHeader, RecordingReader, RecordingTotals, RunAddr, Translation};
 
 /// A layout to replay over.
 #[derive(Clone, Debug)]
@@ -279,7 +275,7 @@ impl Observer for Replay<'_> {
     fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
         let of_trial = |trial| Simulation::new(trial, header.cpus);
         self.simulations = self.trials.iter().map(of_trial).collect::<Result<_>>()?;
-        self.steps = CpuSteps::new(header.cpus);
+        self.steps = (header.cpus != CpuCount::ONE).then(|| CpuSteps::new(header.cpus));
         self.header = header.clone();
         let machines = self.trials.first().map_or(&[][..], |trial| trial.machines);
         let all_alike = (self.trials.iter())

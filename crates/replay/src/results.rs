@@ -5,8 +5,7 @@
 
 pub mod guard;
 
-pub use crate::cpu_order::CpuOrder;
-pub use crate::cpu_order::clocks::CpuWaits;
+pub use crate::{CpuOrder, CpuWaits};
 use anyhow::{Context, Result, ensure};
 pub use execution::branches::Predictions;
 pub use execution::sampling::{Estimate, SamplePlan};

@@ -9,12 +9,12 @@
 use crate::ReplayTrial;
 use crate::amounts::FragmentAmounts;
 use crate::application::Spaces;
-use crate::coherent_run::{CoherenceCounts, CoherentRun, StepFetches};
-use crate::cpu_order::window::{Stretch, Window};
 use anyhow::{Context, Result};
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
+use execution::coherent_run::{CoherenceCounts, CoherentRun, StepFetches};
 use execution::core_run::{CoreCounts, CoreRun, UopCodes};
+use execution::cpu_order::{Stretch, Window};
 use execution::data::{DataAccess, DataFlow, Execution};
 use execution::fetched::FetchedUnits;
 use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
@@ -276,7 +276,9 @@ impl<'a> Simulation<'a> {
                 lines: index_of(lines_of(machine)).context("lines of a machine have no numbers")?,
                 pages: machine.itlb.and_then(|itlb| index_of(FetchUnit::of_pages(&itlb))),
                 misses: Vec::new(),
-                coherent: CoherentRun::new(machine, recorded, trials.order)?,
+                coherent: (machine.coherence.is_some() && recorded != CpuCount::ONE)
+                    .then(|| CoherentRun::new(machine, recorded, trials.order, ()))
+                    .transpose()?,
                 core: CoreRun::new(machine, trials.plan)?,
             });
         }

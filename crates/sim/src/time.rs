@@ -66,6 +66,11 @@ impl Latencies {
     pub fn memory(&self) -> f64 {
         self.memory
     }
+
+    /// A TLB misses.
+    pub fn tlb_miss(&self) -> f64 {
+        self.tlb_miss
+    }
 }
 
 #[cfg(test)]

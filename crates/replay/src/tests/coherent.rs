@@ -1,6 +1,6 @@
 //! Several CPUs in the order of the recording.
 
-use crate::cpu_order::CpuOrder;
+use crate::CpuOrder;
 use crate::tests::several_cpus::{DATA, replayed, store};
 use sim::coherent::ClassCounts;
 
@@ -57,5 +57,5 @@ fn too_few_cores_are_refused() {
     let path = path.to_str().unwrap();
     let turns = [(2, vec![store(DATA)])];
     let message = replayed(path, CpuOrder::SideBySide, 3, &turns).unwrap_err().to_string();
-    assert!(message.contains("has 2 cores, and the recording 3 CPUs"), "{message}");
+    assert!(message.contains("has 2 cores, and the recording has 3 CPUs"), "{message}");
 }

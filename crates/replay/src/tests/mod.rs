@@ -5,7 +5,6 @@ mod branches;
 mod by_hand;
 mod coherent;
 mod core;
-mod cpu_order;
 mod data;
 mod divided;
 pub(crate) mod guest;

@@ -1,6 +1,6 @@
 //! Recordings of several CPUs with data accesses, written by hand.
 
-use crate::cpu_order::CpuOrder;
+use crate::CpuOrder;
 use crate::{ReplayLayout, ReplayTrial, Replayed, SimulationScope, replay_trials};
 use anyhow::Result;
 use trace::{

@@ -4,8 +4,8 @@
 //! The first step of a CPU fetches the one line of code. CPU 0 gets it from memory, the others get
 //! it from CPU 0. The instructions of a turn's last step come when the CPU goes on.
 
-use crate::cpu_order::CpuOrder::{self, Recorded, SideBySide};
-use crate::cpu_order::clocks::CpuWaits;
+use crate::CpuOrder::{self, Recorded, SideBySide};
+use crate::CpuWaits;
 use crate::tests::several_cpus::{
     DATA, Ran, exchange, halt, load, plain, recording, replayed, store, times,
 };

@@ -239,20 +239,22 @@ impl CoherentCaches {
         counters.stores += stores;
     }
 
-    /// Translates the address of a fetch in this page.
+    /// Translates the address of a fetch in this page. Returns whether the TLB missed.
     #[inline]
-    pub fn fetch_page(&mut self, core: CoreId, page: LineId) {
-        if self.private_mut(core).itlb.as_mut().is_some_and(|itlb| itlb.access(page)) {
-            self.counting(core).itlb += 1;
-        }
+    pub fn fetch_page(&mut self, core: CoreId, page: LineId) -> bool {
+        let itlb = self.private_mut(core).itlb.as_mut();
+        let missed = itlb.is_some_and(|itlb| itlb.access(page));
+        self.counting(core).itlb += u64::from(missed);
+        missed
     }
 
-    /// Translates the address of a load or store in this page.
+    /// Translates the address of a load or store in this page. Returns whether the TLB missed.
     #[inline]
-    pub fn data_page(&mut self, core: CoreId, page: LineId) {
-        if self.private_mut(core).dtlb.as_mut().is_some_and(|dtlb| dtlb.access(page)) {
-            self.counting(core).dtlb += 1;
-        }
+    pub fn data_page(&mut self, core: CoreId, page: LineId) -> bool {
+        let dtlb = self.private_mut(core).dtlb.as_mut();
+        let missed = dtlb.is_some_and(|dtlb| dtlb.access(page));
+        self.counting(core).dtlb += u64::from(missed);
+        missed
     }
 
     #[inline]

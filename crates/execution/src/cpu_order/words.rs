@@ -10,7 +10,7 @@
 //! none. The recorded order satisfies all of them. Fetches have none.
 
 use super::window::{Dependency, MOST_CPUS, OrderReason, Stretch};
-use execution::data::DataAccess;
+use crate::data::DataAccess;
 use std::collections::HashMap;
 use trace::CpuId;
 

@@ -13,7 +13,7 @@
 //! late: what it loses is counted as `held`.
 
 use super::window::{CpuSet, Dependency, MOST_CPUS, OrderReason, Step, Window, bit};
-use execution::data::DataAccess;
+use crate::data::DataAccess;
 use serde::{Deserialize, Serialize};
 use sim::{Mode, PerMode};
 use trace::{CpuCount, CpuId};
@@ -38,8 +38,7 @@ impl CpuWaits {
     }
 
     /// All cycles in which the CPU does nothing.
-    #[cfg(test)]
-    pub(crate) fn total(&self) -> f64 {
+    pub fn total(&self) -> f64 {
         self.waiting() + self.idle + self.held
     }
 }
@@ -63,6 +62,8 @@ struct CpuProgress {
     needs: [Option<(u64, OrderReason)>; MOST_CPUS],
     /// The mode of the next step, when it waits.
     mode: Mode,
+    /// For how long the next step waits for values.
+    value: f64,
     waits: PerMode<CpuWaits>,
 }
 
@@ -76,6 +77,7 @@ const NEW: CpuProgress = CpuProgress {
     begins: 0.0,
     needs: [None; MOST_CPUS],
     mode: Mode::Kernel,
+    value: 0.0,
     waits: PerMode {
         kernel: CpuWaits { value: 0.0, order: 0.0, idle: 0.0, held: 0.0 },
         user: CpuWaits { value: 0.0, order: 0.0, idle: 0.0, held: 0.0 },
@@ -125,11 +127,12 @@ impl CpuClocks {
         Some(self.cpus.get(cpu)?.stretch)
     }
 
-    /// Makes steps as long as the next step is known. `make` gives the cycles of a step.
+    /// Makes steps as long as the next step is known. `make` takes a step, its accesses, and the
+    /// cycles for which the CPU waited for values that it loads; it gives the cycles of the step.
     pub(crate) fn advance(
         &mut self,
         window: &Window,
-        mut make: impl FnMut(CpuId, &Step, &[DataAccess]) -> f64,
+        mut make: impl FnMut(CpuId, &Step, &[DataAccess], f64) -> f64,
     ) {
         for cpu in 0..self.cpus.len().min(window.cpus()) {
             if self.without & bit(cpu) != 0 {
@@ -169,13 +172,14 @@ impl CpuClocks {
         &mut self,
         cpu: usize,
         window: &Window,
-        make: &mut impl FnMut(CpuId, &Step, &[DataAccess]) -> f64,
+        make: &mut impl FnMut(CpuId, &Step, &[DataAccess], f64) -> f64,
     ) -> Option<f64> {
         let progress = &mut self.cpus[cpu];
         let stretch = window.stretch(cpu, progress.stretch)?;
         let step = stretch.steps.get(progress.step)?;
         let end = (progress.access + step.accesses as usize).min(stretch.accesses.len());
-        let cycles = make(stretch.cpu, step, &stretch.accesses[progress.access..end]);
+        let waited = std::mem::take(&mut progress.value);
+        let cycles = make(stretch.cpu, step, &stretch.accesses[progress.access..end], waited);
         self.bytes += step.bytes();
         (progress.step, progress.access) = (progress.step + 1, end);
         if progress.step == stretch.steps.len() {
@@ -275,6 +279,9 @@ impl CpuProgress {
     fn wait_until(&mut self, time: f64, reason: OrderReason) {
         if time <= self.begins {
             return;
+        }
+        if reason == OrderReason::Value {
+            self.value += time - self.begins;
         }
         let waits = self.waits.get_mut(self.mode);
         *match reason {

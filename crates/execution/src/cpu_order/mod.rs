@@ -12,15 +12,19 @@
 //! This module simulates no cache.
 
 pub(crate) mod clocks;
-pub(crate) mod turns;
-pub(crate) mod window;
-pub(crate) mod words;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod window;
+mod words;
 
+pub use clocks::CpuWaits;
 use rayon::join;
 use serde::{Deserialize, Serialize};
 use trace::{CpuCount, CpuId, Translation};
-use turns::{DataTurn, Turns};
-use window::{Stretch, Window};
+pub use turns::DataTurn;
+use turns::Turns;
+pub use window::{Step, Stretch, Window};
 use words::WordLinks;
 
 /// The order in which the CPUs of a recording make their steps.
@@ -40,7 +44,7 @@ const WINDOW_BYTES: u64 = 512 << 20;
 const BATCH_BYTES: u64 = 8 << 20;
 
 /// The steps of all CPUs between the recording and the machines.
-pub(crate) struct CpuSteps {
+pub struct CpuSteps {
     turns: Turns,
     /// Steps that have no dependencies yet, in the order of the recording.
     batch: Vec<Stretch>,
@@ -50,27 +54,27 @@ pub(crate) struct CpuSteps {
 }
 
 impl CpuSteps {
-    /// `None`: the recording has one CPU.
-    pub(crate) fn new(cpus: CpuCount) -> Option<CpuSteps> {
-        (cpus != CpuCount::ONE).then(|| CpuSteps {
+    /// No steps yet, of this number of CPUs.
+    pub fn new(cpus: CpuCount) -> CpuSteps {
+        CpuSteps {
             turns: Turns::default(),
             batch: Vec::new(),
             bytes: 0,
             links: WordLinks::default(),
             window: Window::new(cpus, WINDOW_BYTES),
-        })
+        }
     }
 
     /// Learns translations. They come in the order of their ids.
-    pub(crate) fn define(&mut self, translations: &[Translation]) {
+    pub fn define(&mut self, translations: &[Translation]) {
         self.turns.define(translations);
     }
 
     /// The steps of a turn, or of a part of it.
-    pub(crate) fn stretch(
+    pub fn stretch(
         &mut self,
         cpu: CpuId,
-        fragments: &[execution::flow::FragmentId],
+        fragments: &[crate::flow::FragmentId],
         turn: DataTurn<'_>,
     ) -> Stretch {
         self.turns.stretch(cpu, fragments, turn)
@@ -78,7 +82,7 @@ impl CpuSteps {
 
     /// Keeps steps for machines on which the CPUs run side by side. True: they are many, so call
     /// [`CpuSteps::advance`].
-    pub(crate) fn keep(&mut self, stretch: Stretch) -> bool {
+    pub fn keep(&mut self, stretch: Stretch) -> bool {
         if !stretch.steps.is_empty() {
             self.bytes += stretch.bytes();
             self.batch.push(stretch);
@@ -88,7 +92,7 @@ impl CpuSteps {
 
     /// Lets machines make the steps of the window, and appends those that were kept. Call
     /// [`CpuSteps::forget`] then.
-    pub(crate) fn advance(&mut self, make: impl FnOnce(&Window) + Send) {
+    pub fn advance(&mut self, make: impl FnOnce(&Window) + Send) {
         let CpuSteps { turns, batch, bytes, links, window } = self;
         join(|| links.link(batch), || make(window));
         window.append(batch.drain(..), turns.halted());
@@ -97,7 +101,7 @@ impl CpuSteps {
 
     /// Drops steps that all machines have made. `made` gives the number of the first stretch of a
     /// CPU that is needed.
-    pub(crate) fn forget(&mut self, made: impl Fn(usize) -> Option<u64>) {
+    pub fn forget(&mut self, made: impl Fn(usize) -> Option<u64>) {
         for cpu in 0..self.window.cpus() {
             if let Some(before) = made(cpu) {
                 self.window.forget(cpu, before);
@@ -106,12 +110,12 @@ impl CpuSteps {
     }
 
     /// The recording has ended; the last fetches of each CPU follow.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.turns.end();
     }
 
     /// Lets machines make all steps.
-    pub(crate) fn finish(&mut self, mut make: impl FnMut(&Window) + Send) {
+    pub fn finish(&mut self, mut make: impl FnMut(&Window) + Send) {
         self.advance(&mut make);
         self.window.end();
         make(&self.window);

@@ -7,16 +7,18 @@
 //! rotation. So a CPU is also halted when another one had two turns since its own last turn.
 
 use super::window::{CpuSet, MOST_CPUS, Step, Stretch, bit};
-use execution::data::Execution;
-use execution::flow::{ExecutionFlow, FragmentExit, FragmentId};
-use execution::walk::PairedAccesses;
+use crate::data::Execution;
+use crate::flow::{ExecutionFlow, FragmentExit, FragmentId};
+use crate::walk::PairedAccesses;
 use sim::Mode;
 use trace::{CpuId, Translation, TranslationId};
 
 /// The turn of a CPU, and the accesses that belong to it.
 #[derive(Clone, Copy)]
-pub(crate) struct DataTurn<'a> {
+pub struct DataTurn<'a> {
+    /// Knows what a fragment is.
     pub flow: &'a ExecutionFlow,
+    /// The accesses by fragment.
     pub paired: &'a PairedAccesses<'a>,
 }
 
@@ -98,7 +100,8 @@ impl Turns {
         }
         let none = Execution::NONE;
         let Execution { loads, stores, accesses, .. } = *execution.unwrap_or(&none);
-        stretch.steps.push(Step { fragment, mode, loads, stores, accesses });
+        let is_execution = execution.is_some();
+        stretch.steps.push(Step { fragment, is_execution, mode, loads, stores, accesses });
         if execution.is_some_and(|it| it.left == 0 && self.halts(it.translation)) {
             self.halted |= bit(cpu);
         }

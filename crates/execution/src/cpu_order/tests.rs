@@ -2,19 +2,38 @@
 //! order and the same times; and in a naive memory, every load reads the store that it read in the
 //! order of the recording.
 
-use super::program::XorShift;
-use crate::cpu_order::clocks::{CpuClocks, CpuWaits};
-use crate::cpu_order::window::{CpuSet, MOST_CPUS, Step, Stretch, Window, bit};
-use crate::cpu_order::words::WordLinks;
-use execution::data::DataAccess;
+use super::clocks::{CpuClocks, CpuWaits};
+use super::window::{CpuSet, MOST_CPUS, Step, Stretch, Window, bit};
+use super::words::WordLinks;
+use crate::data::DataAccess;
 use sim::{LineId, Mode, PerMode, PhysAddr};
 use std::collections::HashMap;
 use trace::{CpuCount, CpuId};
+
+/// xorshift64* (Vigna 2016).
+struct XorShift(u64);
+
+impl XorShift {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
 
 /// A CPU, and the number of a step of it, from 1.
 type Made = (usize, u64);
 /// By CPU.
 type Times = Vec<(f64, PerMode<CpuWaits>)>;
+
+/// A step in user mode without accesses.
+const NOTHING: Step =
+    Step { fragment: None, is_execution: true, mode: Mode::User, loads: 0, stores: 0, accesses: 0 };
 
 /// What a step costs.
 fn cycles((cpu, number): Made) -> f64 {
@@ -36,9 +55,7 @@ fn random_program(random: &mut XorShift, cpus: usize, steps: usize) -> Vec<Stret
         for _ in 0..1 + random.below(60) {
             let accesses = random.below(5);
             let mode = if random.chance(50) { Mode::Kernel } else { Mode::User };
-            let step =
-                Step { fragment: None, mode, loads: 0, stores: 0, accesses: accesses as u32 };
-            stretch.steps.push(step);
+            stretch.steps.push(Step { mode, accesses: accesses as u32, ..NOTHING });
             stretch.accesses.extend((0..accesses).map(|_| random_access(random, cpu)));
             made += 1;
         }
@@ -118,7 +135,7 @@ fn scheduled(program: &[Stretch], cpus: usize, at_once: usize, limit: u64) -> Sc
     let mut clocks = CpuClocks::new(count);
     let (mut order, mut made, mut bytes) = (Vec::new(), [0; MOST_CPUS], 0);
     let mut advance = |clocks: &mut CpuClocks, window: &Window, most: u64| {
-        clocks.advance(window, |cpu, step, _| {
+        clocks.advance(window, |cpu, step, _, _| {
             let cpu = usize::from(cpu.0);
             order.push(cpu);
             made[cpu] += 1;
@@ -275,13 +292,13 @@ fn what_is_read_at_once_changes_nothing() {
 /// when CPU 0 has made 10 steps. The window has room for few steps, so CPU 1 is held back.
 #[test]
 fn a_full_window_holds_the_faster_cpu_back() {
-    let step = Step { fragment: None, mode: Mode::User, loads: 0, stores: 0, accesses: 0 };
-    let turn = |cpu| Stretch { steps: vec![step; 10], ..Stretch::new(CpuId(cpu)) };
+    let turn = |cpu| Stretch { steps: vec![NOTHING; 10], ..Stretch::new(CpuId(cpu)) };
     let count = CpuCount::new(2).unwrap();
     let run = |limit| {
         let mut clocks = CpuClocks::new(count);
         let mut window = Window::new(count, limit);
-        let cost = |cpu: CpuId, _: &Step, _: &[DataAccess]| [100.0, 1.0][usize::from(cpu.0)];
+        let cost =
+            |cpu: CpuId, _: &Step, _: &[DataAccess], _: f64| [100.0, 1.0][usize::from(cpu.0)];
         for _ in 0..100 {
             window.append([turn(0), turn(1)].into_iter(), 0);
             clocks.advance(&window, cost);
@@ -292,7 +309,7 @@ fn a_full_window_holds_the_faster_cpu_back() {
     };
     let free = [(100_000.0, CpuWaits::default()), (1000.0, CpuWaits::default())];
     assert_eq!(run(UNLIMITED), free);
-    let held = run(20 * step.bytes());
+    let held = run(20 * NOTHING.bytes());
     assert_eq!(held[0], free[0]);
     let (ends, waits) = held[1];
     assert_eq!(ends, 1000.0 + waits.held);

@@ -11,8 +11,8 @@
 //!
 //! Input: stretches in the order of the recording. This module decides no order.
 
-use execution::data::DataAccess;
-use execution::flow::FragmentId;
+use crate::data::DataAccess;
+use crate::flow::FragmentId;
 use sim::Mode;
 use std::collections::VecDeque;
 use trace::{CpuCount, CpuId};
@@ -22,9 +22,13 @@ pub(crate) const MOST_CPUS: usize = CpuCount::MOST as usize;
 
 /// A step of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub struct Step {
     /// What is fetched. `None`: the fetches come when the CPU goes on.
     pub fragment: Option<FragmentId>,
+    /// Whether a translation block begins to execute. Otherwise the step has the fetches of an
+    /// execution that began before.
+    pub is_execution: bool,
+    /// The mode in which the CPU makes the step.
     pub mode: Mode,
     /// The recorded loads.
     pub loads: u32,
@@ -71,15 +75,17 @@ pub(crate) struct Dependency {
 
 /// Steps of one CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub struct Stretch {
+    /// The CPU.
     pub cpu: CpuId,
+    /// The steps.
     pub steps: Vec<Step>,
     /// The accesses of all steps, one step after the other.
     pub accesses: Vec<DataAccess>,
     /// The steps, by index, before which the CPU was halted; ascending.
-    pub woken: Vec<u32>,
+    pub(crate) woken: Vec<u32>,
     /// By step, ascending.
-    pub dependencies: Vec<Dependency>,
+    pub(crate) dependencies: Vec<Dependency>,
 }
 
 impl Stretch {
@@ -116,7 +122,7 @@ struct StretchQueue {
 
 /// The steps of all CPUs that not every machine has made.
 #[derive(Clone, Debug)]
-pub(crate) struct Window {
+pub struct Window {
     queues: Vec<StretchQueue>,
     bytes: u64,
     limit: u64,
