@@ -12,8 +12,8 @@ pub mod multiprocessor;
 pub mod os_core;
 pub mod sharing;
 
+use crate::locks::LockStudy;
 use crate::locks::table::LockTable;
-use crate::multiprocessor::l2_sizes::L2Misses;
 use crate::multiprocessor::{L2SizeRow, MultiprocessorTable, l2_sizes};
 use crate::os_core::OsCoreStudy;
 use crate::os_core::policy::OsCorePolicy;
@@ -22,7 +22,8 @@ use crate::sharing::SharingStudy;
 use crate::sharing::names::DataNames;
 use crate::sharing::table::SharingTable;
 use crate::sharing::what_if::SharingChange;
-use anyhow::{Context, Result};
+use anyhow::Result;
+use execution::cpu_order::CpuOrder;
 use execution::opened::Reader;
 use execution::walk::{Observer, SideBySide};
 use image::vmlinux;
@@ -30,14 +31,15 @@ use services::{Attribution, ServicesWalk};
 use sim::MachineModel;
 use std::path::Path;
 
-/// The `top` lines that CPUs take from each other, one table for each machine. `kernel`: as for
-/// [`Attribution::open`]. Reads the recording twice for each machine.
+/// The `top` lines that CPUs take from each other, one table for each machine, with the CPUs in
+/// this order. `kernel`: as for [`Attribution::open`]. Reads the recording twice for each machine.
 ///
 /// # Errors
 /// As [`Attribution::table`]. The recording has one CPU or no data accesses, a machine has no
 /// coherent caches or too few cores, `kernel` is not a vmlinux, or `top` is too large.
 pub fn sharing(
     attribution: &Attribution,
+    order: CpuOrder,
     recording: &Path,
     kernel: &Path,
     top: usize,
@@ -45,7 +47,7 @@ pub fn sharing(
     sharing::check_top(top)?;
     let names = DataNames::read(&vmlinux::path(kernel))?;
     let of_machine = |machine: &MachineModel| {
-        let study = SharingStudy::new(&attribution.symbols, &names, machine);
+        let study = SharingStudy::new(&attribution.symbols, &names, machine, order);
         let ranking = attribution.read(recording, "lines", |reader| study.rank(reader))?;
         attribution.read(recording, "fields", |reader| study.table(reader, &ranking, top))
     };
@@ -57,12 +59,17 @@ pub fn sharing(
 /// # Errors
 /// As [`Attribution::table`]. The recording has no data accesses, a machine has no coherent caches
 /// or too few cores, `kernel` is not a vmlinux or has no lock functions.
-pub fn locks(attribution: &Attribution, recording: &Path, kernel: &Path) -> Result<Vec<LockTable>> {
+pub fn locks(
+    attribution: &Attribution,
+    order: CpuOrder,
+    recording: &Path,
+    kernel: &Path,
+) -> Result<Vec<LockTable>> {
     let names = DataNames::read(&vmlinux::path(kernel))?;
     let of_machine = |machine: &MachineModel| {
-        attribution.read(recording, "locks", |reader| {
-            locks::locks(reader, &attribution.symbols, &names, machine)
-        })
+        let study = LockStudy::new(&attribution.symbols, &names, machine, order);
+        let simulated = attribution.read(recording, "caches", |reader| study.simulate(reader))?;
+        attribution.read(recording, "locks", |reader| study.table(reader, &simulated))
     };
     attribution.machines.iter().map(of_machine).collect()
 }
@@ -74,13 +81,14 @@ pub fn locks(attribution: &Attribution, recording: &Path, kernel: &Path) -> Resu
 /// As [`sharing`]. A request names no data.
 pub fn what_if(
     attribution: &Attribution,
+    order: CpuOrder,
     recording: &Path,
     kernel: &Path,
     requests: &[String],
 ) -> Result<Vec<SharingChange>> {
     let names = DataNames::read(&vmlinux::path(kernel))?;
     let of_machine = |machine: &MachineModel| {
-        let study = SharingStudy::new(&attribution.symbols, &names, machine);
+        let study = SharingStudy::new(&attribution.symbols, &names, machine, order);
         let ranking = attribution.read(recording, "as it is", |reader| study.rank(reader))?;
         attribution.read(recording, "what if", |reader| study.what_if(reader, &ranking, requests))
     };
@@ -95,10 +103,11 @@ pub fn what_if(
 /// caches or too few cores, or the recordings cannot be compared.
 pub fn multiprocessor(
     attribution: &Attribution,
+    order: CpuOrder,
     recording: &Path,
     one_cpu: Option<&Path>,
 ) -> Result<Vec<MultiprocessorTable>> {
-    let of_machine = |machine| multiprocessor_on(attribution, machine, recording, one_cpu);
+    let of_machine = |machine| multiprocessor_on(attribution, machine, order, recording, one_cpu);
     attribution.machines.iter().map(of_machine).collect()
 }
 
@@ -109,6 +118,7 @@ pub fn multiprocessor(
 pub fn multiprocessor_on(
     attribution: &Attribution,
     machine: &MachineModel,
+    order: CpuOrder,
     recording: &Path,
     one_cpu: Option<&Path>,
 ) -> Result<MultiprocessorTable> {
@@ -116,26 +126,25 @@ pub fn multiprocessor_on(
     let sizes: Vec<MachineModel> = sizes.collect::<Result<_>>()?;
     // The services, and the misses of L2s of all sizes.
     let counted = |path: &Path, title: &str| {
+        let (totals, log, misses) = attribution.read(path, "caches", |reader| {
+            multiprocessor::simulate(reader, machine, &sizes, order)
+        })?;
         let opened = attribution.opened(path, title)?;
-        let (header, name) = (opened.header().clone(), opened.name().to_owned());
+        let header = opened.header().clone();
         let (symbols, binding) = (&attribution.symbols, &attribution.binding);
-        let services = ServicesWalk::coherent(symbols, binding, machine, header.cpus);
-        let mut services = services.with_context(|| name)?;
-        let mut l2s: Vec<_> = sizes.iter().map(l2_sizes::counting).collect::<Result<_>>()?;
-        let mut observers: Vec<&mut (dyn Observer + Send)> = vec![&mut services];
-        observers.extend(l2s.iter_mut().map(|l2| l2 as &mut (dyn Observer + Send)));
-        opened.walk(&mut SideBySide(observers))?;
-        let misses: Vec<L2Misses> = l2s.iter().map(|l2| l2.visitor.misses()).collect();
-        anyhow::Ok(((header, services.finish()), misses))
+        let mut services = ServicesWalk::coherent(symbols, binding, machine, &log)?;
+        opened.walk(&mut services)?;
+        anyhow::Ok(((header, services.finish()), totals, misses))
     };
-    let ((header, attributed), misses) = counted(recording, "services")?;
+    let ((header, attributed), totals, misses) = counted(recording, "services")?;
     let of_one = one_cpu.map(|path| counted(path, "services of one CPU")).transpose()?;
-    let services_of_one = of_one.as_ref().map(|(services, _)| services);
-    let table = MultiprocessorTable::new(&header, &machine.name, &attributed, services_of_one)?;
+    let services_of_one = of_one.as_ref().map(|(services, ..)| services);
+    let name = &machine.name;
+    let table = MultiprocessorTable::new(&header, name, totals, &attributed, services_of_one)?;
     let row = |(number, bytes): (usize, &u64)| L2SizeRow {
         bytes: *bytes,
         misses: misses[number],
-        on_one_cpu: of_one.as_ref().map(|(_, misses)| misses[number]),
+        on_one_cpu: of_one.as_ref().map(|(.., misses)| misses[number]),
     };
     let l2_sizes = l2_sizes::SIZES.iter().enumerate().map(row).collect();
     Ok(MultiprocessorTable { l2_sizes, ..table })

@@ -1,12 +1,18 @@
 //! The services of a recording of several CPUs on coherent caches, beside the same workload on one
 //! CPU (Rosenblum 1995, tables 5.2 and 5.4).
 //!
-//! Takes attributed services; gives rates of events, the parts of the time, and rows by service.
-//! Simulates and prints nothing.
+//! Takes a recording and attributed services; gives rates of events, the parts of the time, and rows
+//! by service. Prints nothing.
 
 pub(crate) mod l2_sizes;
 
+use crate::sharing::caches::SharedMachine;
+use crate::sharing::costs::{LineCosts, OrderedTotals};
 use anyhow::{Result, ensure};
+use execution::coherent_walk::CoherentWalk;
+use execution::cpu_order::CpuOrder;
+use execution::served_log::ServedLog;
+use execution::walk::walk;
 pub use l2_sizes::L2Misses;
 use serde::Serialize;
 use services::Attributed;
@@ -14,8 +20,10 @@ use services::annotations::ServiceKind;
 pub use services::ledger::CoherentCycles;
 use services::ledger::{Account, ServiceTotals};
 use services::table::in_kernel;
+use sim::MachineModel;
 use std::collections::HashMap;
-use trace::RecordingHeader;
+use std::io::Read;
+use trace::{CpuCount, RecordingHeader, RecordingReader};
 
 /// The services of several CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,6 +41,9 @@ pub struct MultiprocessorTable {
     /// The recording of one CPU that the services are compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_cpu: Option<OneCpu>,
+    /// What coherence costs, and how far this is from the order of the recording.
+    #[serde(flatten)]
+    pub totals: OrderedTotals,
     /// All executed instructions.
     pub instructions: u64,
     /// How often events came.
@@ -121,6 +132,38 @@ pub struct MultiprocessorRow {
     pub waiting: Option<f64>,
 }
 
+/// What coherence costs on the machine, the log of all requests, and the kernel's misses on the
+/// machines with other L2s.
+///
+/// # Errors
+/// The recording is damaged or has no data accesses; a machine has no coherent caches or too few
+/// cores.
+pub(crate) fn simulate<R: Read>(
+    reader: RecordingReader<R>,
+    machine: &MachineModel,
+    sizes: &[MachineModel],
+    order: CpuOrder,
+) -> Result<(OrderedTotals, ServedLog, Vec<L2Misses>)> {
+    let cpus = reader.header().cpus;
+    let shared = SharedMachine::for_any(machine, cpus, order)?;
+    let mut runs = CoherentWalk::new(cpus, ());
+    let costs = || LineCosts::new(&shared, 0);
+    runs.add(machine, cpus, order, costs().logging(&shared))?;
+    for size in sizes {
+        runs.add(size, cpus, order, costs())?;
+    }
+    if order == CpuOrder::SideBySide && cpus != CpuCount::ONE {
+        runs.add(machine, cpus, CpuOrder::Recorded, costs())?;
+    }
+    walk(reader, &mut runs)?;
+    let (mut runs, ()) = runs.finish();
+    let others = runs.split_off(1 + sizes.len());
+    let misses = runs[1..].iter().map(|run| L2Misses::new(&run.counters())).collect();
+    let run = runs.swap_remove(0);
+    let totals = OrderedTotals::new(&shared, &run, others.first());
+    Ok((totals, run.watcher.log.unwrap_or_default(), misses))
+}
+
 /// The numbers to compare: how often each service ran, and its cycles.
 struct Compared {
     kernel_cycles: f64,
@@ -152,6 +195,7 @@ impl MultiprocessorTable {
     pub(crate) fn new(
         header: &RecordingHeader,
         machine: &str,
+        totals: OrderedTotals,
         attributed: &Attributed,
         one_cpu: Option<&(RecordingHeader, Attributed)>,
     ) -> Result<MultiprocessorTable> {
@@ -181,6 +225,7 @@ impl MultiprocessorTable {
             seed: header.seed,
             cpus: header.cpus.get(),
             machine: machine.to_owned(),
+            totals,
             one_cpu: one_cpu.map(|(of, _)| OneCpu { workload: of.workload.clone(), seed: of.seed }),
             instructions: attributed.instructions,
             events: events(attributed),

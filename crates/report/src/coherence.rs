@@ -1,7 +1,8 @@
 //! What each CPU of a multiprocessor counted, and its time, as tables for a terminal.
 
+use crate::order;
 use host::table::TextTable;
-use replay::results::{CoherenceResult, CpuOrder, CpuResult};
+use replay::results::{CoherenceResult, CpuResult};
 use std::fmt::Write as _;
 
 /// Lines for each CPU and mode, for each layout. Empty when no layout has such counters.
@@ -47,10 +48,7 @@ pub(crate) fn text(machine: &str, results: &[(String, &CoherenceResult)]) -> Str
             }
         }
     }
-    let order = match first.order {
-        CpuOrder::SideBySide => "side by side in simulated time",
-        CpuOrder::Recorded => "in the order of the recording",
-    };
+    let order = order::title(first.order);
     let mut text = format!(
         "\n{machine}: misses of each CPU, {order}\n{}\n{machine}: time of each CPU, in millions of \
          cycles\n{}",
@@ -130,7 +128,7 @@ fn misses_of(counted: &CpuResult) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use replay::results::CpuWaits;
+    use replay::results::{CpuOrder, CpuWaits};
     use sim::PerMode;
     use sim::coherent::CoreCounters;
 

@@ -27,6 +27,7 @@ pub mod locality;
 pub mod locks;
 pub mod misses;
 pub mod multiprocessor;
+mod order;
 pub mod os_core;
 pub mod overview;
 pub mod page;

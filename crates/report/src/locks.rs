@@ -2,6 +2,7 @@
 //!
 //! Input: the tables of `coherence::locks`. Output: text. Counts nothing.
 
+use crate::order;
 use crate::text::frames_unknown;
 use crate::top::TopRows;
 use coherence::locks::table::{KindRow, LockKind, LockRow, LockTable, LockUser, WaitRow};
@@ -27,8 +28,10 @@ fn write(table: &LockTable, top: TopRows, out: &mut String) -> std::fmt::Result 
     writeln!(
         out,
         "locks in {workload}, kernel {kernel_build_id}, seed {seed}: {cpus}, simulated on \
-         {machine}, in the order of the recording\n"
+         {machine}, {}\n",
+        order::title(table.totals.order)
     )?;
+    out.push_str(&order::moved(&table.totals));
     writeln!(
         out,
         "{:.3} Mcycles in the kernel, {:.3} in user mode\n",
@@ -55,6 +58,8 @@ fn kinds(table: &LockTable, out: &mut String) -> std::fmt::Result {
         "slept",
         "tries failed",
         "wait kcycles",
+        "awaited",
+        "kcycles",
         "hold kcycles",
         "functions kcycles",
         "of kernel",
@@ -71,6 +76,8 @@ fn kinds(table: &LockTable, out: &mut String) -> std::fmt::Result {
             totals.slept.to_string(),
             totals.failed.to_string(),
             thousands(totals.wait_cycles),
+            totals.awaited.to_string(),
+            thousands(totals.awaited_cycles),
             thousands(totals.hold_cycles),
         ];
         row.extend(cells);
@@ -100,6 +107,8 @@ fn ranked(locks: &[LockRow], out: &mut String) -> std::fmt::Result {
         "contended",
         "wait kcycles",
         "longest",
+        "awaited",
+        "kcycles",
         "hold kcycles",
         "longest",
         "coherence misses",
@@ -115,6 +124,8 @@ fn ranked(locks: &[LockRow], out: &mut String) -> std::fmt::Result {
             totals.contended.to_string(),
             thousands(totals.wait_cycles),
             thousands(totals.longest_wait_cycles),
+            totals.awaited.to_string(),
+            thousands(totals.awaited_cycles),
             thousands(totals.hold_cycles),
             thousands(totals.longest_hold_cycles),
             lock.coherence_misses.to_string(),

@@ -2,6 +2,7 @@
 //!
 //! Input: the tables of `coherence::sharing`. Output: text. Counts nothing.
 
+use crate::order;
 use crate::text::frames_unknown;
 use coherence::sharing::table::{
     Cure, DataRow, FieldRow, FunctionRow, LineCounts, LineRow, SharingTable, SharingTotal,
@@ -28,11 +29,13 @@ pub fn text(table: &SharingTable) -> String {
 }
 
 fn write(table: &SharingTable, out: &mut String) -> std::fmt::Result {
-    let SharingTable { workload, kernel_build_id, seed, machine, cpus, total, .. } = table;
+    let SharingTable { workload, kernel_build_id, seed, machine, cpus, totals, .. } = table;
+    let total = &totals.total;
     writeln!(
         out,
         "sharing in {workload}, kernel {kernel_build_id}, seed {seed}: {cpus} CPUs, simulated on \
-         {machine}, in the order of the recording\n"
+         {machine}, {}\n",
+        order::title(totals.order)
     )?;
     let (misses, upgrades) = (total.all_misses(), total.upgrades.total());
     let instructions = total.instructions.total();
@@ -47,6 +50,7 @@ fn write(table: &SharingTable, out: &mut String) -> std::fmt::Result {
         total.cycles / 1e6,
         1e3 * total.cycles / instructions.max(1) as f64
     )?;
+    out.push_str(&order::moved(totals));
     let mut ranked = TextTable::new(&[
         "line", "address", "kcycles", "of all", "true", "false", "upgrades", "cold", "capacity",
     ]);
@@ -130,7 +134,7 @@ fn asking_functions(table: &SharingTable, out: &mut String) -> std::fmt::Result 
         let mut cells = vec![
             row.function.clone(),
             format!("{:.1}", cycles / 1e3),
-            format!("{:.1} %", 100.0 * cycles / table.total.cycles.max(f64::MIN_POSITIVE)),
+            format!("{:.1} %", 100.0 * cycles / table.totals.total.cycles.max(f64::MIN_POSITIVE)),
         ];
         let counts =
             [misses.true_sharing, misses.false_sharing, upgrades, misses.cold, misses.capacity];
@@ -268,7 +272,8 @@ pub fn change(change: &SharingChange) -> String {
     let SharingChange { workload, kernel_build_id, seed, machine, cpus, .. } = change;
     let mut out = format!(
         "sharing in {workload}, kernel {kernel_build_id}, seed {seed}: {cpus} CPUs, simulated on \
-         {machine}, in the order of the recording\n\n"
+         {machine}, {}\n\n",
+        order::title(change.order)
     );
     for moved in &change.moved {
         let cpu = moved.cpu.map_or(String::new(), |cpu| format!(" of CPU {cpu}"));
@@ -284,7 +289,7 @@ pub fn change(change: &SharingChange) -> String {
         let _ = writeln!(out, "{name}{cpu}, {place}");
     }
     let (before, after) = (&change.before, &change.after);
-    let mut table = TextTable::new(&["", "as recorded", "moved", "difference"]);
+    let mut table = TextTable::new(&["", "as it is", "moved", "difference"]);
     type OfTotal = fn(&SharingTotal) -> u64;
     let counts: [(&str, OfTotal); 5] = [
         ("misses by true sharing", |total| total.all_misses().true_sharing),
@@ -307,14 +312,28 @@ pub fn change(change: &SharingChange) -> String {
         let difference = format!("{:+.1}", (after - before) / 1e3);
         table.push([title.to_owned()].into_iter().chain(cells).chain([difference]).collect());
     }
-    out + "\n" + &table.to_text()
+    out += "\n";
+    out += &table.to_text();
+    if let Some((before, after)) = &change.recorded {
+        // Writing to a `String` never fails.
+        let _ = writeln!(
+            out,
+            "\nin the order of the recording: {:+.1} kcycles of coherence, of {:.1}",
+            (after.cycles - before.cycles) / 1e3,
+            before.cycles / 1e3
+        );
+    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coherence::sharing::table::{AccessCounts, FunctionUse, ObjectRow, StructureClass};
+    use coherence::sharing::table::{
+        AccessCounts, FunctionUse, ObjectRow, OrderedTotals, StructureClass,
+    };
     use coherence::sharing::what_if::{MovedData, MovedObjects};
+    use execution::cpu_order::CpuOrder;
     use sim::coherent::{ClassCounts, SupplierCounts};
 
     fn counts(false_sharing: u64, upgrades: u64) -> LineCounts {
@@ -368,7 +387,7 @@ mod tests {
             cpus: 2,
             machine: "server-8".to_owned(),
             line_bytes: 64,
-            total: total(198, 31_760.0),
+            totals: OrderedTotals { total: total(198, 31_760.0), ..OrderedTotals::default() },
             shared_lines: 1,
             unranked_cycles: 0.0,
             types_known: false,
@@ -486,9 +505,11 @@ dentry.d_iname[8], which other CPUs read
             seed: of.seed,
             cpus: of.cpus,
             machine: of.machine,
+            order: CpuOrder::SideBySide,
             moved: vec![moved, in_slab],
             before: total(198, 31_760.0),
             after: total(0, 0.0),
+            recorded: Some((total(10, 800.0), total(0, 0.0))),
         });
         let (_, moved) = text.split_once("\n\n").unwrap();
         assert_eq!(moved, CHANGE);
@@ -498,13 +519,15 @@ dentry.d_iname[8], which other CPUs read
 pair.misses, 8 bytes at ffffffff82000008, in lines of its own
 dentry.d_lockref, 8 bytes of each object of slab dentry, in lines of their own: 12 objects
 
-                           as recorded   moved  difference
-  misses by true sharing             0       0          +0
-  misses by false sharing          198       0        -198
-  upgrades                         198       0        -198
-  cold misses                        0       0          +0
-  capacity misses                    0       0          +0
-  kcycles of coherence            31.8     0.0       -31.8
-  kcycles of all misses         1031.8  1000.0       -31.8
+                           as it is   moved  difference
+  misses by true sharing          0       0          +0
+  misses by false sharing       198       0        -198
+  upgrades                      198       0        -198
+  cold misses                     0       0          +0
+  capacity misses                 0       0          +0
+  kcycles of coherence         31.8     0.0       -31.8
+  kcycles of all misses      1031.8  1000.0       -31.8
+
+in the order of the recording: -0.8 kcycles of coherence, of 0.8
 ";
 }

@@ -8,6 +8,7 @@ use crate::opened::OpenedKernel;
 use crate::page_walk::PageWalk;
 use crate::replayed::ensure_recorded;
 use anyhow::Result;
+use execution::cpu_order::CpuOrder;
 use execution::opened::OpenedRecording;
 use execution::walk::SideBySide;
 use host::recording::Recording;
@@ -109,5 +110,6 @@ fn multiprocessor(
     let usual = machines::find(SEVERAL_CPUS)?.model;
     let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
     let machine = coherent.unwrap_or(&usual);
-    Ok(Some(coherence::multiprocessor_on(attribution, machine, recording, None)?.into()))
+    let order = CpuOrder::SideBySide;
+    Ok(Some(coherence::multiprocessor_on(attribution, machine, order, recording, None)?.into()))
 }

@@ -5,22 +5,22 @@
 //! stops the core. As in the paper, instructions in the functions of spin locks and of locks for
 //! readers and writers count as synchronization, with all their stalls.
 //!
-//! Takes the executions in the order of the recording, with their accesses; gives the cycles since
-//! the last call of `take`. Knows no services.
+//! Takes the executions in the order of the recording, and the log of what they asked for on the
+//! machine; gives the cycles since the last call of `take`. Simulates nothing, knows no services.
 
 use crate::ledger::{CoherentCycles, ServiceMachineCounts};
 use crate::meter::Meter;
 use crate::symbols::KernelSymbols;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 use execution::code::TranslatedCode;
-use execution::coherent_step::{self, Asked};
+use execution::coherent_step::Asked;
 use execution::data::DataWish;
-use execution::executions::{Executed, ExecutedCode};
+use execution::served_log::{ServedEvent, ServedLog, ServedReader};
 use execution::walk::{Piece, PieceData};
 use image::address::LinkAddr;
-use sim::coherent::{CoherenceDescription, CoherentCaches, CoreId, Served};
+use sim::coherent::{CoherenceDescription, Served};
 use sim::{MachineModel, MemoryDescription};
-use trace::{CpuCount, Translation};
+use trace::{CpuId, Translation};
 
 /// The beginnings of the names of functions that take and release spin locks and locks for readers
 /// and writers.
@@ -40,11 +40,8 @@ pub(super) struct CoherentMeter<'a> {
     symbols: &'a KernelSymbols,
     memory: &'a MemoryDescription,
     coherence: CoherenceDescription,
-    caches: CoherentCaches,
-    /// By CPU of the recording.
-    cores: Vec<CoreId>,
     machine: &'a MachineModel,
-    code: ExecutedCode,
+    log: ServedReader<'a>,
     /// The cycles of the executions of a piece, and the number of executions that came.
     coming: Vec<CoherentCycles>,
     next: usize,
@@ -55,36 +52,24 @@ pub(super) struct CoherentMeter<'a> {
 }
 
 impl<'a> CoherentMeter<'a> {
+    /// `log`: of a run of the same recording on the machine.
+    ///
     /// # Errors
-    /// The machine has no coherent caches, or fewer cores than the recording has CPUs.
+    /// The machine has no coherent caches.
     pub(super) fn new(
         machine: &'a MachineModel,
         symbols: &'a KernelSymbols,
-        cpus: CpuCount,
+        log: &'a ServedLog,
     ) -> Result<CoherentMeter<'a>> {
-        let parts = (CoherentCaches::new(machine), &machine.memory, machine.coherence);
-        let (Some(caches), Some(memory), Some(coherence)) = parts else {
-            anyhow::bail!(
-                "the machine {} has no coherent caches: take one with [coherence], such as \
-                 server-8 or simos-1994-8",
-                machine.name
-            );
-        };
-        let cores: Vec<CoreId> = caches.cores().take(cpus.get().into()).collect();
-        ensure!(
-            cores.len() == usize::from(cpus.get()),
-            "{} has {} cores, and the recording has {cpus} CPUs: choose another machine",
-            machine.name,
-            caches.cores().count()
-        );
+        let described = machine.memory.as_ref().zip(machine.coherence);
+        let (memory, coherence) = described
+            .with_context(|| format!("the machine {} has no coherent caches", machine.name))?;
         Ok(CoherentMeter {
             symbols,
             memory,
             coherence,
-            caches,
-            cores,
             machine,
-            code: ExecutedCode::new(std::slice::from_ref(machine)),
+            log: log.reader(),
             coming: Vec::new(),
             next: 0,
             synchronizes: Vec::new(),
@@ -99,38 +84,42 @@ impl<'a> CoherentMeter<'a> {
             self.next += 1;
         }
     }
-}
 
-/// The cycles of an execution on the core of its CPU.
-fn run(
-    caches: &mut CoherentCaches,
-    cores: &[CoreId],
-    memory: &MemoryDescription,
-    coherence: &CoherenceDescription,
-    executed: &Executed<'_>,
-) -> CoherentCycles {
-    let Some(&core) = cores.get(usize::from(executed.execution.cpu.0)) else {
-        return CoherentCycles::default();
-    };
-    let work = executed.instructions() as f64;
-    let mut cycles = CoherentCycles { work, ..CoherentCycles::default() };
-    coherent_step::run(caches, core, executed, |asked, served| {
-        let stall = served.cycles(memory, coherence);
-        match (asked, served) {
-            (_, Served::L1) => {}
-            (_, Served::Missed(class, _)) if class.is_coherence() => {
-                cycles.coherence += stall;
-                cycles.coherence_misses += 1;
+    /// The cycles of the CPU's next execution.
+    fn cycles(&mut self, cpu: CpuId, instructions: u64) -> CoherentCycles {
+        let CoherentMeter { memory, coherence, log, .. } = self;
+        let mut cycles = CoherentCycles { work: instructions as f64, ..CoherentCycles::default() };
+        log.execution(cpu, |event| {
+            let (asked, served) = match event {
+                ServedEvent::Waited(_) => return,
+                ServedEvent::Walked(Asked::Code) => {
+                    cycles.instruction += memory.latencies.tlb_miss();
+                    return;
+                }
+                ServedEvent::Walked(Asked::Data) => {
+                    cycles.data += memory.latencies.tlb_miss();
+                    return;
+                }
+                ServedEvent::Code(_, by) => (Asked::Code, by.served),
+                ServedEvent::Data(_, _, by) => (Asked::Data, by.served),
+            };
+            let stall = served.cycles(memory, coherence);
+            match (asked, served) {
+                (_, Served::L1) => {}
+                (_, Served::Missed(class, _)) if class.is_coherence() => {
+                    cycles.coherence += stall;
+                    cycles.coherence_misses += 1;
+                }
+                (_, Served::Upgraded(_)) => {
+                    cycles.upgrades += stall;
+                    cycles.upgrade_count += 1;
+                }
+                (Asked::Code, Served::L2 | Served::Missed(..)) => cycles.instruction += stall,
+                (Asked::Data, Served::L2 | Served::Missed(..)) => cycles.data += stall,
             }
-            (_, Served::Upgraded(_)) => {
-                cycles.upgrades += stall;
-                cycles.upgrade_count += 1;
-            }
-            (Asked::Code, Served::L2 | Served::Missed(..)) => cycles.instruction += stall,
-            (Asked::Data, Served::L2 | Served::Missed(..)) => cycles.data += stall,
-        }
-    });
-    cycles
+        });
+        cycles
+    }
 }
 
 impl Meter for CoherentMeter<'_> {
@@ -145,19 +134,21 @@ impl Meter for CoherentMeter<'_> {
         let function =
             addr.is_kernel().then(|| self.symbols.containing(LinkAddr(addr.0))).flatten();
         self.synchronizes.push(function.is_some_and(|function| synchronizes(&function.name)));
-        self.code.define(translation)
+        Ok(())
     }
 
     fn piece(&mut self, piece: &Piece<'_>, data: Option<&PieceData<'_>>) -> Result<()> {
         let Some(data) = data else { return Ok(()) };
-        self.code.locate(piece.codes, data)?;
         self.coming.clear();
         self.next = 0;
-        for executed in data.executed() {
-            let executed = self.code.executed(piece.codes, data.flow, executed);
-            let cycles =
-                run(&mut self.caches, &self.cores, self.memory, &self.coherence, &executed);
-            self.coming.push(match self.synchronizes[executed.execution.translation.0 as usize] {
+        for execution in data.executions {
+            let at = execution.translation.0 as usize;
+            let instructions = match execution.left {
+                0 => piece.codes[at].lengths.len() as u64,
+                left => left.into(),
+            };
+            let cycles = self.cycles(execution.cpu, instructions);
+            self.coming.push(match self.synchronizes[at] {
                 false => cycles,
                 true => {
                     CoherentCycles { synchronization: cycles.total(), ..CoherentCycles::default() }

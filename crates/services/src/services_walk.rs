@@ -23,11 +23,12 @@ use crate::table::ServiceTable;
 use crate::timeline::Timeline;
 use anyhow::Result;
 use execution::code::TranslatedCode;
+use execution::served_log::ServedLog;
 use execution::walk::{Observer, Piece, Wants, walk};
 use sim::MachineModel;
 use std::collections::BTreeMap;
 use std::io::Read;
-use trace::{CpuCount, RecordingHeader, RecordingReader, Task, Translation};
+use trace::{RecordingHeader, RecordingReader, Task, Translation};
 
 /// Attributes every instruction of a recording, and the counts of `machines`, to a service.
 ///
@@ -114,17 +115,18 @@ impl<'a> ServicesWalk<'a> {
         ServicesWalk(ServicesMeter::Observing(Box::new(Automaton::new(binding, symbols, meter))))
     }
 
-    /// With the cycles of a machine whose cores have coherent caches.
+    /// With the cycles of a machine whose cores have coherent caches. `log`: of a run of the same
+    /// recording on the machine.
     ///
     /// # Errors
-    /// The machine has no coherent caches or too few cores.
+    /// The machine has no coherent caches.
     pub fn coherent(
         symbols: &'a KernelSymbols,
         binding: &'a Binding,
         machine: &'a MachineModel,
-        cpus: CpuCount,
+        log: &'a ServedLog,
     ) -> Result<ServicesWalk<'a>> {
-        let meter = CoherentMeter::new(machine, symbols, cpus)?;
+        let meter = CoherentMeter::new(machine, symbols, log)?;
         let automaton = Automaton::new(binding, symbols, meter);
         Ok(ServicesWalk(ServicesMeter::Coherent(Box::new(automaton))))
     }

@@ -64,6 +64,8 @@ pub(super) struct LockCounts {
     pub held_before: u64,
     pub held_behind: u64,
     pub lost: u64,
+    pub awaited: u64,
+    pub awaited_cycles: f64,
     pub wait: f64,
     pub longest_wait: f64,
     pub hold: f64,
@@ -80,6 +82,8 @@ impl AddAssign for LockCounts {
         self.held_before += other.held_before;
         self.held_behind += other.held_behind;
         self.lost += other.lost;
+        self.awaited += other.awaited;
+        self.awaited_cycles += other.awaited_cycles;
         self.wait += other.wait;
         self.longest_wait = self.longest_wait.max(other.longest_wait);
         self.hold += other.hold;
@@ -298,6 +302,16 @@ impl LockBook {
         let mut holds = word.into_iter().flat_map(|word| &mut word.holds);
         let last = holds.rfind(|it| it.holder == holder);
         last.into_iter().for_each(|hold| hold.began += cycles);
+    }
+
+    /// CPUs waited in simulated time until another CPU had stored to the lock: at this number of
+    /// attempts, for these cycles.
+    pub(super) fn awaited(&mut self, physical: u64, attempts: u64, cycles: f64) {
+        if let Some(word) = self.words.get(&physical) {
+            let counts = &mut self.uses[word.uses].counts;
+            counts.awaited += attempts;
+            counts.awaited_cycles += cycles;
+        }
     }
 
     /// Removes the last hold of a holder, because it turns out to be only an attempt.

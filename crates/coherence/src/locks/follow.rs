@@ -114,6 +114,9 @@ pub(super) struct LockFollower<'a> {
     cpu: usize,
     /// The lock and the kind of an attempt whose store has not been served.
     fresh: Option<(u64, LockKind)>,
+    /// For how long the CPU waited before this execution until another CPU had stored what it
+    /// loads.
+    waited: f64,
     cpus: Vec<CpuRun>,
     contexts: Vec<Context>,
     numbers: HashMap<(Requester, Option<usize>), usize>,
@@ -143,6 +146,7 @@ impl<'a> LockFollower<'a> {
             line_log2,
             cpu: 0,
             fresh: None,
+            waited: 0.0,
             cpus: vec![CpuRun::default(); cpus],
             contexts: Vec::new(),
             numbers: HashMap::new(),
@@ -332,7 +336,11 @@ impl<'a> LockFollower<'a> {
         };
         let place = self.place(kind, used);
         let hold = Hold { may_give_up, ..self.hold(kind, mode, party, now) };
+        let waited = std::mem::take(&mut self.waited);
         let result = self.book.attempt(place, hold, tries);
+        if waited > 0.0 {
+            self.book.awaited(place.physical, 1, waited);
+        }
         self.fresh = (result != AttemptResult::GaveUp).then_some((place.physical, kind));
         if let AttemptResult::Blocked(by) = result {
             self.waits(place.physical, hold, Some(by));
@@ -471,6 +479,7 @@ impl SharingObserver for LockFollower<'_> {
         let book = &mut self.book;
         self.frames.executed(&mut self.owners, |frame, id| book.settle(frame, id));
         let execution = executed.execution;
+        (self.fresh, self.waited) = (None, 0.0);
         // The reader refuses a CPU that the header does not count.
         self.cpu = usize::from(execution.cpu.0);
         let instructions = self.cpus[self.cpu].instructions;
@@ -483,6 +492,17 @@ impl SharingObserver for LockFollower<'_> {
         if let Some(function) = self.facts[block].enters {
             self.enters(function, before, slot);
         }
+    }
+
+    fn waited(&mut self, cycles: f64) {
+        self.waited = cycles;
+        if let Some(physical) = self.context().slow.last().and_then(|slow| slow.physical) {
+            self.book.awaited(physical, 0, cycles);
+        }
+    }
+
+    fn walks(&mut self) {
+        self.spend(self.memory.latencies.tlb_miss());
     }
 
     #[inline]

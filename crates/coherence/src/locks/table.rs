@@ -9,6 +9,7 @@ pub use super::functions::LockKind;
 use super::functions::{FunctionRole, LockFunctions};
 use super::names::{LockName, LockNames};
 use crate::sharing::caches::SharedMachine;
+use crate::sharing::costs::OrderedTotals;
 use crate::sharing::names::VariableTypes;
 use anyhow::Result;
 pub use memory::misses::owners::StructureClass;
@@ -30,6 +31,9 @@ pub struct LockTable {
     pub cpus: usize,
     /// The simulated machine.
     pub machine: String,
+    /// What coherence costs, and how far this is from the order of the recording.
+    #[serde(flatten)]
+    pub totals: OrderedTotals,
     /// Cycles by mode, with stalls.
     pub cycles: PerMode<f64>,
     /// All locks of a kind, by kind.
@@ -47,7 +51,7 @@ pub struct LockTable {
     /// Why the recording does not contain the use of frames; `None` when it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames_unknown: Option<String>,
-    /// Descending by cycles of waiting, then by acquisitions.
+    /// Descending by cycles of both kinds of waiting, then by acquisitions.
     pub locks: Vec<LockRow>,
 }
 
@@ -64,6 +68,11 @@ pub struct LockTotals {
     pub failed: u64,
     /// Loads of a sequence counter.
     pub reads: u64,
+    /// Attempts before which the CPU waited, in simulated time, until another CPU had stored to the
+    /// lock. Most of them took no slow path, because in the recording the CPUs never met.
+    pub awaited: u64,
+    /// The cycles of these waits, and of those in slow paths.
+    pub awaited_cycles: f64,
     /// Cycles that waiters executed from their attempt to their acquisition.
     pub wait_cycles: f64,
     /// The longest wait.
@@ -88,6 +97,8 @@ impl From<LockCounts> for LockTotals {
             slept: counts.slept,
             failed: counts.failed,
             reads: counts.reads,
+            awaited: counts.awaited,
+            awaited_cycles: counts.awaited_cycles,
             wait_cycles: counts.wait,
             longest_wait_cycles: counts.longest_wait,
             hold_cycles: counts.hold,
@@ -211,6 +222,7 @@ impl LockTable {
     pub(super) fn new(
         header: &RecordingHeader,
         machine: &SharedMachine<'_>,
+        totals: OrderedTotals,
         followed: &LockFollower<'_>,
         types: &VariableTypes<'_>,
         waiting_behind: u64,
@@ -232,7 +244,8 @@ impl LockTable {
         let rows = gathered.into_iter().map(|(name, of)| of.row(name, followed));
         let mut locks: Vec<LockRow> = rows.collect();
         locks.sort_by(|a, b| {
-            let waits = b.totals.wait_cycles.total_cmp(&a.totals.wait_cycles);
+            let of = |row: &LockRow| row.totals.wait_cycles + row.totals.awaited_cycles;
+            let waits = of(b).total_cmp(&of(a));
             waits.then(b.totals.acquisitions.cmp(&a.totals.acquisitions))
         });
         let time = &followed.time;
@@ -242,6 +255,7 @@ impl LockTable {
             seed: header.seed,
             cpus: machine.cpus(),
             machine: machine.name().to_owned(),
+            totals,
             cycles: PerMode { kernel: time.kernel, user: time.user },
             kinds,
             functions: followed.function_rows(),

@@ -1,11 +1,13 @@
 //! Recordings of lock functions. All counts and cycles are counted by hand: an instruction takes
-//! one cycle; on `server-8`, a line takes 400 from memory and 80 from another core, and making it
-//! writable takes 80. The stall of an attempt belongs to neither wait nor hold. The same holds for
+//! one cycle; on `server-8`, a line takes 400 from memory and 80 from another core, making it
+//! writable takes 80, and a TLB miss takes 7. The stall of an attempt belongs to neither wait nor hold. The same holds for
 //! the stall of the store that releases.
 
+use super::LockStudy;
 use super::table::{LockKind, LockRow, LockTable, LockUser};
 use crate::sharing::names::DataNames;
 use anyhow::Result;
+use execution::cpu_order::CpuOrder;
 use memory::misses::variables;
 use services::symbols::KernelSymbols;
 use std::collections::HashSet;
@@ -229,7 +231,7 @@ impl Guest {
     }
 
     fn table_on(&self, machine: &str, functions: &[&str]) -> Result<LockTable> {
-        table_of(&self.recording(), machine, functions)
+        table_of(&self.recording(), machine, functions, CpuOrder::Recorded)
     }
 
     fn table(&self) -> LockTable {
@@ -237,7 +239,12 @@ impl Guest {
     }
 }
 
-fn table_of(recording: &[u8], machine: &str, functions: &[&str]) -> Result<LockTable> {
+fn table_of(
+    recording: &[u8],
+    machine: &str,
+    functions: &[&str],
+    order: CpuOrder,
+) -> Result<LockTable> {
     let directory = tempfile::tempdir().unwrap();
     let map = directory.path().join("System.map");
     let lines = functions.iter().map(|name| format!("{:x} T {name}\n", at(name)));
@@ -252,7 +259,9 @@ fn table_of(recording: &[u8], machine: &str, functions: &[&str]) -> Result<LockT
     ];
     let names = DataNames::of(variables::of(&image, &[]), None);
     let machine = machines::find(machine)?.model;
-    super::locks(RecordingReader::new(recording)?, &symbols, &names, &machine)
+    let study = LockStudy::new(&symbols, &names, &machine, order);
+    let simulated = study.simulate(RecordingReader::new(recording)?)?;
+    study.table(RecordingReader::new(recording)?, &simulated)
 }
 
 fn lock<'a>(table: &'a LockTable, title: &str) -> &'a LockRow {
@@ -298,8 +307,8 @@ fn an_uncontended_lock() {
     let runs: Vec<_> =
         table.functions.iter().map(|row| (&*row.function, row.runs, row.attempts)).collect();
     assert_eq!(runs, [("_raw_spin_lock", 2, 2)]);
-    // Two times five instructions, and a line from memory.
-    assert_eq!(table.kinds[0].function_cycles, 2.0 * 5.0 + 400.0 + WARM_SPIN);
+    // Two times five instructions, and a line and a page from memory.
+    assert_eq!(table.kinds[0].function_cycles, 2.0 * 5.0 + 400.0 + 7.0 + WARM_SPIN);
     assert_eq!(table.unknown_functions, ["mutex_lock_renamed"]);
     is_whole(&table);
 }
@@ -320,9 +329,9 @@ fn a_waiter_knows_the_holder() {
     let of = lock(&table, "lock_a");
     // jne; ret; ten no-ops; the store.
     let first = 1.0 + 1.0 + 10.0 + 1.0;
-    // jne; mov, call with a new line of the stack; push, mov, pause; the lock from the other core;
-    // mov, pop, ret.
-    let wait = 1.0 + 2.0 + 400.0 + 3.0 + 3.0 + 80.0;
+    // jne; mov, call with a new line and page of the stack; push, mov, pause; the lock from the
+    // other core; mov, pop, ret.
+    let wait = 1.0 + 2.0 + 400.0 + 7.0 + 3.0 + 3.0 + 80.0;
     // ret; five no-ops; the store.
     let second = 1.0 + 5.0 + 1.0;
     assert_eq!(counted(of), (2, 1, wait, first + second));
@@ -389,11 +398,12 @@ fn a_task_sleeps_with_a_mutex_and_moves() {
     guest.works("g", 3).adds("mutex_unlock", "g", MUTEX);
     let table = guest.table();
     let of = lock(&table, "a_mutex");
-    // jne, ret, 4; on CPU 1: 6, call, the atomic instruction, whose load takes the line.
-    let first = 1.0 + 1.0 + 4.0 + 6.0 + 1.0 + 1.0 + 80.0;
-    // jne; mov, call with a line of the stack from memory; push, mov, pause; and later mov, pop,
+    // jne, ret, 4; on CPU 1: 6, call, the atomic instruction, whose load takes the line and walks
+    // to its page.
+    let first = 1.0 + 1.0 + 4.0 + 6.0 + 1.0 + 1.0 + 80.0 + 7.0;
+    // jne; mov, call with a line and page of the stack from memory; push, mov, pause; and later mov, pop,
     // ret with the line from the other core. While it sleeps, it executes nothing.
-    let wait = 1.0 + 2.0 + 400.0 + 3.0 + 3.0 + 80.0;
+    let wait = 1.0 + 2.0 + 400.0 + 7.0 + 3.0 + 3.0 + 80.0;
     // ret, 3, call, the atomic instruction.
     let second = 1.0 + 3.0 + 1.0 + 1.0;
     assert_eq!(counted(of), (2, 1, wait, first + second));
@@ -402,6 +412,32 @@ fn a_task_sleeps_with_a_mutex_and_moves() {
     assert_eq!(waits.waiter, user("g", "t103"));
     assert_eq!(waits.holder, Some(user("f", "t101")));
     is_whole(&table);
+}
+
+/// In the recording, each of four CPUs acquires and releases the lock in a turn of its own. Side by
+/// side they meet: each waits until the one before has released the lock.
+fn in_turn(cpus: u8, first_works: usize, order: CpuOrder) -> LockTable {
+    let mut guest = Guest::new(cpus);
+    for cpu in 0..cpus {
+        guest.on(cpu).tries_spin("f", LOCK_A).returns("_raw_spin_lock");
+        guest.works("f", if cpu == 0 { first_works } else { 10 }).unlocks_spin("f", LOCK_A);
+    }
+    table_of(&guest.recording(), "server-8", &FUNCTIONS, order).unwrap()
+}
+
+#[test]
+fn a_spin_lock_of_four_cpus_is_waited_for_side_by_side() {
+    let table = in_turn(4, 100_000, CpuOrder::SideBySide);
+    let totals = &lock(&table, "lock_a").totals;
+    assert_eq!((totals.acquisitions, totals.contended, totals.awaited), (4, 0, 3));
+    let (recorded, longer) =
+        (in_turn(4, 100_000, CpuOrder::Recorded), in_turn(4, 100_700, CpuOrder::SideBySide));
+    // The first CPU holds the lock for 700 cycles more, and all others wait for it.
+    let longer = &lock(&longer, "lock_a").totals;
+    assert_eq!(longer.awaited_cycles - totals.awaited_cycles, 3.0 * 700.0);
+    let recorded = &lock(&recorded, "lock_a").totals;
+    assert_eq!((recorded.awaited, recorded.awaited_cycles), (0, 0.0));
+    assert_eq!(recorded.acquisitions, 4);
 }
 
 #[test]
@@ -419,9 +455,9 @@ fn a_slow_path_that_jumps_to_another_is_one() {
     guest.on(1).ends_slow("__mutex_lock.constprop.0", MUTEX).adds("mutex_unlock", "g", MUTEX);
     let table = guest.table();
     let of = lock(&table, "a_mutex");
-    // jne; 2; push on a line from memory, mov, pause; mov with the line from the other core, pop,
-    // ret.
-    let wait = 1.0 + 2.0 + 3.0 + 400.0 + 3.0 + 80.0;
+    // jne; 2; push on a line and page from memory, mov, pause; mov with the line from the other
+    // core, pop, ret.
+    let wait = 1.0 + 2.0 + 3.0 + 400.0 + 7.0 + 3.0 + 80.0;
     assert_eq!((of.totals.acquisitions, of.totals.contended), (2, 1));
     assert_eq!(of.totals.wait_cycles, wait);
     is_whole(&table);
@@ -457,8 +493,9 @@ fn locks_that_are_held_at_the_begin_and_at_the_end() {
     let of = lock(&table, "a_mutex");
     assert_eq!((of.totals.acquisitions, of.totals.held_before), (0, 1));
     let of = lock(&table, "lock_a");
-    // jne; mov, call with a line of the stack from memory; push, mov, pause; mov, pop, ret.
-    assert_eq!(counted(of), (1, 1, 1.0 + 2.0 + 400.0 + 3.0 + 3.0, 0.0));
+    // jne; mov, call with a line and page of the stack from memory; push, mov, pause; mov, pop,
+    // ret.
+    assert_eq!(counted(of), (1, 1, 1.0 + 2.0 + 400.0 + 7.0 + 3.0 + 3.0, 0.0));
     assert_eq!((of.totals.held_behind, of.totals.lost), (1, 0));
     assert_eq!(of.waits[0].holder, None);
     assert_eq!(table.waiting_behind, 1);
@@ -575,6 +612,7 @@ fn what_does_not_fit_is_named() {
     writer.tasks(&guest.tasks).unwrap();
     writer.stream(&guest.words).unwrap();
     let without_data = writer.end().unwrap().0;
-    let message = format!("{:#}", table_of(&without_data, "server-8", &FUNCTIONS).unwrap_err());
+    let found = table_of(&without_data, "server-8", &FUNCTIONS, CpuOrder::SideBySide);
+    let message = format!("{:#}", found.unwrap_err());
     assert!(message.contains("no data accesses: record"), "{message}");
 }

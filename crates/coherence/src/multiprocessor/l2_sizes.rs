@@ -1,16 +1,13 @@
 //! Misses of the kernel in L2s of many sizes, by class: SimOS' figure 5.3 (Rosenblum 1995,
 //! section 5.2).
 //!
-//! Input: a recording, a machine, and a size. Output: the misses of all CPUs in kernel mode. This
-//! module compares nothing.
+//! Input: a machine, a size, and counters. Output: the machine with an L2 of the size; the misses of
+//! all CPUs in kernel mode. This module simulates nothing.
 
 use anyhow::{Context, Result};
-use execution::coherent_step;
-use execution::executions::{EachExecution, Executed, ExecutionVisitor};
 use serde::Serialize;
-use sim::coherent::{ClassCounts, CoherentCaches, CoreCounters, CoreId};
-use sim::{CacheGeometry, MachineModel, Replacement};
-use trace::{Accesses, Translation};
+use sim::coherent::{ClassCounts, CoreCounters};
+use sim::{CacheGeometry, MachineModel, PerMode, Replacement};
 
 /// The sizes in bytes, ascending.
 pub(crate) const SIZES: [u64; 6] = [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
@@ -34,7 +31,10 @@ impl L2Misses {
         self.cold + self.capacity + self.coherence + self.upgrades
     }
 
-    fn new(counters: &CoreCounters) -> L2Misses {
+    /// Those of all CPUs.
+    pub(crate) fn new(cpus: &[PerMode<CoreCounters>]) -> L2Misses {
+        let mut counters = CoreCounters::default();
+        cpus.iter().for_each(|cpu| counters += cpu.kernel);
         let mut classes: ClassCounts = counters.l2_instructions;
         classes += counters.l2_data;
         let rate = |count: u64| 100.0 * count as f64 / counters.instructions.max(1) as f64;
@@ -58,43 +58,4 @@ pub(crate) fn with_l2(machine: &MachineModel, size: u64) -> Result<MachineModel>
     let (ways, line) = (l2.geometry.ways().into(), l2.line.into());
     l2.geometry = CacheGeometry::cache(size, ways, line, Replacement::Lru)?;
     Ok(other)
-}
-
-/// Counts the misses of a recording on empty caches, as an observer of it. The CPUs are the first
-/// cores of the machine.
-///
-/// # Errors
-/// The machine has no coherent caches.
-pub(crate) fn counting(machine: &MachineModel) -> Result<EachExecution<'_, L2Walk>> {
-    let caches = CoherentCaches::new(machine)
-        .with_context(|| format!("the machine {} has no coherent caches", machine.name))?;
-    let cores: Vec<CoreId> = caches.cores().collect();
-    Ok(EachExecution::new(std::slice::from_ref(machine), L2Walk { caches, cores }))
-}
-
-/// The caches of all cores.
-pub(crate) struct L2Walk {
-    caches: CoherentCaches,
-    cores: Vec<CoreId>,
-}
-
-impl L2Walk {
-    /// The misses in kernel mode so far.
-    pub(crate) fn misses(&self) -> L2Misses {
-        let mut kernel = CoreCounters::default();
-        self.cores.iter().for_each(|&core| kernel += self.caches.counters(core).kernel);
-        L2Misses::new(&kernel)
-    }
-}
-
-impl ExecutionVisitor for L2Walk {
-    fn define(&mut self, _: &Translation) {}
-
-    fn stream(&mut self, _: &Accesses) {}
-
-    fn executed(&mut self, executed: &Executed<'_>) {
-        if let Some(&core) = self.cores.get(usize::from(executed.execution.cpu.0)) {
-            coherent_step::run(&mut self.caches, core, executed, |_, _| {});
-        }
-    }
 }

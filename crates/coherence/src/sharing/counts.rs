@@ -16,6 +16,7 @@ pub(super) struct RequestCosts {
     core: f64,
     cluster: f64,
     memory: f64,
+    walk: f64,
 }
 
 impl RequestCosts {
@@ -29,7 +30,13 @@ impl RequestCosts {
             core: latency(Supplier::Core),
             cluster: latency(Supplier::Cluster),
             memory: latency(Supplier::Memory),
+            walk: memory.latencies.tlb_miss(),
         })
+    }
+
+    /// The cycles of a TLB miss.
+    pub(super) fn walk(&self) -> f64 {
+        self.walk
     }
 
     /// The cycles until a coherence miss or an upgrade was served; `None` for any other access.

@@ -1,14 +1,17 @@
-//! The second pass: who uses which bytes of a few lines.
+//! The second pass: who uses which bytes of a few lines, and what functions asked for.
 //!
-//! Input: a recording, a machine and the numbers of lines. Output, for each line: its misses and
+//! Input: a recording, the log of its requests on a machine, and the numbers of lines. Output: the
+//! requests of each translation block and, for each line: its misses and
 //! upgrades by CPU and mode, and its fields. A *field* is a part of the line that belongs to one
 //! data structure: a place and a size that instructions load or store. All other lines take no
 //! memory.
 
 use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
 use super::counts::{AccessCounts, LineCounts, RequestCosts};
+use super::functions::BlockMisses;
 use anyhow::Result;
 use execution::executions::Executed;
+use execution::served_log::ServedLog;
 use memory::misses::collector::accesses_only_a_stack;
 use memory::misses::owners::{DataOwners, MissOwner, StructureId};
 use memory::misses::uses::FrameUses;
@@ -177,6 +180,7 @@ struct UseCollector {
     owners: DataOwners,
     uses: FrameUses,
     lines: Vec<LineUses>,
+    blocks: BlockMisses,
     numbers: HashMap<u64, usize>,
     /// One bit for each remainder of a line's number, set if one of the lines has it.
     filter: Box<[u64; FILTER_WORDS]>,
@@ -203,6 +207,7 @@ impl UseCollector {
 
 impl SharingObserver for UseCollector {
     fn define(&mut self, translation: &Translation) {
+        self.blocks.define(translation);
         let is_kernel = translation.is_kernel();
         let code = translation.code_by_instruction();
         self.stack.push(code.map(|(_, code)| is_kernel && accesses_only_a_stack(code)).collect());
@@ -214,7 +219,8 @@ impl SharingObserver for UseCollector {
     }
 
     #[inline]
-    fn executed(&mut self, _: &Executed<'_>) {
+    fn executed(&mut self, executed: &Executed<'_>) {
+        self.blocks.executed(executed.execution.translation);
         let (lines, pending) = (&mut self.lines, &mut self.pending);
         self.uses.executed(&mut self.owners, |frame, id| settle(lines, pending, frame, id));
     }
@@ -248,12 +254,17 @@ impl SharingObserver for UseCollector {
         self.current = Some((line, at));
     }
 
-    #[inline]
+    fn walks(&mut self) {
+        self.blocks.walks(&self.costs);
+    }
+
     fn served(&mut self, request: Request, by: CoherentAccess) {
+        let number = request.physical.0 >> self.line_log2;
+        self.blocks.served(request, number, by, &self.costs);
         let (line, field) = match (request.is_fetch, self.current) {
             (false, Some((line, field))) => (line, Some(field)),
             (false, None) => return,
-            (true, _) => match self.line(request.physical.0 >> self.line_log2) {
+            (true, _) => match self.line(number) {
                 Some(line) => (line, None),
                 None => return,
             },
@@ -268,22 +279,25 @@ fn settle(lines: &mut [LineUses], pending: &mut HashSet<u64>, frame: u64, id: St
     }
 }
 
-/// The uses of the lines with these numbers, in their order, and the owners that name them.
+/// The uses of the lines with these numbers, in their order, the requests of translation blocks, and
+/// the owners that name data.
 ///
 /// # Errors
-/// As [`SharedMachine::run`].
+/// As [`SharedMachine::observe`].
 pub(super) fn collect<R: Read>(
     reader: RecordingReader<R>,
     machine: &SharedMachine<'_>,
+    log: &ServedLog,
     owners: DataOwners,
     numbers: &[u64],
-) -> Result<(Vec<LineUses>, DataOwners)> {
+) -> Result<(Vec<LineUses>, BlockMisses, DataOwners)> {
     let mut collector = UseCollector {
         costs: machine.costs,
         line_log2: machine.line_log2(),
         owners,
         uses: FrameUses::default(),
         lines: numbers.iter().map(|_| LineUses::new(machine.cpus())).collect(),
+        blocks: BlockMisses::default(),
         numbers: numbers.iter().enumerate().map(|(at, &number)| (number, at)).collect(),
         filter: Box::new([0; FILTER_WORDS]),
         pending: HashSet::new(),
@@ -294,8 +308,8 @@ pub(super) fn collect<R: Read>(
         let bit = number as usize % (64 * FILTER_WORDS);
         collector.filter[bit / 64] |= 1 << (bit % 64);
     }
-    machine.run(reader, &mut collector)?;
-    let UseCollector { mut owners, mut lines, mut pending, .. } = collector;
+    machine.observe(reader, log, &mut collector)?;
+    let UseCollector { mut owners, mut lines, blocks, mut pending, .. } = collector;
     let mut frames: Vec<u64> = pending.iter().copied().collect();
     frames.sort_unstable();
     for frame in frames {
@@ -305,5 +319,5 @@ pub(super) fn collect<R: Read>(
     for line in &mut lines {
         line.fields.retain(|field| field.cpus.iter().any(|cpu| cpu.total() > 0));
     }
-    Ok((lines, owners))
+    Ok((lines, blocks, owners))
 }

@@ -19,8 +19,8 @@ pub struct FunctionRow {
     pub function: String,
     /// Misses of the L2 and upgrades.
     pub counts: LineCounts,
-    /// The cycles for which caches stop the CPU in the function: those of the counts, and of all
-    /// other misses of the L1s and L2s.
+    /// The cycles for which caches and TLBs stop the CPU in the function: those of the counts, and
+    /// of all other misses.
     pub stalls: f64,
 }
 
@@ -51,8 +51,14 @@ impl BlockMisses {
         self.current = id.0 as usize;
     }
 
+    /// The block walks a page table.
+    pub(super) fn walks(&mut self, costs: &RequestCosts) {
+        if let Some(block) = self.blocks.get_mut(self.current) {
+            block.stalls += costs.walk();
+        }
+    }
+
     /// An access of the block to `line`.
-    #[inline]
     pub(super) fn served(
         &mut self,
         request: Request,
@@ -60,14 +66,8 @@ impl BlockMisses {
         by: CoherentAccess,
         costs: &RequestCosts,
     ) {
-        if by.was_true || by.served != Served::L1 {
-            self.asked(line, request.cpu, by, costs);
-        }
-    }
-
-    fn asked(&mut self, line: u64, cpu: usize, by: CoherentAccess, costs: &RequestCosts) {
         if by.was_true
-            && let Some(block) = self.open.remove(&(line, cpu))
+            && let Some(block) = self.open.remove(&(line, request.cpu))
         {
             self.blocks[block].counts.turn_true();
         }
@@ -76,10 +76,10 @@ impl BlockMisses {
         block.stalls += costs.cycles(by.served);
         match by.served {
             Served::Missed(MissClass::FalseSharing, _) => {
-                self.open.insert((line, cpu), self.current);
+                self.open.insert((line, request.cpu), self.current);
             }
             Served::Missed(..) => {
-                self.open.remove(&(line, cpu));
+                self.open.remove(&(line, request.cpu));
             }
             Served::L1 | Served::L2 | Served::Upgraded(_) => {}
         }

@@ -2,11 +2,13 @@
 //! `perf c2c` samples, in exact counts.
 //!
 //! Takes a recording of several CPUs with data accesses, the kernel's vmlinux and a machine with
-//! coherent caches; gives lines by cost. Reads the recording twice: the first pass ranks all lines,
-//! the second collects the fields of the first few. So memory does not grow with the recording.
+//! coherent caches; gives lines by cost. Reads the recording twice: the first pass simulates, ranks
+//! all lines and keeps a log of the requests (about 4 bytes for each), the second collects the
+//! fields of the first few lines.
 //! Samples nothing, asks the guest nothing, prints nothing.
 
 pub(crate) mod caches;
+pub(crate) mod costs;
 mod counts;
 mod cure;
 mod details;
@@ -23,13 +25,13 @@ pub mod what_if;
 
 use anyhow::{Result, ensure};
 use caches::SharedMachine;
-use moved::MovedPlaces;
+use execution::cpu_order::CpuOrder;
 use names::DataNames;
 use ranking::{MOST_LINES, Ranking};
 use services::{self, symbols::KernelSymbols};
 use sim::MachineModel;
 use std::io::Read;
-use table::{RowNames, SharingTable, SharingTotal};
+use table::{RowNames, SharingTable};
 use trace::{RecordingHeader, RecordingReader};
 use what_if::{MovableData, MoveRequest, SharingChange};
 
@@ -43,6 +45,7 @@ pub(crate) struct SharingStudy<'a> {
     symbols: &'a KernelSymbols,
     names: &'a DataNames,
     machine: &'a MachineModel,
+    order: CpuOrder,
 }
 
 impl<'a> SharingStudy<'a> {
@@ -51,8 +54,9 @@ impl<'a> SharingStudy<'a> {
         symbols: &'a KernelSymbols,
         names: &'a DataNames,
         machine: &'a MachineModel,
+        order: CpuOrder,
     ) -> SharingStudy<'a> {
-        SharingStudy { symbols, names, machine }
+        SharingStudy { symbols, names, machine, order }
     }
 
     /// The first pass: ranks the lines.
@@ -62,10 +66,9 @@ impl<'a> SharingStudy<'a> {
     /// machine has too few cores.
     pub(crate) fn rank<R: Read>(&self, reader: RecordingReader<R>) -> Result<Ranking> {
         services::check(reader.header(), self.symbols)?;
-        let machine = SharedMachine::new(self.machine, reader.header().cpus)?;
+        let machine = SharedMachine::new(self.machine, reader.header().cpus, self.order)?;
         let owners = self.names.owners(reader.header());
-        let moved = &mut MovedPlaces::default();
-        ranking::rank(reader, &machine, moved, MOST_LINES, Some(owners))
+        ranking::rank(reader, &machine, MOST_LINES, owners)
     }
 
     /// The second pass: the first `top` lines of a ranking with their fields, and what the first
@@ -80,16 +83,17 @@ impl<'a> SharingStudy<'a> {
         top: usize,
     ) -> Result<SharingTable> {
         let header = reader.header().clone();
-        let machine = SharedMachine::new(self.machine, header.cpus)?;
+        let machine = SharedMachine::new(self.machine, header.cpus, self.order)?;
         let lines = ranking.lines.iter().take(top.max(DATA_LINES));
         let numbers: Vec<u64> = lines.map(|&(line, _)| line).collect();
         let owners = self.names.owners(&header);
-        let (lines, owners) = details::collect(reader, &machine, owners, &numbers)?;
+        let (lines, blocks, owners) =
+            details::collect(reader, &machine, &ranking.log, owners, &numbers)?;
         let types = self.names.types()?;
         let slabs = ranking.slab_objects(&types)?;
         let names =
             RowNames { symbols: self.symbols, owners: &owners, types: &types, slabs: &slabs };
-        SharingTable::new(&header, &machine, ranking, lines, top, &names)
+        SharingTable::new(&header, &machine, ranking, (lines, blocks), top, &names)
     }
 
     /// The pass with moved data. `ranking`: that of the first pass.
@@ -103,24 +107,26 @@ impl<'a> SharingStudy<'a> {
         requests: &[String],
     ) -> Result<SharingChange> {
         let RecordingHeader { workload, build_id, seed, .. } = reader.header().clone();
-        let machine = SharedMachine::new(self.machine, reader.header().cpus)?;
+        let machine = SharedMachine::new(self.machine, reader.header().cpus, self.order)?;
         let requests: Vec<MoveRequest<'_>> =
             requests.iter().map(|text| MoveRequest::parse(text)).collect::<Result<_>>()?;
         let owners = self.names.owners(reader.header());
         let line_bytes = 1 << machine.line_log2();
         let types = self.names.types()?;
         let known = MovableData { owners, types: &types, slabs: &ranking.slab_objects(&types)? };
-        let mut moves = what_if::moves(&requests, known, line_bytes, ranking.end)?;
-        let after = ranking::rank(reader, &machine, &mut moves.places, 0, None)?;
+        let (places, rows) = what_if::moves(&requests, known, line_bytes, ranking.end)?;
+        let (after, _, places) = costs::run(reader, &machine, places, 0, false)?;
         Ok(SharingChange {
             workload,
             kernel_build_id: build_id,
             seed,
             cpus: machine.cpus(),
             machine: machine.name().to_owned(),
-            moved: moves.rows(),
-            before: SharingTotal::new(&machine, ranking),
-            after: SharingTotal::new(&machine, &after),
+            order: machine.order(),
+            moved: what_if::moved(rows, &places),
+            before: ranking.totals.total,
+            after: after.total,
+            recorded: ranking.totals.recorded.zip(after.recorded),
         })
     }
 }

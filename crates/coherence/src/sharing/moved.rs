@@ -5,10 +5,16 @@
 //! behind the other. This module knows no names but those of slab caches.
 
 use super::slabs::SlabFrames;
+use execution::coherent_walk::StepEditor;
+use execution::data::{DataAccess, DataFlow, Execution};
 use memory::misses::owners::{StructureClass, StructureId};
+use sim::PhysAddr;
 use std::collections::HashMap;
 use std::ops::Range;
 use trace::Accesses;
+
+/// The bytes of a word. Data moves by a multiple of it.
+pub(super) const WORD: u64 = 8;
 
 /// Virtual addresses whose data is simulated at other physical addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +44,7 @@ struct FieldLines {
 }
 
 /// The simulated places of data that does not stay at its place.
-#[derive(Default)]
-pub(crate) struct MovedPlaces {
+pub(super) struct MovedPlaces {
     ranges: Vec<MovedRange>,
     fields: Vec<FieldLines>,
     /// `None`: no field of slab objects moves.
@@ -69,35 +74,9 @@ impl MovedPlaces {
         self.fields.iter().map(|field| field.lines.len() as u64)
     }
 
-    /// Whether nothing moves.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && self.fields.is_empty()
-    }
-
-    /// A stream begins.
-    pub(super) fn stream(&mut self, accesses: &Accesses) {
-        let Some(frames) = &mut self.frames else { return };
-        frames.stream(accesses);
-        for field in self.fields.iter_mut().filter(|field| field.cache.is_none()) {
-            let known = frames.structures().iter().position(|structure| {
-                structure.class == StructureClass::Slab && structure.name == field.moved.cache
-            });
-            field.cache = known.map(|number| StructureId(number as u32));
-        }
-    }
-
-    /// The next execution begins.
-    #[inline]
-    pub(super) fn executed(&mut self) {
-        if let Some(frames) = &mut self.frames {
-            frames.executed();
-        }
-    }
-
     /// The physical address at which an access is simulated.
     #[inline]
-    pub(super) fn place(&mut self, addr: u64, physical: u64) -> u64 {
+    fn place(&mut self, addr: u64, physical: u64) -> u64 {
         if let Some(moved) = self.ranges.iter().find(|moved| moved.from.contains(&addr)) {
             return moved.to + (addr - moved.from.start);
         }
@@ -111,13 +90,38 @@ impl MovedPlaces {
             if *of != Some(cache) || !moved.field.contains(&offset) {
                 continue;
             }
-            let bytes = (moved.field.end - moved.field.start).next_multiple_of(self.line_bytes);
+            let before = moved.field.start % WORD;
+            let bytes = moved.field.end - moved.field.start + before;
+            let bytes = bytes.next_multiple_of(self.line_bytes);
             let start = *lines.entry(physical - offset).or_insert_with(|| {
                 self.end += bytes;
                 self.end - bytes
             });
-            return Some(start + (offset - moved.field.start));
+            return Some(start + before + (offset - moved.field.start));
         }
         None
+    }
+}
+
+impl StepEditor for MovedPlaces {
+    fn stream(&mut self, accesses: &Accesses) {
+        let Some(frames) = &mut self.frames else { return };
+        frames.stream(accesses);
+        for field in self.fields.iter_mut().filter(|field| field.cache.is_none()) {
+            let known = frames.structures().iter().position(|structure| {
+                structure.class == StructureClass::Slab && structure.name == field.moved.cache
+            });
+            field.cache = known.map(|number| StructureId(number as u32));
+        }
+    }
+
+    fn executed(&mut self, _: &Execution, accesses: &mut [DataAccess], flow: &DataFlow) {
+        if let Some(frames) = &mut self.frames {
+            frames.executed();
+        }
+        for access in accesses {
+            let place = self.place(flow.virtual_address(access), access.physical.0);
+            access.physical = PhysAddr(place);
+        }
     }
 }

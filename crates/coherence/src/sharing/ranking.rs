@@ -1,24 +1,20 @@
 //! The first pass: what coherence costs on each line.
 //!
-//! Input: a recording and a machine. Output: lines by cost, what each translation block asked for,
-//! and where slab objects were accessed. A line takes about 40 bytes. The map holds [`MOST_LINES`]
-//! lines at most; the cost of all others is one sum.
+//! Input: a recording and a machine. Output: lines by cost, the log of all requests, and where slab
+//! objects are accessed. A line takes about 40 bytes. The map holds [`MOST_LINES`] lines at most;
+//! the cost of all others is one sum.
 
-use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
-use super::counts::RequestCosts;
-use super::functions::BlockMisses;
-use super::moved::MovedPlaces;
+use super::caches::SharedMachine;
+use super::costs::{self, LineCosts, OrderedTotals};
 use super::names::VariableTypes;
 use super::slabs::{SlabFrames, SlabObjects, SlabPlaces};
 use anyhow::Result;
-use execution::executions::Executed;
+use execution::coherent_walk::StepEditor;
+use execution::data::{DataAccess, DataFlow, Execution};
+use execution::served_log::ServedLog;
 use memory::misses::owners::{DataOwners, Structure};
-use sim::PerMode;
-use sim::coherent::{CoherentAccess, CoreCounters, Served};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io::Read;
-use trace::{Accesses, RecordingReader, Translation};
+use trace::{Accesses, RecordingReader};
 
 /// The largest number of lines that are ranked: as many as 512 MB of shared memory have, with lines
 /// of 64 bytes. These lines take less than 400 MB.
@@ -29,16 +25,14 @@ pub(crate) struct Ranking {
     /// The numbers of lines, with the cycles of their coherence misses and upgrades; descending by
     /// cycles. A line's number is its physical address divided by its size.
     pub lines: Vec<(u64, f64)>,
-    /// The cycles of all lines.
-    pub cycles: f64,
     /// The cycles of lines that were not ranked.
     pub unranked: f64,
     /// A physical address behind all data.
     pub end: u64,
-    /// The counters of each CPU.
-    pub cpus: Vec<PerMode<CoreCounters>>,
-    /// What translation blocks asked for.
-    pub(super) blocks: BlockMisses,
+    /// What all lines cost.
+    pub totals: OrderedTotals,
+    /// The requests of all executions.
+    pub log: ServedLog,
     /// Where slab objects were accessed, by instruction.
     places: SlabPlaces,
     /// The data structures of the recording, by their numbers.
@@ -55,80 +49,36 @@ impl Ranking {
     }
 }
 
-/// Where instructions miss objects of slab caches. A miss is enough: every object misses once.
-struct SlabMisses {
+/// The number of lines in the filter of [`SlabUses`].
+const FILTER: usize = 1 << 13;
+
+/// Where instructions access objects of slab caches. An access to a line that was accessed not long
+/// ago tells little, and is left out.
+struct SlabUses {
     frames: SlabFrames,
     places: SlabPlaces,
-    /// The instruction that accesses data, and the physical address.
-    current: (u64, u64),
-}
-
-impl SlabMisses {
-    fn missed(&mut self) {
-        let (instruction, physical) = self.current;
-        if let Some((cache, place)) = self.frames.place(physical) {
-            self.places.add(cache, instruction, place);
-        }
-    }
-}
-
-struct LineCosts {
-    costs: RequestCosts,
+    /// By the low bits of a line's number: the line that was accessed last.
+    filter: Box<[u64; FILTER]>,
     line_log2: u32,
-    lines: HashMap<u64, f64>,
-    most: usize,
-    cycles: f64,
-    unranked: f64,
-    end: u64,
-    blocks: BlockMisses,
-    /// `None`: the pass does not look for objects of slab caches.
-    slabs: Option<SlabMisses>,
 }
 
-impl SharingObserver for LineCosts {
-    fn define(&mut self, translation: &Translation) {
-        self.blocks.define(translation);
-    }
-
+impl StepEditor for SlabUses {
     fn stream(&mut self, accesses: &Accesses) {
-        self.slabs.iter_mut().for_each(|slabs| slabs.frames.stream(accesses));
+        self.frames.stream(accesses);
     }
 
     #[inline]
-    fn executed(&mut self, executed: &Executed<'_>) {
-        self.blocks.executed(executed.execution.translation);
-        self.slabs.iter_mut().for_each(|slabs| slabs.frames.executed());
-    }
-
-    #[inline]
-    fn uses(&mut self, used: &DataUse<'_>) {
-        if let Some(slabs) = &mut self.slabs {
-            let (block, access) = (used.executed.execution.translation, used.access);
-            let instruction = u64::from(block.0) << 16 | u64::from(access.instruction);
-            slabs.current = (instruction, access.physical.0);
-        }
-    }
-
-    #[inline]
-    fn served(&mut self, request: Request, by: CoherentAccess) {
-        self.end = self.end.max(request.physical.0);
-        if let Some(slabs) = &mut self.slabs
-            && !request.is_fetch
-            && !matches!(by.served, Served::L1 | Served::L2)
-        {
-            slabs.missed();
-        }
-        let number = request.physical.0 >> self.line_log2;
-        self.blocks.served(request, number, by, &self.costs);
-        let Some((_, cycles)) = self.costs.of_sharing(by.served) else { return };
-        self.cycles += cycles;
-        let has_room = self.lines.len() < self.most;
-        match self.lines.entry(number) {
-            Entry::Occupied(mut cost) => *cost.get_mut() += cycles,
-            Entry::Vacant(place) if has_room => {
-                place.insert(cycles);
+    fn executed(&mut self, execution: &Execution, accesses: &mut [DataAccess], _: &DataFlow) {
+        self.frames.executed();
+        for access in accesses {
+            let line = access.physical.0 >> self.line_log2;
+            let last = &mut self.filter[line as usize % FILTER];
+            if std::mem::replace(last, line) != line
+                && let Some((cache, place)) = self.frames.place(access.physical.0)
+            {
+                let block = u64::from(execution.translation.0);
+                self.places.add(cache, block << 16 | u64::from(access.instruction), place);
             }
-            Entry::Vacant(_) => self.unranked += cycles,
         }
     }
 }
@@ -137,37 +87,30 @@ impl SharingObserver for LineCosts {
 /// caches.
 ///
 /// # Errors
-/// As [`SharedMachine::run`].
+/// As [`SharedMachine::simulate`].
 pub(super) fn rank<R: Read>(
     reader: RecordingReader<R>,
     machine: &SharedMachine<'_>,
-    moved: &mut MovedPlaces,
     most: usize,
-    owners: Option<DataOwners>,
+    owners: DataOwners,
 ) -> Result<Ranking> {
-    let slabs = owners.map(|owners| SlabMisses {
+    let slabs = SlabUses {
         frames: SlabFrames::new(owners),
         places: SlabPlaces::default(),
-        current: (0, 0),
-    });
-    let mut ranked = LineCosts {
-        costs: machine.costs,
+        filter: Box::new([u64::MAX; FILTER]),
         line_log2: machine.line_log2(),
-        lines: HashMap::new(),
-        most,
-        cycles: 0.0,
-        unranked: 0.0,
-        end: 0,
-        blocks: BlockMisses::default(),
-        slabs,
     };
-    let cpus = machine.run_with(reader, moved, &mut ranked)?;
-    let LineCosts { lines, cycles, unranked, end, blocks, slabs, .. } = ranked;
-    let (places, structures) = match slabs {
-        Some(slabs) => (slabs.places, slabs.frames.structures().to_vec()),
-        None => (SlabPlaces::default(), Vec::new()),
-    };
+    let (totals, costs, slabs) = costs::run(reader, machine, slabs, most, true)?;
+    let LineCosts { lines, unkept, end, log, .. } = costs;
     let mut lines: Vec<(u64, f64)> = lines.into_iter().collect();
     lines.sort_by(|(a, a_cycles), (b, b_cycles)| b_cycles.total_cmp(a_cycles).then(a.cmp(b)));
-    Ok(Ranking { lines, cycles, unranked, end: end + 1, cpus, blocks, places, structures })
+    Ok(Ranking {
+        lines,
+        unranked: unkept,
+        end: end + 1,
+        totals,
+        log: log.unwrap_or_default(),
+        structures: slabs.frames.structures().to_vec(),
+        places: slabs.places,
+    })
 }

@@ -4,10 +4,12 @@
 //! fields and a cure. Prints nothing.
 
 use super::caches::SharedMachine;
+pub use super::costs::{OrderedTotals, SharingTotal};
 pub use super::counts::{AccessCounts, LineCounts};
 pub use super::cure::Cure;
 use super::cure::cure;
 use super::details::{FieldUses, LineUses};
+use super::functions::BlockMisses;
 pub use super::functions::FunctionRow;
 use super::names::VariableTypes;
 use super::ranking::Ranking;
@@ -20,8 +22,7 @@ pub use memory::misses::owners::StructureClass;
 use memory::misses::owners::{DataOwners, MissOwner, NamedObject, Structure};
 use serde::Serialize;
 use services::symbols::KernelSymbols;
-use sim::coherent::ClassCounts;
-use sim::{Mode, PerMode};
+use sim::PerMode;
 use std::collections::BTreeMap;
 use trace::{RecordingHeader, RunAddr};
 
@@ -40,8 +41,9 @@ pub struct SharingTable {
     pub machine: String,
     /// The bytes of a line.
     pub line_bytes: u64,
-    /// Instructions of all CPUs, and what they asked for outside of their caches.
-    pub total: SharingTotal,
+    /// What all lines cost.
+    #[serde(flatten)]
+    pub totals: OrderedTotals,
     /// The number of lines with coherence misses or upgrades.
     pub shared_lines: usize,
     /// The cycles of lines that were not ranked, because there were too many.
@@ -80,45 +82,6 @@ pub struct DataRow {
     pub share: f64,
     /// The cure for the most expensive of them.
     pub cure: Cure,
-}
-
-/// What all CPUs asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct SharingTotal {
-    /// Instructions.
-    pub instructions: PerMode<u64>,
-    /// Misses of the L2 on instructions and on data.
-    pub misses: PerMode<ClassCounts>,
-    /// Upgrades.
-    pub upgrades: PerMode<u64>,
-    /// The cycles of coherence misses and upgrades.
-    pub cycles: f64,
-    /// The cycles for which caches stop the CPUs: `cycles`, and those of all other misses of the
-    /// L1s and L2s.
-    pub stalls: f64,
-}
-
-impl SharingTotal {
-    /// Adds up the counters of all CPUs.
-    pub(super) fn new(machine: &SharedMachine<'_>, ranking: &Ranking) -> SharingTotal {
-        let mut total = SharingTotal { cycles: ranking.cycles, ..SharingTotal::default() };
-        let all = ranking.cpus.iter().flat_map(|cpu| Mode::BOTH.map(|mode| (cpu.get(mode), mode)));
-        for (counters, mode) in all {
-            total.stalls += machine.stalls(counters);
-            *total.instructions.get_mut(mode) += counters.instructions;
-            *total.misses.get_mut(mode) += counters.l2_instructions;
-            *total.misses.get_mut(mode) += counters.l2_data;
-            *total.upgrades.get_mut(mode) += counters.upgrades;
-        }
-        total
-    }
-
-    /// Misses of kernel and user code together.
-    pub fn all_misses(&self) -> ClassCounts {
-        let mut all = self.misses.kernel;
-        all += self.misses.user;
-        all
-    }
 }
 
 /// A line.
@@ -170,14 +133,14 @@ impl SharingTable {
         header: &RecordingHeader,
         machine: &SharedMachine<'_>,
         ranking: &Ranking,
-        lines: Vec<LineUses>,
+        (lines, blocks): (Vec<LineUses>, BlockMisses),
         top: usize,
         names: &RowNames<'_>,
     ) -> Result<SharingTable> {
         let numbered = ranking.lines.iter().zip(lines);
         let mut rows: Vec<LineRow> = numbered
             .map(|(&(number, _), uses)| {
-                names.line(number << machine.line_log2(), uses, ranking.cycles)
+                names.line(number << machine.line_log2(), uses, ranking.totals.total.cycles)
             })
             .collect::<Result<_>>()?;
         rows.sort_by(|a, b| b.counts.cycles.total_cmp(&a.counts.cycles));
@@ -190,14 +153,14 @@ impl SharingTable {
             cpus: machine.cpus(),
             machine: machine.name().to_owned(),
             line_bytes: 1 << machine.line_log2(),
-            total: SharingTotal::new(machine, ranking),
+            totals: ranking.totals,
             shared_lines: ranking.lines.len(),
             unranked_cycles: ranking.unranked,
             types_known: names.types.known(),
             frames_unknown: names.owners.unknown().map(str::to_owned),
             data_lines,
             data,
-            functions: ranking.blocks.rows(names.symbols),
+            functions: blocks.rows(names.symbols),
             lines: rows,
         })
     }

@@ -1,15 +1,16 @@
 //! Recordings of several CPUs, written by hand. Their lines, fields and cures are found by hand.
 
+mod order;
 mod slabs;
 
 use super::SharingStudy;
 use super::caches::SharedMachine;
-use super::moved::MovedPlaces;
 use super::names::DataNames;
 use super::ranking;
 use super::table::{AccessCounts, Cure, FieldRow, LineCounts, SharingTable};
 use super::what_if::SharingChange;
 use anyhow::Result;
+use execution::cpu_order::CpuOrder;
 use image::BuildId;
 use image::examples::btf_section;
 use memory::misses::variables;
@@ -42,6 +43,8 @@ struct Guest {
     seen: ObservedAccesses,
     executes: u8,
     mapped: HashSet<(u8, u64)>,
+    /// The order in which the machine makes the steps.
+    order: CpuOrder,
 }
 
 const FUNCTIONS: u32 = 4;
@@ -63,7 +66,8 @@ impl Guest {
             slab_caches: vec!["dentry".into(), "kmalloc-32".into()],
             ..ObservedAccesses::default()
         };
-        Guest { header, words: Vec::new(), seen, executes: 0, mapped: HashSet::new() }
+        let (words, mapped, order) = (Vec::new(), HashSet::new(), CpuOrder::Recorded);
+        Guest { header, words, seen, executes: 0, mapped, order }
     }
 
     /// A CPU runs a function, whose first instruction makes these accesses: address, whether it
@@ -128,7 +132,7 @@ impl Guest {
         std::fs::write(&map, lines.collect::<String>()).unwrap();
         let symbols = KernelSymbols::read(&map).unwrap();
         let machine = machines::find(machine)?.model;
-        run(&SharingStudy::new(&symbols, names, &machine), &self.recording())
+        run(&SharingStudy::new(&symbols, names, &machine, self.order), &self.recording())
     }
 
     fn table_on(&self, names: &DataNames, machine: &str) -> Result<SharingTable> {
@@ -211,7 +215,7 @@ fn two_counters_in_one_line_disturb_each_other() {
     assert_eq!((table.shared_lines, table.lines.len(), table.types_known), (1, 1, true));
     let line = &table.lines[0];
     assert_eq!(line.counts, counts(false_sharing(2, 198), 199));
-    assert_eq!((table.total.cycles, line.share), (397.0 * CORE, 1.0));
+    assert_eq!((table.totals.total.cycles, line.share), (397.0 * CORE, 1.0));
     assert_eq!(line.cpus[0].kernel, counts(false_sharing(1, 99), 99));
     assert_eq!(line.cpus[1].kernel, counts(false_sharing(1, 99), 100));
     assert_eq!((line.addr.as_str(), line.physical.as_str()), ("ffffffff82000000", "0"));
@@ -238,7 +242,7 @@ fn functions_have_what_they_asked_for() {
     let asked = |upgrades| counts(false_sharing(2, 99), upgrades);
     assert_eq!(rows, [("f1", asked(100)), ("f0", asked(99))]);
     let stalls: f64 = table.functions.iter().map(|row| row.stalls).sum();
-    assert_eq!(stalls, table.total.stalls);
+    assert_eq!(stalls, table.totals.total.stalls);
 }
 
 #[test]
@@ -405,12 +409,14 @@ fn lines_beyond_the_limit_are_one_sum() {
     }
     let recording = guest.recording();
     let machine = machines::find("server-8").unwrap().model;
-    let shared = SharedMachine::new(&machine, CpuCount::new(2).unwrap()).unwrap();
+    let cpus = CpuCount::new(2).unwrap();
+    let shared = SharedMachine::new(&machine, cpus, CpuOrder::Recorded).unwrap();
     let reader = RecordingReader::new(&recording[..]).unwrap();
-    let ranking = ranking::rank(reader, &shared, &mut MovedPlaces::default(), 1, None).unwrap();
+    let owners = untyped(&[]).owners(reader.header());
+    let ranking = ranking::rank(reader, &shared, 1, owners).unwrap();
     assert_eq!(ranking.lines, [(0, 397.0 * CORE)]);
-    assert_eq!((ranking.unranked, ranking.cycles), (37.0 * CORE, 434.0 * CORE));
-    assert_eq!(ranking.end, 0x100_0011, "behind the code of the second function");
+    assert_eq!((ranking.unranked, ranking.totals.total.cycles), (37.0 * CORE, 434.0 * CORE));
+    assert_eq!(ranking.end, 0x100_0040, "behind the line of the code");
 }
 
 #[test]
@@ -439,7 +445,7 @@ fn errors_name_what_cannot_be_done() {
         let machine = machines::find("server-8")?.model;
         let mut symbols = KernelSymbols::default();
         symbols.build_id = build_id;
-        let study = SharingStudy::new(&symbols, &names, &machine);
+        let study = SharingStudy::new(&symbols, &names, &machine, CpuOrder::SideBySide);
         study.rank(RecordingReader::new(recording)?).map(|_| ())
     };
     let error = rank(&without_data, None).unwrap_err().to_string();

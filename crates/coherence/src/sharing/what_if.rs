@@ -5,11 +5,12 @@
 //! place in the slab: the instructions stay those of the recording, and other data does not move
 //! closer together.
 
-use super::moved::{MovedField, MovedPlaces, MovedRange};
+use super::moved::{MovedField, MovedPlaces, MovedRange, WORD};
 use super::names::VariableTypes;
 use super::slabs::{SlabFrames, SlabObjects};
 use super::table::SharingTotal;
 use anyhow::{Context, Result, ensure};
+use execution::cpu_order::CpuOrder;
 use memory::misses::owners::{DataOwners, NamedObject};
 use serde::Serialize;
 use std::ops::Range;
@@ -30,12 +31,17 @@ pub struct SharingChange {
     pub cpus: usize,
     /// The simulated machine.
     pub machine: String,
+    /// The order in which the CPUs make their steps.
+    pub order: CpuOrder,
     /// What moved to lines of its own.
     pub moved: Vec<MovedData>,
-    /// As recorded.
+    /// With the data where it was recorded.
     pub before: SharingTotal,
     /// With the data in lines of its own.
     pub after: SharingTotal,
+    /// `before` and `after` in the order of the recording, if `order` is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<(SharingTotal, SharingTotal)>,
 }
 
 /// Bytes that moved to lines of their own.
@@ -105,20 +111,11 @@ pub(super) struct MovableData<'a> {
     pub slabs: &'a SlabObjects,
 }
 
-/// What moves.
-pub(super) struct Moves {
-    pub places: MovedPlaces,
-    rows: Vec<MovedData>,
-}
-
-impl Moves {
-    /// What has moved, with the number of objects.
-    pub(super) fn rows(self) -> Vec<MovedData> {
-        let Moves { places, mut rows } = self;
-        let of_slabs = rows.iter_mut().filter_map(|row| row.objects.as_mut());
-        of_slabs.zip(places.objects()).for_each(|(objects, number)| objects.number = number);
-        rows
-    }
+/// What has moved, with the number of objects. `rows`: as [`moves`] gives them.
+pub(super) fn moved(mut rows: Vec<MovedData>, places: &MovedPlaces) -> Vec<MovedData> {
+    let of_slabs = rows.iter_mut().filter_map(|row| row.objects.as_mut());
+    of_slabs.zip(places.objects()).for_each(|(objects, number)| objects.number = number);
+    rows
 }
 
 /// The moves that the requests ask for. Each gets its own lines, from the physical address `end`
@@ -132,7 +129,7 @@ pub(super) fn moves(
     known: MovableData<'_>,
     line_bytes: u64,
     end: u64,
-) -> Result<Moves> {
+) -> Result<(MovedPlaces, Vec<MovedData>)> {
     let mut plan = MovePlan {
         known: &known,
         line_bytes,
@@ -144,7 +141,7 @@ pub(super) fn moves(
     requests.iter().try_for_each(|request| plan.add(request))?;
     let MovePlan { ranges, fields, rows, end, .. } = plan;
     let frames = SlabFrames::new(known.owners);
-    Ok(Moves { places: MovedPlaces::new(ranges, fields, frames, line_bytes, end), rows })
+    Ok((MovedPlaces::new(ranges, fields, frames, line_bytes, end), rows))
 }
 
 struct MovePlan<'a> {
@@ -199,8 +196,9 @@ impl MovePlan<'_> {
             bytes,
             objects: None,
         });
-        self.ranges.push(MovedRange { from, to: self.end });
-        self.end = (self.end + bytes).next_multiple_of(self.line_bytes);
+        let to = self.end + start % WORD;
+        self.ranges.push(MovedRange { from, to });
+        self.end = (to + bytes).next_multiple_of(self.line_bytes);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ pub(crate) mod live;
 pub(crate) mod manual;
 pub(crate) mod objtool;
 pub(crate) mod optimize;
+pub(crate) mod order;
 pub(crate) mod part;
 pub(crate) mod profile;
 pub(crate) mod record;

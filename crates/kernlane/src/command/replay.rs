@@ -2,18 +2,19 @@
 //!
 //! Input: a recording, layouts and machines. Output: tables or result rows.
 
+use crate::command::order::OrderArg;
 use crate::command::part::PartArgs;
 use crate::command::record::warn_unlike;
 use crate::command::sampling::SamplingArgs;
 use anyhow::{Result, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use host::note;
 use host::out;
 use host::recording::Recording;
 use image::vmlinux;
 use replay::guard::{self, LayoutLoss};
 use replay::results::{ORIGINAL, ResultFile};
-use replay::{self, CpuOrder, ReplayLayout, SimulationScope};
+use replay::{self, ReplayLayout, SimulationScope};
 use report::text;
 use road::kernel::kernel_of;
 use road::layout_file::LayoutFile;
@@ -78,24 +79,6 @@ pub struct ReplayArgs {
     /// Print the result rows as JSON, as `kernlane report` takes them
     #[arg(long)]
     pub json: bool,
-}
-
-/// The value of `--order`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OrderArg {
-    /// Each CPU follows its own clock, and only what shares data keeps the order of the recording
-    SideBySide,
-    /// As QEMU ran the CPUs, in long turns
-    Recorded,
-}
-
-impl From<OrderArg> for CpuOrder {
-    fn from(order: OrderArg) -> CpuOrder {
-        match order {
-            OrderArg::SideBySide => CpuOrder::SideBySide,
-            OrderArg::Recorded => CpuOrder::Recorded,
-        }
-    }
 }
 
 fn machine_help() -> String {

@@ -3,6 +3,7 @@
 //! Input: the tables of `coherence::multiprocessor`. Output: text, and what is printed as JSON.
 //! Counts nothing.
 
+use crate::order;
 use crate::top::TopRows;
 use coherence::multiprocessor::{CoherentCycles, L2Misses, MultiprocessorRow, MultiprocessorTable};
 use host::table::TextTable;
@@ -40,13 +41,15 @@ fn write(table: &MultiprocessorTable, top: TopRows, out: &mut String) -> std::fm
     write!(
         out,
         "{workload}, kernel {kernel_build_id}, seed {seed}: {cpus} CPUs, simulated on {machine}, \
-         in the order of the recording"
+         {}",
+        order::title(table.totals.order)
     )?;
     match &table.one_cpu {
         Some(one) => writeln!(out, "; beside one CPU: {}, seed {}", one.workload, one.seed)?,
         None => writeln!(out)?,
     }
-    writeln!(out, "\nevents in a million instructions (SimOS: table 5.2)")?;
+    write!(out, "\n{}", order::moved(&table.totals))?;
+    writeln!(out, "events in a million instructions (SimOS: table 5.2)")?;
     out.push_str(&events(table));
     writeln!(out, "\nwhere the cycles of all CPUs go, in % (SimOS: figure 5.1)")?;
     out.push_str(&modes(table));

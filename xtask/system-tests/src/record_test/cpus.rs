@@ -148,9 +148,23 @@ fn boot_pinned(
     out: &Path,
     more: &[(&str, &str)],
 ) -> Result<GuestOutcome> {
-    let script = format!("sleep 5\n/kernlane/pinned {cpus} {how}\n");
+    let program = ("pinned", machine.pinned.as_slice());
+    boot_program(machine, cpus, program, &format!("{cpus} {how}"), turn, out, more)
+}
+
+/// Records a program with these arguments on several CPUs. `turn`: the longest turn.
+pub(super) fn boot_program(
+    machine: &TestedMachine,
+    cpus: u8,
+    (name, program): (&str, &[u8]),
+    arguments: &str,
+    turn: Option<u32>,
+    out: &Path,
+    more: &[(&str, &str)],
+) -> Result<GuestOutcome> {
+    let script = format!("sleep 5\n/kernlane/{name} {arguments}\n");
     let mut contents = GuestContents::of_script(&script, Vec::new());
-    contents.file("/kernlane/pinned", 0o755, machine.pinned.as_slice());
+    contents.file(&format!("/kernlane/{name}"), 0o755, program);
     let place = format!("{:#x}", machine.kernel.per_cpu_offset()?.0);
     let number = cpus.to_string();
     let more = [&[("cpus", number.as_str()), ("per_cpu_offset", &place)], more].concat();

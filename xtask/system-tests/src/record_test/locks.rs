@@ -9,6 +9,7 @@ use super::cpus::{ROUNDS, WITH_DATA};
 use super::{TestedMachine, WholeRecording};
 use anyhow::{Context, Result, ensure};
 use coherence::locks::table::{FunctionRow, KindRow, LockKind, LockTable};
+use execution::cpu_order::CpuOrder;
 use services::Attribution;
 use services::symbols::KernelSymbols;
 use std::collections::BTreeMap;
@@ -21,8 +22,9 @@ pub(super) fn are_counted(machine: &TestedMachine, cpus: u8) -> Result<()> {
     let kernel = &machine.kernel.vmlinux;
     let attribution = Attribution::open(kernel, None, &[MACHINE.to_owned()])?;
     let recording = machine.out(&format!("cpus-{cpus}.rec"));
-    let table =
-        coherence::locks(&attribution, &recording, kernel)?.pop().context("there is no table")?;
+    let table = coherence::locks(&attribution, CpuOrder::SideBySide, &recording, kernel)?
+        .pop()
+        .context("there is no table")?;
 
     let written = acquired_by(&table, LockKind::Mutex, "pipe_write");
     let expected = u64::from(cpus) * ROUNDS;

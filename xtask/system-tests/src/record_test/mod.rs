@@ -6,6 +6,7 @@
 //! test.
 
 mod cpus;
+mod known;
 mod locks;
 mod os_core;
 mod sharing;
@@ -44,6 +45,7 @@ pub fn record_test(tree: &Path) -> Result<()> {
         plugin: build_plugin()?,
         program: lab::bare::compile("counted.c", PROGRAM)?,
         pinned: lab::bare::compile("pinned.c", cpus::PROGRAM)?,
+        known: lab::bare::compile("known.c", known::PROGRAM)?,
         directory: directory.path().into(),
         kernel,
     };
@@ -78,6 +80,10 @@ pub fn record_test(tree: &Path) -> Result<()> {
         "of 2 CPUs in short turns, each execution is on its CPU, and each turn ends in time",
         cpus::short_turns_are_kept(&machine, 2),
     );
+    score.count(
+        "of 4 CPUs side by side, known programs share what they say, as often as in a replay",
+        known::programs_share_what_they_say(&machine),
+    );
     score.count("recording does not change the guest", machine.guest_unchanged());
     score.count("the recording is marked as incomplete if the guest ends early", machine.cut_off());
     score.count("the recording is marked as incomplete if the workload fails", machine.failed());
@@ -94,6 +100,8 @@ struct TestedMachine {
     program: Vec<u8>,
     /// The compiled `pinned.c`.
     pinned: Vec<u8>,
+    /// The compiled `known.c`.
+    known: Vec<u8>,
     directory: PathBuf,
 }
 

@@ -59,7 +59,7 @@ fn fields_of_slab_objects_have_names() {
     let [data] = &table.data[..] else { panic!("{:?}", table.data) };
     assert_eq!((data.title.as_str(), data.lines, table.data_lines), ("slab dentry", 10, 10));
     assert_eq!(data.counts, counts(false_sharing(20, 90), 90));
-    assert_eq!((&data.cure, data.counts.cycles), (&table.lines[0].cure, table.total.cycles));
+    assert_eq!((&data.cure, data.counts.cycles), (&table.lines[0].cure, table.totals.total.cycles));
 
     let table = guest.table(&untyped(&[]));
     assert_eq!(names(&table.lines[3].fields), ["dentry+0x0", "dentry+0x8"]);

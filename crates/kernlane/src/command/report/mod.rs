@@ -5,6 +5,7 @@
 mod recordings;
 mod results;
 
+use crate::command::order::OrderArg;
 use crate::command::part::PartArgs;
 use crate::command::record::warn_unlike;
 use anyhow::Result;
@@ -124,7 +125,7 @@ pub struct ReportArgs {
 
     /// Print the lines that CPUs take from each other, by cost, with their fields and who uses
     /// them; needs a recording made with --cpus and --data
-    #[arg(long, group = "table")]
+    #[arg(long, groups = ["table", "ordered"])]
     pub sharing: bool,
 
     /// With --sharing: print what coherence would cost with data in lines of its own. Takes
@@ -137,7 +138,7 @@ pub struct ReportArgs {
     /// Print the services of several CPUs: work, synchronization, coherence misses, upgrades and
     /// other stalls, beside Rosenblum 1995, section 5; needs a recording made with --cpus and
     /// --data
-    #[arg(long, group = "table")]
+    #[arg(long, groups = ["table", "ordered"])]
     pub multiprocessor: bool,
 
     /// With --multiprocessor: a recording of the same workload on one CPU, made with --data
@@ -146,8 +147,18 @@ pub struct ReportArgs {
 
     /// Print the kernel's locks: acquisitions, waits, holds, and who waited for whom; needs a
     /// recording made with --data
-    #[arg(long, group = "table")]
+    #[arg(long, groups = ["table", "ordered"])]
     pub locks: bool,
+
+    /// With --sharing, --multiprocessor and --locks: how several CPUs run on the machine
+    #[arg(
+        long,
+        value_enum,
+        default_value = "side-by-side",
+        value_name = "ORDER",
+        requires = "ordered"
+    )]
+    pub order: OrderArg,
 
     /// Print what a core for the operating system would bring, by what moves there (Nellans 2005);
     /// needs a recording made with --data

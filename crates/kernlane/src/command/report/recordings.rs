@@ -95,14 +95,15 @@ pub(super) fn sharing(args: &ReportArgs) -> Result<()> {
     if args.what_if.is_empty() {
         check_top(args.top).with_context(|| format!("--top {}", args.top))?;
         let of_recording = |path: &Path, kernel: &OpenedKernel| {
-            coherence::sharing(&kernel.attribution, path, &kernel.path, args.top)
+            coherence::sharing(&kernel.attribution, args.order.into(), path, &kernel.path, args.top)
         };
         let tables: Vec<SharingTable> =
             in_one_list(each_opened(args, &args.inputs, &usual, of_recording)?);
         return print_each(args, &tables, report::sharing::text);
     }
     let changed = |path: &Path, kernel: &OpenedKernel| {
-        coherence::what_if(&kernel.attribution, path, &kernel.path, &args.what_if)
+        let order = args.order.into();
+        coherence::what_if(&kernel.attribution, order, path, &kernel.path, &args.what_if)
     };
     let changes: Vec<SharingChange> =
         in_one_list(each_opened(args, &args.inputs, &usual, changed)?);
@@ -111,7 +112,8 @@ pub(super) fn sharing(args: &ReportArgs) -> Result<()> {
 
 pub(super) fn multiprocessor(args: &ReportArgs) -> Result<()> {
     let of_recording = |path: &Path, kernel: &OpenedKernel| {
-        coherence::multiprocessor(&kernel.attribution, path, args.one_cpu.as_deref())
+        let (order, one_cpu) = (args.order.into(), args.one_cpu.as_deref());
+        coherence::multiprocessor(&kernel.attribution, order, path, one_cpu)
     };
     let tables = in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
     let tables: Vec<MultiprocessorBeside> = tables.into_iter().map(Into::into).collect();
@@ -120,7 +122,7 @@ pub(super) fn multiprocessor(args: &ReportArgs) -> Result<()> {
 
 pub(super) fn locks(args: &ReportArgs) -> Result<()> {
     let of_recording = |path: &Path, kernel: &OpenedKernel| {
-        coherence::locks(&kernel.attribution, path, &kernel.path)
+        coherence::locks(&kernel.attribution, args.order.into(), path, &kernel.path)
     };
     let tables: Vec<LockTable> =
         in_one_list(each_opened(args, &args.inputs, &[SHARING_MACHINE], of_recording)?);
