@@ -11,6 +11,7 @@ pub mod locks;
 pub mod multiprocessor;
 pub mod os_core;
 pub mod sharing;
+mod tasks;
 
 use crate::locks::LockStudy;
 use crate::locks::table::LockTable;

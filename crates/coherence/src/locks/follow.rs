@@ -12,8 +12,8 @@
 
 use super::book::{AttemptResult, Hold, Holder, LockBook, LockPlace, Party, Waited};
 use super::functions::{BlockFacts, FunctionRole, HoldMode, LockFunctions, LockKind, LockStep};
-use super::tasks::TaskNames;
 use crate::sharing::caches::{DataUse, Request, SharingObserver};
+use crate::tasks::TaskNames;
 use execution::executions::Executed;
 use memory::misses::owners::DataOwners;
 use memory::misses::uses::FrameUses;

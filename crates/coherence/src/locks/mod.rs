@@ -10,7 +10,6 @@ mod follow;
 mod functions;
 mod names;
 pub mod table;
-mod tasks;
 #[cfg(test)]
 mod tests;
 

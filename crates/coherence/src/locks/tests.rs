@@ -3,6 +3,8 @@
 //! writable takes 80, and a TLB miss takes 7. The stall of an attempt belongs to neither wait nor hold. The same holds for
 //! the stall of the store that releases.
 
+mod side_by_side;
+
 use super::LockStudy;
 use super::table::{LockKind, LockRow, LockTable, LockUser};
 use crate::sharing::names::DataNames;
@@ -412,32 +414,6 @@ fn a_task_sleeps_with_a_mutex_and_moves() {
     assert_eq!(waits.waiter, user("g", "t103"));
     assert_eq!(waits.holder, Some(user("f", "t101")));
     is_whole(&table);
-}
-
-/// In the recording, each of four CPUs acquires and releases the lock in a turn of its own. Side by
-/// side they meet: each waits until the one before has released the lock.
-fn in_turn(cpus: u8, first_works: usize, order: CpuOrder) -> LockTable {
-    let mut guest = Guest::new(cpus);
-    for cpu in 0..cpus {
-        guest.on(cpu).tries_spin("f", LOCK_A).returns("_raw_spin_lock");
-        guest.works("f", if cpu == 0 { first_works } else { 10 }).unlocks_spin("f", LOCK_A);
-    }
-    table_of(&guest.recording(), "server-8", &FUNCTIONS, order).unwrap()
-}
-
-#[test]
-fn a_spin_lock_of_four_cpus_is_waited_for_side_by_side() {
-    let table = in_turn(4, 100_000, CpuOrder::SideBySide);
-    let totals = &lock(&table, "lock_a").totals;
-    assert_eq!((totals.acquisitions, totals.contended, totals.awaited), (4, 0, 3));
-    let (recorded, longer) =
-        (in_turn(4, 100_000, CpuOrder::Recorded), in_turn(4, 100_700, CpuOrder::SideBySide));
-    // The first CPU holds the lock for 700 cycles more, and all others wait for it.
-    let longer = &lock(&longer, "lock_a").totals;
-    assert_eq!(longer.awaited_cycles - totals.awaited_cycles, 3.0 * 700.0);
-    let recorded = &lock(&recorded, "lock_a").totals;
-    assert_eq!((recorded.awaited, recorded.awaited_cycles), (0, 0.0));
-    assert_eq!(recorded.acquisitions, 4);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use super::caches::{DataUse, Request, SharedMachine, SharingObserver};
 use super::counts::{AccessCounts, LineCounts, RequestCosts};
 use super::functions::BlockMisses;
+use crate::tasks::TaskNames;
 use anyhow::Result;
 use execution::executions::Executed;
 use execution::served_log::ServedLog;
@@ -16,10 +17,10 @@ use memory::misses::collector::accesses_only_a_stack;
 use memory::misses::owners::{DataOwners, MissOwner, StructureId};
 use memory::misses::uses::FrameUses;
 use sim::coherent::{CoherentAccess, MissClass, Served};
-use sim::{Mode, PerMode};
+use sim::{Mode, PerMode, Requester};
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
-use trace::{Accesses, RecordingReader, RunAddr, Translation, TranslationId};
+use trace::{Accesses, RecordingReader, RunAddr, Task, Translation, TranslationId};
 
 /// What identifies a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,8 +35,10 @@ pub(super) struct FieldKey {
 #[derive(Clone, Debug)]
 pub(super) struct FieldUses {
     pub key: FieldKey,
-    /// The virtual address of the first access.
+    /// The virtual address of the first access; a user address, if there is one.
     pub addr: u64,
+    /// The task that made this access, if it is at a user address.
+    pub task: Option<Requester>,
     /// The physical address of the first of the pages that were allocated together, at that time.
     pub pages: u64,
     /// By CPU.
@@ -51,6 +54,7 @@ impl FieldUses {
         FieldUses {
             key,
             addr,
+            task: None,
             pages,
             cpus: vec![AccessCounts::default(); cpus],
             counts: LineCounts::default(),
@@ -58,7 +62,17 @@ impl FieldUses {
         }
     }
 
+    /// A task accesses the field at this user address.
+    fn of_user(&mut self, task: Requester, addr: u64) {
+        if self.task.is_none() {
+            (self.task, self.addr) = (Some(task), addr);
+        }
+    }
+
     fn add(&mut self, other: FieldUses) {
+        if let Some(task) = other.task {
+            self.of_user(task, other.addr);
+        }
         self.cpus.iter_mut().zip(&other.cpus).for_each(|(own, more)| *own += *more);
         self.counts += other.counts;
         for (site, (addr, counts)) in other.sites {
@@ -181,6 +195,7 @@ struct UseCollector {
     uses: FrameUses,
     lines: Vec<LineUses>,
     blocks: BlockMisses,
+    tasks: TaskNames,
     numbers: HashMap<u64, usize>,
     /// One bit for each remainder of a line's number, set if one of the lines has it.
     filter: Box<[u64; FILTER_WORDS]>,
@@ -211,6 +226,10 @@ impl SharingObserver for UseCollector {
         let is_kernel = translation.is_kernel();
         let code = translation.code_by_instruction();
         self.stack.push(code.map(|(_, code)| is_kernel && accesses_only_a_stack(code)).collect());
+    }
+
+    fn tasks(&mut self, tasks: &[Task]) {
+        self.tasks.define(tasks);
     }
 
     fn stream(&mut self, accesses: &Accesses) {
@@ -248,6 +267,9 @@ impl SharingObserver for UseCollector {
             counts.count(access.is_store);
         }
         let code = used.executed.code;
+        if addr >> 63 == 0 {
+            field.of_user(execution.process, addr);
+        }
         let new = || (code.addr_of(access.instruction), AccessCounts::default());
         let site = (execution.translation, access.instruction);
         field.sites.entry(site).or_insert_with(new).1.count(access.is_store);
@@ -279,8 +301,18 @@ fn settle(lines: &mut [LineUses], pending: &mut HashSet<u64>, frame: u64, id: St
     }
 }
 
-/// The uses of the lines with these numbers, in their order, the requests of translation blocks, and
-/// the owners that name data.
+/// What the second pass found.
+pub(super) struct Collected {
+    /// The uses of the lines, in their order.
+    pub lines: Vec<LineUses>,
+    /// The requests of translation blocks.
+    pub blocks: BlockMisses,
+    /// They name data.
+    pub owners: DataOwners,
+    pub tasks: TaskNames,
+}
+
+/// Collects the uses of the lines with these numbers.
 ///
 /// # Errors
 /// As [`SharedMachine::observe`].
@@ -290,7 +322,7 @@ pub(super) fn collect<R: Read>(
     log: &ServedLog,
     owners: DataOwners,
     numbers: &[u64],
-) -> Result<(Vec<LineUses>, BlockMisses, DataOwners)> {
+) -> Result<Collected> {
     let mut collector = UseCollector {
         costs: machine.costs,
         line_log2: machine.line_log2(),
@@ -298,6 +330,7 @@ pub(super) fn collect<R: Read>(
         uses: FrameUses::default(),
         lines: numbers.iter().map(|_| LineUses::new(machine.cpus())).collect(),
         blocks: BlockMisses::default(),
+        tasks: TaskNames::default(),
         numbers: numbers.iter().enumerate().map(|(at, &number)| (number, at)).collect(),
         filter: Box::new([0; FILTER_WORDS]),
         pending: HashSet::new(),
@@ -309,7 +342,7 @@ pub(super) fn collect<R: Read>(
         collector.filter[bit / 64] |= 1 << (bit % 64);
     }
     machine.observe(reader, log, &mut collector)?;
-    let UseCollector { mut owners, mut lines, blocks, mut pending, .. } = collector;
+    let UseCollector { mut owners, mut lines, blocks, tasks, mut pending, .. } = collector;
     let mut frames: Vec<u64> = pending.iter().copied().collect();
     frames.sort_unstable();
     for frame in frames {
@@ -319,5 +352,5 @@ pub(super) fn collect<R: Read>(
     for line in &mut lines {
         line.fields.retain(|field| field.cpus.iter().any(|cpu| cpu.total() > 0));
     }
-    Ok((lines, blocks, owners))
+    Ok(Collected { lines, blocks, owners, tasks })
 }

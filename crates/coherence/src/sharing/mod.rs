@@ -87,13 +87,18 @@ impl<'a> SharingStudy<'a> {
         let lines = ranking.lines.iter().take(top.max(DATA_LINES));
         let numbers: Vec<u64> = lines.map(|&(line, _)| line).collect();
         let owners = self.names.owners(&header);
-        let (lines, blocks, owners) =
-            details::collect(reader, &machine, &ranking.log, owners, &numbers)?;
+        let found = details::collect(reader, &machine, &ranking.log, owners, &numbers)?;
         let types = self.names.types()?;
         let slabs = ranking.slab_objects(&types)?;
-        let names =
-            RowNames { symbols: self.symbols, owners: &owners, types: &types, slabs: &slabs };
-        SharingTable::new(&header, &machine, ranking, (lines, blocks), top, &names)
+        let names = RowNames {
+            symbols: self.symbols,
+            owners: &found.owners,
+            tasks: &found.tasks,
+            types: &types,
+            slabs: &slabs,
+        };
+        let counted = (found.lines, &found.blocks);
+        SharingTable::new(&header, &machine, ranking, counted, top, &names)
     }
 
     /// The pass with moved data. `ranking`: that of the first pass.

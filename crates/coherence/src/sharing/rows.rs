@@ -9,17 +9,18 @@ use serde::Serialize;
 pub struct ObjectRow {
     /// The class, as in the table of misses.
     pub class: StructureClass,
-    /// The symbol, or the name of the slab cache; empty for classes without names.
+    /// The symbol, the name of the slab cache or, for user memory, of the task whose accesses cost
+    /// most; empty without a name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The CPU of a per-CPU variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u8>,
-    /// Class, name and CPU. Also the address, for an object without a name, and when the line holds
-    /// several objects of the slab cache.
+    /// Class, name and CPU. Also the address, for user memory, for an object without a name, and
+    /// when the line holds several objects of the slab cache.
     pub title: String,
     /// The virtual address of the object, in hex. When its beginning is not known, that of the
-    /// first access.
+    /// first access; for user memory, that of the task.
     pub addr: String,
     /// The bytes of an object with a symbol, or of a slab cache whose size is known.
     #[serde(skip_serializing_if = "Option::is_none")]

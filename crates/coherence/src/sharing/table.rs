@@ -15,6 +15,7 @@ use super::names::VariableTypes;
 use super::ranking::Ranking;
 pub use super::rows::{FieldRow, FunctionUse, ObjectRow};
 use super::slabs::SlabObjects;
+use crate::tasks::TaskNames;
 use anyhow::Result;
 use image::address::LinkAddr;
 use memory::misses::collector::function_at;
@@ -69,7 +70,7 @@ pub struct SharingTable {
 pub struct DataRow {
     /// The class, as in the table of misses.
     pub class: StructureClass,
-    /// The symbol, or the name of the slab cache; empty for classes without names.
+    /// The symbol, the name of the slab cache or of the task; empty without a name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Class and name.
@@ -111,6 +112,7 @@ pub struct LineRow {
 pub(super) struct RowNames<'a> {
     pub symbols: &'a KernelSymbols,
     pub owners: &'a DataOwners,
+    pub tasks: &'a TaskNames,
     pub types: &'a VariableTypes<'a>,
     pub slabs: &'a SlabObjects,
 }
@@ -133,7 +135,7 @@ impl SharingTable {
         header: &RecordingHeader,
         machine: &SharedMachine<'_>,
         ranking: &Ranking,
-        (lines, blocks): (Vec<LineUses>, BlockMisses),
+        (lines, blocks): (Vec<LineUses>, &BlockMisses),
         top: usize,
         names: &RowNames<'_>,
     ) -> Result<SharingTable> {
@@ -189,6 +191,8 @@ impl RowNames<'_> {
             fields.push(self.field(field, object, owner)?);
         }
         add_addresses(&mut objects);
+        let user = objects.iter_mut().filter(|object| object.class == StructureClass::User);
+        user.for_each(|object| self.name_user(object, &uses.fields));
         let mut order: Vec<usize> = (0..objects.len()).collect();
         order.sort_by(|&a, &b| objects[b].cycles.total_cmp(&objects[a].cycles).then(a.cmp(&b)));
         let place = |object: usize| order.iter().position(|&at| at == object).unwrap_or(object);
@@ -207,6 +211,18 @@ impl RowNames<'_> {
             objects,
             fields,
         })
+    }
+
+    /// Names user memory by the task whose accesses cost most, and its virtual address there.
+    fn name_user(&self, object: &mut ObjectRow, fields: &[FieldUses]) {
+        let of_tasks = fields.iter().filter_map(|field| Some((field, field.task?)));
+        let dearest = of_tasks.max_by(|(a, _), (b, _)| {
+            a.counts.cycles.total_cmp(&b.counts.cycles).then(b.key.offset.cmp(&a.key.offset))
+        });
+        let Some((field, task)) = dearest else { return };
+        object.name = self.tasks.name(self.tasks.number(task)).to_owned();
+        object.addr = format!("{:016x}", field.addr);
+        object.title = format!("{} {} at {:x}", object.class.title(), object.name, field.addr);
     }
 
     fn structure(&self, field: &FieldUses) -> Option<&Structure> {

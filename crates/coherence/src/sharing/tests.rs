@@ -19,8 +19,8 @@ use sim::coherent::{ClassCounts, SupplierCounts};
 use std::collections::HashSet;
 use trace::{
     AccessSite, CpuCount, CpuId, FrameUse, FrameUseChange, Mapping, ObservedAccesses, PageKind,
-    RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Translation,
-    TranslationId,
+    RecordingHeader, RecordingReader, RecordingWriter, RunAddr, StreamEvent, Task, TaskId,
+    TaskPointer, Translation, TranslationId,
 };
 
 const CODE: u64 = 0xffff_ffff_8100_0000;
@@ -43,6 +43,7 @@ struct Guest {
     seen: ObservedAccesses,
     executes: u8,
     mapped: HashSet<(u8, u64)>,
+    tasks: Vec<Task>,
     /// The order in which the machine makes the steps.
     order: CpuOrder,
 }
@@ -67,7 +68,7 @@ impl Guest {
             ..ObservedAccesses::default()
         };
         let (words, mapped, order) = (Vec::new(), HashSet::new(), CpuOrder::Recorded);
-        Guest { header, words, seen, executes: 0, mapped, order }
+        Guest { header, words, seen, executes: 0, mapped, tasks: Vec::new(), order }
     }
 
     /// A CPU runs a function, whose first instruction makes these accesses: address, whether it
@@ -88,6 +89,17 @@ impl Guest {
             self.seen.addresses.push(addr);
             self.seen.sites.push(AccessSite::new(0, store, size_log2));
         }
+        self
+    }
+
+    /// The CPU that executes runs a new task of this name.
+    fn task(&mut self, name: &str) -> &mut Guest {
+        let mut comm = [0; 16];
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        let number = self.tasks.len() as u32;
+        let (id, pointer) = (TaskId(number), TaskPointer(DIRECT + u64::from(number)));
+        self.tasks.push(Task { id, pointer, pid: Some(100 + number), comm });
+        StreamEvent::Task(id).append_to(&mut self.words);
         self
     }
 
@@ -116,6 +128,7 @@ impl Guest {
     fn recording(&self) -> Vec<u8> {
         let mut writer = RecordingWriter::with_data(Vec::new(), &self.header).unwrap();
         writer.translations(&Guest::translations()).unwrap();
+        writer.tasks(&self.tasks).unwrap();
         writer.stream_with_data(&self.words, &self.seen).unwrap();
         writer.end().unwrap().0
     }
@@ -335,6 +348,31 @@ fn what_has_no_symbol_has_the_name_of_its_slab() {
     assert_eq!(names(&line.fields), ["+0x8 of the line", "+0x10 of the line"]);
     assert_eq!(line.fields[0].cpus, [used(10, 10), used(0, 0)]);
     assert_eq!(line.physical, "5040");
+}
+
+/// The kernel clears the page at its own address, before two tasks use it at another one.
+#[test]
+fn user_memory_has_its_task_and_its_address_there() {
+    let mut guest = Guest::new(2);
+    guest.frame(5, FrameUse::Anonymous).run(0, 0, &[(DIRECT + 0x5008, STORE, 3)]);
+    guest.task("first").run(1, 0, &[]).task("second");
+    for _ in 0..10 {
+        guest.increment(0, 0x5000_5008).increment(1, 0x5000_5010);
+    }
+    let table = guest.table(&untyped(&[]));
+    let line = &table.lines[0];
+    let [object] = &line.objects[..] else { panic!("{:?}", line.objects) };
+    assert_eq!(
+        (object.name.as_str(), object.title.as_str()),
+        ("second", "user second at 50005010")
+    );
+    assert_eq!(
+        (object.addr.as_str(), line.addr.as_str()),
+        ("0000000050005010", "0000000050005000")
+    );
+    assert_eq!(table.data[0].title, "user second");
+    assert_eq!(names(&line.fields), ["+0x8 of the line", "+0x10 of the line"]);
+    assert_eq!(line.fields[0].cpus[0], used(10, 11));
 }
 
 #[test]

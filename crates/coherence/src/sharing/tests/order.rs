@@ -6,9 +6,9 @@
 
 use super::{CORE, Guest, LOAD, STATIC, STORE, counters};
 use super::{counts, false_sharing, names, true_sharing, typed_pair, untyped, used};
-use crate::sharing::table::{Cure, SharingTable};
+use crate::sharing::table::{Cure, LineCounts, SharingTable};
 use execution::cpu_order::CpuOrder;
-use sim::coherent::ClassCounts;
+use sim::coherent::{ClassCounts, SupplierCounts};
 
 fn side_by_side(mut guest: Guest) -> Guest {
     guest.order = CpuOrder::SideBySide;
@@ -83,7 +83,8 @@ fn ping_pong_keeps_its_order() {
 
 /// A reader loads what three writers have stored. In each round but the first, each of the writers
 /// finds the line taken by another writer or by the reader, and uses nothing of what the others
-/// wrote. The reader's first load brings what all have written.
+/// wrote. The reader's first load brings what all have written, and leaves it in the L3, which
+/// gives the line to the next writer in 50 cycles.
 #[test]
 fn a_reader_and_three_writers() {
     const ROUNDS: u64 = 50;
@@ -103,7 +104,13 @@ fn a_reader_and_three_writers() {
         false_sharing: 3 * (ROUNDS - 1),
         ..ClassCounts::default()
     };
-    assert_eq!(line.counts, counts(class, 0));
+    let served = SupplierCounts {
+        last_level: ROUNDS - 1,
+        core: 3 * (ROUNDS - 1),
+        ..SupplierCounts::default()
+    };
+    let cycles = (ROUNDS - 1) as f64 * (50.0 + 3.0 * CORE);
+    assert_eq!(line.counts, LineCounts { misses: class, upgrades: 0, served, cycles });
     assert_eq!(line.cpus[0].kernel.misses, true_sharing(1, ROUNDS - 1));
     assert_eq!(table.totals.recorded.unwrap().all_misses().coherence(), 4 * (ROUNDS - 1));
     adds_up(&table);

@@ -8,7 +8,7 @@ use trace::Task;
 
 /// The tasks of a recording, numbered as `execution::data::DataFlow` numbers processes.
 #[derive(Default)]
-pub(super) struct TaskNames {
+pub(crate) struct TaskNames {
     keys: HashMap<u64, u32>,
     numbers: HashMap<Requester, u32>,
     idle: HashSet<Requester>,
@@ -18,7 +18,7 @@ pub(super) struct TaskNames {
 
 impl TaskNames {
     /// Adds tasks, in the order of their ids.
-    pub(super) fn define(&mut self, tasks: &[Task]) {
+    pub(crate) fn define(&mut self, tasks: &[Task]) {
         for task in tasks {
             let next = self.names.len() as u32;
             let key = task.pid.map_or(task.pointer.0, u64::from);
@@ -37,17 +37,17 @@ impl TaskNames {
     }
 
     /// The number of a task's name; `u32::MAX` when it has none.
-    pub(super) fn number(&self, process: Requester) -> u32 {
+    pub(crate) fn number(&self, process: Requester) -> u32 {
         self.numbers.get(&process).copied().unwrap_or(u32::MAX)
     }
 
     /// Whether this is an idle task. Each CPU has one.
-    pub(super) fn is_idle(&self, process: Requester) -> bool {
+    pub(crate) fn is_idle(&self, process: Requester) -> bool {
         self.idle.contains(&process)
     }
 
     /// The name with this number.
-    pub(super) fn name(&self, number: u32) -> &str {
+    pub(crate) fn name(&self, number: u32) -> &str {
         self.names.get(number as usize).map_or("(unknown)", String::as_str)
     }
 }
