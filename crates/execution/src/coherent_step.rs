@@ -5,7 +5,7 @@
 
 use crate::executions::Executed;
 use sim::PhysAddr;
-use sim::coherent::{CoherentCaches, CoreId, Served};
+use sim::coherent::{CoherentAccess, CoherentCaches, CoreId};
 
 /// What a core asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub fn run(
     caches: &mut CoherentCaches,
     core: CoreId,
     executed: &Executed<'_>,
-    mut served: impl FnMut(Asked, Served),
+    mut served: impl FnMut(Asked, CoherentAccess),
 ) {
     let execution = executed.execution;
     caches.runs(core, executed.code.mode());
     let (loads, stores) = (execution.loads.into(), execution.stores.into());
     caches.executed(core, executed.instructions(), loads, stores);
     for (_, _, physical) in executed.fetches(0) {
-        served(Asked::Code, caches.fetch(core, physical).served);
+        served(Asked::Code, caches.fetch(core, physical));
     }
     let log2 = caches.data_line_log2();
     for access in executed.accesses {
@@ -38,7 +38,7 @@ pub fn run(
             let next = end.min(((at >> log2) + 1) << log2);
             let size = (next - at) as u32;
             let by = caches.data(core, PhysAddr(at), size, access.is_store);
-            served(Asked::Data, by.served);
+            served(Asked::Data, by);
             at = next;
         }
     }

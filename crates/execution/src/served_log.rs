@@ -62,6 +62,7 @@ const WALKED: u8 = 23;
 /// These are added to the kind.
 const CODE: u8 = 32;
 const WAS_TRUE: u8 = 64;
+const L1_MISSED: u8 = 128;
 /// log2 of the largest number of parts of an access.
 const PART_BITS: u32 = 3;
 /// log2 of the bytes in the shortest line.
@@ -142,7 +143,8 @@ impl StepWatcher for ServedLog {
 
     fn served(&mut self, request: StepRequest, by: CoherentAccess) {
         let Some(log) = self.cpus.get_mut(usize::from(request.cpu.0)) else { return };
-        let kind = number(by.served) + if by.was_true { WAS_TRUE } else { 0 };
+        let flag = |is: bool, flag| if is { flag } else { 0 };
+        let kind = number(by.served) + flag(by.was_true, WAS_TRUE) + flag(by.l1_missed, L1_MISSED);
         match request.asked {
             Asked::Code => {
                 log.event(kind + CODE);
@@ -200,7 +202,11 @@ impl<'l> CpuReader<'l> {
         let (&kind, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         let asked = if kind & CODE != 0 { Asked::Code } else { Asked::Data };
-        let by = || CoherentAccess { served: served(kind % CODE), was_true: kind & WAS_TRUE != 0 };
+        let by = || CoherentAccess {
+            served: served(kind % CODE),
+            l1_missed: kind & L1_MISSED != 0,
+            was_true: kind & WAS_TRUE != 0,
+        };
         let event = match (kind % CODE, asked) {
             (WAITED, _) => {
                 let (cycles, rest) = self.bytes.split_first_chunk()?;
@@ -265,7 +271,8 @@ mod tests {
         for (number, served) in all.into_iter().enumerate() {
             // The first execution of each ten has events.
             (0..10).for_each(|_| log.begins(CpuId(1), &step(true), 0.0));
-            let by = CoherentAccess { served, was_true: number % 3 == 0 };
+            let (was_true, l1_missed) = (number % 3 == 0, number % 2 == 0);
+            let by = CoherentAccess { served, l1_missed, was_true };
             log.served(request, by);
             log.served(data, by);
             log.walks(CpuId(1), Mode::User, Asked::Data);

@@ -90,7 +90,7 @@ impl<'a> CoherentMeter<'a> {
         let CoherentMeter { memory, coherence, log, .. } = self;
         let mut cycles = CoherentCycles { work: instructions as f64, ..CoherentCycles::default() };
         log.execution(cpu, |event| {
-            let (asked, served) = match event {
+            let (asked, by) = match event {
                 ServedEvent::Waited(_) => return,
                 ServedEvent::Walked(Asked::Code) => {
                     cycles.instruction += memory.latencies.tlb_miss();
@@ -100,18 +100,19 @@ impl<'a> CoherentMeter<'a> {
                     cycles.data += memory.latencies.tlb_miss();
                     return;
                 }
-                ServedEvent::Code(_, by) => (Asked::Code, by.served),
-                ServedEvent::Data(_, _, by) => (Asked::Data, by.served),
+                ServedEvent::Code(_, by) => (Asked::Code, by),
+                ServedEvent::Data(_, _, by) => (Asked::Data, by),
             };
-            let stall = served.cycles(memory, coherence);
-            match (asked, served) {
+            let (stall, l2) = (by.cycles(memory, coherence), by.l2(memory));
+            match (asked, by.served) {
                 (_, Served::L1) => {}
                 (_, Served::Missed(class, _)) if class.is_coherence() => {
                     cycles.coherence += stall;
                     cycles.coherence_misses += 1;
                 }
                 (_, Served::Upgraded(_)) => {
-                    cycles.upgrades += stall;
+                    cycles.upgrades += stall - l2;
+                    cycles.data += l2;
                     cycles.upgrade_count += 1;
                 }
                 (Asked::Code, Served::L2 | Served::Missed(..)) => cycles.instruction += stall,

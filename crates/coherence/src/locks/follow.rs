@@ -543,7 +543,7 @@ impl SharingObserver for LockFollower<'_> {
 
     #[inline]
     fn served(&mut self, request: Request, by: CoherentAccess) {
-        let cycles = by.served.cycles(self.memory, &self.cores);
+        let cycles = by.cycles(self.memory, &self.cores);
         self.spend(cycles);
         if let Some((physical, kind)) = self.fresh.take() {
             let holder = self.holder(kind);

@@ -362,8 +362,8 @@ impl PolicyWalk<'_> {
     fn access(&mut self, core: usize, executed: &Executed<'_>) -> f64 {
         let OsCoreMachine { memory, coherence, .. } = self.machine;
         let mut cycles = executed.instructions() as f64;
-        coherent_step::run(&mut self.caches, self.cores[core].id, executed, |_, served| {
-            cycles += served.cycles(memory, coherence);
+        coherent_step::run(&mut self.caches, self.cores[core].id, executed, |_, by| {
+            cycles += by.cycles(memory, coherence);
         });
         cycles
     }

@@ -51,11 +51,11 @@ impl RequestCosts {
     }
 
     /// The cycles for which an access stops the CPU.
-    #[inline]
-    pub(super) fn cycles(&self, served: Served) -> f64 {
-        match served {
+    pub(super) fn cycles(&self, by: CoherentAccess) -> f64 {
+        match by.served {
             Served::L1 => 0.0,
             Served::L2 => self.l2,
+            Served::Upgraded(supplier) if by.l1_missed => self.l2 + self.until(supplier),
             Served::Missed(_, supplier) | Served::Upgraded(supplier) => self.until(supplier),
         }
     }

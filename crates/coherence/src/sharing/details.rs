@@ -17,7 +17,7 @@ use memory::misses::collector::accesses_only_a_stack;
 use memory::misses::owners::{DataOwners, MissOwner, StructureId};
 use memory::misses::uses::FrameUses;
 use sim::coherent::{CoherentAccess, MissClass, Served};
-use sim::{Mode, PerMode, Requester};
+use sim::{Mode, PerMode};
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use trace::{Accesses, RecordingReader, RunAddr, Task, Translation, TranslationId};
@@ -26,6 +26,8 @@ use trace::{Accesses, RecordingReader, RunAddr, Task, Translation, TranslationId
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FieldKey {
     pub owner: MissOwner,
+    /// The virtual address of the page, for accesses at user addresses.
+    pub user: Option<u64>,
     /// Bytes from the beginning of the line.
     pub offset: u32,
     pub size: u32,
@@ -35,10 +37,10 @@ pub(super) struct FieldKey {
 #[derive(Clone, Debug)]
 pub(super) struct FieldUses {
     pub key: FieldKey,
-    /// The virtual address of the first access; a user address, if there is one.
+    /// The virtual address of the first access.
     pub addr: u64,
-    /// The task that made this access, if it is at a user address.
-    pub task: Option<Requester>,
+    /// The number of the name that the task had which ran then.
+    pub task: u32,
     /// The physical address of the first of the pages that were allocated together, at that time.
     pub pages: u64,
     /// By CPU.
@@ -50,11 +52,11 @@ pub(super) struct FieldUses {
 }
 
 impl FieldUses {
-    fn new(key: FieldKey, addr: u64, pages: u64, cpus: usize) -> FieldUses {
+    fn new(key: FieldKey, addr: u64, task: u32, pages: u64, cpus: usize) -> FieldUses {
         FieldUses {
             key,
             addr,
-            task: None,
+            task,
             pages,
             cpus: vec![AccessCounts::default(); cpus],
             counts: LineCounts::default(),
@@ -62,17 +64,7 @@ impl FieldUses {
         }
     }
 
-    /// A task accesses the field at this user address.
-    fn of_user(&mut self, task: Requester, addr: u64) {
-        if self.task.is_none() {
-            (self.task, self.addr) = (Some(task), addr);
-        }
-    }
-
     fn add(&mut self, other: FieldUses) {
-        if let Some(task) = other.task {
-            self.of_user(task, other.addr);
-        }
         self.cpus.iter_mut().zip(&other.cpus).for_each(|(own, more)| *own += *more);
         self.counts += other.counts;
         for (site, (addr, counts)) in other.sites {
@@ -113,11 +105,11 @@ impl LineUses {
     }
 
     /// The number of a field.
-    fn field(&mut self, key: FieldKey, addr: u64, pages: u64) -> usize {
+    fn field(&mut self, key: FieldKey, addr: u64, task: u32, pages: u64) -> usize {
         if let Some(&known) = self.numbers.get(&key) {
             return known;
         }
-        let new = FieldUses::new(key, addr, pages, self.cpus.len());
+        let new = FieldUses::new(key, addr, task, pages, self.cpus.len());
         let at = match self.unused.pop() {
             Some(at) => {
                 self.fields[at] = new;
@@ -173,7 +165,7 @@ impl LineUses {
                     self.numbers.insert(key, at);
                 }
                 Some(&into) => {
-                    let empty = FieldUses::new(key, 0, 0, 0);
+                    let empty = FieldUses::new(key, 0, 0, 0, 0);
                     let field = std::mem::replace(&mut self.fields[at], empty);
                     self.fields[into].add(field);
                     self.unused.push(at);
@@ -260,16 +252,15 @@ impl SharingObserver for UseCollector {
         }
         let offset = (used.physical.0 & ((1 << self.line_log2) - 1)) as u32;
         let pages = self.owners.head(frame) << 12;
+        let user = (addr >> 63 == 0).then_some(addr & !0xfff);
         let of_line = &mut self.lines[line];
-        let at = of_line.field(FieldKey { owner, offset, size: used.size }, addr, pages);
+        let key = FieldKey { owner, user, offset, size: used.size };
+        let at = of_line.field(key, addr, self.tasks.name_of(execution.process), pages);
         let field = &mut of_line.fields[at];
         if let Some(counts) = field.cpus.get_mut(usize::from(execution.cpu.0)) {
             counts.count(access.is_store);
         }
         let code = used.executed.code;
-        if addr >> 63 == 0 {
-            field.of_user(execution.process, addr);
-        }
         let new = || (code.addr_of(access.instruction), AccessCounts::default());
         let site = (execution.translation, access.instruction);
         field.sites.entry(site).or_insert_with(new).1.count(access.is_store);

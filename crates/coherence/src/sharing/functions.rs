@@ -73,7 +73,7 @@ impl BlockMisses {
         }
         let Some(block) = self.blocks.get_mut(self.current) else { return };
         block.counts.count(by, costs);
-        block.stalls += costs.cycles(by.served);
+        block.stalls += costs.cycles(by);
         match by.served {
             Served::Missed(MissClass::FalseSharing, _) => {
                 self.open.insert((line, request.cpu), self.current);

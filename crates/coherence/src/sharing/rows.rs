@@ -9,8 +9,8 @@ use serde::Serialize;
 pub struct ObjectRow {
     /// The class, as in the table of misses.
     pub class: StructureClass,
-    /// The symbol, the name of the slab cache or, for user memory, of the task whose accesses cost
-    /// most; empty without a name.
+    /// The symbol, the name of the slab cache or, for memory at user addresses, of the task that
+    /// first used its dearest field; empty without a name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The CPU of a per-CPU variable.
@@ -20,7 +20,7 @@ pub struct ObjectRow {
     /// when the line holds several objects of the slab cache.
     pub title: String,
     /// The virtual address of the object, in hex. When its beginning is not known, that of the
-    /// first access; for user memory, that of the task.
+    /// first access; for user memory, that to the dearest field.
     pub addr: String,
     /// The bytes of an object with a symbol, or of a slab cache whose size is known.
     #[serde(skip_serializing_if = "Option::is_none")]

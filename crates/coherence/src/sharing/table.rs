@@ -177,22 +177,35 @@ impl RowNames<'_> {
         }
         let mut objects: Vec<ObjectRow> = Vec::new();
         let mut fields = Vec::new();
+        // The page of user memory is one object, whichever thread uses it.
+        let mut pages = Vec::new();
         for field in &uses.fields {
             let (row, owner) = self.object(field, physical + u64::from(field.key.offset));
-            let known = objects.iter().position(|it| {
-                (it.class, &it.name, it.cpu, it.bytes) == (row.class, &row.name, row.cpu, row.bytes)
-                    && (row.bytes.is_none() || it.addr == row.addr)
+            let page = field.key.user;
+            let known = objects.iter().zip(&pages).position(|(it, &of)| {
+                let named = it.name == row.name && (row.bytes.is_none() || it.addr == row.addr);
+                (it.class, it.cpu, it.bytes, of) == (row.class, row.cpu, row.bytes, page)
+                    && (page.is_some() || named)
             });
             let object = known.unwrap_or(objects.len());
             if known.is_none() {
                 objects.push(row);
+                pages.push(page);
             }
             objects[object].cycles += field.counts.cycles;
             fields.push(self.field(field, object, owner)?);
         }
         add_addresses(&mut objects);
-        let user = objects.iter_mut().filter(|object| object.class == StructureClass::User);
-        user.for_each(|object| self.name_user(object, &uses.fields));
+        for (object, page) in objects.iter_mut().zip(&pages) {
+            let of_page =
+                uses.fields.iter().filter(|field| page.is_some() && field.key.user == *page);
+            if let Some(field) =
+                of_page.rev().max_by(|a, b| a.counts.cycles.total_cmp(&b.counts.cycles))
+            {
+                let named = self.object(field, 0).0;
+                *object = ObjectRow { cycles: object.cycles, ..named };
+            }
+        }
         let mut order: Vec<usize> = (0..objects.len()).collect();
         order.sort_by(|&a, &b| objects[b].cycles.total_cmp(&objects[a].cycles).then(a.cmp(&b)));
         let place = |object: usize| order.iter().position(|&at| at == object).unwrap_or(object);
@@ -213,18 +226,6 @@ impl RowNames<'_> {
         })
     }
 
-    /// Names user memory by the task whose accesses cost most, and its virtual address there.
-    fn name_user(&self, object: &mut ObjectRow, fields: &[FieldUses]) {
-        let of_tasks = fields.iter().filter_map(|field| Some((field, field.task?)));
-        let dearest = of_tasks.max_by(|(a, _), (b, _)| {
-            a.counts.cycles.total_cmp(&b.counts.cycles).then(b.key.offset.cmp(&a.key.offset))
-        });
-        let Some((field, task)) = dearest else { return };
-        object.name = self.tasks.name(self.tasks.number(task)).to_owned();
-        object.addr = format!("{:016x}", field.addr);
-        object.title = format!("{} {} at {:x}", object.class.title(), object.name, field.addr);
-    }
-
     fn structure(&self, field: &FieldUses) -> Option<&Structure> {
         match field.key.owner {
             MissOwner::Known(id) => self.owners.structures().get(id.0 as usize),
@@ -238,7 +239,10 @@ impl RowNames<'_> {
         let class = structure.map_or(StructureClass::Other, |structure| structure.class);
         let has_symbol = matches!(class, StructureClass::Static | StructureClass::PerCpu);
         let named = self.owners.object(field.addr).filter(|_| has_symbol);
-        let name = structure.map_or("", |structure| structure.name.as_str());
+        let name = match field.key.user {
+            Some(_) => self.tasks.distinct(field.task),
+            None => structure.map_or("", |structure| structure.name.as_str()),
+        };
         let in_slab = (class == StructureClass::Slab).then(|| self.slabs.bytes(name)).flatten();
         let offset = |bytes: u64| physical.saturating_sub(field.pages) % bytes;
         let (addr, bytes, cpu, owner) = match (named, in_slab) {
@@ -253,6 +257,7 @@ impl RowNames<'_> {
         };
         let title = match (name.is_empty(), cpu) {
             (true, _) => format!("{} at {addr:x}", class.title()),
+            _ if class == StructureClass::User => format!("{} {name} at {addr:x}", class.title()),
             (false, None) => format!("{} {name}", class.title()),
             (false, Some(cpu)) => format!("{} {name} of CPU {cpu}", class.title()),
         };

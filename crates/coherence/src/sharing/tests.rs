@@ -361,18 +361,15 @@ fn user_memory_has_its_task_and_its_address_there() {
     }
     let table = guest.table(&untyped(&[]));
     let line = &table.lines[0];
-    let [object] = &line.objects[..] else { panic!("{:?}", line.objects) };
-    assert_eq!(
-        (object.name.as_str(), object.title.as_str()),
-        ("second", "user second at 50005010")
-    );
-    assert_eq!(
-        (object.addr.as_str(), line.addr.as_str()),
-        ("0000000050005010", "0000000050005000")
-    );
+    let objects: Vec<_> =
+        line.objects.iter().map(|it| (it.name.as_str(), it.title.as_str(), it.cycles)).collect();
+    let user = ("second", "user second at 50005010", 37.0 * CORE);
+    assert_eq!(objects, [user, ("", "user at ffff888000005008", 0.0)]);
+    assert_eq!(line.addr, "0000000050005000");
     assert_eq!(table.data[0].title, "user second");
-    assert_eq!(names(&line.fields), ["+0x8 of the line", "+0x10 of the line"]);
-    assert_eq!(line.fields[0].cpus[0], used(10, 11));
+    let first = "+0x8 of the line";
+    assert_eq!(names(&line.fields), [first, first, "+0x10 of the line"]);
+    assert!(matches!(line.cure, Cure::MoveField { .. }), "{:?}", line.cure);
 }
 
 #[test]

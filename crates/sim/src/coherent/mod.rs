@@ -39,10 +39,11 @@ mod lines;
 pub(crate) mod os_core;
 mod private;
 mod rules;
+mod served;
 mod tags;
 
 use crate::line::{LineId, Mode, PerMode, PhysAddr};
-use crate::machine::{MachineModel, MemoryDescription};
+use crate::machine::MachineModel;
 use crate::tlb::Tlb;
 pub use counters::{ClassCounts, CoreCounters, CoreStalls, MissClass, Supplier, SupplierCounts};
 pub use description::{CoherenceDescription, CoherenceError, Protocol};
@@ -50,6 +51,7 @@ use lines::{Cores, LineRecord, LineState, LineTable};
 pub use lines::{LineParts, SharedLine, SharingCounts};
 pub use os_core::{EnergyDescription, OsCoreDescription, OsCoreError};
 use private::{L1, PrivateCaches, RecentLine};
+pub use served::{CoherentAccess, Served};
 use tags::TagArray;
 
 /// A core of a machine, by number.
@@ -66,45 +68,6 @@ impl CoreId {
         1 << self.0
     }
 }
-
-/// What a fetch, load or store asked for outside of the L1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
-    /// The L1 had the line.
-    L1,
-    /// The L2 had the line.
-    L2,
-    /// The L2 lacked the line.
-    Missed(MissClass, Supplier),
-    /// The core had the line, and took it from all others to store. The supplier is the farthest
-    /// that had to answer.
-    Upgraded(Supplier),
-}
-
-impl Served {
-    /// The cycles for which the access stops a core with blocking caches.
-    #[inline]
-    pub fn cycles(self, memory: &MemoryDescription, cores: &CoherenceDescription) -> f64 {
-        match self {
-            Served::L1 => 0.0,
-            Served::L2 => memory.latencies.l2,
-            Served::Missed(_, supplier) | Served::Upgraded(supplier) => {
-                supplier.latency(memory, cores)
-            }
-        }
-    }
-}
-
-/// The result of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoherentAccess {
-    /// Who served it.
-    pub served: Served,
-    /// The core's last miss on the line counted as false sharing until now, and is true sharing.
-    pub was_true: bool,
-}
-
-const SERVED_BY_L1: CoherentAccess = CoherentAccess { served: Served::L1, was_true: false };
 
 /// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,7 +232,7 @@ impl CoherentCaches {
         let (line, size) = (l1i.line(addr), 1 << l1i.line_log2);
         let parts = self.parts(PhysAddr(addr.0 & !(u64::from(size) - 1)), size);
         match self.private(core).l1i.changes_nothing(line, parts, false) {
-            true => SERVED_BY_L1,
+            true => CoherentAccess::BY_L1,
             false => self.access(core, addr, parts, AccessKind::Fetch),
         }
     }
@@ -286,7 +249,7 @@ impl CoherentCaches {
         let parts = self.parts(addr, size);
         let l1d = &self.private(core).l1d;
         if l1d.changes_nothing(l1d.line(addr), parts, is_store) {
-            return SERVED_BY_L1;
+            return CoherentAccess::BY_L1;
         }
         let kind = if is_store { AccessKind::Store } else { AccessKind::Load };
         self.access(core, addr, parts, kind)
@@ -330,7 +293,7 @@ impl CoherentCaches {
         }
         *self.lines.record(unit) = record;
         self.remember(core, line, record, parts, kind);
-        CoherentAccess { served, was_true }
+        CoherentAccess { served, l1_missed: !in_l1, was_true }
     }
 
     /// The core uses parts of a line that it has. Returns true if its last miss on the line counted

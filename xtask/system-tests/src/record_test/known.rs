@@ -54,8 +54,8 @@ fn are_counted(recording: &Path, kernel: &Path) -> Result<()> {
     // Each of four CPUs increments, and between two of its increments another CPU takes the line.
     let increments = u64::from(CPUS) * TIMES;
     let one = &line(&side_by_side, ONE_LINE)?.counts;
-    ensure!(10 * one.misses.false_sharing >= 7 * increments, "one line: {one:?}");
-    ensure!(10 * one.misses.false_sharing <= 10 * increments, "one line: {one:?}");
+    ensure!(10 * one.misses.false_sharing >= 6 * increments, "one line: {one:?}");
+    ensure!(one.misses.false_sharing <= increments, "one line: {one:?}");
     let in_turns = counts(&recorded, ONE_LINE);
     ensure!(20 * in_turns.events() < one.events(), "in turns: {in_turns:?}");
     for cpu in 0..CPUS {

@@ -135,3 +135,22 @@ fn the_recorded_order_has_no_other_beside_it() {
     assert_eq!((totals.order, totals.recorded), (CpuOrder::Recorded, None));
     assert_eq!((totals.total.all_misses().coherence(), totals.total.cycles), (0, 0.0));
 }
+
+/// The first CPU's L1D has room for eight lines of a set. Its store finds the line of the first
+/// load in the L2, and shared: the upgrade waits for the L2 and for the other CPU.
+#[test]
+fn an_upgrade_from_the_l2_waits_for_both() {
+    let stored = |stores: bool| {
+        let mut guest = Guest::new(2);
+        guest.run(0, 0, &[(STATIC, LOAD, 3)]).run(1, 0, &[(STATIC, LOAD, 3)]);
+        for line in 1..=8 {
+            guest.run(0, 0, &[(STATIC + 0x1000 * line, LOAD, 3)]);
+        }
+        guest.run(0, 0, &[(STATIC, if stores { STORE } else { LOAD }, 3)]);
+        side_by_side(guest).table(&untyped(&[]))
+    };
+    let (upgraded, loaded) = (stored(true), stored(false));
+    assert_eq!(upgraded.lines[0].counts.upgrades, 1);
+    assert_eq!(upgraded.totals.total.stalls - loaded.totals.total.stalls, CORE);
+    [upgraded, loaded].iter().for_each(adds_up);
+}
