@@ -181,33 +181,34 @@ impl<W: StepWatcher> CoherentRun<W> {
         let Some(&RunningCpu { core, .. }) = self.cpus.get(usize::from(cpu.0)) else { return 0.0 };
         let mode = step.mode;
         self.watcher.begins(cpu, step, waited);
-        let before = requests(self.caches.counters_of(core, mode));
         self.caches.runs(core, mode);
-        let mut cycles = 0.0;
+        let (mut instructions, mut may_stall) = (0, false);
         if let Some(fragment) = step.fragment {
-            let StepFetches { instructions, lines, pages } = fetches(fragment);
-            cycles = instructions as f64;
-            self.caches.executed(core, instructions, 0, 0);
-            for &page in pages {
+            let of_fragment = fetches(fragment);
+            instructions = of_fragment.instructions;
+            for &page in of_fragment.pages {
                 if self.caches.fetch_page(core, page) {
+                    may_stall = true;
                     self.watcher.walks(cpu, mode, Asked::Code);
                 }
             }
-            for &physical in lines {
+            for &physical in of_fragment.lines {
                 let by = self.caches.fetch(core, physical);
                 if changed(by) {
+                    may_stall = true;
                     let asked = Asked::Code;
                     let request = StepRequest { cpu, mode, asked, physical, access: 0, part: 0 };
                     self.watcher.served(request, by);
                 }
             }
         }
-        self.caches.executed(core, 0, step.loads.into(), step.stores.into());
+        self.caches.executed(core, instructions, step.loads.into(), step.stores.into());
         for (number, access) in (0..).zip(accesses) {
-            self.access((cpu, core, mode), number, access);
+            may_stall |= self.access((cpu, core, mode), number, access);
         }
-        let counters = self.caches.counters_of(core, mode);
-        if requests(counters) != before {
+        let mut cycles = instructions as f64;
+        if may_stall {
+            let counters = self.caches.counters_of(core, mode);
             let stalls = CoreStalls::new(counters, &self.memory, &self.cores).total();
             let known = self.cpus[usize::from(cpu.0)].stalls.get_mut(mode);
             cycles += stalls - *known;
@@ -216,14 +217,16 @@ impl<W: StepWatcher> CoherentRun<W> {
         cycles
     }
 
+    /// Makes an access of a step. Returns whether it may stop the core.
     #[inline]
     fn access(
         &mut self,
         (cpu, core, mode): (CpuId, CoreId, Mode),
         number: u32,
         access: &DataAccess,
-    ) {
-        if self.caches.data_page(core, access.page) {
+    ) -> bool {
+        let mut may_stall = self.caches.data_page(core, access.page);
+        if may_stall {
             self.watcher.walks(cpu, mode, Asked::Data);
         }
         let mut parts = 0..;
@@ -231,11 +234,13 @@ impl<W: StepWatcher> CoherentRun<W> {
             let by = self.caches.data(core, physical, size, access.is_store);
             let part = parts.next().unwrap_or_default();
             if changed(by) {
+                may_stall = true;
                 let asked = Asked::Data;
                 let request = StepRequest { cpu, mode, asked, physical, access: number, part };
                 self.watcher.served(request, by);
             }
         }
+        may_stall
     }
 
     /// The counters of each CPU so far.
@@ -284,10 +289,4 @@ fn changed(by: CoherentAccess) -> bool {
 /// The cycles for which these counters stop a core of the machine; `None` when it has one core.
 pub fn stalls(machine: &MachineModel, counters: &CoreCounters) -> Option<CoreStalls> {
     Some(CoreStalls::new(counters, machine.memory.as_ref()?, machine.coherence.as_ref()?))
-}
-
-/// A number that grows with whatever can stall a core.
-#[inline]
-fn requests(counters: &CoreCounters) -> u64 {
-    counters.l1i + counters.l1d + counters.upgrades + counters.itlb + counters.dtlb
 }

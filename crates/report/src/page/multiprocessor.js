@@ -115,13 +115,28 @@ const l2Sizes = (found, conditions) => {
   ];
 };
 
+// How the CPUs are put in order, and the counts of coherence in both orders.
+const cpuOrder = (found) => {
+  if (!found.recorded) return "in the order of the recording.";
+  const misses = (total, field) => total.misses.kernel[field] + total.misses.user[field];
+  const counts = [
+    ["misses by true sharing", (total) => misses(total, "true_sharing")],
+    ["by false sharing", (total) => misses(total, "false_sharing")],
+    ["upgrades", (total) => total.upgrades.kernel + total.upgrades.user],
+  ].map(([name, of]) => `${count(of(found.total))} (${count(of(found.recorded))}) ${name}`);
+  return (
+    `side by side in simulated time. In brackets, what the order of the recording has: ` +
+    `${counts.join(", ")}.`
+  );
+};
+
 // Nothing for one CPU.
 const multiprocessorSections = (recording) => {
   const found = recording.multiprocessor;
   if (!found) return [];
   const conditions =
     `Workload ${recording.workload}, kernel ${recording.kernel.slice(0, 12)}, seed ` +
-    `${recording.seed}; ${found.cpus} CPUs on ${found.machine} (simulated), in the order of the ` +
-    `recording.`;
+    `${recording.seed}; ${found.cpus} CPUs on ${found.machine} (simulated), ` +
+    cpuOrder(found);
   return [multiprocessorServices(found, conditions), l2Sizes(found, conditions)];
 };

@@ -50,7 +50,7 @@ pub use description::{CoherenceDescription, CoherenceError, Protocol};
 use lines::{Cores, LineRecord, LineState, LineTable};
 pub use lines::{LineParts, SharedLine, SharingCounts};
 pub use os_core::{EnergyDescription, OsCoreDescription, OsCoreError};
-use private::{L1, PrivateCaches, RecentLine};
+use private::{L1, PageUses, PrivateCaches, RecentLine};
 pub use served::{CoherentAccess, Served};
 use tags::TagArray;
 
@@ -103,8 +103,8 @@ impl CoherentCaches {
             l1i: L1::new(l1i, machine.l1i_line),
             l1d: L1::new(l1d, memory.l1d.line),
             l2: TagArray::new(of_l2),
-            itlb: machine.itlb.map(|itlb| Tlb::new(itlb.geometry)),
-            dtlb: memory.dtlb.map(Tlb::new),
+            itlb: PageUses::new(machine.itlb.map(|itlb| Tlb::new(itlb.geometry))),
+            dtlb: PageUses::new(memory.dtlb.map(Tlb::new)),
             mode: Mode::Kernel,
             counters: PerMode::default(),
         };
@@ -205,18 +205,20 @@ impl CoherentCaches {
     /// Translates the address of a fetch in this page. Returns whether the TLB missed.
     #[inline]
     pub fn fetch_page(&mut self, core: CoreId, page: LineId) -> bool {
-        let itlb = self.private_mut(core).itlb.as_mut();
-        let missed = itlb.is_some_and(|itlb| itlb.access(page));
-        self.counting(core).itlb += u64::from(missed);
+        let missed = self.private_mut(core).itlb.misses(page);
+        if missed {
+            self.counting(core).itlb += 1;
+        }
         missed
     }
 
     /// Translates the address of a load or store in this page. Returns whether the TLB missed.
     #[inline]
     pub fn data_page(&mut self, core: CoreId, page: LineId) -> bool {
-        let dtlb = self.private_mut(core).dtlb.as_mut();
-        let missed = dtlb.is_some_and(|dtlb| dtlb.access(page));
-        self.counting(core).dtlb += u64::from(missed);
+        let missed = self.private_mut(core).dtlb.misses(page);
+        if missed {
+            self.counting(core).dtlb += 1;
+        }
         missed
     }
 

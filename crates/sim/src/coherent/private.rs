@@ -73,14 +73,34 @@ impl L1 {
     }
 }
 
+/// A TLB, if the machine has one, and the page that was used last. Its use changes nothing.
+#[derive(Clone, Debug)]
+pub(super) struct PageUses {
+    tlb: Option<Tlb>,
+    last: LineId,
+}
+
+impl PageUses {
+    pub(super) fn new(tlb: Option<Tlb>) -> PageUses {
+        PageUses { tlb, last: LineId::NONE }
+    }
+
+    /// Uses a page. Returns whether the TLB lacked it.
+    #[inline]
+    pub(super) fn misses(&mut self, page: LineId) -> bool {
+        std::mem::replace(&mut self.last, page) != page
+            && self.tlb.as_mut().is_some_and(|tlb| tlb.access(page))
+    }
+}
+
 /// What a core has for itself.
 #[derive(Clone, Debug)]
 pub(super) struct PrivateCaches {
     pub l1i: L1,
     pub l1d: L1,
     pub l2: TagArray,
-    pub itlb: Option<Tlb>,
-    pub dtlb: Option<Tlb>,
+    pub itlb: PageUses,
+    pub dtlb: PageUses,
     pub mode: Mode,
     pub counters: PerMode<CoreCounters>,
 }
