@@ -1,8 +1,8 @@
 //! The services of a recording of several CPUs on coherent caches, beside the same workload on one
 //! CPU (Rosenblum 1995, tables 5.2 and 5.4).
 //!
-//! Takes a recording and attributed services; gives rates of events, the parts of the time, and rows
-//! by service. Prints nothing.
+//! Takes a recording and attributed services; gives rates of events, the parts of the time, and
+//! rows by service. Prints nothing.
 
 pub(crate) mod l2_sizes;
 

@@ -63,8 +63,8 @@ const WALKED: u8 = 23;
 const CODE: u8 = 32;
 const WAS_TRUE: u8 = 64;
 const L1_MISSED: u8 = 128;
-/// log2 of the largest number of parts of an access.
-const PART_BITS: u32 = 3;
+/// log2 of a number of parts that no access has: one of 128 bytes has 9 in the shortest lines.
+const PART_BITS: u32 = 4;
 /// log2 of the bytes in the shortest line.
 const LINE_BITS: u32 = 4;
 

@@ -98,6 +98,7 @@ fn what_is_missing_or_out_of_range_is_named() {
             "report --locks net.rec -k net.rec/System.map",
             "the names of data need the kernel's vmlinux",
         ),
+        ("report --services net.rec --order recorded", "<--sharing|--multiprocessor|--locks>"),
         ("report --locks net.rec", "the kernel of net.rec: no kernel with the build id 0badc0de"),
         ("profile net.rec", "/usr/lib/debug/.build-id/0b/adc0de.debug: there is none"),
         ("evaluate net.rec", "or name the kernel's build tree or its vmlinux (--kernel)"),

@@ -2,8 +2,9 @@
 //! 1995, section 5.2).
 //!
 //! Takes a recording with data accesses, the kernel's symbols and a machine with coherent caches;
-//! gives locks by the time that CPUs and tasks waited for them. Reads the recording twice: the first
-//! pass runs the caches, the second follows the locks. Asks the guest nothing, prints nothing.
+//! gives locks by the time that CPUs and tasks waited for them. Reads the recording twice: the
+//! first pass runs the caches, the second follows the locks. Asks the guest nothing, prints
+//! nothing.
 
 mod book;
 mod follow;

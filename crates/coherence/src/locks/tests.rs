@@ -1,7 +1,7 @@
 //! Recordings of lock functions. All counts and cycles are counted by hand: an instruction takes
 //! one cycle; on `server-8`, a line takes 400 from memory and 80 from another core, making it
-//! writable takes 80, and a TLB miss takes 7. The stall of an attempt belongs to neither wait nor hold. The same holds for
-//! the stall of the store that releases.
+//! writable takes 80, and a TLB miss takes 7. The stall of an attempt belongs to neither wait nor
+//! hold. The same holds for the stall of the store that releases.
 
 mod side_by_side;
 
@@ -403,8 +403,8 @@ fn a_task_sleeps_with_a_mutex_and_moves() {
     // jne, ret, 4; on CPU 1: 6, call, the atomic instruction, whose load takes the line and walks
     // to its page.
     let first = 1.0 + 1.0 + 4.0 + 6.0 + 1.0 + 1.0 + 80.0 + 7.0;
-    // jne; mov, call with a line and page of the stack from memory; push, mov, pause; and later mov, pop,
-    // ret with the line from the other core. While it sleeps, it executes nothing.
+    // jne; mov, call with a line and page of the stack from memory; push, mov, pause; and later
+    // mov, pop, ret with the line from the other core. While it sleeps, it executes nothing.
     let wait = 1.0 + 2.0 + 400.0 + 7.0 + 3.0 + 3.0 + 80.0;
     // ret, 3, call, the atomic instruction.
     let second = 1.0 + 3.0 + 1.0 + 1.0;

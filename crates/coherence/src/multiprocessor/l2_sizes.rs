@@ -1,8 +1,8 @@
 //! Misses of the kernel in L2s of many sizes, by class: SimOS' figure 5.3 (Rosenblum 1995,
 //! section 5.2).
 //!
-//! Input: a machine, a size, and counters. Output: the machine with an L2 of the size; the misses of
-//! all CPUs in kernel mode. This module simulates nothing.
+//! Input: a machine, a size, and counters. Output: the machine with an L2 of the size; the misses
+//! of all CPUs in kernel mode. This module simulates nothing.
 
 use anyhow::{Context, Result};
 use serde::Serialize;

@@ -244,6 +244,9 @@ impl<O: SharingObserver> ExecutionVisitor for ServedWalk<'_, O> {
         let cpu = executed.execution.cpu;
         events.clear();
         log.execution(cpu, |event| events.push(event));
+        if events.is_empty() {
+            return self.uses(executed);
+        }
         let (cpu, mode) = (usize::from(cpu.0), executed.code.mode());
         for event in &*events {
             match *event {
@@ -260,6 +263,16 @@ impl<O: SharingObserver> ExecutionVisitor for ServedWalk<'_, O> {
 }
 
 impl<O: SharingObserver> ServedWalk<'_, O> {
+    /// The loads and stores of an execution that asked for nothing outside of the L1s.
+    fn uses(&mut self, executed: &Executed<'_>) {
+        for access in executed.accesses {
+            for (physical, size) in line_parts(access, self.line_log2) {
+                let before = physical.0 - access.physical.0;
+                self.observer.uses(&DataUse { executed, access, before, physical, size });
+            }
+        }
+    }
+
     #[inline]
     fn data(&mut self, executed: &Executed<'_>, cpu: usize, mode: Mode) {
         let ServedWalk { line_log2, l1_log2, events, observer, .. } = self;

@@ -136,6 +136,8 @@ pub struct DataOwners {
     slab_caches: Vec<StructureId>,
     structures: Vec<Structure>,
     numbers: HashMap<Structure, StructureId>,
+    /// By class: the structure without a name.
+    unnamed: [Option<StructureId>; StructureClass::Other as usize + 1],
 }
 
 impl DataOwners {
@@ -168,6 +170,7 @@ impl DataOwners {
             slab_caches: Vec::new(),
             structures: Vec::new(),
             numbers: HashMap::new(),
+            unnamed: [None; StructureClass::Other as usize + 1],
         }
     }
 
@@ -341,11 +344,18 @@ impl DataOwners {
     }
 
     fn structure(&mut self, class: StructureClass, name: &str) -> StructureId {
+        let unnamed = class as usize;
+        if let Some(known) = self.unnamed[unnamed].filter(|_| name.is_empty()) {
+            return known;
+        }
         let structure = Structure { class, name: name.to_owned() };
         if let Some(&known) = self.numbers.get(&structure) {
             return known;
         }
         let id = StructureId(self.structures.len() as u32);
+        if name.is_empty() {
+            self.unnamed[unnamed] = Some(id);
+        }
         self.structures.push(structure.clone());
         self.numbers.insert(structure, id);
         id
