@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
-use studies::{import_study, layout_times, live_gain, speer};
+use studies::{import_study, layout_times, live_gain, sampling, speer};
 
 /// A study, with its arguments.
 #[derive(Debug, clap::Subcommand)]
@@ -17,6 +17,9 @@ pub(super) enum StudyCommand {
     /// Simulate every layout on processors of today, each workload with layouts made for the
     /// others: tables of kernel time; resumes
     LayoutTimes(LayoutTimes),
+    /// Compare the times that samples of recordings give with those of simulating every instruction;
+    /// resumes
+    Sampling(LayoutTimes),
     /// Measure what replacing hot functions of the running stock kernel brings: recordings before
     /// and after, tables, gain.json
     LiveGain(LiveGain),
@@ -46,6 +49,11 @@ impl StudyCommand {
             Self::Speer { directory } => speer::speer(&directory),
             Self::LayoutTimes(LayoutTimes { directory, workloads }) => {
                 layout_times::layout_times(&directory, &workloads)
+            }
+            Self::Sampling(LayoutTimes { directory, workloads }) => {
+                let shipped = || layout_times::shipped().map(str::to_owned).collect();
+                let names = if workloads.is_empty() { shipped() } else { workloads };
+                sampling::sampling(&directory, &names)
             }
             Self::LiveGain(LiveGain { directory, benchmarks }) => {
                 live_gain::live_gain(&directory, &benchmarks)

@@ -73,11 +73,11 @@ impl StudyDirectory {
     }
 
     /// The recording `NAME.rec` of a workload on the demo kernel, in a guest like a machine if one
-    /// is named. Returns its path.
+    /// is named, with or without data accesses. Returns its path.
     pub(crate) fn record(
         &self,
         name: &str,
-        like: Option<&str>,
+        (like, data): (Option<&str>, bool),
         workload: impl FnOnce() -> Result<Workload>,
     ) -> Result<PathBuf> {
         let output = self.path(&format!("{name}.rec"));
@@ -87,6 +87,7 @@ impl StudyDirectory {
             let like = like.map(machines::guest_like).transpose()?;
             let request = RecordingRequest {
                 processor: ProcessorRequest { like, ..ProcessorRequest::default() },
+                data,
                 ..record::request(workload()?, kernel, &output)
             };
             record::record(&request, None).map(drop)
@@ -118,6 +119,11 @@ impl StudyDirectory {
         Ok(output)
     }
 
+    /// A layout of a file, with the addresses that relinking would give.
+    pub(crate) fn placed(&self, file: &Path) -> Result<ReplayLayout> {
+        LayoutFile::read(file)?.placed(Some(&self.tree), Some(&self.image))
+    }
+
     /// The rows of a part of a recording under the original and under the layouts and maps in
     /// `files`, kept in `path`. `machines`: names and files of machines.
     pub(crate) fn replayed(
@@ -131,7 +137,7 @@ impl StudyDirectory {
             let machines = machines::models(machines)?;
             let mut layouts = vec![ReplayLayout::original()];
             for file in files {
-                layouts.push(LayoutFile::read(file)?.placed(Some(&self.tree), Some(&self.image))?);
+                layouts.push(self.placed(file)?);
             }
             let replay = ReplayRequest::new(recording, &layouts, &machines);
             let rows = ReplayRequest { image: Some(&self.image), part, ..replay }.rows()?;

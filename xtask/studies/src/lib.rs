@@ -7,4 +7,5 @@ mod directory;
 pub mod import_study;
 pub mod layout_times;
 pub mod live_gain;
+pub mod sampling;
 pub mod speer;

@@ -50,7 +50,7 @@ const TOLERANCE: f64 = 2.0;
 /// Something cannot be made, or is not what the study expects.
 pub fn import_study(directory: &Path) -> Result<()> {
     let study = StudyDirectory::new(directory)?;
-    let recording = study.record(WORKLOAD, None, || Workload::open(WORKLOAD))?;
+    let recording = study.record(WORKLOAD, (None, false), || Workload::open(WORKLOAD))?;
     let vmlinux = study.tree.join("vmlinux");
     let bytes = map_file(&vmlinux)?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| vmlinux.display().to_string())?;

@@ -82,7 +82,8 @@ fn in_guest(workload: &str, machine: &str) -> String {
 fn recorded(study: &StudyDirectory, workload: &str) -> Result<()> {
     for machine in MACHINES {
         let name = in_guest(workload, machine);
-        let recordings = [study.record(&name, Some(machine), || Workload::open(workload))?];
+        let recordings =
+            [study.record(&name, (Some(machine), false), || Workload::open(workload))?];
         let extra = ExtraCounts::TemporalEdges;
         study.profile(&name, &Counted { extra, ..Counted::averaged(&recordings) })?;
     }

@@ -72,7 +72,7 @@ struct Work {
 impl Work {
     fn recorded(&self, benchmark: &Benchmark) -> Result<PathBuf> {
         let workload = || workload::open_with(&format!("bench:{}", benchmark.name), &self.suite);
-        self.study.record(&file_name(benchmark), None, workload)
+        self.study.record(&file_name(benchmark), (None, false), workload)
     }
 
     /// Lays out, relinks, and returns the map from the old kernel to the new one.
