@@ -71,7 +71,7 @@ fn movables(image: &Image, padding: u32) -> Vec<MovableBlock> {
     let functions: Vec<&ImageFunction> = image
         .functions
         .iter()
-        .filter(|function| function.movable && !function.blocks.is_empty())
+        .filter(|function| function.movable() && !function.blocks.is_empty())
         .collect();
     let alignment = image.entry_alignment.max(1);
     let mut movables: Vec<MovableBlock> = Vec::new();
@@ -171,8 +171,11 @@ fn order(movables: &[MovableBlock], layout: &Layout) -> (Vec<u32>, usize) {
 /// Functions of the same section that lie behind the movable ones. They move by the growth of the
 /// movable code.
 fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<PlacedBlock> {
-    let section =
-        image.functions.iter().find(|function| function.movable).map(|function| &function.section);
+    let section = image
+        .functions
+        .iter()
+        .find(|function| function.movable())
+        .map(|function| &function.section);
     let align = u64::from(image.entry_alignment.max(1));
     let shift = new_end.0.wrapping_sub(old_end.0).wrapping_add(align - 1) / align * align;
     image
@@ -180,7 +183,7 @@ fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<Pl
         .iter()
         .filter(|function| {
             function.addr >= old_end
-                && !function.movable
+                && !function.movable()
                 && Some(&function.section) == section
                 && function.size > 0
         })
@@ -236,7 +239,7 @@ mod tests {
             size,
             blocks,
             section: ".text".to_owned(),
-            movable: true,
+            stays: None,
         };
         Image {
             build_id: BuildId("0a".to_owned()),

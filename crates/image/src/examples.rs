@@ -3,6 +3,7 @@
 use crate::address::LinkAddr;
 use crate::linked::sites::{PatchSites, PatchableCode};
 use crate::linked::tables::{JumpEntry, LinkedTables, StaticCallEntry};
+use crate::ordinary::ReservedCode;
 use crate::place::CallPadding;
 use crate::{Block, BlockEnd, BuildId, Image, ImageFunction};
 use std::ops::Range;
@@ -24,7 +25,7 @@ pub fn caller_and_callee(base: LinkAddr) -> Image {
         size,
         blocks,
         section: ".text".to_owned(),
-        movable: true,
+        stays: None,
     };
     Image {
         build_id: BuildId("5f3c".into()),
@@ -75,7 +76,7 @@ pub fn patched_kernel(base: LinkAddr) -> (Image, PatchableCode) {
         size,
         blocks,
         section: ".text".to_owned(),
-        movable: offset < 0x60,
+        stays: (offset >= 0x60).then_some(ReservedCode::Entry),
     };
     image.entry_padding = 9;
     image.functions = vec![
@@ -145,7 +146,7 @@ pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
             .sum(),
         blocks: range,
         section: ".text".into(),
-        movable: true,
+        stays: None,
     };
     Image {
         build_id: BuildId("00".into()),

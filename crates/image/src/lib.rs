@@ -27,6 +27,7 @@ pub mod map;
 pub mod mapping;
 pub mod object;
 pub mod order;
+pub mod ordinary;
 pub mod place;
 pub mod relative_words;
 pub mod runs;
@@ -37,6 +38,7 @@ pub mod vmlinux;
 pub use linked::sites;
 
 use crate::address::LinkAddr;
+use crate::ordinary::ReservedCode;
 use crate::place::CallPadding;
 use std::ops::Range;
 
@@ -107,9 +109,15 @@ pub struct ImageFunction {
     pub blocks: Range<u32>,
     /// The name of its output section, e.g. ".text".
     pub section: String,
-    /// Whether a layout may rearrange the function: false for entry code, noinstr code, the
-    /// scheduler, init code and the like.
-    pub movable: bool,
+    /// Why a layout may not move the function; `None` if it may.
+    pub stays: Option<ReservedCode>,
+}
+
+impl ImageFunction {
+    /// Whether a layout may rearrange the function.
+    pub fn movable(&self) -> bool {
+        self.stays.is_none()
+    }
 }
 
 /// Functions and blocks. Both are ascending by address and disjoint.

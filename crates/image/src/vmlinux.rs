@@ -6,8 +6,10 @@
 use crate::address::LinkAddr;
 use crate::blocks::{self, Landmarks};
 use crate::linked::LinkedKernel;
+use crate::linked::sites::ThunkUse;
 use crate::linked::tables::LinkedTables;
 use crate::mapping::map_file;
+use crate::ordinary::{self, ReservedCode, ReservedParts};
 use crate::place::CallPadding;
 use crate::symbols::{self, FunctionExtent};
 use crate::{BuildId, Image, ImageFunction};
@@ -25,20 +27,6 @@ pub fn path(kernel: &Path) -> PathBuf {
         false => kernel.to_owned(),
     }
 }
-
-/// The parts of `.text` that the kernel keeps apart, by the symbols around them. A layout does not
-/// move them.
-const KEPT_APART: [(&str, &str); 9] = [
-    ("__noinstr_text_start", "__noinstr_text_end"),
-    ("__entry_text_start", "__entry_text_end"),
-    ("__sched_text_start", "__sched_text_end"),
-    ("__lock_text_start", "__lock_text_end"),
-    ("__cpuidle_text_start", "__cpuidle_text_end"),
-    ("__kprobes_text_start", "__kprobes_text_end"),
-    ("__irqentry_text_start", "__irqentry_text_end"),
-    ("__softirqentry_text_start", "__softirqentry_text_end"),
-    ("__static_call_text_start", "__static_call_text_end"),
-];
 
 /// Reads the vmlinux at `path`.
 ///
@@ -71,14 +59,14 @@ pub fn parse(bytes: &[u8]) -> Result<Image> {
     }
     let tables = LinkedKernel::tables_of_code(build_id.clone(), &elf)?;
     let landmarks = landmarks(&tables);
-    let kept_apart = kept_apart(&elf);
+    let reserved = reserved_parts(&elf);
     let sections = executable_sections(&elf)?;
 
     let cut: Vec<_> = extents
         .par_iter()
         .map(|extent| blocks::cut(extent.addr, code_of(&sections, extent), &landmarks))
         .collect();
-    Ok(assemble(build_id, entry_padding(&elf), extents, cut, &sections, &kept_apart))
+    Ok(assemble(build_id, entry_padding(&elf), extents, cut, &sections, &reserved))
 }
 
 /// The addresses of the executable sections of the vmlinux at `path`.
@@ -131,7 +119,7 @@ fn assemble(
     extents: Vec<FunctionExtent>,
     cut: Vec<Vec<crate::Block>>,
     sections: &HashMap<usize, CodeSection<'_>>,
-    kept_apart: &[Range<u64>],
+    reserved: &ReservedParts,
 ) -> Image {
     let mut image = Image {
         build_id,
@@ -146,13 +134,13 @@ fn assemble(
             continue;
         };
         let section = sections[&extent.section].name.clone();
-        let apart = kept_apart.iter().any(|range| range.contains(&extent.addr));
+        let stays = stays(&extent, &section, reserved);
         let first = image.blocks.len() as u32;
         image.functions.push(ImageFunction {
             addr: LinkAddr(extent.addr),
             size: last.end_addr().0 - extent.addr,
             blocks: first..first + blocks.len() as u32,
-            movable: section == ".text" && !apart,
+            stays,
             section,
             name: extent.name,
         });
@@ -188,12 +176,18 @@ fn alignment(extents: &[FunctionExtent]) -> u32 {
     [64, 32, 16, 8, 4, 2].into_iter().find(keeps).unwrap_or(1)
 }
 
-fn kept_apart(elf: &object::File<'_>) -> Vec<Range<u64>> {
-    let addresses = named_addresses(elf, KEPT_APART.iter().flat_map(|&(start, end)| [start, end]));
-    KEPT_APART
-        .iter()
-        .filter_map(|(start, end)| Some(*addresses.get(start)?..*addresses.get(end)?))
-        .collect()
+/// Why a layout may not move a function; `None` if it may.
+fn stays(extent: &FunctionExtent, section: &str, reserved: &ReservedParts) -> Option<ReservedCode> {
+    if section != ordinary::TEXT {
+        return Some(ReservedCode::OtherSection);
+    }
+    let thunk = || ThunkUse::of(&extent.name).map(|_| ReservedCode::Thunks);
+    reserved.at(extent.addr).or_else(thunk)
+}
+
+fn reserved_parts(elf: &object::File<'_>) -> ReservedParts {
+    let addresses = named_addresses(elf, ReservedParts::symbols());
+    ReservedParts::new(|name| addresses.get(name).copied())
 }
 
 fn named_addresses<'n>(
@@ -219,4 +213,32 @@ fn landmarks(tables: &LinkedTables) -> Landmarks {
     landmarks.opaque.extend(alternatives.map(|e| e.site..e.site.saturating_add(e.len.into())));
     landmarks.sort();
     landmarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thunks_and_code_of_other_sections_stay() {
+        let extent = |name: &str| FunctionExtent {
+            addr: 0x100,
+            end: 0x110,
+            name: name.to_owned(),
+            section: 1,
+        };
+        let nothing = ReservedParts::default();
+        let of = |name, section| stays(&extent(name), section, &nothing);
+        assert_eq!(of("vfs_read", ".text"), None);
+        assert_eq!(of("__x86_indirect_thunk_rax", ".text"), Some(ReservedCode::Thunks));
+        assert_eq!(of("vfs_read", ".init.text"), Some(ReservedCode::OtherSection));
+        let locks = ReservedParts::new(|name| {
+            [("__lock_text_start", 0), ("__lock_text_end", 0x200)]
+                .iter()
+                .find(|(symbol, _)| *symbol == name)
+                .map(|&(_, addr)| addr)
+        });
+        let of_locks = stays(&extent("_raw_spin_lock"), ".text", &locks);
+        assert_eq!(of_locks, Some(ReservedCode::Locks));
+    }
 }

@@ -5,11 +5,12 @@
 
 use crate::explain::{Unexplained, explain};
 use image::address::LinkAddr;
+use image::linked::LinkedKernel;
 use image::linked::tables::within;
-use image::linked::{LinkedKernel, ReservedCode};
 use image::object::functions::{TextFunction, WholeReason};
 use image::object::instructions::{self, InstructionKind};
 use image::object::pieces::CutCode;
+use image::ordinary::ReservedCode;
 use image::sites::PatchKind;
 use std::fmt;
 

@@ -210,8 +210,8 @@ mod tests {
     use super::*;
     use crate::memory::FileMemory;
     use crate::test_kernel::{ChangedMemory, F, G, H, STRAY, TEXT, at, loading, tables, with};
-    use image::linked::ReservedCode;
     use image::linked::tables::LinkedTables;
+    use image::ordinary::ReservedCode;
 
     fn surveyed(kernel: &LinkedKernel<'_>, memory: &dyn Memory, prove: bool) -> Survey {
         let loading = loading();

@@ -14,8 +14,8 @@ use crate::test_elf::DATA;
 use crate::test_kernel::{F, G, H, SLIDE, STRAY, TEXT, at, bytes, emitted, tables, with};
 use crate::watch::{self, Watched};
 use image::address::LinkAddr;
-use image::linked::ReservedCode;
 use image::linked::tables::{LinkedTables, StaticCallEntry};
+use image::ordinary::ReservedCode;
 use layout::graph::EdgeKind;
 use profile::Profile;
 

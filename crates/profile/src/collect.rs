@@ -328,6 +328,7 @@ pub fn of_recording(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use image::ordinary::ReservedCode;
     use image::{Block, BlockEnd, ImageFunction};
     use layout::graph::EdgeKind;
     use trace::{RecordingWriter, RunAddr, TaskPointer};
@@ -349,7 +350,7 @@ mod tests {
             size: 3,
             blocks: 4..5,
             section: ".text".to_owned(),
-            movable: false,
+            stays: Some(ReservedCode::Entry),
         });
         image.blocks.push(Block {
             addr: LinkAddr(BASE + 0x40),

@@ -26,7 +26,7 @@ pub struct LayoutInput {
 /// # Errors
 /// The profile is of another kernel, or names an address at which the image has no block.
 pub fn movable(image: &Image, profile: &Profile) -> Result<LayoutInput> {
-    arrays(image, profile, |function| function.movable)
+    arrays(image, profile, |function| function.movable())
 }
 
 /// Makes the arrays of all code, including code that does not move.

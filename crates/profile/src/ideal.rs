@@ -92,7 +92,7 @@ impl CacheUnits {
     fn unit(&mut self, image: &Image, at: u64) -> CacheUnit {
         let block = image.block_at(LinkAddr(at));
         let next = self.blocks.len() as CacheUnit;
-        let (unit, block, bytes) = match block.filter(|&block| image.function_of(block).movable) {
+        let (unit, block, bytes) = match block.filter(|&block| image.function_of(block).movable()) {
             Some(index) => {
                 let (index, bytes) = self.movable(image, index);
                 let unit = *self.unit_of_block.entry(index).or_insert(next);

@@ -66,7 +66,7 @@ impl TranslatedBlocks {
             entry: function
                 .filter(|function| function.addr.0 == start)
                 .and_then(|function| seed_class(&function.name)),
-            movable: function.is_some_and(|function| function.movable),
+            movable: function.is_some_and(|function| function.movable()),
         }
     }
 
@@ -177,7 +177,7 @@ fn is_entry(image: &Image, block: BlockIndex) -> bool {
 /// function, as an indirect jump does. An interrupt after either leads to code that does not move.
 fn return_or_jump(image: &Image, from: BlockIndex, to: BlockIndex) -> Option<BlockTransfer> {
     if is_entry(image, to) {
-        let movable = image.function_of(to).movable;
+        let movable = image.function_of(to).movable();
         return movable.then_some(BlockTransfer::Edge(from, to, EdgeKind::Indirect));
     }
     let call = BlockIndex(to.0.checked_sub(1)?);

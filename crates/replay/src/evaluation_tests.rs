@@ -35,7 +35,7 @@ fn image() -> Image {
         size: BYTES.into(),
         blocks: number..number + 1,
         section: ".text".into(),
-        movable: true,
+        stays: None,
     };
     Image {
         build_id: BuildId("0a".into()),

@@ -16,62 +16,13 @@ use crate::BuildId;
 use crate::address::LinkAddr;
 use crate::object::elf::SymbolId;
 use crate::object::functions::{self, FunctionSymbol, TextFunction};
+use crate::ordinary::{ReservedCode, ReservedParts};
 use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolFlags, SymbolKind};
 use sites::PatchSites;
 use std::collections::HashMap;
 use std::ops::Range;
 use tables::LinkedTables;
-
-/// The parts of `.text` that Kernlane does not replace, by the symbols around them, and the reason.
-const APART: [(&str, &str, ReservedCode); 9] = [
-    ("__noinstr_text_start", "__noinstr_text_end", ReservedCode::Noinstr),
-    ("__entry_text_start", "__entry_text_end", ReservedCode::Entry),
-    ("__sched_text_start", "__sched_text_end", ReservedCode::Scheduler),
-    ("__lock_text_start", "__lock_text_end", ReservedCode::Locks),
-    ("__cpuidle_text_start", "__cpuidle_text_end", ReservedCode::Idle),
-    ("__kprobes_text_start", "__kprobes_text_end", ReservedCode::Kprobes),
-    ("__irqentry_text_start", "__irqentry_text_end", ReservedCode::Interrupts),
-    ("__softirqentry_text_start", "__softirqentry_text_end", ReservedCode::Interrupts),
-    ("__static_call_text_start", "__static_call_text_end", ReservedCode::StaticCalls),
-];
-
-/// Why Kernlane does not replace a stretch of `.text`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReservedCode {
-    /// Code that runs where instrumentation is forbidden.
-    Noinstr,
-    /// Code that control enters from user mode or by an exception.
-    Entry,
-    /// Code of the scheduler.
-    Scheduler,
-    /// Code of the locks.
-    Locks,
-    /// Code of the idle loop.
-    Idle,
-    /// Code that may not be probed.
-    Kprobes,
-    /// Entry code of interrupts.
-    Interrupts,
-    /// Trampolines of static calls.
-    StaticCalls,
-}
-
-impl ReservedCode {
-    /// The reason in words.
-    pub fn words(self) -> &'static str {
-        match self {
-            ReservedCode::Noinstr => "noinstr code",
-            ReservedCode::Entry => "entry code",
-            ReservedCode::Scheduler => "the scheduler's own code",
-            ReservedCode::Locks => "the locks' own code",
-            ReservedCode::Idle => "the idle loop's code",
-            ReservedCode::Kprobes => "code that may not be probed",
-            ReservedCode::Interrupts => "entry code of interrupts",
-            ReservedCode::StaticCalls => "static call trampolines",
-        }
-    }
-}
 
 /// A section that is loaded into memory.
 struct LoadedSection<'a> {
@@ -109,7 +60,7 @@ pub struct LinkedKernel<'a> {
     sections: Vec<LoadedSection<'a>>,
     symbols: Vec<TextSymbol<'a>>,
     named: HashMap<&'a str, Vec<u64>>,
-    apart: Vec<(Range<u64>, ReservedCode)>,
+    reserved: ReservedParts,
 }
 
 impl<'a> LinkedKernel<'a> {
@@ -156,7 +107,7 @@ impl<'a> LinkedKernel<'a> {
             sections,
             symbols: Vec::new(),
             named: HashMap::new(),
-            apart: Vec::new(),
+            reserved: ReservedParts::default(),
         }
     }
 
@@ -224,11 +175,7 @@ impl<'a> LinkedKernel<'a> {
                  of the -dbg package"
             );
         }
-        for (start, end, apart) in APART {
-            if let (Some(start), Some(end)) = (self.address_of(start), self.address_of(end)) {
-                self.apart.push((start.0..end.0, apart));
-            }
-        }
+        self.reserved = ReservedParts::new(|name| self.address_of(name).map(|addr| addr.0));
         Ok(())
     }
 
@@ -293,7 +240,7 @@ impl<'a> LinkedKernel<'a> {
 
     /// Why Kernlane does not replace the code at an address; `None` if it may replace it.
     pub fn apart(&self, at: LinkAddr) -> Option<ReservedCode> {
-        self.apart.iter().find(|(range, _)| range.contains(&at.0)).map(|&(_, apart)| apart)
+        self.reserved.at(at.0)
     }
 
     /// The link address of an offset in `.text`.
