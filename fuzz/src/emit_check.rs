@@ -4,11 +4,12 @@
 //! the second kernel, and must refuse it when one byte of it that means something is another.
 
 use crate::check_readers::CheckedProgram;
-use crate::image_readers::text_base;
 use crate::linker::{LinkedProgram, link};
-use crate::program::GeneratedProgram;
+use crate::program::{GeneratedProgram, SPLIT};
 use crate::source::ByteSource;
 use emit::object::{PartNames, RewritePlan, Rewritten, rewrite};
+use image::object::elf::Elf;
+use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
 use image::place::Placement;
 
@@ -16,9 +17,12 @@ pub fn relinked(bytes: &[u8]) {
     let mut source = ByteSource::new(bytes);
     let program = GeneratedProgram::new(&mut source);
     let object = program.object();
-    let rewritten = rearranged(&object, &mut source);
-    let (old, mut new) = (link(&object), link(&rewritten.bytes));
-    let map = &rewritten.placement;
+    let old = link(&object);
+    let (rewritten, shift) = rearranged(&object, &old, &mut source);
+    let mut new = link(&rewritten.bytes);
+    let mut map = rewritten.placement;
+    map.blocks.iter_mut().for_each(|block| block.new.0 += shift);
+    let map = &map;
     let checked = CheckedProgram::read(&old);
     if let Some(why) = checked.refusal(&CheckedProgram::read(&new), map) {
         panic!("a right kernel is refused:\n{}", why());
@@ -33,18 +37,33 @@ pub fn relinked(bytes: &[u8]) {
     }
 }
 
-/// The object with its pieces in a random order (Fisher and Yates).
-fn rearranged(object: &[u8], source: &mut ByteSource<'_>) -> Rewritten {
-    let object =
-        KernelObject::read(object, &ObjectHints::default()).expect("a right object is read");
+/// The object with its pieces in a random order (Fisher and Yates), and how far behind its old
+/// place the linker will put its code.
+fn rearranged(
+    bytes: &[u8],
+    linked: &LinkedProgram,
+    source: &mut ByteSource<'_>,
+) -> (Rewritten, u64) {
+    let addresses = LinkAddresses::read(&linked.file).expect("the linker writes right files");
+    let elf = Elf::parse(bytes).expect("a right object is read");
+    let gathered = addresses.gathered_text(&elf).expect("the object is the linked one");
+    let object = KernelObject::read_gathered(bytes, gathered.as_ref(), &ObjectHints::default())
+        .expect("a right object is read");
+    let is_gathered = |name: &&str| {
+        let id = elf.by_name(name).filter(|&id| elf.section(id).size > 0);
+        id.is_none_or(|id| id == object.text || gathered.as_ref().is_some_and(|g| g.holds(id)))
+    };
+    assert!(SPLIT.iter().all(is_gathered), "a section of functions stays");
+    let base = addresses.text_base(&object).expect("the object is the linked one");
     let mut order: Vec<u32> = (0..object.pieces.len() as u32).collect();
     for end in (1..order.len()).rev() {
         order.swap(end, source.below(end + 1));
     }
     let hot = source.below(order.len() + 1);
     let names = [PartNames::Readable, PartNames::Joinable][source.below(2)];
-    let plan = RewritePlan { order: &order, hot, base: text_base(), names, counters: &[] };
-    rewrite(&object, &plan).expect("a right object can be rewritten")
+    let plan = RewritePlan { order: &order, hot, base, names, counters: &[] };
+    let rewritten = rewrite(&object, &plan).expect("a right object can be rewritten");
+    (rewritten, addresses.expected_shift(&object, base))
 }
 
 /// The bytes of the file that mean something to the kernel: its instructions, its data, its tables,

@@ -4,7 +4,6 @@ use crate::elf::{self, ALLOC, CODE, SectionSpec, SymbolSpec, SymbolSpecKind, WRI
 use crate::linker;
 use crate::program::GeneratedProgram;
 use crate::source::{ByteSource, stretch};
-use image::address::LinkAddr;
 use image::btf::Btf;
 use image::linked::LinkedKernel;
 use image::object::linked::LinkAddresses;
@@ -259,9 +258,4 @@ pub fn btf_seeds() -> Vec<Vec<u8>> {
     let bytes =
         |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     vec![[bytes(&head), bytes(&types), strings.to_vec()].concat()]
-}
-
-/// Where `.text` of a linked program begins.
-pub fn text_base() -> LinkAddr {
-    LinkAddr(linker::TEXT)
 }

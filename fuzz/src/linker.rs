@@ -3,6 +3,7 @@
 //! `emit` or `check`.
 
 use crate::elf::{self, ALLOC, CODE, SectionSpec, SymbolSpec, SymbolSpecKind, WRITABLE};
+use crate::program::{HEAD, SPLIT};
 use image::place::Placement;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym, SymbolTable};
@@ -25,7 +26,11 @@ const SECTIONS: [(&str, u64); 7] = [
     (".orc_unwind", ALLOC),
 ];
 
-/// The number of `__jump_table` among them.
+/// The sections of an object that are linked as `.text`, in this order
+/// (include/asm-generic/vmlinux.lds.h).
+const GATHERED: [&str; 4] = [HEAD, SPLIT[0], SPLIT[1], SPLIT[2]];
+
+/// The number of `__jump_table` among [`SECTIONS`].
 const KEYS: usize = 3;
 
 /// The no-ops at the places of static keys that are off.
@@ -107,6 +112,9 @@ struct LinkInput<'a> {
     data: &'a [u8],
     table: SectionTable<'a, FileHeader64<LittleEndian>>,
     symbols: SymbolTable<'a, FileHeader64<LittleEndian>>,
+    /// The address of each section that is linked, and the number of the linked section that it
+    /// goes to.
+    places: HashMap<usize, (u64, usize)>,
 }
 
 impl<'a> LinkInput<'a> {
@@ -114,7 +122,34 @@ impl<'a> LinkInput<'a> {
         let header = FileHeader64::<LittleEndian>::parse(data).expect("an object");
         let table = header.sections(LE, data).expect("sections");
         let symbols = table.symbols(LE, data, types::SHT_SYMTAB).expect("symbols");
-        LinkInput { data, table, symbols }
+        let mut input = LinkInput { data, table, symbols, places: HashMap::new() };
+        input.place_sections();
+        input
+    }
+
+    /// Puts the sections of code one behind the other, and all others where they always lie.
+    fn place_sections(&mut self) {
+        let mut places = HashMap::new();
+        let mut end = TEXT;
+        for name in GATHERED {
+            for (at, section) in self.table.enumerate().filter(|(at, _)| self.name(at.0) == name) {
+                let (size, align) = (section.sh_size.get(LE), section.sh_addralign.get(LE));
+                let is_needed = size > 0 || name == ".text";
+                if is_needed {
+                    let address = end.next_multiple_of(align.max(1));
+                    places.insert(at.0, (address, 0));
+                    end = address + size;
+                }
+            }
+        }
+        for (at, _) in self.table.enumerate() {
+            let name = self.name(at.0);
+            let number = SECTIONS.iter().position(|&(known, _)| known == name);
+            if let Some(number) = number.filter(|&number| number > 0) {
+                places.insert(at.0, (address_of(name).expect("a known section"), number));
+            }
+        }
+        self.places = places;
     }
 
     /// A section's name; none for the numbers that name no section.
@@ -124,27 +159,34 @@ impl<'a> LinkInput<'a> {
         std::str::from_utf8(name).expect("a name is text")
     }
 
-    /// The sections that are linked.
+    /// The bytes of the linked sections. `int3` lies between sections of code.
     fn bytes(&self) -> HashMap<String, Vec<u8>> {
-        let linked = self.table.enumerate().filter(|(at, _)| address_of(self.name(at.0)).is_some());
+        let mut inputs: Vec<(&usize, &(u64, usize))> = self.places.iter().collect();
+        inputs.sort_by_key(|&(_, place)| place);
+        let mut linked: HashMap<String, Vec<u8>> = HashMap::new();
+        for (&input, &(address, number)) in inputs {
+            let name = SECTIONS[number].0;
+            let bytes = linked.entry(name.to_owned()).or_default();
+            let from = address - address_of(name).expect("a known section");
+            bytes.resize(from as usize, 0xcc);
+            let section = self.table.section(object::SectionIndex(input)).expect("a section");
+            bytes.extend(section.data(LE, self.data).expect("bytes"));
+        }
         linked
-            .map(|(at, section)| {
-                let data = section.data(LE, self.data).expect("bytes");
-                (self.name(at.0).to_owned(), data.to_vec())
-            })
-            .collect()
     }
 
     fn relocate(&self, bytes: &mut HashMap<String, Vec<u8>>, linked: &mut LinkedProgram) {
         for section in self.table.iter().filter(|s| s.sh_type(LE) == types::SHT_RELA) {
             let (entries, _) = section.rela(LE, self.data).expect("right").expect("relocations");
-            let name = self.name(section.sh_info(LE) as usize);
-            let (Some(base), Some(data)) = (address_of(name), bytes.get_mut(name)) else {
+            let Some(&(base, number)) = self.places.get(&(section.sh_info(LE) as usize)) else {
                 continue;
             };
+            let name = SECTIONS[number].0;
+            let data = bytes.get_mut(name).expect("every linked section has bytes");
+            let from = base - address_of(name).expect("a known section");
             for entry in entries {
                 let (offset, kind) = (entry.r_offset.get(LE), entry.r_type(LE, false));
-                apply(data, offset as usize, base + offset, self.value(entry), kind);
+                apply(data, (from + offset) as usize, base + offset, self.value(entry), kind);
                 match kind {
                     types::R_X86_64_64 => linked.absolute.push(base + offset),
                     types::R_X86_64_PC32 if name != ".text" => linked.relative.push(base + offset),
@@ -160,19 +202,18 @@ impl<'a> LinkInput<'a> {
     fn value(&self, entry: &types::Rela64<LittleEndian>) -> u64 {
         let index = object::SymbolIndex(entry.r_sym(LE, false) as usize);
         let symbol = self.symbols.symbol(index).expect("a symbol");
-        let home = address_of(self.name(symbol.st_shndx(LE).0.into())).expect("a linked section");
+        let (home, _) = self.places[&usize::from(symbol.st_shndx(LE).0)];
         (home.wrapping_add(symbol.st_value(LE))).wrapping_add_signed(entry.r_addend.get(LE))
     }
 
     fn symbols(&self) -> Vec<SymbolSpec> {
         let mut found = Vec::new();
         for symbol in self.symbols.iter().filter(|s| s.st_type() != types::STT_SECTION) {
-            let home = self.name(symbol.st_shndx(LE).0.into());
-            let Some(section) = SECTIONS.iter().position(|(name, _)| *name == home) else {
+            let Some(&(base, section)) = self.places.get(&usize::from(symbol.st_shndx(LE).0))
+            else {
                 continue;
             };
             let name = self.symbols.symbol_name(LE, symbol).expect("a name");
-            let base = address_of(home).expect("a known section");
             found.push(SymbolSpec {
                 name: String::from_utf8_lossy(name).into_owned(),
                 address: base + symbol.st_value(LE),

@@ -16,7 +16,15 @@ pub struct GeneratedProgram {
     functions: Vec<GeneratedFunction>,
     /// What `.data` points to: function and block.
     pointers: Vec<(usize, usize)>,
+    /// With a profile, a compiler puts the first functions into `.text.hot.`, up to the first of
+    /// these numbers, and those from the second number on into `.text.unlikely.`.
+    split: Option<[usize; 2]>,
 }
+
+/// The sections of the functions of a program that was compiled with a profile.
+pub const SPLIT: [&str; 3] = [".text.hot.", ".text", ".text.unlikely."];
+/// The section of the code that runs first.
+pub const HEAD: &str = ".head.text";
 
 struct GeneratedFunction {
     blocks: Vec<GeneratedBlock>,
@@ -147,7 +155,11 @@ impl GeneratedProgram {
                 (function, source.below(counts[function]))
             })
             .collect();
-        GeneratedProgram { functions, pointers }
+        let split = (source.below(3) > 0).then(|| {
+            let hot = source.below(counts.len());
+            [hot, hot + 1 + source.below(counts.len() - hot)]
+        });
+        GeneratedProgram { functions, pointers, split }
     }
 
     /// Which functions return: those in which some path reaches a return. A path ends at a call of
@@ -176,7 +188,9 @@ impl GeneratedProgram {
         for (number, function) in self.functions.iter().enumerate() {
             writer.function(number, function);
         }
-        writer.finish(&self.pointers)
+        let start = |number: usize| writer.sizes.get(number).map_or(writer.at(), |size| size.0);
+        let bounds = self.split.map(|split| split.map(start));
+        writer.finish(&self.pointers, bounds)
     }
 }
 
@@ -214,7 +228,7 @@ fn operation(blocks: usize, functions: usize, source: &mut ByteSource<'_>) -> Op
     }
 }
 
-/// What another section refers to: a place in `.text`.
+/// What another section refers to: a place in code.
 struct Reference {
     field: u64,
     target: u64,
@@ -360,26 +374,39 @@ impl ProgramWriter {
         Some(Open { field, near, target })
     }
 
-    fn finish(self, pointers: &[(usize, usize)]) -> Vec<u8> {
+    /// `bounds`: where `.text` begins and ends between the sections that a profile makes.
+    fn finish(self, pointers: &[(usize, usize)], bounds: Option<[u64; 2]>) -> Vec<u8> {
         let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
-        let text = section(&mut object, ".text", &self.text);
+        let code = CodeSections::new(&mut object, &self.text, bounds);
         let data = section(&mut object, ".data", &[0x5a; DATA]);
-        let mut b = Tables { text: object.section_symbol(text), object };
+        let mut b = Tables { code, object };
         let sizes = self.sizes.iter().enumerate();
-        let functions: Vec<SymbolId> =
-            sizes.map(|(n, &(at, size))| b.symbol(&format!("f{n}"), text, at, size)).collect();
+        let functions: Vec<SymbolId> = sizes
+            .map(|(n, &(at, size))| {
+                let (part, at) = b.code.place(at);
+                b.symbol(&format!("f{n}"), part.section, at, size)
+            })
+            .collect();
         b.symbol("data", data, 0, DATA as u64);
+        if bounds.is_some() {
+            let head = section(&mut b.object, HEAD, &[RETURN]);
+            b.symbol("startup", head, 0, 1);
+        }
         let data_symbol = b.object.section_symbol(data);
         for &(field, function, is_call) in &self.functions_used {
             let kind = if is_call { types::R_X86_64_PLT32 } else { types::R_X86_64_PC32 };
-            b.relocate(text, field, functions[function], -4, kind);
+            let (part, field) = b.code.place(field);
+            b.relocate(part.section, field, functions[function], -4, kind);
         }
         for &(field, slot, behind) in &self.data_used {
-            b.relocate(text, field, data_symbol, slot as i64 - behind, types::R_X86_64_PC32);
+            let (part, field) = b.code.place(field);
+            let addend = slot as i64 - behind;
+            b.relocate(part.section, field, data_symbol, addend, types::R_X86_64_PC32);
         }
         for (number, &(function, block)) in pointers.iter().enumerate() {
-            let target = self.blocks[function][block] as i64;
-            b.relocate(data, 8 * number as u64, b.text, target, types::R_X86_64_64);
+            let (part, target) = b.code.place(self.blocks[function][block]);
+            let field = 8 * number as u64;
+            b.relocate(data, field, part.symbol, target as i64, types::R_X86_64_64);
         }
         self.tables(&mut b, data_symbol);
         b.object.write().expect("the object is right")
@@ -410,26 +437,81 @@ impl ProgramWriter {
         for n in 0..self.traps.len() as u64 {
             b.relocate(bugs, 12 * n + 4, data, 0, types::R_X86_64_PC32);
         }
-        let ips: Vec<Reference> = (self.states.iter().enumerate())
-            .map(|(n, &(target, _))| Reference { field: 4 * n as u64, target })
-            .collect();
-        b.table(".orc_unwind_ip", &[0; 4].repeat(self.states.len()), &ips);
+        let ips = b.table(".orc_unwind_ip", &[0; 4].repeat(self.states.len()), &[]);
+        for (n, &(at, state)) in self.states.iter().enumerate() {
+            // The end of a function is in the section of the function.
+            let (part, target) = if state == [0; 6] { b.code.end(at) } else { b.code.place(at) };
+            b.relocate(ips, 4 * n as u64, part.symbol, target as i64, types::R_X86_64_PC32);
+        }
         let states: Vec<u8> = self.states.iter().flat_map(|(_, state)| *state).collect();
         b.table(".orc_unwind", &states, &[]);
     }
 }
 
 fn section(object: &mut Object<'static>, name: &str, bytes: &[u8]) -> SectionId {
-    let kind = if name == ".text" { SectionKind::Text } else { SectionKind::Data };
+    aligned_section(object, name, bytes, 16)
+}
+
+fn aligned_section(
+    object: &mut Object<'static>,
+    name: &str,
+    bytes: &[u8],
+    align: u64,
+) -> SectionId {
+    let is_code = SPLIT.contains(&name) || name == HEAD;
+    let kind = if is_code { SectionKind::Text } else { SectionKind::Data };
     let id = object.add_section(Vec::new(), name.as_bytes().to_vec(), kind);
-    object.append_section_data(id, bytes, 16);
+    object.append_section_data(id, bytes, align);
     id
 }
 
-/// The object that is being written, and the symbol of its `.text`.
+/// A section of code, and where it begins in the code of the whole program.
+#[derive(Clone, Copy)]
+struct CodeSection {
+    section: SectionId,
+    symbol: SymbolId,
+    from: u64,
+}
+
+/// The sections of code in the order of their code.
+struct CodeSections(Vec<CodeSection>);
+
+impl CodeSections {
+    fn new(object: &mut Object<'static>, text: &[u8], bounds: Option<[u64; 2]>) -> CodeSections {
+        let [from, to] = bounds.unwrap_or([0, text.len() as u64]);
+        let parts = [0..from, from..to, to..text.len() as u64];
+        let mut found = Vec::new();
+        for (name, part) in SPLIT.into_iter().zip(parts) {
+            if part.is_empty() && name != ".text" {
+                continue;
+            }
+            // A kernel's `.text` has the alignment of a page.
+            let align = if bounds.is_some() && name == ".text" { 64 } else { 16 };
+            let bytes = &text[part.start as usize..part.end as usize];
+            let section = aligned_section(object, name, bytes, align);
+            let symbol = object.section_symbol(section);
+            found.push(CodeSection { section, symbol, from: part.start });
+        }
+        CodeSections(found)
+    }
+
+    /// The section of the code that begins at `at`, and the offset in that section.
+    fn place(&self, at: u64) -> (CodeSection, u64) {
+        let part = self.0.iter().rev().find(|part| part.from <= at).expect("the first begins at 0");
+        (*part, at - part.from)
+    }
+
+    /// The section of the code that ends at `at`, and the offset in that section.
+    fn end(&self, at: u64) -> (CodeSection, u64) {
+        let part = self.0.iter().rev().find(|part| part.from < at).unwrap_or(&self.0[0]);
+        (*part, at - part.from)
+    }
+}
+
+/// The object that is being written.
 struct Tables {
     object: Object<'static>,
-    text: SymbolId,
+    code: CodeSections,
 }
 
 impl Tables {
@@ -460,12 +542,12 @@ impl Tables {
         self.object.add_relocation(section, relocation).expect("the relocation is known");
     }
 
-    /// A section of a side table, with 32-bit distances to places in `.text`.
+    /// A section of a side table, with 32-bit distances to places in code.
     fn table(&mut self, name: &str, bytes: &[u8], references: &[Reference]) -> SectionId {
         let id = section(&mut self.object, name, bytes);
         for reference in references {
-            let target = reference.target as i64;
-            self.relocate(id, reference.field, self.text, target, types::R_X86_64_PC32);
+            let (part, target) = self.code.place(reference.target);
+            self.relocate(id, reference.field, part.symbol, target as i64, types::R_X86_64_PC32);
         }
         id
     }

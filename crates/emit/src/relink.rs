@@ -16,7 +16,8 @@ use host::{interrupt, output, scratch};
 use image::BuildId;
 use image::address::LinkAddr;
 use image::map::PlacementMap;
-use image::object::elf::SectionId;
+use image::object::elf::{Elf, SectionId};
+use image::object::gathered::GatheredText;
 use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
 use image::order::Layout;
@@ -120,6 +121,10 @@ pub struct Originals {
     /// The build id of the vmlinux that is in the tree now. It differs from the original's if the
     /// tree was relinked in place.
     present: BuildId,
+    /// The sections of ordinary functions as one, if there are several.
+    gathered: Option<GatheredText>,
+    /// The path of the object, for messages.
+    name: String,
 }
 
 impl Originals {
@@ -141,7 +146,30 @@ impl Originals {
         } else {
             now
         };
-        Ok(Originals { object: read(tree.file("vmlinux.o"))?, vmlinux, present })
+        let object = read(tree.file("vmlinux.o"))?;
+        let name = tree.file("vmlinux.o").display().to_string();
+        let linked = LinkAddresses::read(&vmlinux)
+            .with_context(|| tree.file("vmlinux").display().to_string())?;
+        let gathered = Elf::parse(&object).and_then(|elf| linked.gathered_text(&elf));
+        let gathered = gathered.with_context(|| name.clone())?;
+        Ok(Originals { object, vmlinux, present, gathered, name })
+    }
+
+    /// The object, with its sections of ordinary functions as one.
+    ///
+    /// # Errors
+    /// The object is damaged, or contains something that Kernlane does not understand.
+    pub fn read_object(&self, hints: &ObjectHints) -> Result<KernelObject<'_>> {
+        self.read_with(self.gathered.as_ref(), hints)
+    }
+
+    fn read_with<'a>(
+        &'a self,
+        sections: Option<&'a GatheredText>,
+        hints: &ObjectHints,
+    ) -> Result<KernelObject<'a>> {
+        KernelObject::read_gathered(&self.object, sections, hints)
+            .with_context(|| self.name.clone())
     }
 }
 
@@ -180,27 +208,59 @@ impl<'a> RewrittenTree<'a> {
             tree.file("vmlinux").display(),
             linked.build_id.0
         );
-        let name = || tree.file("vmlinux.o").display().to_string();
-        let mut hints = ObjectHints {
-            noreturn: noreturns(tree),
-            call_padding: layout.call_padding,
-            ..ObjectHints::default()
-        };
-        let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
-        let base = linked.text_base(&object).with_context(name)?;
         layout.ensure_within(&linked.code())?;
-        hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
-        let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
-        let (order, hot) = order_of(layout, &object, base);
+        let noreturn = noreturns(tree);
+        let read = |sections| LaidOutObject::new(originals, sections, &linked, layout, &noreturn);
+        let mut laid_out = read(originals.gathered.as_ref())?;
         let counters = match work {
             RelinkWork::Order(_) => Vec::new(),
-            RelinkWork::Count => counting::plan::plan(&object, &ObjectFlow::of(&object)),
+            RelinkWork::Count => {
+                counting::plan::plan(&laid_out.object, &ObjectFlow::of(&laid_out.object))
+            }
         };
+        if laid_out.order.is_sorted() && counters.is_empty() {
+            // Nothing moves, so all sections stay, and the link gives the original kernel again.
+            laid_out = read(None)?;
+        }
+        let LaidOutObject { object, base, order, hot } = laid_out;
         let places: Vec<BlockCounter> = counters.iter().map(|&(counter, _)| counter).collect();
         let plan =
             RewritePlan { order: &order, hot, base, names: PartNames::Readable, counters: &places };
-        let rewritten = rewrite(&object, &plan).with_context(name)?;
+        let rewritten = rewrite(&object, &plan).with_context(|| originals.name.clone())?;
         Ok(RewrittenTree { object, linked, base, rewritten, counters })
+    }
+}
+
+/// An object, and the order of its pieces that a layout gives.
+struct LaidOutObject<'a> {
+    object: KernelObject<'a>,
+    /// The link address of its `.text`.
+    base: LinkAddr,
+    order: Vec<u32>,
+    /// How many pieces at the front of the order are hot.
+    hot: usize,
+}
+
+impl<'a> LaidOutObject<'a> {
+    /// `sections`: what becomes one `.text`; `None` keeps all sections.
+    fn new(
+        originals: &'a Originals,
+        sections: Option<&'a GatheredText>,
+        linked: &LinkAddresses<'_>,
+        layout: &Layout,
+        noreturn: &HashSet<String>,
+    ) -> Result<LaidOutObject<'a>> {
+        let mut hints = ObjectHints {
+            noreturn: noreturn.clone(),
+            call_padding: layout.call_padding,
+            ..ObjectHints::default()
+        };
+        let object = originals.read_with(sections, &hints)?;
+        let base = linked.text_base(&object).with_context(|| originals.name.clone())?;
+        hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
+        let object = originals.read_with(sections, &hints)?;
+        let (order, hot) = order_of(layout, &object, base);
+        Ok(LaidOutObject { object, base, order, hot })
     }
 }
 
@@ -214,18 +274,13 @@ pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placemen
         RewrittenTree::new(tree, &RelinkWork::Order(layout.clone()), &originals)?;
     let RewriteSummary { text_before, text_after, .. } = rewritten.summary;
     let Placement { call_padding, mut blocks } = rewritten.placement;
-    for id in object.elf.ids() {
-        let section = object.elf.section(id);
-        if id == object.text || !section.is_code() {
-            continue;
-        }
-        let Some(from) = linked.base_of(&object, id)?.filter(|from| from.0 >= base.0 + text_before)
-        else {
-            continue;
-        };
-        let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after);
-        let to = LinkAddr(moved.next_multiple_of(section.align.max(1)));
-        blocks.push(whole_section(&object, id, from, to)?);
+    let shift = linked.expected_shift(&object, base);
+    blocks.iter_mut().for_each(|b| b.new = LinkAddr(b.new.0.wrapping_add(shift)));
+    let behind = linked.bases(&object.elf, |id| id != object.text)?;
+    for (id, from) in behind.into_iter().filter(|(_, from)| from.0 >= base.0 + text_before) {
+        let moved = from.0.wrapping_sub(text_before).wrapping_add(text_after).wrapping_add(shift);
+        let align = object.elf.section(id).align.max(1);
+        blocks.push(whole_section(&object, id, from, LinkAddr(moved.next_multiple_of(align)))?);
     }
     blocks.sort_by_key(|b| b.old);
     Ok(Placement { call_padding, blocks })
@@ -396,12 +451,9 @@ fn with_other_sections(
     let shift = new.text_shift(object, &placement, base)?;
     let Placement { call_padding, mut blocks } = placement;
     blocks.iter_mut().for_each(|b| b.new = LinkAddr(b.new.0.wrapping_add(shift)));
-    for id in object.elf.ids() {
-        let section = object.elf.section(id);
-        if id == object.text || !section.is_code() {
-            continue;
-        }
-        if let (Some(from), Some(to)) = (old.base_of(object, id)?, new.base_of(object, id)?) {
+    let new = new.bases(&object.elf, |id| id != object.text)?;
+    for (id, from) in old.bases(&object.elf, |id| id != object.text)? {
+        if let Some(&to) = new.get(&id) {
             blocks.push(whole_section(object, id, from, to)?);
         }
     }

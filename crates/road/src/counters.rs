@@ -8,8 +8,8 @@ use emit::counting::profile::{CountQuality, CountedKernel, profile};
 use emit::counting::{Counters, memory};
 use emit::kbuild::BuildTree;
 use emit::relink::{COUNTERS, Originals, noreturns};
+use image::object::ObjectHints;
 use image::object::linked::LinkAddresses;
-use image::object::{KernelObject, ObjectHints};
 use image::vmlinux;
 use profile::Profile;
 use std::fs;
@@ -59,7 +59,7 @@ fn of_counts(
     let originals = Originals::read(tree)?;
     let name = || tree.file("vmlinux.o").display().to_string();
     let hints = ObjectHints { noreturn: noreturns(tree), ..ObjectHints::default() };
-    let object = KernelObject::read(&originals.object, &hints).with_context(name)?;
+    let object = originals.read_object(&hints)?;
     let linked = LinkAddresses::read(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;
     let image = vmlinux::parse(&originals.vmlinux)

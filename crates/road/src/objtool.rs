@@ -7,8 +7,8 @@ use check::objtool::{self, ObjtoolAgreement};
 use emit::kbuild::BuildTree;
 use emit::object::{PartNames, RewritePlan, rewrite, two_regions};
 use emit::relink::{Originals, noreturns};
+use image::object::ObjectHints;
 use image::object::linked::LinkAddresses;
-use image::object::{KernelObject, ObjectHints};
 use std::path::Path;
 
 /// Splits every function of the tree's kernel into two parts, puts the blocks of each part and the
@@ -28,8 +28,7 @@ pub fn agreement(tree: &Path, seed: u64) -> Result<ObjtoolAgreement> {
     let linked = LinkAddresses::read(&originals.vmlinux)
         .with_context(|| tree.file("vmlinux").display().to_string())?;
     let hints = ObjectHints { noreturn: noreturns(&tree), ..ObjectHints::default() };
-    let object = KernelObject::read(&originals.object, &hints)
-        .with_context(|| tree.file("vmlinux.o").display().to_string())?;
+    let object = originals.read_object(&hints)?;
     let base = linked.text_base(&object)?;
     let (order, hot) = two_regions(&object, seed);
     let rewritten = rewrite(

@@ -233,4 +233,6 @@ fn growing(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Vec<GrowthSite>
 }
 
 #[cfg(test)]
+mod profiled_tests;
+#[cfg(test)]
 mod tests;

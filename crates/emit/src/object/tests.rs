@@ -41,10 +41,10 @@ const TEXT: &[u8] = &[
 const CALLING: [u8; 6] = [0x08, 0, 0, 0, 0x05, 0x01];
 const OTHER: [u8; 6] = [0x10, 0, 0, 0, 0x05, 0x01];
 
-struct ObjectBuilder {
-    object: Object<'static>,
+pub(super) struct ObjectBuilder {
+    pub(super) object: Object<'static>,
     text: ::object::write::SymbolId,
-    code: SectionId,
+    pub(super) code: SectionId,
     data: SectionId,
 }
 
@@ -79,7 +79,7 @@ impl ObjectBuilder {
 }
 
 /// The object, as a builder to which tests can add.
-fn builder() -> ObjectBuilder {
+pub(super) fn builder() -> ObjectBuilder {
     let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
     let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
     object.append_section_data(text, TEXT, 16);
@@ -144,7 +144,7 @@ fn padded() -> Vec<u8> {
     b.object.write().unwrap()
 }
 
-fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
+pub(super) fn rewritten(data: &[u8], order: impl Fn(usize) -> Vec<u32>) -> Rewritten {
     rewritten_as(data, order, &ObjectHints::default())
 }
 
@@ -168,7 +168,7 @@ fn in_order(count: usize) -> Vec<u32> {
     (0..count as u32).collect()
 }
 
-fn reversed(count: usize) -> Vec<u32> {
+pub(super) fn reversed(count: usize) -> Vec<u32> {
     (0..count as u32).rev().collect()
 }
 

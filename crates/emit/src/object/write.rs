@@ -1,7 +1,8 @@
 //! Writes the new object file.
 //!
 //! Input: the old object, and the sections that changed. Output: the bytes of a file with the same
-//! sections in the same order. This module makes no contents of its own.
+//! sections in the same order. What informs the linker only is taken out: it names symbols by
+//! number, and weighs code that lies elsewhere now. This module makes no contents of its own.
 
 use super::DebugInformation;
 use super::counters::CountStorage;
@@ -39,7 +40,9 @@ pub(super) fn write(
         relocations[orc.ip_section.0 as usize] = orc.relocations.into_iter().map(number).collect();
     }
     for id in file.ids() {
-        if file.section(id).is_debug() && debug == DebugInformation::Dropped {
+        if file.is_for_linker(id)
+            || file.section(id).is_debug() && debug == DebugInformation::Dropped
+        {
             contents.insert(id, Cow::Borrowed(&[]));
         } else if let Some(table) = file.relocation_section(id) {
             contents.insert(table, Cow::Owned(relocation_bytes(&relocations[id.0 as usize])));
@@ -91,6 +94,9 @@ fn section_header(
     symbols: &RewrittenSymbols,
 ) -> Result<SectionHeader64<Le>> {
     let file = &object.elf;
+    if file.is_for_linker(id) {
+        return Ok(unused_header(name_offset(file, id)?));
+    }
     let info = match section.kind {
         elf::SHT_SYMTAB => symbols.first_global,
         elf::SHT_GROUP => symbols.number(SymbolId(section.info)).0,
@@ -108,6 +114,22 @@ fn section_header(
         sh_addralign: U64::new(Le, section.align),
         sh_entsize: U64::new(Le, section.entry_size),
     })
+}
+
+/// The header of a section that linkers ignore. It keeps the numbers of those behind it.
+fn unused_header(name: u32) -> SectionHeader64<Le> {
+    SectionHeader64 {
+        sh_name: U32::new(Le, name),
+        sh_type: U32::new(Le, elf::SHT_NULL),
+        sh_flags: U64::new(Le, elf::SectionFlags(0)),
+        sh_addr: U64::new(Le, 0),
+        sh_offset: U64::new(Le, 0),
+        sh_size: U64::new(Le, 0),
+        sh_link: U32::new(Le, 0),
+        sh_info: U32::new(Le, 0),
+        sh_addralign: U64::new(Le, 0),
+        sh_entsize: U64::new(Le, 0),
+    }
 }
 
 /// The offset of a section's name in the old file.

@@ -48,6 +48,12 @@ impl ElfSection {
         self.flags.contains(elf::SHF_EXECINSTR)
     }
 
+    /// Whether it informs the linker only and is not linked: symbols whose address matters, weights
+    /// of calls (`.llvm_addrsig`, `.llvm.call-graph-profile`).
+    pub fn is_for_linker(&self) -> bool {
+        self.flags.contains(elf::SHF_EXCLUDE) && !self.flags.contains(elf::SHF_ALLOC)
+    }
+
     /// Whether it holds DWARF debugging information, or relocations for DWARF.
     pub fn is_debug(&self) -> bool {
         let name = self.name.strip_prefix(".rela").unwrap_or(&self.name);
@@ -125,6 +131,29 @@ impl ElfRelocation {
     }
 }
 
+/// A section that became part of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JoinedPart {
+    /// The section.
+    pub section: SectionId,
+    /// The offset of its first byte in the other one.
+    pub at: u64,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// The section that others became part of.
+struct JoinedSection<'a> {
+    into: SectionId,
+    /// The symbol that stands for it.
+    symbol: SymbolId,
+    /// The parts, each with the section of its relocations.
+    parts: Vec<(JoinedPart, Option<SectionId>)>,
+    /// The offset of each part in it.
+    at: HashMap<SectionId, u64>,
+    bytes: &'a [u8],
+}
+
 /// The parts of a file.
 pub struct Elf<'a> {
     /// The bytes of the file.
@@ -143,6 +172,7 @@ pub struct Elf<'a> {
     pub section_names: SectionId,
     /// The section that holds the relocations of each section.
     relocation_sections: HashMap<SectionId, SectionId>,
+    joined: Option<JoinedSection<'a>>,
 }
 
 impl<'a> Elf<'a> {
@@ -190,7 +220,11 @@ impl<'a> Elf<'a> {
         );
         let symbols = read_symbols(data, &sections, symtab)?;
         let mut relocation_sections = HashMap::new();
-        for (i, section) in sections.iter().enumerate().filter(|(_, s)| s.kind == elf::SHT_RELA) {
+        let for_linker =
+            |s: &ElfSection| sections.get(s.info as usize).is_some_and(ElfSection::is_for_linker);
+        let of_kind = |kind| move |s: &ElfSection| s.kind == kind && !for_linker(s);
+        let with_addends = of_kind(elf::SHT_RELA);
+        for (i, section) in sections.iter().enumerate().filter(|(_, s)| with_addends(s)) {
             ensure!(
                 section.link == symtab.0,
                 "{}: relocations against a symbol table other than .symtab",
@@ -209,7 +243,8 @@ impl<'a> Elf<'a> {
                 section.name
             );
         }
-        if let Some(section) = sections.iter().find(|s| s.kind == elf::SHT_REL) {
+        let without_addends = of_kind(elf::SHT_REL);
+        if let Some(section) = sections.iter().find(|s| without_addends(s)) {
             bail!("{}: relocations without addends, which x86-64 does not use", section.name);
         }
         let section_names = SectionId(u32::from(header.e_shstrndx.get(Le).0));
@@ -222,6 +257,7 @@ impl<'a> Elf<'a> {
             strtab,
             section_names,
             relocation_sections,
+            joined: None,
         })
     }
 
@@ -233,6 +269,54 @@ impl<'a> Elf<'a> {
     /// The symbol with this number.
     pub fn symbol(&self, id: SymbolId) -> &ElfSymbol {
         &self.symbols[id.0 as usize]
+    }
+
+    /// Whether a section informs the linker only, or holds relocations for such a section. Nothing
+    /// in it holds for code that moved.
+    pub fn is_for_linker(&self, id: SectionId) -> bool {
+        let section = self.section(id);
+        let relocates = matches!(section.kind, elf::SHT_REL | elf::SHT_RELA)
+            && self.sections.get(section.info as usize).is_some_and(ElfSection::is_for_linker);
+        section.is_for_linker() || relocates
+    }
+
+    /// Makes `parts` one section with these bytes. The number `into` names that section; the others
+    /// become empty. Symbols and relocations follow.
+    ///
+    /// # Errors
+    /// `into` has no section symbol.
+    pub(super) fn join(
+        &mut self,
+        into: SectionId,
+        parts: &[JoinedPart],
+        bytes: &'a [u8],
+        align: u64,
+    ) -> Result<()> {
+        let symbol = self.section_symbol(into)?;
+        let at: HashMap<SectionId, u64> =
+            parts.iter().map(|part| (part.section, part.at)).collect();
+        for symbol in self.symbols.iter_mut().filter(|s| s.kind() != elf::STT_SECTION) {
+            if let Some(at) = symbol.section().and_then(|section| at.get(&section)) {
+                symbol.index = elf::SymbolSection(into.0 as u16);
+                symbol.value = symbol.value.wrapping_add(*at);
+            }
+        }
+        for part in parts {
+            let section = &mut self.sections[part.section.0 as usize];
+            (section.size, section.range) = (0, 0..0);
+        }
+        let section = &mut self.sections[into.0 as usize];
+        (section.size, section.align) = (bytes.len() as u64, align);
+        let table = |part: &JoinedPart| self.relocation_section(part.section);
+        let parts: Vec<_> = parts.iter().map(|part| (*part, table(part))).collect();
+        let first = parts.iter().find_map(|&(part, table)| Some((part.section, table?)));
+        if let (None, Some((part, table))) = (self.relocation_section(into), first) {
+            self.relocation_sections.remove(&part);
+            self.relocation_sections.insert(into, table);
+            self.sections[table.0 as usize].info = into.0;
+        }
+        self.joined = Some(JoinedSection { into, symbol, parts, at, bytes });
+        Ok(())
     }
 
     /// The numbers of all sections.
@@ -260,6 +344,9 @@ impl<'a> Elf<'a> {
 
     /// The bytes of a section.
     pub fn bytes(&self, id: SectionId) -> &'a [u8] {
+        if let Some(joined) = self.joined.as_ref().filter(|joined| joined.into == id) {
+            return joined.bytes;
+        }
         &self.data[self.section(id).range.clone()]
     }
 
@@ -300,9 +387,35 @@ impl<'a> Elf<'a> {
     /// # Errors
     /// A relocation's symbol does not exist.
     pub fn debug_relocations(&self, of: SectionId) -> Result<Vec<ElfRelocation>> {
-        let Some(table) = self.relocation_section(of) else {
-            return Ok(Vec::new());
-        };
+        let stored = |of, table: Option<_>| table.map(|table| self.stored_relocations(of, table));
+        let own = || stored(of, self.relocation_section(of)).unwrap_or_else(|| Ok(Vec::new()));
+        let Some(joined) = &self.joined else { return own() };
+        let mut list = if joined.at.contains_key(&of) { Vec::new() } else { own()? };
+        for &(part, table) in joined.parts.iter().filter(|_| joined.into == of) {
+            for r in stored(part.section, table).unwrap_or_else(|| Ok(Vec::new()))? {
+                ensure!(
+                    r.offset < part.size,
+                    "{}: a relocation at {:#x}, outside the section",
+                    self.section(part.section).name,
+                    r.offset
+                );
+                list.push(ElfRelocation { offset: r.offset + part.at, ..r });
+            }
+        }
+        for r in &mut list {
+            let symbol = self.symbol(r.symbol);
+            if symbol.kind() == elf::STT_SECTION
+                && let Some(at) = symbol.section().and_then(|section| joined.at.get(&section))
+            {
+                r.symbol = joined.symbol;
+                r.addend = r.addend.wrapping_add(*at as i64);
+            }
+        }
+        Ok(list)
+    }
+
+    /// The relocations that stand in the section `table`, which is that of `of`.
+    fn stored_relocations(&self, of: SectionId, table: SectionId) -> Result<Vec<ElfRelocation>> {
         let raw = self.bytes(table);
         let (entries, _) = pod::slice_from_bytes::<Rela64<Le>>(raw, raw.len() / 24)
             .ok()

@@ -5,12 +5,15 @@
 //! byte of code that the linker does not fill in is equal. This module never changes anything.
 
 use super::KernelObject;
-use super::elf::{ElfSymbol, SectionId};
+use super::elf::{Elf, ElfSymbol, SectionId};
+use super::gathered::GatheredText;
+use super::instructions;
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::ordinary;
 use crate::place::Placement;
-use anyhow::{Context, Result, bail, ensure};
-use object::{Object, ObjectSection, ObjectSymbol};
+use anyhow::{Context, Result, ensure};
+use object::{Object, ObjectSection, ObjectSymbol, Section, SymbolKind};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -21,6 +24,8 @@ pub struct LinkAddresses<'a> {
     pub build_id: BuildId,
     /// Symbols whose name occurs exactly once.
     globals: HashMap<&'a str, GlobalSymbol>,
+    /// Local functions whose name occurs exactly once.
+    locals: HashMap<&'a str, u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -49,14 +54,22 @@ impl<'a> LinkAddresses<'a> {
         ensure!(!globals.is_empty(), "it has no symbols (was it stripped?)");
         let globals =
             globals.into_iter().filter_map(|(name, global)| Some((name, global?))).collect();
-        Ok(LinkAddresses { elf, build_id, globals })
+        let mut locals: HashMap<&str, Option<u64>> = HashMap::new();
+        for symbol in elf.symbols().filter(|s| s.kind() == SymbolKind::Text) {
+            if let Ok(name) = symbol.name() {
+                let local = Some(symbol.address()).filter(|_| symbol.is_local());
+                locals.entry(name).and_modify(|a| *a = None).or_insert(local);
+            }
+        }
+        let locals = locals.into_iter().filter_map(|(name, at)| Some((name, at?))).collect();
+        Ok(LinkAddresses { elf, build_id, globals, locals })
     }
 
     /// The address of a global symbol of the object. `None` if the kernel does not have the symbol.
     /// Also `None` if another object's definition replaced a weak one, as the C library's `abort`
     /// replaces that of a kernel for User Mode Linux.
-    fn address_of(&self, object: &KernelObject<'_>, symbol: &ElfSymbol) -> Option<u64> {
-        let global = self.globals.get(object.elf.name(symbol))?;
+    fn address_of(&self, object: &Elf<'_>, symbol: &ElfSymbol) -> Option<u64> {
+        let global = self.globals.get(object.name(symbol))?;
         (symbol.is_weak() == global.weak).then_some(global.address)
     }
 
@@ -80,35 +93,92 @@ impl<'a> LinkAddresses<'a> {
             .transpose()
     }
 
-    /// The address of a section of the object, on which all its global symbols must agree. `None`
-    /// if the kernel has none of these symbols.
+    /// The addresses of the object's code sections that `is_wanted` names. The global symbols of a section must agree on
+    /// its address; a section without such a symbol in the kernel is left out.
     ///
     /// # Errors
-    /// The symbols disagree: the kernel was not linked from this object.
-    pub fn base_of(
+    /// The symbols of a section disagree: the kernel was not linked from this object.
+    pub fn bases(
         &self,
-        object: &KernelObject<'_>,
-        section: SectionId,
-    ) -> Result<Option<LinkAddr>> {
-        let mut base = None;
-        for symbol in
-            object.elf.symbols.iter().filter(|s| !s.is_local() && s.section() == Some(section))
-        {
-            let Some(address) = self.address_of(object, symbol) else { continue };
-            let name = object.elf.name(symbol);
-            let here = address.wrapping_sub(symbol.value);
-            match base {
-                None => base = Some(here),
-                Some(base) if base == here => {}
-                Some(_) => {
-                    bail!(
-                        "{name} does not lie where vmlinux.o says: vmlinux was not linked from \
-                         this vmlinux.o; run make in the tree"
-                    )
-                }
-            }
+        object: &Elf<'_>,
+        is_wanted: impl Fn(SectionId) -> bool,
+    ) -> Result<HashMap<SectionId, LinkAddr>> {
+        let globals = object.symbols.iter().filter(|s| !s.is_local());
+        let is_wanted = |id| object.section(id).is_code() && is_wanted(id);
+        let code = globals.filter(|s| s.section().is_some_and(is_wanted));
+        agreed(object, code, |symbol| self.address_of(object, symbol))
+    }
+
+    /// The sections of ordinary functions that lie beside the object's `.text` in the kernel, with
+    /// only padding between them, as one section. `None` if `.text` lies alone.
+    ///
+    /// # Errors
+    /// The kernel was not linked from this object.
+    pub fn gathered_text(&self, object: &Elf<'_>) -> Result<Option<GatheredText>> {
+        let Some(text) = object.by_name(ordinary::TEXT) else { return Ok(None) };
+        let is_part = |&id: &SectionId| {
+            let section = object.section(id);
+            section.is_code() && section.size > 0 && ordinary::is_ordinary_section(&section.name)
+        };
+        let candidates: Vec<SectionId> = object.ids().filter(is_part).collect();
+        if candidates.len() < 2 {
+            return Ok(None);
         }
-        Ok(base.map(LinkAddr))
+        let by_globals = self.bases(object, |_| true)?;
+        let by_locals = self.bases_by_locals(object)?;
+        let base = |id: &SectionId| by_globals.get(id).or_else(|| by_locals.get(id)).copied();
+        let mut placed: Vec<(SectionId, LinkAddr)> =
+            candidates.into_iter().filter_map(|id| Some((id, base(&id)?))).collect();
+        placed.sort_by_key(|&(_, base)| base);
+        let Some(own) = placed.iter().position(|&(id, _)| id == text) else { return Ok(None) };
+        let gaps: Vec<Option<&[u8]>> = placed
+            .windows(2)
+            .map(|pair| {
+                let end = pair[0].1.0.checked_add(object.section(pair[0].0).size)?;
+                self.padding(end..pair[1].1.0)
+            })
+            .collect();
+        let from = gaps[..own].iter().rposition(Option::is_none).map_or(0, |gap| gap + 1);
+        let to = gaps[own..].iter().position(Option::is_none).map_or(gaps.len(), |gap| own + gap);
+        if from == to {
+            return Ok(None);
+        }
+        let between: Vec<&[u8]> = gaps[from..to].iter().flatten().copied().collect();
+        GatheredText::new(object, text, &placed[from..=to], &between).map(Some)
+    }
+
+    /// The addresses of the code sections by their local functions, as far as these have a name of
+    /// their own.
+    fn bases_by_locals(&self, object: &Elf<'_>) -> Result<HashMap<SectionId, LinkAddr>> {
+        let functions = || object.symbols.iter().filter(|s| s.kind() == object::elf::STT_FUNC);
+        let mut uses: HashMap<&str, u32> = HashMap::new();
+        functions().for_each(|s| *uses.entry(object.name(s)).or_insert(0) += 1);
+        agreed(object, functions().filter(|s| s.is_local()), |symbol| {
+            let name = object.name(symbol);
+            self.locals.get(name).copied().filter(|_| uses.get(name) == Some(&1))
+        })
+    }
+
+    /// The bytes of a stretch of the kernel; `None` if they are not padding, or not in one section
+    /// of the file.
+    fn padding(&self, range: Range<u64>) -> Option<&'a [u8]> {
+        let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+        let section = self.elf.sections().find(|s| {
+            s.kind() == object::SectionKind::Text
+                && s.address() <= range.start
+                && range.end <= s.address().saturating_add(s.size())
+        })?;
+        let from = usize::try_from(range.start - section.address()).ok()?;
+        let bytes = section.data().ok()?.get(from..from.checked_add(len)?)?;
+        let code = instructions::decode(bytes, 0, len as u32, &[]);
+        code.iter().all(|i| i.is_padding()).then_some(bytes)
+    }
+
+    /// How far behind `base`, the address that `text_base` gives, the linker will put the object's
+    /// `.text`: 0, or once its alignment if other code ends behind `base`.
+    pub fn expected_shift(&self, object: &KernelObject<'_>, base: LinkAddr) -> u64 {
+        let head = base.0..base.0.saturating_add(object.head().into());
+        if self.padding(head).is_some() { 0 } else { object.elf.section(object.text).align }
     }
 
     /// How far the linker put a rewritten `.text` from the expected address. `placement` was made
@@ -127,7 +197,7 @@ impl<'a> LinkAddresses<'a> {
         for symbol in
             object.elf.symbols.iter().filter(|s| !s.is_local() && s.section() == Some(object.text))
         {
-            let Some(address) = self.address_of(object, symbol) else { continue };
+            let Some(address) = self.address_of(&object.elf, symbol) else { continue };
             let name = object.elf.name(symbol);
             let Some(expected) = placement.new_address(LinkAddr(base.0 + symbol.value)) else {
                 continue;
@@ -148,21 +218,26 @@ impl<'a> LinkAddresses<'a> {
     /// The kernel was not linked from this object.
     pub fn text_base(&self, object: &KernelObject<'_>) -> Result<LinkAddr> {
         let base = self
-            .base_of(object, object.text)?
+            .bases(&object.elf, |id| id == object.text)?
+            .get(&object.text)
+            .copied()
             .context("no symbol of vmlinux.o's .text is in vmlinux")?;
-        let section =
-            self.elf.sections().find(|s| s.address() <= base.0 && base.0 < s.address() + s.size());
+        // What the object does not have in front of its code belongs to other code.
+        let first = LinkAddr(base.0.saturating_add(object.head().into()));
+        let holds =
+            |s: &Section<'_, '_>| s.address() <= first.0 && first.0 < s.address() + s.size();
+        let section = self.elf.sections().find(holds);
         let section = section
-            .with_context(|| format!("vmlinux has no section at {base}, where .text should be"))?;
+            .with_context(|| format!("vmlinux has no section at {first}, where .text should be"))?;
         let all = section.uncompressed_data().context("vmlinux: its .text cannot be read")?;
-        let ours = object.elf.bytes(object.text);
-        let theirs = (base.0 - section.address()) as usize;
+        let ours = object.elf.bytes(object.text).get(object.head() as usize..).unwrap_or_default();
+        let theirs = (first.0 - section.address()) as usize;
         let theirs = all
-            .get(theirs..theirs + ours.len())
+            .get(theirs..theirs.saturating_add(ours.len()))
             .context("vmlinux's .text is shorter than vmlinux.o's")?;
         let mut from = 0;
         for r in &object.relocations[object.text.0 as usize] {
-            let field = r.offset as usize;
+            let field = (r.offset as usize).saturating_sub(object.head() as usize);
             compare(ours, theirs, from, field)?;
             let width = if r.kind == object::elf::R_X86_64_64 { 8 } else { 4 };
             from = (field + width).min(ours.len());
@@ -170,6 +245,28 @@ impl<'a> LinkAddresses<'a> {
         compare(ours, theirs, from, ours.len())?;
         Ok(base)
     }
+}
+
+/// The addresses of sections, on which those of their symbols agree whose address is known.
+fn agreed<'s>(
+    object: &Elf<'_>,
+    symbols: impl Iterator<Item = &'s ElfSymbol>,
+    address_of: impl Fn(&ElfSymbol) -> Option<u64>,
+) -> Result<HashMap<SectionId, LinkAddr>> {
+    let mut bases = HashMap::new();
+    for symbol in symbols {
+        let (Some(section), Some(address)) = (symbol.section(), address_of(symbol)) else {
+            continue;
+        };
+        let here = LinkAddr(address.wrapping_sub(symbol.value));
+        ensure!(
+            *bases.entry(section).or_insert(here) == here,
+            "{} does not lie where vmlinux.o says: vmlinux was not linked from this vmlinux.o; run \
+             make in the tree",
+            object.name(symbol)
+        );
+    }
+    Ok(bases)
 }
 
 fn compare(ours: &[u8], theirs: &[u8], from: usize, to: usize) -> Result<()> {

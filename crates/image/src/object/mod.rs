@@ -1,13 +1,15 @@
 //! A kernel's `vmlinux.o` with everything that moving its code requires.
 //!
-//! Input: the bytes of the object as objtool left it. Output: its sections, symbols and
-//! relocations, and `.text` cut into pieces. Reading fails with the section's name if something
+//! Input: the bytes of the object as objtool left it, and which of its sections lie beside `.text`
+//! in the linked kernel. Output: its sections, symbols and relocations, with these sections as one
+//! `.text`, which is cut into pieces. Reading fails with the section's name if something
 //! refers to the inside of code in a way that Kernlane does not understand. This module never
 //! changes anything.
 
 pub mod elf;
 pub mod flow;
 pub mod functions;
+pub mod gathered;
 pub mod instructions;
 pub mod linked;
 mod marks;
@@ -18,8 +20,9 @@ mod whole;
 
 use crate::place::CallPadding;
 use anyhow::{Context, Result, bail, ensure};
-use elf::{Elf, ElfRelocation, SectionId};
+use elf::{Elf, ElfRelocation, ElfSection, SectionId};
 use functions::{TextFunction, WholeReason};
+use gathered::GatheredText;
 use instructions::{DecodedInstruction, InstructionKind, NOWHERE};
 use pieces::{CodeSite, CutCode, CuttingFacts, Piece};
 use rayon::prelude::*;
@@ -47,6 +50,8 @@ pub struct KernelObject<'a> {
     pub sites: Vec<CodeSite>,
     /// What becomes of the call padding of functions that move.
     pub call_padding: CallPadding,
+    /// The sections that `text` stands for, if it stands for several.
+    pub gathered: Option<&'a GatheredText>,
 }
 
 /// The limit for sections like `.text.unlikely`, of which a kernel has few. If there are more, the
@@ -65,20 +70,33 @@ pub struct ObjectHints {
 }
 
 impl<'a> KernelObject<'a> {
-    /// Reads an object and cuts its `.text` into pieces.
+    /// Reads an object and cuts its section `.text` into pieces. Its other sections of code stay.
     ///
     /// # Errors
     /// The bytes are not a relocatable kernel object, or contain something that Kernlane does not
     /// understand.
     pub fn read(data: &'a [u8], hints: &ObjectHints) -> Result<KernelObject<'a>> {
-        let elf = Elf::parse(data)?;
+        Self::read_gathered(data, None, hints)
+    }
+
+    /// The same as `read`, with several sections as one `.text`.
+    ///
+    /// # Errors
+    /// The same errors as `read`, or the sections are those of another object.
+    pub fn read_gathered(
+        data: &'a [u8],
+        gathered: Option<&'a GatheredText>,
+        hints: &ObjectHints,
+    ) -> Result<KernelObject<'a>> {
+        let mut elf = Elf::parse(data)?;
+        gathered.map_or(Ok(()), |gathered| gathered.join(&mut elf))?;
         let text = elf.by_name(".text").context("no .text section")?;
         ensure!(
             elf.section(text).is_code() && elf.section(text).size < u64::from(u32::MAX),
             ".text is not code, or larger than 4 GB"
         );
-        let own_sections =
-            elf.sections.iter().filter(|s| s.is_code() && s.name.starts_with(".text.")).count();
+        let is_own = |s: &&ElfSection| s.is_code() && s.size > 0 && s.name.starts_with(".text.");
+        let own_sections = elf.sections.iter().filter(is_own).count();
         ensure!(
             own_sections <= MOST_TEXT_SECTIONS,
             "{own_sections} code sections beside .text: Kernlane does not support kernels whose \
@@ -125,7 +143,13 @@ impl<'a> KernelObject<'a> {
             pieces,
             sites,
             call_padding: hints.call_padding,
+            gathered,
         })
+    }
+
+    /// Bytes at the beginning of `text` that are not code of the object.
+    pub fn head(&self) -> u32 {
+        self.gathered.map_or(0, |gathered| gathered.head)
     }
 
     /// The piece whose padding or code contains `at`, or whose code ends at `at`.

@@ -356,7 +356,8 @@ fn leaves(
         {
             None
         }
-        InstructionKind::Trap if mark & PINNED != 0 => Some((PieceExit::Stop, 0)),
+        // A trap that no table names is where a compiler proved that the program is wrong.
+        InstructionKind::Trap => Some((PieceExit::Stop, 0)),
         _ if last => Some((PieceExit::Stop, 0)),
         _ => None,
     }

@@ -1,0 +1,77 @@
+//! The sections of ordinary functions of an object as one section.
+//!
+//! Input: the sections that lie beside each other in the linked kernel, with their addresses there.
+//! Output: the bytes of one section that holds them all at the same distances, and the object with
+//! that section in the place of its `.text`. Code, symbols, relocations and side tables then need
+//! to know one section only. This module does not decide which sections these are.
+
+use super::elf::{Elf, JoinedPart, SectionId};
+use crate::address::LinkAddr;
+use anyhow::{Context, Result, ensure};
+
+/// The byte in front of the first part: `int3`, as in the kernel's own linker script.
+const FILL: u8 = 0xcc;
+
+/// Several code sections as one.
+#[derive(Debug)]
+pub struct GatheredText {
+    into: SectionId,
+    parts: Vec<JoinedPart>,
+    bytes: Vec<u8>,
+    align: u64,
+    /// Bytes in front of the first part, which hold no code of the sections. With them, an offset
+    /// in the section and its link address are equal modulo the section's alignment.
+    pub head: u32,
+}
+
+impl GatheredText {
+    /// Puts `parts` together: sections with their link addresses, ascending and disjoint. `into`,
+    /// one of them, is the section that they become. `between` gives the bytes of the linked kernel
+    /// behind each part but the last, up to the next one.
+    ///
+    /// # Errors
+    /// The parts overlap, or `into` has no section symbol.
+    pub(super) fn new(
+        elf: &Elf<'_>,
+        into: SectionId,
+        parts: &[(SectionId, LinkAddr)],
+        between: &[&[u8]],
+    ) -> Result<GatheredText> {
+        let align = parts.iter().map(|&(id, _)| elf.section(id).align.max(1)).max().unwrap_or(1);
+        let first = parts.first().map_or(0, |&(_, at)| at.0);
+        let head = (first % align) as usize;
+        let mut bytes = vec![FILL; head];
+        let mut joined = Vec::with_capacity(parts.len());
+        for (index, &(section, address)) in parts.iter().enumerate() {
+            let at = bytes.len() as u64;
+            ensure!(
+                at == address.0.wrapping_sub(first) + head as u64,
+                "{} does not lie where vmlinux.o says",
+                elf.section(section).name
+            );
+            joined.push(JoinedPart { section, at, size: elf.section(section).size });
+            bytes.extend_from_slice(elf.bytes(section));
+            bytes.extend_from_slice(between.get(index).copied().unwrap_or_default());
+        }
+        elf.section_symbol(into)?;
+        Ok(GatheredText { into, parts: joined, bytes, align, head: head as u32 })
+    }
+
+    /// Puts the one section in the place of the others, which become empty.
+    ///
+    /// # Errors
+    /// The object is not the one that the sections are of.
+    pub(super) fn join<'a>(&'a self, elf: &mut Elf<'a>) -> Result<()> {
+        let same = |part: &JoinedPart| {
+            elf.sections.get(part.section.0 as usize).is_some_and(|s| s.size == part.size)
+        };
+        ensure!(self.parts.iter().all(same), "the sections are those of another object");
+        elf.join(self.into, &self.parts, &self.bytes, self.align)
+            .with_context(|| format!("{} cannot be put together", elf.section(self.into).name))
+    }
+
+    /// Whether `section` is one of the parts.
+    pub fn holds(&self, section: SectionId) -> bool {
+        self.parts.iter().any(|part| part.section == section)
+    }
+}
