@@ -28,6 +28,7 @@ mod correspond;
 mod data;
 mod intervals;
 mod kallsyms;
+mod kept_apart;
 pub mod kernel;
 pub mod module;
 #[cfg(feature = "mutation")]
@@ -203,6 +204,7 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
     findings.absorb(std::mem::take(&mut walked.findings));
 
     let noreturn = unreturning(&walked, &old.kernel, &known, jump_targets);
+    findings.absorb(kept_apart::check(&old.kernel, &new.kernel, &units));
     findings.absorb(resolve::resolve(&walked, &correspondence, &units, &noreturn));
     findings.absorb(tables::check(&correspondence));
     findings.absorb(orc::check(&correspondence, &walked));
