@@ -18,6 +18,7 @@ mod install;
 pub mod kbuild;
 pub mod module;
 pub mod object;
+pub mod originals;
 mod relative_words;
 pub mod relink;
 

@@ -8,25 +8,24 @@ use crate::counting::{self, Counters};
 use crate::install::{self, OriginalLink};
 use crate::kbuild::{BuildTree, KernelTarget};
 use crate::object::{
-    BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, cuts_of,
-    order_of, rewrite,
+    BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, rewrite,
 };
+use crate::originals::{LaidOutObject, Originals};
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
 use image::BuildId;
 use image::address::LinkAddr;
 use image::map::PlacementMap;
-use image::object::elf::{Elf, SectionId};
-use image::object::gathered::GatheredText;
+use image::object::KernelObject;
+use image::object::elf::SectionId;
 use image::object::linked::LinkAddresses;
-use image::object::{KernelObject, ObjectHints};
 use image::order::Layout;
 use image::place::{Ending, PlacedBlock, Placement};
 use image::sealed;
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// What to do with the code.
@@ -69,6 +68,9 @@ pub struct RelinkReport {
     pub counters: Option<CounterCount>,
     /// What happened to debugging information.
     pub debug: DebugInformation,
+    /// The share of the bytes of the layout's hot runs that lie in code that stays.
+    #[serde(default)]
+    pub hot_staying: f64,
     /// The time of the rewrite, in seconds.
     pub rewrite_seconds: f64,
     /// The time of the link, in seconds, if the kernel was linked.
@@ -112,67 +114,6 @@ pub fn restore(tree: &Path) -> Result<bool> {
     OriginalLink::of(tree, results).restore(present.as_ref())
 }
 
-/// The tree's original object and kernel.
-pub struct Originals {
-    /// The bytes of the original vmlinux.o.
-    pub object: Vec<u8>,
-    /// The bytes of the original vmlinux.
-    pub vmlinux: Vec<u8>,
-    /// The build id of the vmlinux that is in the tree now. It differs from the original's if the
-    /// tree was relinked in place.
-    present: BuildId,
-    /// The sections of ordinary functions as one, if there are several.
-    gathered: Option<GatheredText>,
-    /// The path of the object, for messages.
-    name: String,
-}
-
-impl Originals {
-    /// Reads the files of a tree.
-    ///
-    /// # Errors
-    /// A file cannot be read.
-    pub fn read(tree: &BuildTree) -> Result<Originals> {
-        let read = |path: PathBuf| {
-            fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))
-        };
-        let now = read(tree.file("vmlinux"))?;
-        let present = LinkAddresses::read(&now)
-            .with_context(|| tree.file("vmlinux").display().to_string())?
-            .build_id;
-        let kept = OriginalLink::of(&tree.path, tree.machine().results());
-        let vmlinux = if kept.is_relinked(&present)? {
-            read(kept.original_of("vmlinux", &present)?)?
-        } else {
-            now
-        };
-        let object = read(tree.file("vmlinux.o"))?;
-        let name = tree.file("vmlinux.o").display().to_string();
-        let linked = LinkAddresses::read(&vmlinux)
-            .with_context(|| tree.file("vmlinux").display().to_string())?;
-        let gathered = Elf::parse(&object).and_then(|elf| linked.gathered_text(&elf));
-        let gathered = gathered.with_context(|| name.clone())?;
-        Ok(Originals { object, vmlinux, present, gathered, name })
-    }
-
-    /// The object, with its sections of ordinary functions as one.
-    ///
-    /// # Errors
-    /// The object is damaged, or contains something that Kernlane does not understand.
-    pub fn read_object(&self, hints: &ObjectHints) -> Result<KernelObject<'_>> {
-        self.read_with(self.gathered.as_ref(), hints)
-    }
-
-    fn read_with<'a>(
-        &'a self,
-        sections: Option<&'a GatheredText>,
-        hints: &ObjectHints,
-    ) -> Result<KernelObject<'a>> {
-        KernelObject::read_gathered(&self.object, sections, hints)
-            .with_context(|| self.name.clone())
-    }
-}
-
 /// A tree's object after rewriting, before linking.
 struct RewrittenTree<'a> {
     object: KernelObject<'a>,
@@ -211,7 +152,7 @@ impl<'a> RewrittenTree<'a> {
         layout.ensure_within(&linked.code())?;
         let noreturn = noreturns(tree);
         let read = |sections| LaidOutObject::new(originals, sections, &linked, layout, &noreturn);
-        let mut laid_out = read(originals.gathered.as_ref())?;
+        let mut laid_out = read(originals.gathered())?;
         let counters = match work {
             RelinkWork::Order(_) => Vec::new(),
             RelinkWork::Count => {
@@ -228,39 +169,6 @@ impl<'a> RewrittenTree<'a> {
             RewritePlan { order: &order, hot, base, names: PartNames::Readable, counters: &places };
         let rewritten = rewrite(&object, &plan).with_context(|| originals.name.clone())?;
         Ok(RewrittenTree { object, linked, base, rewritten, counters })
-    }
-}
-
-/// An object, and the order of its pieces that a layout gives.
-struct LaidOutObject<'a> {
-    object: KernelObject<'a>,
-    /// The link address of its `.text`.
-    base: LinkAddr,
-    order: Vec<u32>,
-    /// How many pieces at the front of the order are hot.
-    hot: usize,
-}
-
-impl<'a> LaidOutObject<'a> {
-    /// `sections`: what becomes one `.text`; `None` keeps all sections.
-    fn new(
-        originals: &'a Originals,
-        sections: Option<&'a GatheredText>,
-        linked: &LinkAddresses<'_>,
-        layout: &Layout,
-        noreturn: &HashSet<String>,
-    ) -> Result<LaidOutObject<'a>> {
-        let mut hints = ObjectHints {
-            noreturn: noreturn.clone(),
-            call_padding: layout.call_padding,
-            ..ObjectHints::default()
-        };
-        let object = originals.read_with(sections, &hints)?;
-        let base = linked.text_base(&object).with_context(|| originals.name.clone())?;
-        hints.cuts = cuts_of(layout, base, object.elf.section(object.text).size);
-        let object = originals.read_with(sections, &hints)?;
-        let (order, hot) = order_of(layout, &object, base);
-        Ok(LaidOutObject { object, base, order, hot })
     }
 }
 
@@ -345,6 +253,10 @@ fn relink_in(
             saving_flags: counters.iter().filter(|(counter, _)| counter.keeps_flags).count(),
         }),
         debug: rewritten.debug,
+        hot_staying: match work {
+            RelinkWork::Order(layout) => originals.hot_share_that_stays(layout),
+            RelinkWork::Count => 0.0,
+        },
         rewrite_seconds: begun.elapsed().as_secs_f64(),
         link_seconds: None,
         old_build_id: linked.build_id.clone(),

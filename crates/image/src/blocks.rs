@@ -107,6 +107,11 @@ pub(super) fn cut(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<Block> {
         .collect()
 }
 
+/// The number of instructions in `code`.
+pub(super) fn instructions(code: &[u8]) -> u32 {
+    Decoder::with_ip(64, code, 0, DecoderOptions::NONE).iter().count() as u32
+}
+
 fn decode(addr: u64, code: &[u8], landmarks: &Landmarks) -> Vec<InstructionExtent> {
     let mut decoder = Decoder::with_ip(64, code, addr, DecoderOptions::NONE);
     let mut instruction = Instruction::default();

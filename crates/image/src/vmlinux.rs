@@ -85,6 +85,33 @@ pub fn code_ranges(path: &Path) -> Result<Vec<Range<u64>>> {
     Ok(sections.values().map(range).collect())
 }
 
+/// The number of instructions of each of these blocks of the vmlinux at `path`, in their order.
+///
+/// # Errors
+/// The file cannot be read, or does not have the bytes of a block.
+pub fn instruction_counts<'b>(
+    path: &Path,
+    blocks: impl Iterator<Item = &'b crate::Block>,
+) -> Result<Vec<u32>> {
+    let named = || path.display().to_string();
+    let bytes = map_file(path)?;
+    let elf =
+        object::File::parse(&*bytes).context("not a readable ELF file").with_context(named)?;
+    let mut sections: Vec<CodeSection<'_>> =
+        executable_sections(&elf).with_context(named)?.into_values().collect();
+    sections.sort_by_key(|section| section.addr);
+    let count = |block: &crate::Block| {
+        let section = sections[..sections.partition_point(|s| s.addr <= block.addr.0)].last()?;
+        let from = usize::try_from(block.addr.0 - section.addr).ok()?;
+        let code = section.data.get(from..from.checked_add(block.size as usize)?)?;
+        Some(blocks::instructions(code))
+    };
+    let count = |block: &crate::Block| {
+        count(block).with_context(|| format!("{}: has no code at {}", path.display(), block.addr))
+    };
+    blocks.map(count).collect()
+}
+
 /// An executable section.
 struct CodeSection<'a> {
     name: String,

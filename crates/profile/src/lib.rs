@@ -30,6 +30,7 @@ pub mod ideal;
 mod joint;
 mod merge;
 pub mod noise;
+pub mod staying;
 mod temporal_edges;
 mod transfers;
 mod translated;

@@ -38,5 +38,6 @@ pub mod search;
 pub mod services;
 pub mod sharing;
 pub mod sizes;
+pub mod staying_code;
 pub mod text;
 pub mod top;

@@ -12,6 +12,7 @@
 //! | find the kernel of a recording | [`kernel`] |
 //! | make profiles: from recordings, samples, counters | [`counts`], [`import`], [`counters`] |
 //! | make layouts, and choose the best of several | [`ground`], [`search`] |
+//! | say what of the executed code no layout moves | [`staying`] |
 //! | read layouts and maps, and place them | [`layout_file`] |
 //! | relink a kernel, or give it counters | [`relink`] |
 //! | prove that a relinked kernel is the old program | [`proof`] |
@@ -104,6 +105,7 @@ pub mod relink;
 pub mod replayed;
 pub mod sampling;
 pub mod search;
+pub mod staying;
 pub mod tables;
 pub mod window;
 pub mod workload;

@@ -3,9 +3,11 @@
 //! Input: a built tree, and what to do with its code. Output: a kernel and its map, where the
 //! program wants them. [`emit::relink`] makes them; this module reports the steps.
 
+use crate::staying;
 use anyhow::Result;
 use emit::kbuild::BuildTree;
 use emit::relink::{self, Destination, RelinkWork, RelinkedKernel};
+use host::note;
 use host::progress::Progress;
 
 /// Relinks the kernel of a tree. A kernel at the destination that was made from the same input by
@@ -37,5 +39,10 @@ pub fn relink(
     destination: &Destination<'_>,
 ) -> Result<RelinkedKernel> {
     let progress = Progress::new("reading the kernel");
-    relink::relink(tree, work, destination, &|step| progress.say(step))
+    let made = relink::relink(tree, work, destination, &|step| progress.say(step))?;
+    drop(progress);
+    if let Some(doubt) = staying::doubt(made.report.hot_staying) {
+        note!("warning: {doubt}");
+    }
+    Ok(made)
 }

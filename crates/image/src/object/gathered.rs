@@ -8,6 +8,7 @@
 use super::elf::{Elf, JoinedPart, SectionId};
 use crate::address::LinkAddr;
 use anyhow::{Context, Result, ensure};
+use std::ops::Range;
 
 /// The byte in front of the first part: `int3`, as in the kernel's own linker script.
 const FILL: u8 = 0xcc;
@@ -22,6 +23,8 @@ pub struct GatheredText {
     /// Bytes in front of the first part, which hold no code of the sections. With them, an offset
     /// in the section and its link address are equal modulo the section's alignment.
     pub head: u32,
+    /// The link addresses of the parts and of what lies between them.
+    pub linked: Range<u64>,
 }
 
 impl GatheredText {
@@ -54,7 +57,8 @@ impl GatheredText {
             bytes.extend_from_slice(between.get(index).copied().unwrap_or_default());
         }
         elf.section_symbol(into)?;
-        Ok(GatheredText { into, parts: joined, bytes, align, head: head as u32 })
+        let linked = first..first.saturating_add((bytes.len() - head) as u64);
+        Ok(GatheredText { into, parts: joined, bytes, align, head: head as u32, linked })
     }
 
     /// Puts the one section in the place of the others, which become empty.

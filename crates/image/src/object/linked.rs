@@ -147,6 +147,24 @@ impl<'a> LinkAddresses<'a> {
         GatheredText::new(object, text, &placed[from..=to], &between).map(Some)
     }
 
+    /// The link addresses of the code that a layout can move: of the gathered sections, or of
+    /// `.text`. Empty if the object has no `.text`.
+    ///
+    /// # Errors
+    /// The kernel was not linked from this object.
+    pub fn moving_code(
+        &self,
+        object: &Elf<'_>,
+        gathered: Option<&GatheredText>,
+    ) -> Result<Range<u64>> {
+        if let Some(gathered) = gathered {
+            return Ok(gathered.linked.clone());
+        }
+        let Some(text) = object.by_name(ordinary::TEXT) else { return Ok(0..0) };
+        let base = self.bases(object, |id| id == text)?.get(&text).map_or(0, |base| base.0);
+        Ok(base..base.saturating_add(object.section(text).size))
+    }
+
     /// The addresses of the code sections by their local functions, as far as these have a name of
     /// their own.
     fn bases_by_locals(&self, object: &Elf<'_>) -> Result<HashMap<SectionId, LinkAddr>> {

@@ -14,10 +14,12 @@ use host::output;
 use host::progress::Progress;
 use image::order::Layout;
 use image::{Image, vmlinux};
+use profile::staying::StayingCode;
 use replay::search::TriedLayouts;
 use road::counts::extra_counts;
 use road::ground::{Ground, JudgedLayout};
 use road::search::LayoutSearch;
+use road::staying;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -127,8 +129,13 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
         }
     };
     output::write(&args.output, layout.to_text().as_bytes())?;
-    let judged = ground.judge(args.algorithm, &score)?;
-    let made = MadeLayout { layout, score, tried, judged };
+    let mut judged = ground.judge(args.algorithm, &score)?;
+    judged.doubts.extend(match staying::hot_code_that_stays(&kernel, &layout) {
+        Ok(doubt) => doubt,
+        Err(error) => Some(format!("the kernel cannot be relinked as it is: {error:#}")),
+    });
+    let staying = staying::staying_code(&kernel, &image, &profile)?;
+    let made = MadeLayout { layout, score, tried, judged, staying };
     print(args, &made)?;
     made.judged.doubts.iter().for_each(|doubt| note!("warning: {doubt}"));
     Ok(ExitCode::SUCCESS)
@@ -159,11 +166,12 @@ struct MadeLayout {
     score: Score,
     tried: Option<TriedLayouts>,
     judged: JudgedLayout,
+    staying: StayingCode,
 }
 
 fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
-    let MadeLayout { layout, score, judged: JudgedLayout { original, coverage, doubts }, .. } =
-        made;
+    let MadeLayout { layout, score, judged, staying, .. } = made;
+    let JudgedLayout { original, coverage, doubts } = judged;
     let tried = made.tried.as_ref();
     if args.json {
         let mut document = serde_json::json!({
@@ -175,6 +183,7 @@ fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
             "hot_runs": layout.hot,
             "scores": { "original": score_json(original), "layout": score_json(score) },
             "coverage": coverage,
+            "staying": staying,
             "warnings": doubts,
         });
         if let Some(tried) = tried {
@@ -187,6 +196,7 @@ fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
         outln!("{}", report::search::text(tried))?;
     }
     out!("{}", report::profile_coverage::text(coverage))?;
+    out!("{}", report::staying_code::text(staying))?;
     outln!("{}: {} runs, {} of them hot", args.output.display(), layout.runs.len(), layout.hot)?;
     outln!(
         "{:<28} {:>16} {:>16} {:>9}",
