@@ -57,10 +57,13 @@ impl ReservedCode {
     }
 }
 
-/// The parts of a linked kernel's `.text` that stay, by the symbols around them. A part of which a
-/// kernel lacks a symbol, or whose symbols stand in the other order, is not in that kernel. At one
-/// address the first part counts.
-const PARTS: [(&str, &str, ReservedCode); 10] = [
+/// A part of a linked kernel's `.text`: the symbols around it, and why it stays.
+type NamedPart = (&'static str, &'static str, ReservedCode);
+
+/// The parts of a linked kernel's `.text` that have symbols around them. A part of which a kernel
+/// lacks a symbol, or whose symbols stand in the other order, is not in that kernel. At one address
+/// the first part counts.
+const PARTS: [NamedPart; 9] = [
     ("__cpuidle_text_start", "__cpuidle_text_end", ReservedCode::Idle),
     ("__noinstr_text_start", "__noinstr_text_end", ReservedCode::Noinstr),
     ("__irqentry_text_start", "__irqentry_text_end", ReservedCode::Interrupts),
@@ -70,8 +73,16 @@ const PARTS: [(&str, &str, ReservedCode); 10] = [
     ("__kprobes_text_start", "__kprobes_text_end", ReservedCode::Kprobes),
     ("__softirqentry_text_start", "__softirqentry_text_end", ReservedCode::Interrupts),
     ("__static_call_text_start", "__static_call_text_end", ReservedCode::StaticCalls),
-    // Between these two symbols the script has `.ref.text`.
+];
+
+/// What the linker's script has between these parts: `.ref.text`, and the sections of thunks. In
+/// another order of the parts there may be ordinary code between them, so nothing is said of a
+/// stretch in which another part begins.
+const BETWEEN: [NamedPart; 4] = [
     ("__noinstr_text_end", "__sched_text_start", ReservedCode::FreedReferences),
+    ("__softirqentry_text_end", "__static_call_text_start", ReservedCode::Thunks),
+    ("__static_call_text_end", "__entry_text_start", ReservedCode::Thunks),
+    ("__entry_text_end", "_etext", ReservedCode::Thunks),
 ];
 
 /// The parts of one linked kernel that stay.
@@ -83,16 +94,22 @@ pub struct ReservedParts {
 impl ReservedParts {
     /// The symbols that [`ReservedParts::new`] asks for.
     pub fn symbols() -> impl Iterator<Item = &'static str> {
-        PARTS.iter().flat_map(|&(start, end, _)| [start, end])
+        PARTS.iter().chain(&BETWEEN).flat_map(|&(start, end, _)| [start, end])
     }
 
     /// The parts of a kernel. `address_of`: the address of a symbol, if the kernel has it.
     pub fn new(address_of: impl Fn(&str) -> Option<u64>) -> ReservedParts {
-        let part = |&(start, end, reason): &(&str, &str, ReservedCode)| {
+        let part = |&(start, end, reason): &NamedPart| {
             let range = address_of(start)?..address_of(end)?;
             (range.start < range.end).then_some((range, reason))
         };
-        ReservedParts { parts: PARTS.iter().filter_map(part).collect() }
+        let mut parts: Vec<(Range<u64>, ReservedCode)> = PARTS.iter().filter_map(part).collect();
+        let between = BETWEEN.iter().filter_map(part);
+        let between =
+            between.filter(|(range, _)| !parts.iter().any(|(part, _)| range.contains(&part.start)));
+        let between: Vec<_> = between.collect();
+        parts.extend(between);
+        ReservedParts { parts }
     }
 
     /// Why the code at `addr` stays; `None` if it is in no part that is kept apart.
@@ -170,6 +187,7 @@ mod tests {
             ("__irqentry_text_start", 0x520),
             ("__irqentry_text_end", 0x540),
             ("__entry_text_end", 0x600),
+            ("_etext", 0x700),
         ];
         let parts = ReservedParts::new(|name| {
             symbols.iter().find(|&&(symbol, _)| symbol == name).map(|&(_, addr)| addr)
@@ -183,16 +201,27 @@ mod tests {
         assert_eq!(at(0x410), None);
         assert_eq!(at(0x500), Some(ReservedCode::Entry));
         assert_eq!(at(0x520), Some(ReservedCode::Interrupts));
-        assert_eq!(at(0x600), None);
+        assert_eq!(at(0x600), Some(ReservedCode::Thunks));
+        assert_eq!(at(0x700), None);
     }
 
-    /// Where the noinstr code lies behind the scheduler's, the code between them is ordinary.
+    /// Where the entry code comes first and the noinstr code last, ordinary code lies between the
+    /// symbols that enclose thunks and `.ref.text` elsewhere.
     #[test]
-    fn symbols_in_the_other_order_enclose_nothing() {
-        let symbols = [("__sched_text_start", 0x100), ("__noinstr_text_end", 0x900)];
+    fn nothing_is_said_of_code_between_parts_in_another_order() {
+        let symbols = [
+            ("__entry_text_start", 0x100),
+            ("__entry_text_end", 0x200),
+            ("__sched_text_start", 0x300),
+            ("__sched_text_end", 0x400),
+            ("__noinstr_text_start", 0x800),
+            ("__noinstr_text_end", 0x900),
+            ("_etext", 0xa00),
+        ];
         let parts = ReservedParts::new(|name| {
             symbols.iter().find(|&&(symbol, _)| symbol == name).map(|&(_, addr)| addr)
         });
-        assert_eq!(parts.at(0x500), None);
+        assert_eq!([0x280, 0x500, 0x980].map(|addr| parts.at(addr)), [None; 3]);
+        assert_eq!(parts.at(0x180), Some(ReservedCode::Entry));
     }
 }
