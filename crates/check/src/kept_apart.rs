@@ -82,10 +82,8 @@ mod tests {
         assert!(of(&[unit(0x10, 0x60, 0)]).equal());
         let wrong = of(&[unit(0x20, 0x10, 2), unit(0x40, 0x7e, 2)]);
         let found: Vec<&str> = wrong.differences.iter().map(|d| d.what.as_str()).collect();
-        let expected = [
-            "code left the part behind __sched_text_start",
-            "code came behind __sched_text_start",
-        ];
+        let expected =
+            ["code left the part behind __sched_text_start", "code came behind __sched_text_start"];
         assert_eq!(found, expected);
     }
 }

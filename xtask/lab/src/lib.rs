@@ -17,6 +17,7 @@ pub mod machine_file;
 pub mod made;
 pub mod plugin;
 pub mod processor;
+pub mod profiled;
 pub mod recording;
 pub mod score;
 pub mod session;

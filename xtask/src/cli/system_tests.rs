@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, book_test, check_test, diff_test, guest_test, known_case, like_test, live_fuzz,
-    live_test, page_test, record_test, relink_test, road_test, services_test, shift_test, uml_test,
-    vm_test,
+    live_test, page_test, profiled_test, record_test, relink_test, road_test, services_test,
+    shift_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -43,6 +43,9 @@ pub(super) enum SystemTest {
         /// The kernel's build tree
         tree: PathBuf,
     },
+    /// Build a kernel by clang with a profile, and send it down the whole road: hot functions lie in
+    /// a section of their own
+    ProfiledTest,
     /// Make a wrong kernel for each kind of bug; `kernlane check` must refuse each
     CheckTest {
         /// The kernel's build tree
@@ -119,6 +122,7 @@ impl SystemTest {
             Self::LikeTest { kernel } => like_test::like_test(&kernel),
             Self::ServicesTest { kernel } => services_test::services_test(&kernel),
             Self::RelinkTest { tree } => relink_test::relink_test(&tree),
+            Self::ProfiledTest => profiled_test::profiled_test(),
             Self::CheckTest { tree } => check_test::check_test(&tree),
             Self::ShiftTest { tree } => shift_test::shift_test(&tree),
             Self::VmTest(VmTest { old, new, wanted }) => vm_test::vm_test(&old, &new, &wanted),

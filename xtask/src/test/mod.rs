@@ -129,6 +129,9 @@ const REST: &[Part] = &[
     )
     .after(&[CLANG_ROAD])
     .alone(),
+    part("a kernel by clang with a profile is laid out whole", &["profiled-test"])
+        .after(&[CLANG])
+        .alone(),
     part("the checker refuses wrong kernels by clang", &["check-test", "CLANG"]).after(&[CLANG]),
     part(
         "layouts are as good as those of LLVM and lld",

@@ -15,6 +15,7 @@ pub mod live_fuzz;
 pub mod live_test;
 mod machine;
 pub mod page_test;
+pub mod profiled_test;
 pub mod record_test;
 pub mod relink_test;
 pub mod road_test;

@@ -1,10 +1,15 @@
 //! Tests of what clang puts into an object when it has a profile, beside the sections of functions.
 //! `fuzz` links such objects and checks them.
 
+use super::Rewritten;
 use super::tests::{ObjectBuilder, builder, reversed, rewritten};
-use ::object::write::{SectionId, Symbol, SymbolSection};
-use ::object::{SectionFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf};
+use ::object::write::{Object, SectionId, Symbol, SymbolSection};
+use ::object::{
+    Architecture, BinaryFormat, Endianness, SectionFlags, SectionKind, SymbolFlags, SymbolKind,
+    SymbolScope, elf,
+};
 use image::object::elf::Elf;
+use image::object::linked::LinkAddresses;
 use image::object::pieces::PieceExit;
 use image::object::{KernelObject, ObjectHints};
 
@@ -25,6 +30,19 @@ fn section(
     id
 }
 
+fn function(name: &str, section: SectionId, value: u64, size: u64) -> Symbol {
+    Symbol {
+        name: name.as_bytes().to_vec(),
+        value,
+        size,
+        kind: SymbolKind::Text,
+        scope: SymbolScope::Linkage,
+        weak: false,
+        section: SymbolSection::Section(section),
+        flags: SymbolFlags::None,
+    }
+}
+
 /// An object with the weight of one call, and the relocations that name caller and callee. `flags`
 /// are those of the weight's section.
 fn weighed(flags: elf::SectionFlags) -> Vec<u8> {
@@ -35,7 +53,7 @@ fn weighed(flags: elf::SectionFlags) -> Vec<u8> {
     // The writer cannot say what a section relocates.
     let number = |name: &str| {
         let elf = ::object::File::parse(&*bytes).unwrap();
-        use ::object::{Object, ObjectSection};
+        use ::object::{Object as _, ObjectSection as _};
         elf.section_by_name(name).unwrap().index().0
     };
     let (weights, relocations) = (number(NAMES[0]), number(NAMES[1]));
@@ -65,6 +83,75 @@ fn what_only_informs_the_linker_is_taken_out() {
     }
 }
 
+/// A linked kernel: its code, and its functions by offset.
+fn linked(code: &[u8], functions: &[(&str, u64)]) -> Vec<u8> {
+    let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+    let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
+    object.append_section_data(text, code, 16);
+    for &(name, at) in functions {
+        object.add_symbol(function(name, text, at, 1));
+    }
+    let note = [&[4, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[0xab, 0xcd, 0, 0]].concat();
+    let notes = object.add_section(Vec::new(), b".notes".to_vec(), SectionKind::Note);
+    object.append_section_data(notes, &note, 4);
+    object.write().unwrap()
+}
+
+/// An object with h in `.text.hot.`, f and g in `.text`, s in `.text.startup`.
+fn scattered() -> Vec<u8> {
+    let mut b = builder();
+    for (section, name) in [(".text.hot.", "h"), (".text.startup", "s")] {
+        let id = b.object.add_section(Vec::new(), section.as_bytes().to_vec(), SectionKind::Text);
+        b.object.append_section_data(id, &[0xc3], 16);
+        b.object.add_symbol(function(name, id, 0, 1));
+    }
+    b.object.write().unwrap()
+}
+
+/// ```text
+/// 00 startup: ret     10 h: ret     20 f     40 g     50 other: ret     60 s: ret
+/// ```
+#[test]
+fn only_sections_beside_text_become_a_part_of_it() {
+    let data = scattered();
+    let elf = Elf::parse(&data).unwrap();
+    let (text, hot) = (elf.by_name(".text").unwrap(), elf.by_name(".text.hot.").unwrap());
+    let startup = elf.by_name(".text.startup").unwrap();
+    let mut code = vec![0xcc; 0x61];
+    let size = elf.section(text).size as usize;
+    code[0x20..0x20 + size].copy_from_slice(elf.bytes(text));
+    [0, 0x10, 0x50, 0x60].iter().for_each(|&at| code[at] = 0xc3);
+    let functions =
+        [("startup", 0), ("h", 0x10), ("f", 0x20), ("g", 0x40), ("other", 0x50), ("s", 0x60)];
+    let kernel = linked(&code, &functions);
+    let kernel = LinkAddresses::read(&kernel).unwrap();
+    let found = kernel.gathered_text(&elf).unwrap().unwrap();
+    assert_eq!([hot, text, startup].map(|id| found.holds(id)), [true, true, false]);
+    assert_eq!(found.linked, 0x10..0x20 + size as u64);
+    assert_eq!(kernel.moving_code(&elf, Some(&found)).unwrap(), found.linked);
+    // Code of something else lies behind h.
+    code[0x18] = 0xc3;
+    let kernel = linked(&code, &functions);
+    let kernel = LinkAddresses::read(&kernel).unwrap();
+    assert!(kernel.gathered_text(&elf).unwrap().is_none());
+    assert_eq!(kernel.moving_code(&elf, None).unwrap(), 0x20..0x20 + size as u64);
+}
+
+/// A map of blocks says how far blocks lie from their function's entry.
+#[test]
+fn a_map_of_blocks_does_not_outlive_a_move() {
+    const MAP: &str = ".llvm_bb_addr_map";
+    let mut b = builder();
+    section(&mut b, MAP, elf::SectionType(0x6fff_4c0a), elf::SectionFlags(0), &[2, 0, 0, 9]);
+    let data = b.object.write().unwrap();
+    let kept = |new: Rewritten| {
+        let elf = Elf::parse(&new.bytes).unwrap();
+        elf.bytes(elf.by_name(MAP).unwrap()).to_vec()
+    };
+    assert_eq!(kept(rewritten(&data, |count| (0..count as u32).collect())), [2, 0, 0, 9]);
+    assert!(kept(rewritten(&data, reversed)).is_empty());
+}
+
 #[test]
 fn relocations_without_addends_of_what_is_linked_are_refused() {
     let data = weighed(elf::SectionFlags(0));
@@ -86,17 +173,7 @@ fn control_does_not_pass_a_trap_that_no_table_names() {
         0xc3,       // 06 ret
     ];
     let at = b.object.append_section_data(b.code, &code, 16);
-    let section = SymbolSection::Section(b.code);
-    b.object.add_symbol(Symbol {
-        name: b"h".to_vec(),
-        value: at,
-        size: code.len() as u64,
-        kind: SymbolKind::Text,
-        scope: SymbolScope::Linkage,
-        weak: false,
-        section,
-        flags: SymbolFlags::None,
-    });
+    b.object.add_symbol(function("h", b.code, at, code.len() as u64));
     let data = b.object.write().unwrap();
     let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
     let at = at as u32;

@@ -54,10 +54,12 @@ impl ElfSection {
         self.flags.contains(elf::SHF_EXCLUDE) && !self.flags.contains(elf::SHF_ALLOC)
     }
 
-    /// Whether it holds DWARF debugging information, or relocations for DWARF.
+    /// Whether it holds DWARF debugging information, a compiler's map of blocks
+    /// (`-fbasic-block-address-map`), or relocations for one of them. No kernel reads it, and it
+    /// does not fit code that moved.
     pub fn is_debug(&self) -> bool {
         let name = self.name.strip_prefix(".rela").unwrap_or(&self.name);
-        name.starts_with(".debug_") || name.starts_with(".zdebug_")
+        [".debug_", ".zdebug_", ".llvm_bb_addr_map"].iter().any(|known| name.starts_with(known))
     }
 }
 

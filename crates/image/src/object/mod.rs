@@ -54,8 +54,8 @@ pub struct KernelObject<'a> {
     pub gathered: Option<&'a GatheredText>,
 }
 
-/// The limit for sections like `.text.unlikely`, of which a kernel has few. If there are more, the
-/// functions are not in `.text`.
+/// The limit for code sections of the kernel's own (`.text..__x86.…`). If there are more, functions
+/// lie in sections of their own that were not put together.
 const MOST_TEXT_SECTIONS: usize = 64;
 
 /// Facts that the object itself does not contain.
@@ -99,8 +99,8 @@ impl<'a> KernelObject<'a> {
         let own_sections = elf.sections.iter().filter(is_own).count();
         ensure!(
             own_sections <= MOST_TEXT_SECTIONS,
-            "{own_sections} code sections beside .text: Kernlane does not support kernels whose \
-             functions have their own sections (LTO, dead code elimination)"
+            "{own_sections} code sections that do not lie beside .text: Kernlane does not support \
+             kernels that are linked so (LTO, dead code elimination)"
         );
         let relocations = read_relocations(&elf)?;
         let mut functions = functions::from_symbols(&elf, text, hints.call_padding);
