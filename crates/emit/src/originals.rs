@@ -13,7 +13,7 @@ use image::object::elf::Elf;
 use image::object::gathered::GatheredText;
 use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
-use image::order::Layout;
+use image::order::{Layout, Run};
 use std::collections::HashSet;
 use std::fs;
 use std::ops::Range;
@@ -86,12 +86,7 @@ impl Originals {
     /// The share of the bytes of a layout's hot runs that lie in code that stays in this tree: 0
     /// unless the linker puts hot code where Kernlane does not expect it.
     pub fn hot_share_that_stays(&self, layout: &Layout) -> f64 {
-        let hot = layout.runs.get(..layout.hot).unwrap_or(&layout.runs);
-        let bytes = |moves: bool| -> u64 {
-            hot.iter().filter(|r| self.moves.contains(&r.start.0) == moves).map(|r| r.size).sum()
-        };
-        let (moving, staying) = (bytes(true), bytes(false));
-        staying as f64 / ((moving + staying) as f64).max(1.0)
+        hot_share_outside(layout, &self.moves)
     }
 
     fn read_with<'a>(
@@ -134,5 +129,33 @@ impl<'a> LaidOutObject<'a> {
         let object = originals.read_with(sections, &hints)?;
         let (order, hot) = order_of(layout, &object, base);
         Ok(LaidOutObject { object, base, order, hot })
+    }
+}
+
+/// The share of the bytes of a layout's hot runs that begin outside of `moves`.
+fn hot_share_outside(layout: &Layout, moves: &Range<u64>) -> f64 {
+    let hot = layout.runs.get(..layout.hot).unwrap_or(&layout.runs);
+    let stays = |run: &&Run| !moves.contains(&run.start.0);
+    let staying: u64 = hot.iter().filter(stays).map(|run| run.size).sum();
+    let all: u64 = hot.iter().map(|run| run.size).sum();
+    staying as f64 / (all as f64).max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hot_runs_outside_of_the_code_that_moves_count() {
+        let run = |start, size| Run { start: LinkAddr(start), size, name: String::new() };
+        let layout = Layout {
+            hot: 3,
+            runs: vec![run(0x100, 0x30), run(0x80, 0x10), run(0x1ff, 0x40), run(0x300, 0x1000)],
+            ..Layout::original(BuildId("00".into()))
+        };
+        assert_eq!(hot_share_outside(&layout, &(0x100..0x200)), 0x10 as f64 / 0x80 as f64);
+        assert_eq!(hot_share_outside(&layout, &(0..0)), 1.0);
+        let nothing = Layout::original(BuildId("00".into()));
+        assert_eq!(hot_share_outside(&nothing, &(0..0)), 0.0);
     }
 }
