@@ -1,8 +1,8 @@
 //! Checks that the code which the kernel keeps apart is still there, and that no other code is.
 //!
 //! Input: the units of the walk, and both kernels' symbols around such code. Output: a proof for
-//! each unit inside, and a difference for each unit that came in or went out. The kernel looks up by
-//! address whether code may be instrumented or probed, is entry code, or only waits. The list of
+//! each unit inside, and a difference for each unit that came in or went out. The kernel looks up
+//! by address whether code may be instrumented or probed, is entry code, or only waits. The list of
 //! parts is this module's own.
 
 use super::kernel::KernelFile;

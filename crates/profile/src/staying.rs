@@ -1,7 +1,7 @@
 //! How much of what ran lies in code that no layout moves.
 //!
-//! Input: a profile, its image, and the instructions of each block. Output: the share of the executed
-//! kernel instructions, by the reason for which the code stays. This module reads no file.
+//! Input: a profile, its image, and the instructions of each block. Output: the share of the
+//! executed kernel instructions, by the reason for which the code stays. This module reads no file.
 
 use crate::Profile;
 use image::ordinary::ReservedCode;

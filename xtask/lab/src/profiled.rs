@@ -1,9 +1,9 @@
-//! The demo kernel as clang builds it with a profile: hot functions in `.text.hot.`, and the weights
-//! of calls for the linker.
+//! The demo kernel as clang builds it with a profile: hot functions in `.text.hot.`, and the
+//! weights of calls for the linker.
 //!
-//! Input: the demo kernel by clang. Output: a copy of its tree, in which the memory manager and the
-//! file systems were compiled again with a profile. The profile is made up: what matters here is
-//! where the compiler puts code, not how good the code is.
+//! Input: the demo kernel by clang. Output: a copy of its tree, in which the memory manager and
+//! the file systems were compiled again with a profile. The profile is made up: what matters here
+//! is where the compiler puts code, not how good the code is.
 
 use crate::kernel::{self, Compiler};
 use anyhow::Result;

@@ -43,8 +43,8 @@ pub(super) enum SystemTest {
         /// The kernel's build tree
         tree: PathBuf,
     },
-    /// Build a kernel by clang with a profile, and send it down the whole road: hot functions lie in
-    /// a section of their own
+    /// Build a kernel by clang with a profile, whose hot functions lie in a section of their own,
+    /// and send it down the whole road
     ProfiledTest,
     /// Make a wrong kernel for each kind of bug; `kernlane check` must refuse each
     CheckTest {

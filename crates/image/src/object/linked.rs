@@ -93,8 +93,9 @@ impl<'a> LinkAddresses<'a> {
             .transpose()
     }
 
-    /// The addresses of the object's code sections that `is_wanted` names. The global symbols of a section must agree on
-    /// its address; a section without such a symbol in the kernel is left out.
+    /// The addresses of the object's code sections that `is_wanted` names. The global symbols of a
+    /// section must agree on its address. A section without such a symbol in the kernel is left
+    /// out.
     ///
     /// # Errors
     /// The symbols of a section disagree: the kernel was not linked from this object.
