@@ -64,6 +64,7 @@ pub use find::SoughtKernel;
 pub use initramfs::GuestContents;
 pub use kernel::{GuestKernel, KernelModule};
 pub use kernel_branches::KernelBranches;
+pub use like::OtherMitigations;
 #[doc(hidden)]
 pub use needs::try_program;
 pub use plugin::{data_arguments, find as plugin_library};

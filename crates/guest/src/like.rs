@@ -79,14 +79,26 @@ fn compare(found: &Vulnerabilities, processor: &GuestProcessor) -> Result<()> {
         Some(format!("  {DIRECTORY}/{name}: {text:?} does not begin with {wanted:?}"))
     };
     let differences: Vec<String> = processor.vulnerabilities.iter().filter_map(differs).collect();
-    ensure!(
-        differences.is_empty(),
-        "the guest's kernel chose other mitigations than on {}: it was built without them, its \
-         version differs, or its command line changes them\n{}",
-        processor.name,
-        differences.join("\n")
-    );
-    Ok(())
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(OtherMitigations {
+            machine: processor.name.clone(),
+            differences: differences.join("\n"),
+        }
+        .into()),
+    }
+}
+
+/// The guest's kernel is not like on the machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the guest's kernel chose other mitigations than on {machine}: it was built without them, its \
+     version differs, or its command line changes them\n{differences}"
+)]
+pub struct OtherMitigations {
+    machine: String,
+    /// A line for each file that says something else.
+    differences: String,
 }
 
 #[cfg(test)]

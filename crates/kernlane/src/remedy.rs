@@ -9,7 +9,7 @@ use emit::NotPutBack;
 use emit::counting::NoCounts;
 use exchange::kinds::{FileKind, UnusableFile};
 use execution::executions::NoDataAccesses;
-use guest::RefusedRequest;
+use guest::{OtherMitigations, RefusedRequest};
 use live::device::PartlyInstalled;
 use profile::ProfileError;
 use replay::bound::TooManyFetches;
@@ -42,6 +42,10 @@ fn typed(error: &Error) -> Option<&'static str> {
         error.is::<PartlyInstalled>().then_some("`kernlane live undo`"),
         error.is::<TooManyFetches>().then_some("--from, --until"),
         error.is::<UnknownBenchmark>().then_some("`kernlane bench --list`"),
+        error.is::<OtherMitigations>().then_some(
+            "--like takes another machine or host; `kernlane optimize` with --cpu-model max records \
+             a guest like none",
+        ),
         error.is::<UnknownResultFormat>().then_some("`kernlane replay --json`"),
     ]
     .into_iter()
