@@ -182,7 +182,7 @@ mod tests {
             ("bench-uml here --minutes 2.5 --json", "\"here\", minutes: Minutes(2.5)"),
             ("slowdown-test --minutes 0", "\"target/slowdown-test\", minutes: Minutes(0.0)"),
             ("judge-processor here --machine zen4", "\"here\", machine: Some(\"zen4\")"),
-            ("judge-processor --points", "points: true, programs: false, measured: None"),
+            ("judge-processor --points", "points: true, programs: false, only: [], measured: None"),
         ] {
             let found = parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
             assert!(format!("{found:?}").contains(means), "{line}: {found:?}");
