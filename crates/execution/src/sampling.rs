@@ -274,8 +274,8 @@ impl Sampled {
         self.spread * residuals.map(|residual| residual * residual).sum::<f64>().sqrt()
     }
 
-    /// The widest interval of these: the slots of the kernel, of user code, and of both, in per cent
-    /// of each. A mode with less than a twentieth of the slots does not count.
+    /// The widest interval of these: the slots of the kernel, of user code, and of both, in per
+    /// cent of each. A mode with less than a twentieth of the slots does not count.
     pub fn widest(&self) -> f64 {
         let counts = |mode: &&Estimate| mode.value * 20.0 >= self.all.value;
         let modes = [&self.slots.kernel, &self.slots.user, &self.all];
