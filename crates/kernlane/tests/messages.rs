@@ -121,6 +121,32 @@ fn what_is_missing_or_out_of_range_is_named() {
             "layout net.rec --kernel net.rec/System.map --tries 0 -o x.kll",
             "invalid value '0' for '--tries <N>': 0 is not in 1..=100",
         ),
+        (
+            "layout net.rec --tries 3 -o x.kll",
+            "ext-tsp gives the same layout for every seed: leave --tries out, or compare it with \
+             other algorithms by --objective time",
+        ),
+        (
+            "layout net.rec --objective time --machine zen4 -o x.kll",
+            "--objective time takes the fastest of several layouts: say how many with --tries",
+        ),
+        (
+            "layout net.rec --tries 3 --objective time -o x.kll",
+            "the machine server-32k describes no out-of-order core, so it does not tell the \
+             kernel's time: name one that does (golden-cove, ",
+        ),
+        (
+            "layout net.klp --tries 3 --objective time --machine zen4 -o x.kll",
+            "net.klp: no recording; --tries replays the recordings that the counts come from",
+        ),
+        (
+            "layout net.rec --tries 3 --objective time --machine zen4 --within 0 -o x.kll",
+            "--within 0: an interval of ±0 % cannot be reached by samples",
+        ),
+        (
+            "optimize net --tree empty -o x --tries 3 --objective time -m server-32k",
+            "server-32k describes no out-of-order core",
+        ),
         ("record net -o x -k y --memory 100", "100 is not in 128..=65536"),
         ("export net.rec --format bolt -o x", "no kernel with the build id 0badc0de"),
         (

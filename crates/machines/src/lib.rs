@@ -65,6 +65,17 @@ pub fn names() -> String {
     names.join(", ")
 }
 
+/// The names of the machines that come with Kernlane and describe an out-of-order core.
+///
+/// ```
+/// assert!(kernlane_machines::names_with_core().contains("zen4"));
+/// assert!(!kernlane_machines::names_with_core().contains("server-32k"));
+/// ```
+pub fn names_with_core() -> String {
+    let has_core = |name: &&str| find(name).is_ok_and(|machine| machine.model.core.is_some());
+    SHIPPED.iter().map(|(name, _)| *name).filter(has_core).collect::<Vec<_>>().join(", ")
+}
+
 /// The machine called `name`: a shipped one, or a file when `name` looks like a path.
 ///
 /// # Errors

@@ -1,9 +1,24 @@
 //! Several layouts of one search, and which of them is best on the recordings that it was made for.
 //!
-//! Input: the misses of each layout on each recording, and those of the original. Output: the
-//! changes, the best layout, and how far the layouts lie apart. This module replays nothing.
+//! Input: the misses or the times of each layout on each recording, and those of the original.
+//! Output: the changes, the best layout, and how far the layouts lie apart. This module replays
+//! nothing.
+
+mod time;
+
+pub use time::{PairedTimes, TimedLayout, TimedLayouts};
 
 use serde::Serialize;
+
+/// All layouts of a search.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "objective", rename_all = "kebab-case")]
+pub enum SearchedLayouts {
+    /// Layouts by several seeds; the best has the fewest L1I misses.
+    Misses(TriedLayouts),
+    /// Layouts by several algorithms and seeds; the best has the least time of the kernel.
+    Time(TimedLayouts),
+}
 
 /// A layout that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,7 +31,7 @@ pub struct TriedLayout {
     pub change: f64,
 }
 
-/// All layouts that were tried.
+/// All layouts that were tried, by their misses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TriedLayouts {
     /// The simulated machine.

@@ -4,11 +4,11 @@
 //! To add a format: add a file that takes results and gives a `String`.
 //!
 //! ```
-//! use replay::search::TriedLayouts;
+//! use replay::search::{SearchedLayouts, TriedLayouts};
 //!
 //! let tries = vec![(1, vec![150]), (2, vec![100])];
 //! let tried = TriedLayouts::new("server-32k".into(), vec!["net".into()], vec![200], tries);
-//! let text = kernlane_report::search::text(&tried);
+//! let text = kernlane_report::search::text(&SearchedLayouts::Misses(tried));
 //! assert_eq!(text.lines().nth(1), Some("  seed       net      mean"));
 //! assert_eq!(text.lines().nth(2), Some("  1     -25.00 %  -25.00 %"));
 //! ```

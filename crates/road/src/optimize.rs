@@ -30,7 +30,7 @@ use crate::layout_file::read_map;
 use crate::proof::{ProvedMap, prove};
 use crate::replayed::ReplayRequest;
 use crate::sampling::Sampling;
-use crate::search::LayoutSearch;
+use crate::search::{LayoutCandidate, LayoutSearch, SearchObjective};
 use crate::{counts, record, relink, workload};
 use anyhow::{Context, Result, bail};
 use emit::kbuild::BuildTree;
@@ -65,7 +65,8 @@ pub struct Optimization {
     /// The directory for the results.
     pub output: PathBuf,
     /// The guests that are recorded, with the machines to simulate on the recording of each.
-    /// Searches replay on the first machine of the first guest.
+    /// Searches by misses replay on the first machine, those by time on the first that describes an
+    /// out-of-order core, and on the recording of its guest.
     pub guests: Vec<RecordedGuest>,
     /// What to simulate of each machine.
     pub scope: SimulationScope,
@@ -73,8 +74,11 @@ pub struct Optimization {
     pub algorithms: Vec<Algorithm>,
     /// Where all randomness of the guest and of the layouts comes from.
     pub seed: u64,
-    /// How many seeds to try with each algorithm that depends on its seed.
+    /// How many layouts to try. By misses: with each algorithm that depends on its seed, that many
+    /// seeds. By time: that many layouts in all ([`LayoutCandidate::algorithms`]).
     pub tries: u64,
+    /// Which of the layouts that are tried is the best.
+    pub objective: SearchObjective,
     /// Whether functions that move lose their call padding.
     pub drop_call_padding: bool,
     /// The number of the guest's CPUs.
@@ -111,12 +115,32 @@ impl Optimization {
             algorithms: vec![Algorithm::default()],
             seed: 1,
             tries: 1,
+            objective: SearchObjective::default(),
             drop_call_padding: false,
             cpus: CpuCount::ONE,
             make: Vec::new(),
             time_limit: record::TIME_LIMIT,
             sampling: Sampling::default(),
         }
+    }
+}
+
+impl Optimization {
+    /// Whether several layouts are tried, and the fastest is the best.
+    fn searches_by_time(&self) -> bool {
+        self.tries > 1 && self.objective == SearchObjective::Time
+    }
+
+    /// The machine on which a search replays, with the number of its guest.
+    fn searched_machine(&self, objective: SearchObjective) -> Result<(usize, &MachineModel)> {
+        let mut machines = Vec::new();
+        for (at, guest) in self.guests.iter().enumerate() {
+            machines.extend(guest.machines.iter().map(|machine| (at, machine)));
+        }
+        let fitting = machines.iter().find(|(_, machine)| objective.check(machine).is_ok());
+        let (at, machine) = *fitting.or(machines.first()).context("no machine is named")?;
+        objective.check(machine)?;
+        Ok((at, machine))
     }
 }
 
@@ -249,8 +273,12 @@ pub fn optimize(optimization: Optimization) -> Result<Optimized> {
         let profile = road.count(&originals)?;
         let ground = road.ground(&profile)?;
         let mut kernels = Vec::new();
-        for &algorithm in &road.optimization.algorithms {
-            kernels.push(road.relink(&road.lay_out(&ground, algorithm, &originals)?)?);
+        if road.optimization.searches_by_time() {
+            kernels.push(road.relink(&road.lay_out_by_time(&ground, &originals)?)?);
+        } else {
+            for &algorithm in &road.optimization.algorithms {
+                kernels.push(road.relink(&road.lay_out(&ground, algorithm, &originals)?)?);
+            }
         }
         let mut rows = road.predict(&originals, &kernels)?;
         for kernel in &kernels {
@@ -273,8 +301,11 @@ impl Road {
     /// Opens the kernel.
     ///
     /// # Errors
-    /// The tree is not a built kernel.
+    /// The tree is not a built kernel, or no machine can tell which layout is the fastest.
     pub fn open(optimization: Optimization) -> Result<Road> {
+        if optimization.searches_by_time() {
+            optimization.searched_machine(SearchObjective::Time)?;
+        }
         let tree = BuildTree::open(&optimization.tree, &optimization.make)?;
         let mut image = vmlinux::read(&tree.file("vmlinux"))?;
         if optimization.drop_call_padding {
@@ -355,8 +386,8 @@ impl Road {
         Ground::new(&self.image, profile)
     }
 
-    /// The layout by an algorithm, kept as `ALGORITHM.kll`: the best of several, if they are wanted
-    /// and the algorithm depends on its seed.
+    /// The layout by an algorithm, kept as `ALGORITHM.kll`: of several, if they are wanted and the
+    /// algorithm depends on its seed, the one with the fewest misses.
     ///
     /// # Errors
     /// The algorithm cannot lay the kernel out.
@@ -371,25 +402,54 @@ impl Road {
         let layout = match tries == 1 || !algorithm.depends_on_seed() {
             true => ground.lay_out(algorithm, first)?.0,
             false => {
-                let mut guests = self.optimization.guests.iter();
-                let machine = guests.find_map(|guest| guest.machines.first());
-                let machine = machine.context("no machine is named")?;
-                let search = LayoutSearch {
-                    algorithm,
-                    seeds: first..first.saturating_add(tries),
-                    kernel: &self.optimization.tree,
-                    image: &self.image,
-                    machine: machine.clone(),
-                    recordings,
-                    part: &RecordingPart::WHOLE,
-                };
-                let (layout, _, tried) = search.run(ground)?;
-                note!("{}", report::search::text(&tried).trim_end());
-                layout
+                let candidates = LayoutCandidate::seeds(algorithm, first, tries);
+                self.search(ground, &candidates, SearchObjective::Misses, recordings)?
             }
         };
-        output::write(&self.path(&format!("{algorithm}.kll")), layout.to_text().as_bytes())?;
+        self.keep_layout(&layout)?;
         Ok(layout)
+    }
+
+    /// The fastest of several layouts, kept as `ALGORITHM.kll`.
+    ///
+    /// # Errors
+    /// No machine describes an out-of-order core, or an algorithm cannot lay the kernel out.
+    pub fn lay_out_by_time(&self, ground: &Ground<'_>, recordings: &[PathBuf]) -> Result<Layout> {
+        let Optimization { algorithms, seed, tries, .. } = &self.optimization;
+        say("laying the kernel out by several algorithms")?;
+        let candidates = LayoutCandidate::algorithms(algorithms, *seed, *tries);
+        let (guest, _) = self.optimization.searched_machine(SearchObjective::Time)?;
+        let recording = recordings.get(guest..=guest).context("a guest has no recording")?;
+        let layout = self.search(ground, &candidates, SearchObjective::Time, recording)?;
+        self.keep_layout(&layout)?;
+        Ok(layout)
+    }
+
+    fn search(
+        &self,
+        ground: &Ground<'_>,
+        candidates: &[LayoutCandidate],
+        objective: SearchObjective,
+        recordings: &[PathBuf],
+    ) -> Result<Layout> {
+        let search = LayoutSearch {
+            candidates,
+            objective,
+            kernel: &self.optimization.tree,
+            image: &self.image,
+            machine: self.optimization.searched_machine(objective)?.1.clone(),
+            recordings,
+            part: &RecordingPart::WHOLE,
+            sampling: self.optimization.sampling,
+        };
+        let (layout, _, tried) = search.run(ground)?;
+        note!("{}", report::search::text(&tried).trim_end());
+        Ok(layout)
+    }
+
+    fn keep_layout(&self, layout: &Layout) -> Result<()> {
+        let path = self.path(&format!("{}.kll", layout.algorithm));
+        output::write(&path, layout.to_text().as_bytes())
     }
 
     /// Relinks the kernel in a layout's order and proves that it is the old program. The kernel is

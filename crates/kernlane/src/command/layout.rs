@@ -3,10 +3,11 @@
 //! Input: recordings or profiles and their kernel. Output: a layout, and its score.
 
 use crate::command::profile::ProfileInputArgs;
+use crate::command::sampling::SamplingArgs;
 use ::layout::{Algorithm, Score};
 use anyhow::{Result, bail, ensure};
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use host::note;
 use host::out;
 use host::outln;
@@ -15,11 +16,12 @@ use host::progress::Progress;
 use image::order::Layout;
 use image::{Image, vmlinux};
 use profile::staying::StayingCode;
-use replay::search::TriedLayouts;
+use replay::search::SearchedLayouts;
 use road::counts::extra_counts;
 use road::ground::{Ground, JudgedLayout};
-use road::search::LayoutSearch;
+use road::search::{LayoutCandidate, LayoutSearch, SearchObjective};
 use road::staying;
+use sim::MachineModel;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,7 +32,8 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane layout net.rec --algorithm ext-tsp -o net.kll
-  kernlane layout net.rec files.rec --merge average -a packed --tries 10 -o both.kll")]
+  kernlane layout net.rec files.rec --merge average -a packed --tries 10 -o both.kll
+  kernlane layout net.rec --tries 8 --objective time --machine zen4 -o fastest.kll")]
 pub struct LayoutArgs {
     #[command(flatten)]
     pub input: ProfileInputArgs,
@@ -50,6 +53,9 @@ pub struct LayoutArgs {
     /// The machine on which --tries replays
     #[arg(long, short, value_name = "NAME|FILE.toml", default_value = "server-32k")]
     pub machine: String,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
 
     #[command(flatten)]
     pub padding: CallPaddingArgs,
@@ -87,11 +93,11 @@ pub(crate) fn algorithms() -> impl TypedValueParser<Value = Algorithm> {
         .try_map(|name| name.parse::<Algorithm>())
 }
 
-/// The seeds that are tried.
+/// The layouts that are tried, and what decides between them.
 #[derive(Args)]
 pub struct TriesArgs {
-    /// Make the layout with this number of seeds, replay the recordings over each layout, and take
-    /// the one with the fewest L1I misses of kernel and user
+    /// Make this number of layouts, replay the recordings over each, and take the best; --objective
+    /// says which layouts, and which of them is the best
     #[arg(
         long,
         value_name = "N",
@@ -99,37 +105,74 @@ pub struct TriesArgs {
         value_parser = clap::value_parser!(u64).range(1..=100)
     )]
     pub tries: u64,
+
+    /// What --tries searches for
+    #[arg(long, value_enum, default_value_t = ObjectiveArg::Misses, value_name = "OBJECTIVE")]
+    pub objective: ObjectiveArg,
+}
+
+/// The value of `--objective`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ObjectiveArg {
+    /// The algorithm with N seeds: the fewest L1I misses of kernel and user
+    Misses,
+    /// The algorithm, the other algorithms, then further seeds, on a machine with an out-of-order
+    /// core: the least time of the kernel. A layout must be ahead of those before it by more than
+    /// the 95 % interval of its lead
+    Time,
+}
+
+impl TriesArgs {
+    /// What they search for.
+    ///
+    /// # Errors
+    /// There is nothing to choose from.
+    pub(crate) fn objective(&self) -> Result<SearchObjective> {
+        match self.objective {
+            ObjectiveArg::Misses => Ok(SearchObjective::Misses),
+            ObjectiveArg::Time => {
+                ensure!(
+                    self.tries > 1,
+                    "--objective time takes the fastest of several layouts: say how many with \
+                     --tries"
+                );
+                Ok(SearchObjective::Time)
+            }
+        }
+    }
 }
 
 pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
-    check_tries(args)?;
+    let search = wanted_search(args)?;
     let kernel = args.input.kernel()?;
     let mut image = vmlinux::read(&vmlinux::path(&kernel))?;
     args.padding.apply(&mut image);
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
-    let (layout, score, tried) = match args.tries.tries {
-        1 => {
+    let (layout, score, tried) = match search {
+        None => {
             let _progress = Progress::new(format!("laying out by {}", args.algorithm));
             let (layout, score) = ground.lay_out(args.algorithm, args.seed)?;
             (layout, score, None)
         }
-        tries => {
+        Some(WantedSearch { candidates, objective, machine }) => {
             let search = LayoutSearch {
-                algorithm: args.algorithm,
-                seeds: args.seed..args.seed.saturating_add(tries),
+                candidates: &candidates,
+                objective,
                 kernel: &kernel,
                 image: &image,
-                machine: machines::find(&args.machine)?.model,
+                machine,
                 recordings: &args.input.counted.recordings,
                 part: &args.input.counted.part.part()?,
+                sampling: args.sampling.sampling()?,
             };
             let (layout, score, tried) = search.run(&ground)?;
             (layout, score, Some(tried))
         }
     };
     output::write(&args.output, layout.to_text().as_bytes())?;
-    let mut judged = ground.judge(args.algorithm, &score)?;
+    let algorithm = layout.algorithm.parse()?;
+    let mut judged = ground.judge(algorithm, &score)?;
     judged.doubts.extend(match staying::hot_code_that_stays(&kernel, &layout) {
         Ok(doubt) => doubt,
         Err(error) => Some(format!("the kernel cannot be relinked as it is: {error:#}")),
@@ -141,30 +184,49 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks that several seeds give several layouts, and that all inputs can be replayed.
-fn check_tries(args: &LayoutArgs) -> Result<()> {
-    if args.tries.tries == 1 {
-        return Ok(());
+/// The layouts to try, and how they are compared.
+struct WantedSearch {
+    candidates: Vec<LayoutCandidate>,
+    objective: SearchObjective,
+    machine: MachineModel,
+}
+
+/// The search that the options ask for; `None`: one layout is made. Checks that there are several
+/// layouts, that the machine can tell which is best, and that all inputs can be replayed.
+fn wanted_search(args: &LayoutArgs) -> Result<Option<WantedSearch>> {
+    let (objective, tries) = (args.tries.objective()?, args.tries.tries);
+    args.sampling.sampling()?;
+    if tries == 1 {
+        return Ok(None);
     }
-    ensure!(
-        args.algorithm.depends_on_seed(),
-        "{} gives the same layout for every seed: leave --tries out",
-        args.algorithm
-    );
-    match args.input.counted.recordings.iter().find(|path| !path.is_dir()) {
-        Some(other) => bail!(
+    let candidates = match objective {
+        SearchObjective::Misses => {
+            ensure!(
+                args.algorithm.depends_on_seed(),
+                "{} gives the same layout for every seed: leave --tries out, or compare it with \
+                 other algorithms by --objective time",
+                args.algorithm
+            );
+            LayoutCandidate::seeds(args.algorithm, args.seed, tries)
+        }
+        SearchObjective::Time => LayoutCandidate::algorithms(&[args.algorithm], args.seed, tries),
+    };
+    let machine = machines::find(&args.machine)?.model;
+    objective.check(&machine)?;
+    if let Some(other) = args.input.counted.recordings.iter().find(|path| !path.is_dir()) {
+        bail!(
             "{}: no recording; --tries replays the recordings that the counts come from",
             other.display()
-        ),
-        None => Ok(()),
+        );
     }
+    Ok(Some(WantedSearch { candidates, objective, machine }))
 }
 
 /// A layout, and what the command prints about it.
 struct MadeLayout {
     layout: Layout,
     score: Score,
-    tried: Option<TriedLayouts>,
+    tried: Option<SearchedLayouts>,
     judged: JudgedLayout,
     staying: StayingCode,
 }

@@ -68,6 +68,8 @@ pub struct OptimizeArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 
+    /// With --objective time, one kernel is made: by the fastest of the algorithms that are named,
+    /// which come first, and the others
     #[command(flatten)]
     pub tries: TriesArgs,
 
@@ -116,6 +118,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         algorithms: args.layout.clone(),
         seed: args.seed,
         tries: args.tries.tries,
+        objective: args.tries.objective()?,
         drop_call_padding: args.padding.drop_call_padding,
         cpus: args.cpus,
         make: args.make.clone(),

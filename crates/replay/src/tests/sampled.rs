@@ -1,5 +1,6 @@
 //! Samples: what is counted everywhere is exact, and what is estimated lies in its interval.
 
+use crate::search::PairedTimes;
 use crate::tests::guest::{record, record_on_cpus, replayed, replayed_by};
 use crate::tests::program::{Program, XorShift};
 use crate::tests::random::{addresses, execute, surroundings};
@@ -86,6 +87,40 @@ fn estimates_lie_in_their_intervals() {
     }
     assert!(estimates >= 24, "only {estimates} estimates");
     assert!(inside * 100 >= estimates * 80, "{inside} of {estimates} lie in their intervals");
+}
+
+/// The differences of a search are the changes of rows, in both directions.
+#[test]
+fn differences_of_times_are_changes_against_the_original() {
+    let mut random = XorShift(0x0f0f_1e1e_2d2d_3c3c);
+    let program = Program::random(&mut random);
+    let steps = execute(&program, &mut random, 20_000, 0);
+    let mut laid = program.original();
+    surroundings(&mut laid.memory, laid.starts[0]);
+    let (_, placement) = program.moved(&mut random);
+    let recording = record(&laid.memory, &addresses(&program, &laid, &steps), 64);
+    let both = replayed_by(Some(PLAN), &recording, placement.clone(), &machines());
+    let paired = PairedTimes::new(&both).unwrap();
+    let [kernel, ..] = sampled(&both, 1, 0).change(sampled(&both, 0, 0)).unwrap();
+    let found = &paired.differences;
+    assert!(kernel.value.abs() > 0.01 && kernel.within > 0.0, "{kernel:?}");
+    assert!((found[1][0].value - kernel.value).abs() < 1e-9, "{found:?} {kernel:?}");
+    assert!((found[1][0].within - kernel.within).abs() < 1e-9, "{found:?} {kernel:?}");
+    assert!((found[0][1].value + kernel.value).abs() < 1e-9, "{found:?}");
+    assert!((found[0][1].within / kernel.within - 1.0).abs() < 0.1, "{found:?}");
+    assert_eq!((found[1][1].value, found[1][1].within), (0.0, 0.0));
+    // Without samples, the difference is exact.
+    let exact = replayed(&recording, placement, &machines());
+    let slots = |layout: usize| {
+        let core = exact.layouts[layout].machines[0].core.as_ref().unwrap();
+        core.counters.kernel.slots.total() as f64
+    };
+    let known = PairedTimes::new(&exact).unwrap().differences[1][0];
+    assert!((known.value - 100.0 * (slots(1) / slots(0) - 1.0)).abs() < 1e-9, "{known:?}");
+    assert_eq!(known.within, 0.0);
+    let in_order =
+        replayed(&recording, Placement::default(), &[machines::find("server-32k").unwrap().model]);
+    assert!(PairedTimes::new(&in_order).unwrap_err().to_string().contains("no such times"));
 }
 
 #[test]
