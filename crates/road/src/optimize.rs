@@ -571,3 +571,25 @@ fn say(what: &str) -> Result<()> {
     note!("{what}");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_by_time_takes_the_first_machine_with_a_core() {
+        let guest = |machine: &str| {
+            let machines = machines::models(&[machine]).unwrap();
+            RecordedGuest::new(ProcessorRequest::default(), machines)
+        };
+        let usual = Optimization::new("net", "linux", "out", Vec::new());
+        let guests = ["server-32k", "zen4", "zen5"].map(guest).into();
+        let optimization = Optimization { guests, ..usual };
+        let found = |objective| {
+            let (guest, machine) = optimization.searched_machine(objective).unwrap();
+            (guest, machine.name.as_str())
+        };
+        assert_eq!(found(SearchObjective::Misses), (0, "server-32k"));
+        assert_eq!(found(SearchObjective::Time), (1, "zen4"));
+    }
+}
