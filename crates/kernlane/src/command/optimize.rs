@@ -68,8 +68,6 @@ pub struct OptimizeArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 
-    /// With --objective time, one kernel is made: by the fastest of the algorithms that are named,
-    /// which come first, and the others
     #[command(flatten)]
     pub tries: TriesArgs,
 
