@@ -118,8 +118,8 @@ pub enum ObjectiveArg {
     Misses,
     /// The algorithm, the other algorithms, then further seeds, on a machine with an out-of-order
     /// core: the least time of the kernel. A layout must be ahead of those before it by more than
-    /// the 95 % interval of its lead. `optimize` puts all algorithms that are named first, and makes
-    /// one kernel
+    /// the 95 % interval of its lead. `optimize` puts all algorithms that are named first, and
+    /// makes one kernel
     Time,
 }
 
