@@ -17,8 +17,8 @@ pub(super) enum StudyCommand {
     /// Simulate every layout on processors of today, each workload with layouts made for the
     /// others: tables of kernel time; resumes
     LayoutTimes(LayoutTimes),
-    /// Compare the times that samples of recordings give with those of simulating every instruction;
-    /// resumes
+    /// Compare the times that samples of recordings give with those of simulating every
+    /// instruction; resumes
     Sampling(LayoutTimes),
     /// Measure what replacing hot functions of the running stock kernel brings: recordings before
     /// and after, tables, gain.json

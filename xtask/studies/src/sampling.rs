@@ -5,8 +5,8 @@
 //! laid out for itself. The core runs the original and the layout, once in detail and then by
 //! samples at the places of several seeds.
 //!
-//! Input: a directory, and workloads. Output: there, recordings, layouts, what each run counted, and
-//! `tables.md`. What exists is not made again, so an interrupted command resumes.
+//! Input: a directory, and workloads. Output: there, recordings, layouts, what each run counted,
+//! and `tables.md`. What exists is not made again, so an interrupted command resumes.
 
 use crate::directory::{Counted, StudyDirectory};
 use anyhow::{Context, Result};

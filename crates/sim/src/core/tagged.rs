@@ -197,11 +197,11 @@ impl<P: Copy> TaggedTables<P> {
         &mut self.entries[hit.entry]
     }
 
-    /// Gives the branch at `at`, for which `found` was found, an entry with a longer history than that of its present entry: in the table
-    /// with the shortest such history whose set has an entry that is not useful. If all these
-    /// entries are useful, they become less useful. Whenever the number of requests reaches the
-    /// number of entries, all entries of all tables become less useful, so that unused entries
-    /// leave.
+    /// Gives the branch at `at`, for which `found` was found, an entry with a longer history than
+    /// that of its present entry: in the table with the shortest such history whose set has an
+    /// entry that is not useful. If all these entries are useful, they become less useful. Whenever
+    /// the number of requests reaches the number of entries, all entries of all tables become less
+    /// useful, so that unused entries leave.
     pub(super) fn allocate(&mut self, at: CodeAddr, found: &Found, prediction: P) {
         let longer = found.longest.map_or(0, |hit| hit.table)..self.seen.paths.len();
         self.turn = (self.turn + 1) % self.ways;

@@ -1,8 +1,8 @@
 //! The core without time: its predictors, caches and TLBs see a block, and nothing counts cycles.
 //!
 //! Between samples, this keeps everything warm that outlives a sample's beginning ("functional
-//! warming": Wunderlich et al., "SMARTS", ISCA 2003, section 3.2). It counts instructions, branches,
-//! failed predictions and misses as the core does, but no slots, loads, stores or uops.
+//! warming": Wunderlich et al., "SMARTS", ISCA 2003, section 3.2). It counts instructions,
+//! branches, failed predictions and misses as the core does, but no slots, loads, stores or uops.
 //!
 //! What depends on time is left out: a load takes no data from an earlier store, and a register is
 //! free for each prefetch.
