@@ -33,7 +33,7 @@ impl Default for Sampling {
 /// How many samples make the interval as narrow as one per cent in most recordings.
 const UNITS: f64 = 20_000.0;
 
-/// More samples than seem to be needed, because the spread is an estimate, too.
+/// A factor of the samples that seem to be needed: the spread between units is itself an estimate.
 const SPARE: f64 = 1.2;
 
 /// How often samples are added before everything is simulated.

@@ -10,8 +10,8 @@ fn random(state: &mut u64) -> f64 {
     (mixed(*state) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A unit of 100 kernel instructions with so many mispredictions, and `noise` slots that they do
-/// not explain.
+/// A unit of 100 kernel instructions. Each misprediction takes 60 slots. The counts do not explain
+/// `noise` further slots.
 fn unit(mispredictions: u64, noise: u64) -> PerMode<CoreCounters> {
     let mut unit = PerMode::<CoreCounters>::default();
     unit.kernel.instructions = 100;

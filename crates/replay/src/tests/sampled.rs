@@ -27,17 +27,22 @@ fn sampled(replayed: &Replayed, layout: usize, machine: usize) -> &Sampled {
     core.and_then(|core| core.sampled.as_ref()).expect("it was sampled")
 }
 
+/// The recording of so many calls of a random program, and a random placement of it.
+fn recorded(random: &mut XorShift, calls: usize) -> (Vec<u8>, Placement) {
+    let program = Program::random(random);
+    let steps = execute(&program, random, calls, 0);
+    let mut laid = program.original();
+    surroundings(&mut laid.memory, laid.starts[0]);
+    let (_, placement) = program.moved(random);
+    (record(&laid.memory, &addresses(&program, &laid, &steps), 64), placement)
+}
+
 #[test]
 fn estimates_lie_in_their_intervals() {
     let mut random = XorShift(0x2468_ace0_1357_9bdf);
     let (mut inside, mut estimates) = (0, 0);
     for case in 0..10 {
-        let program = Program::random(&mut random);
-        let steps = execute(&program, &mut random, 20_000, 0);
-        let mut laid = program.original();
-        surroundings(&mut laid.memory, laid.starts[0]);
-        let (_, placement) = program.moved(&mut random);
-        let recording = record(&laid.memory, &addresses(&program, &laid, &steps), 64);
+        let (recording, placement) = recorded(&mut random, 20_000);
         let exact = replayed(&recording, placement.clone(), &machines());
         // A program without a decision does the same all the time: all but its start is known.
         let core = exact.layouts[0].machines[0].core.as_ref();
@@ -93,12 +98,7 @@ fn estimates_lie_in_their_intervals() {
 #[test]
 fn differences_of_times_are_changes_against_the_original() {
     let mut random = XorShift(0x0f0f_1e1e_2d2d_3c3c);
-    let program = Program::random(&mut random);
-    let steps = execute(&program, &mut random, 20_000, 0);
-    let mut laid = program.original();
-    surroundings(&mut laid.memory, laid.starts[0]);
-    let (_, placement) = program.moved(&mut random);
-    let recording = record(&laid.memory, &addresses(&program, &laid, &steps), 64);
+    let (recording, placement) = recorded(&mut random, 20_000);
     let both = replayed_by(Some(PLAN), &recording, placement.clone(), &machines());
     let paired = PairedTimes::new(&both).unwrap();
     let [kernel, ..] = sampled(&both, 1, 0).change(sampled(&both, 0, 0)).unwrap();
@@ -125,12 +125,7 @@ fn differences_of_times_are_changes_against_the_original() {
 
 #[test]
 fn a_layout_against_itself_changes_nothing() {
-    let mut random = XorShift(0x1111_2222_3333_4444);
-    let program = Program::random(&mut random);
-    let steps = execute(&program, &mut random, 2000, 0);
-    let mut laid = program.original();
-    surroundings(&mut laid.memory, laid.starts[0]);
-    let recording = record(&laid.memory, &addresses(&program, &laid, &steps), 64);
+    let (recording, _) = recorded(&mut XorShift(0x1111_2222_3333_4444), 2000);
     let both = replayed_by(Some(PLAN), &recording, Placement::default(), &machines());
     for change in sampled(&both, 1, 0).change(sampled(&both, 0, 0)).unwrap() {
         assert_eq!((change.value, change.within), (0.0, 0.0));
