@@ -148,8 +148,8 @@ const EXPLAINING_DATA: &[fn(&CoreCounters) -> u64] =
     &[|counters| counters.string_accesses, |counters| counters.dtlb_walks];
 
 /// The columns of the regression: the number of units, and their counts. The number makes the
-/// estimate right for any code when there are many units, whether or not slots are a linear function
-/// of the counts.
+/// estimate right for any code when there are many units, whether or not slots are a linear
+/// function of the counts.
 fn explaining(units: f64, counters: &PerMode<CoreCounters>, has_data: bool) -> Vec<f64> {
     let of = |mode: &CoreCounters| {
         let more = if has_data { EXPLAINING_DATA } else { &[] };
