@@ -77,8 +77,9 @@ pub(crate) struct OldKernelFacts<'a> {
     pub relocs: Option<&'a Relocs>,
     /// Static-key sites.
     pub static_keys: HashSet<u64>,
-    /// The `ud2` of each WARN, behind which control continues.
-    pub warnings: HashSet<u64>,
+    /// The `ud2` behind which control continues: of each WARN, and of each instruction that a
+    /// hypervisor executes.
+    pub passed_traps: HashSet<u64>,
     /// The ends of alternatives behind which control may continue after patching.
     pub passable: HashSet<u64>,
     /// Functions to which a `jmp` is a return or an indirect jump. The kernel rewrites such call

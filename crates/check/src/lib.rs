@@ -57,6 +57,7 @@ use image::place::Placement;
 use image::relative_words::{self, RelativeWords};
 use kernel::{KernelFile, SectionLoad};
 use relocs::Relocs;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use verdict::Findings;
 
@@ -194,7 +195,7 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
     let known = OldKernelFacts {
         relocs: old.relocs.as_ref(),
         static_keys: jump_targets.keys().copied().collect(),
-        warnings: tables::warnings(&old.kernel).collect(),
+        passed_traps: passed_traps(&old.kernel),
         passable: tables::ends_of_passable_alternatives(&old.kernel).collect(),
         thunks: thunks(&old.kernel),
         image: old.kernel.image(),
@@ -331,6 +332,17 @@ fn unreturning(
     let behind_blocks = walked.falls.iter().filter_map(|f| f.callee);
     let behind_padding = walked.dead_ends.values().filter_map(|d| d.callee);
     noreturn::NeverReturns::derive(behind_blocks.chain(behind_padding), kernel, known, &side_exits)
+}
+
+/// The `ud2` of a kernel behind which control continues.
+fn passed_traps(kernel: &KernelFile) -> HashSet<u64> {
+    let executable = kernel.sections.iter().filter(|section| section.executable);
+    let emulated = executable.flat_map(|section| {
+        let found = section.data.windows(walk::EMULATED).enumerate();
+        let found = found.filter(|(_, bytes)| walk::is_emulated(bytes));
+        found.map(|(at, _)| section.addr + at as u64)
+    });
+    tables::warnings(kernel).chain(emulated).collect()
 }
 
 /// Data that another stage compares by meaning, and data that is new with each link (the build id).

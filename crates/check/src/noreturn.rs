@@ -120,7 +120,7 @@ fn search(
                         break;
                     }
                 }
-                FlowControl::Exception if !known.warnings.contains(&i.ip()) => break,
+                FlowControl::Exception if !known.passed_traps.contains(&i.ip()) => break,
                 FlowControl::Interrupt if i.mnemonic() == Mnemonic::Int3 => break,
                 _ => {}
             }

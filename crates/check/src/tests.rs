@@ -273,6 +273,20 @@ fn code_like_padding_in_front_of_an_entry_is_found() {
     assert!(differs(&[(TEXT + 0x10, TEXT + 0x20)]));
 }
 
+/// Instead of a call, f has the mark by which Xen knows that it shall execute the next instruction.
+#[test]
+fn a_mark_for_a_hypervisor_stays_in_front_of_its_instruction() {
+    let (mut before, mut after) = (old(), new());
+    before.text[0x05..0x0a].copy_from_slice(b"\x0f\x0bxen");
+    after.text[0x40..0x45].copy_from_slice(b"\x0f\x0bxen");
+    assert_eq!(kinds_between(&before, &after, &map()), [""; 0]);
+    after.text[0x46] ^= 1;
+    assert_eq!(kinds_between(&before, &after, &map()), ["successors"]);
+    after.text[0x46] ^= 1;
+    after.text[0x42..0x45].copy_from_slice(b"kvm");
+    assert_eq!(kinds_between(&before, &after, &map()), ["instructions"]);
+}
+
 #[test]
 fn code_that_moved_without_a_map_is_a_difference() {
     assert!(!kinds(&new(), &Placement::default()).is_empty());

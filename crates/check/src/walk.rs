@@ -136,7 +136,15 @@ impl<'d> CodeCursor<'d> {
 
     fn next(&mut self) -> DecodedCode<'d> {
         let from = self.decoder.position();
-        let instruction = self.decoder.decode();
+        let mut instruction = self.decoder.decode();
+        if is_emulated(&self.bytes[from..]) {
+            // The mark belongs to its `ud2`.
+            let next = instruction.ip() + EMULATED as u64;
+            instruction.set_len(EMULATED);
+            instruction.set_next_ip(next);
+            self.decoder.set_position(from + EMULATED).expect("inside the code");
+            self.decoder.set_ip(next);
+        }
         let constants = self.decoder.get_constant_offsets(&instruction);
         DecodedCode { instruction, bytes: &self.bytes[from..self.decoder.position()], constants }
     }
@@ -344,13 +352,22 @@ fn leave(
     }
 }
 
+/// The bytes of a `ud2` with its mark.
+pub(crate) const EMULATED: usize = 5;
+
+/// Whether `code` begins with a `ud2` that asks a hypervisor to execute what follows: a mark of Xen
+/// or KVM stands behind it (arch/x86/include/asm/emulate_prefix.h).
+pub(crate) fn is_emulated(code: &[u8]) -> bool {
+    code.starts_with(b"\x0f\x0bxen") || code.starts_with(b"\x0f\x0bkvm")
+}
+
 /// Whether control never continues behind `i`.
 fn stops(i: &Instruction, known: &OldKernelFacts) -> bool {
     let ends = match i.flow_control() {
         FlowControl::Return | FlowControl::IndirectBranch | FlowControl::UnconditionalBranch => {
             true
         }
-        FlowControl::Exception => !known.warnings.contains(&i.ip()),
+        FlowControl::Exception => !known.passed_traps.contains(&i.ip()),
         _ => i.mnemonic() == iced_x86::Mnemonic::Int3,
     };
     ends && !known.passable.contains(&i.next_ip()) && !known.static_keys.contains(&i.ip())

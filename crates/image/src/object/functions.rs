@@ -18,6 +18,8 @@ pub enum WholeReason {
     Nameless,
     /// It contains bytes that do not decode.
     Undecodable,
+    /// It contains an instruction that a hypervisor executes.
+    Emulated,
     /// A branch goes into the middle of an instruction, or an operand refers to it.
     MiddleTarget,
     /// It contains a branch that exists only in a short form.
@@ -39,6 +41,7 @@ impl WholeReason {
             WholeReason::InnerLabel => "symbols inside (assembly)",
             WholeReason::Nameless => "no symbol (overridden weak function)",
             WholeReason::Undecodable => "bytes that do not decode",
+            WholeReason::Emulated => "an instruction that a hypervisor executes",
             WholeReason::MiddleTarget => "a target inside an instruction",
             WholeReason::OddBranch => "a branch that has only a short form",
             WholeReason::ShortBranchInAlternative => "a short branch in an alternative",

@@ -24,6 +24,9 @@ pub enum InstructionKind {
     Int3,
     /// `ud2` and similar instructions.
     Trap,
+    /// A `ud2` with the mark by which a hypervisor knows that it shall execute what follows
+    /// (`XEN_EMULATE_PREFIX`). Control continues behind the mark.
+    Emulated,
     /// `jmp` to a fixed target.
     Jump,
     /// `jcc` to a fixed target.
@@ -114,6 +117,21 @@ pub fn decode(
             });
             continue;
         }
+        if is_emulated(&raw, &code[(at - start) as usize..]) {
+            let len = raw.len() + EMULATION_MARKS[0].len();
+            decoder.set_position((at - start) as usize + len).expect("inside the buffer");
+            decoder.set_ip(u64::from(at) + len as u64);
+            let (len, kind) = (len as u8, InstructionKind::Emulated);
+            found.push(DecodedInstruction {
+                at,
+                len,
+                kind,
+                field: 0,
+                linked: false,
+                target: NOWHERE,
+            });
+            continue;
+        }
         let end = at as u64 + raw.len() as u64;
         let mut linked = false;
         while next < relocations.len() && relocations[next].offset < end {
@@ -125,6 +143,15 @@ pub fn decode(
         found.push(DecodedInstruction { at, len: raw.len() as u8, kind, field, linked, target });
     }
     found
+}
+
+/// What Xen and KVM expect behind `ud2` (arch/x86/include/asm/emulate_prefix.h).
+const EMULATION_MARKS: [&[u8; 3]; 2] = [b"xen", b"kvm"];
+
+/// Whether a `ud2`, the first instruction of `code`, asks a hypervisor to execute what follows.
+fn is_emulated(raw: &iced_x86::Instruction, code: &[u8]) -> bool {
+    raw.code() == Code::Ud2
+        && EMULATION_MARKS.iter().any(|mark| code[raw.len()..].starts_with(&mark[..]))
 }
 
 fn kind_of(raw: &iced_x86::Instruction) -> InstructionKind {
@@ -172,5 +199,29 @@ fn relative_field(
         (offsets.displacement_offset() as u8, target)
     } else {
         (0, NOWHERE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_for_a_hypervisor_is_no_code() {
+        // ud2; "xen"; cpuid; ud2; "kvm"; ret; ud2; js
+        let code = b"\x0f\x0bxen\x0f\xa2\x0f\x0bkvm\xc3\x0f\x0b\x78\x00";
+        let found = decode(code, 0x100, 0x200, &[]);
+        let kinds: Vec<_> = found.iter().map(|i| (i.at, i.len, i.kind)).collect();
+        assert_eq!(
+            kinds,
+            [
+                (0x100, 5, InstructionKind::Emulated),
+                (0x105, 2, InstructionKind::Plain),
+                (0x107, 5, InstructionKind::Emulated),
+                (0x10c, 1, InstructionKind::Stop),
+                (0x10d, 2, InstructionKind::Trap),
+                (0x10f, 2, InstructionKind::Branch),
+            ]
+        );
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn find(
     for i in code {
         match i.kind {
             InstructionKind::Invalid => found.push((i.at, WholeReason::Undecodable)),
+            InstructionKind::Emulated => found.push((i.at, WholeReason::Emulated)),
             InstructionKind::OddBranch => found.push((i.at, WholeReason::OddBranch)),
             InstructionKind::Jump | InstructionKind::Branch
                 if i.target != NOWHERE && !i.is_plain_branch() =>
