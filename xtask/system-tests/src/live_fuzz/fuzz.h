@@ -150,6 +150,12 @@ void flip_give(const struct flip *flip);
 void flips_report(void);
 
 /* neighbours.c: BPF programs and processors that come and go. */
+/*
+ * Held while a BPF program is attached, and while ftrace is switched off. A program that goes then
+ * leaves FTRACE_FL_REGS in the record of its function (ftrace_shutdown() changes no record while
+ * ftrace is off), and ftrace ends with a warning when the next one goes, whatever it is: Linux 6.12.
+ */
+extern pthread_mutex_t program_mutex;
 void *attach(void *seed);
 void *switch_processors(void *seed);
 void neighbours_go(void);

@@ -15,6 +15,8 @@
 
 static _Atomic unsigned int attached, refused, went, stayed;
 
+pthread_mutex_t program_mutex = PTHREAD_MUTEX_INITIALIZER;
+
 static pid_t start(const char *where, const char *function, int output)
 {
 	pid_t process = fork();
@@ -39,6 +41,7 @@ static void attach_one(void)
 	symbol_at(name, sizeof(name), function->entry);
 	if (pipe2(ends, O_CLOEXEC))
 		return;
+	pthread_mutex_lock(&program_mutex);
 	note("BPF at the %s of %s", where, name);
 	process = start(where, name, ends[1]);
 	close(ends[1]);
@@ -49,6 +52,7 @@ static void attach_one(void)
 	pause_ms(below(2500));
 	kill(process, SIGKILL);
 	waitpid(process, NULL, 0);
+	pthread_mutex_unlock(&program_mutex);
 	close(ends[0]);
 }
 

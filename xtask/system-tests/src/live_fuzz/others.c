@@ -162,10 +162,13 @@ static void switch_tracer_off(void)
 {
 	static const char enabled[] = "/proc/sys/kernel/ftrace_enabled";
 
+	if (pthread_mutex_trylock(&program_mutex))
+		return;
 	note("tracer off");
 	write_file(enabled, "0");
 	usleep(below(3000));
 	write_file(enabled, "1");
+	pthread_mutex_unlock(&program_mutex);
 }
 
 void *probe(void *seed)
