@@ -180,6 +180,21 @@ impl BuildTree {
             .any(|option| has_option(&self.path, option))
     }
 
+    /// Whether the kernel loads modules.
+    pub(crate) fn has_modules(&self) -> bool {
+        self.has_option("CONFIG_MODULES=y")
+    }
+
+    /// Whether the configuration with which the tree was built has this line.
+    pub fn has_option(&self, option: &str) -> bool {
+        has_option(&self.path, option)
+    }
+
+    /// The arguments for make with which the tree was built.
+    pub(crate) fn make_arguments(&self) -> &[String] {
+        &self.make_arguments
+    }
+
     /// Whether the kernel contains its own types (BTF).
     pub(crate) fn has_types(&self) -> bool {
         has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
@@ -214,28 +229,10 @@ impl BuildTree {
         fs::write(&goal, GOAL).context("the goal for make cannot be written")?;
         let log_path = directory.join("kernlane-link.log");
         let log = fs::File::create(&log_path).context("the log cannot be made")?;
-        let mut make = Command::new("make");
-        make.arg("-C")
-            .arg(directory)
-            .args(&self.make_arguments)
-            .arg("kernlane-link")
-            .env("MAKEFILES", &goal);
-        for inherited in [
-            "MAKEFLAGS",
-            "MFLAGS",
-            "MAKELEVEL",
-            "MAKEOVERRIDES",
-            "sub_make_done",
-            "KBUILD_OUTPUT",
-            "O",
-        ] {
-            make.env_remove(inherited);
-        }
+        let mut make = self.make_command(directory)?;
+        make.args(&self.make_arguments).arg("kernlane-link").env("MAKEFILES", &goal);
         if let Some(pahole) = pahole {
             make.env("KERNLANE_PAHOLE", pahole);
-        }
-        for (name, value) in self.build_identity()? {
-            make.env(name, value);
         }
         make.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let make = interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
@@ -255,6 +252,26 @@ impl BuildTree {
             );
         }
         Ok(())
+    }
+
+    /// make in `directory`, without arguments. What it builds says the version, date and builder of
+    /// this tree.
+    pub(crate) fn make_command(&self, directory: &Path) -> Result<Command> {
+        let mut make = Command::new("make");
+        make.arg("-C").arg(directory);
+        for inherited in [
+            "MAKEFLAGS",
+            "MFLAGS",
+            "MAKELEVEL",
+            "MAKEOVERRIDES",
+            "sub_make_done",
+            "KBUILD_OUTPUT",
+            "O",
+        ] {
+            make.env_remove(inherited);
+        }
+        make.envs(self.build_identity()?);
+        Ok(make)
     }
 
     /// The variables that make kbuild write the same version, date and builder again.
@@ -349,7 +366,7 @@ fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
 
 /// Whether a file in the directory can grow. Some of kbuild's programs do not report a full disk,
 /// and the truncated files cause misleading errors.
-fn has_room(directory: &Path) -> bool {
+pub(crate) fn has_room(directory: &Path) -> bool {
     const SOME: usize = 1 << 20;
     let probe = directory.join(".kernlane-probe");
     let written = fs::write(&probe, vec![0; SOME]).is_ok();

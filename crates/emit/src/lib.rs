@@ -13,6 +13,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod branch;
+pub mod build;
 pub mod counting;
 mod install;
 pub mod kbuild;
@@ -21,5 +22,6 @@ pub mod object;
 pub mod originals;
 mod relative_words;
 pub mod relink;
+pub mod sources;
 
 pub use install::NotPutBack;

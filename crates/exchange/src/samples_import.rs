@@ -69,8 +69,33 @@ pub fn is_binary(file: &[u8]) -> bool {
 /// The file is damaged, or is of a kind without lines (pseudo probes, contexts). `llvm-profdata` is
 /// missing, or refuses it.
 pub fn binary(bytes: &[u8]) -> Result<SourceSamples> {
+    parse(&text_of(bytes)?)
+}
+
+/// The text form of a binary sample profile.
+///
+/// # Errors
+/// `llvm-profdata` is missing, or refuses the file.
+pub fn text_of(bytes: &[u8]) -> Result<String> {
     let arguments = ["merge", "--sample", "--text", "-o", "-"];
-    parse(&ask_llvm("llvm-profdata", &arguments, Path::new("-"), bytes)?)
+    ask_llvm("llvm-profdata", &arguments, Path::new("-"), bytes)
+}
+
+impl SourceSamples {
+    /// The share of these counts on lines that `other` knows, too: of the same function, whether it
+    /// was inlined in either or not. 0 of no counts.
+    pub fn share_known_to(&self, other: &SourceSamples) -> f64 {
+        let innermost = |chain: &InlineChain| chain.last().cloned();
+        let known: BTreeSet<_> = other.lines.keys().filter_map(innermost).collect();
+        let (mut all, mut found) = (0.0, 0.0);
+        for (chain, line) in &self.lines {
+            all += line.count as f64;
+            if innermost(chain).is_some_and(|place| known.contains(&place)) {
+                found += line.count as f64;
+            }
+        }
+        if all > 0.0 { found / all } else { 0.0 }
+    }
 }
 
 /// Parses `function:TOTAL:HEAD` at the beginning of a line.
@@ -327,6 +352,16 @@ mod tests {
         let callees = &samples.lines[&chain(&[("f", (2, 3))])].callees;
         assert_eq!(*callees, BTreeMap::from([("g".to_owned(), 4), ("h.llvm.1".to_owned(), 3)]));
         assert_eq!(samples.heads, BTreeMap::from([("f".to_owned(), 7), ("g".to_owned(), 5)]));
+    }
+
+    #[test]
+    fn the_share_that_another_profile_knows_does_not_depend_on_inlining() {
+        let here = parse(TEXT).unwrap();
+        assert_eq!(here.share_known_to(&here), 1.0);
+        // Of 43 counts: line 1 of f, line 0 of tiny, and no line of less.
+        let there = parse("f:1:1\n 1: 3\n 2: 1\ntiny:1:1\n 0: 8\n").unwrap();
+        assert_eq!(here.share_known_to(&there), 15.0 / 43.0);
+        assert_eq!(SourceSamples::default().share_known_to(&here), 0.0);
     }
 
     #[test]

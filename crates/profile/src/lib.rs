@@ -36,7 +36,7 @@ mod transfers;
 mod translated;
 
 pub use file::ProfileError;
-pub use merge::{ProfileMerge, merge};
+pub use merge::{ProfileMerge, merge, merge_weighted};
 pub use translated::{BlockTransfer, is_gate, taken};
 
 use image::BuildId;

@@ -3,7 +3,7 @@
 //! Input: profiles. Output: one profile. Profiles of different kernels are refused.
 
 use crate::{BlockEpochsTable, Process, Profile};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use std::collections::BTreeMap;
 
 /// How profiles are merged.
@@ -23,18 +23,37 @@ pub enum ProfileMerge {
 /// There is no profile, or the profiles are of different kernels.
 pub fn merge(profiles: Vec<Profile>, how: ProfileMerge) -> Result<Profile> {
     let largest = profiles.iter().map(total).max().unwrap_or(0);
+    let scale = |profile| match how {
+        ProfileMerge::Sum => profile,
+        ProfileMerge::Average => scaled(profile, largest),
+    };
+    added(profiles.into_iter().map(scale), how)
+}
+
+/// The average of `profiles`, in which each counts as often as its weight says.
+///
+/// # Errors
+/// As [`merge`]; or a profile has no weight.
+pub fn merge_weighted(profiles: Vec<Profile>, weights: &[u32]) -> Result<Profile> {
+    let largest = profiles.iter().map(total).max().unwrap_or(0);
+    ensure!(profiles.len() == weights.len(), "not every profile has a weight");
+    let weighted = profiles.into_iter().zip(weights);
+    let scale = |(profile, &weight)| scaled(profile, largest * u128::from(weight));
+    added(weighted.map(scale), ProfileMerge::Average)
+}
+
+fn added(profiles: impl IntoIterator<Item = Profile>, how: ProfileMerge) -> Result<Profile> {
     let mut profiles = profiles.into_iter();
-    let Some(first) = profiles.next() else {
+    let Some(mut merged) = profiles.next() else {
         bail!("there is no profile to merge");
     };
-    let mut merged = scaled(first, how, largest);
     merged.merge = how;
     for profile in profiles {
         if profile.build_id != merged.build_id {
             let (one, other) = (&merged.build_id.0, &profile.build_id.0);
             bail!("the recordings are of different kernels, with build ids {one} and {other}");
         }
-        add(&mut merged, scaled(profile, how, largest));
+        add(&mut merged, profile);
     }
     Ok(merged)
 }
@@ -43,13 +62,14 @@ fn total(profile: &Profile) -> u128 {
     profile.blocks.values().map(|&count| u128::from(count)).sum()
 }
 
-fn scaled(mut profile: Profile, how: ProfileMerge, largest: u128) -> Profile {
+/// A profile whose counts of blocks have the sum `wanted`.
+fn scaled(mut profile: Profile, wanted: u128) -> Profile {
     let own = total(&profile);
-    if how == ProfileMerge::Sum || own == 0 || own == largest {
+    if own == 0 || own == wanted {
         return profile;
     }
     // Rounded up: code that ran once must not become code that never ran.
-    let scale = |count: &mut u64| *count = (u128::from(*count) * largest).div_ceil(own) as u64;
+    let scale = |count: &mut u64| *count = (u128::from(*count) * wanted).div_ceil(own) as u64;
     profile.blocks.values_mut().for_each(scale);
     profile.edges.values_mut().for_each(|(_, count)| scale(count));
     profile.calls.values_mut().for_each(scale);
@@ -120,6 +140,22 @@ mod tests {
         let average = merge(vec![example(), other], ProfileMerge::Average).unwrap();
         assert_eq!(average.blocks[&LinkAddr(0x1000)], 7 + 2);
         assert_eq!(average.blocks[&LinkAddr(0x2000)], 10);
+    }
+
+    #[test]
+    fn a_profile_counts_as_often_as_its_weight_says() {
+        let of = |addr: u64, count: u64| {
+            let mut profile = example();
+            profile.blocks = BTreeMap::from([(LinkAddr(addr), count)]);
+            profile
+        };
+        let profiles = || vec![of(0x1000, 10), of(0x2000, 40)];
+        let merged = merge_weighted(profiles(), &[3, 1]).unwrap();
+        let counts = |merged: &Profile| merged.blocks.values().copied().collect::<Vec<_>>();
+        assert_eq!(counts(&merged), [120, 40]);
+        let average = merge(profiles(), ProfileMerge::Average).unwrap();
+        assert_eq!(counts(&merge_weighted(profiles(), &[1, 1]).unwrap()), counts(&average));
+        assert!(merge_weighted(profiles(), &[1]).is_err());
     }
 
     #[test]

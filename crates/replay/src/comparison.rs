@@ -123,6 +123,7 @@ const METRICS: &[(&str, Value)] = &[
     ("kernel taken jumps (conditional and direct)", |c| Some(c.taken.kernel.of_layout() as f64)),
     ("user L1I misses", |c| Some(c.l1i.user.total() as f64)),
     ("kernel iTLB misses", |c| c.itlb.map(|itlb| itlb.kernel as f64)),
+    ("kernel returns", |c| Some(c.taken.kernel.ret as f64)),
     ("kernel instructions", |c| Some(c.instructions.kernel as f64)),
     ("kernel bytes fetched", |c| Some(c.fetched_bytes.kernel as f64)),
     ("kernel lines touched", |c| Some(c.touched_lines.kernel as f64)),

@@ -34,6 +34,7 @@ pub mod page;
 pub mod per_operation;
 pub mod profile;
 pub mod profile_coverage;
+pub mod rebuilt;
 pub mod search;
 pub mod services;
 pub mod sharing;

@@ -323,7 +323,7 @@ fn kernel_and_user(modes: PerMode<u64>) -> [String; 2] {
 }
 
 /// Fractions below 1000 have three decimal places.
-fn number(value: Option<f64>) -> String {
+pub(crate) fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
         Some(value) if value.fract() != 0.0 && value < 1000.0 => format!("{value:.3}"),
@@ -332,7 +332,7 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// A change, with half of its 95 % interval if it is an estimate.
-fn changed(share: Option<f64>, within: Option<f64>) -> String {
+pub(crate) fn changed(share: Option<f64>, within: Option<f64>) -> String {
     match share.zip(within) {
         None => percent(share),
         Some((share, within)) => format!("{:+.2} ±{:.2} %", 100.0 * share, 100.0 * within),

@@ -10,7 +10,7 @@ use host::recording::Recording;
 use image::Image;
 use layout::Algorithm;
 use profile::collect::{self, ExtraCounts};
-use profile::{Profile, ProfileMerge, merge};
+use profile::{Profile, ProfileMerge, merge, merge_weighted};
 use std::path::{Path, PathBuf};
 
 /// The counts of `inputs`, which are recordings (directories) and profiles, put together as `how`
@@ -41,6 +41,21 @@ pub fn profile(
 ) -> Result<Profile> {
     let one = |path: &PathBuf| of_input(path, image, part, extra);
     merge(inputs.iter().map(one).collect::<Result<_>>()?, how)
+}
+
+/// The counts of whole recordings and profiles of one kernel, averaged: each counts as often as its
+/// weight says.
+///
+/// # Errors
+/// As [`profile()`]; or an input has no weight.
+pub fn weighted(
+    inputs: &[PathBuf],
+    weights: &[u32],
+    image: &Image,
+    extra: ExtraCounts,
+) -> Result<Profile> {
+    let one = |path: &PathBuf| of_input(path, image, &RecordingPart::WHOLE, extra);
+    merge_weighted(inputs.iter().map(one).collect::<Result<_>>()?, weights)
 }
 
 fn of_input(

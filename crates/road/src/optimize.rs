@@ -1,6 +1,6 @@
-//! The whole road, from a workload to a faster kernel and the proof.
+//! The whole road, from workloads to a faster kernel and the proof.
 //!
-//! Input: a workload and a built tree, which is only read. Output: a directory with the result of
+//! Input: workloads and a built tree, which is only read. Output: a directory with the result of
 //! each step: recordings, profile, layouts, kernels, results and a page. A step whose result exists
 //! is not repeated.
 //!
@@ -26,18 +26,19 @@
 
 use crate::counts::extra_counts;
 use crate::ground::Ground;
+use crate::guests::RecordedGuest;
 use crate::layout_file::read_map;
 use crate::proof::{ProvedMap, prove};
 use crate::replayed::ReplayRequest;
 use crate::sampling::Sampling;
 use crate::search::{LayoutCandidate, LayoutSearch, SearchObjective};
 use crate::{counts, record, relink, workload};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use emit::kbuild::BuildTree;
 use emit::relink::{Destination, MAP, RelinkWork};
 use execution::part::RecordingPart;
 use guest::record::is_made;
-use guest::{GuestKernel, ProcessorRequest, RecordingRequest};
+use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
 use host::{interrupt, note, output};
 use image::map::PlacementMap;
 use image::order::Layout;
@@ -50,6 +51,7 @@ use replay::results::{ResultFile, ResultRow};
 use replay::{ReplayLayout, SimulationScope};
 use report::page;
 use sim::MachineModel;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,8 +60,8 @@ use trace::CpuCount;
 /// What to optimize a kernel for, and how.
 #[derive(Clone, Debug)]
 pub struct Optimization {
-    /// The workload, as [`workload::open`] takes it.
-    pub workload: String,
+    /// The workloads, as [`workload::open`] takes them. The layouts are made for their average.
+    pub workloads: Vec<WeightedWorkload>,
     /// The directory in which the kernel was built.
     pub tree: PathBuf,
     /// The directory for the results.
@@ -91,6 +93,22 @@ pub struct Optimization {
     pub sampling: Sampling,
 }
 
+/// A workload, and how often it counts in the average of several.
+#[derive(Clone, Debug)]
+pub struct WeightedWorkload {
+    /// The workload, as [`workload::open`] takes it.
+    pub workload: String,
+    /// Its weight.
+    pub weight: u32,
+}
+
+impl WeightedWorkload {
+    /// A workload that counts once.
+    pub fn new(workload: impl Into<String>) -> WeightedWorkload {
+        WeightedWorkload { workload: workload.into(), weight: 1 }
+    }
+}
+
 impl Optimization {
     /// As `kernlane optimize` does it without options, with one guest.
     ///
@@ -107,7 +125,7 @@ impl Optimization {
         machines: Vec<MachineModel>,
     ) -> Optimization {
         Optimization {
-            workload: workload.into(),
+            workloads: vec![WeightedWorkload::new(workload)],
             tree: tree.into(),
             output: output.into(),
             guests: vec![RecordedGuest::new(ProcessorRequest::default(), machines)],
@@ -126,6 +144,19 @@ impl Optimization {
 }
 
 impl Optimization {
+    /// Recordings are named by their workloads.
+    fn ensure_told_apart(&self) -> Result<()> {
+        ensure!(!self.workloads.is_empty(), "no workload is named");
+        let mut names = BTreeSet::new();
+        for WeightedWorkload { workload, weight } in &self.workloads {
+            let name = workload::open(workload)?.name;
+            ensure!(*weight > 0, "the workload {name} has the weight 0");
+            ensure!(!names.contains(&name), "two workloads are called {name}");
+            names.insert(name);
+        }
+        Ok(())
+    }
+
     /// Whether several layouts are tried, and the fastest is the best.
     fn searches_by_time(&self) -> bool {
         self.tries > 1 && self.objective == SearchObjective::Time
@@ -141,91 +172,6 @@ impl Optimization {
         let (at, machine) = *fitting.or(machines.first()).context("no machine is named")?;
         objective.check(machine)?;
         Ok((at, machine))
-    }
-}
-
-/// A guest in which original and relinked kernels are recorded, and the machines to simulate on its
-/// recordings.
-#[derive(Clone, Debug)]
-pub struct RecordedGuest {
-    /// Ends the names of its recordings; empty for the first guest.
-    pub name: String,
-    /// What the guest's kernel shall see.
-    pub processor: ProcessorRequest,
-    /// The machines.
-    pub machines: Vec<MachineModel>,
-}
-
-impl RecordedGuest {
-    /// The only guest, or the first.
-    pub fn new(processor: ProcessorRequest, machines: Vec<MachineModel>) -> RecordedGuest {
-        RecordedGuest { name: String::new(), processor, machines }
-    }
-
-    /// A guest like each of these machines (names or files), in their order. A machine whose file
-    /// says nothing of guests is simulated on the recordings of the first guest.
-    ///
-    /// ```
-    /// use road::optimize::RecordedGuest;
-    ///
-    /// let guests = RecordedGuest::like_each(&["server-32k", "zen4", "golden-cove"], &[])?;
-    /// let names: Vec<Vec<&str>> = guests
-    ///     .iter()
-    ///     .map(|guest| guest.machines.iter().map(|machine| &*machine.name).collect())
-    ///     .collect();
-    /// assert_eq!(names, [vec!["server-32k", "zen4"], vec!["golden-cove"]]);
-    /// assert_eq!(guests[1].recording("original"), "original-golden-cove.rec");
-    /// # anyhow::Ok(())
-    /// ```
-    ///
-    /// `append`: further words of each kernel's command line.
-    ///
-    /// # Errors
-    /// There is no such machine.
-    pub fn like_each(names: &[impl AsRef<str>], append: &[String]) -> Result<Vec<RecordedGuest>> {
-        let mut guests: Vec<RecordedGuest> = Vec::new();
-        let mut of_any = Vec::new();
-        for name in names {
-            let machine = machines::find(name.as_ref())?;
-            let Some(like) = machine.guest else {
-                of_any.push(machine.model);
-                continue;
-            };
-            let known =
-                guests.iter_mut().find(|guest| guest.processor.like.as_ref() == Some(&like));
-            match known {
-                Some(guest) => guest.machines.push(machine.model),
-                None => {
-                    let name = if guests.is_empty() { String::new() } else { like.name.clone() };
-                    let (like, append) = (Some(like), append.to_vec());
-                    let processor =
-                        ProcessorRequest { like, append, ..ProcessorRequest::default() };
-                    guests.push(RecordedGuest { name, processor, machines: vec![machine.model] });
-                }
-            }
-        }
-        if guests.is_empty() {
-            let append = append.to_vec();
-            let processor = ProcessorRequest { append, ..ProcessorRequest::default() };
-            guests.push(RecordedGuest::new(processor, Vec::new()));
-        }
-        // They stand in the order in which they were named.
-        let place = |model: &MachineModel| {
-            names
-                .iter()
-                .position(|name| machines::find(name.as_ref()).is_ok_and(|it| it.model == *model))
-        };
-        guests[0].machines.extend(of_any);
-        guests[0].machines.sort_by_key(place);
-        Ok(guests)
-    }
-
-    /// The name of the recording of a kernel in this guest.
-    pub fn recording(&self, kernel: &str) -> String {
-        match self.name.is_empty() {
-            true => format!("{kernel}.rec"),
-            false => format!("{kernel}-{}.rec", self.name),
-        }
     }
 }
 
@@ -271,19 +217,7 @@ pub fn optimize(optimization: Optimization) -> Result<Optimized> {
         let road = Road::open(optimization)?;
         let originals = road.record()?;
         let profile = road.count(&originals)?;
-        let ground = road.ground(&profile)?;
-        let mut kernels = Vec::new();
-        if road.optimization.searches_by_time() {
-            kernels.push(road.relink(&road.lay_out_by_time(&ground, &originals)?)?);
-        } else {
-            for &algorithm in &road.optimization.algorithms {
-                kernels.push(road.relink(&road.lay_out(&ground, algorithm, &originals)?)?);
-            }
-        }
-        let mut rows = road.predict(&originals, &kernels)?;
-        for kernel in &kernels {
-            rows.extend(road.measure(kernel)?);
-        }
+        let rows = road.rows_of_all(&originals, &profile)?;
         road.keep(rows)
     })
 }
@@ -306,6 +240,7 @@ impl Road {
         if optimization.searches_by_time() {
             optimization.searched_machine(SearchObjective::Time)?;
         }
+        optimization.ensure_told_apart()?;
         let tree = BuildTree::open(&optimization.tree, &optimization.make)?;
         let mut image = vmlinux::read(&tree.file("vmlinux"))?;
         if optimization.drop_call_padding {
@@ -323,27 +258,43 @@ impl Road {
         self.optimization.output.join(name)
     }
 
-    /// Records the workload on the tree's own kernel in each guest: `original.rec` in the first.
-    /// Returns the paths.
+    /// Records each workload on the tree's own kernel in each guest: `original.rec`, if there is
+    /// one. Returns the paths: for each guest, those of all workloads.
     ///
     /// # Errors
     /// As [`record::record`].
     pub fn record(&self) -> Result<Vec<PathBuf>> {
-        let tree = &self.optimization.tree;
-        let guests = self.optimization.guests.iter();
-        guests.map(|guest| self.recording_of(guest, "original", tree, None)).collect()
+        self.record_kernel("original", &self.optimization.tree, None)
     }
 
-    /// The recording of one kernel under the workload.
+    fn record_kernel(
+        &self,
+        name: &str,
+        kernel: &Path,
+        vmlinux: Option<&Path>,
+    ) -> Result<Vec<PathBuf>> {
+        let Optimization { guests, workloads, .. } = &self.optimization;
+        let mut recordings = Vec::new();
+        for guest in guests {
+            for WeightedWorkload { workload, .. } in workloads {
+                let workload = workload::open(workload)?;
+                recordings.push(self.recording_of(guest, workload, name, kernel, vmlinux)?);
+            }
+        }
+        Ok(recordings)
+    }
+
+    /// The recording of one kernel under a workload.
     fn recording_of(
         &self,
         guest: &RecordedGuest,
+        workload: Workload,
         name: &str,
         kernel: &Path,
         vmlinux: Option<&Path>,
     ) -> Result<PathBuf> {
-        let directory = self.path(&guest.recording(name));
-        let workload = workload::open(&self.optimization.workload)?;
+        let several = self.optimization.workloads.len() > 1;
+        let directory = self.path(&guest.recording(name, several.then_some(&workload.name)));
         let kernel = GuestKernel::open(kernel, vmlinux)?;
         let request = RecordingRequest {
             seed: self.optimization.seed,
@@ -364,16 +315,20 @@ impl Road {
         Ok(directory)
     }
 
-    /// The counts of the recordings, averaged, with all that the algorithms need; kept as
-    /// `profile.klp`.
+    /// The counts of the recordings, averaged by the weights of their workloads, with all that the
+    /// algorithms need; kept as `profile.klp`.
     ///
     /// # Errors
     /// A recording is damaged or of another kernel.
     pub fn count(&self, recordings: &[PathBuf]) -> Result<Profile> {
         say("counting blocks, edges and calls")?;
         let (whole, extra) = (RecordingPart::WHOLE, extra_counts(&self.optimization.algorithms));
-        let merge = if recordings.len() > 1 { ProfileMerge::Average } else { ProfileMerge::Sum };
-        let profile = counts::profile(recordings, &self.image, &whole, merge, extra)?;
+        let weights = self.optimization.workloads.iter().map(|workload| workload.weight);
+        let weights: Vec<u32> = weights.cycle().take(recordings.len()).collect();
+        let profile = match recordings.len() {
+            1 => counts::profile(recordings, &self.image, &whole, ProfileMerge::Sum, extra)?,
+            _ => counts::weighted(recordings, &weights, &self.image, extra)?,
+        };
         output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
         Ok(profile)
     }
@@ -419,8 +374,9 @@ impl Road {
         say("laying the kernel out by several algorithms")?;
         let candidates = LayoutCandidate::algorithms(algorithms, *seed, *tries);
         let (guest, _) = self.optimization.searched_machine(SearchObjective::Time)?;
-        let recording = recordings.get(guest..=guest).context("a guest has no recording")?;
-        let layout = self.search(ground, &candidates, SearchObjective::Time, recording)?;
+        let of_guest = recordings.chunks(self.optimization.workloads.len()).nth(guest);
+        let recordings = of_guest.context("a guest has no recording")?;
+        let layout = self.search(ground, &candidates, SearchObjective::Time, recordings)?;
         self.keep_layout(&layout)?;
         Ok(layout)
     }
@@ -511,15 +467,27 @@ impl Road {
         layouts.extend(kernels.iter().map(|RelinkedKernel { name, map, .. }| {
             ReplayLayout::predicted(name, map.build_id.clone(), map.placement.clone())
         }));
+        self.rows_of_recordings(recordings, &layouts, &self.image)
+    }
+
+    fn rows_of_recordings(
+        &self,
+        recordings: &[PathBuf],
+        layouts: &[ReplayLayout],
+        image: &Image,
+    ) -> Result<Vec<ResultRow>> {
+        let Optimization { guests, workloads, .. } = &self.optimization;
         let mut rows = Vec::new();
-        for (guest, recording) in self.optimization.guests.iter().zip(recordings) {
-            rows.extend(self.rows(guest, recording, &layouts, &self.image)?);
+        for (guest, recordings) in guests.iter().zip(recordings.chunks(workloads.len())) {
+            for recording in recordings {
+                rows.extend(self.rows(guest, recording, layouts, image)?);
+            }
         }
         Ok(rows)
     }
 
-    /// Records the workload on a relinked kernel in each guest (`ALGORITHM.rec` in the first) and
-    /// replays the recordings.
+    /// Records each workload on a relinked kernel in each guest (`ALGORITHM.rec`, if there is one)
+    /// and replays the recordings.
     ///
     /// # Errors
     /// As [`record::record`] and [`ReplayRequest::rows`].
@@ -528,11 +496,29 @@ impl Road {
         let vmlinux = directory.join("vmlinux");
         let boot_image = directory.join("arch/x86/boot/bzImage");
         let image = vmlinux::read(&vmlinux)?;
-        let mut rows = Vec::new();
-        for guest in &self.optimization.guests {
-            let recording = self.recording_of(guest, name, &boot_image, Some(&vmlinux))?;
-            say(&format!("measuring the {name} kernel"))?;
-            rows.extend(self.rows(guest, &recording, &[ReplayLayout::recorded(name)], &image)?);
+        let recordings = self.record_kernel(name, &boot_image, Some(&vmlinux))?;
+        say(&format!("measuring the {name} kernel"))?;
+        self.rows_of_recordings(&recordings, &[ReplayLayout::recorded(name)], &image)
+    }
+
+    /// All steps behind the first recordings and their counts: the rows of the original, of each
+    /// prediction and of each relinked kernel.
+    ///
+    /// # Errors
+    /// A step fails.
+    pub fn rows_of_all(&self, originals: &[PathBuf], profile: &Profile) -> Result<Vec<ResultRow>> {
+        let ground = self.ground(profile)?;
+        let mut kernels = Vec::new();
+        if self.optimization.searches_by_time() {
+            kernels.push(self.relink(&self.lay_out_by_time(&ground, originals)?)?);
+        } else {
+            for &algorithm in &self.optimization.algorithms {
+                kernels.push(self.relink(&self.lay_out(&ground, algorithm, originals)?)?);
+            }
+        }
+        let mut rows = self.predict(originals, &kernels)?;
+        for kernel in &kernels {
+            rows.extend(self.measure(kernel)?);
         }
         Ok(rows)
     }
@@ -549,24 +535,32 @@ impl Road {
         ReplayRequest { scope: *scope, image: Some(image), sampling: *sampling, ..replay }.rows()
     }
 
-    /// Keeps the rows as `results.json`, and the page that shows them as `report.html`.
+    /// As [`keep`], in the directory of the [`Optimization`].
     ///
     /// # Errors
-    /// A prediction or a relinked kernel has no row of the original to stand beside, or the files
-    /// cannot be written.
+    /// As [`keep`].
     pub fn keep(&self, rows: Vec<ResultRow>) -> Result<Optimized> {
-        let results = ResultFile::new(rows);
-        let comparisons = comparison::compare(&results.rows)?;
-        let page = self.path("report.html");
-        output::write(&self.path("results.json"), results.to_json()?.as_bytes())?;
-        output::write(&page, page::page(&[], &comparisons)?.as_bytes())?;
-        let losses = guard::losses(&results.rows);
-        Ok(Optimized { results, comparisons, losses, page })
+        keep(&self.optimization.output, rows)
     }
 }
 
+/// Keeps the rows as `results.json`, and the page that shows them as `report.html`.
+///
+/// # Errors
+/// A prediction or a relinked kernel has no row of the original to stand beside, or the files
+/// cannot be written.
+pub fn keep(directory: &Path, rows: Vec<ResultRow>) -> Result<Optimized> {
+    let results = ResultFile::new(rows);
+    let comparisons = comparison::compare(&results.rows)?;
+    let page = directory.join("report.html");
+    output::write(&directory.join("results.json"), results.to_json()?.as_bytes())?;
+    output::write(&page, page::page(&[], &comparisons)?.as_bytes())?;
+    let losses = guard::losses(&results.rows);
+    Ok(Optimized { results, comparisons, losses, page })
+}
+
 /// Reports a step. An interrupted road ends here, between two steps.
-fn say(what: &str) -> Result<()> {
+pub(crate) fn say(what: &str) -> Result<()> {
     interrupt::check()?;
     note!("{what}");
     Ok(())

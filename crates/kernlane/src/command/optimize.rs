@@ -9,13 +9,16 @@ use crate::command::replay::{simulation_scope, warn};
 use crate::command::sampling::SamplingArgs;
 use crate::command::workload::argument_help;
 use ::layout::Algorithm;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use host::interrupt;
 use host::out;
 use host::outln;
-use report::text;
-use road::optimize::{Optimization, RecordedGuest, optimize};
+use report::{rebuilt, text};
+use road::guests::RecordedGuest;
+use road::optimize::{Optimization, WeightedWorkload, optimize};
+use road::rebuild::{Rebuild, rebuild};
+use road::workload;
 use sim::MachineModel;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,17 +27,37 @@ use trace::CpuCount;
 /// Record a workload, lay the kernel out for it, relink, check, and measure the gain
 ///
 /// Ends with a table: the original kernel, the prediction by replay, and the relinked kernel
-/// recorded under the same workload. The output directory keeps the result of every step. A step
-/// whose result exists is not repeated.
+/// recorded under the same workload. Of several workloads the layout is made for the average. The
+/// output directory keeps the result of every step. A step whose result exists is not repeated.
+///
+/// With --rebuild, clang builds the kernel again with the profile of the recordings, and the layout
+/// is made for that kernel; no step needs a processor that records branches. The table then has
+/// the layout alone, the profile alone, and both.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane optimize net --tree ~/linux -o net.optimized")]
+#[command(after_help = "Examples:
+  kernlane optimize net --tree ~/linux -o net.optimized
+  kernlane optimize net files web --rebuild --tree ~/linux -o fastest")]
 pub struct OptimizeArgs {
-    #[arg(help = argument_help())]
-    pub workload: String,
+    #[arg(help = argument_help(), required = true, value_name = "WORKLOAD")]
+    pub workloads: Vec<String>,
+
+    /// How often each workload counts in the average, in their order [default: once each]
+    #[arg(long, value_name = "N,N…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub weights: Vec<u32>,
 
     /// The directory in which the kernel was built. It is only read
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
+
+    /// Also build the kernel again with the profile of the recordings: needs a tree that clang built
+    #[arg(long)]
+    pub rebuild: bool,
+
+    /// Build with this sample profile, of an earlier version of the kernel for example, and say what
+    /// share of the executed code it knows
+    #[arg(long, value_name = "FILE", requires = "rebuild")]
+    pub profile: Option<PathBuf>,
 
     /// The directory for recordings, layouts, kernels and the report
     #[arg(long, short, value_name = "DIR")]
@@ -107,8 +130,8 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         true => vec![RecordedGuest::new(request, machines)],
         false => RecordedGuest::like_each(&args.machine, &request.append)?,
     };
-    let optimized = optimize(Optimization {
-        workload: args.workload.clone(),
+    let optimization = Optimization {
+        workloads: args.weighted_workloads()?,
         tree: args.tree.clone(),
         output: args.output.clone(),
         guests: guests.clone(),
@@ -122,16 +145,49 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         make: args.make.clone(),
         time_limit: args.time_limit.duration(),
         sampling: args.sampling.sampling()?,
-    })?;
+    };
+    let optimized = match args.rebuild {
+        true => rebuild(Rebuild { optimization, profile: args.profile.clone() })?,
+        false => optimize(optimization)?,
+    };
     if args.json {
         out!("{}", optimized.results.to_json()?)?;
     } else {
-        out!("{}", text::comparisons(&optimized.comparisons))?;
+        let text = if args.rebuild { rebuilt::text } else { text::comparisons };
+        out!("{}", text(&optimized.comparisons))?;
         outln!("\nthe report is {}", optimized.page.display())?;
     }
     warn(&optimized.losses);
     if let [guest] = &guests[..] {
-        record::warn_unlike(&args.output.join(guest.recording("original")), &args.machine)?;
+        record::warn_unlike(&args.first_recording(guest)?, &args.machine)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl OptimizeArgs {
+    /// The recording of the first workload on the original kernel.
+    fn first_recording(&self, guest: &RecordedGuest) -> Result<PathBuf> {
+        let workload = workload::open(&self.workloads[0])?.name;
+        let recording =
+            guest.recording("original", (self.workloads.len() > 1).then_some(&*workload));
+        let road = if self.rebuild { self.output.join("original") } else { self.output.clone() };
+        Ok(road.join(recording))
+    }
+
+    fn weighted_workloads(&self) -> Result<Vec<WeightedWorkload>> {
+        let weights = match self.weights.is_empty() {
+            true => vec![1; self.workloads.len()],
+            false => self.weights.clone(),
+        };
+        ensure!(
+            weights.len() == self.workloads.len(),
+            "--weights has {} numbers for {} workloads",
+            weights.len(),
+            self.workloads.len()
+        );
+        let workloads = self.workloads.iter().zip(weights);
+        Ok(workloads
+            .map(|(workload, weight)| WeightedWorkload { workload: workload.clone(), weight })
+            .collect())
+    }
 }

@@ -1,0 +1,70 @@
+//! Kernels built and laid out in several ways, one beside the other, as text.
+//!
+//! Input: comparisons with the original. Output: a table for each workload and machine, with a row
+//! for each recorded kernel. This module computes nothing.
+
+use crate::text::{changed, number};
+use host::table::TextTable;
+use replay::comparison::{ComparedLayout, Comparison, Metric};
+use std::fmt::Write;
+
+/// The metrics of a row, by their names in a [`Comparison`], each with the head of its column.
+const COLUMNS: [(&str, &str); 5] = [
+    ("kernel cycles, out-of-order core", "kernel cycles"),
+    ("kernel instructions", "instructions"),
+    ("kernel returns", "returns"),
+    ("kernel L1I misses", "L1I misses"),
+    ("kernel taken jumps (conditional and direct)", "taken jumps"),
+];
+
+/// A table for each workload and machine.
+pub fn text(comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for comparison in comparisons {
+        let Comparison { workload, machine, seed, original, .. } = comparison;
+        let like = original.conditions.get("like");
+        let guest = like.map_or(String::new(), |like| format!(", in a guest like {like}"));
+        let _ = writeln!(text, "{workload} on {machine}{guest}, seed {seed}; the kernel");
+        let mut heads = vec![""];
+        heads.extend(COLUMNS.map(|(_, head)| head));
+        let mut table = TextTable::new(&heads);
+        let recorded = || comparison.layouts.iter().filter(|layout| layout.recorded.is_some());
+        if let Some(first) = recorded().next() {
+            table.push(row("original", first, |metric| number(Some(metric.original))));
+        }
+        for layout in recorded() {
+            table.push(row(&layout.layout, layout, |metric| {
+                changed(metric.recorded_change, metric.recorded_within)
+            }));
+        }
+        let _ = writeln!(text, "{}", table.to_text());
+    }
+    text
+}
+
+fn row(name: &str, layout: &ComparedLayout, cell: impl Fn(&Metric) -> String) -> Vec<String> {
+    let metric = |name: &str| layout.metrics.iter().find(|metric| metric.name == name);
+    let cells = COLUMNS.iter().map(|(name, _)| metric(name).map_or("-".to_owned(), &cell));
+    [name.to_owned()].into_iter().chain(cells).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replay::comparison::compare;
+    use replay::examples::{original, predicted, recorded};
+
+    #[test]
+    fn each_recorded_kernel_has_a_row() {
+        let profiled = replay::results::ResultRow { layout: "profiled".into(), ..recorded() };
+        let rows = [original(), predicted(), recorded(), profiled];
+        let text = text(&compare(&rows).unwrap());
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let row = |name: &str| lines.iter().find(|line| line.first() == Some(&name)).unwrap();
+        assert!(row("original").contains(&"1000"), "{text}");
+        assert!(row("ext-tsp").contains(&"-50.00"), "{text}");
+        assert!(row("profiled").contains(&"-50.00"), "{text}");
+        assert_eq!(lines.iter().filter(|line| line.first() == Some(&"ext-tsp")).count(), 1);
+    }
+}

@@ -1,0 +1,290 @@
+//! The fastest kernel: built again by the compiler with the profile of exact recordings, and then
+//! laid out by the profile of the kernel that came of it.
+//!
+//! Input: workloads, and a tree that clang built, which is only read. Output: a directory with the
+//! result of each step. `source` mirrors the sources, if need be. `original.build` is the tree's
+//! kernel with line tables and `original` its road; `profile.prof` is the profile by source line;
+//! `profiled.build` is the kernel that the compiler made with it and `profiled` its road. A step
+//! whose result exists is not repeated.
+//!
+//! Each road is that of [`crate::optimize`]. The layout alone, the profile alone and both stand
+//! beside the original in one comparison.
+
+use crate::export;
+use crate::optimize::{Optimization, Optimized, Road, keep, say};
+use anyhow::{Context, Result, bail, ensure};
+use emit::build::KernelBuild;
+use emit::kbuild::BuildTree;
+use emit::sources::clean_sources;
+use exchange::ExportSubject;
+use exchange::samples_import::{self, SourceSamples};
+use host::progress::Progress;
+use host::{note, output};
+use layout::Algorithm;
+use profile::Profile;
+use replay::results::{ORIGINAL, ResultRow};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What to build again, and how.
+#[derive(Clone, Debug)]
+pub struct Rebuild {
+    /// What to optimize the kernel for. Its tree is one that clang built.
+    pub optimization: Optimization,
+    /// A sample profile to build with, instead of the one of the recordings: for example that of an
+    /// earlier version of the kernel.
+    pub profile: Option<PathBuf>,
+}
+
+/// The name of the kernel that was built with the profile, in rows.
+pub const PROFILED: &str = "profiled";
+
+/// The smallest share of the executed code of which a profile must know lines: a profile of other
+/// sources shares a few names at most.
+const LEAST_FIT: f64 = 0.1;
+
+/// Builds, records, lays out, relinks and proves: all steps.
+///
+/// # Errors
+/// Another compiler than clang built the tree; a build fails; the profile is of other sources; or
+/// a step of a road fails. What was done stays.
+pub fn rebuild(request: Rebuild) -> Result<Optimized> {
+    let Rebuild { optimization, profile } = request;
+    let directory = optimization.output.clone();
+    output::in_directory(&directory, |_| {
+        let given = profile.as_deref().map(read_samples).transpose()?;
+        let tree = BuildTree::open(&optimization.tree, &optimization.make)?;
+        ensure_clang(&tree)?;
+        let home = fs::canonicalize(&directory).context("the directory cannot be read")?;
+        let sources = clean_sources(&tree.path, &home.join("source"))?;
+        let builder = Builder { tree: &tree, sources: &sources, home: &home };
+
+        let original = builder.build("original", &line_tables(&tree), &[], &[])?;
+        let road = Road::open(builder.optimization(&optimization, &original, "original"))?;
+        let recordings = road.record()?;
+        let counts = road.count(&recordings)?;
+        let samples = home.join("profile.prof");
+        sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
+        let mut rows = road.rows_of_all(&recordings, &counts)?;
+
+        let (options, variables) = with_profile(&tree, &samples);
+        let profiled = builder.build(PROFILED, &options, &variables, &[&samples])?;
+        let road = Road::open(builder.optimization(&optimization, &profiled, PROFILED))?;
+        let recordings = road.record()?;
+        let counts = road.count(&recordings)?;
+        rows.extend(road.rows_of_all(&recordings, &counts)?.into_iter().map(of_profiled));
+        keep(&directory, rows)
+    })
+}
+
+fn ensure_clang(tree: &BuildTree) -> Result<()> {
+    ensure!(
+        tree.has_option("CONFIG_CC_IS_CLANG=y"),
+        "{}: was built by another compiler than clang; only clang reads the profile: build the \
+         tree by clang (make LLVM=1 or LLVM=-22)",
+        tree.path.display()
+    );
+    Ok(())
+}
+
+/// Whether the kernel's own makefiles know of the profile (Linux 6.13 and later).
+fn knows_profile(tree: &BuildTree) -> bool {
+    tree.has_option("CONFIG_AUTOFDO_CLANG=y")
+}
+
+/// The options by which the compiler notes the line of each instruction. They do not change code.
+fn line_tables(tree: &BuildTree) -> Vec<String> {
+    if knows_profile(tree) {
+        return Vec::new();
+    }
+    // A kernel with full debug information has line tables.
+    let tables = (!tree.has_option("CONFIG_DEBUG_INFO=y")).then_some("-gmlt");
+    tables.into_iter().chain(["-fdebug-info-for-profiling"]).map(str::to_owned).collect()
+}
+
+/// The options, and the variables for make, by which the compiler uses a profile.
+fn with_profile(tree: &BuildTree, profile: &Path) -> (Vec<String>, Vec<String>) {
+    let file = profile.display();
+    if knows_profile(tree) {
+        return (Vec::new(), vec![format!("CLANG_AUTOFDO_PROFILE={file}")]);
+    }
+    let options = [
+        "-fdebug-info-for-profiling".to_owned(),
+        format!("-fprofile-sample-use={file}"),
+        // A file without samples is not an error.
+        "-Wno-backend-plugin".to_owned(),
+    ];
+    (options.into(), Vec::new())
+}
+
+struct Builder<'a> {
+    tree: &'a BuildTree,
+    sources: &'a Path,
+    home: &'a Path,
+}
+
+impl Builder<'_> {
+    /// Builds the kernel in `NAME.build`.
+    fn build(
+        &self,
+        name: &str,
+        compiler_options: &[String],
+        variables: &[String],
+        inputs: &[&Path],
+    ) -> Result<PathBuf> {
+        let directory = self.home.join(format!("{name}.build"));
+        let build = KernelBuild {
+            tree: self.tree,
+            sources: self.sources,
+            directory: &directory,
+            compiler_options,
+            variables,
+            inputs,
+        };
+        if build.is_done() {
+            say(&format!("using the existing build {}", directory.display()))?;
+            return Ok(directory);
+        }
+        say(&format!("building the {name} kernel in {}", directory.display()))?;
+        let expected = build.expected_lines();
+        let progress = Progress::of(expected, format!("building the {name} kernel"));
+        let mut printed = 0;
+        build.run(&mut || {
+            printed += 1;
+            progress.advance(u64::from(printed < expected));
+        })?;
+        Ok(directory)
+    }
+
+    fn optimization(&self, of: &Optimization, tree: &Path, name: &str) -> Optimization {
+        Optimization { tree: tree.to_owned(), output: self.home.join(name), ..of.clone() }
+    }
+}
+
+/// Writes the profile to build with: the one of the recordings, or the given one if enough of it
+/// fits.
+fn sample_profile(
+    road: &Road,
+    counts: &Profile,
+    tree: &Path,
+    given: Option<&(String, SourceSamples)>,
+    to: &Path,
+) -> Result<()> {
+    say("writing the profile by source line")?;
+    let path = tree.join("vmlinux");
+    let subject = ExportSubject { image: road.image(), profile: counts, path: &path };
+    let exact = export::counts(export::format("llvm-samples")?, &subject, Algorithm::default())?;
+    let Some((text, samples)) = given else {
+        return output::write(to, exact.as_bytes());
+    };
+    let share = samples_import::parse(&exact)?.share_known_to(samples);
+    note!("the given profile knows the lines of {:.1} % of the executed code", 100.0 * share);
+    if share < LEAST_FIT {
+        bail!("the given profile is of other sources: hardly any of the executed code is in it");
+    }
+    output::write(to, text.as_bytes())
+}
+
+/// A sample profile, with its text.
+fn read_samples(path: &Path) -> Result<(String, SourceSamples)> {
+    let named = || path.display().to_string();
+    let bytes = fs::read(path).with_context(named)?;
+    let text = match samples_import::is_binary(&bytes) {
+        true => samples_import::text_of(&bytes).with_context(named)?,
+        false => String::from_utf8(bytes).context("not a sample profile").with_context(named)?,
+    };
+    ensure!(samples_import::is_text(&text), "{}: not a sample profile", path.display());
+    let samples = samples_import::parse(&text).with_context(named)?;
+    Ok((text, samples))
+}
+
+/// A row of the kernel with the profile, to stand beside the original without.
+fn of_profiled(mut row: ResultRow) -> ResultRow {
+    row.layout = match row.layout == ORIGINAL {
+        true => PROFILED.to_owned(),
+        false => format!("{PROFILED}, {}", row.layout),
+    };
+    // Its change was against the profiled kernel.
+    if let Some(sampled) = row.counters.core.as_mut().and_then(|core| core.sampled.as_mut()) {
+        sampled.change = None;
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optimize::WeightedWorkload;
+
+    /// A directory that looks like a tree built with this configuration.
+    fn built(configuration: &str) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        let linked = "savedcmd_vmlinux := scripts/link-vmlinux.sh \"ld.lld-22\" \"\" \"\"; true\n";
+        for (file, text) in [
+            ("Makefile", ""),
+            (".gitignore", "*.o\n"),
+            ("scripts/Makefile.vmlinux", ""),
+            ("include/config/auto.conf", configuration),
+            ("arch/x86/boot/bzImage", ""),
+            (".vmlinux.cmd", linked),
+            ("vmlinux.o", ""),
+            ("vmlinux", ""),
+        ] {
+            let path = tree.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        tree
+    }
+
+    fn options_of(configuration: &str) -> (Vec<String>, (Vec<String>, Vec<String>)) {
+        let directory = built(configuration);
+        let tree = BuildTree::open(directory.path(), &[]).unwrap();
+        (line_tables(&tree), with_profile(&tree, Path::new("/a/p.prof")))
+    }
+
+    #[test]
+    fn the_compiler_gets_what_the_kernels_makefiles_do_not_give() {
+        let (tables, (options, variables)) = options_of("CONFIG_CC_IS_CLANG=y\n");
+        assert_eq!(tables, ["-gmlt", "-fdebug-info-for-profiling"]);
+        assert!(options.contains(&"-fprofile-sample-use=/a/p.prof".to_owned()), "{options:?}");
+        assert_eq!(variables, [""; 0]);
+
+        // -gmlt would take types away.
+        let (tables, _) = options_of("CONFIG_CC_IS_CLANG=y\nCONFIG_DEBUG_INFO=y\n");
+        assert_eq!(tables, ["-fdebug-info-for-profiling"]);
+
+        let (tables, (options, variables)) = options_of("CONFIG_AUTOFDO_CLANG=y\n");
+        assert!(tables.is_empty() && options.is_empty());
+        assert_eq!(variables, ["CLANG_AUTOFDO_PROFILE=/a/p.prof"]);
+    }
+
+    #[test]
+    fn what_cannot_be_built_again_is_refused_before_anything_is_built() {
+        let tree = built("CONFIG_CC_IS_GCC=y\n");
+        let output = tree.path().join("out");
+        let request = |profile: Option<PathBuf>| {
+            let mut optimization = Optimization::new("net", tree.path(), &output, Vec::new());
+            optimization.workloads.push(WeightedWorkload::new("files"));
+            Rebuild { optimization, profile }
+        };
+        let message = |request| format!("{:#}", rebuild(request).err().unwrap());
+        assert!(message(request(None)).contains("another compiler than clang"));
+        let profile = tree.path().join("a.prof");
+        for (text, expected) in [("no profile", "not a sample profile"), ("f:1:x\n", "not a")] {
+            fs::write(&profile, text).unwrap();
+            let message = message(request(Some(profile.clone())));
+            assert!(message.contains(expected) && message.contains("a.prof"), "{message}");
+        }
+        assert!(message(request(Some(tree.path().join("missing")))).contains("missing"));
+        assert!(!output.join("source").exists() && !output.join("original.build").exists());
+    }
+
+    #[test]
+    fn rows_of_the_profiled_kernel_stand_beside_the_original_one() {
+        let layouts: Vec<String> = [replay::examples::original(), replay::examples::recorded()]
+            .map(|row| of_profiled(row).layout)
+            .into();
+        assert_eq!(layouts, ["profiled", "profiled, ext-tsp"]);
+    }
+}
