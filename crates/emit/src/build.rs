@@ -11,9 +11,10 @@ use host::{interrupt, output};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// A kernel to build.
 pub struct KernelBuild<'a> {
@@ -35,6 +36,8 @@ pub struct KernelBuild<'a> {
 const DONE: &str = ".kernlane-built";
 const LOG: &str = "kernlane-build.log";
 const CONFIGURATION: &str = ".config";
+/// How often progress is reported.
+const MOMENT: Duration = Duration::from_millis(250);
 /// Lines of the log that an error shows.
 const LAST_LINES: usize = 20;
 
@@ -158,17 +161,21 @@ impl KernelBuild<'_> {
     /// Runs make with its output in the log.
     fn logged(&self, mut make: Command, advance: &mut dyn FnMut()) -> Result<()> {
         let log = self.directory.join(LOG);
-        let file = fs::File::create(&log)
-            .with_context(|| format!("{}: cannot be written", log.display()))?;
-        make.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+        let named = || format!("{}: cannot be written", log.display());
+        let file = fs::File::create(&log).with_context(named)?;
+        let mut printed = BufReader::new(fs::File::open(&log).with_context(named)?);
+        make.stdin(Stdio::null()).stdout(file.try_clone().with_context(named)?).stderr(file);
         let mut make =
             interrupt::spawn(&mut make).context("make cannot be run; is it installed?")?;
-        let printed = make.take_stdout().context("make's output")?;
-        for line in BufReader::new(printed).split(b'\n') {
-            line.context("make's output cannot be read")?;
-            advance();
-        }
-        let status = make.wait()?;
+        let status = loop {
+            let ended = make.wait_at_most(MOMENT)?;
+            let mut bytes = Vec::new();
+            printed.read_to_end(&mut bytes).with_context(|| log.display().to_string())?;
+            bytes.iter().filter(|byte| **byte == b'\n').for_each(|_| advance());
+            if let Some(status) = ended {
+                break status;
+            }
+        };
         if status.success() {
             return Ok(());
         }
@@ -220,6 +227,92 @@ fn objects_below(directory: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A tree that looks built, whose makefile does what the test says.
+    fn tree(makefile: &str) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        let linked = "savedcmd_vmlinux := scripts/link-vmlinux.sh \"ld.lld-22\" \"\" \"\"; true\n";
+        for (file, text) in [
+            ("Makefile", makefile),
+            (".config", "CONFIG_MODULES=y\n"),
+            ("scripts/Makefile.vmlinux", ""),
+            ("include/config/auto.conf", "CONFIG_MODULES=y\n"),
+            ("arch/x86/boot/bzImage", ""),
+            (".vmlinux.cmd", linked),
+            ("vmlinux.o", ""),
+            ("vmlinux", ""),
+            (".a.o.cmd", ""),
+            ("fs/.b.o.cmd", ""),
+        ] {
+            let path = tree.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        tree
+    }
+
+    /// The result of building in `tree` with a profile that holds `profile`, and the lines printed.
+    fn built(tree: &Path, makefile: &str, profile: &str) -> (Result<()>, u64) {
+        let (sources, directory) = (tree.join("sources"), tree.join("out/kernel.build"));
+        fs::create_dir_all(&sources).unwrap();
+        fs::write(sources.join("Makefile"), makefile).unwrap();
+        let input = tree.join("profile.prof");
+        fs::write(&input, profile).unwrap();
+        let opened = BuildTree::open(tree, &["KCFLAGS=-O3".to_owned()]).unwrap();
+        let build = KernelBuild {
+            tree: &opened,
+            sources: &sources,
+            directory: &directory,
+            compiler_options: &["-gmlt".to_owned()],
+            variables: &[],
+            inputs: &[&input],
+        };
+        assert_eq!(build.expected_lines(), 2);
+        let mut printed = 0;
+        let result = build.run(&mut || printed += 1);
+        assert_eq!(build.is_done(), result.is_ok());
+        (result, printed)
+    }
+
+    const BUILDS: &str = "bzImage modules:\n\t@echo '$(LLVM) $(KCFLAGS)' >> $(O)/$@.made\n\t@echo \
+        made $@\n\t@touch $(O)/vmlinux\nolddefconfig:\n\t@:\n";
+
+    #[test]
+    fn a_kernel_is_built_with_its_options_and_again_when_its_profile_changes() {
+        let home = tree("");
+        let (result, printed) = built(home.path(), BUILDS, "a");
+        result.unwrap();
+        // make itself prints where it enters and leaves.
+        assert!(printed >= 2, "{printed} lines");
+        let directory = home.path().join("out/kernel.build");
+        let made = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+        assert_eq!(made("bzImage.made"), "-22 -O3 -gmlt\n");
+        assert_eq!(made(".config"), "CONFIG_MODULES=y\n");
+        // The same again goes on in the same directory.
+        built(home.path(), BUILDS, "a").0.unwrap();
+        assert_eq!(made("modules.made").lines().count(), 2);
+        built(home.path(), BUILDS, "b").0.unwrap();
+        assert_eq!(made("modules.made").lines().count(), 1);
+    }
+
+    #[test]
+    fn a_build_that_fails_says_why_and_keeps_what_it_made() {
+        let home = tree("");
+        let fails = "bzImage:\n\t@touch $(O)/made\n\t@echo fs/a.c:1: wrong; false\nmodules \
+            olddefconfig:\n\t@:\n";
+        let error = built(home.path(), fails, "a").0.unwrap_err().to_string();
+        assert!(
+            error.contains("fs/a.c:1: wrong") && error.contains("kernlane-build.log"),
+            "{error}"
+        );
+        assert!(home.path().join("out/kernel.build/made").exists());
+
+        let changes = "olddefconfig:\n\t@echo CONFIG_NEW=y >> $(O)/.config\n";
+        let error = built(home.path(), changes, "a").0.unwrap_err().to_string();
+        assert!(error.contains("CONFIG_NEW") && error.contains("olddefconfig"), "{error}");
+        let kept = fs::read_to_string(home.path().join(".config")).unwrap();
+        assert_eq!(kept, "CONFIG_MODULES=y\n");
+    }
 
     #[test]
     fn changed_options_are_named_once() {
