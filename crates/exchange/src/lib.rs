@@ -37,6 +37,7 @@ use execution::part::RecordingPart;
 use image::address::LinkAddr;
 use image::order::Layout;
 use image::{Block, BlockIndex, Image};
+use llvm_samples::Samples;
 use object::{Object, ObjectSection};
 use profile::Profile;
 use services::{Attribution, ObservedRecording};
@@ -62,6 +63,8 @@ pub struct Format {
 pub enum Make {
     /// Counts.
     Counts(fn(&ExportSubject) -> Result<String>),
+    /// Counts by source line, and what of the code they hold.
+    Samples(fn(&ExportSubject) -> Result<Samples>),
     /// Counts, and an order of the code.
     Order(fn(&ExportSubject, &Layout) -> Result<String>),
     /// The services of one recording and their chains of calls.
@@ -89,7 +92,7 @@ macro_rules! formats {
 formats! {
     bolt: BOLT;
     linker: CALL_GRAPH, SYMBOL_ORDER;
-    llvm_samples: LLVM_SAMPLES;
+    pub llvm_samples: LLVM_SAMPLES;
     propeller: PROPELLER_CC, PROPELLER_LD;
     pub callgrind: CALLGRIND;
     folded: FOLDED;

@@ -4,205 +4,184 @@
 //! ```text
 //! function:TOTAL:HEAD
 //!  OFFSET[.DISCRIMINATOR]: COUNT
+//!  OFFSET[.DISCRIMINATOR]: COUNT callee:COUNT
 //!  OFFSET[.DISCRIMINATOR]: inlined:TOTAL
 //!   OFFSET: COUNT
 //! ```
 //!
-//! Offsets are lines from the start of the function. A line's count is the count of its most
-//! executed instruction. `llvm-symbolizer` finds the lines in the image's DWARF.
+//! Offsets are lines from the start of the function. The numbers mean what they mean in the
+//! profiles of `llvm-profgen` (`ProfileGenerator.cpp`), but no count is a sample.
 //!
 //! Input: a profile with its image. Output: text. Without DWARF there is an error.
 
-use super::{ExportSubject, Format, ImageCode, Make, ask_llvm};
-use anyhow::{Context, Result, bail};
+mod body;
+mod coverage;
+mod functions;
+pub(super) mod source;
+#[cfg(test)]
+mod tests;
+
+pub use coverage::SampleCoverage;
+
+use super::{ExportSubject, Format, ImageCode, Make};
+use anyhow::Result;
+use body::{Execution, SampledBody};
+use functions::{NamedFunctions, Wholes};
 use image::address::LinkAddr;
-use serde::Deserialize;
-use std::collections::BTreeMap;
-use std::path::Path;
+use image::{BlockIndex, Image};
+use profile::Profile;
+use source::{Discriminators, Located, LocatedCode};
+use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Deserialize)]
-struct SymbolizerAnswer {
-    #[serde(rename = "Symbol", default)]
-    frames: Vec<SourceFrame>,
-}
-
-/// One source position of an instruction. The innermost inlined function comes first.
-#[derive(Deserialize)]
-pub(super) struct SourceFrame {
-    #[serde(rename = "FunctionName")]
-    pub function: String,
-    #[serde(rename = "Line", default)]
-    line: u64,
-    #[serde(rename = "StartLine", default)]
-    start_line: u64,
-    #[serde(rename = "Discriminator", default)]
-    discriminator: u32,
-}
-
-/// The line, counted from the start of its function, and the discriminator of the block on that
-/// line.
-pub(super) type LineOffset = (u64, u32);
-
-/// The counts of a function, or of one place into which it was inlined.
-#[derive(Default)]
-struct SampledBody {
-    lines: BTreeMap<LineOffset, u64>,
-    calls: BTreeMap<(LineOffset, String), u64>,
-    inlined: BTreeMap<(LineOffset, String), SampledBody>,
-}
+/// The highest count that is written. LLVM's branch weights have 32 bits, and a profile may be
+/// added to others, with a weight.
+const HIGHEST: u64 = 1 << 30;
 
 /// The format.
 pub(crate) const LLVM_SAMPLES: Format = Format {
     name: "llvm-samples",
     about: "LLVM's sample profile as text (clang -fprofile-sample-use=FILE); needs DWARF",
-    make: Make::Counts(sample_profile),
+    make: Make::Samples(samples),
 };
+
+/// A sample profile.
+#[derive(Debug)]
+pub struct Samples {
+    /// Its text.
+    pub text: String,
+    /// What of the executed code it holds.
+    pub coverage: SampleCoverage,
+}
+
+/// One instruction of a function that ran.
+struct Instruction {
+    addr: LinkAddr,
+    bytes: u64,
+    block: BlockIndex,
+    count: u64,
+}
 
 /// The profile as text.
 ///
 /// # Errors
 /// The image has no DWARF, or `llvm-symbolizer` cannot be run.
-pub(crate) fn sample_profile(subject: &ExportSubject) -> Result<String> {
+pub(crate) fn samples(subject: &ExportSubject) -> Result<Samples> {
+    let instructions = instructions(subject)?;
+    let addresses: Vec<LinkAddr> = instructions.iter().map(|one| one.addr).collect();
+    let located = LocatedCode::ask(subject.path, &addresses)?;
+    gathered(subject.image, subject.profile, &instructions, located)
+}
+
+/// The instructions of every function that ran, with those that did not run themselves. Where a
+/// function in a profile has a line without a count, the compiler has to guess.
+fn instructions(subject: &ExportSubject) -> Result<Vec<Instruction>> {
     let code = ImageCode::read(subject.path)?;
-    let mut addresses: Vec<(LinkAddr, u64)> = Vec::new();
-    let mut callees: BTreeMap<LinkAddr, Vec<(&str, u64)>> = BTreeMap::new();
-    let mut heads: BTreeMap<&str, u64> = BTreeMap::new();
-    for (block, count) in subject.blocks()? {
-        let instructions = code.instructions(subject.image.block(block))?;
-        addresses.extend(instructions.into_iter().map(|addr| (addr, count)));
-        let function = subject.image.function_of(block);
-        if function.addr == subject.image.block(block).addr {
-            heads.insert(&function.name, count);
+    let counts: BTreeMap<BlockIndex, u64> = subject.blocks()?.into_iter().collect();
+    let wholes = Wholes::of(subject.image);
+    let ran: BTreeSet<LinkAddr> = counts.keys().map(|&one| wholes.entry_of_block(one)).collect();
+    let mut instructions = Vec::new();
+    for part in subject.image.functions.iter().filter(|part| ran.contains(&wholes.entry(part))) {
+        for block in part.blocks.clone().map(BlockIndex) {
+            let count = counts.get(&block).copied().unwrap_or(0);
+            let addresses = code.instructions(subject.image.block(block))?;
+            let ends = addresses.iter().skip(1).copied();
+            let ends = ends.chain([subject.image.block(block).end_addr()]);
+            instructions.extend(addresses.iter().zip(ends).map(|(&addr, end)| Instruction {
+                addr,
+                bytes: end.0 - addr.0,
+                block,
+                count,
+            }));
         }
     }
-    for (&(from, to), &count) in &subject.profile.calls {
-        let leaves = code.last_instruction(subject.image.block(subject.block(from)?))?;
-        let callee = &subject.image.function_of(subject.block(to)?).name;
-        callees.entry(leaves).or_default().push((callee, count));
-    }
-    let instruction_addresses: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
-    let frames = frames(subject.path, &instruction_addresses)?;
-    let mut functions: BTreeMap<String, SampledBody> = BTreeMap::new();
-    for ((addr, count), mut frames) in addresses.into_iter().zip(frames) {
-        let Some(outermost) = frames.pop() else { continue };
-        let mut body = functions.entry(outermost.function.clone()).or_default();
-        let mut place = outermost.place();
-        for inlined in frames.into_iter().rev() {
-            let next = inlined.place();
-            body = body.inlined.entry((place, inlined.function)).or_default();
-            place = next;
-        }
-        let line = body.lines.entry(place).or_insert(0);
-        *line = count.max(*line);
-        for &(callee, count) in callees.get(&addr).into_iter().flatten() {
-            *body.calls.entry((place, callee.to_owned())).or_insert(0) += count;
-        }
-    }
-    let mut text = String::new();
-    for (name, body) in &functions {
-        let head = heads.get(name.as_str()).copied().unwrap_or(0);
-        text.push_str(&format!("{name}:{}:{head}\n", body.total()));
-        body.append(1, &mut text);
-    }
-    Ok(text)
+    Ok(instructions)
 }
 
-/// The source positions of each instruction, outermost last. Empty if the DWARF does not say.
-pub(super) fn frames(path: &Path, addresses: &[LinkAddr]) -> Result<Vec<Vec<SourceFrame>>> {
-    let input: String = addresses.iter().map(|addr| format!("0x{addr}\n")).collect();
-    let arguments = ["--output-style=JSON", "--functions=linkage", "--inlines"];
-    let output_text = ask_llvm("llvm-symbolizer", &arguments, path, input.as_bytes())?;
-    let answers: Result<Vec<SymbolizerAnswer>, _> =
-        output_text.lines().map(serde_json::from_str).collect();
-    let answers = answers.context("the output of llvm-symbolizer-22 cannot be read")?;
-    if answers.len() != addresses.len() {
-        bail!("llvm-symbolizer-22 gave {} answers to {} questions", answers.len(), addresses.len());
+/// The profile of instructions, in the order of their addresses, whose source lines are known.
+fn gathered(
+    image: &Image,
+    profile: &Profile,
+    instructions: &[Instruction],
+    located: LocatedCode,
+) -> Result<Samples> {
+    let wholes = Wholes::of(image);
+    let functions = NamedFunctions::of(image, profile, instructions, &located.instructions);
+    let mut coverage = SampleCoverage::of(profile, &located);
+    coverage.add_instructions(instructions, &located.instructions);
+    let callees = callees(image, profile, &functions);
+    // By name and entry, because several functions may have the same name.
+    let mut bodies: BTreeMap<(String, LinkAddr), SampledBody> = BTreeMap::new();
+    for (number, (one, from)) in instructions.iter().zip(located.instructions).enumerate() {
+        let Some(name) = from.function().map(str::to_owned) else { continue };
+        let body = bodies.entry((name, wholes.entry_of_block(one.block))).or_default();
+        let ends = instructions.get(number + 1).is_none_or(|next| next.block != one.block);
+        let called = callees.get(&one.block).filter(|_| ends);
+        add(body, one, from, called.map_or(&[], Vec::as_slice), located.discriminators);
     }
-    let known = |frame: &SourceFrame| frame.line > 0 && frame.start_line > 0;
-    if !answers.iter().flat_map(|answer| &answer.frames).any(known) {
-        bail!(
-            "{}: has no DWARF, so no address has a source line: build it with \
-             CONFIG_DEBUG_INFO_DWARF5=y",
-            path.display()
-        );
+    let mut named: BTreeMap<String, SampledBody> = BTreeMap::new();
+    for ((name, _), body) in bodies {
+        named.entry(name).or_default().merge(body);
     }
-    let lines = |answer: SymbolizerAnswer| match answer.frames.iter().all(known) {
-        true => answer.frames,
-        false => Vec::new(),
-    };
-    Ok(answers.into_iter().map(lines).collect())
+    Ok(written(&named, &functions, coverage))
 }
 
-impl SourceFrame {
-    /// The position in the profile. LLVM keeps 16 bits of an offset.
-    pub(crate) fn place(&self) -> LineOffset {
-        (self.line.wrapping_sub(self.start_line) & 0xffff, base_discriminator(self.discriminator))
-    }
-}
-
-/// The part of a discriminator that distinguishes blocks on one line
-/// (`DILocation::getBaseDiscriminatorFromDiscriminator`). It is prefix-encoded in 5 bits, or in 12
-/// bits if the sixth bit is set.
-fn base_discriminator(discriminator: u32) -> u32 {
-    if discriminator & 1 != 0 {
-        return 0;
-    }
-    let bits = discriminator >> 1;
-    match bits & 0x20 {
-        0 => bits & 0x1f,
-        _ => ((bits >> 1) & 0xfe0) | (bits & 0x1f),
-    }
-}
-
-impl SampledBody {
-    fn total(&self) -> u64 {
-        let inlined: u64 = self.inlined.values().map(SampledBody::total).sum();
-        self.lines.values().sum::<u64>().saturating_add(inlined)
-    }
-
-    fn append(&self, depth: usize, text: &mut String) {
-        let indent = " ".repeat(depth);
-        let named = |&(offset, discriminator): &LineOffset| match discriminator {
-            0 => offset.to_string(),
-            _ => format!("{offset}.{discriminator}"),
-        };
-        for (place, count) in &self.lines {
-            text.push_str(&format!("{indent}{}: {count}", named(place)));
-            for ((_, callee), count) in
-                self.calls.range((*place, String::new())..).take_while(|((at, _), _)| at == place)
-            {
-                text.push_str(&format!(" {callee}:{count}"));
+/// Adds an instruction, and what it called, to the function that it is in.
+fn add(
+    function: &mut SampledBody,
+    one: &Instruction,
+    from: Located,
+    callees: &[(&str, u64)],
+    discriminators: Discriminators,
+) {
+    let mut frames = from.into_frames().into_iter().rev().peekable();
+    let mut body = function;
+    while let Some(frame) = frames.next() {
+        let place = frame.place(discriminators);
+        match frames.peek() {
+            Some(inlined) => body = body.inlined(place, &inlined.function),
+            None => {
+                let duplication = frame.duplication(discriminators);
+                body.add(place, Execution { count: one.count, duplication, bytes: one.bytes });
+                for &(callee, count) in callees {
+                    body.add_call(place, callee, count);
+                }
             }
-            text.push('\n');
-        }
-        for ((place, function), body) in &self.inlined {
-            text.push_str(&format!("{indent}{}: {function}:{}\n", named(place), body.total()));
-            body.append(depth + 1, text);
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn discriminators_are_decoded_as_llvm_encodes_them() {
-        assert_eq!([0, 2, 4, 62, 1].map(base_discriminator), [0, 1, 2, 31, 0]);
-        // 32 is 0b1_00000: its low five bits, the bit that announces more, and the rest.
-        assert_eq!(base_discriminator((0x20 | (1 << 6)) << 1), 32);
+/// What the last instruction of each block called or jumped to, by the names in the source.
+fn callees<'a>(
+    image: &'a Image,
+    profile: &Profile,
+    functions: &'a NamedFunctions,
+) -> BTreeMap<BlockIndex, Vec<(&'a str, u64)>> {
+    let mut callees: BTreeMap<BlockIndex, Vec<(&str, u64)>> = BTreeMap::new();
+    for (&(from, to), &count) in &profile.calls {
+        if let Some((from, to)) = image.block_at(from).zip(image.block_at(to)) {
+            let callee = functions.name(image.function_of(to));
+            callees.entry(from).or_default().push((callee, count));
+        }
     }
+    callees
+}
 
-    #[test]
-    fn inlined_functions_are_nested() {
-        let mut body = SampledBody::default();
-        body.lines.insert((1, 0), 10);
-        body.lines.insert((2, 3), 7);
-        body.calls.insert(((2, 3), "callee".to_owned()), 7);
-        body.inlined.entry(((4, 0), "tiny".to_owned())).or_default().lines.insert((0, 0), 5);
-        let mut text = String::new();
-        body.append(1, &mut text);
-        assert_eq!(text, " 1: 10\n 2.3: 7 callee:7\n 4: tiny:5\n  0: 5\n");
-        assert_eq!(body.total(), 22);
+fn written(
+    named: &BTreeMap<String, SampledBody>,
+    functions: &NamedFunctions,
+    mut coverage: SampleCoverage,
+) -> Samples {
+    let highest = named.values().map(SampledBody::highest).max().unwrap_or(0);
+    while highest / coverage.divided > HIGHEST {
+        coverage.divided *= 2;
     }
+    // What ran once must not become what did not run.
+    let scaled = |count: u64| (count / coverage.divided).max(count.min(1));
+    let mut text = String::new();
+    for (name, body) in named.iter().filter(|(_, body)| body.ran()) {
+        let (total, head) = (scaled(body.total()), scaled(functions.head(name)));
+        text.push_str(&format!("{name}:{total}:{head}\n"));
+        body.append(1, &scaled, &mut text);
+    }
+    Samples { text, coverage }
 }

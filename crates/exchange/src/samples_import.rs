@@ -7,7 +7,7 @@
 //! kernel was entered, and which blocks miss together.
 
 use super::branches::sampled;
-use super::llvm_samples::{LineOffset, SourceFrame, frames};
+use super::llvm_samples::source::{Discriminators, LineOffset, LocatedCode, SourceFrame};
 use super::{ImageCode, ask_llvm};
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
@@ -231,8 +231,10 @@ pub fn profile(
     }
     let instruction_addresses: Vec<LinkAddr> = addresses.iter().map(|&(addr, _)| addr).collect();
     let mut placed = PlacedSamples::default();
-    for (&(_, block), frames) in addresses.iter().zip(frames(path, &instruction_addresses)?) {
-        placed.add(samples, image, block, names.chain(&frames));
+    let located = LocatedCode::ask(path, &instruction_addresses)?;
+    for (&(_, block), one) in addresses.iter().zip(located.instructions) {
+        let chain = names.chain(&one.into_frames(), located.discriminators);
+        placed.add(samples, image, block, chain);
     }
     let mut callees: BTreeMap<String, LinkAddr> = BTreeMap::new();
     for function in &image.functions {
@@ -280,10 +282,11 @@ impl ProfileNames {
     }
 
     /// The chain of the source positions of an instruction, outermost last.
-    fn chain(&mut self, frames: &[SourceFrame]) -> InlineChain {
+    fn chain(&mut self, frames: &[SourceFrame], discriminators: Discriminators) -> InlineChain {
         let mut chain = InlineChain::new();
         for frame in frames.iter().rev() {
-            chain.push((self.of_function(&frame.function).to_owned(), frame.place()));
+            let name = self.of_function(&frame.function).to_owned();
+            chain.push((name, frame.place(discriminators)));
         }
         chain
     }

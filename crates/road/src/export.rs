@@ -59,6 +59,7 @@ pub fn counts(
 ) -> Result<String> {
     match format.make {
         Make::Counts(make) => make(subject),
+        Make::Samples(make) => Ok(make(subject)?.text),
         Make::Order(make) => {
             let (layout, _) =
                 Ground::new(subject.image, subject.profile)?.lay_out(algorithm, SEED)?;

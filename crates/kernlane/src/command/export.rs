@@ -10,10 +10,12 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use exchange::compressed::write_compressed;
+use exchange::llvm_samples::{SampleCoverage, Samples};
 use exchange::walk::TracedAmounts;
 use exchange::{ExportSubject, FORMATS, Format, Make};
 use execution::part::RecordingPart;
 use host::interrupt;
+use host::note;
 use host::outln;
 use host::output;
 use image::vmlinux;
@@ -110,12 +112,23 @@ enum Amount {
     Trace(TracedAmounts),
     /// Files in the directory, without their ending.
     Tables(Vec<&'static str>),
+    /// A sample profile.
+    #[serde(untagged)]
+    Samples {
+        lines: u64,
+        coverage: SampleCoverage,
+    },
 }
 
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     interrupt::catch()?;
     let amount = match args.format.make {
-        Make::Counts(_) | Make::Order(_) => lines(args, &of_counts(args)?)?,
+        Make::Counts(_) | Make::Order(_) => {
+            let (algorithm, format) = (args.algorithm, args.format);
+            let text = of_counts(args, |subject| export::counts(format, subject, algorithm))?;
+            lines(args, &text)?
+        }
+        Make::Samples(make) => sample_profile(args, of_counts(args, make)?)?,
         Make::Calls(make) => {
             let recording = whole_recording(args)?;
             lines(args, &make(&attribution(args)?.observed(recording)?)?)?
@@ -136,6 +149,12 @@ fn lines(args: &ExportArgs, text: &str) -> Result<Amount> {
     Ok(Amount::Lines(text.lines().count() as u64))
 }
 
+fn sample_profile(args: &ExportArgs, Samples { text, coverage }: Samples) -> Result<Amount> {
+    output::write(&args.output, text.as_bytes())?;
+    coverage.notes().iter().for_each(|text| note!("{text}"));
+    Ok(Amount::Samples { lines: text.lines().count() as u64, coverage })
+}
+
 fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
     let path = args.output.display();
     match (args.json, &amount) {
@@ -143,7 +162,9 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
             let written = Written { format: args.format.name, output: &args.output, amount };
             outln!("{}", serde_json::to_string_pretty(&written)?)
         }
-        (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
+        (false, Amount::Lines(lines) | Amount::Samples { lines, .. }) => {
+            outln!("{path}: {lines} lines")
+        }
         (false, Amount::Events(events)) => outln!("{path}: {events} events"),
         (false, Amount::Trace(TracedAmounts { instructions, records, .. })) => {
             outln!("{path}: {instructions} instructions in {records} records")
@@ -215,8 +236,8 @@ fn whole_recording(args: &ExportArgs) -> Result<&Path> {
     recording(args)
 }
 
-/// The text of a format that holds counts.
-fn of_counts(args: &ExportArgs) -> Result<String> {
+/// What a format that holds counts makes of them.
+fn of_counts<T>(args: &ExportArgs, make: impl FnOnce(&ExportSubject) -> Result<T>) -> Result<T> {
     ensure!(
         args.machine.is_none() && args.annotations.is_none(),
         "{} holds counts, which no machine and no annotation changes",
@@ -225,6 +246,5 @@ fn of_counts(args: &ExportArgs) -> Result<String> {
     let path = vmlinux::path(&kernel(args)?);
     let image = vmlinux::read(&path)?;
     let profile = args.counted.profile(&image, extra_counts(&[args.algorithm]))?;
-    let subject = ExportSubject { image: &image, profile: &profile, path: &path };
-    export::counts(args.format, &subject, args.algorithm)
+    make(&ExportSubject { image: &image, profile: &profile, path: &path })
 }
