@@ -26,9 +26,10 @@ pub use coverage::SampleCoverage;
 use super::{ExportSubject, Format, ImageCode, Make};
 use anyhow::Result;
 use body::{Execution, SampledBody};
-use functions::{NamedFunctions, Wholes};
+use functions::{NamedFunctions, Wholes, whole};
 use image::address::LinkAddr;
 use image::{BlockIndex, Image};
+use layout::graph::EdgeKind;
 use profile::Profile;
 use source::{Discriminators, Located, LocatedCode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,17 +151,23 @@ fn add(
     }
 }
 
-/// What the last instruction of each block called or jumped to, by the names in the source.
+/// What the last instruction of each block called, by the names in the source. A jump to the entry
+/// of another function is a call (tail call).
 fn callees<'a>(
     image: &'a Image,
     profile: &Profile,
     functions: &'a NamedFunctions,
 ) -> BTreeMap<BlockIndex, Vec<(&'a str, u64)>> {
+    let calls = profile.calls.iter().map(|(&ends, &count)| (ends, count, true));
+    let edges = profile.edges.iter().filter(|(_, (kind, _))| *kind != EdgeKind::FallThrough);
+    let jumps = edges.map(|(&ends, &(_, count))| (ends, count, false));
     let mut callees: BTreeMap<BlockIndex, Vec<(&str, u64)>> = BTreeMap::new();
-    for (&(from, to), &count) in &profile.calls {
-        if let Some((from, to)) = image.block_at(from).zip(image.block_at(to)) {
-            let callee = functions.name(image.function_of(to));
-            callees.entry(from).or_default().push((callee, count));
+    for ((from, to), count, is_call) in calls.chain(jumps) {
+        let Some((from, callee)) = image.block_at(from).zip(image.block_at(to)) else { continue };
+        let callee = image.function_of(callee);
+        let leaves = callee.addr == to && image.function_of(from).addr != to;
+        if whole(&callee.name).is_none() && (is_call || leaves) {
+            callees.entry(from).or_default().push((functions.name(callee), count));
         }
     }
     callees

@@ -72,8 +72,8 @@ impl SampleCoverage {
         )];
         if !self.discriminators {
             notes.push(
-                "the DWARF does not tell the blocks of a line apart: build the recorded kernel \
-                 with KCFLAGS=-fdebug-info-for-profiling"
+                "the DWARF does not tell the blocks of a line apart: build the recorded kernel by \
+                 clang, with KCFLAGS=-fdebug-info-for-profiling"
                     .to_owned(),
             );
         }

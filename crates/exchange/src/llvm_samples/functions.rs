@@ -40,7 +40,7 @@ impl<'a> Wholes<'a> {
 }
 
 /// The name of the function that set a part of this name aside, if it is one.
-fn whole(symbol: &str) -> Option<&str> {
+pub(super) fn whole(symbol: &str) -> Option<&str> {
     symbol.find(".cold").filter(|&at| at > 0).map(|at| &symbol[..at])
 }
 

@@ -6,7 +6,7 @@
 use crate::ask_llvm;
 use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
-use object::{Object, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -46,6 +46,8 @@ pub(crate) enum Discriminators {
     /// As they are: the lowest eight bits tell the blocks of a line apart, the others the copies of
     /// a block. LLVM adds up the copies when it reads a profile.
     FlowSensitive,
+    /// By another compiler, in a way that clang does not read.
+    Foreign,
 }
 
 /// What the DWARF says about an instruction.
@@ -109,7 +111,7 @@ impl LocatedCode {
     pub(crate) fn tells_blocks_apart(&self) -> bool {
         self.instructions.iter().any(|located| {
             let Located::Line(frames) = located else { return false };
-            frames.iter().any(|frame| frame.discriminator > 0)
+            frames.iter().any(|frame| frame.place(self.discriminators).1 > 0)
         })
     }
 }
@@ -153,6 +155,7 @@ impl SourceFrame {
         let discriminator = match discriminators {
             Discriminators::Encoded => base_discriminator(self.discriminator),
             Discriminators::FlowSensitive => self.discriminator,
+            Discriminators::Foreign => 0,
         };
         (self.line.wrapping_sub(self.start_line) & 0xffff, discriminator)
     }
@@ -162,7 +165,7 @@ impl SourceFrame {
     pub(crate) fn duplication(&self, discriminators: Discriminators) -> u64 {
         match discriminators {
             Discriminators::Encoded => duplication_factor(self.discriminator),
-            Discriminators::FlowSensitive => 1,
+            Discriminators::FlowSensitive | Discriminators::Foreign => 1,
         }
     }
 }
@@ -173,9 +176,16 @@ impl Discriminators {
         let named = || path.display().to_string();
         let bytes = image::mapping::map_file(path)?;
         let elf = object::File::parse(&*bytes).with_context(named)?;
-        Ok(match elf.symbols().any(|symbol| symbol.name() == Ok(FLOW_SENSITIVE)) {
-            true => Discriminators::FlowSensitive,
-            false => Discriminators::Encoded,
+        if elf.symbols().any(|symbol| symbol.name() == Ok(FLOW_SENSITIVE)) {
+            return Ok(Discriminators::FlowSensitive);
+        }
+        // The compilers' names and versions. gcc numbers the blocks of a line in its own way.
+        let comment = elf.section_by_name(".comment");
+        let comment = comment.map(|comment| comment.data()).transpose().with_context(named)?;
+        let clang = |comment: &[u8]| comment.windows(5).any(|word| word == b"clang");
+        Ok(match comment {
+            Some(comment) if !clang(comment) => Discriminators::Foreign,
+            _ => Discriminators::Encoded,
         })
     }
 }

@@ -3,7 +3,6 @@
 use super::source::SourceFrame;
 use super::*;
 use image::{Block, BlockEnd, BuildId, ImageFunction};
-use layout::EdgeKind;
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
 
@@ -108,6 +107,10 @@ fn code_that_was_unrolled_eight_times_ran_eight_times_as_often() {
     let flow = Case::new(&[("f", 1)], unrolled()).samples(Discriminators::FlowSensitive);
     assert_eq!(flow.text, "f:40:5\n 1.33: 5\n");
     assert!(flow.coverage.flow_sensitive);
+    // clang would take a number of gcc's for something else.
+    let foreign = Case::new(&[("f", 1)], unrolled()).samples(Discriminators::Foreign);
+    assert_eq!(foreign.text, "f:40:5\n 1: 5\n");
+    assert!(!foreign.coverage.discriminators);
 }
 
 #[test]
@@ -138,6 +141,21 @@ fn callees_and_entered_functions_have_the_names_of_the_source() {
     let mut case = Case::new(&[("f", 1), ("g.llvm.77", 1)], code);
     case.profile.calls.insert((LinkAddr(BASE), LinkAddr(BASE + 0x100)), 5);
     assert_eq!(case.text(), "f:40:5\n 1: 5 g:5\ng:40:5\n 2: 5\n");
+}
+
+#[test]
+fn a_jump_to_another_function_is_a_call_and_a_jump_to_a_part_is_none() {
+    let code = vec![(5, at("f", 11)), (4, at("f", 12)), (4, at("g", 12)), (1, at("f", 13))];
+    let mut case = Case::new(&[("f", 2), ("g", 1), ("f.cold", 1)], code);
+    for (from, to, kind, count) in [
+        (8, 0x100, EdgeKind::Indirect, 4),
+        (0, 0x200, EdgeKind::Branch, 1),
+        (8, 0, EdgeKind::Jump, 1),
+        (0, 8, EdgeKind::FallThrough, 4),
+    ] {
+        case.profile.edges.insert((LinkAddr(BASE + from), LinkAddr(BASE + to)), (kind, count));
+    }
+    assert_eq!(case.text(), "f:80:4\n 1: 5\n 2: 4 g:4\n 3: 1\ng:32:4\n 2: 4\n");
 }
 
 #[test]
