@@ -75,7 +75,11 @@ fn compiler(saved: &str) -> Option<String> {
     let command = saved.lines().next()?.split_once(":= ")?.1;
     // Behind the semicolon stand the commands that kbuild then runs on the object.
     let command = command.split(';').next()?.trim_end();
-    let flags = command.strip_suffix(" -c -o mm/slub.o mm/slub.c")?;
+    // A tree that was built apart from its source (`make O=`) names the source by its path.
+    let (flags, source) = command.rsplit_once(" -c -o mm/slub.o ")?;
+    if !Path::new(source).ends_with("mm/slub.c") || source.contains(' ') {
+        return None;
+    }
     let flags: Vec<&str> = flags.split(' ').filter(|flag| !flag.starts_with("-Wp,-MMD")).collect();
     Some(format!("{} -w -I. -Imm -S -o - -x c -", flags.join(" ")))
 }
@@ -111,6 +115,9 @@ mod tests {
             compiler(saved).unwrap(),
             "gcc -nostdinc -DKBUILD_BASENAME='\"slub\"' -w -I. -Imm -S -o - -x c -"
         );
+        let apart = saved.replace(" mm/slub.c", " /home/a/linux/mm/slub.c");
+        assert_eq!(compiler(&apart), compiler(saved), "make O=, from another directory");
+        assert_eq!(compiler(&saved.replace(" mm/slub.c", " mm/slob.c")), None);
         assert_eq!(compiler("savedcmd_mm/slub.o := rm -rf x\n"), None);
         assert_eq!(compiler(""), None);
     }
