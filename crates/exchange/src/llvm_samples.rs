@@ -38,6 +38,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// added to others, with a weight.
 const HIGHEST: u64 = 1 << 30;
 
+/// What the thunks are called that jump to an address in a register
+/// (`arch/x86/lib/retpoline.S`).
+const THUNK: &str = "__x86_indirect_thunk_";
+
 /// The format.
 pub(crate) const LLVM_SAMPLES: Format = Format {
     name: "llvm-samples",
@@ -109,7 +113,7 @@ fn gathered(
     let functions = NamedFunctions::of(image, profile, instructions, &located.instructions);
     let mut coverage = SampleCoverage::of(profile, &located);
     coverage.add_instructions(instructions, &located.instructions);
-    let callees = callees(image, profile, &functions);
+    let callees = callees(image, profile, &functions, &mut coverage);
     // By name and entry, because several functions may have the same name.
     let mut bodies: BTreeMap<(String, LinkAddr), SampledBody> = BTreeMap::new();
     for (number, (one, from)) in instructions.iter().zip(located.instructions).enumerate() {
@@ -157,6 +161,7 @@ fn callees<'a>(
     image: &'a Image,
     profile: &Profile,
     functions: &'a NamedFunctions,
+    coverage: &mut SampleCoverage,
 ) -> BTreeMap<BlockIndex, Vec<(&'a str, u64)>> {
     let calls = profile.calls.iter().map(|(&ends, &count)| (ends, count, true));
     let edges = profile.edges.iter().filter(|(_, (kind, _))| *kind != EdgeKind::FallThrough);
@@ -166,7 +171,13 @@ fn callees<'a>(
         let Some((from, callee)) = image.block_at(from).zip(image.block_at(to)) else { continue };
         let callee = image.function_of(callee);
         let leaves = callee.addr == to && image.function_of(from).addr != to;
-        if whole(&callee.name).is_none() && (is_call || leaves) {
+        if whole(&callee.name).is_some() || !(is_call || leaves) {
+            continue;
+        }
+        coverage.calls = coverage.calls.saturating_add(count);
+        if callee.name.starts_with(THUNK) {
+            coverage.through_thunks = coverage.through_thunks.saturating_add(count);
+        } else {
             callees.entry(from).or_default().push((functions.name(callee), count));
         }
     }

@@ -22,6 +22,11 @@ pub struct SampleCoverage {
     pub assembly: u64,
     /// They are in no function of the symbol table.
     pub outside: u64,
+    /// Calls, with jumps to other functions.
+    pub calls: u64,
+    /// Calls of a thunk for a function whose address is in a register: the profile does not say
+    /// of which.
+    pub through_thunks: u64,
     /// The blocks of a line are told apart (`-fdebug-info-for-profiling`).
     pub discriminators: bool,
     /// The discriminators also tell the copies of a block apart
@@ -39,6 +44,8 @@ impl SampleCoverage {
             without_line: 0,
             assembly: 0,
             outside: profile.outside.values().fold(0, |sum, &count| sum.saturating_add(count)),
+            calls: 0,
+            through_thunks: 0,
             discriminators: located.tells_blocks_apart(),
             flow_sensitive: located.discriminators == Discriminators::FlowSensitive,
             divided: 1,
@@ -76,6 +83,13 @@ impl SampleCoverage {
                  clang, with KCFLAGS=-fdebug-info-for-profiling"
                     .to_owned(),
             );
+        }
+        if self.through_thunks > 0 {
+            notes.push(format!(
+                "{:.1} % of the calls go through thunks, so their callees are not known: record a \
+                 guest like a machine whose kernel needs no retpolines",
+                percent(self.through_thunks as f64 / self.calls.max(1) as f64)
+            ));
         }
         if self.flow_sensitive {
             notes.push(

@@ -31,6 +31,10 @@ pub(crate) struct SourceFrame {
     pub start_line: u64,
     #[serde(rename = "Discriminator", default)]
     pub discriminator: u32,
+    #[serde(rename = "FileName", default)]
+    pub file: String,
+    #[serde(rename = "StartFileName", default)]
+    pub start_file: String,
 }
 
 /// The line, counted from the start of its function, and the discriminator of the block on that
@@ -120,7 +124,8 @@ impl From<Vec<SourceFrame>> for Located {
     fn from(frames: Vec<SourceFrame>) -> Self {
         match frames.last() {
             Some(outermost) if outermost.start_line > 0 => {
-                match frames.iter().all(|frame| frame.line > 0 && frame.start_line > 0) {
+                let known = |frame: &SourceFrame| frame.line > 0 && frame.start_line > 0;
+                match frames.iter().all(known) && frames[0].is_within_its_function() {
                     true => Located::Line(frames),
                     false => Located::NoLine(outermost.function.clone()),
                 }
@@ -150,6 +155,14 @@ impl Located {
 }
 
 impl SourceFrame {
+    /// Whether the line can be one of the function's. Inline assembly that writes into another
+    /// section first (`LOCK_PREFIX`) loses its line to that section: the assembler of clang gives
+    /// the instruction the line of the instruction in front of it.
+    fn is_within_its_function(&self) -> bool {
+        let same_file = self.file == self.start_file || self.start_file.is_empty();
+        same_file && self.line >= self.start_line
+    }
+
     /// The position in the profile. LLVM keeps 16 bits of an offset.
     pub(crate) fn place(&self, discriminators: Discriminators) -> LineOffset {
         let discriminator = match discriminators {

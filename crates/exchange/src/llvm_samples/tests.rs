@@ -40,7 +40,9 @@ fn image_of(functions: &[(&str, u32)]) -> Image {
 
 /// A position in a function that begins on line 10.
 fn frame(function: &str, line: u64, discriminator: u32) -> SourceFrame {
-    SourceFrame { function: function.to_owned(), line, start_line: 10, discriminator }
+    let file = "f.c".to_owned();
+    let (function, start_file) = (function.to_owned(), file.clone());
+    SourceFrame { function, line, start_line: 10, discriminator, file, start_file }
 }
 
 fn at(function: &str, line: u64) -> Located {
@@ -96,6 +98,30 @@ fn inlined_functions_are_nested_and_totals_are_bytes_that_ran() {
 fn a_line_has_the_count_of_its_most_executed_instruction() {
     let code = vec![(5, at("f", 11)), (9, at("f", 11)), (7, at("f", 11))];
     assert_eq!(Case::new(&[("f", 3)], code).text(), "f:168:5\n 1: 9\n");
+}
+
+#[test]
+fn a_line_of_another_file_or_in_front_of_the_function_is_none() {
+    let elsewhere = SourceFrame { file: "g.h".to_owned(), ..frame("tiny", 13, 0) };
+    let inlined = |innermost| Located::from(vec![innermost, frame("f", 15, 2)]);
+    let code = vec![(5, at("f", 11)), (7, inlined(elsewhere)), (7, inlined(frame("tiny", 9, 0)))];
+    let samples = Case::new(&[("f", 3)], code).samples(Discriminators::Encoded);
+    assert_eq!(samples.text, "f:40:5\n 1: 5\n");
+    assert_eq!((samples.coverage.with_line, samples.coverage.without_line), (5, 14));
+}
+
+#[test]
+fn calls_through_thunks_are_counted_and_have_no_callee() {
+    let code = vec![(5, at("f", 11)), (15, at("f", 12)), (5, Located::NoFunction)];
+    let mut case = Case::new(&[("f", 2), ("__x86_indirect_thunk_r11", 1)], code);
+    let thunk = LinkAddr(BASE + 0x100);
+    case.profile.calls.insert((LinkAddr(BASE), thunk), 5);
+    case.profile.calls.insert((LinkAddr(BASE + 8), LinkAddr(BASE)), 15);
+    let samples = case.samples(Discriminators::Encoded);
+    assert_eq!(samples.text, "f:160:5\n 1: 5\n 2: 15 f:15\n");
+    assert_eq!((samples.coverage.calls, samples.coverage.through_thunks), (20, 5));
+    let notes = samples.coverage.notes();
+    assert!(notes.iter().any(|note| note.starts_with("25.0 % of the calls")), "{notes:?}");
 }
 
 #[test]
