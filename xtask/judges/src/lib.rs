@@ -11,4 +11,5 @@ pub mod export_test;
 pub mod judge_processor;
 pub mod layout_test;
 pub mod memory_test;
+pub mod sample_profile;
 pub mod slowdown_test;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use judges::{
     bench_uml, champsim_test, drmemtrace_test, export_test, judge_processor, layout_test,
-    memory_test, slowdown_test,
+    memory_test, sample_profile, slowdown_test,
 };
 use lab::session::Minutes;
 use std::path::PathBuf;
@@ -34,6 +34,11 @@ pub(super) enum Judge {
     },
     /// Test whether clang, lld and BOLT accept exported counts
     ExportTest,
+    /// Compare exported sample profiles with clang's counters, on SQLite
+    SampleProfile {
+        /// The directory with sqlite3.c and sqlite3.h
+        sqlite: PathBuf,
+    },
     /// Compare cache misses and cycles with ChampSim, which takes minutes for a recording of 20
     /// million instructions
     ChampsimTest(ChampsimTest),
@@ -62,6 +67,7 @@ impl Judge {
             Self::MemoryTest { tree } => memory_test::memory_test(&tree),
             Self::LayoutTest { tree, profile } => layout_test::layout_test(&tree, &profile),
             Self::ExportTest => export_test::export_test(),
+            Self::SampleProfile { sqlite } => sample_profile::sample_profile(&sqlite),
             Self::ChampsimTest(judge) => judge.run(),
             Self::DrmemtraceTest { launcher, recording } => {
                 drmemtrace_test::drmemtrace_test(&launcher, &recording)

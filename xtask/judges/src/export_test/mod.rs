@@ -47,6 +47,7 @@ pub fn export_test() -> Result<()> {
     test.symbol_order(&image)?;
     test.llvm_samples(&image)?;
     test.llvm_samples_back(&image)?;
+    test.llvm_samples_of_what_did_not_run(&image)?;
     test.propeller(&image)?;
     test.perf_script(&image)
 }
@@ -213,6 +214,26 @@ impl ExportTest {
             expected.len(),
             sent.blocks.len()
         );
+        Ok(())
+    }
+
+    /// Exports a profile in which nothing but the first block of each function ran. The lines of the
+    /// other blocks must be there, with zeros.
+    fn llvm_samples_of_what_did_not_run(&self, image: &Image) -> Result<()> {
+        let mut entered = Profile::empty(image.build_id.clone());
+        entered.blocks = image.functions.iter().map(|function| (function.addr, 100)).collect();
+        std::fs::write(self.path("work.klp"), entered.to_json())?;
+        let some = std::fs::read_to_string(self.export(image, "llvm-samples")?)?;
+        std::fs::write(self.path("work.klp"), profile(image).to_json())?;
+        let all = std::fs::read_to_string(self.export(image, "llvm-samples")?)?;
+        let places = |text: &str| -> Vec<String> {
+            let places = text.lines().filter_map(|line| line.split_once(": "));
+            places.map(|(place, _)| place.to_owned()).collect()
+        };
+        ensure!(places(&some) == places(&all), "lines that did not run are missing:\n{some}");
+        let zeros = some.lines().filter(|line| line.ends_with(": 0")).count();
+        ensure!(zeros > 0, "no line of the sample profile has a zero:\n{some}");
+        println!("passed: {zeros} lines that did not run have zeros in a sample profile");
         Ok(())
     }
 
