@@ -34,6 +34,8 @@ pub struct Rebuild {
     /// A sample profile to build with, instead of the one of the recordings: for example that of an
     /// earlier version of the kernel.
     pub profile: Option<PathBuf>,
+    /// Further options for the compiler when it builds with the profile.
+    pub compiler_options: Vec<String>,
 }
 
 /// The name of the kernel that was built with the profile, in rows.
@@ -49,7 +51,7 @@ const LEAST_FIT: f64 = 0.1;
 /// Another compiler than clang built the tree; a build fails; the profile is of other sources; or
 /// a step of a road fails. What was done stays.
 pub fn rebuild(request: Rebuild) -> Result<Optimized> {
-    let Rebuild { optimization, profile } = request;
+    let Rebuild { optimization, profile, compiler_options } = request;
     let directory = optimization.output.clone();
     output::in_directory(&directory, |_| {
         let given = profile.as_deref().map(read_samples).transpose()?;
@@ -67,7 +69,8 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
         sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
         let mut rows = road.rows_of_all(&recordings, &counts)?;
 
-        let (options, variables) = with_profile(&tree, &samples);
+        let (mut options, variables) = with_profile(&tree, &samples);
+        options.extend(compiler_options);
         let profiled = builder.build(PROFILED, &options, &variables, &[&samples])?;
         let road = Road::open(builder.optimization(&optimization, &profiled, PROFILED))?;
         let recordings = road.record()?;
@@ -266,7 +269,7 @@ mod tests {
         let request = |profile: Option<PathBuf>| {
             let mut optimization = Optimization::new("net", tree.path(), &output, Vec::new());
             optimization.workloads.push(WeightedWorkload::new("files"));
-            Rebuild { optimization, profile }
+            Rebuild { optimization, profile, compiler_options: Vec::new() }
         };
         let message = |request| format!("{:#}", rebuild(request).err().unwrap());
         assert!(message(request(None)).contains("another compiler than clang"));

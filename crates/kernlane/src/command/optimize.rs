@@ -63,6 +63,11 @@ pub struct OptimizeArgs {
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
 
+    /// A further option for the compiler when it builds with the profile, as one word
+    /// (--compiler-option=-fsplit-machine-functions); may be given several times
+    #[arg(long = "compiler-option", value_name = "OPTION", requires = "rebuild")]
+    pub compiler_options: Vec<String>,
+
     /// A layout algorithm; may be given several times
     #[arg(
         long,
@@ -147,7 +152,11 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         sampling: args.sampling.sampling()?,
     };
     let optimized = match args.rebuild {
-        true => rebuild(Rebuild { optimization, profile: args.profile.clone() })?,
+        true => rebuild(Rebuild {
+            optimization,
+            profile: args.profile.clone(),
+            compiler_options: args.compiler_options.clone(),
+        })?,
         false => optimize(optimization)?,
     };
     if args.json {
