@@ -217,8 +217,8 @@ impl ExportTest {
         Ok(())
     }
 
-    /// Exports a profile in which nothing but the first block of each function ran. The lines of the
-    /// other blocks must be there, with zeros.
+    /// Exports a profile in which only the first block of each function ran. The lines of the other
+    /// blocks must be there, with zeros.
     fn llvm_samples_of_what_did_not_run(&self, image: &Image) -> Result<()> {
         let mut entered = Profile::empty(image.build_id.clone());
         entered.blocks = image.functions.iter().map(|function| (function.addr, 100)).collect();
