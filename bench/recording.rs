@@ -107,7 +107,7 @@ fn main() -> Result<()> {
             false => {
                 let start = processor_time()?;
                 let attribution = Attribution::open(&bench.kernel.vmlinux, None, &[])?;
-                attribution.table(directory.path())?;
+                attribution.table(directory.path(), None)?;
                 let services = (processor_time()? - start).as_secs_f64();
                 Some((with.seconds() + services) / without.seconds())
             }

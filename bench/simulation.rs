@@ -67,7 +67,7 @@ fn main() -> Result<()> {
         recording = recording.min(recorded.cost.cpu_time.as_secs_f64());
         instructions = recorded.summary.totals.instructions;
         let start = processor_time()?;
-        attribution.table(&directory.path().join("recording"))?;
+        attribution.table(&directory.path().join("recording"), None)?;
         simulating = simulating.min((processor_time()? - start).as_secs_f64());
     }
 

@@ -10,6 +10,8 @@ use crate::core_code::{CoreBlocks, FragmentBlock, UopCode};
 use crate::flow::{ExecutionFlow, Fragment, FragmentId};
 use crate::moved::MovedFragment;
 use crate::per_cpu::PerCpu;
+use crate::sampling::groups::{GroupCounts, SampledGroups};
+use crate::sampling::ratios::{GroupSlots, Ratios, UnitGroups};
 use crate::sampling::{Counted, SamplePlan, Sampled};
 use crate::walk::FragmentAccesses;
 use anyhow::{Context, Result};
@@ -82,8 +84,14 @@ struct CpuCore {
     until: u64,
     /// The number of the sample that comes next, or is under way.
     sample: u64,
-    /// The counters when the unit began.
+    /// The counters when the unit began, and the unit's number.
     begun: PerMode<CoreCounters>,
+    unit: u32,
+    /// The counters up to which [`CoreRun::take`] has given counts, and parts of the unit.
+    taken: PerMode<CoreCounters>,
+    taken_of_unit: PerMode<CoreCounters>,
+    /// What the functions of the caller ran in the unit.
+    functions: UnitGroups,
 }
 
 /// How a fragment is passed.
@@ -98,12 +106,42 @@ enum Phase {
 }
 
 impl CpuCore {
-    /// Goes on to the phase of the next fragment. Returns the unit that has ended, if any.
+    /// Adds what was counted since the last call to `group`.
+    fn take(&mut self, is_sampled: bool, group: &mut GroupCounts) {
+        let now = self.core.counters();
+        let since = since(&now, &std::mem::replace(&mut self.taken, now));
+        if !is_sampled {
+            for mode in [since.kernel, since.user] {
+                group.slots += CoreSlots { dispatch: mode.slots, graduation: mode.graduation };
+            }
+            return;
+        }
+        group.add_known(&since);
+        self.take_part(group);
+    }
+
+    /// Adds the part of the unit under way, since the last call, to `group`.
+    fn take_part(&mut self, group: &mut GroupCounts) {
+        if self.phase == Phase::Measured {
+            let now = self.core.counters();
+            let before = std::mem::replace(&mut self.taken_of_unit, now);
+            group.add_part(self.unit, &since(&now, &before));
+        }
+    }
+
+    /// Goes on to the phase of the next fragment. Returns the unit that has ended, if any. Its last
+    /// part is added to `group`. `units`: the number of units that have begun.
     ///
     /// Both ends of a unit are the first fragments from a place on that does not depend on the
     /// code. If a unit were as long as its first fragment makes it, some fragments would come into
     /// units more often than others.
-    fn turn(&mut self, plan: &SamplePlan, cpu: u8) -> Option<PerMode<CoreCounters>> {
+    fn turn(
+        &mut self,
+        plan: &SamplePlan,
+        cpu: u8,
+        units: &mut u32,
+        group: &mut GroupCounts,
+    ) -> Option<PerMode<CoreCounters>> {
         let mut unit = None;
         while self.instructions >= self.until {
             let begin = plan.begin(cpu, self.sample);
@@ -115,12 +153,13 @@ impl CpuCore {
                 }
                 Phase::Before => {
                     self.begun = self.core.counters();
+                    (self.taken_of_unit, self.unit) = (self.begun, *units);
+                    *units += 1;
                     (Phase::Measured, begin + plan.before + plan.measured)
                 }
                 Phase::Measured => {
-                    let (now, then) = (self.core.counters(), &self.begun);
-                    let kernel = now.kernel - then.kernel;
-                    unit = Some(PerMode { kernel, user: now.user - then.user });
+                    self.take_part(group);
+                    unit = Some(since(&self.core.counters(), &self.begun));
                     self.sample += 1;
                     (Phase::Warming, plan.begin(cpu, self.sample))
                 }
@@ -128,6 +167,11 @@ impl CpuCore {
         }
         unit
     }
+}
+
+/// What was counted between two states of the counters.
+fn since(now: &PerMode<CoreCounters>, then: &PerMode<CoreCounters>) -> PerMode<CoreCounters> {
+    PerMode { kernel: now.kernel - then.kernel, user: now.user - then.user }
 }
 
 /// The cores of a machine during a replay.
@@ -144,6 +188,12 @@ pub struct CoreRun {
     plan: Option<SamplePlan>,
     units: Vec<PerMode<CoreCounters>>,
     has_data: bool,
+    /// The number of units that have begun, and the parts of units since the last `take`.
+    begun: u32,
+    group: GroupCounts,
+    /// The function of each fragment, if the caller asks for them, and what units say of each.
+    functions: Vec<Option<u32>>,
+    ratios: Ratios,
 }
 
 impl CoreRun {
@@ -164,6 +214,10 @@ impl CoreRun {
                 until: if plan.is_some() { 0 } else { u64::MAX },
                 sample: 0,
                 begun: PerMode::default(),
+                unit: 0,
+                taken: PerMode::default(),
+                taken_of_unit: PerMode::default(),
+                functions: UnitGroups::new(),
             };
             CoreRun {
                 cores: PerCpu::new(fresh.clone()),
@@ -174,6 +228,10 @@ impl CoreRun {
                 plan,
                 units: Vec::new(),
                 has_data: false,
+                begun: 0,
+                group: GroupCounts::default(),
+                functions: Vec::new(),
+                ratios: Ratios::default(),
             }
         }))
     }
@@ -205,6 +263,12 @@ impl CoreRun {
         Ok(())
     }
 
+    /// The fragment that was added last belongs to this function of the caller; `None`: to none.
+    /// The caller says it of all fragments, or of none.
+    pub fn belongs_to(&mut self, function: Option<u32>) {
+        self.functions.push(function);
+    }
+
     /// Runs fragments that were added before on the core of a CPU. `data`: the accesses of their
     /// executions, and those that come later.
     pub fn run(
@@ -229,7 +293,11 @@ impl CoreRun {
             if cpu.instructions >= cpu.until
                 && let Some(plan) = &self.plan
             {
-                self.units.extend(cpu.turn(plan, number));
+                let (begun, group) = (&mut self.begun, &mut self.group);
+                if let Some(unit) = cpu.turn(plan, number, begun, group) {
+                    self.units.push(unit);
+                    self.ratios.end_unit(&mut cpu.functions);
+                }
             }
             cpu.instructions += u64::from(recorded);
             let core = &mut cpu.core;
@@ -246,15 +314,30 @@ impl CoreRun {
                 core.interrupted();
             }
             if cpu.phase == Phase::Measured {
-                self.slots[fragment.0 as usize] += core.slots(block.mode) - before;
+                let slots = core.slots(block.mode) - before;
+                self.slots[fragment.0 as usize] += slots;
+                if self.plan.is_some()
+                    && let Some(Some(function)) = self.functions.get(fragment.0 as usize)
+                {
+                    let [ran, took] = cpu.functions.entry(*function).or_default();
+                    *ran += u64::from(recorded);
+                    *took += slots.dispatch.total();
+                }
             }
         }
         cpu.last = fragments_run.last().copied().or(cpu.last);
     }
 
-    /// Ends the recording.
+    /// Ends the recording. A unit under way ends here, without what is left in the core.
     pub fn finish(&mut self) {
-        for CpuCore { core, last, .. } in self.cores.values_mut() {
+        let is_sampled = self.plan.is_some();
+        for cpu in self.cores.values_mut() {
+            if is_sampled {
+                cpu.take_part(&mut self.group);
+                self.ratios.end_unit(&mut cpu.functions);
+                cpu.phase = Phase::Warming;
+            }
+            let CpuCore { core, last, .. } = cpu;
             let Some(last) = *last else { continue };
             let mode = self.blocks.block(last).block.mode;
             let before = core.slots(mode);
@@ -263,12 +346,38 @@ impl CoreRun {
         }
     }
 
-    /// The slots so far, of all CPUs and both modes.
-    pub fn slots(&self) -> CoreSlots {
-        let mut slots = CoreSlots::default();
-        for CpuCore { core, .. } in self.cores.values() {
-            slots += core.slots(Mode::Kernel);
-            slots += core.slots(Mode::User);
+    /// What was counted since the last call, on all CPUs and in both modes.
+    pub fn take(&mut self) -> GroupCounts {
+        let is_sampled = self.plan.is_some();
+        let mut group = std::mem::take(&mut self.group);
+        self.cores.values_mut().for_each(|cpu| cpu.take(is_sampled, &mut group));
+        group
+    }
+
+    /// The slots of groups of executions, each with its mode and what [`CoreRun::take`] has given
+    /// of it; and how far they may be off. `None`: everything was simulated in detail.
+    pub fn estimates(
+        &self,
+        groups: &[(Mode, GroupCounts)],
+    ) -> Option<(SampledGroups, Vec<CoreSlots>)> {
+        let (units, most) = (u64::from(self.begun), self.fresh.core.most_slots());
+        self.plan.map(|plan| SampledGroups::new(plan, units, most, groups))
+    }
+
+    /// The slots of the caller's functions, by their number. `instructions`: those that each ran in
+    /// the whole recording.
+    pub fn function_slots(&self, instructions: &[u64]) -> Vec<GroupSlots> {
+        if let Some(plan) = self.plan {
+            let all: u64 = self.cores.values().map(|cpu| cpu.instructions).sum();
+            let in_units = u64::from(self.begun) * plan.measured;
+            let left_out = (1.0 - in_units as f64 / all.max(1) as f64).max(0.0);
+            return self.ratios.estimates(instructions, left_out);
+        }
+        let mut slots = vec![GroupSlots::default(); instructions.len()];
+        for (function, of) in self.functions.iter().zip(&self.slots) {
+            if let Some(slots) = function.and_then(|function| slots.get_mut(function as usize)) {
+                slots.slots += of.dispatch.total() as f64;
+            }
         }
         slots
     }

@@ -14,6 +14,8 @@
 //! Input: units, and the counts of the whole. Output: counters with estimates, and intervals. This
 //! module simulates nothing.
 
+pub mod groups;
+pub mod ratios;
 mod regression;
 
 use regression::Regression;
@@ -181,6 +183,13 @@ pub struct Sampled {
     unseen: [f64; 2],
 }
 
+/// The widest interval of the slots of each mode and of `all`, in per cent of each.
+fn widest(slots: &PerMode<Estimate>, all: &Estimate) -> f64 {
+    let counts = |mode: &&Estimate| mode.value * 20.0 >= all.value;
+    let modes = [&slots.kernel, &slots.user, all];
+    modes.into_iter().filter(counts).map(Estimate::percent).fold(0.0, f64::max)
+}
+
 /// What the whole recording counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
@@ -273,9 +282,7 @@ impl Sampled {
     /// The widest interval of these: the slots of the kernel, of user code, and of both, in per
     /// cent of each. A mode with less than a twentieth of the slots does not count.
     pub fn widest(&self) -> f64 {
-        let counts = |mode: &&Estimate| mode.value * 20.0 >= self.all.value;
-        let modes = [&self.slots.kernel, &self.slots.user, &self.all];
-        modes.into_iter().filter(counts).map(Estimate::percent).fold(0.0, f64::max)
+        widest(&self.slots, &self.all)
     }
 
     /// By how many per cent the slots differ from those of `original`: of the kernel, of user code,

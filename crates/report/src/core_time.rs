@@ -4,6 +4,7 @@
 
 use host::table::TextTable;
 use replay::results::CoreResult;
+use services::core_time::{CoreSamples, EstimatedTime};
 use sim::core::{CoreCounters, CoreSlots};
 use std::fmt::Write as _;
 
@@ -78,6 +79,26 @@ pub(crate) fn titles(first: &str) -> Vec<&str> {
     let mut titles = vec![first, "slots %"];
     titles.extend(SHARES);
     titles
+}
+
+/// Half of the 95 % interval of an estimate, in per cent; or that there is none, and why.
+pub(crate) fn within(estimated: &EstimatedTime) -> String {
+    match (estimated.within, estimated.samples) {
+        (Some(within), _) => format!("{within:.2}"),
+        (None, 0) => "no sample".to_owned(),
+        (None, 1) => "1 sample".to_owned(),
+        (None, samples) => format!("{samples} samples"),
+    }
+}
+
+/// What a table of estimates says of its samples.
+pub(crate) fn samples(samples: &CoreSamples) -> String {
+    format!(
+        "note: estimated from {} samples of {} instructions; ± %: half of the 95 % interval; a \
+         service without one ran in no sample, or in too few: its time is an estimate from its \
+         counts, and may be far off\n",
+        samples.units, samples.plan.measured
+    )
 }
 
 /// The shares of the slots of a function or service: of `all` slots, and by cause.

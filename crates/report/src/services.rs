@@ -10,6 +10,7 @@ use host::table::TextTable;
 use papers::nellans::{self, SupervisorShare};
 use replay::results::Predictions;
 use serde::Serialize;
+use services::core_time::CoreTime;
 use services::share::OsShare;
 use services::table::{ServiceRow, ServiceTable};
 use sim::core::CoreSlots;
@@ -112,19 +113,38 @@ fn slots(services: &ServiceTable, most: usize) -> String {
              go (top-down; data, instr., pipe: SimOS)\n\n",
             machine.name
         );
-        let mut table = TextTable::new(&core_time::titles("service"));
-        let mut push = |name: String, slots: &CoreSlots| {
-            table.push(core_time::cells(name, slots, all.dispatch.total()));
+        let is_sampled = machine.samples.is_some();
+        let mut titles = core_time::titles("service");
+        titles.splice(1..1, ["Mcycles", "CPI"].into_iter().chain(is_sampled.then_some("± %")));
+        let mut table = TextTable::new(&titles);
+        let mut push = |name: String, (instructions, slots, time): (u64, &CoreSlots, _)| {
+            let mut cells = core_time::cells(name, slots, all.dispatch.total());
+            let [cycles, cpi, within] = core_cells(instructions, time);
+            cells.splice(1..1, [cycles, cpi].into_iter().chain(is_sampled.then_some(within)));
+            table.push(cells);
         };
         for row in services.rows.iter().take(most) {
-            let slots = row.machines[at].slots.unwrap_or_default();
-            push(format!("{} {}", row.kind.title(), row.name), &slots);
+            let on = &row.machines[at];
+            let name = format!("{} {}", row.kind.title(), row.name);
+            push(name, (row.instructions, &on.slots.unwrap_or_default(), on.core));
         }
-        push("all".to_owned(), &all);
-        push("the kernel".to_owned(), &kernel);
+        let [of_all, of_kernel] = machine.core.map_or([None; 2], |core| core.map(Some));
+        push("all".to_owned(), (services.instructions, &all, of_all));
+        push("the kernel".to_owned(), (services.kernel_instructions, &kernel, of_kernel));
         text += &table.to_text();
+        text += &machine.samples.map_or(String::new(), |samples| core_time::samples(&samples));
     }
     text
+}
+
+/// The cycles in millions, the cycles of an instruction, and the interval.
+fn core_cells(instructions: u64, time: Option<CoreTime>) -> [String; 3] {
+    let Some(CoreTime { cycles, estimated }) = time else { return ["-"; 3].map(str::to_owned) };
+    [
+        format!("{:.3}", cycles / 1e6),
+        format!("{:.3}", cycles / instructions.max(1) as f64),
+        estimated.map_or(String::new(), |estimated| core_time::within(&estimated)),
+    ]
 }
 
 /// Mispredictions of the first `most` services, of everything, and of the kernel.
@@ -314,13 +334,16 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use execution::sampling::SamplePlan;
     use services::Attributed;
     use services::annotations::ServiceKind;
+    use services::core_time::{CoreSamples, EstimatedTime};
     use services::ledger::{
         Distribution, Invocation, InvocationTimes, Ledger, ServiceMachineCounts,
     };
     use sim::{
         BranchCounters, BranchPrediction, DirectionPrediction, MachineCounters, MachineModel,
+        PerMode,
     };
 
     /// 1000 instructions of a read, on a machine with data caches and prediction and on a machine
@@ -342,8 +365,7 @@ mod tests {
             l1i_misses: 4,
             memory,
             branches,
-            slots: None,
-            coherent: None,
+            ..ServiceMachineCounts::default()
         };
         let invocation = Invocation {
             instructions: 1000,
@@ -374,6 +396,7 @@ mod tests {
             between_interrupts: Distribution::default(),
             wakes_seen: true,
             halted,
+            sampled: Vec::new(),
         };
         ServiceTable::new(&trace::RecordingHeader::default(), &attributed, Vec::new(), machines)
     }
@@ -410,6 +433,40 @@ mod tests {
         let text = table(&services, TopRows { most: 5, setting: None });
         let titles = words(&text, "service");
         assert!(titles.contains(&"L1D") && !titles.contains(&"L2"), "{text}");
+    }
+
+    /// A service that ran in no sample has no interval, and says so.
+    #[test]
+    fn estimated_times_stand_with_their_intervals() {
+        let mut services = read();
+        let plan = SamplePlan { interval: 300, before: 60, measured: 40, seed: 1 };
+        let within = PerMode { kernel: 1.5, user: 0.0 };
+        let samples = CoreSamples { plan, units: 90, within, within_all: 1.5, widest: 1.5 };
+        let time = |samples, within| CoreTime {
+            cycles: 2_500_000.0,
+            estimated: Some(EstimatedTime { samples, within }),
+        };
+        let slots = CoreSlots::default();
+        let machine = &mut services.machines[0];
+        machine.slots = Some([slots; 2]);
+        machine.core = Some([time(90, Some(1.5)); 2]);
+        let mut rare = services.rows[0].clone();
+        rare.name = "rare".to_owned();
+        services.rows.push(rare);
+        for (row, time) in services.rows.iter_mut().zip([time(9, Some(1.25)), time(0, None)]) {
+            row.machines[0].core = Some(time);
+        }
+        let text = |services: &ServiceTable| table(services, TopRows { most: 5, setting: None });
+        assert!(!text(&services).contains("± %"), "every instruction was simulated");
+        services.machines[0].samples = Some(samples);
+        let text = text(&services);
+        let of_core = text.split("out-of-order core").nth(1).unwrap();
+        assert_eq!(words(of_core, "service")[1..5], ["Mcycles", "CPI", "±", "%"], "{text}");
+        assert_eq!(words(of_core, "system call read")[3..6], ["2.500", "2500.000", "1.25"]);
+        let rare = words(of_core, "system call rare");
+        assert_eq!(rare[3..7], ["2.500", "2500.000", "no", "sample"], "{text}");
+        assert_eq!(words(of_core, "the kernel")[2..5], ["2.500", "2500.000", "1.50"], "{text}");
+        assert!(of_core.contains("estimated from 90 samples of 40 instructions"), "{text}");
     }
 
     fn words<'a>(text: &'a str, start: &str) -> Vec<&'a str> {

@@ -3,12 +3,13 @@
 //! Input: two recordings and their kernels. Output: the changes, with their parts.
 
 use crate::kernel::kernel_of;
+use crate::sampling::Sampling;
 use anyhow::Result;
 use execution::opened::OpenedRecording;
 use host::note;
 use host::recording::Recording;
-use services::Attribution;
 use services::difference::RecordingDifference;
+use services::{Attribution, ServicesAndFunctions};
 use std::path::Path;
 
 /// What is compared.
@@ -16,10 +17,14 @@ use std::path::Path;
 /// ```
 /// use road::difference::Compared;
 ///
+/// use road::sampling::Sampling;
+///
 /// let home = road::examples::home();
 /// let [before, after] = ["loop.rec", "other.rec"].map(|name| home.path().join(name));
 /// let (kernels, machine, annotations) = ([None; 2], None, None);
-/// let compared = Compared { recordings: [&before, &after], kernels, machine, annotations };
+/// let sampling = Sampling::default();
+/// let recordings = [&*before, &*after];
+/// let compared = Compared { recordings, kernels, machine, annotations, sampling };
 /// let difference = compared.difference()?;
 /// assert_eq!(difference.over(0.5, 0.0).len(), 0, "nothing grew by 50 %");
 /// # anyhow::Ok(())
@@ -33,6 +38,8 @@ pub struct Compared<'a> {
     pub machine: Option<&'a str>,
     /// What the kernels' functions mean; `None`: as the shipped annotations say.
     pub annotations: Option<&'a Path>,
+    /// Which instructions an out-of-order core simulates in detail.
+    pub sampling: Sampling,
 }
 
 impl Compared<'_> {
@@ -48,10 +55,24 @@ impl Compared<'_> {
         let kernel_after = kernel_of(self.kernels[1], after)?;
         let old = Attribution::open(&kernel, self.annotations, &machines)?;
         let new = Attribution::open(&kernel_after, self.annotations, &machines)?;
-        let model = old.machines.first().map(|machine| machine.time);
+        let machine = old.machines.first();
         warn_of_other_workload(before, after)?;
-        let [old, new] = [old.recorded(before)?, new.recorded(after)?];
-        Ok(RecordingDifference::new(&old, &new, model))
+        let (before, after) = (self.simulated(&old, before)?, self.simulated(&new, after)?);
+        Ok(RecordingDifference::new(&before, &after, machine))
+    }
+
+    fn simulated(
+        &self,
+        attribution: &Attribution,
+        recording: &Path,
+    ) -> Result<ServicesAndFunctions> {
+        let Attribution { part, machines, .. } = attribution;
+        if machines.iter().all(|machine| machine.core.is_none()) {
+            return attribution.recorded(recording);
+        }
+        let simulate = |plan| attribution.recorded_on_cores(recording, plan);
+        let widest = |simulated: &ServicesAndFunctions| simulated.table.widest();
+        self.sampling.until_narrow(recording, part, machines, simulate, widest)
     }
 }
 

@@ -20,6 +20,7 @@
 //! | go from a workload to a faster kernel | [`optimize`] |
 //! | test layouts on other workloads, and as Torrellas did | [`cross_validation`], [`evaluation`] |
 //! | open recordings for tables, and what a page shows of them | [`opened`], [`overview`] |
+//! | the time of services, by samples | [`service_time`], [`sampling`] |
 //! | compare two recordings | [`difference`] |
 //! | write counts and tables for other tools | [`export`], [`tables`], [`window`] |
 //!
@@ -107,6 +108,7 @@ pub mod relink;
 pub mod replayed;
 pub mod sampling;
 pub mod search;
+pub mod service_time;
 pub mod staying;
 pub mod tables;
 pub mod window;

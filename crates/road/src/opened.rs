@@ -33,7 +33,7 @@ pub struct OpenedKernel {
 /// let kernel = opening.open(&recordings[0])?;
 /// assert_eq!(kernel.path, home.path().join("vmlinux"));
 ///
-/// let tables = opening.each(&recordings, |path, kernel| kernel.attribution.table(path))?;
+/// let tables = opening.each(&recordings, |path, kernel| kernel.attribution.table(path, None))?;
 /// assert_eq!([&tables[0].workload, &tables[1].workload], ["loop", "other"]);
 /// # anyhow::Ok(())
 /// ```

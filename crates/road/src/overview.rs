@@ -7,9 +7,11 @@ use crate::layout_file::LayoutFile;
 use crate::opened::OpenedKernel;
 use crate::page_walk::PageWalk;
 use crate::replayed::ensure_recorded;
+use crate::sampling::Sampling;
 use anyhow::Result;
 use execution::cpu_order::CpuOrder;
 use execution::opened::OpenedRecording;
+use execution::sampling::SamplePlan;
 use execution::walk::SideBySide;
 use host::recording::Recording;
 use image::vmlinux;
@@ -17,6 +19,7 @@ use replay::{Replay, ReplayLayout, ReplayTrial, SimulationScope, rows};
 use report::multiprocessor::MultiprocessorBeside;
 use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
 use services::Attribution;
+use services::generations::Generations;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use trace::CpuCount;
@@ -25,18 +28,21 @@ use trace::CpuCount;
 const SEVERAL_CPUS: &str = "server-8";
 
 /// The section of a page that a recording (a directory) gives. `layouts`: files of other layouts,
-/// whose misses stand beside the original's.
+/// whose misses stand beside the original's. `sampling`: which instructions out-of-order cores
+/// simulate in detail.
 ///
 /// ```
 /// use execution::part::RecordingPart;
 /// use road::opened::Opening;
+/// use road::sampling::Sampling;
 ///
 /// let home = road::examples::home();
 /// let recording = home.path().join("loop.rec");
 /// let machines = ["server-32k".to_owned()];
 /// let part = RecordingPart::WHOLE;
 /// let opening = Opening { kernel: None, annotations: None, machines: &machines, part };
-/// let overview = road::overview::overview(&recording, &opening.open(&recording)?, &[])?;
+/// let kernel = opening.open(&recording)?;
+/// let overview = road::overview::overview(&recording, &kernel, &[], Sampling::default())?;
 /// let page = report::page::page(&[overview], &[])?;
 /// assert!(page.contains("\"workload\":\"loop\""));
 /// # anyhow::Ok(())
@@ -44,24 +50,44 @@ const SEVERAL_CPUS: &str = "server-8";
 ///
 /// # Errors
 /// The recording is damaged or of another kernel, or a layout cannot be read.
-pub fn overview(recording: &Path, kernel: &OpenedKernel, layouts: &[PathBuf]) -> Result<Overview> {
-    let OpenedKernel { path: kernel, attribution } = kernel;
+pub fn overview(
+    recording: &Path,
+    kernel: &OpenedKernel,
+    layouts: &[PathBuf],
+    sampling: Sampling,
+) -> Result<Overview> {
+    let OpenedKernel { path, attribution } = kernel;
     // Only a vmlinux tells the blocks of a layout.
     let image = match layouts.is_empty() {
         true => None,
-        false => Some(vmlinux::read(&vmlinux::path(kernel))?),
+        false => Some(vmlinux::read(&vmlinux::path(path))?),
     };
     let files = layouts;
     let mut layouts = vec![ReplayLayout::original()];
-    for path in files {
-        layouts.push(LayoutFile::read(path)?.placed(Some(kernel), image.as_ref())?);
+    for layout in files {
+        layouts.push(LayoutFile::read(layout)?.placed(Some(path), image.as_ref())?);
     }
+    let Attribution { machines, part, .. } = attribution;
+    let walk = |plan| walked(recording, kernel, &layouts, plan);
+    let widest =
+        |overview: &Overview| overview.generations.as_ref().map_or(0.0, Generations::widest);
+    sampling.until_narrow(recording, part, machines, walk, widest)
+}
+
+/// What one walk over the recording gives.
+fn walked(
+    recording: &Path,
+    kernel: &OpenedKernel,
+    layouts: &[ReplayLayout],
+    plan: Option<SamplePlan>,
+) -> Result<Overview> {
+    let OpenedKernel { path: kernel, attribution } = kernel;
     let (machines, part) = (&attribution.machines, &attribution.part);
     let trial = |layout| ReplayTrial::new(layout, machines, SimulationScope::Caches);
     let trials: Vec<ReplayTrial<'_>> = layouts.iter().map(trial).collect();
     let opened = OpenedRecording::open(&Recording::at(recording), part, "recording")?;
     ensure_recorded(&opened, &trials, attribution.symbols.build_id.as_ref())?;
-    let mut walk = PageWalk::new(attribution, &opened, kernel)?;
+    let mut walk = PageWalk::new(attribution, &opened, kernel, plan)?;
     let mut replay = Replay::new(&trials)?;
     if !part.is_whole() {
         replay = replay.without_data();
@@ -70,7 +96,7 @@ pub fn overview(recording: &Path, kernel: &OpenedKernel, layouts: &[PathBuf]) ->
     observers.push(&mut replay);
     opened.walk(&mut SideBySide(observers))?;
     let (tables, replayed) = (walk.finish()?, replay.finish()?);
-    let rows = rows::rows(&replayed, &layouts, machines, None);
+    let rows = rows::rows(&replayed, layouts, machines, None);
     let misses: Vec<LayoutMisses<'_>> = layouts
         .iter()
         .zip(&replayed.layouts)

@@ -5,6 +5,7 @@
 
 use anyhow::{Context, Result};
 use execution::opened::OpenedRecording;
+use execution::sampling::SamplePlan;
 use execution::walk::Observer;
 use host::note;
 use image::vmlinux;
@@ -43,7 +44,8 @@ pub(crate) struct PageTables {
 }
 
 impl<'a> PageWalk<'a> {
-    /// For a recording. `kernel`: its build tree, vmlinux or System.map.
+    /// For a recording. `kernel`: its build tree, vmlinux or System.map. `plan`: where cores are
+    /// simulated in detail; `None`: everywhere.
     ///
     /// # Errors
     /// As [`Attribution::table`] and [`memory::misses`].
@@ -51,6 +53,7 @@ impl<'a> PageWalk<'a> {
         attribution: &'a Attribution,
         opened: &OpenedRecording,
         kernel: &Path,
+        plan: Option<SamplePlan>,
     ) -> Result<PageWalk<'a>> {
         let (symbols, binding, machines) =
             (&attribution.symbols, &attribution.binding, &attribution.machines);
@@ -78,7 +81,7 @@ impl<'a> PageWalk<'a> {
             observed: ServicesWalk::observing(symbols, binding, machines),
             sizes: SweptCaches::new(),
             misses,
-            generations: if has_core { attribution.generations_walks()? } else { Vec::new() },
+            generations: if has_core { attribution.generations_walks(plan)? } else { Vec::new() },
             recorded: opened.header().clone(),
             header,
         })

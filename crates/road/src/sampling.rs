@@ -1,8 +1,8 @@
 //! Which instructions of a recording an out-of-order core simulates in detail: all of them, or as
 //! many samples as an interval needs.
 //!
-//! Input: a recording and a wish. Output: what a replay of the samples, or of everything, counted.
-//! This module changes no file.
+//! Input: a recording and a wish. Output: what a simulation of the samples, or of everything,
+//! counted. This module changes no file.
 
 use anyhow::{Result, ensure};
 use execution::opened;
@@ -73,18 +73,37 @@ impl Sampling {
         machines: &[MachineModel],
         replay: impl Fn(Option<SamplePlan>) -> Result<Replayed>,
     ) -> Result<Replayed> {
-        let Sampling::Within(percent) = self else { return replay(None) };
+        let widest =
+            |replayed: &Replayed| sampled(replayed).map(Sampled::widest).fold(0.0, f64::max);
+        self.until_narrow(recording, part, machines, replay, widest)
+    }
+
+    /// Simulates with the samples that are needed. `simulate`: with samples at the places of a
+    /// plan, or everything in detail. `widest`: the widest interval of what was simulated, in per
+    /// cent.
+    ///
+    /// # Errors
+    /// The recording cannot be read, or `simulate` fails.
+    pub(crate) fn until_narrow<T>(
+        self,
+        recording: &Path,
+        part: &RecordingPart,
+        machines: &[MachineModel],
+        simulate: impl Fn(Option<SamplePlan>) -> Result<T>,
+        widest: impl Fn(&T) -> f64,
+    ) -> Result<T> {
+        let Sampling::Within(percent) = self else { return simulate(None) };
         if machines.iter().all(|machine| machine.core.is_none()) {
-            return replay(None);
+            return simulate(None);
         }
         let all = opened::instructions_of(&Recording::at(recording), part)?;
         let mut units = UNITS / (percent * percent);
         for _ in 0..=ROUNDS {
             let Some(plan) = SamplePlan::new(all, units as u64, SEED) else { break };
-            let replayed = replay(Some(plan))?;
-            let widest = sampled(&replayed).map(Sampled::widest).fold(0.0, f64::max);
+            let simulated = simulate(Some(plan))?;
+            let widest = widest(&simulated);
             if widest <= percent {
-                return Ok(replayed);
+                return Ok(simulated);
             }
             units *= SPARE * (widest / percent).powi(2);
         }
@@ -94,7 +113,7 @@ impl Sampling {
                  simulated in detail"
             );
         }
-        replay(None)
+        simulate(None)
     }
 }
 

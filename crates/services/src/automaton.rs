@@ -33,6 +33,7 @@ use crate::tasks::{ClosedBy, TaskState};
 use anyhow::Result;
 use cpus::{Awaited, CpuState, ParkedCpus};
 use execution::code::TranslatedCode;
+use execution::sampling::groups::SampledGroups;
 use execution::walk::{Observer, Piece, Wants};
 use std::collections::HashMap;
 use trace::{
@@ -67,6 +68,16 @@ pub struct Attributed {
     /// Nanoseconds in which the processor was halted. `None` when the recording has no clock;
     /// latencies then leave out halted time.
     pub halted: Option<u64>,
+    /// By machine: how far the slots of services may be off, by their [`ServiceId`]. Nothing for a
+    /// machine that was not simulated by samples.
+    pub sampled: Vec<Option<SampledGroups>>,
+}
+
+impl Attributed {
+    /// The samples of a machine's core.
+    pub(crate) fn sampled_on(&self, machine: usize) -> Option<&SampledGroups> {
+        self.sampled.get(machine)?.as_ref()
+    }
 }
 
 pub(super) struct Automaton<'a, M> {
@@ -210,6 +221,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
         for at in 0..self.tasks.len() {
             self.close_all(at);
         }
+        let sampled = self.meter.estimate(&mut self.ledger.accounts);
         let names = self.binding.counters.iter().cloned();
         let attributed = Attributed {
             ledger: self.ledger,
@@ -220,6 +232,7 @@ impl<'a, M: Meter> Automaton<'a, M> {
             between_interrupts: self.between_interrupts,
             wakes_seen: self.wakes_seen,
             halted: self.halts.total(),
+            sampled,
         };
         (attributed, self.meter)
     }

@@ -6,8 +6,9 @@
 //! `take`. The next execution shows what a branch did. The branch counts for the service that
 //! executed it, or for the next task when a task switch comes in between.
 
+use crate::annotations::ServiceKind;
 use crate::caches::Machines;
-use crate::ledger::ServiceMachineCounts;
+use crate::ledger::{Account, ServiceMachineCounts};
 use crate::meter::Meter;
 use anyhow::{Error, Result};
 use execution::branches::{FragmentBranches, PredictorRun};
@@ -17,9 +18,11 @@ use execution::data::DataWish;
 use execution::flow::{ExecutionFlow, Fragment, FragmentId};
 use execution::moved::{self, MovedFragment};
 use execution::per_cpu::PerCpu;
+use execution::sampling::SamplePlan;
+use execution::sampling::groups::{GroupCounts, SampledGroups};
+use execution::sampling::ratios::GroupSlots;
 use execution::walk::{Piece, PieceData};
 use image::place::Placement;
-use sim::core::CoreSlots;
 use sim::{MachineModel, Mode};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,8 +30,9 @@ use trace::{CpuId, RunAddr, Translation};
 
 pub(super) struct BranchMeter {
     machines: Machines,
-    /// Where each translation block begins.
+    /// Where each translation block begins, and its function; no functions if none are asked for.
     starts: Vec<RunAddr>,
+    functions: Vec<Option<u32>>,
     /// The code stays where it is.
     placement: Placement,
     branches: FragmentBranches,
@@ -38,9 +42,8 @@ pub(super) struct BranchMeter {
     /// Predictors that have seen nothing.
     fresh: Vec<Option<PredictorRun>>,
     codes: UopCodes,
-    /// The core of each machine, with the slots that `take` has reported; `None` for a machine that
-    /// describes no core.
-    cores: Vec<Option<(CoreRun, CoreSlots)>>,
+    /// The core of each machine; `None` for a machine that describes no core.
+    cores: Vec<Option<CoreRun>>,
     /// The fragments that the cores have not learned yet, and the number that they have learned.
     coming: VecDeque<(Fragment, MovedFragment, Mode)>,
     learned: u32,
@@ -60,12 +63,14 @@ pub(super) struct BranchMeter {
 }
 
 impl BranchMeter {
-    /// `predicts`: whether branch prediction is counted separately.
-    pub(super) fn new(machines: &[MachineModel], predicts: bool) -> Result<BranchMeter> {
-        let core = |machine| {
-            let core = CoreRun::new(machine, None)?;
-            anyhow::Ok(core.map(|core| (core, CoreSlots::default())))
-        };
+    /// `predicts`: whether branch prediction is counted separately. `plan`: where cores are
+    /// simulated in detail; `None`: everywhere.
+    pub(super) fn new(
+        machines: &[MachineModel],
+        predicts: bool,
+        plan: Option<SamplePlan>,
+    ) -> Result<BranchMeter> {
+        let core = |machine| CoreRun::new(machine, plan);
         let described = machines.iter().map(|machine| machine.branch.as_ref().filter(|_| predicts));
         let fresh: Vec<_> = described.map(|branch| branch.map(PredictorRun::new)).collect();
         Ok(BranchMeter {
@@ -73,6 +78,7 @@ impl BranchMeter {
             cores: machines.iter().map(core).collect::<Result<_>>()?,
             machines: Machines::new(machines),
             starts: Vec::new(),
+            functions: Vec::new(),
             placement: Placement::default(),
             branches: FragmentBranches::default(),
             predicting: PerCpu::new(fresh.clone()),
@@ -126,15 +132,18 @@ impl BranchMeter {
             && let Some((fragment, moved, mode)) = self.coming.pop_front()
         {
             self.learned += 1;
-            for (core, _) in self.cores.iter_mut().flatten() {
+            for core in self.cores.iter_mut().flatten() {
                 let learned = core.learn(&fragment, &moved, mode, &self.codes, &mut |_| None);
+                if let Some(function) = self.functions.get(fragment.translation.0 as usize) {
+                    core.belongs_to(*function);
+                }
                 self.failure = std::mem::take(&mut self.failure).or(learned.err());
             }
         }
         if self.failure.is_some() {
             return;
         }
-        for (core, _) in self.cores.iter_mut().flatten() {
+        for core in self.cores.iter_mut().flatten() {
             core.run(self.cpu, &self.fragments[ran.clone()], &self.codes, None);
         }
     }
@@ -151,6 +160,14 @@ impl Meter for BranchMeter {
         self.starts.push(code.addr);
         self.codes.define(std::slice::from_ref(translation));
         self.machines.define(translation, code)
+    }
+
+    fn belongs_to(&mut self, function: Option<u32>) {
+        self.functions.push(function);
+    }
+
+    fn function_slots(&self, instructions: &[u64]) -> Option<Vec<GroupSlots>> {
+        Some(self.cores.first()?.as_ref()?.function_slots(instructions))
     }
 
     fn machines(&mut self) -> Option<&mut Machines> {
@@ -202,27 +219,53 @@ impl Meter for BranchMeter {
     }
 
     fn finish(&mut self) {
-        self.cores.iter_mut().flatten().for_each(|(core, _)| core.finish());
+        self.cores.iter_mut().flatten().for_each(CoreRun::finish);
     }
 
     fn take(&mut self) -> &[ServiceMachineCounts] {
         let predicting = &mut self.predicting.current;
         let counted = self.machines.take().iter().zip(predicting).zip(&mut self.cores);
-        let with_branches = counted.map(|((counts, predicting), core)| ServiceMachineCounts {
-            slots: core.as_mut().map(|(core, taken)| {
-                let before = std::mem::replace(taken, core.slots());
-                *taken - before
-            }),
-            branches: predicting.as_mut().map(|predicting| {
-                let modes = std::mem::take(&mut predicting.counters);
-                let mut sum = modes.kernel;
-                sum += modes.user;
-                sum
-            }),
-            ..*counts
+        let with_branches = counted.map(|((counts, predicting), core)| {
+            let taken = core.as_mut().map(CoreRun::take);
+            ServiceMachineCounts {
+                slots: taken.as_ref().map(|taken| taken.slots),
+                samples: taken.unwrap_or_default(),
+                branches: predicting.as_mut().map(|predicting| {
+                    let modes = std::mem::take(&mut predicting.counters);
+                    let mut sum = modes.kernel;
+                    sum += modes.user;
+                    sum
+                }),
+                ..counts.clone()
+            }
         });
         self.taken.clear();
         self.taken.extend(with_branches);
         &self.taken
+    }
+
+    fn estimate(&mut self, accounts: &mut [Account]) -> Vec<Option<SampledGroups>> {
+        let cores = self.cores.iter().enumerate();
+        let of_machine = |(at, core): (usize, &Option<CoreRun>)| {
+            let groups: Vec<(Mode, GroupCounts)> = accounts
+                .iter_mut()
+                .map(|account| {
+                    let mode = match account.kind {
+                        ServiceKind::User => Mode::User,
+                        _ => Mode::Kernel,
+                    };
+                    let counts = account.totals.machines.get_mut(at);
+                    (mode, counts.map(|it| std::mem::take(&mut it.samples)).unwrap_or_default())
+                })
+                .collect();
+            let (sampled, estimates) = core.as_ref()?.estimates(&groups)?;
+            for (account, estimate) in accounts.iter_mut().zip(estimates) {
+                if let Some(counts) = account.totals.machines.get_mut(at) {
+                    counts.slots = Some(estimate);
+                }
+            }
+            Some(sampled)
+        };
+        cores.map(of_machine).collect()
     }
 }

@@ -247,9 +247,7 @@ impl Machines {
                 l1i_misses: std::mem::take(&mut running.l1i_misses)
                     + memory.map_or(0, |counters| counters.l1i.total()),
                 memory,
-                slots: None,
-                branches: None,
-                coherent: None,
+                ..ServiceMachineCounts::default()
             };
         }
         &self.taken

@@ -4,21 +4,25 @@
 //! all code without a symbol (modules).
 
 use crate::caches::Machines;
-use crate::ledger::ServiceMachineCounts;
+use crate::core_time::CoreTime;
+use crate::ledger::{Account, ServiceMachineCounts};
 use crate::meter::Meter;
 use crate::symbols::{CodeSymbol, KernelSymbols};
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::DataWish;
+use execution::sampling::groups::SampledGroups;
+use execution::walk::{Piece, PieceData};
 use image::address::LinkAddr;
+use sim::MachineModel;
 use std::collections::{BTreeMap, HashMap};
-use trace::Translation;
+use trace::{CpuId, Translation};
 
 /// The name of code without a symbol.
 pub const NAMELESS: &str = "(code without a symbol)";
 
 /// The totals of a function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct FunctionTotals {
     /// How often its first instruction was executed.
     pub calls: u64,
@@ -26,6 +30,9 @@ pub struct FunctionTotals {
     pub instructions: u64,
     /// L1I misses on the first machine; 0 without a machine.
     pub l1i_misses: u64,
+    /// The time on the out-of-order core of the first machine; `None` when it describes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreTime>,
 }
 
 /// The name without what compilers append. Parts of a function have the function's name.
@@ -34,8 +41,9 @@ pub fn function_name(symbol: &CodeSymbol) -> &str {
 }
 
 /// Counts executions of translation blocks, and their misses on the machines.
-pub(crate) struct FunctionMeter<'a> {
-    machines: Machines,
+pub(crate) struct FunctionMeter<'a, M> {
+    /// Simulates the machines.
+    inner: M,
     symbols: &'a KernelSymbols,
     numbers: HashMap<&'a str, u32>,
     names: Vec<&'a str>,
@@ -76,10 +84,10 @@ impl TranslationFunction {
     }
 }
 
-impl<'a> FunctionMeter<'a> {
-    pub(crate) fn new(symbols: &'a KernelSymbols, machines: Machines) -> FunctionMeter<'a> {
+impl<'a, M: Meter> FunctionMeter<'a, M> {
+    pub(crate) fn new(symbols: &'a KernelSymbols, inner: M) -> FunctionMeter<'a, M> {
         FunctionMeter {
-            machines,
+            inner,
             symbols,
             numbers: HashMap::new(),
             names: Vec::new(),
@@ -90,7 +98,11 @@ impl<'a> FunctionMeter<'a> {
         }
     }
 
-    pub(crate) fn totals(&self) -> BTreeMap<String, FunctionTotals> {
+    /// `machine`: the first machine.
+    pub(crate) fn totals(
+        &self,
+        machine: Option<&MachineModel>,
+    ) -> BTreeMap<String, FunctionTotals> {
         let mut totals = vec![FunctionTotals::default(); self.names.len()];
         for (translation, part) in self.parts.iter().enumerate() {
             let runs = self.runs[translation];
@@ -100,27 +112,64 @@ impl<'a> FunctionMeter<'a> {
             total.l1i_misses += self.misses[translation];
             total.calls += if part.is_entry { runs } else { 0 };
         }
+        let instructions: Vec<u64> = totals.iter().map(|total| total.instructions).collect();
+        let slots = self.inner.function_slots(&instructions).unwrap_or_default();
+        for (total, slots) in totals.iter_mut().zip(&slots) {
+            total.core = machine.and_then(|machine| CoreTime::of_function(machine, slots));
+        }
         let ran = self.names.iter().zip(totals).filter(|(_, total)| total.instructions > 0);
         ran.map(|(name, total)| ((*name).to_owned(), total)).collect()
     }
 }
 
-impl FunctionMeter<'_> {
+impl<M: Meter> FunctionMeter<'_, M> {
     /// Runs a translation block on the machines, and adds its own misses.
-    fn meter(&mut self, translation: u32, run: impl FnOnce(&mut Machines)) {
-        let before = self.machines.misses().l1i;
-        run(&mut self.machines);
-        self.misses[translation as usize] += self.machines.misses().l1i - before;
+    fn meter(&mut self, translation: u32, run: impl FnOnce(&mut M)) {
+        let before = self.misses();
+        run(&mut self.inner);
+        self.misses[translation as usize] += self.misses() - before;
+    }
+
+    /// The L1I misses of the first machine so far.
+    fn misses(&mut self) -> u64 {
+        self.inner.machines().map_or(0, |machines| machines.misses().l1i)
     }
 }
 
-impl Meter for FunctionMeter<'_> {
+impl<M: Meter> Meter for FunctionMeter<'_, M> {
+    const NEEDS_CONTROL: bool = M::NEEDS_CONTROL;
+
     fn wish(&self) -> Option<DataWish> {
-        Some(self.machines.wish())
+        self.inner.wish()
     }
 
     fn machines(&mut self) -> Option<&mut Machines> {
-        Some(&mut self.machines)
+        self.inner.machines()
+    }
+
+    fn piece(&mut self, piece: &Piece<'_>, data: Option<&PieceData<'_>>) -> Result<()> {
+        self.inner.piece(piece, data)
+    }
+
+    fn failure(&mut self) -> Result<()> {
+        self.inner.failure()
+    }
+
+    #[inline]
+    fn comes(&mut self, translation: u32, reached: Option<u32>) {
+        self.inner.comes(translation, reached);
+    }
+
+    fn turned_to(&mut self, cpu: CpuId, task: usize) {
+        self.inner.turned_to(cpu, task);
+    }
+
+    fn finish(&mut self) {
+        self.inner.finish();
+    }
+
+    fn estimate(&mut self, accounts: &mut [Account]) -> Vec<Option<SampledGroups>> {
+        self.inner.estimate(accounts)
     }
 
     fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
@@ -135,21 +184,23 @@ impl Meter for FunctionMeter<'_> {
         self.runs.push(0);
         self.left.push(0);
         self.misses.push(0);
-        self.machines.define(translation, code)
+        self.inner.define(translation, code)?;
+        self.inner.belongs_to(function);
+        Ok(())
     }
 
     #[inline]
     fn executed(&mut self, translation: u32) {
         self.runs[translation as usize] += 1;
-        self.meter(translation, |machines| machines.executed(translation));
+        self.meter(translation, |inner| inner.executed(translation));
     }
 
     fn left(&mut self, translation: u32, instructions: u32) {
         self.left[translation as usize] += u64::from(instructions);
-        self.meter(translation, |machines| machines.left(translation, instructions));
+        self.meter(translation, |inner| inner.left(translation, instructions));
     }
 
     fn take(&mut self) -> &[ServiceMachineCounts] {
-        self.machines.take()
+        self.inner.take()
     }
 }

@@ -3,6 +3,7 @@
 //! Takes finished invocations; gives totals per service. Does not know how invocations are found.
 
 use crate::annotations::ServiceKind;
+use execution::sampling::groups::GroupCounts;
 use serde::{Deserialize, Serialize};
 use sim::core::CoreSlots;
 use sim::{BranchCounters, MachineCounters};
@@ -42,7 +43,7 @@ impl Distribution {
 }
 
 /// The counts of one machine while a service ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceMachineCounts {
     /// Misses of the L1 instruction cache.
     pub l1i_misses: u64,
@@ -55,9 +56,13 @@ pub struct ServiceMachineCounts {
     #[serde(skip)]
     pub branches: Option<BranchCounters>,
     /// The slots of the out-of-order core; `None` when the machine describes none. A lost slot
-    /// counts for the service that ends the wait.
+    /// counts for the service that ends the wait. Estimates if the core was simulated by samples:
+    /// 0 until the recording ends.
     #[serde(skip)]
     pub slots: Option<CoreSlots>,
+    /// What the estimates are made of; empty when they are made.
+    #[serde(skip)]
+    pub samples: GroupCounts,
     /// The cycles on coherent caches; `None` when they were not simulated.
     #[serde(skip)]
     pub coherent: Option<CoherentCycles>,
@@ -110,8 +115,9 @@ impl std::ops::AddAssign for CoherentCycles {
     }
 }
 
-impl std::ops::AddAssign for ServiceMachineCounts {
-    fn add_assign(&mut self, other: ServiceMachineCounts) {
+impl std::ops::AddAssign<&ServiceMachineCounts> for ServiceMachineCounts {
+    fn add_assign(&mut self, other: &ServiceMachineCounts) {
+        self.samples += &other.samples;
         self.l1i_misses += other.l1i_misses;
         if let Some(counters) = other.memory {
             *self.memory.get_or_insert_default() += counters;
@@ -232,7 +238,7 @@ impl Ledger {
 pub(crate) fn add_machines(to: &mut Vec<ServiceMachineCounts>, from: &[ServiceMachineCounts]) {
     to.resize(to.len().max(from.len()), ServiceMachineCounts::default());
     for (to, from) in to.iter_mut().zip(from) {
-        *to += *from;
+        *to += from;
     }
 }
 

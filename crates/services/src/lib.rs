@@ -29,6 +29,7 @@ mod caches;
 pub mod calls;
 mod code;
 mod coherent;
+pub mod core_time;
 pub mod difference;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
@@ -70,6 +71,7 @@ use crate::timeline::Timeline;
 use anyhow::{Context, Result, ensure};
 use execution::opened::{OpenedRecording, Reader};
 use execution::part::RecordingPart;
+use execution::sampling::SamplePlan;
 use execution::walk::{Observer, SideBySide};
 use host::recording::Recording;
 use image::{Image, vmlinux};
@@ -167,11 +169,12 @@ impl Attribution {
         })
     }
 
-    /// The services of a recording (a directory). Shows progress on a terminal.
+    /// The services of a recording (a directory). Shows progress on a terminal. `plan`: where
+    /// out-of-order cores are simulated in detail; `None`: everywhere.
     ///
     /// # Errors
     /// The recording cannot be read, is damaged, or comes from another kernel.
-    pub fn table(&self, recording: &Path) -> Result<ServiceTable> {
+    pub fn table(&self, recording: &Path, plan: Option<SamplePlan>) -> Result<ServiceTable> {
         self.read(recording, "services", |reader| {
             let header = reader.header().clone();
             let (symbols, binding) = (&self.symbols, &self.binding);
@@ -179,7 +182,7 @@ impl Attribution {
                 true => {
                     let machines = &self.machines;
                     services_walk::attribute_with_branches(
-                        reader, symbols, binding, machines, false,
+                        reader, symbols, binding, machines, false, plan,
                     )?
                 }
                 false => services_walk::attribute(reader, symbols, binding, &self.machines)?,
@@ -192,7 +195,11 @@ impl Attribution {
     ///
     /// # Errors
     /// As [`Attribution::table`], or no machine describes branch prediction.
-    pub fn table_with_branches(&self, recording: &Path) -> Result<ServiceTable> {
+    pub fn table_with_branches(
+        &self,
+        recording: &Path,
+        plan: Option<SamplePlan>,
+    ) -> Result<ServiceTable> {
         ensure!(
             self.machines.iter().any(|machine| machine.branch.is_some()),
             "no machine describes how it predicts branches: name one with a table [branch] in its \
@@ -206,6 +213,7 @@ impl Attribution {
                 &self.binding,
                 &self.machines,
                 true,
+                plan,
             )?;
             Ok(self.to_table(&header, &attributed))
         })
@@ -223,6 +231,28 @@ impl Attribution {
                 &self.symbols,
                 &self.binding,
                 &self.machines,
+            )?;
+            Ok(ServicesAndFunctions { table: self.to_table(&header, &attributed), functions })
+        })
+    }
+
+    /// As `table`, with the totals of each function, and the times of both on out-of-order cores.
+    ///
+    /// # Errors
+    /// As [`Attribution::table`].
+    pub fn recorded_on_cores(
+        &self,
+        recording: &Path,
+        plan: Option<SamplePlan>,
+    ) -> Result<ServicesAndFunctions> {
+        self.read(recording, "services", |reader| {
+            let header = reader.header().clone();
+            let (attributed, functions) = services_walk::attribute_with_functions_on_cores(
+                reader,
+                &self.symbols,
+                &self.binding,
+                &self.machines,
+                plan,
             )?;
             Ok(ServicesAndFunctions { table: self.to_table(&header, &attributed), functions })
         })
@@ -246,27 +276,29 @@ impl Attribution {
     }
 
     /// The services of a recording on each machine. All other machines are compared with the first.
+    /// `plan`: as for [`Attribution::table`].
     ///
     /// # Errors
     /// As [`Attribution::table`].
-    pub fn generations(&self, recording: &Path) -> Result<Generations> {
+    pub fn generations(&self, recording: &Path, plan: Option<SamplePlan>) -> Result<Generations> {
         let opened = OpenedRecording::open(&Recording::at(recording), &self.part, "generations")?;
         let header = opened.header().clone();
-        let mut walks = self.generations_walks()?;
+        let mut walks = self.generations_walks(plan)?;
         let observers = walks.iter_mut().map(|walk| walk as &mut (dyn Observer + Send));
         opened.walk(&mut SideBySide(observers.collect()))?;
         self.generations_of(&header, walks)
     }
 
     /// A walk for each machine, which finds the services. Over a part of a recording, no machine
-    /// simulates data accesses.
+    /// simulates data accesses. `plan`: as for [`Attribution::table`].
     ///
     /// # Errors
     /// The numbers of a machine's core contradict each other.
-    pub fn generations_walks(&self) -> Result<Vec<ServicesWalk<'_>>> {
+    pub fn generations_walks(&self, plan: Option<SamplePlan>) -> Result<Vec<ServicesWalk<'_>>> {
         let (symbols, binding) = (&self.symbols, &self.binding);
-        let walk =
-            |machine| ServicesWalk::on_machine(symbols, binding, machine, self.part.is_whole());
+        let walk = |machine| {
+            ServicesWalk::on_machine(symbols, binding, machine, self.part.is_whole(), plan)
+        };
         self.machines.iter().map(walk).collect()
     }
 

@@ -5,10 +5,12 @@
 
 use crate::annotations::ServiceKind;
 use crate::caches::Machines;
-use crate::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
+use crate::ledger::{Account, Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::DataWish;
+use execution::sampling::groups::SampledGroups;
+use execution::sampling::ratios::GroupSlots;
 use execution::walk::{Piece, PieceData};
 use trace::{CpuId, Task, Translation};
 
@@ -25,6 +27,13 @@ pub(super) trait Meter {
     fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()>;
     /// The simulated machines, if any. They receive pieces and turns.
     fn machines(&mut self) -> Option<&mut Machines> {
+        None
+    }
+    /// The translation block that was added last belongs to this function.
+    fn belongs_to(&mut self, _function: Option<u32>) {}
+    /// The slots of functions on the core of the first machine, by their number. `instructions`:
+    /// those that each function ran. `None` without a core.
+    fn function_slots(&self, _instructions: &[u64]) -> Option<Vec<GroupSlots>> {
         None
     }
     /// Adds the next tasks.
@@ -53,6 +62,11 @@ pub(super) trait Meter {
     fn finish(&mut self) {}
     /// The counts of each machine since the last call.
     fn take(&mut self) -> &[ServiceMachineCounts];
+    /// Puts estimates into the totals of all services. Returns how far they may be off, for each
+    /// machine; nothing for a machine that was not simulated by samples.
+    fn estimate(&mut self, _accounts: &mut [Account]) -> Vec<Option<SampledGroups>> {
+        Vec::new()
+    }
 
     /// The current task's last execution ended with a call.
     #[inline]

@@ -23,6 +23,7 @@ use crate::table::ServiceTable;
 use crate::timeline::Timeline;
 use anyhow::Result;
 use execution::code::TranslatedCode;
+use execution::sampling::SamplePlan;
 use execution::served_log::ServedLog;
 use execution::walk::{Observer, Piece, Wants, walk};
 use sim::MachineModel;
@@ -50,7 +51,7 @@ pub fn attribute<R: Read>(
 }
 
 /// As [`attribute`], with the out-of-order cores of the machines and, if `predicts` is true, with
-/// branch prediction.
+/// branch prediction. `plan`: where cores are simulated in detail; `None`: everywhere.
 ///
 /// # Errors
 /// As [`attribute`].
@@ -60,8 +61,9 @@ pub(crate) fn attribute_with_branches<R: Read>(
     binding: &Binding,
     machines: &[MachineModel],
     predicts: bool,
+    plan: Option<SamplePlan>,
 ) -> Result<Attributed> {
-    let meter = BranchMeter::new(machines, predicts)?;
+    let meter = BranchMeter::new(machines, predicts, plan)?;
     Ok(follow(reader, Automaton::new(binding, symbols, meter))?.0)
 }
 
@@ -77,7 +79,8 @@ enum ServicesMeter<'a> {
 
 impl<'a> ServicesWalk<'a> {
     /// Simulates one machine, with its out-of-order core if it has one. A machine with a core
-    /// ignores data accesses; any other machine simulates them if `takes_data` is true.
+    /// ignores data accesses; any other machine simulates them if `takes_data` is true. `plan`:
+    /// where the core is simulated in detail; `None`: everywhere.
     ///
     /// # Errors
     /// The numbers of a core contradict each other.
@@ -86,6 +89,7 @@ impl<'a> ServicesWalk<'a> {
         binding: &'a Binding,
         machine: &MachineModel,
         takes_data: bool,
+        plan: Option<SamplePlan>,
     ) -> Result<ServicesWalk<'a>> {
         let machines = std::slice::from_ref(machine);
         Ok(ServicesWalk(match machine.core {
@@ -98,7 +102,7 @@ impl<'a> ServicesWalk<'a> {
                 ServicesMeter::Caches(Box::new(automaton.without_data()))
             }
             Some(_) => {
-                let meter = BranchMeter::new(machines, false)?;
+                let meter = BranchMeter::new(machines, false, plan)?;
                 let automaton = Automaton::new(binding, symbols, meter);
                 ServicesMeter::Cores(Box::new(automaton.without_data()))
             }
@@ -193,7 +197,24 @@ pub(crate) fn attribute_with_functions<R: Read>(
 ) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
     let meter = FunctionMeter::new(symbols, Machines::new(machines));
     let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
-    Ok((attributed, functions.totals()))
+    Ok((attributed, functions.totals(None)))
+}
+
+/// As [`attribute_with_functions`], with the out-of-order cores of the machines. `plan`: where they
+/// are simulated in detail; `None`: everywhere.
+///
+/// # Errors
+/// As [`attribute`].
+pub(crate) fn attribute_with_functions_on_cores<R: Read>(
+    reader: RecordingReader<R>,
+    symbols: &KernelSymbols,
+    binding: &Binding,
+    machines: &[MachineModel],
+    plan: Option<SamplePlan>,
+) -> Result<(Attributed, BTreeMap<String, FunctionTotals>)> {
+    let meter = FunctionMeter::new(symbols, BranchMeter::new(machines, false, plan)?);
+    let (attributed, functions) = follow(reader, Automaton::new(binding, symbols, meter))?;
+    Ok((attributed, functions.totals(machines.first())))
 }
 
 /// As [`attribute`], with the chains of calls and the execution over time.

@@ -6,6 +6,7 @@
 use crate::annotations::ServiceKind;
 use crate::automaton::Attributed;
 use crate::binding::UnseenAnnotation;
+use crate::core_time::{CoreSamples, CoreTime};
 use crate::ledger::{Account, Distribution, ServiceMachineCounts};
 use execution::branches::Predictions;
 use serde::{Deserialize, Serialize};
@@ -112,6 +113,13 @@ pub struct MachineTotals {
     /// out-of-order core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<[CoreSlots; 2]>,
+    /// The time of the whole recording and of the kernel on the out-of-order core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<[CoreTime; 2]>,
+    /// The samples from which slots and times are estimated; `None` when every instruction was
+    /// simulated in detail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<CoreSamples>,
 }
 
 /// A service on a machine. With data accesses, cycles follow SimOS' 1994 model (Rosenblum 1995,
@@ -155,6 +163,9 @@ pub struct ServiceOnMachine {
     /// As in [`MachineTotals`]. The slots of all services together are those of the recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<CoreSlots>,
+    /// As in [`MachineTotals`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreTime>,
 }
 
 /// Mean times per call, from begin to end, in nanoseconds of the guest's clock; an instruction
@@ -207,13 +218,15 @@ impl ServiceTable {
             wakes_seen: attributed.wakes_seen,
             machines: &machines,
             simulated,
+            attributed,
         };
         let mut rows: Vec<ServiceRow> = attributed
             .ledger
             .accounts
             .iter()
-            .filter(|account| account.totals.calls > 0)
-            .map(|account| row(account, &whole))
+            .enumerate()
+            .filter(|(_, account)| account.totals.calls > 0)
+            .map(|(service, account)| row(service, account, &whole))
             .collect();
         rows.sort_by(|a, b| {
             let outside = |row: &ServiceRow| !in_kernel(row.kind);
@@ -248,6 +261,14 @@ impl ServiceTable {
     }
 }
 
+impl ServiceTable {
+    /// The widest interval of all machines' cores, in per cent; 0 when all were simulated in
+    /// detail.
+    pub fn widest(&self) -> f64 {
+        CoreSamples::widest(self.machines.iter().filter_map(|machine| machine.samples))
+    }
+}
+
 /// Whether a field that counts CPUs is left out: recordings of one CPU have no such field.
 fn is_one(cpus: &u8) -> bool {
     *cpus == 1
@@ -265,6 +286,7 @@ struct ShareBases<'a> {
     wakes_seen: bool,
     machines: &'a [MachineTotals],
     simulated: &'a [MachineModel],
+    attributed: &'a Attributed,
 }
 
 fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) -> MachineTotals {
@@ -273,13 +295,21 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) ->
         accounts.fold(
             (0, ServiceMachineCounts::default()),
             |(instructions, mut counts), account| {
-                counts += account.totals.machines.get(at).copied().unwrap_or_default();
+                if let Some(of_account) = account.totals.machines.get(at) {
+                    counts += of_account;
+                }
                 (instructions + account.totals.instructions, counts)
             },
         )
     };
     let ((instructions, counts), (of_kernel, kernel)) = (sum(&|_| true), sum(&in_kernel));
     let stalls = kernel.memory.and_then(|counters| machine.stalls(&counters));
+    let sampled = attributed.sampled_on(at);
+    let core = |counts: &ServiceMachineCounts, wanted: &dyn Fn(ServiceKind) -> bool| {
+        let wanted = |service: usize| wanted(attributed.ledger.accounts[service].kind);
+        CoreTime::of_sum(machine, counts.slots.as_ref(), sampled, wanted)
+    };
+    let core = core(&counts, &|_| true).zip(core(&kernel, &in_kernel));
     MachineTotals {
         name: machine.name.clone(),
         has_l2: has_l2(machine),
@@ -292,6 +322,8 @@ fn machine_totals(attributed: &Attributed, at: usize, machine: &MachineModel) ->
             .zip(predictions(machine, of_kernel, &kernel))
             .map(|(all, kernel)| [all, kernel]),
         slots: counts.slots.map(|all| [all, kernel.slots.unwrap_or_default()]),
+        core: core.map(|(all, kernel)| [all, kernel]),
+        samples: sampled.map(CoreSamples::new),
     }
 }
 
@@ -318,15 +350,17 @@ fn predictions(
     Some(Predictions::new(machine.branch.as_ref()?, &counts.branches?, instructions))
 }
 
-fn row(account: &Account, whole: &ShareBases<'_>) -> ServiceRow {
+/// `service`: the number of the account.
+fn row(service: usize, account: &Account, whole: &ShareBases<'_>) -> ServiceRow {
     let totals = &account.totals;
     let of_kernel = in_kernel(account.kind);
     let of = if of_kernel { whole.kernel_instructions } else { whole.instructions };
     let per_call = |amount: u64| amount as f64 / totals.calls.max(1) as f64;
     let mut machines: Vec<ServiceOnMachine> = Vec::new();
     for (at, (whole_machine, machine)) in whole.machines.iter().zip(whole.simulated).enumerate() {
-        let counts = totals.machines.get(at).copied().unwrap_or_default();
+        let counts = totals.machines.get(at).cloned().unwrap_or_default();
         let cycles = cycles(machine, totals.instructions, &counts);
+        let sampled = whole.attributed.sampled_on(at);
         let (all_cycles, all_misses) = match of_kernel {
             true => (whole_machine.kernel_cycles, whole_machine.kernel_l1i_misses),
             false => (whole_machine.cycles, whole_machine.l1i_misses),
@@ -360,6 +394,7 @@ fn row(account: &Account, whole: &ShareBases<'_>) -> ServiceRow {
                 .first()
                 .map_or(1.0, |first| first.mean_cycles / mean_cycles.max(f64::MIN_POSITIVE)),
             branches: predictions(machine, totals.instructions, &counts),
+            core: CoreTime::of_service(machine, counts.slots.as_ref(), sampled, service),
             slots: counts.slots,
         });
     }

@@ -28,7 +28,7 @@ impl<'a> Regression<'a> {
     }
 
     /// The factors of what is known in `values`, one for each unit.
-    fn factors(&self, values: &[f64]) -> Vec<f64> {
+    pub(super) fn factors(&self, values: &[f64]) -> Vec<f64> {
         let mut products = vec![0.0; self.known.len()];
         for (row, value) in self.rows.iter().zip(values) {
             products.iter_mut().zip(row).for_each(|(sum, x)| *sum += x * value);
@@ -87,7 +87,7 @@ impl<'a> Regression<'a> {
     }
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 

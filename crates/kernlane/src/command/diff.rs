@@ -2,6 +2,7 @@
 //!
 //! Input: two recordings and their kernels. Output: tables, and an exit status for --limit.
 
+use crate::command::sampling::SamplingArgs;
 use anyhow::{Result, ensure};
 use clap::Args;
 use host::note;
@@ -15,11 +16,14 @@ use std::process::ExitCode;
 /// Say what changed between two recordings, service by service and function by function, and why
 ///
 /// Compares a workload before and after a patch to the kernel, or on two kernels. Each change has
-/// three parts that add up: the number of calls, instructions per call, and misses per call. With
-/// --limit the exit status is 1 when the kernel or one of its services grew by more.
+/// three parts that add up: the number of calls, instructions per call, and misses per call, or, on
+/// a machine with an out-of-order core, cycles per instruction. With --limit the exit status is 1
+/// when the kernel or one of its services grew by more; of times that are estimated from samples,
+/// only the growth beyond the 95 % interval counts.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane diff old.rec new.rec --machine server-32k
+  kernlane diff old.rec new.rec --machine zen4
   kernlane diff old.rec new.rec --limit 2 || echo slower")]
 pub struct DiffArgs {
     /// The recording before (a directory)
@@ -40,6 +44,9 @@ pub struct DiffArgs {
     /// A machine to simulate: costs are then its cycles, otherwise instructions
     #[arg(long, short, value_name = "NAME|FILE.toml")]
     pub machine: Option<String>,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
 
     /// What the kernel's functions mean, instead of annotations/linux.toml
     #[arg(long, value_name = "FILE.toml")]
@@ -72,6 +79,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<ExitCode> {
         kernels: [args.kernel.as_deref(), kernel_after],
         machine: args.machine.as_deref(),
         annotations: args.annotations.as_deref(),
+        sampling: args.sampling.sampling()?,
     };
     let difference = compared.difference()?;
     match args.json {

@@ -4,6 +4,7 @@
 
 mod beside;
 
+use crate::core_time;
 use crate::top::TopRows;
 use beside::{NELLANS, SIMOS, name_of};
 pub use beside::{Nellans, NellansCall, Papers, Simos};
@@ -94,7 +95,13 @@ fn titles<'a>(found: &'a Generations, first: [&'a str; 2]) -> Vec<&'a str> {
 fn cycles(found: &Generations, rows: &[&GenerationRow]) -> String {
     let mut table = TextTable::new(&titles(found, ["service", "instructions"]));
     for row in rows {
-        let cpi = row.on.iter().map(|on| format!("{:.3}", on.cpi));
+        let cpi = row.on.iter().map(|on| match &on.estimated {
+            None => format!("{:.3}", on.cpi),
+            Some(estimated) if estimated.within.is_none() => {
+                format!("{:.3} ({})", on.cpi, core_time::within(estimated))
+            }
+            Some(estimated) => format!("{:.3} ±{} %", on.cpi, core_time::within(estimated)),
+        });
         let first = [name_of(row), row.instructions.to_string()];
         table.push(first.into_iter().chain(cpi).collect());
     }

@@ -22,6 +22,7 @@ fn machine(name: &str, megahertz: u32) -> GenerationMachine {
         model: CycleModel::OutOfOrder,
         parts_per_cycle: 1,
         graduation_per_cycle: 1,
+        samples: None,
     }
 }
 
@@ -35,6 +36,7 @@ fn row(kind: Option<ServiceKind>, name: &str, cycles: [u64; 5]) -> GenerationRow
         split: None,
         dispatch: None,
         graduation: GraduationSlots::default(),
+        estimated: None,
     });
     GenerationRow { kind, name: name.to_owned(), calls: 4, instructions: 1000, on: on.collect() }
 }

@@ -30,6 +30,24 @@ const rowTitle = (row) => (isNone(row.kind) ? row.name : titleOf(row));
 const slotsIn = (parts, slots) => parts.reduce((sum, [, field]) => sum + slots[field], 0);
 const partOf = (parts, slots, field) => slots[field] / Math.max(1, slotsIn(parts, slots));
 
+// Of a machine that was simulated by samples: half of the 95 % interval, and the samples in which a
+// service ran.
+const interval = (on) =>
+  isNone(on.estimated?.within) ? "" : ` ± ${number(on.estimated.within, 2)} %`;
+const sampleColumns = ({ samples }, at, of = "") =>
+  samples
+    ? [
+        [`± %${of}`, (row) => row.on[at].estimated?.within, (v) => number(v, 2)],
+        [`samples${of}`, (row) => row.on[at].estimated?.samples, count],
+      ]
+    : [];
+const sampleNote = ({ samples }) =>
+  samples
+    ? ` Estimated from ${count(samples.units)} samples of ${count(samples.plan.measured)} ` +
+      `instructions. ±: half of the 95 % interval. A service without one ran in no sample, or in ` +
+      `too few: its slots are an estimate from its counts.`
+    : "";
+
 // Bars and a table of the slots of one kind, for one machine.
 const slotsOn = (found, at, parts, slotsOf) => {
   const machine = found.machines[at];
@@ -42,13 +60,14 @@ const slotsOn = (found, at, parts, slotsOf) => {
         const part = partOf(parts, slots, field);
         return [100 * part, color, `${name}: ${share(part)}`];
       });
-      return [rowTitle(row), shares, `CPI ${number(row.on[at].cpi, 2)}`];
+      return [rowTitle(row), shares, `CPI ${number(row.on[at].cpi, 2)}${interval(row.on[at])}`];
     });
   const all = Math.max(1, slotsIn(parts, slotsOf(found.sums[0].on[at])));
   const columns = [
     ["service", rowTitle, null, "text"],
     ["share of the slots", (row) => slotsIn(parts, slotsOf(row.on[at])) / all, share],
     ["slots", (row) => slotsIn(parts, slotsOf(row.on[at])), count],
+    ...sampleColumns(machine, at),
     ...parts.map(([name, field]) => [
       name,
       (row) => partOf(parts, slotsOf(row.on[at]), field),
@@ -64,7 +83,7 @@ const slotsOn = (found, at, parts, slotsOf) => {
       most: 10,
       caption:
         `Slots of ${machine.name} (simulated). The slots of all services are those of the ` +
-        `recording.`,
+        `recording.${sampleNote(machine)}`,
     }),
   ];
 };
@@ -135,13 +154,14 @@ const sideBySide = (found, conditions) => {
     ["service", rowTitle, null, "text"],
     ["instructions", (row) => row.instructions, count],
     ["calls", (row) => row.calls, count],
-    ...found.machines.flatMap(({ name }, at) => [
-      [`CPI, ${name}`, (row) => row.on[at].cpi, (v) => number(v, 2)],
-      [`ns/call, ${name}`, (row) => row.on[at].nanoseconds_per_call, (v) => number(v, 1)],
+    ...found.machines.flatMap((machine, at) => [
+      [`CPI, ${machine.name}`, (row) => row.on[at].cpi, (v) => number(v, 2)],
+      ...sampleColumns(machine, at, `, ${machine.name}`),
+      [`ns/call, ${machine.name}`, (row) => row.on[at].nanoseconds_per_call, (v) => number(v, 1)],
       ...(at === 0
         ? []
         : ["P", "T", "A"].map((letter, which) => [
-            `${letter}, ${name}`,
+            `${letter}, ${machine.name}`,
             (row) => row.on[at].split?.[["speedup", "technology", "architecture"][which]],
             (v) => number(v, 2),
           ])),

@@ -13,10 +13,12 @@ mod tests;
 
 use crate::Attributed;
 use crate::annotations::ServiceKind;
+use crate::core_time::{CoreSamples, CoreTime, EstimatedTime};
 use crate::ledger::{ServiceMachineCounts, ServiceTotals};
 use crate::table::in_kernel;
 use anyhow::{Result, ensure};
 use execution::part::RecordingPart;
+use execution::sampling::groups::SampledGroups;
 use fraction::Fraction;
 use serde::Serialize;
 use sim::MachineModel;
@@ -53,7 +55,7 @@ pub struct Generations {
 }
 
 /// A machine of the comparison.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GenerationMachine {
     /// The machine's name.
     pub name: String,
@@ -65,6 +67,10 @@ pub struct GenerationMachine {
     pub parts_per_cycle: u32,
     /// The same for the graduation.
     pub graduation_per_cycle: u32,
+    /// The samples from which the parts of cycles are estimated; `None` when every instruction was
+    /// simulated in detail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<CoreSamples>,
 }
 
 /// Checks that these machines can be compared: there are two, and each has a clock.
@@ -144,6 +150,9 @@ pub struct ServiceTime {
     /// The slots of the graduation, as SimOS divides them. Without a core: instructions, and stops
     /// for data and for instructions; TLB misses count for the pipeline.
     pub graduation: GraduationSlots,
+    /// How far parts, cycles and times may be off; `None` when every instruction was simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<EstimatedTime>,
 }
 
 /// A speed-up and its parts: the nearest numbers to the exact ratios.
@@ -213,9 +222,14 @@ struct Parts {
     parts: u64,
     dispatch: Option<Slots>,
     graduation: GraduationSlots,
+    estimated: Option<EstimatedTime>,
 }
 
 impl Parts {
+    fn core_slots(&self) -> Option<CoreSlots> {
+        Some(CoreSlots { dispatch: self.dispatch?, graduation: self.graduation })
+    }
+
     fn none(machine: &GenerationMachine) -> Parts {
         let has_core = machine.model == CycleModel::OutOfOrder;
         Parts { dispatch: has_core.then(Slots::default), ..Parts::default() }
@@ -257,8 +271,10 @@ impl Generations {
             .map(|(at, account)| {
                 // Every machine ran the same services.
                 let of_machines = counted.iter().filter_map(|of| of.ledger.accounts.get(at));
-                let on = machines.iter().zip(of_machines);
-                let on = on.map(|(machine, account)| parts(machine, &account.totals));
+                let on = machines.iter().zip(of_machines).zip(counted);
+                let on = on.map(|((machine, account), of)| {
+                    parts(machine, &account.totals, of.sampled_on(0), at)
+                });
                 let amounts = Amounts {
                     calls: account.totals.calls,
                     instructions: account.totals.instructions,
@@ -278,8 +294,14 @@ impl Generations {
         let sum = |name: &str, wanted: &dyn Fn(ServiceKind) -> bool| {
             let nothing = described.iter().map(Parts::none);
             let mut sum = Amounts { on: nothing.collect(), ..Amounts::default() };
-            let wanted = services.iter().filter(|(kind, _, _)| wanted(*kind));
-            wanted.for_each(|(_, _, amounts)| sum.add(amounts));
+            let of_sum = services.iter().filter(|(kind, _, _)| wanted(*kind));
+            of_sum.for_each(|(_, _, amounts)| sum.add(amounts));
+            for ((on, machine), of) in sum.on.iter_mut().zip(machines).zip(counted) {
+                let wanted = |service: usize| wanted(of.ledger.accounts[service].kind);
+                let slots = on.core_slots();
+                let time = CoreTime::of_sum(machine, slots.as_ref(), of.sampled_on(0), wanted);
+                on.estimated = time.and_then(|time| time.estimated);
+            }
             row(None, name, &sum, &described)
         };
         let sums = [
@@ -310,6 +332,11 @@ impl Generations {
         Some(ExactSplit::new(of(older)?, of(newer)?)?.into())
     }
 
+    /// The widest interval of all machines, in per cent; 0 when all were simulated in detail.
+    pub fn widest(&self) -> f64 {
+        CoreSamples::widest(self.machines.iter().filter_map(|machine| machine.samples))
+    }
+
     /// The index of the machine with this name.
     pub fn machine(&self, name: &str) -> Option<usize> {
         self.machines.iter().position(|machine| machine.name == name)
@@ -338,19 +365,31 @@ fn described(machine: &MachineModel, counted: &Attributed) -> GenerationMachine 
         model,
         parts_per_cycle,
         graduation_per_cycle,
+        samples: counted.sampled_on(0).map(CoreSamples::new),
     }
 }
 
-/// The parts of cycles that a service took.
-fn parts(machine: &MachineModel, totals: &ServiceTotals) -> Parts {
-    let counts = totals.machines.first().copied().unwrap_or_default();
+/// The parts of cycles that a service took. `service`: its number in the ledger.
+fn parts(
+    machine: &MachineModel,
+    totals: &ServiceTotals,
+    sampled: Option<&SampledGroups>,
+    service: usize,
+) -> Parts {
+    let counts = totals.machines.first().cloned().unwrap_or_default();
     if machine.core.is_some() {
         let slots = counts.slots.unwrap_or_default();
         let dispatch = Some(slots.dispatch);
-        return Parts { parts: slots.dispatch.total(), dispatch, graduation: slots.graduation };
+        let time = CoreTime::of_service(machine, Some(&slots), sampled, service);
+        return Parts {
+            parts: slots.dispatch.total(),
+            dispatch,
+            graduation: slots.graduation,
+            estimated: time.and_then(|time| time.estimated),
+        };
     }
     let graduation = in_order(machine, totals.instructions, &counts);
-    Parts { parts: graduation.total(), dispatch: None, graduation }
+    Parts { parts: graduation.total(), dispatch: None, graduation, estimated: None }
 }
 
 /// A cycle for each instruction, and the stops, in thousandths of a cycle.
@@ -403,6 +442,7 @@ fn row(
             split: split.map(Split::from),
             dispatch: on.dispatch,
             graduation: on.graduation,
+            estimated: on.estimated,
         }
     });
     GenerationRow {
@@ -422,7 +462,15 @@ fn notes(machines: &[GenerationMachine], instructions: u64) -> Vec<String> {
              takes most of the time; record longer"
         ));
     }
-    for GenerationMachine { name, model, .. } in machines {
+    for GenerationMachine { name, model, samples, .. } in machines {
+        if let Some(samples) = samples {
+            notes.push(format!(
+                "{name}: estimated from {} samples of {} instructions; ± is half of a 95 % \
+                 interval, in per cent; times, P and A are as uncertain as the cycles that they \
+                 are made of",
+                samples.units, samples.plan.measured
+            ));
+        }
         notes.extend(match model {
             CycleModel::OutOfOrder => None,
             CycleModel::InOrder => Some(format!(

@@ -14,9 +14,10 @@ fn machines(names: &[&str]) -> Vec<MachineModel> {
 /// Services with calls, instructions and counts.
 fn counted(services: &[(ServiceKind, &str, u64, u64, ServiceMachineCounts)]) -> Attributed {
     let mut ledger = Ledger::default();
-    for &(kind, name, calls, instructions, counts) in services {
-        let service = ledger.service(kind, name);
-        let machines = vec![counts];
+    for (kind, name, calls, instructions, counts) in services {
+        let (instructions, calls) = (*instructions, *calls);
+        let service = ledger.service(*kind, name);
+        let machines = vec![counts.clone()];
         ledger.add(service, &Invocation { instructions, machines, times: Default::default() });
         (1..calls).for_each(|_| ledger.add(service, &Invocation::default()));
     }
@@ -29,6 +30,7 @@ fn counted(services: &[(ServiceKind, &str, u64, u64, ServiceMachineCounts)]) -> 
         between_interrupts: Distribution::default(),
         wakes_seen: false,
         halted: None,
+        sampled: Vec::new(),
     }
 }
 
@@ -160,13 +162,13 @@ fn sums_are_exact_on_one_thread_and_many() {
     let attribution = attribution(&names);
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| attribution.generations(directory.path())).unwrap()
+        pool.install(|| attribution.generations(directory.path(), None)).unwrap()
     };
     let found = run(1);
     let json = |found: &Generations| serde_json::to_string(found).unwrap();
     assert_eq!(json(&found), json(&run(4)));
 
-    let table = attribution.table(directory.path()).unwrap();
+    let table = attribution.table(directory.path(), None).unwrap();
     let [all, of_kernel, user, _] = &found.sums;
     assert_eq!(
         (all.instructions, of_kernel.instructions, user.instructions),
@@ -210,7 +212,7 @@ fn slots_around_a_switch_in_user_mode_are_counted() {
     }
     recorded(directory.path(), &run);
     let attribution = attribution(&["zen4"]);
-    let found = attribution.generations(directory.path()).unwrap();
+    let found = attribution.generations(directory.path(), None).unwrap();
     let all = &found.sums[0].on[0];
     let cycles = all.parts / 6;
     assert_eq!((all.parts % 6, all.graduation.total()), (0, 8 * cycles));
@@ -226,7 +228,7 @@ fn parts_of_a_recording_add_up() {
     let mut attribution = attribution;
     let mut of = |from, until| {
         attribution.part = RecordingPart { from, until };
-        attribution.generations(directory.path()).unwrap()
+        attribution.generations(directory.path(), None).unwrap()
     };
     // 20 reads of 27 instructions, with 10 of user mode. The last part ends before the switch.
     let until_switch = 550.0 / 560.0;
@@ -244,7 +246,7 @@ fn parts_of_a_recording_add_up() {
     assert!(second.sums[1].instructions > 0 && second.sums[0].on[1].parts > 0);
     assert_eq!((whole.part, second.part.as_deref()), (None, Some("0.5 to 1")));
     attribution.part = RecordingPart { from: 0.5, until: 0.5 };
-    let message = format!("{:#}", attribution.generations(directory.path()).unwrap_err());
+    let message = format!("{:#}", attribution.generations(directory.path(), None).unwrap_err());
     assert!(message.contains("begin before it ends, not from 0.5 to 0.5"), "{message}");
 }
 
@@ -314,7 +316,7 @@ fn a_recording_of_another_kernel_is_refused() {
     recorded(directory.path(), &reads(1));
     let mut attribution = attribution(&["i486", "zen4"]);
     attribution.symbols.build_id = Some(image::BuildId("0b".into()));
-    let found = attribution.generations(directory.path());
+    let found = attribution.generations(directory.path(), None);
     let message = format!("{:#}", found.unwrap_err());
     assert!(message.contains("the symbols of 0b: give the vmlinux that was recorded"), "{message}");
 }

@@ -32,7 +32,7 @@ pub(super) fn books_with_branches(run: &ExampleRun, machines: &[MachineModel]) -
     let (symbols, binding) = kernel();
     let bytes = run.recording();
     let reader = RecordingReader::new(&bytes[..]).unwrap();
-    crate::services_walk::attribute_with_branches(reader, &symbols, &binding, machines, true)
+    crate::services_walk::attribute_with_branches(reader, &symbols, &binding, machines, true, None)
         .unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 mod branches;
 mod cpus;
+mod sampled;
 
 use crate::annotations::ServiceKind;
 use crate::examples::{ExampleRun, FUNCTIONS, USER, at, halted};

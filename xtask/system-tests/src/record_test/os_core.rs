@@ -45,7 +45,7 @@ pub(super) fn agrees(machine: &TestedMachine, recording: &Path) -> Result<()> {
         );
     }
 
-    let idle = attribution.table(recording)?.idle_instructions;
+    let idle = attribution.table(recording, None)?.idle_instructions;
     // Interrupts of the idle task also stay.
     let stayed = everything.application.instructions.kernel;
     ensure!(

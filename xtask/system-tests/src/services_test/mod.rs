@@ -225,7 +225,7 @@ impl RecordedMachine {
             boot.plugin = Some(plugin);
         })?;
         lab::bare::exited_well(&outcome)?;
-        Ok((self.attribution.table(&recording)?, outcome))
+        Ok((self.attribution.table(&recording, None)?, outcome))
     }
 
     fn recorded(&self, how: &str) -> Result<(ServiceTable, ServiceCounts)> {

@@ -8,6 +8,7 @@ mod results;
 use crate::command::order::OrderArg;
 use crate::command::part::PartArgs;
 use crate::command::record::warn_unlike;
+use crate::command::sampling::SamplingArgs;
 use anyhow::Result;
 use clap::Args;
 use coherence::os_core::policy::OsCorePolicy;
@@ -64,6 +65,7 @@ use std::process::ExitCode;
   kernlane report net.rec -o net.html
   kernlane report net.results files.results -o report.html
   kernlane report --services net.rec --machine torrellas-8k --machine server-32k
+  kernlane report --services net.rec --machine zen4 --within 0.5
   kernlane report --services --branches net.rec --machine server-32k
   kernlane report --os-share net.rec files.rec --machine server-32k
   kernlane report --misses net.rec --machine server-32k
@@ -122,6 +124,9 @@ pub struct ReportArgs {
 
     #[command(flatten)]
     pub part: PartArgs,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
 
     /// Print the lines that CPUs take from each other, by cost, with their fields and who uses
     /// them; needs a recording made with --cpus and --data
@@ -228,6 +233,7 @@ fn asked(args: &ReportArgs) -> Option<fn(&ReportArgs) -> Result<()>> {
 
 pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
     args.part.part()?;
+    args.sampling.sampling()?;
     match asked(args) {
         Some(print) => print(args)?,
         None => results::comparisons_and_page(args)?,

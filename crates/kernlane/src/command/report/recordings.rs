@@ -19,6 +19,7 @@ use report::generations::GenerationsBeside;
 use report::multiprocessor::MultiprocessorBeside;
 use report::top::TopRows;
 use road::opened::OpenedKernel;
+use road::service_time;
 use serde::Serialize;
 use services::generations;
 use services::locality::Locality;
@@ -45,9 +46,9 @@ pub(super) fn os_share(args: &ReportArgs) -> Result<()> {
 }
 
 fn service_tables(args: &ReportArgs) -> Result<Vec<ServiceTable>> {
-    each_opened(args, &args.inputs, &[], |path, kernel| match args.branches {
-        true => kernel.attribution.table_with_branches(path),
-        false => kernel.attribution.table(path),
+    let sampling = args.sampling.sampling()?;
+    each_opened(args, &args.inputs, &[], |path, kernel| {
+        service_time::table(&kernel.attribution, path, args.branches, sampling)
     })
 }
 
@@ -82,10 +83,11 @@ pub(super) fn generations(args: &ReportArgs) -> Result<()> {
     if let [one] = &args.machine[..] {
         bail!("--machine {one}: generations are at least two machines, the oldest first");
     }
+    let sampling = args.sampling.sampling()?;
     let all = each_opened(args, &args.inputs, &GENERATIONS, |path, kernel| {
         let attribution = &kernel.attribution;
         generations::check(&attribution.machines)?;
-        Ok(GenerationsBeside::new(attribution.generations(path)?))
+        Ok(GenerationsBeside::new(service_time::generations(attribution, path, sampling)?))
     })?;
     print_each(args, &all, |one| report::generations::text(one, top(args)))
 }

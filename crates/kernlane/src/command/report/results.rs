@@ -92,7 +92,8 @@ fn rows_of(results: &[&PathBuf]) -> Result<Vec<ResultRow>> {
 
 /// The sections of the page that come from recordings.
 fn overviews(args: &ReportArgs, recordings: &[&PathBuf]) -> Result<Vec<Overview>> {
+    let sampling = args.sampling.sampling()?;
     each_opened(args, recordings, &[MACHINE], |recording, kernel| {
-        overview(recording, kernel, &args.layout)
+        overview(recording, kernel, &args.layout, sampling)
     })
 }
