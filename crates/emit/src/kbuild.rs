@@ -7,6 +7,7 @@
 //! tree itself is never written to.
 
 use crate::install;
+use crate::running_make::other_make;
 use anyhow::{Context, Result, bail, ensure};
 use host::interrupt;
 use std::fs;
@@ -127,19 +128,11 @@ impl BuildTree {
     }
 
     fn refuse_while_built(&self) -> Result<()> {
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let is_make = fs::read_to_string(entry.path().join("comm"))
-                .is_ok_and(|name| matches!(name.trim(), "make" | "gmake"));
-            if is_make
-                && fs::read_link(entry.path().join("cwd"))
-                    .is_ok_and(|cwd| cwd.starts_with(&self.path))
-            {
-                bail!(
-                    "{}: make is building it now (process {}); try again when make has ended",
-                    self.path.display(),
-                    entry.file_name().display()
-                );
-            }
+        if let Some(make) = other_make(&self.path, std::process::id()) {
+            bail!(
+                "{}: make is building it now (process {make}); try again when make has ended",
+                self.path.display()
+            );
         }
         let time = |name: &str| time_of(&self.file(name));
         ensure!(

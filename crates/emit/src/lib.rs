@@ -23,5 +23,6 @@ pub mod originals;
 mod relative_words;
 pub mod relink;
 pub mod sources;
+mod running_make;
 
 pub use install::NotPutBack;
