@@ -7,6 +7,7 @@
 pub mod ab_test;
 pub mod book_test;
 pub mod check_test;
+mod debian;
 pub mod diff_test;
 pub mod guest_test;
 pub mod known_case;

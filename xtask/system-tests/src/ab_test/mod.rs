@@ -5,13 +5,11 @@
 //! guest of its own, without KVM. Output: a line for each test. Trials that passed with the same
 //! program are not made again; consoles and results are in `target/ab-test`.
 
-mod console;
-mod disk;
 mod left;
 mod trial;
 
+use crate::debian::disk::{self, Image};
 use anyhow::{Context, Result, bail};
-use disk::Image;
 use lab::kept::Kept;
 use lab::score::TestScore;
 use serde::{Deserialize, Serialize};

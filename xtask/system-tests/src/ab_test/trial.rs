@@ -3,8 +3,8 @@
 //! Input: the image, which stays unchanged. Output: a guest with a login shell, and in the end the
 //! files that the guest leaves. A second disk carries an archive into the guest, and one out of it.
 
-use super::console::Guest;
-use super::disk::{Image, UEFI, UEFI_VARIABLES};
+use crate::debian::console::Guest;
+use crate::debian::disk::{Image, UEFI, UEFI_VARIABLES};
 use anyhow::{Context, Result, ensure};
 use lab::run;
 use std::fs::{self, File};

@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// The end of the console that an error shows.
 const SHOWN: usize = 2000;
 
-pub(super) struct Guest {
+pub(crate) struct Guest {
     program: Program,
     input: ChildStdin,
     output: Receiver<Vec<u8>>,
@@ -34,7 +34,7 @@ impl Guest {
     ///
     /// # Errors
     /// QEMU is not installed, or `log` cannot be written.
-    pub(super) fn start(qemu: &mut Command, log: &Path) -> Result<Guest> {
+    pub(crate) fn start(qemu: &mut Command, log: &Path) -> Result<Guest> {
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "1024"]);
         // GRUB does not get on in a BIOS without a display adapter.
         qemu.args(["-nodefaults", "-vga", "std", "-display", "none", "-serial", "stdio"]);
@@ -52,7 +52,7 @@ impl Guest {
     ///
     /// # Errors
     /// The guest has ended.
-    pub(super) fn type_line(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn type_line(&mut self, line: &str) -> Result<()> {
         let typed = self.input.write_all(format!("{line}\n").as_bytes());
         typed.with_context(|| format!("the guest has ended; see {}", self.log_path.display()))
     }
@@ -62,7 +62,7 @@ impl Guest {
     ///
     /// # Errors
     /// The guest ends or hangs.
-    pub(super) fn wait_for(&mut self, texts: &[&str]) -> Result<usize> {
+    pub(crate) fn wait_for(&mut self, texts: &[&str]) -> Result<usize> {
         let begun = Instant::now();
         loop {
             let found = texts.iter().enumerate().filter_map(|(number, text)| {
@@ -88,7 +88,7 @@ impl Guest {
     ///
     /// # Errors
     /// The guest ends.
-    pub(super) fn is_said(&mut self, text: &str, patience: Duration) -> Result<bool> {
+    pub(crate) fn is_said(&mut self, text: &str, patience: Duration) -> Result<bool> {
         let begun = Instant::now();
         while begun.elapsed() < patience && !self.unread.contains(text) {
             ensure!(self.read()?, "the guest has ended; {}", self.console());
@@ -100,7 +100,7 @@ impl Guest {
     ///
     /// # Errors
     /// It does not, or QEMU fails.
-    pub(super) fn wait_until_off(mut self) -> Result<()> {
+    pub(crate) fn wait_until_off(mut self) -> Result<()> {
         let begun = Instant::now();
         while self.read()? {
             ensure!(begun.elapsed() < LIMIT, "the guest does not end; {}", self.console());
@@ -114,7 +114,7 @@ impl Guest {
     ///
     /// # Errors
     /// It cannot be ended.
-    pub(super) fn kill(mut self) -> Result<()> {
+    pub(crate) fn kill(mut self) -> Result<()> {
         self.program.end().context("QEMU cannot be ended").map(drop)
     }
 

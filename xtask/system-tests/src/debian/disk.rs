@@ -15,7 +15,7 @@ const SETUP: &str = include_str!("setup.sh");
 const SUITES: [&str; 4] =
     ["bookworm", "bookworm-updates", "bookworm-security", "bookworm-backports"];
 /// What makes the image, or runs it, and Debian's package of it.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/mmdebstrap", "mmdebstrap"),
     ("/usr/sbin/sfdisk", "fdisk"),
     ("/usr/sbin/mke2fs", "e2fsprogs"),
@@ -24,11 +24,11 @@ const NEEDED: [(&str, &str); 6] = [
     (UEFI, "ovmf"),
 ];
 /// The firmware.
-pub(super) const UEFI: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+pub(crate) const UEFI: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 /// The variables of a machine that was never booted.
-pub(super) const UEFI_VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+pub(crate) const UEFI_VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
-pub(super) struct Image {
+pub(crate) struct Image {
     pub disk: PathBuf,
     /// Names the scripts that made it.
     pub made_by: String,
@@ -40,8 +40,8 @@ pub(super) struct Image {
 ///
 /// # Errors
 /// A package is missing and cannot be installed; the image cannot be made.
-pub(super) fn image() -> Result<Image> {
-    install_needed()?;
+pub(crate) fn image() -> Result<Image> {
+    install(NEEDED)?;
     let made_by = image::sealed::sha256(format!("{IMAGE}{SETUP}").as_bytes())[..12].to_owned();
     let directory = guest::writable_cache()?.join(format!("ab-test-{made_by}"));
     if !directory.is_dir() {
@@ -52,8 +52,12 @@ pub(super) fn image() -> Result<Image> {
     Ok(Image { disk: directory.join("disk.raw"), made_by, kernels })
 }
 
-fn install_needed() -> Result<()> {
-    let missing: Vec<&str> = NEEDED
+/// Installs what is missing of `needed`: files, each with Debian's package of it.
+///
+/// # Errors
+/// A package cannot be installed.
+pub(crate) fn install(needed: &[(&str, &'static str)]) -> Result<()> {
+    let missing: Vec<&str> = needed
         .iter()
         .filter(|(path, _)| !Path::new(path).is_file())
         .map(|&(_, package)| package)
