@@ -22,7 +22,7 @@ pub mod object;
 pub mod originals;
 mod relative_words;
 pub mod relink;
-pub mod sources;
 mod running_make;
+pub mod sources;
 
 pub use install::NotPutBack;

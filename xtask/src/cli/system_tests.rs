@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, book_test, check_test, diff_test, guest_test, known_case, like_test, live_fuzz,
-    live_test, page_test, profiled_test, record_test, relink_test, road_test, services_test,
-    shift_test, uml_test, vm_test,
+    live_test, package_test, page_test, profiled_test, record_test, relink_test, road_test,
+    services_test, shift_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -105,6 +105,9 @@ pub(super) enum SystemTest {
     /// Test whether `kernlane bench --ab --kernels` boots two kernels of Debian 12 in turns, in
     /// guests whose boot loaders do it; makes the disk as root; resumes
     AbTest(AbTest),
+    /// Make packages of a relinked kernel as the book says, twice with equal bytes; install one on
+    /// Debian 12 in a guest, boot it by GRUB, and work in it; makes the disk as root; resumes
+    PackageTest,
 }
 
 impl SystemTest {
@@ -137,6 +140,7 @@ impl SystemTest {
             Self::LiveTest(test) => test.run(),
             Self::LiveFuzz(test) => test.run(),
             Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
+            Self::PackageTest => package_test::package_test(),
         }
     }
 }

@@ -1,0 +1,61 @@
+#!/bin/sh
+# What the test types in the guest:
+#
+#   guest.sh install    install the package beside this script, and boot again
+#   guest.sh work       say which kernel runs, work in it, give the results to the test
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+results=$here/results
+mkdir -p "$results"
+
+install() {
+    uname -r >"$results/before"
+    dpkg -i "$here"/*.deb && sync
+}
+
+# Every file of the packages' programs and libraries is what it should be.
+verify() {
+    cat /var/lib/dpkg/info/*.md5sums | grep -E '  (usr/)?(bin|sbin|lib)/' | sort -u |
+        (cd / && md5sum --quiet -c -)
+}
+
+# Tar and gzip in a pipe give the same bytes on both sides.
+archive() {
+    direct=$(tar -C /usr -cf - bin sbin | sha256sum)
+    piped=$(tar -C /usr -cf - bin sbin | gzip -1 | gzip -d | sha256sum)
+    [ "$direct" = "$piped" ]
+}
+
+sorts() {
+    [ "$(seq 50000 | sort -R | sort -n | sha256sum)" = "$(seq 50000 | sha256sum)" ]
+}
+
+# The modules of the package fit its kernel.
+modules() {
+    for module in loop dummy veth; do
+        modprobe "$module" && grep -q "^$module " /proc/modules || return 1
+    done
+    ip link add kernlane0 type dummy
+}
+
+work() {
+    uname -r >"$results/release"
+    cp /proc/cmdline /proc/kallsyms "$results"
+    cmp "$here/notes" /sys/kernel/notes >"$results/notes" 2>&1 && echo same >>"$results/notes"
+    for part in verify archive sorts modules; do
+        $part >"$results/$part" 2>&1 && echo done >>"$results/$part"
+    done
+    systemctl --failed --no-legend --plain >"$results/failed"
+    dmesg >"$results/dmesg"
+}
+
+case $1 in
+install)
+    if install; then echo "the package is installed"; else echo "the package is refused"; fi
+    ;;
+work)
+    work
+    tar -C "$results" -cf /dev/vdb . && sync
+    echo "the results are there"
+    ;;
+esac
