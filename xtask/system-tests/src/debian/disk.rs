@@ -110,7 +110,8 @@ fn install_loaders(directory: &Path) -> Result<()> {
     let boot = |name: &str| directory.join("boot").join(format!("{name}-{release}"));
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.arg("-kernel").arg(boot("vmlinuz")).arg("-initrd").arg(boot("initrd.img"));
-    qemu.args(["-append", "root=LABEL=system console=ttyS0 quiet init=/root/setup.sh"]);
+    let words = "root=LABEL=system console=ttyS0 quiet no_timer_check init=/root/setup.sh";
+    qemu.args(["-append", words]);
     let disk = directory.join("disk.raw");
     qemu.arg("-drive").arg(format!("file={},format=raw,if=virtio,cache=unsafe", disk.display()));
     let log = directory.join("setup.console");
