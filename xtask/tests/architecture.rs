@@ -272,6 +272,7 @@ fn no_library_names_options_or_commands_of_the_program() {
     }
     let of_others = [
         // `llvm-profdata merge`.
+        ("crates/exchange/src/llvm_samples/coverage.rs", "--sample"),
         ("crates/exchange/src/samples_import.rs", "--sample"),
         // The suite's own program in a guest.
         ("crates/guest/src/benchmark.rs", "--directory"),

@@ -1,8 +1,8 @@
 //! Finds the sources of a built tree, for a build in another directory.
 //!
-//! kbuild refuses to build elsewhere (`make O=`) from sources that hold a build themselves. Then the
-//! sources are mirrored: each source file gets a symbolic link in a directory of its own, and what
-//! the build made gets none. The tree's own `.gitignore` files tell which is which.
+//! kbuild refuses to build elsewhere (`make O=`) from sources that hold a build themselves. Then
+//! the sources are mirrored: each source file gets a symbolic link in a directory of its own, and
+//! what the build made gets none. The tree's own `.gitignore` files tell which is which.
 //!
 //! Input: a tree, which is only read. Output: a directory with clean sources.
 

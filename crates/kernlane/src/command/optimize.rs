@@ -11,7 +11,9 @@ use crate::command::workload::argument_help;
 use ::layout::Algorithm;
 use anyhow::{Result, ensure};
 use clap::Args;
+use emit::kbuild::BuildTree;
 use host::interrupt;
+use host::note;
 use host::out;
 use host::outln;
 use report::{rebuilt, text};
@@ -167,6 +169,13 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         outln!("\nthe report is {}", optimized.page.display())?;
     }
     warn(&optimized.losses);
+    if !args.rebuild && BuildTree::open(&args.tree, &args.make)?.has_option("CONFIG_CC_IS_CLANG=y")
+    {
+        note!(
+            "clang built this tree: with --rebuild it also gets the profile. Of the demo kernel's \
+             time under `net` on zen4, the layout alone saves 6 %, both save 22 %"
+        );
+    }
     if let [guest] = &guests[..] {
         record::warn_unlike(&args.first_recording(guest)?, &args.machine)?;
     }
