@@ -52,7 +52,8 @@ pub struct OptimizeArgs {
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
 
-    /// Also build the kernel again with the profile of the recordings: needs a tree that clang built
+    /// Also build the kernel again with the profile of the recordings; needs a tree that clang
+    /// built
     #[arg(long)]
     pub rebuild: bool,
 
