@@ -57,8 +57,8 @@ pub struct OptimizeArgs {
     #[arg(long)]
     pub rebuild: bool,
 
-    /// Build with this sample profile, of an earlier version of the kernel for example, and say what
-    /// share of the executed code it knows
+    /// Build with this sample profile, of an earlier version of the kernel for example, and say
+    /// what share of the executed code it knows
     #[arg(long, value_name = "FILE", requires = "rebuild")]
     pub profile: Option<PathBuf>,
 
