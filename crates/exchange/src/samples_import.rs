@@ -82,8 +82,8 @@ pub fn text_of(bytes: &[u8]) -> Result<String> {
 }
 
 impl SourceSamples {
-    /// The share of these counts on lines that `other` knows, too: of the same function, whether it
-    /// was inlined in either or not. 0 of no counts.
+    /// The share of these counts that are on lines which `other` also has. Lines are compared by
+    /// their innermost function, so inlining makes no difference. 0 if there are no counts.
     pub fn share_known_to(&self, other: &SourceSamples) -> f64 {
         let innermost = |chain: &InlineChain| chain.last().cloned();
         let known: BTreeSet<_> = other.lines.keys().filter_map(innermost).collect();

@@ -27,7 +27,7 @@ pub struct SampleCoverage {
     /// Calls of a thunk for a function whose address is in a register: the profile does not say
     /// of which.
     pub through_thunks: u64,
-    /// The blocks of a line are told apart (`-fdebug-info-for-profiling`).
+    /// Discriminators tell the blocks of a line apart (`-fdebug-info-for-profiling`).
     pub discriminators: bool,
     /// The discriminators also tell the copies of a block apart
     /// (`-mllvm -enable-fs-discriminator`).

@@ -261,7 +261,7 @@ impl OwnRatio {
         OwnRatio { ratio, parts: own, instructions }
     }
 
-    /// The residuals, for so many instructions of the whole. `left_out`: the share of the
+    /// The residuals. `whole`: its instructions in the whole recording. `left_out`: the share of the
     /// recording that lies in no unit.
     fn residuals(&self, whole: f64, left_out: f64) -> Residuals {
         let (units, ratio) = (self.parts.len() as f64, dispatched(&self.ratio));

@@ -64,8 +64,8 @@ impl Sums {
         self.slots / self.instructions.max(1.0)
     }
 
-    /// Half of the 95 % interval, for so many instructions of the whole. `left_out`: the share of
-    /// the recording that lies in no unit.
+    /// Half of the 95 % interval. `whole`: its instructions in the whole recording. `left_out`: the
+    /// share of the recording that lies in no unit.
     fn within(&self, whole: f64, left_out: f64) -> f64 {
         let (units, ratio, [xx, xy, yy]) = (self.units as f64, self.ratio(), self.squares);
         let left = (yy - 2.0 * ratio * xy + ratio * ratio * xx).max(0.0);

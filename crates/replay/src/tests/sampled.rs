@@ -27,7 +27,7 @@ fn sampled(replayed: &Replayed, layout: usize, machine: usize) -> &Sampled {
     core.and_then(|core| core.sampled.as_ref()).expect("it was sampled")
 }
 
-/// The recording of so many calls of a random program, and a random placement of it.
+/// The recording of a random program that is called `calls` times, and a random placement of it.
 fn recorded(random: &mut XorShift, calls: usize) -> (Vec<u8>, Placement) {
     let program = Program::random(random);
     let steps = execute(&program, random, calls, 0);

@@ -151,9 +151,9 @@ void flips_report(void);
 
 /* neighbours.c: BPF programs and processors that come and go. */
 /*
- * Held while a BPF program is attached, and while ftrace is switched off. A program that goes then
- * leaves FTRACE_FL_REGS in the record of its function (ftrace_shutdown() changes no record while
- * ftrace is off), and ftrace ends with a warning when the next one goes, whatever it is: Linux 6.12.
+ * Held while a BPF program is attached, and while ftrace is switched off. While ftrace is off,
+ * ftrace_shutdown() of Linux 6.12 changes no record: a program that goes leaves FTRACE_FL_REGS in
+ * the record of its function. When the next program goes, ftrace warns and ends.
  */
 extern pthread_mutex_t program_mutex;
 void *attach(void *seed);
