@@ -16,6 +16,8 @@ pub(crate) enum DemoKernel {
     Clang,
     /// For User Mode Linux, by gcc
     Uml,
+    /// For User Mode Linux, by clang
+    UmlClang,
     /// With KASAN, for the fuzzer of the live module
     Kasan,
     /// With KCSAN, for the fuzzer of the live module
@@ -31,6 +33,7 @@ impl DemoKernel {
             Self::Gcc => kernel::tree(Compiler::Gcc),
             Self::Clang => kernel::tree(Compiler::Clang),
             Self::Uml => kernel::tree(Compiler::GccUserMode),
+            Self::UmlClang => kernel::tree(Compiler::ClangUserMode),
             Self::Kasan => kernel::tree(Compiler::GccKasan),
             Self::Kcsan => kernel::tree(Compiler::GccKcsan),
             Self::OldOrder => kernel::old_order(),

@@ -1,5 +1,5 @@
 //! Builds the demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or
-//! by clang, or with `uml.config` by gcc for User Mode Linux.
+//! by clang, or with `uml.config` by either for User Mode Linux.
 //! `kasan` and `kcsan` are kernels for the fuzzer of the live module: `fuzz-kernel.config` on top,
 //! with KASAN or with KCSAN.
 //!
@@ -34,6 +34,9 @@ CONFIG_KASAN_VMALLOC=y
 const KCSAN_CONFIG: &str = "CONFIG_KCSAN=y
 CONFIG_KCSAN_SELFTEST=n
 ";
+/// The compiler notes the line of each instruction, for a profile by source line. The code stays as
+/// it is.
+const LINE_TABLES: &str = "KCFLAGS=-gmlt -fdebug-info-for-profiling";
 /// The number of lines that kbuild prints for the demo kernel with modules, and for the one for
 /// User Mode Linux. Only the progress uses them.
 const EXPECTED_LINES: u64 = 1_950;
@@ -47,6 +50,8 @@ pub enum Compiler {
     Clang,
     /// gcc, for User Mode Linux.
     GccUserMode,
+    /// clang, for User Mode Linux, with the line of each instruction.
+    ClangUserMode,
     /// gcc, with KASAN and lockdep.
     GccKasan,
     /// gcc, with KCSAN and lockdep.
@@ -59,6 +64,7 @@ impl Compiler {
             Self::Gcc => "gcc",
             Self::Clang => "clang",
             Self::GccUserMode => "uml",
+            Self::ClangUserMode => "uml-clang",
             Self::GccKasan => "kasan",
             Self::GccKcsan => "kcsan",
         }
@@ -69,6 +75,7 @@ impl Compiler {
             Self::Gcc | Self::GccKasan | Self::GccKcsan => &[],
             Self::Clang => &["LLVM=-22"],
             Self::GccUserMode => &["ARCH=um"],
+            Self::ClangUserMode => &["ARCH=um", "LLVM=-22", LINE_TABLES],
         }
     }
 
@@ -76,7 +83,7 @@ impl Compiler {
     fn config(self) -> String {
         match self {
             Self::Gcc | Self::Clang => CONFIG.to_owned(),
-            Self::GccUserMode => UML_CONFIG.to_owned(),
+            Self::GccUserMode | Self::ClangUserMode => UML_CONFIG.to_owned(),
             Self::GccKasan => [CONFIG, FUZZ_CONFIG, KASAN_CONFIG].concat(),
             Self::GccKcsan => [CONFIG, FUZZ_CONFIG, KCSAN_CONFIG].concat(),
         }
@@ -84,23 +91,23 @@ impl Compiler {
 
     fn targets(self) -> &'static [&'static str] {
         match self {
-            Self::GccUserMode => &["vmlinux"],
-            _ => &["bzImage", "modules"],
+            Self::GccUserMode | Self::ClangUserMode => &["vmlinux"],
+            Self::Gcc | Self::Clang | Self::GccKasan | Self::GccKcsan => &["bzImage", "modules"],
         }
     }
 
     fn expected_lines(self) -> u64 {
         match self {
             Self::Gcc | Self::Clang => EXPECTED_LINES,
-            Self::GccUserMode => EXPECTED_UML_LINES,
+            Self::GccUserMode | Self::ClangUserMode => EXPECTED_UML_LINES,
             Self::GccKasan | Self::GccKcsan => EXPECTED_FUZZ_LINES,
         }
     }
 
     fn version(self) -> Result<String> {
         let program = match self {
-            Self::Clang => "clang-22",
-            _ => "gcc",
+            Self::Clang | Self::ClangUserMode => "clang-22",
+            Self::Gcc | Self::GccUserMode | Self::GccKasan | Self::GccKcsan => "gcc",
         };
         let output = succeeded(Command::new(program).arg("--version"))
             .with_context(|| format!("{program} is not installed; run xtask/setup.sh"))?;
@@ -219,7 +226,7 @@ fn build(part: &Path, compiler: Compiler) -> Result<()> {
         let _progress = Progress::new("unpacking the kernel's sources");
         run(Command::new("tar").arg("-C").arg(part).args(["--strip-components=1", "-xf", SOURCE]))?;
     }
-    if compiler == Compiler::GccUserMode {
+    if matches!(compiler, Compiler::GccUserMode | Compiler::ClangUserMode) {
         link_from_one_object(part)?;
     }
     let fragment = part.join(".kernlane-config");
@@ -306,5 +313,17 @@ mod tests {
     #[test]
     fn a_build_has_the_usual_priority() {
         assert_eq!(words(&make(Path::new("."), Compiler::Clang)), ["make", "LLVM=-22"]);
+    }
+
+    #[test]
+    fn a_kernel_that_gets_a_profile_is_built_with_lines() {
+        let lines = "KCFLAGS=-gmlt -fdebug-info-for-profiling";
+        let clang = words(&make(Path::new("."), Compiler::ClangUserMode));
+        assert_eq!(clang, ["make", "ARCH=um", "LLVM=-22", lines]);
+        // Otherwise it is the kernel that gcc builds.
+        let gcc = Compiler::GccUserMode;
+        assert_eq!(Compiler::ClangUserMode.config(), gcc.config());
+        assert_eq!(Compiler::ClangUserMode.targets(), gcc.targets());
+        assert_ne!(Compiler::ClangUserMode.name(), gcc.name());
     }
 }
