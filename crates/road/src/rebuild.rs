@@ -106,7 +106,7 @@ fn line_tables(tree: &BuildTree) -> Vec<String> {
 }
 
 /// The options, and the variables for make, by which the compiler uses a profile.
-fn with_profile(tree: &BuildTree, profile: &Path) -> (Vec<String>, Vec<String>) {
+pub fn with_profile(tree: &BuildTree, profile: &Path) -> (Vec<String>, Vec<String>) {
     let file = profile.display();
     if knows_profile(tree) {
         return (Vec::new(), vec![format!("CLANG_AUTOFDO_PROFILE={file}")]);

@@ -1,6 +1,7 @@
 //! The command line of the judges.
 
 use anyhow::{Context, Result};
+use judges::bench_uml::Comparison;
 use judges::{
     bench_uml, champsim_test, drmemtrace_test, export_test, judge_processor, layout_test,
     memory_test, sample_profile, slowdown_test,
@@ -131,12 +132,14 @@ impl JudgeProcessor {
     }
 }
 
-/// Where, how long, and whether to simulate.
+/// What to compare, where, how long, and whether to simulate.
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchUml {
-    /// Where kernels and ratios are kept
-    #[arg(default_value = bench_uml::DIRECTORY)]
-    directory: PathBuf,
+    /// Where kernels and ratios are kept [default: target/bench-uml, or target/bench-uml-profile]
+    directory: Option<PathBuf>,
+    /// Instead of layouts, compare the compiler's profile and a layout, each alone and together
+    #[arg(long)]
+    profile: bool,
     /// How long to measure
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     #[arg(default_value_t = bench_uml::MINUTES)]
@@ -154,8 +157,17 @@ pub(super) struct BenchUml {
 
 impl BenchUml {
     fn run(self) -> Result<()> {
-        let BenchUml { directory, minutes, simulate, machine, json } = self;
-        bench_uml::bench(&bench_uml::Options { directory, minutes, simulate, machine, json })
+        let BenchUml { directory, profile, minutes, simulate, machine, json } = self;
+        let comparison = if profile { Comparison::Profile } else { Comparison::Layouts };
+        let directory = directory.unwrap_or_else(|| comparison.directory().to_owned());
+        bench_uml::bench(&bench_uml::Options {
+            comparison,
+            directory,
+            minutes,
+            simulate,
+            machine,
+            json,
+        })
     }
 }
 

@@ -15,8 +15,8 @@ use image::{Image, vmlinux};
 use kernlane_layout::Algorithm;
 use lab::made::make;
 use lab::uml::UmlGuest;
-use profile::ProfileMerge;
 use profile::collect::ExtraCounts;
+use profile::{Profile, ProfileMerge};
 use road::ground::Ground;
 use road::layout_file::read_layout;
 use road::relink::relink;
@@ -73,34 +73,49 @@ pub(super) fn kernels(tree: &Path, directory: &Path) -> Result<Vec<MeasuredKerne
     let path = vmlinux::path(tree);
     let image = vmlinux::read(&path)?;
     let maker = KernelMaker { tree, image: &image, directory };
-    let (counted, whole) = ([maker.counted()?], RecordingPart::WHOLE);
-    let sum = ProfileMerge::Sum;
-    let profile = counts::profile(&counted, &image, &whole, sum, ExtraCounts::None)?;
+    let profile = maker.profile()?;
     let ground = Ground::new(&image, &profile)?;
-    let kernel = |name, program| MeasuredKernel { name, program };
-    let mut all = vec![
-        kernel(ORIGINAL, tree.join("vmlinux")),
-        kernel("same order again", maker.in_order("in-order", &[])?.join("vmlinux")),
-    ];
+    let mut all = maker.controls()?.to_vec();
     for name in ALGORITHMS {
-        let layout = maker.layout(&ground, name)?;
-        let relinked = maker.relinked(name, &[], || Ok(RelinkWork::Order(read_layout(&layout)?)));
-        all.push(kernel(name, relinked?.join("vmlinux")));
+        all.push(MeasuredKernel { name, program: maker.laid_out(&ground, name)? });
     }
     let subject = ExportSubject { image: &image, profile: &profile, path: &path };
-    all.push(kernel("BOLT 22", maker.bolted(&subject)?));
+    all.push(MeasuredKernel { name: "BOLT 22", program: maker.bolted(&subject)? });
     Ok(all)
 }
 
-struct KernelMaker<'a> {
-    tree: &'a Path,
+/// Makes kernels of a built one.
+pub(super) struct KernelMaker<'a> {
+    /// The built tree.
+    pub tree: &'a Path,
     /// The tree's kernel.
-    image: &'a Image,
-    directory: &'a Path,
+    pub image: &'a Image,
+    /// Where kernels, profiles and layouts are kept.
+    pub directory: &'a Path,
 }
 
 impl KernelMaker<'_> {
-    /// The profile of all loads together.
+    /// The tree's kernel, and the one that was linked again in the same order.
+    pub(super) fn controls(&self) -> Result<[MeasuredKernel; 2]> {
+        let original = MeasuredKernel { name: ORIGINAL, program: self.tree.join("vmlinux") };
+        let again = self.in_order("in-order", &[])?.join("vmlinux");
+        Ok([original, MeasuredKernel { name: "same order again", program: again }])
+    }
+
+    /// The exact counts of all loads together.
+    pub(super) fn profile(&self) -> Result<Profile> {
+        let (counted, whole) = ([self.counted()?], RecordingPart::WHOLE);
+        counts::profile(&counted, self.image, &whole, ProfileMerge::Sum, ExtraCounts::None)
+    }
+
+    /// The kernel in the order of the algorithm of this name.
+    pub(super) fn laid_out(&self, ground: &Ground<'_>, name: &str) -> Result<PathBuf> {
+        let layout = self.layout(ground, name)?;
+        let relinked = self.relinked(name, &[], || Ok(RelinkWork::Order(read_layout(&layout)?)));
+        Ok(relinked?.join("vmlinux"))
+    }
+
+    /// The file of the exact counts.
     fn counted(&self) -> Result<PathBuf> {
         let profile = self.directory.join("counted.klp");
         make(&profile, || {

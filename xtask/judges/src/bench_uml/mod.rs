@@ -12,6 +12,9 @@
 //!          └→ recorded in a guest → simulated ─────────┘
 //! ```
 //!
+//! With `--profile`, the kernels are those of the compiler's profile and a layout, each alone and
+//! both together (`profiled`).
+//!
 //! With `--simulate`, the model of a processor says what it expects. Its figures stand beside the
 //! measured ones.
 //!
@@ -19,6 +22,7 @@
 
 mod agreement;
 mod kernels;
+mod profiled;
 mod served;
 mod shares;
 mod simulated;
@@ -26,7 +30,7 @@ mod tables;
 
 use crate::judge_processor::nearest;
 use anyhow::Result;
-use kernels::MeasuredKernel;
+use kernels::{MeasuredKernel, ORIGINAL};
 use lab::kept::{Figure, Kept};
 use lab::kernel::{self, Compiler};
 use lab::processor::Processor;
@@ -50,10 +54,6 @@ const LOADS: [(&str, u32); 5] =
     [("mmsg", 5), ("uring", 48), ("files", 2), ("database", 10), ("web", 3)];
 /// The name of the column of all loads together: the geometric mean.
 const ALL: &str = "all";
-/// Where results are kept by default.
-pub const DIRECTORY: &str = "target/bench-uml";
-/// Where the table is kept in a checkout.
-const KEPT: &str = "bench/uml.txt";
 /// How long is measured by default.
 pub const MINUTES: Minutes = Minutes::new(15.0);
 /// The rounds of a start, and those before them that do not count.
@@ -65,8 +65,50 @@ const LEAST_SLICES: usize = 5;
 const LEAST: usize = 6;
 const INTERVAL_TARGET: f64 = 0.005;
 
-/// Where, how long, and whether to simulate.
+/// What is compared with the original kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Layouts of the kernel that gcc built.
+    Layouts,
+    /// The compiler's profile and a layout, alone and together, of the kernel that clang built.
+    Profile,
+}
+
+impl Comparison {
+    /// Where results are kept by default.
+    pub fn directory(self) -> &'static Path {
+        Path::new(match self {
+            Self::Layouts => "target/bench-uml",
+            Self::Profile => "target/bench-uml-profile",
+        })
+    }
+
+    /// Where the table is kept in a checkout.
+    fn kept(self) -> &'static str {
+        match self {
+            Self::Layouts => "bench/uml.txt",
+            Self::Profile => "bench/uml-profile.txt",
+        }
+    }
+
+    /// The kernels in `directory`, the original first.
+    fn kernels(self, directory: &Path) -> Result<Vec<MeasuredKernel>> {
+        match self {
+            Self::Layouts => kernels::kernels(&kernel::tree(Compiler::GccUserMode)?, directory),
+            Self::Profile => profiled::kernels(&kernel::tree(Compiler::ClangUserMode)?, directory),
+        }
+    }
+
+    /// The kernel that is also compared with each other one.
+    fn rival(self) -> Option<&'static str> {
+        (self == Self::Profile).then_some(profiled::BOTH)
+    }
+}
+
+/// What to compare, where, how long, and whether to simulate.
 pub struct Options {
+    /// What to compare.
+    pub comparison: Comparison,
     /// Where kernels and ratios are kept.
     pub directory: PathBuf,
     /// How long to measure.
@@ -106,10 +148,20 @@ struct Start {
 }
 
 impl LayoutMeasurements {
+    /// The speed of a kernel over the original's.
     fn figure(&self, kernel: &str, load: &str) -> Option<Figure> {
+        self.figure_over(kernel, ORIGINAL, load)
+    }
+
+    /// The speed of a kernel over that of another one, both of the same starts.
+    fn figure_over(&self, kernel: &str, other: &str, load: &str) -> Option<Figure> {
         let starts = self.starts.iter().filter(|start| start.no_ops >= ALONE * self.most_no_ops());
-        let speeds = starts.filter_map(|start| start.speeds.get(kernel)?.get(load).copied());
-        Figure::of(&speeds.collect::<Vec<_>>())
+        let speed = |start: &Start, of: &str| match of == ORIGINAL {
+            true => Some(1.0),
+            false => start.speeds.get(of)?.get(load).copied(),
+        };
+        let ratios = starts.filter_map(|start| Some(speed(start, kernel)? / speed(start, other)?));
+        Figure::of(&ratios.collect::<Vec<_>>())
     }
 
     /// The no-ops in a cycle of the start that had the most. A start that has far fewer had no
@@ -163,10 +215,9 @@ fn columns() -> impl Iterator<Item = &'static str> {
 /// A kernel cannot be made or fails.
 pub fn bench(options: &Options) -> Result<()> {
     let here = Processor::here()?;
-    let tree = kernel::tree(Compiler::GccUserMode)?;
     let directory = session::directory(&options.directory)?;
     host::interrupt::catch()?;
-    let kernels = kernels::kernels(&tree, &directory)?;
+    let kernels = options.comparison.kernels(&directory)?;
     let build_id = image::vmlinux::read(&kernels[0].program)?.build_id;
     let load = image::sealed::sha256(&uml::load()?);
     let made_for = format!("{build_id:?} {load} {here:?}");
@@ -192,9 +243,10 @@ pub fn bench(options: &Options) -> Result<()> {
             Some([user_mode, with_host])
         }
     };
-    let tables = Tables { measured: &kept.results, model, kernels: &kernels, conditions };
+    let (measured, rival) = (&kept.results, options.comparison.rival());
+    let tables = Tables { measured, model, kernels: &kernels, rival, conditions };
     let text = tables.text();
-    session::keep_in_checkout(KEPT, &text)?;
+    session::keep_in_checkout(options.comparison.kept(), &text)?;
     match options.json {
         true => println!("{}", serde_json::to_string_pretty(&tables.document())?),
         false => print!("{text}"),
@@ -373,7 +425,6 @@ fn with_host(speeds: &ModelSpeeds, shares: &BTreeMap<String, Shares>) -> ModelSp
 
 #[cfg(test)]
 mod tests {
-    use super::kernels::ORIGINAL;
     use super::*;
 
     fn kernel(name: &'static str) -> MeasuredKernel {
@@ -444,6 +495,56 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_is_compared_with_another_one_start_by_start() {
+        let kernels = [kernel(ORIGINAL), kernel("alone"), kernel("both")];
+        // Both kernels differ much from start to start, and little from each other.
+        let start = |speed: f64, no_ops| {
+            let by_load = |speed| columns().map(|load| (load.to_owned(), speed)).collect();
+            let speeds = [("alone", speed), ("both", 1.02 * speed)];
+            let speeds = speeds.map(|(name, speed)| (name.to_owned(), by_load(speed)));
+            Start { no_ops, speeds: speeds.into() }
+        };
+        let mut measured = LayoutMeasurements::default();
+        measured.starts.extend([0.9, 1.0, 1.1, 1.2, 1.3, 1.4].map(|speed| start(speed, 8.0)));
+        // Never alone on its core.
+        measured.starts.push(start(9.0, 5.0));
+        let alone = measured.figure("alone", ALL).unwrap();
+        let both = measured.figure("both", ALL).unwrap();
+        assert!(both.low < alone.high, "each for itself, nothing is told apart");
+        let over = measured.figure_over("both", "alone", ALL).unwrap();
+        assert!((over.low - 1.02).abs() < 1e-12 && (over.high - 1.02).abs() < 1e-12, "{over:?}");
+        assert_eq!(over.rounds, 6);
+        assert_eq!(measured.figure_over("both", "missing", ALL), None);
+
+        let tables = Tables {
+            measured: &measured,
+            model: None,
+            kernels: &kernels,
+            rival: Some("both"),
+            conditions: Vec::new(),
+        };
+        let text = tables.text();
+        let (_, rival) =
+            text.split_once("speed of \"both\" relative to each other kernel").unwrap();
+        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let row = cells(rival.lines().find(|line| line.starts_with("alone")).unwrap());
+        assert_eq!(row[..3], ["alone", "1.020", "±0.00"]);
+        assert!(!rival.lines().any(|line| line.starts_with("both")), "{rival}");
+        let document = tables.document();
+        assert_eq!(document["rival"]["kernel"], "both");
+        let over = &document["rival"]["over"]["alone"][ALL];
+        assert!((over["value"].as_f64().unwrap() - 1.02).abs() < 1e-12, "{over}");
+    }
+
+    #[test]
+    fn comparisons_keep_their_results_apart() {
+        let [layouts, profile] = [Comparison::Layouts, Comparison::Profile];
+        assert_ne!(layouts.directory(), profile.directory());
+        assert_ne!(layouts.kept(), profile.kept());
+        assert_eq!((layouts.rival(), profile.rival()), (None, Some("profiled, ext-tsp")));
+    }
+
+    #[test]
     fn the_model_has_the_time_of_the_hosts_kernel() {
         let kernels = [kernel(ORIGINAL), kernel("fast")];
         let mut measured = LayoutMeasurements::default();
@@ -455,7 +556,8 @@ mod tests {
         let with_host = with_host(&user_mode, &shares);
         let model = Some([user_mode, with_host]);
         let conditions = vec!["Processor.".to_owned()];
-        let tables = Tables { measured: &measured, model, kernels: &kernels, conditions };
+        let kernels = &kernels;
+        let tables = Tables { measured: &measured, model, kernels, rival: None, conditions };
         let text = tables.text();
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("fast")).collect();
         assert!(rows[0].contains("1.100 ±0.00 %"), "{text}");

@@ -17,6 +17,8 @@ pub(super) struct Tables<'a> {
     /// Speeds in user mode, and with the time of the host's kernel; `None`: nothing was simulated.
     pub model: Option<[ModelSpeeds; 2]>,
     pub kernels: &'a [MeasuredKernel],
+    /// The kernel that is also compared with each other one.
+    pub rival: Option<&'a str>,
     pub conditions: Vec<String>,
 }
 
@@ -42,7 +44,20 @@ impl Tables<'_> {
             "unit": "core cycles of the original kernel over those of this one; of what was \
                      measured the ends of the 95 % interval over starts",
             "kernels": self.kernels.iter().skip(1).map(row).collect::<Vec<_>>(),
+            "rival": self.rival.map(|rival| self.rival_document(rival)),
         })
+    }
+
+    /// The speed of `rival` over that of each other kernel.
+    fn rival_document(&self, rival: &str) -> serde_json::Value {
+        let others = self.kernels.iter().filter(|kernel| kernel.name != rival);
+        let over: BTreeMap<&str, BTreeMap<&str, Option<Figure>>> = others
+            .map(|other| {
+                let figure = |load| (load, self.measured.figure_over(rival, other.name, load));
+                (other.name, columns().map(figure).collect())
+            })
+            .collect();
+        json!({ "kernel": rival, "over": over })
     }
 
     pub(super) fn text(&self) -> String {
@@ -51,17 +66,26 @@ impl Tables<'_> {
              half of the 95 % interval\n",
             self.conditions.join("\n")
         );
-        text += &self.rows(|kernel, load| {
-            let figure = self.measured.figure(kernel, load)?;
-            Some(format!("{:.3} ±{:.2} %", figure.value, 100.0 * figure.half_width()))
-        });
+        let all = self.kernels;
+        text += &rows(&all[1..], |kernel, load| self.measured.figure(kernel, load).map(measured));
+        if let Some(rival) = self.rival {
+            text += &format!(
+                "\nMeasured speed of \"{rival}\" relative to each other kernel, in the same \
+                 starts\n"
+            );
+            let others: Vec<MeasuredKernel> =
+                all.iter().filter(|kernel| kernel.name != rival).cloned().collect();
+            text += &rows(&others, |other, load| {
+                self.measured.figure_over(rival, other, load).map(measured)
+            });
+        }
         let Some([user_mode, with_host]) = &self.model else { return text };
         for (title, model) in [
             ("Simulated, in user mode", user_mode),
             ("Simulated, with the time of the host's kernel as it was measured", with_host),
         ] {
             text += &format!("\n{title}\n");
-            text += &self.rows(|kernel, load| {
+            text += &rows(&all[1..], |kernel, load| {
                 let at = columns().position(|column| column == load)?;
                 Some(format!("{:.3}", model.get(kernel)?[at]?))
             });
@@ -77,15 +101,21 @@ impl Tables<'_> {
         }
         text
     }
+}
 
-    fn rows(&self, cell: impl Fn(&str, &str) -> Option<String>) -> String {
-        let loads = columns().map(|load| Column::right(load).fixed(16).gap(1));
-        let mut table = TextTable::of([Column::left("kernel").fixed(18)].into_iter().chain(loads));
-        for kernel in self.kernels.iter().skip(1) {
-            let of_load = |load| cell(kernel.name, load).unwrap_or("-".to_owned());
-            let cells = [kernel.name.to_string()].into_iter().chain(columns().map(of_load));
-            table.push(cells.collect());
-        }
-        table.to_text()
+/// A measured figure with half of its interval.
+fn measured(figure: Figure) -> String {
+    format!("{:.3} ±{:.2} %", figure.value, 100.0 * figure.half_width())
+}
+
+/// A table with a row for each kernel and a column for each load.
+fn rows(kernels: &[MeasuredKernel], cell: impl Fn(&str, &str) -> Option<String>) -> String {
+    let loads = columns().map(|load| Column::right(load).fixed(16).gap(1));
+    let mut table = TextTable::of([Column::left("kernel").fixed(18)].into_iter().chain(loads));
+    for kernel in kernels {
+        let of_load = |load| cell(kernel.name, load).unwrap_or("-".to_owned());
+        let cells = [kernel.name.to_owned()].into_iter().chain(columns().map(of_load));
+        table.push(cells.collect());
     }
+    table.to_text()
 }
