@@ -34,9 +34,13 @@ CONFIG_KASAN_VMALLOC=y
 const KCSAN_CONFIG: &str = "CONFIG_KCSAN=y
 CONFIG_KCSAN_SELFTEST=n
 ";
-/// The compiler notes the line of each instruction, for a profile by source line. The code stays as
-/// it is.
-const LINE_TABLES: &str = "KCFLAGS=-gmlt -fdebug-info-for-profiling";
+/// clang puts the code of the large model, which arch/um/Makefile demands for its modules, into
+/// `.ltext`, and data into `.ldata` and `.lbss`. The kernel's linker script does not know these
+/// sections. A kernel without modules lies below 2 GB as a whole, so the small model does.
+pub const SMALL_MODEL: &str = "KCFLAGS=-mcmodel=small";
+/// In addition the compiler notes the line of each instruction, for a profile by source line. The
+/// code stays as it is.
+const WITH_LINES: &str = "KCFLAGS=-mcmodel=small -gmlt -fdebug-info-for-profiling";
 /// The number of lines that kbuild prints for the demo kernel with modules, and for the one for
 /// User Mode Linux. Only the progress uses them.
 const EXPECTED_LINES: u64 = 1_950;
@@ -75,7 +79,7 @@ impl Compiler {
             Self::Gcc | Self::GccKasan | Self::GccKcsan => &[],
             Self::Clang => &["LLVM=-22"],
             Self::GccUserMode => &["ARCH=um"],
-            Self::ClangUserMode => &["ARCH=um", "LLVM=-22", LINE_TABLES],
+            Self::ClangUserMode => &["ARCH=um", "LLVM=-22", WITH_LINES],
         }
     }
 
@@ -317,9 +321,10 @@ mod tests {
 
     #[test]
     fn a_kernel_that_gets_a_profile_is_built_with_lines() {
-        let lines = "KCFLAGS=-gmlt -fdebug-info-for-profiling";
         let clang = words(&make(Path::new("."), Compiler::ClangUserMode));
-        assert_eq!(clang, ["make", "ARCH=um", "LLVM=-22", lines]);
+        assert_eq!(clang[..3], ["make", "ARCH=um", "LLVM=-22"]);
+        let lines = clang[3].strip_prefix(SMALL_MODEL).unwrap();
+        assert_eq!(lines, " -gmlt -fdebug-info-for-profiling");
         // Otherwise it is the kernel that gcc builds.
         let gcc = Compiler::GccUserMode;
         assert_eq!(Compiler::ClangUserMode.config(), gcc.config());
