@@ -34,13 +34,19 @@ CONFIG_KASAN_VMALLOC=y
 const KCSAN_CONFIG: &str = "CONFIG_KCSAN=y
 CONFIG_KCSAN_SELFTEST=n
 ";
+/// The options without which clang's kernel for User Mode Linux cannot be laid out.
+///
 /// clang puts the code of the large model, which arch/um/Makefile demands for its modules, into
 /// `.ltext`, and data into `.ldata` and `.lbss`. The kernel's linker script does not know these
 /// sections. A kernel without modules lies below 2 GB as a whole, so the small model does.
-pub const SMALL_MODEL: &str = "KCFLAGS=-mcmodel=small";
+///
+/// clang lets the linker make an index of unwind tables (`.eh_frame_hdr`), and the linker refuses
+/// tables of functions whose blocks have moved. The kernel for x86 has no such tables either.
+pub const USER_MODE_OPTIONS: &str = "KCFLAGS=-mcmodel=small -fno-asynchronous-unwind-tables";
 /// In addition the compiler notes the line of each instruction, for a profile by source line. The
 /// code stays as it is.
-const WITH_LINES: &str = "KCFLAGS=-mcmodel=small -gmlt -fdebug-info-for-profiling";
+const WITH_LINES: &str = "KCFLAGS=-mcmodel=small -fno-asynchronous-unwind-tables -gmlt \
+                          -fdebug-info-for-profiling";
 /// The number of lines that kbuild prints for the demo kernel with modules, and for the one for
 /// User Mode Linux. Only the progress uses them.
 const EXPECTED_LINES: u64 = 1_950;
@@ -323,7 +329,7 @@ mod tests {
     fn a_kernel_that_gets_a_profile_is_built_with_lines() {
         let clang = words(&make(Path::new("."), Compiler::ClangUserMode));
         assert_eq!(clang[..3], ["make", "ARCH=um", "LLVM=-22"]);
-        let lines = clang[3].strip_prefix(SMALL_MODEL).unwrap();
+        let lines = clang[3].strip_prefix(USER_MODE_OPTIONS).unwrap();
         assert_eq!(lines, " -gmlt -fdebug-info-for-profiling");
         // Otherwise it is the kernel that gcc builds.
         let gcc = Compiler::GccUserMode;

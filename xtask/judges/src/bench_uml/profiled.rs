@@ -19,7 +19,7 @@ use host::output;
 use host::progress::Progress;
 use image::vmlinux;
 use kernlane_layout::Algorithm;
-use lab::kernel::SMALL_MODEL;
+use lab::kernel::USER_MODE_OPTIONS;
 use lab::made::make;
 use road::ground::Ground;
 use road::{export, rebuild};
@@ -63,7 +63,7 @@ pub(super) fn kernels(tree: &Path, directory: &Path) -> Result<Vec<MeasuredKerne
 /// The directory in which the tree's kernel was built again with the profile `samples`.
 fn built_with(samples: &Path, tree: &Path, directory: &Path) -> Result<PathBuf> {
     let built = directory.join(format!("{}.build", rebuild::PROFILED));
-    let tree = BuildTree::open(tree, &[SMALL_MODEL.to_owned()])?;
+    let tree = BuildTree::open(tree, &[USER_MODE_OPTIONS.to_owned()])?;
     let sources = clean_sources(&tree.path, &directory.join("source"))?;
     let (compiler_options, variables) = rebuild::with_profile(&tree, samples);
     let build = KernelBuild {
