@@ -44,6 +44,10 @@ mod tests {
         fs::write(tree.path().join("Makefile"), rule).unwrap();
         let mut make = Command::new("make");
         make.current_dir(tree.path());
+        // A make that runs these tests would have this one print its directory.
+        for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
+            make.env_remove(name);
+        }
         let mut make = make.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut printed = String::new();
         let mut output = make.stdout.take().unwrap();
