@@ -178,8 +178,14 @@ mod tests {
             ("live-gain directory tcp files", "benchmarks: [\"tcp\", \"files\"]"),
             ("layout-times directory net", "workloads: [\"net\"]"),
             ("ab-test kexec stop", "trials: [\"kexec\", \"stop\"]"),
-            ("bench-uml", "\"target/bench-uml\", minutes: Minutes(15.0), simulate: false"),
-            ("bench-uml here --minutes 2.5 --json", "\"here\", minutes: Minutes(2.5)"),
+            (
+                "bench-uml",
+                "directory: None, profile: false, minutes: Minutes(15.0), simulate: false",
+            ),
+            (
+                "bench-uml here --profile --minutes 2.5 --json",
+                "Some(\"here\"), profile: true, minutes: Minutes(2.5)",
+            ),
             ("slowdown-test --minutes 0", "\"target/slowdown-test\", minutes: Minutes(0.0)"),
             ("judge-processor here --machine zen4", "\"here\", machine: Some(\"zen4\")"),
             ("judge-processor --points", "points: true, programs: false, only: [], measured: None"),

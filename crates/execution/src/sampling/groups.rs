@@ -261,8 +261,8 @@ impl OwnRatio {
         OwnRatio { ratio, parts: own, instructions }
     }
 
-    /// The residuals. `whole`: its instructions in the whole recording. `left_out`: the share of the
-    /// recording that lies in no unit.
+    /// The residuals. `whole`: its instructions in the whole recording. `left_out`: the share of
+    /// the recording that lies in no unit.
     fn residuals(&self, whole: f64, left_out: f64) -> Residuals {
         let (units, ratio) = (self.parts.len() as f64, dispatched(&self.ratio));
         let degrees = (units / (units - 1.0).max(1.0) * left_out).sqrt();
