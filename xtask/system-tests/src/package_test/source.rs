@@ -20,8 +20,9 @@ const ENDING: &str = "deb";
 /// The notes of the kernel in the packages.
 pub(super) const NOTES: &str = "notes";
 
-/// A profile of a function that the tree's own profile does not have, in this file.
-const PROFILE: &str = "find_vpid:20000:10000\n 0: 10000\n 1: 10000\n";
+/// A profile of a function that the tree's own profile does not have, in this file. Its only
+/// statement is in the second line behind its name.
+const PROFILE: &str = "find_vpid:20000:10000\n 1: 10000\n 2: 10000\n";
 const PROFILED: &str = "kernel/pid.s";
 
 /// What else a source package needs.
