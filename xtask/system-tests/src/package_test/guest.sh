@@ -37,9 +37,9 @@ sorts() {
 modules() {
     modprobe loop && modprobe veth && modprobe dummy numdummies=1 || return 1
     for module in loop veth dummy; do
-        grep "^$module " /proc/modules || return 1
+        grep -q "^$module " /proc/modules || return 1
     done
-    ls -d /sys/class/net/dummy0
+    ls -d /sys/class/net/dummy0 >/dev/null
 }
 
 work() {
