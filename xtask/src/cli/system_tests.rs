@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, book_test, check_test, diff_test, guest_test, known_case, like_test, live_fuzz,
-    live_test, package_test, page_test, profiled_test, record_test, relink_test, road_test,
+    live_test, matrix, package_test, page_test, profiled_test, record_test, relink_test, road_test,
     services_test, shift_test, uml_test, vm_test,
 };
 
@@ -108,6 +108,17 @@ pub(super) enum SystemTest {
     /// Make packages of a relinked kernel as the book says, twice with equal bytes; install one on
     /// Debian 12 in a guest, boot it by GRUB, and work in it; makes the disk as root; resumes
     PackageTest,
+    /// Lay out kernels of other versions, compilers and configurations, prove them and boot them;
+    /// keep the results in bench/ and in the book; resumes
+    Matrix(Matrix),
+    /// One cell of the matrix, in this process
+    MatrixCell {
+        /// The cell, `6.1/gcc/demo`
+        cell: String,
+        /// How many processors its build keeps busy
+        #[arg(long, default_value_t = 1)]
+        processors: usize,
+    },
 }
 
 impl SystemTest {
@@ -141,8 +152,25 @@ impl SystemTest {
             Self::LiveFuzz(test) => test.run(),
             Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
             Self::PackageTest => package_test::package_test(),
+            Self::Matrix(Matrix { cells, jobs, again }) => {
+                matrix::matrix(&matrix::Request { cells, jobs, again })
+            }
+            Self::MatrixCell { cell, processors } => matrix::matrix_cell(&cell, processors),
         }
     }
+}
+
+/// Which kernels to try.
+#[derive(Debug, clap::Args)]
+pub(super) struct Matrix {
+    /// Cells, each VERSION/COMPILER/CONFIGURATION; without, all
+    cells: Vec<String>,
+    /// How many cells at once; each needs 4 GB of disk
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Also cells that have a result
+    #[arg(long)]
+    again: bool,
 }
 
 /// What to relink.

@@ -15,6 +15,7 @@ pub mod like_test;
 pub mod live_fuzz;
 pub mod live_test;
 mod machine;
+pub mod matrix;
 pub mod package_test;
 pub mod page_test;
 pub mod profiled_test;

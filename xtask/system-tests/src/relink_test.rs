@@ -46,6 +46,17 @@ pub fn relink_test(tree: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Relinks a tree's kernel in its original order.
+///
+/// # Errors
+/// The result is another kernel.
+pub(crate) fn the_original_order_is_the_original(tree: &Path) -> Result<()> {
+    let scratch = tempfile::tempdir().context("no scratch directory can be made")?;
+    let vmlinux = fs::read(tree.join("vmlinux"))?;
+    let build_id = LinkAddresses::read(&vmlinux)?.build_id;
+    original_order(&lab::kernlane()?, tree, &build_id, scratch.path(), &results(tree)?)
+}
+
 fn passed(what: &str) {
     println!("passed: {what}");
 }

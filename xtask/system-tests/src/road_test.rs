@@ -11,6 +11,10 @@ use std::process::Command;
 
 /// The workload that goes down the road.
 const WORKLOAD: &str = "files";
+/// The layout for the workload.
+pub(crate) const LAYOUT: &str = "ext-tsp";
+/// The layout for none.
+pub(crate) const RANDOM: &str = "random";
 
 /// Where the results of a tree's kernel lie.
 pub fn directory(tree: &Path) -> PathBuf {
@@ -23,16 +27,22 @@ pub fn directory(tree: &Path) -> PathBuf {
 /// # Errors
 /// A prediction does not hold.
 pub fn road_test(tree: &Path, drop_call_padding: bool) -> Result<()> {
+    let options: &[_] = if drop_call_padding { &["--drop-call-padding"] } else { &[] };
+    let directory = directory(tree);
+    road(tree, options, &directory)?;
+    predictions_hold(&directory)
+}
+
+/// Sends the kernel of a tree down the road, into `directory`.
+///
+/// # Errors
+/// A step fails.
+pub(crate) fn road(tree: &Path, options: &[&str], directory: &Path) -> Result<()> {
     // The command `optimize` is tested.
     let mut command = Command::new(lab::kernlane()?);
     command.args(["optimize", WORKLOAD, "--machine", "server-32k", "--tree"]).arg(tree);
-    command.args(["--layout", "ext-tsp", "--layout", "random"]);
-    if drop_call_padding {
-        command.arg("--drop-call-padding");
-    }
-    let directory = directory(tree);
-    run(command.arg("--output").arg(&directory))?;
-    predictions_hold(&directory)
+    command.args(["--layout", LAYOUT, "--layout", RANDOM]).args(options);
+    run(command.arg("--output").arg(directory))
 }
 
 /// The largest accepted difference between predicted and recorded misses, relative to the recorded
@@ -44,7 +54,10 @@ const INSTRUCTIONS_TOLERANCE: f64 = 0.03;
 
 /// Checks that predicted and recorded misses and taken jumps agree, and that the layout for the
 /// workload is better than the original.
-fn predictions_hold(directory: &Path) -> Result<()> {
+///
+/// # Errors
+/// A prediction does not hold, or there is none.
+pub(crate) fn predictions_hold(directory: &Path) -> Result<()> {
     let results = ResultFile::read(directory)?;
     for comparison in comparison::compare(&results.rows)? {
         for layout in &comparison.layouts {
@@ -73,7 +86,7 @@ fn predictions_hold(directory: &Path) -> Result<()> {
                     100.0 * off
                 );
                 let change = metric.recorded_change.context("no change")?;
-                let made_for_it = layout.layout != "random";
+                let made_for_it = layout.layout != RANDOM;
                 ensure!(
                     !made_for_it || change < -0.3,
                     "{what}: {name}: changed by only {:.1} %",
