@@ -138,7 +138,7 @@ fn decode(recording: &[u8]) -> Result<u64> {
                     .count() as u64
             }
             Chunk::End(totals) => return Ok(totals.instructions()),
-            Chunk::Translations(_) | Chunk::Tasks(_) => {}
+            Chunk::Translations(_) | Chunk::Tasks(_) | Chunk::Modules(_) => {}
         }
     }
     black_box(executed);

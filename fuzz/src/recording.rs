@@ -66,6 +66,7 @@ fn follows_the_rules(bytes: &[u8], with_data: bool) {
                 }
             }
             Chunk::Tasks(defined) => tasks += defined.len(),
+            Chunk::Modules(_) => {}
             Chunk::Stream(words) => stream_follows(&reader, &words, &sizes, tasks),
             Chunk::End(totals) => assert_eq!(totals, reader.totals_so_far()),
         }

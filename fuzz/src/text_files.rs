@@ -6,6 +6,7 @@ use emit::counting::Counters;
 use image::BuildId;
 use image::address::LinkAddr;
 use image::map::PlacementMap;
+use image::module::ModuleIdentity;
 use image::order::{Layout, Run};
 use image::place::{CallPadding, Ending, PlacedBlock, Placement};
 use layout::graph::{EdgeKind, SeedClass};
@@ -93,6 +94,7 @@ pub fn profile_seeds() -> Vec<Vec<u8>> {
         joint_misses: BTreeMap::from([((a, b), 4)]),
         temporal_edges: BTreeMap::from([((a, b), 6)]),
         block_epochs: BlockEpochsTable { words: 1, blocks: BTreeMap::from([(a, vec![5])]) },
+        modules: vec![ModuleIdentity { name: "veth".to_owned(), build_id: "ca".to_owned() }],
         processes: BTreeMap::from([(
             "sh".to_owned(),
             Process { kernel_instructions: 9, user_instructions: 1, blocks: blocks.clone() },
@@ -107,6 +109,7 @@ pub fn layout_seeds() -> Vec<Vec<u8>> {
     let run = |start, size, name: &str| Run { start: LinkAddr(start), size, name: name.to_owned() };
     let whole = Layout {
         build_id: build_id(),
+        modules: vec![ModuleIdentity { name: "veth".to_owned(), build_id: "ca".to_owned() }],
         algorithm: "ext-tsp".to_owned(),
         seed: 7,
         profile: "none".to_owned(),

@@ -186,11 +186,15 @@ impl ExecutionFlow {
     /// # Errors
     /// The translation has no instruction.
     pub fn define(&mut self, translation: &Translation) -> Result<()> {
-        let code = TranslatedCode::new(translation)?;
+        self.define_code(TranslatedCode::new(translation)?);
+        Ok(())
+    }
+
+    /// Learns a translation by its code.
+    pub(crate) fn define_code(&mut self, code: TranslatedCode) {
         let ends = TranslationEnds::of(&code);
         self.translations.push(FollowedTranslation { ends, common: [NOT_YET; 6] });
         self.codes.push(code);
-        Ok(())
     }
 
     /// Appends the fragments that ran. Calls `executed` behind each execution, with all

@@ -50,6 +50,7 @@ pub mod executions;
 pub mod fetched;
 pub mod flow;
 pub mod hierarchy_run;
+mod module_addresses;
 pub mod moved;
 pub mod numbering;
 pub mod opened;

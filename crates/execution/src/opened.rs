@@ -8,6 +8,7 @@ use crate::walk::{self, Observer};
 use anyhow::{Context, Result};
 use host::progress::Progress;
 use host::recording::Recording;
+use image::module::ImageModule;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ops::{ControlFlow, Range};
@@ -115,6 +116,19 @@ impl OpenedRecording {
     /// As [`walk::walk`].
     pub fn walk(self, observer: &mut dyn Observer) -> Result<RecordingTotals> {
         self.read(|reader| walk::walk(reader, observer))
+    }
+
+    /// The same as [`OpenedRecording::walk`]. The code of these modules is shown at its link
+    /// addresses.
+    ///
+    /// # Errors
+    /// As [`walk::walk`].
+    pub fn walk_with(
+        self,
+        modules: &[ImageModule],
+        observer: &mut dyn Observer,
+    ) -> Result<RecordingTotals> {
+        self.read(|reader| walk::walk_with(reader, modules, observer))
     }
 }
 

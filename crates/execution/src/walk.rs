@@ -11,7 +11,9 @@
 use crate::code::TranslatedCode;
 use crate::data::{AccessStream, DataAccess, DataFlow, DataWish, Execution, PIECE_WORDS};
 use crate::flow::{ExecutionFlow, FragmentExit, FragmentId};
+use crate::module_addresses::ModuleAddresses;
 use anyhow::{Context, Result, ensure};
+use image::module::ImageModule;
 use rayon::prelude::*;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -304,7 +306,19 @@ pub struct ReaderState<'r> {
 /// # Errors
 /// The recording is damaged or cut off, or the observer fails.
 pub fn walk<R: Read>(
+    reader: RecordingReader<R>,
+    observer: &mut dyn Observer,
+) -> Result<RecordingTotals> {
+    walk_with(reader, &[], observer)
+}
+
+/// The same as [`walk`]. The code of these modules is shown at its link addresses.
+///
+/// # Errors
+/// As [`walk`].
+pub fn walk_with<R: Read>(
     mut reader: RecordingReader<R>,
+    modules: &[ImageModule],
     observer: &mut dyn Observer,
 ) -> Result<RecordingTotals> {
     let has_data = reader.accesses().is_some();
@@ -317,6 +331,7 @@ pub fn walk<R: Read>(
         cpus: reader.header().cpus,
         follows_control: control,
         notes_ended: ended,
+        modules: ModuleAddresses::new(modules),
         flow: ExecutionFlow::default(),
         fragments: Vec::new(),
         ended: Vec::new(),
@@ -330,6 +345,7 @@ pub fn walk<R: Read>(
         match chunk {
             Chunk::Translations(translations) => walk.define(&translations)?,
             Chunk::Tasks(tasks) => walk.define_tasks(&tasks),
+            Chunk::Modules(changes) => changes.iter().for_each(|it| walk.modules.change(it)),
             Chunk::Stream(words) => match state.accesses.filter(|_| walk.data.is_some()) {
                 None => walk.stream(&words)?,
                 Some((accesses, patterns)) => walk.stream_with_data(&words, accesses, patterns)?,
@@ -362,6 +378,7 @@ struct Walk<'o> {
     cpus: CpuCount,
     follows_control: bool,
     notes_ended: bool,
+    modules: ModuleAddresses<'o>,
     flow: ExecutionFlow,
     /// The fragments of the current piece.
     fragments: Vec<FragmentId>,
@@ -376,9 +393,15 @@ struct Walk<'o> {
 impl Walk<'_> {
     fn define(&mut self, translations: &[Translation]) -> Result<()> {
         let known = self.flow.codes.len();
-        translations.iter().try_for_each(|translation| self.flow.define(translation))?;
+        for translation in translations {
+            let code = self.modules.linked(TranslatedCode::new(translation)?);
+            self.flow.define_code(code);
+        }
         let codes = &self.flow.codes[known..];
-        self.observer.define(translations, codes)
+        match self.modules.placed(translations, codes) {
+            None => self.observer.define(translations, codes),
+            Some(placed) => self.observer.define(&placed, codes),
+        }
     }
 
     fn define_tasks(&mut self, tasks: &[Task]) {

@@ -6,9 +6,11 @@
 //! writes.
 
 use crate::kernel_branches::{BranchCounter, KernelBranches};
+use crate::recorded_module::RecordedModule;
 use crate::thunks::Thunk;
 use anyhow::{Context, Result, anyhow};
 use execution::walk::chunks;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -35,6 +37,8 @@ pub(crate) struct Followed {
     pub turns: u64,
     /// How the kernel's branches were executed.
     pub branches: KernelBranches,
+    /// The modules that were loaded, each build once at each place.
+    pub modules: BTreeSet<RecordedModule>,
 }
 
 #[derive(Default)]
@@ -90,6 +94,7 @@ fn follow(path: &PathBuf, shared: &FollowerState, thunks: Vec<Thunk>) -> Result<
     let mut reader = trace::RecordingReader::new(growing)?;
     let (mut totals, mut ticks, mut turns) = (None, 0, 0);
     let mut branches = BranchCounter::new(thunks);
+    let mut modules = BTreeSet::new();
     let read = chunks(&mut reader, |chunk, state| {
         match chunk {
             trace::Chunk::End(end) => totals = Some(end),
@@ -107,6 +112,7 @@ fn follow(path: &PathBuf, shared: &FollowerState, thunks: Vec<Thunk>) -> Result<
             trace::Chunk::Translations(translations) => {
                 translations.iter().try_for_each(|translation| branches.define(translation))?
             }
+            trace::Chunk::Modules(changes) => modules.extend(loaded(&changes)),
             trace::Chunk::Tasks(_) => {}
         }
         shared.instructions.store(state.totals.instructions(), Ordering::Relaxed);
@@ -117,7 +123,15 @@ fn follow(path: &PathBuf, shared: &FollowerState, thunks: Vec<Thunk>) -> Result<
     // An instruction takes a nanosecond of the guest's clock. The clock's last reading is a little
     // earlier than the end of the recording, or there is none.
     let guest_time = Duration::from_nanos(totals.instructions().max(ticks));
-    Ok(Followed { totals, guest_time, turns, branches: branches.counts() })
+    Ok(Followed { totals, guest_time, turns, branches: branches.counts(), modules })
+}
+
+/// The modules that these changes load.
+fn loaded(changes: &[trace::ModuleChange]) -> impl Iterator<Item = RecordedModule> {
+    changes.iter().filter_map(|change| match change {
+        trace::ModuleChange::Loaded(module) => Some(RecordedModule::new(module)),
+        trace::ModuleChange::Unloaded(_) => None,
+    })
 }
 
 /// A file that still grows. Reading it waits for more. At first the file may not exist.
@@ -163,6 +177,7 @@ mod tests {
         let header = trace::RecordingHeader {
             workload: "w".into(),
             cpus: trace::CpuCount::new(2).unwrap(),
+            modules: true,
             ..trace::RecordingHeader::default()
         };
         let mut writer = trace::RecordingWriter::new(Vec::new(), &header).unwrap();
@@ -172,6 +187,16 @@ mod tests {
             lengths: vec![1, 1].into(),
             code: vec![0x90, 0x90].into(),
         };
+        let load = |id| {
+            trace::ModuleChange::Loaded(trace::LoadedModule {
+                id: trace::ModuleId(id),
+                name: "veth".into(),
+                build_id: "ca".into(),
+                sections: Vec::new(),
+            })
+        };
+        let unload = trace::ModuleChange::Unloaded(trace::ModuleId(0));
+        writer.modules(&[load(0), unload, load(1)]).unwrap();
         writer.translations(&[translation]).unwrap();
         let mut words = Vec::new();
         for _ in 0..5 {
@@ -199,7 +224,10 @@ mod tests {
             file.write_all(piece).unwrap();
             std::thread::yield_now();
         }
-        let Followed { totals, guest_time, turns, .. } = follower.finish().unwrap();
+        let Followed { totals, guest_time, turns, modules, .. } = follower.finish().unwrap();
+        let modules: Vec<String> =
+            modules.iter().map(|module| module.identity.to_string()).collect();
+        assert_eq!(modules, ["veth (ca)"], "each build once");
         assert_eq!((totals.kernel_instructions, guest_time), (10, Duration::from_nanos(4000)));
         assert_eq!(turns, 3);
     }

@@ -7,6 +7,7 @@
 use crate::bzimage::BzImage;
 use crate::frame_facts::{FrameTypes, KernelFrameFacts, VALUES};
 use crate::headers::Answers;
+use crate::module_files;
 use crate::refused::RefusedRequest;
 use crate::thunks::{self, Thunk};
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +17,6 @@ use image::btf::Btf;
 use image::mapping::map_file;
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A kernel that can be booted.
@@ -87,7 +87,7 @@ impl GuestKernel {
             vmlinux.display(),
             build_id.0
         );
-        let modules = installed_modules(kernel, &image.release)?;
+        let modules = module_files::installed(&root_of(kernel)?, &image.release)?;
         Ok(GuestKernel {
             boot_image: kernel.into(),
             vmlinux,
@@ -117,13 +117,7 @@ impl GuestKernel {
             build_id.0,
             image.build_id
         );
-        let mut modules = BTreeMap::new();
-        // The file names the objects of the modules. A tree without modules does not have it.
-        for line in std::fs::read_to_string(tree.join("modules.order")).unwrap_or_default().lines()
-        {
-            let path = tree.join(line).with_extension("ko");
-            modules.insert(module_name(&path), path);
-        }
+        let modules = module_files::of_tree(tree)?;
         Ok(GuestKernel { boot_image, vmlinux, build_id, release: image.release, modules })
     }
 
@@ -165,8 +159,8 @@ impl GuestKernel {
             .modules
             .get(name)
             .with_context(|| format!("the kernel {} has no module {name}", self.release))?;
-        let data =
-            read_module(path).with_context(|| format!("reading the module {}", path.display()))?;
+        let data = module_files::read(path)
+            .with_context(|| format!("reading the module {}", path.display()))?;
         for dependency in
             module_dependencies(&data).with_context(|| format!("the module {}", path.display()))?
         {
@@ -270,6 +264,18 @@ impl GuestKernel {
                  off)",
                 self.vmlinux.display()
             )
+        })
+    }
+
+    /// The functions of the kernel at which the loaded modules change: `module_finalize`, then
+    /// `module_arch_cleanup`. `None`: the kernel has no such function.
+    ///
+    /// # Errors
+    /// The vmlinux cannot be read.
+    pub(crate) fn module_functions(&self) -> Result<[Option<LinkAddr>; 2]> {
+        with_elf(&self.vmlinux, |elf| {
+            let address = |name| elf.symbol_by_name(name).map(|it| LinkAddr(it.address()));
+            Ok(["module_finalize", "module_arch_cleanup"].map(address))
         })
     }
 
@@ -404,49 +410,11 @@ fn installed_vmlinux(boot_image: &Path, image: &BzImage) -> Result<PathBuf> {
     }
 }
 
-/// The modules of a Debian kernel: `lib/modules/R/**/*.ko` below the same root. If they are not
-/// there, the kernel has no modules.
-fn installed_modules(boot_image: &Path, release: &str) -> Result<BTreeMap<String, PathBuf>> {
-    let mut modules = BTreeMap::new();
-    let mut pending = vec![root_of(boot_image)?.join("lib/modules").join(release).join("kernel")];
-    while let Some(directory) = pending.pop() {
-        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
-        for entry in entries {
-            let entry = entry.with_context(|| format!("reading {}", directory.display()))?;
-            let path = entry.path();
-            if entry.file_type()?.is_dir() {
-                pending.push(path);
-            } else if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".ko")) {
-                modules.insert(module_name(&path), path);
-            }
-        }
-    }
-    Ok(modules)
-}
-
 /// The directory that contains the boot image's directory `boot`.
 fn root_of(boot_image: &Path) -> Result<PathBuf> {
     let image =
         boot_image.canonicalize().with_context(|| format!("reading {}", boot_image.display()))?;
     Ok(image.parent().and_then(Path::parent).unwrap_or(Path::new("/")).into())
-}
-
-/// The module's name, for example `dummy` for `drivers/net/dummy.ko.xz`.
-fn module_name(path: &Path) -> String {
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
-    file.split(".ko").next().unwrap_or_default().replace('-', "_")
-}
-
-fn read_module(path: &Path) -> Result<Vec<u8>> {
-    let bytes = std::fs::read(path)?;
-    let mut data = Vec::new();
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("xz") => liblzma::read::XzDecoder::new(&*bytes).read_to_end(&mut data)?,
-        Some("gz") => flate2::read::GzDecoder::new(&*bytes).read_to_end(&mut data)?,
-        Some("zst") => zstd::stream::read::Decoder::new(&*bytes)?.read_to_end(&mut data)?,
-        _ => return Ok(bytes),
-    };
-    Ok(data)
 }
 
 /// The names in `depends=a,b` of the section `.modinfo`, which is a sequence of NUL-terminated
@@ -476,15 +444,6 @@ mod tests {
         assert_eq!(comm_offset(&task).unwrap(), 96);
         task[120..136].copy_from_slice(b"swapper\0\0\0\0\0\0\0\0\0");
         assert!(comm_offset(&task).is_err());
-    }
-
-    #[test]
-    fn module_names_come_from_file_names() {
-        assert_eq!(
-            module_name(Path::new("samples/livepatch/livepatch-sample.ko")),
-            "livepatch_sample"
-        );
-        assert_eq!(module_name(Path::new("a/veth.ko.xz")), "veth");
     }
 
     #[test]

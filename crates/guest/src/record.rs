@@ -15,6 +15,7 @@ use crate::kernel_branches::KernelBranches;
 use crate::like::{self, EarlyCheck};
 use crate::plugin;
 use crate::qemu::Qemu;
+use crate::recorded_module::RecordedModule;
 use crate::refused::RefusedRequest;
 use crate::request::{RecordingConditions, RecordingRequest};
 use crate::summary;
@@ -64,6 +65,9 @@ pub struct RecordingSummary {
     /// How the kernel's branches were executed. Recordings of earlier versions do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_branches: Option<KernelBranches>,
+    /// The modules that were loaded when recording began or later, each build once at each place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<RecordedModule>,
     /// The totals.
     pub totals: RecordedAmounts,
 }
@@ -187,6 +191,7 @@ pub fn record(
         checkpoint_sha256: checkpoint.map(|checkpoint| checkpoint.summary.state_sha256),
         vulnerabilities,
         kernel_branches: Some(followed.branches.clone()),
+        modules: followed.modules.iter().cloned().collect(),
         totals: RecordedAmounts::new(&followed, request.cpus, std::fs::metadata(&trace)?.len()),
     };
     std::fs::write(files.summary(), summary::to_json(&summary)?)
@@ -262,6 +267,12 @@ fn recording_plugin(
     if !task.wakes.is_empty() {
         let wakes: Vec<String> = task.wakes.iter().map(|addr| format!("{:#x}", addr.0)).collect();
         add("wakes", wakes.join("+"));
+    }
+    if let [Some(finalize), cleanup] = request.kernel.module_functions()? {
+        add("module_finalize", format!("{:#x}", finalize.0));
+        if let Some(cleanup) = cleanup {
+            add("module_cleanup", format!("{:#x}", cleanup.0));
+        }
     }
     add("comm", task.comm.to_string());
     add("clock", "on".into());

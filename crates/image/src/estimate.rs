@@ -6,6 +6,7 @@
 //! placement instead.
 
 use crate::address::LinkAddr;
+use crate::module::is_of_module;
 use crate::order::Layout;
 use crate::place::{self, CallPadding, MovableBlock, MovableExit, PlacedBlock, Placement};
 use crate::runs::LayoutRuns;
@@ -14,7 +15,7 @@ use anyhow::{Result, ensure};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Places `image`'s movable blocks in the layout's order, beginning at the address of the first
+/// Places the movable blocks of `image`'s vmlinux in the layout's order, beginning at the address of the first
 /// movable block.
 ///
 /// # Errors
@@ -26,6 +27,7 @@ pub fn placement(image: &Image, layout: &Layout) -> Result<Placement> {
         layout.build_id.0,
         image.build_id.0
     );
+    let layout = &layout.of_vmlinux();
     layout.ensure_within(&code_of(image))?;
     let padding = match layout.call_padding {
         CallPadding::Kept => image.entry_padding,
@@ -72,6 +74,7 @@ fn movables(image: &Image, padding: u32) -> Vec<MovableBlock> {
         .functions
         .iter()
         .filter(|function| function.movable() && !function.blocks.is_empty())
+        .filter(|function| !is_of_module(function.addr))
         .collect();
     let alignment = image.entry_alignment.max(1);
     let mut movables: Vec<MovableBlock> = Vec::new();
@@ -174,7 +177,7 @@ fn unmoved_behind(image: &Image, old_end: LinkAddr, new_end: LinkAddr) -> Vec<Pl
     let section = image
         .functions
         .iter()
-        .find(|function| function.movable())
+        .find(|function| function.movable() && !is_of_module(function.addr))
         .map(|function| &function.section);
     let align = u64::from(image.entry_alignment.max(1));
     let shift = new_end.0.wrapping_sub(old_end.0).wrapping_add(align - 1) / align * align;
@@ -248,6 +251,7 @@ mod tests {
             entry_alignment: 16,
             functions: vec![function("f", 0, 40, 0..4), function("g", 64, 8, 4..5)],
             blocks,
+            modules: Vec::new(),
         }
     }
 
@@ -259,6 +263,7 @@ mod tests {
         let run = |&(start, size): &(u64, u64)| Run { start: at(start), size, name: String::new() };
         Layout {
             build_id: BuildId("0a".to_owned()),
+            modules: Vec::new(),
             algorithm: "test".to_owned(),
             seed: 0,
             profile: "none".to_owned(),

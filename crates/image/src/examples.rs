@@ -6,6 +6,8 @@ use crate::linked::tables::{JumpEntry, LinkedTables, StaticCallEntry};
 use crate::ordinary::ReservedCode;
 use crate::place::CallPadding;
 use crate::{Block, BlockEnd, BuildId, Image, ImageFunction};
+use object::write::{Object, Relocation, StandardSection, Symbol, SymbolSection};
+use object::{RelocationFlags, SymbolFlags, SymbolKind, SymbolScope, elf};
 use std::ops::Range;
 
 /// An image of two functions:
@@ -39,6 +41,7 @@ pub fn caller_and_callee(base: LinkAddr) -> Image {
             block(9, 2, BlockEnd::Stop),
             block(0x20, 2, BlockEnd::Stop),
         ],
+        modules: Vec::new(),
     }
 }
 
@@ -158,6 +161,7 @@ pub fn row_of_blocks(sizes: &[u32], apart: bool) -> Image {
             false => vec![function(all)],
         },
         blocks,
+        modules: Vec::new(),
     }
 }
 
@@ -168,4 +172,54 @@ pub fn btf_section(types: &[Vec<u32>], strings: &[u8]) -> Vec<u8> {
     // The magic number with the version, the bytes of the header, and where both parts lie.
     let header = [0x1_eb9f, 24, 0, size, size, end].map(u32::to_le_bytes);
     [header.concat(), types, strings.to_vec()].concat()
+}
+
+/// A module `my_mod`:
+///
+/// ```text
+/// .text       +00 f:  call g       g is of another object
+///             +05     jmp +0a ─┐
+///             +0a     ret ◄────┘
+///             +10 h:  jmp f
+/// .init.text  +00 i:  ret
+/// ```
+pub fn module() -> Vec<u8> {
+    let mut file = Object::new(
+        object::BinaryFormat::Elf,
+        object::Architecture::X86_64,
+        object::Endianness::Little,
+    );
+    let text = file.section_id(StandardSection::Text);
+    let mut code = vec![0xe8, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0, 0xc3];
+    code.resize(0x10, 0xcc);
+    code.extend([0xe9, 0xeb, 0xff, 0xff, 0xff]);
+    file.append_section_data(text, &code, 16);
+    let init = file.add_section(Vec::new(), b".init.text".to_vec(), object::SectionKind::Text);
+    file.append_section_data(init, &[0xc3], 16);
+    let info =
+        file.add_section(Vec::new(), b".modinfo".to_vec(), object::SectionKind::ReadOnlyData);
+    file.append_section_data(info, b"license=GPL\0name=my_mod\0", 1);
+    let note =
+        file.add_section(Vec::new(), b".note.gnu.build-id".to_vec(), object::SectionKind::Note);
+    let id = [4, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0, 0xca, 0xfe, 0, 0];
+    file.append_section_data(note, &id, 4);
+    let mut symbol = |name: &str, value, size, section| {
+        file.add_symbol(Symbol {
+            name: name.into(),
+            value,
+            size,
+            kind: SymbolKind::Text,
+            scope: SymbolScope::Linkage,
+            weak: false,
+            section,
+            flags: SymbolFlags::None,
+        })
+    };
+    symbol("f", 0, 11, SymbolSection::Section(text));
+    symbol("h", 0x10, 5, SymbolSection::Section(text));
+    symbol("i", 0, 1, SymbolSection::Section(init));
+    let g = symbol("g", 0, 0, SymbolSection::Undefined);
+    let flags = RelocationFlags::Elf { r_type: elf::R_X86_64_PLT32 };
+    file.add_relocation(text, Relocation { offset: 1, symbol: g, addend: -4, flags }).unwrap();
+    file.write().unwrap()
 }

@@ -25,6 +25,7 @@ pub mod examples;
 pub mod linked;
 pub mod map;
 pub mod mapping;
+pub mod module;
 pub mod object;
 pub mod order;
 pub mod ordinary;
@@ -136,6 +137,8 @@ pub struct Image {
     pub functions: Vec<ImageFunction>,
     /// The blocks, ascending by address.
     pub blocks: Vec<Block>,
+    /// The modules whose functions and blocks are among these.
+    pub modules: Vec<module::ImageModule>,
 }
 
 impl Image {

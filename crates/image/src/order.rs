@@ -6,6 +6,7 @@
 
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::module::{self, ModuleIdentity};
 use crate::place::CallPadding;
 use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
@@ -28,6 +29,8 @@ pub struct Run {
 pub struct Layout {
     /// The kernel that the order is for.
     pub build_id: BuildId,
+    /// The modules whose code the runs name, beside that of vmlinux.
+    pub modules: Vec<ModuleIdentity>,
     /// The name of the layout algorithm.
     pub algorithm: String,
     /// The seed that the algorithm used.
@@ -109,12 +112,39 @@ impl Layout {
     pub fn original(build_id: BuildId) -> Layout {
         Layout {
             build_id,
+            modules: Vec::new(),
             algorithm: "original".into(),
             seed: 0,
             profile: "none".into(),
             hot: 0,
             call_padding: CallPadding::Kept,
             runs: Vec::new(),
+        }
+    }
+
+    /// The order of the code of vmlinux alone.
+    pub fn of_vmlinux(&self) -> Layout {
+        self.part(self.build_id.clone(), |run| !module::is_of_module(run.start))
+    }
+
+    /// The order of the code of one module, as a layout for that module.
+    pub fn of_module(&self, module: &ModuleIdentity) -> Layout {
+        let space = module::base_of(&module.name).0 >> 32;
+        self.part(BuildId(module.build_id.clone()), |run| run.start.0 >> 32 == space)
+    }
+
+    /// The runs that are wanted, in their order.
+    fn part(&self, build_id: BuildId, is_wanted: impl Fn(&Run) -> bool) -> Layout {
+        let hot = self.runs.get(..self.hot).unwrap_or(&self.runs);
+        Layout {
+            build_id,
+            modules: Vec::new(),
+            algorithm: self.algorithm.clone(),
+            seed: self.seed,
+            profile: self.profile.clone(),
+            hot: hot.iter().filter(|run| is_wanted(run)).count(),
+            call_padding: self.call_padding,
+            runs: self.runs.iter().filter(|run| is_wanted(run)).cloned().collect(),
         }
     }
 
@@ -129,6 +159,9 @@ impl Layout {
             self.hot,
             self.call_padding.line()
         );
+        for ModuleIdentity { name, build_id } in &self.modules {
+            let _ = writeln!(text, "module {name} {build_id}");
+        }
         for run in &self.runs {
             let _ = writeln!(text, "{} {:x} {}", run.start, run.size, run.name);
         }
@@ -180,6 +213,14 @@ impl Layout {
         let dropped = lines.next_if(|&(_, line)| line == CallPadding::DROPPED);
         let call_padding = dropped.map_or(CallPadding::Kept, |_| CallPadding::Dropped);
 
+        let mut modules = Vec::new();
+        while let Some((number, line)) = lines.next_if(|(_, line)| line.starts_with("module ")) {
+            let (name, build_id) = line["module ".len()..]
+                .split_once(' ')
+                .ok_or(LayoutError::Field(number, "module"))?;
+            modules.push(ModuleIdentity { name: name.into(), build_id: build_id.into() });
+        }
+
         let mut runs = Vec::new();
         while let Some((number, line)) = lines.next() {
             if let Some(announced) = line.strip_prefix("end ") {
@@ -187,7 +228,8 @@ impl Layout {
                 if let Some((number, _)) = lines.next() {
                     return Err(LayoutError::BehindEnd(number));
                 }
-                let layout = Self { build_id, algorithm, seed, profile, hot, call_padding, runs };
+                let layout =
+                    Self { build_id, modules, algorithm, seed, profile, hot, call_padding, runs };
                 return layout.checked(announced);
             }
             runs.push(parse_run(number, line)?);
@@ -236,6 +278,7 @@ mod tests {
             |start, size, name: &str| Run { start: LinkAddr(start), size, name: name.to_owned() };
         Layout {
             build_id: BuildId("5f3c".into()),
+            modules: Vec::new(),
             algorithm: "ext-tsp".into(),
             seed: 7,
             profile: "none".into(),
@@ -271,6 +314,33 @@ mod tests {
             sha256 31181c50a35a82e77c655b2a5a0ec6a883da34a7cfe59d28771e43c44a07bb53\n";
         assert_eq!(example().to_text(), text);
         assert_eq!(Layout::from_text(text), Ok(example()));
+    }
+
+    #[test]
+    fn each_object_of_a_kernel_has_its_part_of_the_order() {
+        let veth = ModuleIdentity { name: "veth".into(), build_id: "ca".into() };
+        let base = module::base_of("veth");
+        let run = |start, name: &str| Run { start, size: 0x10, name: name.to_owned() };
+        let mut layout = Layout { modules: vec![veth.clone()], hot: 2, ..example() };
+        layout.runs.insert(1, run(base, "veth_xmit [veth]"));
+        layout.runs.push(run(LinkAddr(base.0 + 0x20), "veth_open [veth]"));
+        let text = layout.to_text();
+        assert!(text.contains("\nhot 2\nmodule veth ca\nffffffff81000110 20 vfs_read\n"), "{text}");
+        assert_eq!(Layout::from_text(&text), Ok(layout.clone()));
+        let of_module = layout.of_module(&veth);
+        let names = |layout: &Layout| -> Vec<String> {
+            layout.runs.iter().map(|run| run.name.clone()).collect()
+        };
+        assert_eq!(names(&of_module), ["veth_xmit [veth]", "veth_open [veth]"]);
+        assert_eq!((of_module.hot, of_module.build_id.0.as_str()), (1, "ca"));
+        assert_eq!(layout.of_vmlinux(), example());
+        let other = ModuleIdentity { name: "loop".into(), build_id: "ca".into() };
+        assert!(layout.of_module(&other).runs.is_empty());
+        let damaged = sealed::text(
+            KIND,
+            "kernel 0\nalgorithm a\nseed 0\nprofile none\nhot 0\nmodule veth\nend 0\n",
+        );
+        assert_eq!(Layout::from_text(&damaged), Err(LayoutError::Field(7, "module")));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! The last line of a sealed file holds the SHA-256 of everything in front of that line:
 //!
 //! ```text
-//! kernlane-layout 2                  {"kernlane_profile":5,
+//! kernlane-layout 2                  {"kernlane_profile":6,
 //! …                                  …,
 //! sha256 9a31…                       "sha256":"9a31…"}
 //! ```

@@ -155,6 +155,7 @@ fn assemble(
         entry_alignment: alignment(&extents),
         functions: Vec::with_capacity(extents.len()),
         blocks: Vec::with_capacity(cut.iter().map(Vec::len).sum()),
+        modules: Vec::new(),
     };
     for (extent, blocks) in extents.into_iter().zip(cut) {
         let Some(last) = blocks.last() else {

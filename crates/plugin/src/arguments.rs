@@ -32,12 +32,22 @@ pub(crate) struct TaskPlaces {
     pub pid: Option<u64>,
 }
 
+/// Functions of the kernel at which the loaded modules change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModulePlaces {
+    /// The address of `module_finalize`.
+    pub finalize: u64,
+    /// The address of `module_arch_cleanup`.
+    pub cleanup: Option<u64>,
+}
+
 /// The plugin's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     pub out: PathBuf,
     pub header: RecordingHeader,
     pub tasks: Option<TaskPlaces>,
+    pub modules: Option<ModulePlaces>,
     /// The address of the kernel's `__per_cpu_offset`; `None` for a machine with one CPU.
     pub per_cpu_offset: Option<u64>,
     pub on_error: OnError,
@@ -145,6 +155,7 @@ impl Arguments {
         let (mut on_error, mut verify, mut clock, mut data, mut page_offset_base) =
             (OnError::Stop, false, false, false, None);
         let (mut frames, mut values, mut per_cpu_offset) = (None, Vec::new(), None);
+        let (mut module_finalize, mut module_cleanup) = (None, None);
         for argument in arguments {
             let (key, value) =
                 argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
@@ -180,6 +191,8 @@ impl Arguments {
                     wakes = wake_functions(value)
                         .ok_or_else(|| wrong("at most eight numbers with + between them"))?;
                 }
+                "module_finalize" => module_finalize = Some(number()?),
+                "module_cleanup" => module_cleanup = Some(number()?),
                 "comm" => comm = Some(number()?),
                 "pid" => pid = Some(number()?),
                 "on_error" => {
@@ -216,6 +229,12 @@ impl Arguments {
             (None, _) => return Err(ArgumentError::Missing("switch_to")),
             (Some(_), None) => return Err(ArgumentError::Missing("comm")),
         };
+        let modules = match (module_finalize, module_cleanup) {
+            (Some(finalize), cleanup) => Some(ModulePlaces { finalize, cleanup }),
+            (None, None) => None,
+            (None, Some(_)) => return Err(ArgumentError::Missing("module_finalize")),
+        };
+        header.modules = modules.is_some();
         let several_cpus = header.cpus != CpuCount::ONE;
         if several_cpus && per_cpu_offset.is_none() {
             return Err(ArgumentError::Missing("per_cpu_offset"));
@@ -224,6 +243,7 @@ impl Arguments {
             out: out.ok_or(ArgumentError::Missing("out"))?,
             header,
             tasks,
+            modules,
             per_cpu_offset: per_cpu_offset.filter(|_| several_cpus),
             on_error,
             verify,
@@ -266,6 +286,8 @@ mod tests {
             "switch_to=0xffffffff8102c4f0",
             "set_comm=0xffffffff812fc150",
             "wakes=0x10+0x20",
+            "module_finalize=0x30",
+            "module_cleanup=0x40",
             "comm=1504",
             "pid=0x4b8",
             "on_error=continue",
@@ -283,6 +305,7 @@ mod tests {
                 workload: "net".into(),
                 seed: 7,
                 cpus: CpuCount::ONE,
+                modules: true,
                 conditions: vec![
                     ("qemu".into(), "10.0.2".into()),
                     ("cpu".into(), "max,-erms".into()),
@@ -295,6 +318,7 @@ mod tests {
                 comm: 1504,
                 pid: Some(0x4b8),
             }),
+            modules: Some(ModulePlaces { finalize: 0x30, cleanup: Some(0x40) }),
             per_cpu_offset: None,
             on_error: OnError::Continue,
             verify: true,
@@ -352,6 +376,7 @@ mod tests {
             error(&["out=a", "on_error=panic"]),
             r#"on_error="panic" is not stop or continue"#
         );
+        assert_eq!(error(&["out=a", "module_cleanup=8"]), "module_finalize= is missing");
         assert_eq!(error(&["out=a", "comm=8"]), "switch_to= is missing");
         assert_eq!(error(&["out=a", "set_comm=8"]), "switch_to= is missing");
         assert_eq!(error(&["out=a", "switch_to=8"]), "comm= is missing");

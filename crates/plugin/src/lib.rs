@@ -25,6 +25,9 @@
 //! * `pid=OFFSET`: the offset of `pid` in `task_struct`, in bytes. Without it, tasks have no pid.
 //! * `wakes=0xADDR+…`: functions whose second argument is a task that becomes able to run, at most
 //!   eight.
+//! * `module_finalize=0xADDR`: the address of `module_finalize`. With it, loads of kernel modules
+//!   are recorded.
+//! * `module_cleanup=0xADDR`: the address of `module_arch_cleanup`, for unloads of modules.
 //! * `clock=on|off`: also record the kernel's readings of the clock. Default: `off`.
 //! * `data=on|off`: also record every data access and the physical addresses of pages. Default:
 //!   `off`, which costs no time.
@@ -50,7 +53,8 @@
 //! * n = 3: the workload failed. Recording ends *without* a clean end.
 //! * any other n while recording: an event of the stream.
 //!
-//! Outside of a recording, only markers, task switches and halts cost time. When QEMU ends before
+//! Outside of a recording, only markers, task switches, loads of
+//! modules and halts cost time. When QEMU ends before
 //! marker 2, the plugin flushes what it recorded and writes no clean end. Readers then say that the
 //! recording is cut off. The plugin's messages go to standard error. Each line begins with
 //! `kernlane: `.
@@ -62,6 +66,7 @@ mod frames;
 mod halt;
 mod instruction;
 mod mappings;
+mod modules;
 mod output;
 mod qemu;
 mod recorder;

@@ -93,7 +93,13 @@ fn write(
             return writer.end().map(|(_, totals)| Some(totals));
         };
         writer.tasks(&batch.tasks)?;
-        writer.translations(&batch.translations)?;
+        let mut written = 0;
+        for (before, change) in &batch.modules {
+            writer.translations(batch.translations.get(written..*before).unwrap_or_default())?;
+            writer.modules(std::slice::from_ref(change))?;
+            written = *before;
+        }
+        writer.translations(batch.translations.get(written..).unwrap_or_default())?;
         match data {
             true => writer.stream_with_data(&batch.words, &batch.accesses)?,
             false => writer.stream(&batch.words)?,

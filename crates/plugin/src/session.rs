@@ -10,13 +10,14 @@
 mod recording;
 mod waiting;
 
-use crate::arguments::{Arguments, DataArguments, OnError, TaskPlaces};
+use crate::arguments::{Arguments, DataArguments, ModulePlaces, OnError, TaskPlaces};
 use crate::clock::ClockReader;
 use crate::cpus::{BaseRegisters, CpuBase, CpuWatch, ExecutingCpu};
 use crate::frames::FrameUses;
 use crate::halt::{self, MainThread};
 use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
 use crate::mappings::CpuMappings;
+use crate::modules::{ModuleFunction, ModuleWatch};
 use crate::output::RecordingOutput;
 use crate::qemu::{
     self, AccessInfo, CallbackReads, PluginId, StoreCell, TranslationHandle, read_memory,
@@ -49,6 +50,7 @@ struct PluginSession {
     data: Option<DataArguments>,
     values: Vec<(String, u64)>,
     tasks: Option<TaskWatch>,
+    modules: Option<ModuleWatch>,
     /// The address of the table of the CPUs' bases; `None` when there is one CPU.
     per_cpu_offset: Option<u64>,
     /// Reads a CPU's base while waiting.
@@ -84,7 +86,7 @@ struct ActiveRecording {
 
 /// Opens the output and begins to wait.
 pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
-    let Arguments { out, mut header, tasks, per_cpu_offset, on_error, .. } = arguments;
+    let Arguments { out, mut header, tasks, modules, per_cpu_offset, on_error, .. } = arguments;
     let Arguments { verify, clock, data, values, .. } = arguments;
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
@@ -99,6 +101,7 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
         data,
         values,
         tasks,
+        modules: modules.map(ModuleWatch::new),
         per_cpu_offset,
         base_registers: BaseRegisters::default(),
         main_thread: MainThread::find(),

@@ -13,9 +13,10 @@ use execution::code::TranslatedCode;
 use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
 use execution::per_cpu::PerCpu;
-use execution::walk::{Observer, Piece, WalkedRecording, Wants, walk};
+use execution::walk::{Observer, Piece, WalkedRecording, Wants, walk_with};
 use host::recording::Recording;
 use image::address::LinkAddr;
+use image::module::ModuleIdentity;
 use image::{BuildId, Image};
 use layout::graph::SeedClass;
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +44,7 @@ pub fn collect<R: Read>(
     extra: ExtraCounts,
 ) -> anyhow::Result<Profile> {
     let mut collector = ProfileCollector::new(image, extra);
-    walk(reader, &mut collector)?;
+    walk_with(reader, &image.modules, &mut collector)?;
     collector.profile()
 }
 
@@ -268,6 +269,7 @@ impl<'a> ExecutionCounts<'a> {
                 .as_ref()
                 .map_or_else(BTreeMap::new, |temporal_edges| temporal_edges.counts(self.image)),
             block_epochs: self.joint.block_epochs(self.image),
+            modules: modules_of(self.image),
             ..Profile::empty(BuildId(header.build_id.clone()))
         };
         for (name, runs) in self.names.iter().zip(&self.processes) {
@@ -304,6 +306,13 @@ impl<'a> ExecutionCounts<'a> {
     }
 }
 
+/// The modules of an image, ascending by name.
+fn modules_of(image: &Image) -> Vec<ModuleIdentity> {
+    let mut modules: Vec<_> = image.modules.iter().map(|it| it.identity.clone()).collect();
+    modules.sort();
+    modules
+}
+
 /// The profile of a part of a recording.
 ///
 /// # Errors
@@ -317,7 +326,7 @@ pub fn of_recording(
     let title = format!("counts of {}", recording.trace().display());
     let recorded = OpenedRecording::open(recording, part, &title)?.without_data();
     let mut collector = ProfileCollector::new(image, extra);
-    recorded.walk(&mut collector)?;
+    recorded.walk_with(&image.modules, &mut collector)?;
     let mut profile = collector.profile()?;
     if !part.is_whole() {
         profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));

@@ -6,6 +6,7 @@
 use crate::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use image::BuildId;
 use image::address::LinkAddr;
+use image::module::ModuleIdentity;
 use image::sealed::{self, SealError};
 use layout::graph::{EdgeKind, SeedClass};
 use serde::{Deserialize, Serialize};
@@ -30,8 +31,8 @@ pub enum ProfileError {
 }
 
 /// 2: joint misses; 3: temporal-relationship edges; 4: in which epochs blocks ran; 5: the field's
-/// terms as names, and a checksum.
-const FORMAT: u32 = 5;
+/// terms as names, and a checksum; 6: modules.
+const FORMAT: u32 = 6;
 /// The oldest format that is still read. The aliases of [`ProfileDocument`] are its names. It has
 /// no checksum.
 const OLDEST: u32 = 4;
@@ -51,6 +52,8 @@ struct ProfileDocument {
     temporal_edges: Vec<(String, String, u64)>,
     #[serde(alias = "presences")]
     block_epochs: Vec<(String, String)>,
+    #[serde(default)]
+    modules: Vec<ModuleIdentity>,
     processes: Vec<ProcessRow>,
     outside: Vec<(String, u64)>,
     /// Written by [`sealed::json`].
@@ -103,6 +106,7 @@ impl Profile {
             joint_misses: pair_rows(&self.joint_misses),
             temporal_edges: pair_rows(&self.temporal_edges),
             block_epochs: epoch_rows(&self.block_epochs),
+            modules: self.modules.clone(),
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
             sha256: None,
@@ -148,6 +152,7 @@ impl Profile {
             joint_misses: pairs(document.joint_misses)?,
             temporal_edges: pairs(document.temporal_edges)?,
             block_epochs: block_epochs(document.block_epochs)?,
+            modules: document.modules,
             processes: document
                 .processes
                 .into_iter()
@@ -252,6 +257,7 @@ pub(super) mod tests {
                 words: 1,
                 blocks: BTreeMap::from([(LinkAddr(0x1000), vec![0b101])]),
             },
+            modules: vec![ModuleIdentity { name: "veth".into(), build_id: "ca".into() }],
             processes: BTreeMap::from([("sh".to_owned(), Process::default())]),
             outside: BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 9)]),
         }
@@ -274,7 +280,7 @@ pub(super) mod tests {
         let sealed = example().to_json();
         let (fields, _) = sealed.rsplit_once(",\n").unwrap();
         format!("{fields}}}\n")
-            .replace("\"kernlane_profile\":5", "\"kernlane_profile\":4")
+            .replace("\"kernlane_profile\":6", "\"kernlane_profile\":4")
             .replace("\"temporal_edges\"", "\"alternations\"")
             .replace("\"block_epochs\"", "\"presences\"")
     }
@@ -301,7 +307,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_damaged_checksum_and_format_number_are_no_old_profile() {
-        let text = example().to_json().replace("\"kernlane_profile\":5", "\"kernlane_profile\":4");
+        let text = example().to_json().replace("\"kernlane_profile\":6", "\"kernlane_profile\":4");
         let checksum = text.find("\"sha256\"").unwrap();
         for at in checksum - 1..text.len() {
             let mut damaged = text.clone().into_bytes();

@@ -7,6 +7,7 @@
 use crate::Profile;
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
+use image::module;
 use image::order::{Layout, Run};
 use image::{BlockIndex, Image, ImageFunction};
 use layout::graph::{
@@ -55,6 +56,10 @@ fn arrays(
     }
     let find = |addr: &LinkAddr| -> Result<Option<BlockId>> {
         let block = image.block_at(*addr).filter(|&block| image.block(block).addr == *addr);
+        if block.is_none() && module::is_of_module(*addr) {
+            // The image lacks the module.
+            return Ok(None);
+        }
         let block = block.with_context(|| {
             format!("the profile names a block at {addr}, where the image has none")
         })?;
@@ -138,6 +143,7 @@ impl LayoutInput {
     ) -> Layout {
         let mut layout = Layout {
             build_id: image.build_id.clone(),
+            modules: image.modules.iter().map(|module| module.identity.clone()).collect(),
             algorithm: algorithm.to_owned(),
             seed,
             profile: profile.to_owned(),

@@ -41,6 +41,7 @@ pub use translated::{BlockTransfer, is_gate, taken};
 
 use image::BuildId;
 use image::address::LinkAddr;
+use image::module::ModuleIdentity;
 use layout::graph::{EdgeKind, SeedClass};
 use std::collections::BTreeMap;
 
@@ -107,6 +108,8 @@ pub struct Profile {
     pub temporal_edges: BTreeMap<(LinkAddr, LinkAddr), u64>,
     /// The working-set epochs of each block.
     pub block_epochs: BlockEpochsTable,
+    /// The modules whose blocks the counts name, ascending by name.
+    pub modules: Vec<ModuleIdentity>,
     /// What each process ran, by name.
     pub processes: BTreeMap<String, Process>,
     /// Kernel instructions outside all blocks of named functions, by the address of the translation
@@ -128,6 +131,7 @@ impl Profile {
             joint_misses: BTreeMap::new(),
             temporal_edges: BTreeMap::new(),
             block_epochs: BlockEpochsTable::default(),
+            modules: Vec::new(),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
         }

@@ -53,6 +53,7 @@ fn added(profiles: impl IntoIterator<Item = Profile>, how: ProfileMerge) -> Resu
             let (one, other) = (&merged.build_id.0, &profile.build_id.0);
             bail!("the recordings are of different kernels, with build ids {one} and {other}");
         }
+        add_modules(&mut merged, &profile)?;
         add(&mut merged, profile);
     }
     Ok(merged)
@@ -97,6 +98,22 @@ fn add(merged: &mut Profile, other: Profile) {
         row.user_instructions += process.user_instructions;
         add_counts(&mut row.blocks, process.blocks);
     }
+}
+
+/// Adds the modules of another profile. The addresses of two builds of a module have different
+/// meanings.
+fn add_modules(merged: &mut Profile, other: &Profile) -> Result<()> {
+    for module in &other.modules {
+        match merged.modules.iter().find(|known| known.name == module.name) {
+            None => merged.modules.push(module.clone()),
+            Some(known) => ensure!(
+                known == module,
+                "the recordings are of different builds of a module: {known} and {module}"
+            ),
+        }
+    }
+    merged.modules.sort();
+    Ok(())
 }
 
 /// Epochs are not counts: they are never scaled. The epochs of each recording follow those of the

@@ -4,6 +4,7 @@
 //! executed kernel instructions, by the reason for which the code stays. This module reads no file.
 
 use crate::Profile;
+use image::module::is_of_module;
 use image::ordinary::ReservedCode;
 use image::{BlockIndex, Image};
 use serde::Serialize;
@@ -27,14 +28,15 @@ pub struct StayingPart {
     pub share: f64,
 }
 
-/// The blocks that the profile counted, with their counts. A count at an address without a block is
-/// left out.
+/// The blocks of vmlinux that the profile counted, with their counts. A count at an address without
+/// a block is left out.
 pub fn counted<'a>(
     image: &'a Image,
     profile: &'a Profile,
 ) -> impl Iterator<Item = (BlockIndex, u64)> + 'a {
     let counted = profile.blocks.iter().filter(|&(_, &count)| count > 0);
-    counted.filter_map(|(&addr, &count)| Some((image.block_at(addr)?, count)))
+    let of_vmlinux = counted.filter(|&(&addr, _)| !is_of_module(addr));
+    of_vmlinux.filter_map(|(&addr, &count)| Some((image.block_at(addr)?, count)))
 }
 
 /// Shares of the instructions that the profile counted. `instructions` are those of each block that

@@ -44,6 +44,7 @@ fn image() -> Image {
         entry_alignment: 1,
         functions: (0..count).map(function).collect(),
         blocks: (0..count).map(block).collect(),
+        modules: Vec::new(),
     }
 }
 

@@ -9,8 +9,8 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use trace::{
     AccessPatterns, AccessSite, Accesses, Chunk, CpuCount, FrameUse, FrameUseChange, Mapping,
-    PageKind, ReadError, RecordingHeader, RecordingReader, RecordingTotals, StreamEvent, Task,
-    Translation, TranslationId, events,
+    ModuleChange, ModuleSection, PageKind, ReadError, RecordingHeader, RecordingReader,
+    RecordingTotals, StreamEvent, Task, Translation, TranslationId, events,
 };
 
 /// The form of a dump.
@@ -77,7 +77,7 @@ struct DumpPrinter<'a, W: Write> {
 
 impl<W: Write> DumpPrinter<'_, W> {
     fn header(&mut self, format: u32, header: &RecordingHeader) -> io::Result<()> {
-        let RecordingHeader { build_id, workload, seed, cpus, conditions } = header;
+        let RecordingHeader { build_id, workload, seed, cpus, modules: _, conditions } = header;
         if self.form == DumpForm::Json {
             let conditions: Vec<_> =
                 conditions.iter().map(|(key, value)| json!([key, value])).collect();
@@ -117,6 +117,7 @@ impl<W: Write> DumpPrinter<'_, W> {
     ) -> io::Result<()> {
         match chunk {
             Chunk::Tasks(tasks) => tasks.iter().try_for_each(|task| self.task(task)),
+            Chunk::Modules(changes) => changes.iter().try_for_each(|change| self.module(change)),
             Chunk::Translations(translations) => {
                 translations.iter().try_for_each(|translation| self.translation(translation))
             }
@@ -125,6 +126,36 @@ impl<W: Write> DumpPrinter<'_, W> {
                 Some((accesses, patterns)) => self.stream_with_data(&words, accesses, patterns),
             },
             Chunk::Stream(_) | Chunk::End(_) => Ok(()),
+        }
+    }
+
+    fn module(&mut self, change: &ModuleChange) -> io::Result<()> {
+        match (change, self.form) {
+            (ModuleChange::Loaded(module), DumpForm::Json) => {
+                let section = |section: &ModuleSection| {
+                    let addr = section.addr.to_string();
+                    json!({"name": section.name, "addr": addr, "size": section.size})
+                };
+                let sections: Vec<_> = module.sections.iter().map(section).collect();
+                let (id, name, build_id) = (module.id.0, &module.name, &module.build_id);
+                let loaded =
+                    json!({"id": id, "name": name, "build_id": build_id, "sections": sections});
+                writeln!(self.out, "{}", json!({ "module_loaded": loaded }))
+            }
+            (ModuleChange::Unloaded(id), DumpForm::Json) => {
+                writeln!(self.out, "{}", json!({ "module_unloaded": id.0 }))
+            }
+            (ModuleChange::Loaded(module), DumpForm::Text) => {
+                let (id, name) = (module.id.0, module.name.escape_debug());
+                writeln!(self.out, "module      {id:>8} {name} {}", module.build_id)?;
+                for ModuleSection { name, addr, size } in &module.sections {
+                    writeln!(self.out, "  section            {addr} {size:x} {name}")?;
+                }
+                Ok(())
+            }
+            (ModuleChange::Unloaded(id), DumpForm::Text) => {
+                writeln!(self.out, "unloaded    {:>8}", id.0)
+            }
         }
     }
 

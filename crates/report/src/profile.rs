@@ -4,7 +4,8 @@
 //! Input: a profile and its image. This module changes no count.
 
 use host::table::{Column, TextTable};
-use image::Image;
+use image::module::ImageModule;
+use image::{BlockIndex, Image, ImageFunction};
 use profile::Profile;
 
 /// The summary of a profile.
@@ -26,6 +27,9 @@ pub struct ProfileSummary {
     calls: usize,
     /// Names of functions, and bytes of instructions executed by block counts.
     top_functions: Vec<CountRow>,
+    /// The modules whose files are known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    modules: Vec<ModuleRow>,
     top_processes: Vec<ProcessSummaryRow>,
     /// Addresses of translation blocks outside named functions, and instructions.
     outside: Vec<CountRow>,
@@ -38,10 +42,41 @@ struct CountRow {
 }
 
 #[derive(serde::Serialize)]
+struct ModuleRow {
+    name: String,
+    build_id: String,
+    functions: usize,
+    functions_executed: usize,
+    /// Bytes of instructions executed by block counts.
+    bytes_executed: u64,
+}
+
+#[derive(serde::Serialize)]
 struct ProcessSummaryRow {
     name: String,
     kernel_instructions: u64,
     user_instructions: u64,
+}
+
+impl ModuleRow {
+    fn new(image: &Image, module: &ImageModule, count_of: &impl Fn(u32) -> u64) -> ModuleRow {
+        let of_module = |function: &&ImageFunction| {
+            let block = BlockIndex(function.blocks.start);
+            image.module_of(block).is_some_and(|it| it.identity == module.identity)
+        };
+        let executed = |function: &ImageFunction| -> u64 {
+            let size_of = |index: u32| u64::from(image.blocks[index as usize].size);
+            function.blocks.clone().map(|index| count_of(index) * size_of(index)).sum()
+        };
+        let bytes: Vec<u64> = image.functions.iter().filter(of_module).map(executed).collect();
+        ModuleRow {
+            name: module.identity.name.clone(),
+            build_id: module.identity.build_id.clone(),
+            functions: bytes.len(),
+            functions_executed: bytes.iter().filter(|&&bytes| bytes > 0).count(),
+            bytes_executed: bytes.iter().sum(),
+        }
+    }
 }
 
 impl ProfileSummary {
@@ -61,6 +96,11 @@ impl ProfileSummary {
             .filter(|row| row.count > 0)
             .collect();
         let functions_executed = functions.len();
+        let modules = image.modules.iter().map(|it| ModuleRow::new(image, it, &count_of));
+        let mut modules: Vec<ModuleRow> = modules.collect();
+        modules.sort_by(|a, b| {
+            b.bytes_executed.cmp(&a.bytes_executed).then_with(|| a.name.cmp(&b.name))
+        });
         functions.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
         functions.truncate(top);
 
@@ -101,6 +141,7 @@ impl ProfileSummary {
             edges: profile.edges.len(),
             calls: profile.calls.len(),
             top_functions: functions,
+            modules,
             top_processes: processes,
             outside,
         }
@@ -141,6 +182,15 @@ impl ProfileSummary {
             processes.push(vec![row.name.clone(), kernel.to_string(), user.to_string()]);
         }
         let _ = write!(text, "\n{}\n{}", functions.to_text(), processes.to_text());
+        if !self.modules.is_empty() {
+            let mut modules = counts("module", 20, &["functions", "ran", "bytes executed"]);
+            for row in &self.modules {
+                let counts = [row.functions, row.functions_executed].map(|n| n.to_string());
+                let [all, ran] = counts;
+                modules.push(vec![row.name.clone(), all, ran, row.bytes_executed.to_string()]);
+            }
+            let _ = write!(text, "\n{}", modules.to_text());
+        }
         if !self.outside.is_empty() {
             let mut outside = counts("outside at", 20, &["instructions"]);
             for row in &self.outside {

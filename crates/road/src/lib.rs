@@ -96,6 +96,7 @@ pub mod input_file;
 pub mod kernel;
 pub mod layout_file;
 pub mod likeness;
+pub mod modules;
 pub mod objtool;
 pub mod opened;
 pub mod optimize;

@@ -4,6 +4,7 @@
 //! recording with its kernel, which [`attribution`] takes.
 
 use crate::kernel::kernel_of;
+use crate::modules;
 use anyhow::Result;
 use execution::part::RecordingPart;
 use guest::SoughtKernel;
@@ -56,7 +57,8 @@ impl Opening<'_> {
     /// The kernel is not found, or kernel, annotations or a machine cannot be read.
     pub fn open(&self, recording: &Path) -> Result<OpenedKernel> {
         let path = kernel_of(self.kernel, recording)?;
-        let attribution = Attribution::open(&path, self.annotations, self.machines)?;
+        let mut attribution = Attribution::open(&path, self.annotations, self.machines)?;
+        attribution.symbols.set_modules(modules::symbols(&path, recording)?);
         Ok(OpenedKernel { path, attribution: Attribution { part: self.part, ..attribution } })
     }
 
@@ -76,7 +78,11 @@ impl Opening<'_> {
             let recording = recording.as_ref();
             let build_id = SoughtKernel::of_recording(recording)?.build_id;
             let kernel = match opened.take().filter(|(known, _)| *known == build_id) {
-                Some((_, kernel)) => kernel,
+                Some((_, mut kernel)) => {
+                    let modules = modules::symbols(&kernel.path, recording)?;
+                    kernel.attribution.symbols.set_modules(modules);
+                    kernel
+                }
                 None => self.open(recording)?,
             };
             all.push(make(recording, &kernel)?);

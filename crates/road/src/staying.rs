@@ -56,7 +56,7 @@ pub fn hot_code_that_stays(kernel: &Path, layout: &Layout) -> Result<Option<Stri
         return Ok(None);
     }
     let tree = BuildTree::open(tree, &[]).context("the tree of the kernel")?;
-    Ok(doubt(Originals::read(&tree)?.hot_share_that_stays(layout)))
+    Ok(doubt(Originals::read(&tree)?.hot_share_that_stays(&layout.of_vmlinux())))
 }
 
 /// A sentence if this share of a layout's hot bytes stays and is more than is tolerated.

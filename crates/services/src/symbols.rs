@@ -46,9 +46,17 @@ pub struct KernelSymbols {
     /// `None` for a System.map.
     pub build_id: Option<BuildId>,
     symbols: Vec<CodeSymbol>,
+    /// Those of modules, ascending by address, at the addresses at which they ran.
+    modules: Vec<CodeSymbol>,
 }
 
 impl KernelSymbols {
+    /// Names the code of modules, by symbols that are ascending by address, and forgets the modules
+    /// that were named before. Annotations are not bound to these symbols.
+    pub fn set_modules(&mut self, modules: Vec<CodeSymbol>) {
+        self.modules = modules;
+    }
+
     /// Reads a vmlinux, or a file of lines `address type name` (System.map, /proc/kallsyms).
     ///
     /// # Errors
@@ -94,6 +102,7 @@ impl KernelSymbols {
                 symbols.collect(),
                 elf.symbols().map(|symbol| symbol.address()).collect(),
             ),
+            modules: Vec::new(),
         };
         symbols.or_none(
             "has no symbols of functions (stripped?); take the vmlinux of the build \
@@ -121,7 +130,7 @@ impl KernelSymbols {
             found.iter().any(|(addr, ..)| *addr != 0) || found.is_empty(),
             "all addresses are 0: read it as root"
         );
-        let symbols = KernelSymbols { build_id: None, symbols: sorted(found, all) };
+        let symbols = KernelSymbols { symbols: sorted(found, all), ..KernelSymbols::default() };
         symbols.or_none("names no code")
     }
 
@@ -144,8 +153,13 @@ impl KernelSymbols {
     /// The symbol that holds the address.
     pub fn containing(&self, addr: LinkAddr) -> Option<&CodeSymbol> {
         let after = self.symbols.partition_point(|symbol| symbol.addr <= addr);
-        let nearest = self.symbols.get(after.checked_sub(1)?)?;
-        self.at(nearest.addr).filter(|symbol| addr.0 - symbol.addr.0 < symbol.size)
+        let nearest = after.checked_sub(1).and_then(|last| self.symbols.get(last));
+        let own = nearest.and_then(|nearest| self.at(nearest.addr));
+        let holds = |symbol: &&CodeSymbol| addr.0 - symbol.addr.0 < symbol.size;
+        own.filter(holds).or_else(|| {
+            let after = self.modules.partition_point(|symbol| symbol.addr <= addr);
+            self.modules.get(after.checked_sub(1)?).filter(holds)
+        })
     }
 }
 
@@ -213,6 +227,27 @@ ffffffff81000060 t do_wp_page.cold
 ffffffff81000080 t do_wp_page.warm.3
 ffffffff82000000 D jiffies
 ";
+
+    #[test]
+    fn code_of_modules_has_names_where_the_kernel_has_none() {
+        let text = "ffffffff81000000 T f\nffffffff81000010 T g\nffffffff81000020 D data\n";
+        let mut symbols = KernelSymbols::from_map(text).unwrap();
+        let module =
+            |addr, name: &str| CodeSymbol { addr: LinkAddr(addr), size: 8, name: name.into() };
+        let at = |symbols: &KernelSymbols, addr| {
+            symbols.containing(LinkAddr(addr)).map(|symbol| symbol.name.clone())
+        };
+        symbols.set_modules(vec![
+            module(0xffff_ffff_8100_0004, "never"),
+            module(0xffff_ffff_c000_0000, "veth_xmit [veth]"),
+        ]);
+        assert_eq!(at(&symbols, 0xffff_ffff_8100_0004).as_deref(), Some("f"));
+        assert_eq!(at(&symbols, 0xffff_ffff_c000_0007).as_deref(), Some("veth_xmit [veth]"));
+        assert_eq!(at(&symbols, 0xffff_ffff_c000_0008), None);
+        assert_eq!(symbols.iter().count(), 2, "annotations are not bound to modules");
+        symbols.set_modules(Vec::new());
+        assert_eq!(at(&symbols, 0xffff_ffff_c000_0000), None);
+    }
 
     #[test]
     fn a_system_map_names_code() {

@@ -1,7 +1,7 @@
 //! The errors of reading and writing a recording. Each names the broken rule, the chunk and its
 //! offset in the file.
 
-use crate::{CpuId, TaskId, TranslationId, frame::ChunkKind};
+use crate::{CpuId, ModuleId, TaskId, TranslationId, frame::ChunkKind};
 use thiserror::Error;
 
 /// A rule of the format that a record breaks. The reader and the writer check the same rules.
@@ -28,6 +28,12 @@ pub enum Violation {
     UndefinedTask { id: TaskId },
     #[error("task {} is defined when {expected} is next", id.0)]
     TaskOutOfOrder { id: TaskId, expected: u32 },
+    #[error("load {} of a module is defined when {expected} is next", id.0)]
+    ModuleOutOfOrder { id: ModuleId, expected: u32 },
+    #[error("modules change before translation {named}, but {next} is next")]
+    ModuleMisplaced { named: u32, next: u32 },
+    #[error("load {} of a module ends, but the module is not loaded", id.0)]
+    NotLoaded { id: ModuleId },
     #[error("translation {} has {of} instructions, and the site {site:#06x} is not in it", id.0)]
     Site { id: TranslationId, site: u16, of: u32 },
     #[error("translation {} has a second pattern", id.0)]
@@ -74,7 +80,8 @@ pub enum ReadError {
     #[error("not a recording: it does not begin with the magic number")]
     Magic,
     #[error(
-        "format version {found}; this reader knows versions 1, 3, 4, {}, {} and {}",
+        "format version {found}; this reader knows versions 1, 3, 4, {}, {}, {}, and the last four \
+         of these plus 8",
         crate::FORMAT_VERSION,
         crate::frame::VERSION_OF_SEVERAL_CPUS,
         crate::frame::VERSION_OF_SEVERAL_CPUS_WITH_DATA

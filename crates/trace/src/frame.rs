@@ -22,6 +22,8 @@ pub(crate) const VERSION_WITHOUT_DATA: u32 = 4;
 pub(crate) const VERSION_OF_SEVERAL_CPUS: u32 = 8;
 /// Version of a recording of several CPUs, with data accesses.
 pub(crate) const VERSION_OF_SEVERAL_CPUS_WITH_DATA: u32 = 10;
+/// What is added to a version when loads of modules are recorded.
+pub(crate) const WITH_MODULES: u32 = 8;
 /// The versions without readings of the clock: with data accesses, and without them.
 pub(crate) const VERSIONS_WITHOUT_CLOCK: [u32; 2] = [3, 1];
 /// The size of a frame in bytes. It stands before the chunk's payload.
@@ -40,6 +42,8 @@ pub enum ChunkKind {
     Translations,
     /// Definitions of tasks.
     Tasks,
+    /// Loads and unloads of kernel modules.
+    Modules,
     /// Definitions of access patterns.
     Patterns,
     /// The data accesses of the next stream.
@@ -51,10 +55,11 @@ pub enum ChunkKind {
 }
 
 impl ChunkKind {
-    const TAGS: [(ChunkKind, [u8; 4]); 7] = [
+    const TAGS: [(ChunkKind, [u8; 4]); 8] = [
         (ChunkKind::Header, *b"HEAD"),
         (ChunkKind::Translations, *b"TRAN"),
         (ChunkKind::Tasks, *b"TASK"),
+        (ChunkKind::Modules, *b"MODS"),
         (ChunkKind::Patterns, *b"PATT"),
         (ChunkKind::Data, *b"DATA"),
         (ChunkKind::Stream, *b"STRM"),

@@ -37,7 +37,7 @@
 //!     match chunk {
 //!         Chunk::Stream(words) => executions += events(&words).count(),
 //!         Chunk::End(totals) => assert_eq!(totals.kernel_instructions, 4),
-//!         Chunk::Translations(_) | Chunk::Tasks(_) => {}
+//!         Chunk::Translations(_) | Chunk::Tasks(_) | Chunk::Modules(_) => {}
 //!     }
 //! }
 //! assert_eq!(executions, 2);
@@ -53,6 +53,7 @@ mod access_encoder;
 mod error;
 mod frame;
 mod frame_use;
+mod module;
 mod part;
 mod payload;
 mod reader;
@@ -68,6 +69,7 @@ pub use access::{
 };
 pub use error::{ReadError, SeveralCpus, Violation, WriteError};
 pub use frame::{ChunkKind, FORMAT_VERSION, MAGIC};
+pub use module::{LoadedModule, LoadedModules, ModuleChange, ModuleId, ModuleSection};
 pub use reader::{Chunk, RecordingReader};
 pub use record::{
     AccessTotals, CpuCount, RecordingHeader, RecordingTotals, Task, TaskPointer, Translation,

@@ -8,6 +8,8 @@
 //!       text: u32 size, UTF-8
 //! TRAN  × (u64 address  u16 instructions  instructions × u8 length  code)
 //! TASK  × (u64 pointer  u8 pid known (0, 1)  u32 pid  16 bytes comm)
+//! MODS  × (u32 next translation  u8 kind (0 loaded, 1 unloaded)  u32 load; loaded: text name  text build_id
+//!       u32 sections  sections × (text name  u64 address  u64 size))
 //! PATT  × (u32 translation  2 × u64 physical address  u16 sites  × u16 site)
 //! DATA  see `access_encoder`, `access_decoder`
 //! STRM  × u32 word
@@ -17,8 +19,9 @@
 
 use crate::access::UNKNOWN;
 use crate::{
-    AccessPattern, AccessSite, AccessTotals, CpuCount, RecordingHeader, RecordingTotals, RunAddr,
-    Task, TaskId, TaskPointer, Translation, TranslationId, Violation,
+    AccessPattern, AccessSite, AccessTotals, CpuCount, LoadedModule, ModuleChange, ModuleId,
+    ModuleSection, RecordingHeader, RecordingTotals, RunAddr, Task, TaskId, TaskPointer,
+    Translation, TranslationId, Violation,
 };
 
 pub(crate) fn put_header(header: &RecordingHeader, out: &mut Vec<u8>) -> Result<(), Violation> {
@@ -63,7 +66,7 @@ pub(crate) fn take_header(
         }
     };
     from.finish()?;
-    Ok(RecordingHeader { build_id, workload, seed, cpus, conditions })
+    Ok(RecordingHeader { build_id, workload, seed, cpus, modules: false, conditions })
 }
 
 /// The translation must have passed [`Tally::define`](crate::tally::Tally::define).
@@ -112,6 +115,65 @@ pub(crate) fn take_tasks(payload: &[u8], first: u32) -> Result<Vec<Task>, Violat
         tasks.push(Task { id, pointer, pid, comm: from.array()? });
     }
     Ok(tasks)
+}
+
+/// `next`: the number of the next translation.
+pub(crate) fn put_module(
+    change: &ModuleChange,
+    next: u32,
+    out: &mut Vec<u8>,
+) -> Result<(), Violation> {
+    out.extend(next.to_le_bytes());
+    let LoadedModule { id, name, build_id, sections } = match change {
+        ModuleChange::Loaded(module) => module,
+        ModuleChange::Unloaded(id) => {
+            out.push(1);
+            out.extend(id.0.to_le_bytes());
+            return Ok(());
+        }
+    };
+    out.push(0);
+    out.extend(id.0.to_le_bytes());
+    put_text(name, "the name of a module", out)?;
+    put_text(build_id, "the build id of a module", out)?;
+    let count = u32::try_from(sections.len())
+        .map_err(|_| Violation::TooLong { what: "the list of a module's sections" })?;
+    out.extend(count.to_le_bytes());
+    for section in sections {
+        put_text(&section.name, "the name of a section", out)?;
+        out.extend(section.addr.0.to_le_bytes());
+        out.extend(section.size.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// `next`: the number of the next translation, which each change must name.
+pub(crate) fn take_modules(payload: &[u8], next: u32) -> Result<Vec<ModuleChange>, Violation> {
+    let mut from = PayloadCursor { rest: payload, what: "a module" };
+    let mut changes = Vec::new();
+    while !from.rest.is_empty() {
+        let named = from.u32()?;
+        if named != next {
+            return Err(Violation::ModuleMisplaced { named, next });
+        }
+        let [kind] = from.array::<1>()?;
+        let id = ModuleId(from.u32()?);
+        changes.push(match kind {
+            0 => {
+                let (name, build_id) = (from.text()?, from.text()?);
+                let mut sections = Vec::new();
+                for _ in 0..from.u32()? {
+                    let name = from.text()?;
+                    let (addr, size) = (RunAddr(from.u64()?), from.u64()?);
+                    sections.push(ModuleSection { name, addr, size });
+                }
+                ModuleChange::Loaded(LoadedModule { id, name, build_id, sections })
+            }
+            1 => ModuleChange::Unloaded(id),
+            other => return Err(Violation::Flag(other)),
+        });
+    }
+    Ok(changes)
 }
 
 pub(crate) fn put_pattern(pattern: &AccessPattern, out: &mut Vec<u8>) {

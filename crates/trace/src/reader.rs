@@ -9,11 +9,11 @@ use crate::error::{ReadError, Violation};
 use crate::frame::{
     ChunkFrame, ChunkKind, FORMAT_VERSION, FRAME_SIZE, MAGIC, PACKED_LIMIT, UNPACKED_LIMIT,
     VERSION_OF_SEVERAL_CPUS, VERSION_OF_SEVERAL_CPUS_WITH_DATA, VERSION_WITHOUT_DATA,
-    VERSIONS_WITHOUT_CLOCK,
+    VERSIONS_WITHOUT_CLOCK, WITH_MODULES,
 };
 use crate::part::PartOfRecording;
 use crate::tally::{self, Tally};
-use crate::{RecordingHeader, RecordingTotals, Task, Translation, payload};
+use crate::{ModuleChange, RecordingHeader, RecordingTotals, Task, Translation, payload};
 use std::io::{ErrorKind, Read};
 
 /// One chunk of a recording.
@@ -24,6 +24,9 @@ pub enum Chunk {
     Translations(Vec<Translation>),
     /// Definitions of tasks, under the same rules.
     Tasks(Vec<Task>),
+    /// Loads and unloads of kernel modules. They hold for the translations that are defined behind
+    /// them.
+    Modules(Vec<ModuleChange>),
     /// The words of what happened next; see [`events`](crate::events). Every id in them is defined,
     /// and they hold whole events.
     Stream(Vec<u32>),
@@ -90,12 +93,16 @@ impl<R: Read> RecordingReader<R> {
         };
         let version = u32::from_le_bytes(*version);
         let [with_data, without_data] = VERSIONS_WITHOUT_CLOCK;
-        let data = match version {
+        let has_modules = |base: &u32| base.is_multiple_of(2) && (4..=10).contains(base);
+        let base = version.checked_sub(WITH_MODULES).filter(has_modules);
+        // 8 and 10 are versions of several CPUs.
+        let base = base.filter(|_| version > VERSION_OF_SEVERAL_CPUS_WITH_DATA);
+        let data = match base.unwrap_or(version) {
             VERSION_WITHOUT_DATA | VERSION_OF_SEVERAL_CPUS => DataMode::Absent,
             FORMAT_VERSION | VERSION_OF_SEVERAL_CPUS_WITH_DATA => DataMode::Decoded(Box::default()),
             old if old == without_data => DataMode::Absent,
             old if old == with_data => DataMode::Decoded(Box::default()),
-            found => return Err(ReadError::Version { found }),
+            _ => return Err(ReadError::Version { found: version }),
         };
         let mut reader = RecordingReader {
             from,
@@ -114,9 +121,10 @@ impl<R: Read> RecordingReader<R> {
         match reader.read_payload()? {
             Some((ChunkKind::Header, payload)) => {
                 let of_several = [VERSION_OF_SEVERAL_CPUS, VERSION_OF_SEVERAL_CPUS_WITH_DATA];
-                let several_cpus = of_several.contains(&version);
+                let several_cpus = of_several.contains(&base.unwrap_or(version));
                 reader.header =
                     payload::take_header(&payload, several_cpus).map_err(|v| at.wrong(v))?;
+                reader.header.modules = base.is_some();
                 let has_clock = !VERSIONS_WITHOUT_CLOCK.contains(&version);
                 reader.tally = Tally::new(has_clock, reader.header.cpus);
             }
@@ -264,6 +272,15 @@ impl<R: Read> RecordingReader<R> {
                 let tasks = payload::take_tasks(payload, self.tally.next_task())?;
                 tasks.iter().try_for_each(|task| self.tally.define_task(task))?;
                 Ok(Chunk::Tasks(tasks))
+            }
+            ChunkKind::Modules if !self.header.modules => Err(Violation::Misplaced {
+                found: kind,
+                expected: "a chunk of a recording without modules",
+            }),
+            ChunkKind::Modules => {
+                let changes = payload::take_modules(payload, self.tally.next_translation())?;
+                changes.iter().try_for_each(|change| self.tally.change_module(change))?;
+                Ok(Chunk::Modules(changes))
             }
             ChunkKind::Stream => {
                 let words = payload::take_stream(payload)?;

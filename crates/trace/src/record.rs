@@ -53,6 +53,8 @@ pub struct RecordingHeader {
     pub seed: u64,
     /// The number of CPUs of the machine.
     pub cpus: CpuCount,
+    /// Whether loads and unloads of kernel modules are recorded.
+    pub modules: bool,
     /// Everything else that the result depends on, as (key, value), in the order in which the
     /// recorder gave them.
     pub conditions: Vec<(String, String)>,

@@ -3,9 +3,9 @@
 //!
 //! Input: records, in order. Output: totals, or the broken rule.
 
-use crate::payload::named;
+use crate::payload::{named, put_module};
 use crate::stream::{OPERANDS, StreamEvent, TRANSLATIONS, events};
-use crate::{CpuCount, CpuId, RecordingTotals, Task, Translation, Violation};
+use crate::{CpuCount, CpuId, ModuleChange, RecordingTotals, Task, Translation, Violation};
 
 /// Bit 15 of an element of `Tally::translations`: the translation is kernel code. The other bits
 /// are its number of instructions.
@@ -15,6 +15,8 @@ const KERNEL: u16 = 1 << 15;
 pub(crate) struct Tally {
     translations: Vec<u16>,
     tasks: u32,
+    /// By load of a module: whether the module is loaded.
+    modules: Vec<bool>,
     cpus: CpuCount,
     /// The version of the format has no readings of the clock.
     without_clock: bool,
@@ -93,6 +95,29 @@ impl Tally {
         self.defined.bytes(&task.comm);
         self.tasks += 1;
         self.totals.tasks += 1;
+        Ok(())
+    }
+
+    pub(crate) fn change_module(&mut self, change: &ModuleChange) -> Result<(), Violation> {
+        let mut encoded = Vec::new();
+        put_module(change, self.next_translation(), &mut encoded)?;
+        self.defined.bytes(&encoded);
+        match change {
+            ModuleChange::Loaded(module) => {
+                let (id, expected) = (module.id, self.modules.len() as u32);
+                if expected >= OPERANDS {
+                    return Err(Violation::TooMany);
+                }
+                if id.0 != expected {
+                    return Err(Violation::ModuleOutOfOrder { id, expected });
+                }
+                self.modules.push(true);
+            }
+            ModuleChange::Unloaded(id) => {
+                let loaded = self.modules.get_mut(id.0 as usize).filter(|loaded| **loaded);
+                *loaded.ok_or(Violation::NotLoaded { id: *id })? = false;
+            }
+        }
         Ok(())
     }
 

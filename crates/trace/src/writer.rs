@@ -8,10 +8,13 @@ use crate::access_encoder::AccessEncoder;
 use crate::error::{Violation, WriteError};
 use crate::frame::{
     ChunkFrame, ChunkKind, FORMAT_VERSION, MAGIC, UNPACKED_LIMIT, VERSION_OF_SEVERAL_CPUS,
-    VERSION_OF_SEVERAL_CPUS_WITH_DATA, VERSION_WITHOUT_DATA,
+    VERSION_OF_SEVERAL_CPUS_WITH_DATA, VERSION_WITHOUT_DATA, WITH_MODULES,
 };
 use crate::tally::Tally;
-use crate::{AccessTotals, CpuCount, RecordingHeader, RecordingTotals, Task, Translation, payload};
+use crate::{
+    AccessTotals, CpuCount, ModuleChange, RecordingHeader, RecordingTotals, Task, Translation,
+    payload,
+};
 use std::io::Write;
 
 /// The level of zstd. On streams, level 3 is as fast as level 1, because it finds longer
@@ -29,6 +32,8 @@ pub struct RecordingWriter<W: Write> {
     /// The words of the next chunk.
     stream: Vec<u8>,
     packed: Vec<u8>,
+    /// Whether loads of modules are recorded.
+    modules: bool,
     data: Option<DataEncoder>,
 }
 
@@ -81,6 +86,7 @@ impl<W: Write> RecordingWriter<W> {
         version: u32,
         data: Option<DataEncoder>,
     ) -> Result<Self, WriteError> {
+        let version = version + if header.modules { WITH_MODULES } else { 0 };
         out.write_all(&MAGIC)?;
         out.write_all(&version.to_le_bytes())?;
         let mut writer = RecordingWriter {
@@ -90,6 +96,7 @@ impl<W: Write> RecordingWriter<W> {
             unpacked: Vec::new(),
             stream: Vec::new(),
             packed: Vec::new(),
+            modules: header.modules,
             data,
         };
         payload::put_header(header, &mut writer.unpacked)?;
@@ -114,6 +121,35 @@ impl<W: Write> RecordingWriter<W> {
     /// A task breaks a rule, or writing fails.
     pub fn tasks(&mut self, tasks: &[Task]) -> Result<(), WriteError> {
         self.define(tasks, ChunkKind::Tasks, Tally::define_task, payload::put_task)
+    }
+
+    /// Takes changes of the loaded modules. They hold for the translations that are defined behind
+    /// them. The numbers of loads must continue those before.
+    ///
+    /// # Errors
+    /// A change breaks a rule, the header says that loads are not recorded, or writing fails.
+    pub fn modules(&mut self, changes: &[ModuleChange]) -> Result<(), WriteError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if !self.modules {
+            let expected = "a chunk of a recording without modules";
+            return Err(Violation::Misplaced { found: ChunkKind::Modules, expected }.into());
+        }
+        for change in changes {
+            self.tally.change_module(change)?;
+            payload::put_module(change, self.tally.next_translation(), &mut self.unpacked)?;
+            if self.unpacked.len() > UNPACKED_LIMIT as usize {
+                return Err(Violation::TooLong { what: "a module" }.into());
+            }
+            if self.unpacked.len() > UNPACKED_LIMIT as usize / 2 {
+                self.chunk(ChunkKind::Modules)?;
+            }
+        }
+        if !self.unpacked.is_empty() {
+            self.chunk(ChunkKind::Modules)?;
+        }
+        Ok(())
     }
 
     /// Checks definitions, encodes them and writes them as chunks of this kind.

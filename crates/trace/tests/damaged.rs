@@ -6,8 +6,8 @@ mod sample;
 
 use frames::{DamageGenerator, boundaries, file, file_of, framed, framed_as, pieces};
 use kernlane_trace::{
-    Chunk, ReadError, RecordingReader, RecordingWriter, StreamEvent, Task, TaskId, Translation,
-    TranslationId, Violation, events,
+    Chunk, ModuleChange, ReadError, RecordingReader, RecordingWriter, StreamEvent, Task, TaskId,
+    Translation, TranslationId, Violation, events,
 };
 
 /// The chunks up to the first error, and the error.
@@ -112,12 +112,17 @@ fn a_chunk_removed_repeated_or_swapped_is_noticed() {
 }
 
 /// The definitions in their order, and the events in their order.
-fn meaning(chunks: &[Chunk]) -> (Vec<Translation>, Vec<Task>, Vec<u32>) {
-    let mut meaning = (Vec::new(), Vec::new(), Vec::new());
+fn meaning(
+    chunks: &[Chunk],
+) -> (Vec<Translation>, Vec<Task>, Vec<u32>, Vec<(usize, ModuleChange)>) {
+    let mut meaning = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for chunk in chunks {
         match chunk {
             Chunk::Translations(translations) => meaning.0.extend_from_slice(translations),
             Chunk::Tasks(tasks) => meaning.1.extend_from_slice(tasks),
+            Chunk::Modules(changes) => {
+                meaning.3.extend(changes.iter().map(|c| (meaning.0.len(), c.clone())))
+            }
             Chunk::Stream(words) => meaning.2.extend_from_slice(words),
             Chunk::End(_) => {}
         }
@@ -272,7 +277,7 @@ fn damaged_payloads_under_right_checksums_never_give_records_that_break_a_rule()
             let at = random.below(damaged.len());
             random.damage(&mut damaged[at].1);
         }
-        let (chunks, error) = read(&file_of(4, &damaged));
+        let (chunks, error) = read(&file_of(12, &damaged));
         refused += u32::from(error.is_some());
         given += chunks.len();
         check_that_ids_are_defined(&chunks);
@@ -302,6 +307,7 @@ fn check_that_ids_are_defined(chunks: &[Chunk]) {
                 }
             }
             Chunk::Tasks(defined) => tasks += defined.len(),
+            Chunk::Modules(_) => {}
             Chunk::Stream(words) => {
                 for event in events(words) {
                     match event {

@@ -111,7 +111,7 @@ fn a_reader_without_data_gives_the_same_streams() {
             Chunk::End(end) => {
                 assert_eq!(end, kernlane_trace::RecordingTotals { data: None, ..totals })
             }
-            Chunk::Translations(_) | Chunk::Tasks(_) => {}
+            Chunk::Translations(_) | Chunk::Tasks(_) | Chunk::Modules(_) => {}
         }
     }
     assert_eq!(
@@ -236,7 +236,7 @@ fn a_change_of_any_byte_is_an_error_and_gives_the_chunks_before() {
 fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule() {
     let (bytes, _) = sample::data_bytes();
     let good = pieces(&bytes);
-    assert_eq!(file_of(6, &good).len(), file_of(6, &pieces(&file_of(6, &good))).len());
+    assert_eq!(file_of(14, &good).len(), file_of(14, &pieces(&file_of(14, &good))).len());
     let mut random = DamageGenerator(20_200_101);
     let (mut refused, mut given) = (0, 0);
     for _ in 0..5_000 {
@@ -256,7 +256,7 @@ fn damaged_payloads_under_right_checksums_never_give_accesses_that_break_a_rule(
             };
             random.damage(&mut damaged[at].1);
         }
-        let (all, error) = read(&file_of(6, &damaged));
+        let (all, error) = read(&file_of(14, &damaged));
         refused += u32::from(error.is_some());
         given += all.len();
         for (executions_read, accesses) in &all {
@@ -296,12 +296,18 @@ fn chunks_out_of_place_are_refused() {
         pieces.insert(of_kind(kind), good[of_kind(kind)].clone());
         pieces
     };
-    assert!(matches!(refused(&without(b"DATA"), 6), Violation::Misplaced { expected: "DATA", .. }));
-    assert!(matches!(refused(&without(b"STRM"), 6), Violation::Misplaced { expected: "STRM", .. }));
-    assert!(matches!(refused(&twice(b"DATA"), 6), Violation::Misplaced { expected: "STRM", .. }));
-    assert!(matches!(refused(&twice(b"PATT"), 6), Violation::SecondPattern { .. }));
-    assert!(matches!(refused(&good, 4), Violation::Misplaced { .. }));
-    assert!(matches!(refused(&without(b"PATT"), 6), Violation::Surplus { .. }));
+    assert!(matches!(
+        refused(&without(b"DATA"), 14),
+        Violation::Misplaced { expected: "DATA", .. }
+    ));
+    assert!(matches!(
+        refused(&without(b"STRM"), 14),
+        Violation::Misplaced { expected: "STRM", .. }
+    ));
+    assert!(matches!(refused(&twice(b"DATA"), 14), Violation::Misplaced { expected: "STRM", .. }));
+    assert!(matches!(refused(&twice(b"PATT"), 14), Violation::SecondPattern { .. }));
+    assert!(matches!(refused(&good, 12), Violation::Misplaced { .. }));
+    assert!(matches!(refused(&without(b"PATT"), 14), Violation::Surplus { .. }));
 }
 
 /// A group with the largest number of repetitions.
@@ -312,7 +318,7 @@ fn false_counts_are_refused_without_allocating_them() {
     let group = [&[0, 1][..], &[0xff; 9], &[1, 1, 0, 0, 0, 0]].concat();
     let sizes = [(group.len() as u32).to_le_bytes(), [0; 4], [0; 4]].concat();
     damaged[at].1 = [sizes, group].concat();
-    match read(&file_of(6, &damaged)).1 {
+    match read(&file_of(14, &damaged)).1 {
         Some(ReadError::Chunk { violation, .. }) => {
             assert_eq!(violation, Violation::TooLong { what: "the accesses of a stream" })
         }

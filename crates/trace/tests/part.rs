@@ -40,7 +40,7 @@ fn read(mut reader: RecordingReader<&[u8]>) -> Reading {
                 reading.totals = Some(totals);
                 continue;
             }
-            Chunk::Translations(_) | Chunk::Tasks(_) => continue,
+            Chunk::Translations(_) | Chunk::Tasks(_) | Chunk::Modules(_) => continue,
         };
         let (accesses, patterns) = reader.accesses().unwrap();
         let mut walk = accesses.walk(patterns);

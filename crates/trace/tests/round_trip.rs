@@ -3,8 +3,9 @@
 mod sample;
 
 use kernlane_trace::{
-    Chunk, CpuCount, CpuId, RecordingHeader, RecordingReader, RecordingTotals, RecordingWriter,
-    RunAddr, StreamEvent, TaskId, Translation, TranslationId, Violation, WriteError, events,
+    Chunk, CpuCount, CpuId, ModuleChange, ModuleId, RecordingHeader, RecordingReader,
+    RecordingTotals, RecordingWriter, RunAddr, StreamEvent, TaskId, Translation, TranslationId,
+    Violation, WriteError, events,
 };
 
 #[test]
@@ -77,7 +78,7 @@ fn large_definitions_and_streams_are_read_back() {
         match chunk {
             Chunk::Translations(some) => read.extend(some),
             Chunk::Stream(words) => streams.push(words),
-            Chunk::Tasks(_) | Chunk::End(_) => {}
+            Chunk::Tasks(_) | Chunk::Modules(_) | Chunk::End(_) => {}
         }
     }
     assert_eq!(read, translations);
@@ -251,7 +252,7 @@ fn of_cpus(cpus: u32) -> RecordingHeader {
 fn several_cpus_are_read_back() {
     let (bytes, _) = sample::several_cpus();
     let mut reader = RecordingReader::new(&bytes[..]).unwrap();
-    assert_eq!((reader.header().clone(), reader.version()), (of_cpus(3), 8));
+    assert_eq!((reader.header().clone(), reader.version()), (of_cpus(3), 16));
     assert!(reader.header().one_cpu().unwrap_err().to_string().contains("3 CPUs"));
     let mut read = Vec::new();
     while let Some(chunk) = reader.next_chunk().unwrap() {
@@ -285,7 +286,7 @@ fn a_cpu_that_the_machine_does_not_have_is_refused() {
 
 #[test]
 fn data_accesses_of_several_cpus_have_their_own_version() {
-    for (cpus, version) in [(1, 6), (2, 10), (8, 10)] {
+    for (cpus, version) in [(1, 14), (2, 18), (8, 18)] {
         let writer = RecordingWriter::with_data(Vec::new(), &of_cpus(cpus)).unwrap();
         let bytes = writer.end().unwrap().0;
         let reader = RecordingReader::new(&bytes[..]).unwrap();
@@ -298,8 +299,49 @@ fn data_accesses_of_several_cpus_have_their_own_version() {
 fn a_wrong_number_of_cpus_in_the_header_is_refused() {
     let bytes = RecordingWriter::new(Vec::new(), &of_cpus(2)).unwrap().end().unwrap().0;
     let mut one = RecordingWriter::new(Vec::new(), &of_cpus(1)).unwrap().end().unwrap().0;
-    assert_eq!((bytes[8], one[8]), (8, 4), "the version");
-    one[8] = 8;
+    assert_eq!((bytes[8], one[8]), (16, 12), "the version");
+    one[8] = 16;
     let refused = RecordingReader::new(&one[..]).map(|_| ()).unwrap_err().to_string();
     assert!(refused.contains("ends early"), "{refused}");
+}
+
+#[test]
+fn changes_of_modules_follow_the_rules() {
+    let with_modules = RecordingHeader { modules: true, ..RecordingHeader::default() };
+    let write = |header: &RecordingHeader, changes: &[ModuleChange]| {
+        let mut writer = RecordingWriter::new(Vec::new(), header).unwrap();
+        writer.modules(changes).map_err(|error| error.to_string())
+    };
+    let unloaded = |id| ModuleChange::Unloaded(ModuleId(id));
+    let veth = |id| sample::module(id, "veth", 0x1000);
+    assert_eq!(write(&with_modules, &[veth(0), unloaded(0), veth(1)]), Ok(()));
+    for (changes, expected) in [
+        (vec![veth(1)], "load 1 of a module is defined when 0 is next"),
+        (vec![unloaded(0)], "load 0 of a module ends, but the module is not loaded"),
+        (vec![veth(0), unloaded(0), unloaded(0)], "load 0 of a module ends"),
+    ] {
+        let error = write(&with_modules, &changes).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let error = write(&RecordingHeader::default(), &[veth(0)]).unwrap_err();
+    assert!(error.contains("a recording without modules"), "{error}");
+}
+
+#[test]
+fn the_version_says_whether_modules_are_recorded() {
+    for (cpus, version) in [(1, 4), (2, 8)] {
+        for (modules, version) in [(false, version), (true, version + 8)] {
+            let cpus = CpuCount::new(cpus).unwrap();
+            let header = RecordingHeader { modules, cpus, ..RecordingHeader::default() };
+            let bytes = RecordingWriter::new(Vec::new(), &header).unwrap().end().unwrap().0;
+            let reader = RecordingReader::new(&bytes[..]).unwrap();
+            assert_eq!((reader.version(), reader.header()), (version, &header));
+        }
+    }
+    let mut bytes =
+        RecordingWriter::new(Vec::new(), &RecordingHeader::default()).unwrap().end().unwrap().0;
+    for unknown in [0, 2, 5, 7, 9, 11, 13, 15, 17, 19, 20, 26] {
+        bytes[8] = unknown;
+        assert!(RecordingReader::new(&bytes[..]).is_err(), "{unknown}");
+    }
 }

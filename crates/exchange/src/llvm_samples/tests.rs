@@ -35,6 +35,7 @@ fn image_of(functions: &[(&str, u32)]) -> Image {
         entry_alignment: 16,
         functions: made,
         blocks,
+        modules: Vec::new(),
     }
 }
 

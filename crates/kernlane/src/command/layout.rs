@@ -19,6 +19,7 @@ use profile::staying::StayingCode;
 use replay::search::SearchedLayouts;
 use road::counts::extra_counts;
 use road::ground::{Ground, JudgedLayout};
+use road::modules;
 use road::search::{LayoutCandidate, LayoutSearch, SearchObjective};
 use road::staying;
 use sim::MachineModel;
@@ -148,6 +149,10 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
     let kernel = args.input.kernel()?;
     let mut image = vmlinux::read(&vmlinux::path(&kernel))?;
     args.padding.apply(&mut image);
+    // A search replays recordings, and does not know yet where a layout puts modules.
+    if search.is_none() {
+        modules::attach(&mut image, &kernel, &args.input.counted.recordings)?;
+    }
     let profile = args.input.profile(&image, extra_counts(&[args.algorithm]))?;
     let ground = Ground::new(&image, &profile)?;
     let (layout, score, tried) = match search {

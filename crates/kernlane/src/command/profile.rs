@@ -15,6 +15,7 @@ use profile::{Profile, ProfileMerge};
 use report::profile::ProfileSummary;
 use road::counts;
 use road::kernel::kernel_of_all;
+use road::modules;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -115,7 +116,9 @@ impl CountedArgs {
 
 pub(crate) fn run(args: &ProfileArgs) -> Result<ExitCode> {
     let progress = Progress::new("reading the kernel");
-    let image = vmlinux::read(&vmlinux::path(&args.input.kernel()?))?;
+    let kernel = args.input.kernel()?;
+    let mut image = vmlinux::read(&vmlinux::path(&kernel))?;
+    modules::attach(&mut image, &kernel, &args.input.counted.recordings)?;
     drop(progress);
     let extra_counts =
         if args.temporal_edges { ExtraCounts::TemporalEdges } else { ExtraCounts::None };

@@ -27,12 +27,18 @@ unsafe extern "C" fn over(_: PluginId) {}
 unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
     guarded_recording(|session, recording| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
-        recording.instrument(TranslationHandle(translation), places);
+        let of_modules = session.modules.as_ref().map(|modules| modules.places);
+        recording.instrument(TranslationHandle(translation), places, of_modules);
     });
 }
 
 impl ActiveRecording {
-    fn instrument(&mut self, translation: TranslationHandle, places: Option<TaskPlaces>) {
+    fn instrument(
+        &mut self,
+        translation: TranslationHandle,
+        places: Option<TaskPlaces>,
+        of_modules: Option<ModulePlaces>,
+    ) {
         self.lengths.clear();
         self.code.clear();
         let (mut may_leave, mut repeats, mut reads_clock) = (Vec::new(), false, false);
@@ -79,6 +85,10 @@ impl ActiveRecording {
                     CallbackReads::Registers,
                     function as usize,
                 );
+            }
+            if let Some(function) = of_modules.and_then(|of| of.function_at(instruction.addr())) {
+                let (reads, data) = (CallbackReads::Registers, function as usize);
+                instruction.at_execution(on_module_function, reads, data);
             }
         }
         let size = self.code.len() as u64;
@@ -396,6 +406,18 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
             }
             None => {}
         }
+    });
+}
+
+/// `function`: the number of a function of modules.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
+unsafe extern "C" fn on_module_function(_: c_uint, function: *mut c_void) {
+    guarded_recording(|session, recording| {
+        let function = ModuleFunction::from_data(function as usize);
+        let change = session.modules.as_mut().and_then(|modules| modules.at(function));
+        change.into_iter().for_each(|change| recording.recorder.modules_change(change));
     });
 }
 

@@ -12,6 +12,7 @@ use super::*;
 pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
     guarded(|session| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
+        let of_modules = session.modules.as_ref().map(|modules| modules.places);
         let mut code = Vec::new();
         for instruction in TranslationHandle(translation).instructions() {
             code.clear();
@@ -30,6 +31,10 @@ pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qe
                     function as usize,
                 );
             }
+            if let Some(function) = of_modules.and_then(|of| of.function_at(instruction.addr())) {
+                let (reads, data) = (CallbackReads::Registers, function as usize);
+                instruction.at_execution(on_module_function, reads, data);
+            }
         }
     });
 }
@@ -45,6 +50,18 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
             && TaskFunction::from_data(function as usize) != TaskFunction::Wake
         {
             tasks.at(TaskFunction::from_data(function as usize), cpu);
+        }
+    });
+}
+
+/// `function`: the number of a function of modules.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
+unsafe extern "C" fn on_module_function(_: c_uint, function: *mut c_void) {
+    guarded(|session| {
+        if let Some(modules) = &mut session.modules {
+            modules.at(ModuleFunction::from_data(function as usize));
         }
     });
 }
@@ -69,6 +86,8 @@ unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
             };
             session.phase = SessionPhase::Recording;
             let mut recorder = Recorder::new(output);
+            let modules = session.modules.as_mut().map(ModuleWatch::begin);
+            modules.into_iter().flatten().for_each(|change| recorder.modules_change(change));
             // If there are several CPUs, each names its task when it executes for the first time.
             if cpus.is_none()
                 && let Some((pointer, pid, comm)) =

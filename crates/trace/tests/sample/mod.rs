@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test uses a part of this module")]
 
 use kernlane_trace::{
-    AccessSite, Chunk, CpuCount, CpuId, FrameUse, FrameUseChange, Mapping, ObservedAccesses,
-    PageKind, RecordingHeader, RecordingTotals, RecordingWriter, RunAddr, StreamEvent, Task,
-    TaskId, TaskPointer, Translation, TranslationId,
+    AccessSite, Chunk, CpuCount, CpuId, FrameUse, FrameUseChange, LoadedModule, Mapping,
+    ModuleChange, ModuleId, ModuleSection, ObservedAccesses, PageKind, RecordingHeader,
+    RecordingTotals, RecordingWriter, RunAddr, StreamEvent, Task, TaskId, TaskPointer, Translation,
+    TranslationId,
 };
 
 pub(crate) fn header() -> RecordingHeader {
@@ -13,6 +14,7 @@ pub(crate) fn header() -> RecordingHeader {
         build_id: "00aea92ddb40c47d63853847ca25891e6796c7b0".into(),
         workload: "net".into(),
         seed: 1,
+        modules: true,
         conditions: vec![("qemu".into(), "10.0.2".into()), ("note".into(), "Grüße".into())],
         ..RecordingHeader::default()
     }
@@ -40,11 +42,22 @@ pub(crate) fn words(events: &[StreamEvent]) -> Vec<u32> {
     words
 }
 
+/// A load of a module with one section.
+pub(crate) fn module(id: u32, name: &str, addr: u64) -> ModuleChange {
+    ModuleChange::Loaded(LoadedModule {
+        id: ModuleId(id),
+        name: name.into(),
+        build_id: "c0ffee".into(),
+        sections: vec![ModuleSection { name: ".text".into(), addr: RunAddr(addr), size: 0x1000 }],
+    })
+}
+
 /// The chunks of the recording without its clean end.
 pub(crate) fn chunks() -> Vec<Chunk> {
     let executed = |id| StreamEvent::Executed(TranslationId(id));
     vec![
         Chunk::Tasks(vec![task(0, 0xffff_8880_0010_0000, Some(1), b"init")]),
+        Chunk::Modules(vec![module(0, "veth", 0xffff_ffff_a000_0000)]),
         Chunk::Translations(vec![
             translation(0, 0x40_1000, &[1, 4, 2]),
             translation(1, 0xffff_ffff_8100_0040, &[5, 3, 15, 1, 2]),
@@ -57,6 +70,10 @@ pub(crate) fn chunks() -> Vec<Chunk> {
             StreamEvent::Marker(7),
             executed(1),
         ])),
+        Chunk::Modules(vec![
+            ModuleChange::Unloaded(ModuleId(0)),
+            module(1, "loop", 0xffff_ffff_a000_0000),
+        ]),
         Chunk::Translations(vec![translation(2, 0xffff_ffff_8100_0040, &[5, 3])]),
         Chunk::Tasks(vec![task(1, 0xffff_8880_0020_0000, None, b"exactly16bytes!!")]),
         Chunk::Stream(words(&[
@@ -80,6 +97,7 @@ pub(crate) fn bytes() -> (Vec<u8>, RecordingTotals) {
             Chunk::Stream(words) => {
                 writer.stream(&words).and_then(|()| writer.cut_stream()).unwrap()
             }
+            Chunk::Modules(changes) => writer.modules(&changes).unwrap(),
             Chunk::End(_) => unreachable!("the sample has no clean end of its own"),
         }
     }
@@ -180,6 +198,7 @@ pub(crate) fn data_bytes() -> (Vec<u8>, RecordingTotals) {
         match chunk {
             Chunk::Translations(translations) => writer.translations(&translations).unwrap(),
             Chunk::Tasks(tasks) => writer.tasks(&tasks).unwrap(),
+            Chunk::Modules(changes) => writer.modules(&changes).unwrap(),
             Chunk::Stream(_) | Chunk::End(_) => {}
         }
     }

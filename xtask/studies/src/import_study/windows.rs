@@ -27,6 +27,7 @@ pub(super) fn profile(recording: &Path, stacks: &[BranchStack], vmlinux: &Path) 
                 writer.translations(&translations)?;
             }
             Chunk::Tasks(tasks) => writer.tasks(&tasks)?,
+            Chunk::Modules(changes) => writer.modules(&changes)?,
             Chunk::End(_) => {}
             Chunk::Stream(words) => {
                 let mut kept = Vec::new();

@@ -369,6 +369,7 @@ impl WholeRecording {
                 Chunk::Tasks(tasks) => {
                     recording.names.extend(tasks.iter().map(|task| task.name().into_owned()))
                 }
+                Chunk::Modules(_) => {}
                 Chunk::Stream(words) => recording.events.extend(events(&words)),
                 Chunk::End(totals) => recording.totals = totals,
             }

@@ -1,0 +1,136 @@
+//! The modules of a kernel's image.
+//!
+//! Input: an image, its kernel's files, and what was recorded. Output: the image with the modules
+//! that were loaded. What is not found is reported, and its code stays without names.
+
+use anyhow::Result;
+use exchange::kinds::FileKind;
+use guest::module_files;
+use guest::record::RecordingSummary;
+use host::note;
+use host::recording::Recording;
+use image::Image;
+use image::address::LinkAddr;
+use image::module::ModuleIdentity;
+use profile::Profile;
+use services::symbols::CodeSymbol;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Adds to `image` the modules that `inputs` name: recordings (directories) and profiles. `kernel`:
+/// the kernel's build tree or its vmlinux. A module without a file is reported.
+///
+/// ```
+/// let home = road::examples::home();
+/// let vmlinux = home.path().join("vmlinux");
+/// let mut image = image::vmlinux::read(&vmlinux)?;
+/// road::modules::attach(&mut image, &vmlinux, &[home.path().join("loop.rec")])?;
+/// assert!(image.modules.is_empty(), "the recorded kernel loaded no module");
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// A directory of the kernel cannot be read, or two modules cannot be told apart.
+pub fn attach(image: &mut Image, kernel: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let wanted: BTreeSet<ModuleIdentity> = inputs.iter().flat_map(|path| named_by(path)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let files = module_files::of_kernel(kernel)?;
+    let mut found = Vec::new();
+    for module in wanted {
+        match module_files::code_of(&files, &module) {
+            Ok(code) => found.push(code),
+            Err(error) => note!("the code of the module {module} has no names: {error:#}"),
+        }
+    }
+    image.attach(found)
+}
+
+/// The functions of the modules of a recording, at the addresses at which they ran. A place where
+/// two modules were at different times has no function. `kernel`: the kernel's build tree or its
+/// vmlinux.
+///
+/// # Errors
+/// A directory of the kernel cannot be read.
+pub(crate) fn symbols(kernel: &Path, recording: &Path) -> Result<Vec<CodeSymbol>> {
+    let Ok(summary) = RecordingSummary::read(&Recording::at(recording)) else {
+        return Ok(Vec::new());
+    };
+    if summary.modules.is_empty() {
+        return Ok(Vec::new());
+    }
+    let files = module_files::of_kernel(kernel)?;
+    let mut placed: Vec<(Range<u64>, &ModuleIdentity)> = Vec::new();
+    let mut found = Vec::new();
+    for module in &summary.modules {
+        let code = match module_files::code_of(&files, &module.identity) {
+            Ok(code) => code,
+            Err(error) => {
+                note!("the code of the module {} has no names: {error:#}", module.identity);
+                continue;
+            }
+        };
+        for (linked, ran) in code.module.sections.iter().filter_map(|linked| {
+            let ran = module.sections.iter().find(|ran| ran.name == linked.name)?;
+            Some((linked, ran.addr()?))
+        }) {
+            let end = ran.0.saturating_add(linked.size);
+            placed.push((ran.0..end, &module.identity));
+            for (name, addr, size) in code.functions_in(linked) {
+                let addr = LinkAddr(ran.0.wrapping_add(addr.0 - linked.addr.0));
+                found.push((&module.identity, CodeSymbol { addr, size, name: symbol_name(name) }));
+            }
+        }
+    }
+    let is_alone = |(of, symbol): &(&ModuleIdentity, CodeSymbol)| {
+        let end = symbol.addr.0.saturating_add(symbol.size);
+        placed
+            .iter()
+            .all(|(range, other)| other == of || end <= range.start || range.end <= symbol.addr.0)
+    };
+    let mut symbols: Vec<CodeSymbol> =
+        found.into_iter().filter(is_alone).map(|(_, symbol)| symbol).collect();
+    symbols.sort_by(|a, b| (a.addr, &a.name).cmp(&(b.addr, &b.name)));
+    symbols.dedup();
+    Ok(symbols)
+}
+
+/// The name of a function of a module, `f.isra.0 [veth]`, with what compilers append behind the
+/// module: `f [veth].isra.0`. So parts of a function share its name.
+fn symbol_name(name: &str) -> String {
+    match name.split_once(" [").map(|(function, module)| (function.split_once('.'), module)) {
+        Some((Some((function, endings)), module)) => format!("{function} [{module}.{endings}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// The modules that a recording or a profile names. What cannot be read names none: the caller
+/// reads it again and reports it.
+fn named_by(input: &Path) -> Vec<ModuleIdentity> {
+    if input.is_dir() {
+        let summary = RecordingSummary::read(&Recording::at(input));
+        let modules = summary.map_or_else(|_| Vec::new(), |summary| summary.modules);
+        return modules.into_iter().map(|module| module.identity).collect();
+    }
+    let text = crate::input_file::text_of(input, &[FileKind::Profile]);
+    let profile = text.ok().and_then(|text| Profile::from_json(&text).ok());
+    profile.map_or_else(Vec::new, |profile| profile.modules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_functions_of_modules_share_their_names() {
+        for (name, symbol) in [
+            ("veth_xmit [veth]", "veth_xmit [veth]"),
+            ("f.isra.0 [veth]", "f [veth].isra.0"),
+            ("f.cold [a_b]", "f [a_b].cold"),
+        ] {
+            assert_eq!(symbol_name(name), symbol);
+        }
+    }
+}
