@@ -183,6 +183,14 @@ impl BuildTree {
         has_option(&self.path, option)
     }
 
+    /// The value of an option with a text, without its quotes.
+    pub(crate) fn option(&self, name: &str) -> Option<String> {
+        let config = fs::read_to_string(self.file("include/config/auto.conf")).ok()?;
+        let mut values =
+            config.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        values.next_back().map(|value| value.trim_matches('"').to_owned())
+    }
+
     /// The arguments for make with which the tree was built.
     pub(crate) fn make_arguments(&self) -> &[String] {
         &self.make_arguments

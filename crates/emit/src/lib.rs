@@ -17,6 +17,7 @@ pub mod build;
 pub mod counting;
 mod install;
 pub mod kbuild;
+pub mod loadable;
 pub mod module;
 pub mod object;
 pub mod originals;
@@ -24,5 +25,6 @@ mod relative_words;
 pub mod relink;
 mod running_make;
 pub mod sources;
+pub mod tree_modules;
 
 pub use install::NotPutBack;

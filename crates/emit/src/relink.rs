@@ -11,6 +11,7 @@ use crate::object::{
     BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, rewrite,
 };
 use crate::originals::{LaidOutObject, Originals};
+use crate::tree_modules::{self, RelinkedModule};
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
 use image::BuildId;
@@ -68,6 +69,9 @@ pub struct RelinkReport {
     pub counters: Option<CounterCount>,
     /// What happened to debugging information.
     pub debug: DebugInformation,
+    /// The modules that were rewritten.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<RelinkedModule>,
     /// The share of the bytes of the layout's hot runs that lie in code that stays.
     #[serde(default)]
     pub hot_staying: f64,
@@ -149,6 +153,7 @@ impl<'a> RewrittenTree<'a> {
             tree.file("vmlinux").display(),
             linked.build_id.0
         );
+        let layout = &layout.of_vmlinux();
         layout.ensure_within(&linked.code())?;
         let noreturn = noreturns(tree);
         let read = |sections| LaidOutObject::new(originals, sections, &linked, layout, &noreturn);
@@ -253,8 +258,9 @@ fn relink_in(
             saving_flags: counters.iter().filter(|(counter, _)| counter.keeps_flags).count(),
         }),
         debug: rewritten.debug,
+        modules: Vec::new(),
         hot_staying: match work {
-            RelinkWork::Order(layout) => originals.hot_share_that_stays(layout),
+            RelinkWork::Order(layout) => originals.hot_share_that_stays(&layout.of_vmlinux()),
             RelinkWork::Count => 0.0,
         },
         rewrite_seconds: begun.elapsed().as_secs_f64(),
@@ -287,6 +293,10 @@ fn relink_in(
             // A directory that is replaced lacks these until it is whole.
             for name in [REPORT, COUNTERS, install::MAP] {
                 install::remove_file(&home.join(name))?;
+            }
+            if let RelinkWork::Order(layout) = work {
+                progress("rewriting modules");
+                report.modules = tree_modules::write(tree, layout, home)?;
             }
             let results = tree.machine().results();
             let text = map.to_text();
@@ -344,7 +354,9 @@ fn made_before(
     sealed::verify_json(&text, Some(""), true).ok()?;
     let report: RelinkReport = serde_json::from_str(&text).ok()?;
     let root = if matches!(destination, Destination::Tree) { &tree.path } else { home };
-    let there = tree.machine().results().iter().all(|name| root.join(name).is_file());
+    let modules = report.modules.iter().map(|module| module.path.as_path());
+    let results = tree.machine().results().iter().map(Path::new);
+    let there = results.chain(modules).all(|name| root.join(name).is_file());
     let map = PlacementMap::from_text(&fs::read_to_string(home.join(install::MAP)).ok()?).ok()?;
     let vmlinux = fs::read(root.join("vmlinux")).ok()?;
     let id = LinkAddresses::read(&vmlinux).ok()?.build_id;

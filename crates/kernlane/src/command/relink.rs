@@ -5,8 +5,9 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use emit::kbuild::BuildTree;
-use emit::object::DebugInformation;
+use emit::object::{DebugInformation, RewriteSummary};
 use emit::relink::{self, Destination, RelinkReport, RelinkWork};
+use emit::tree_modules::SignatureChange;
 use host::interrupt;
 use host::outln;
 use host::progress::Progress;
@@ -21,6 +22,9 @@ use std::process::ExitCode;
 /// new vmlinux, arch/x86/boot/bzImage, System.map and the map from old to new addresses go to a
 /// directory, which the other commands take like a tree; the tree stays as it is. Without --output,
 /// they replace the tree's own files; --restore puts these back.
+///
+/// With --output, the tree's modules go to the same directory. Those whose code the layout names are
+/// rewritten, each with its map FILE.ko.klm. Without --output the tree's modules stay as they are.
 ///
 /// With --count the code keeps its order and gets counters, for one CPU. `kernlane counts` makes a
 /// profile from them.
@@ -132,6 +136,22 @@ fn print(report: &RelinkReport, tree: &BuildTree, destination: &Destination<'_>)
         DebugInformation::Dropped => outln!(
             "debugging information (DWARF) is left out: its line tables do not fit moved code"
         )?,
+    }
+    for module in &report.modules {
+        let RewriteSummary { functions, pieces, text_before, text_after, .. } = module.summary;
+        outln!(
+            "module {}: {functions} functions in {pieces} pieces, .text {text_before} -> \
+             {text_after} bytes",
+            module.old.name
+        )?;
+        match module.signature {
+            SignatureChange::None => {}
+            SignatureChange::Renewed => outln!("  signed again with the tree's key")?,
+            SignatureChange::Lost => outln!(
+                "  its signature is cut off, and the tree has no key (certs/signing_key.pem): sign \
+                 it, or load it into a kernel that takes modules without a signature"
+            )?,
+        }
     }
     outln!("rewriting vmlinux.o took {:.1} s", report.rewrite_seconds)?;
     if let Some(link) = report.link_seconds {

@@ -1,0 +1,142 @@
+//! The modules of a build tree beside a relinked kernel.
+//!
+//! Input: a tree, and a layout that names code of its modules. Output: the tree's modules below
+//! another directory, at the same paths: those that the layout names rewritten, each with its map
+//! beside it, and the others as they are. A module that was signed is signed again with the tree's
+//! own program and key. This module never writes to the tree.
+
+use crate::kbuild::BuildTree;
+use crate::loadable::{ModuleObject, unsigned};
+use crate::object::RewriteSummary;
+use anyhow::{Context, Result, bail, ensure};
+use host::{interrupt, output};
+use image::module::{self, ModuleIdentity};
+use image::object::elf::Elf;
+use image::order::Layout;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The list of a tree's modules, by the objects that they were linked from.
+const ORDER: &str = "modules.order";
+/// What is appended to a module's file name for its map.
+pub const MAP_ENDING: &str = ".klm";
+
+/// A module that was rewritten.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct RelinkedModule {
+    /// The old module.
+    pub old: ModuleIdentity,
+    /// The new module.
+    pub new: ModuleIdentity,
+    /// Its path in the tree and in the directory.
+    pub path: PathBuf,
+    /// What the rewrite did.
+    pub summary: RewriteSummary,
+    /// What became of its signature.
+    pub signature: SignatureChange,
+}
+
+/// What became of a module's signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SignatureChange {
+    /// The module was not signed. `make modules_install` signs it, if the kernel wants that.
+    None,
+    /// The module is signed with the tree's key.
+    Renewed,
+    /// The module was signed, and the tree has no key to sign it with.
+    Lost,
+}
+
+/// The paths of the tree's modules, relative to it, in the order of the build.
+fn paths(tree: &Path) -> Result<Vec<PathBuf>> {
+    let text = match fs::read_to_string(tree.join(ORDER)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => {
+            return Err(error).with_context(|| tree.join(ORDER).display().to_string());
+        }
+    };
+    Ok(text.lines().map(|line| Path::new(line).with_extension("ko")).collect())
+}
+
+/// Writes the modules into `directory`. Returns what was rewritten.
+///
+/// # Errors
+/// The layout names a module that the tree does not have, or has another build of. A module cannot
+/// be read, rewritten or written.
+pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<RelinkedModule>> {
+    let mut missing: BTreeMap<&str, &ModuleIdentity> =
+        layout.modules.iter().map(|module| (module.name.as_str(), module)).collect();
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut made = Vec::new();
+    for path in paths(&tree.path)? {
+        interrupt::check()?;
+        let from = tree.file(&path.display().to_string());
+        let named = || from.display().to_string();
+        let data = fs::read(&from).with_context(named)?;
+        let (bare, signed) = unsigned(&data).with_context(named)?;
+        let identity = Elf::parse(bare).and_then(|elf| module::identity(&elf));
+        let wanted = identity.as_ref().ok().and_then(|it| missing.remove(it.name.as_str()));
+        let to = directory.join(&path);
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        }
+        let Some(old) = wanted else {
+            output::write(&to, &data)?;
+            continue;
+        };
+        let (module, order, hot) =
+            ModuleObject::laid_out(bare, &layout.of_module(old)).with_context(named)?;
+        let rewritten = module.rewrite(&order, hot).with_context(named)?;
+        output::write(&to, &rewritten.bytes)?;
+        let signature = if signed { sign(tree, &to)? } else { SignatureChange::None };
+        output::write(&map_of(&to), rewritten.map.to_text().as_bytes())?;
+        made.push(RelinkedModule {
+            old: old.clone(),
+            new: rewritten.identity,
+            path,
+            summary: rewritten.summary,
+            signature,
+        });
+    }
+    if let Some(module) = missing.values().next() {
+        bail!(
+            "the layout names code of the module {module}, which {ORDER} of the tree does not list"
+        );
+    }
+    output::write(&directory.join(ORDER), &fs::read(tree.file(ORDER))?)?;
+    Ok(made)
+}
+
+/// The path of the map of the module at `path`.
+pub fn map_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(MAP_ENDING);
+    PathBuf::from(name)
+}
+
+/// Signs a module as `make modules_install` does (scripts/Makefile.modinst).
+fn sign(tree: &BuildTree, module: &Path) -> Result<SignatureChange> {
+    let [program, key, certificate] =
+        ["scripts/sign-file", "certs/signing_key.pem", "certs/signing_key.x509"]
+            .map(|name| tree.file(name));
+    if ![&program, &key, &certificate].iter().all(|file| file.is_file()) {
+        return Ok(SignatureChange::Lost);
+    }
+    let hash = tree.option("CONFIG_MODULE_SIG_HASH").unwrap_or_else(|| "sha256".to_owned());
+    let mut command = Command::new(program);
+    command.arg(hash).args([&key, &certificate, module]).stdin(Stdio::null());
+    let done = command.output().context("the tree's scripts/sign-file cannot be run")?;
+    ensure!(
+        done.status.success(),
+        "{}: the tree's scripts/sign-file failed: {}",
+        module.display(),
+        String::from_utf8_lossy(&done.stderr).trim_end()
+    );
+    Ok(SignatureChange::Renewed)
+}
