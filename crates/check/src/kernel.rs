@@ -157,16 +157,28 @@ impl<'d> KernelFile<'d> {
                  names, so give an unstripped vmlinux"
             );
         }
-        let mut by_name: HashMap<&str, Vec<u32>> = HashMap::with_capacity(symbols.len());
-        for (index, symbol) in symbols.iter().enumerate() {
-            by_name.entry(symbol.name).or_default().push(index as u32);
-        }
-        let mut kernel =
-            KernelFile { entry: header.e_entry(LE), sections, symbols, by_name, pc_relative: None };
+        let mut kernel = KernelFile::of_parts(sections, symbols, None);
+        kernel.entry = header.e_entry(LE);
         if keeps_relocations {
             kernel.pc_relative = Some(kernel.read_pc_relative(&rela, file)?);
         }
         Ok(kernel)
+    }
+
+    /// A kernel of parts that were read already: its sections, its symbols, and the PC-relative
+    /// words of its data.
+    pub(crate) fn of_parts(
+        mut sections: Vec<KernelSection<'d>>,
+        mut symbols: Vec<KernelSymbol<'d>>,
+        pc_relative: Option<Vec<(u64, u8)>>,
+    ) -> Self {
+        sections.sort_by_key(|s| s.addr);
+        symbols.sort_by(|a, b| (a.addr, a.name).cmp(&(b.addr, b.name)));
+        let mut by_name: HashMap<&str, Vec<u32>> = HashMap::with_capacity(symbols.len());
+        for (index, symbol) in symbols.iter().enumerate() {
+            by_name.entry(symbol.name).or_default().push(index as u32);
+        }
+        KernelFile { entry: 0, sections, symbols, by_name, pc_relative }
     }
 
     fn read_pc_relative(

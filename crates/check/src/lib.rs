@@ -30,6 +30,7 @@ mod intervals;
 mod kallsyms;
 mod kept_apart;
 pub mod kernel;
+pub mod loadable;
 pub mod module;
 #[cfg(feature = "mutation")]
 pub mod mutation;
@@ -348,7 +349,7 @@ fn passed_traps(kernel: &KernelFile) -> HashSet<u64> {
 /// Data that another stage compares by meaning, and data that is new with each link (the build id).
 fn compared_elsewhere(old: &KernelFile, symbols: Option<&kallsyms::Kallsyms>) -> Vec<(u64, u64)> {
     let mut all = tables::stretches(old);
-    for name in [".orc_unwind_ip", ".orc_unwind", ".notes"] {
+    for name in [".orc_unwind_ip", ".orc_unwind", ".notes", ".note.gnu.build-id"] {
         all.extend(old.section(name).map(|s| (s.addr, s.end())));
     }
     all.extend(symbols.map(|s| s.stretch));

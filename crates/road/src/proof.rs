@@ -6,9 +6,13 @@
 use crate::layout_file::read_map;
 use anyhow::{Context, Result, ensure};
 use check::kernel::KernelFile;
+use check::loadable::{self, ModuleProof};
 use check::{KernelBuild, check};
+use emit::loadable::unsigned;
+use guest::module_files;
 use host::progress::Progress;
 use image::map::PlacementMap;
+use image::mapping::map_file;
 use image::place::Placement;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -38,7 +42,7 @@ pub struct Proof {
     pub json: String,
 }
 
-/// Compares two kernels, each a vmlinux or a build tree, block by block. `shown`: how many
+/// Compares two kernels, each a vmlinux or a build tree, or two modules (`.ko`), block by block. `shown`: how many
 /// differences of each kind the text and the JSON have.
 ///
 /// ```
@@ -64,6 +68,9 @@ pub struct Proof {
 /// A kernel or the map cannot be read, or the map belongs to another kernel: then nothing is
 /// compared.
 pub fn prove(old: &Path, new: &Path, map: ProvedMap<'_>, shown: usize) -> Result<Proof> {
+    if let Some(proof) = of_modules(old, new, map, shown)? {
+        return Ok(proof);
+    }
     let progress = Progress::new("reading the kernels");
     let (old, new) = (KernelBuild::read(old)?, KernelBuild::read(new)?);
     let (old, new) = (old.kernel()?, new.kernel()?);
@@ -76,6 +83,24 @@ pub fn prove(old: &Path, new: &Path, map: ProvedMap<'_>, shown: usize) -> Result
         text: findings.text(&old.kernel, &new.kernel, shown),
         json: findings.json(&old.kernel, &new.kernel, shown),
     })
+}
+
+/// The proof of a module, if `old` is one.
+fn of_modules(old: &Path, new: &Path, map: ProvedMap<'_>, shown: usize) -> Result<Option<Proof>> {
+    if !old.is_file() || !loadable::is_relocatable(&map_file(old)?) {
+        return Ok(None);
+    }
+    let progress = Progress::new("reading the modules");
+    let (old, new) = (module_files::read(old)?, module_files::read(new)?);
+    let map = match map {
+        ProvedMap::Unmoved => None,
+        ProvedMap::File(path) => Some(Cow::Owned(read_map(path)?)),
+        ProvedMap::Map(map) => Some(Cow::Borrowed(map)),
+    };
+    progress.say("comparing the modules block by block");
+    let (old, new) = (unsigned(&old)?.0, unsigned(&new)?.0);
+    let ModuleProof { holds, text, json } = loadable::prove(old, new, map.as_deref(), shown)?;
+    Ok(Some(Proof { holds, knows_addresses: true, text, json }))
 }
 
 fn placement<'a>(map: ProvedMap<'a>, old: &KernelFile<'_>) -> Result<Cow<'a, Placement>> {

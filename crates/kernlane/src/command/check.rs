@@ -9,7 +9,7 @@ use road::proof::{ProvedMap, prove};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Prove that a relinked kernel is the old program
+/// Prove that a relinked kernel or module is the old program
 ///
 /// Reads both kernels and follows the map block by block. Compares instructions, targets,
 /// side-table entries, the unwinder's state at every instruction, and data. Prints how much was
@@ -18,12 +18,12 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane check ~/old/vmlinux ~/linux --map ~/linux/net.klm")]
 pub struct CheckArgs {
-    /// The old kernel: its vmlinux, or its build tree
-    #[arg(value_name = "TREE|VMLINUX")]
+    /// The old kernel: its vmlinux, or its build tree; or a module of it
+    #[arg(value_name = "TREE|VMLINUX|FILE.ko")]
     pub old: PathBuf,
 
-    /// The new kernel
-    #[arg(value_name = "TREE|VMLINUX")]
+    /// The new kernel, or the new module
+    #[arg(value_name = "TREE|VMLINUX|FILE.ko")]
     pub new: PathBuf,
 
     /// The map that relinking wrote. Without a map no code may have moved
