@@ -26,6 +26,7 @@ pub mod image_readers;
 pub mod limits;
 pub mod linker;
 pub mod machine_files;
+pub mod module_files;
 pub mod program;
 pub mod recording;
 pub mod source;

@@ -4,7 +4,7 @@
 
 use crate::{
     attribution_files, boot, check_readers, emit_check, exchange_files, image_readers,
-    machine_files, recording, text_files,
+    machine_files, module_files, recording, text_files,
 };
 
 /// A function of bytes that must not fail, and bytes to begin with.
@@ -24,7 +24,7 @@ const fn target(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>)
 }
 
 /// Every target; `cargo xtask fuzz` runs them in this order, the fast ones first.
-pub const ALL: [Target; 26] = [
+pub const ALL: [Target; 27] = [
     target("counters", text_files::counters, text_files::counter_seeds),
     target("layouts", text_files::layouts, text_files::layout_seeds),
     target("maps", text_files::maps, text_files::map_seeds),
@@ -51,6 +51,7 @@ pub const ALL: [Target; 26] = [
     target("linked_kernels", image_readers::linked_kernels, image_readers::linked_seeds),
     target("vmlinux_files", image_readers::vmlinux_files, image_readers::linked_seeds),
     target("objects", image_readers::objects, image_readers::object_seeds),
+    target("modules", module_files::modules, module_files::module_seeds),
     target("checked_kernels", check_readers::checked_kernels, image_readers::linked_seeds),
     target("kernel_tables", image_readers::kernel_tables, image_readers::table_seeds),
     target("checked_tables", check_readers::checked_tables, check_readers::checked_table_seeds),

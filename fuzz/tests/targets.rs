@@ -34,7 +34,7 @@ macro_rules! tests {
 tests! {
     counters layouts maps btf perf_text sample_profiles bolt_text profiles results perf_data
     import_files recording_payloads recordings boot_images workloads programs container_images
-    machines annotations linked_kernels vmlinux_files objects checked_kernels kernel_tables
+    machines annotations linked_kernels vmlinux_files objects modules checked_kernels kernel_tables
     checked_tables relinked
 }
 

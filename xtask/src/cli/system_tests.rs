@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, book_test, check_test, diff_test, guest_test, known_case, like_test, live_fuzz,
-    live_test, matrix, package_test, page_test, profiled_test, record_test, relink_test, road_test,
-    services_test, shift_test, uml_test, vm_test,
+    live_test, matrix, module_test, package_test, page_test, profiled_test, record_test,
+    relink_test, road_test, services_test, shift_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -42,6 +42,12 @@ pub(super) enum SystemTest {
     RelinkTest {
         /// The kernel's build tree
         tree: PathBuf,
+    },
+    /// Rewrite every module in its own order and in random orders, prove them, and load them in a
+    /// guest
+    ModuleTest {
+        /// The kernel: a build tree, or an installed kernel's vmlinux
+        kernel: PathBuf,
     },
     /// Build a kernel by clang with a profile, whose hot functions lie in a section of their own,
     /// and send it down the whole road
@@ -136,6 +142,7 @@ impl SystemTest {
             Self::LikeTest { kernel } => like_test::like_test(&kernel),
             Self::ServicesTest { kernel } => services_test::services_test(&kernel),
             Self::RelinkTest { tree } => relink_test::relink_test(&tree),
+            Self::ModuleTest { kernel } => module_test::module_test(&kernel),
             Self::ProfiledTest => profiled_test::profiled_test(),
             Self::CheckTest { tree } => check_test::check_test(&tree),
             Self::ShiftTest { tree } => shift_test::shift_test(&tree),

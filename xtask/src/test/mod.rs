@@ -85,6 +85,8 @@ const TEST: &[Part] = &[
         &["relink-test", "GCC"],
     )
     .after(&[GCC]),
+    part("modules in a random order are proved, load and work", &["module-test", "GCC"])
+        .after(&[GCC]),
     part("counts of services agree with the guest's own counts", &["services-test", "GCC"])
         .after(&[GCC]),
     part(

@@ -16,6 +16,7 @@ pub mod live_fuzz;
 pub mod live_test;
 mod machine;
 pub mod matrix;
+pub mod module_test;
 pub mod package_test;
 pub mod page_test;
 pub mod profiled_test;

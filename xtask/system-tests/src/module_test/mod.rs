@@ -1,0 +1,130 @@
+//! `cargo xtask module-test KERNEL`: tests rewriting the modules of a real kernel.
+//!
+//! Input: a built tree with modules, or the vmlinux of an installed kernel. Every module in its own order stays byte for byte. In a random
+//! order the checker proves it, and refuses it with a changed byte. If the kernel is a tree, a guest
+//! loads, uses and unloads the modules in a random order. Prints one line for each test.
+
+use anyhow::{Context, Result, ensure};
+use check::loadable::prove;
+use emit::loadable::{ModuleObject, RewrittenModule, has_text, unsigned};
+use emit::object::two_regions;
+use guest::{GuestContents, GuestEnd, GuestKernel, KernelModule, module_files};
+use image::object::ObjectHints;
+use kernlane_layout::random::SplitMix64;
+use lab::score::TestScore;
+use std::path::Path;
+use std::time::Duration;
+
+const SCRIPT: &str = include_str!("guest.sh");
+/// The modules that the guest loads.
+const LOADED: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
+/// The seeds of the random orders.
+const SEEDS: [u64; 3] = [1, 2, 3];
+/// How many changed bytes of each module the checker sees.
+const CHANGES: usize = 40;
+
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn module_test(kernel: &Path) -> Result<()> {
+    let mut score = TestScore::default();
+    let mut shuffled = Vec::new();
+    for (name, path) in module_files::of_kernel(kernel)? {
+        let data = module_files::read(&path).with_context(|| path.display().to_string())?;
+        let data = unsigned(&data).with_context(|| name.clone())?.0;
+        if !has_text(data) {
+            println!("left out: {name} has no code in .text");
+            continue;
+        }
+        score.count(&format!("{name}: its own order"), in_its_own_order(data));
+        for seed in SEEDS {
+            let proved = proved_in_random_order(data, seed);
+            score.count(&format!("{name}: order {seed}"), proved.as_ref().map(|_| ()));
+            if let Ok(rewritten) = proved
+                && seed == SEEDS[0]
+            {
+                let refused = refused(data, &rewritten);
+                score.count(&format!("{name}: changed bytes"), refused);
+                shuffled.push(KernelModule { name: name.clone(), data: rewritten.bytes });
+            }
+        }
+    }
+    ensure!(!shuffled.is_empty(), "{} has no modules", kernel.display());
+    shuffled.retain(|module| LOADED.contains(&module.name.as_str()));
+    if kernel.is_dir() {
+        score.count("a guest loads, uses and unloads them", in_a_guest(kernel, shuffled));
+    }
+    score.finish("rewritten modules are wrong")
+}
+
+fn in_its_own_order(data: &[u8]) -> Result<()> {
+    let module = ModuleObject::read(data, &ObjectHints::default())?;
+    let order: Vec<u32> = (0..module.object.pieces.len() as u32).collect();
+    let rewritten = module.rewrite(&order, 0)?;
+    ensure!(rewritten.bytes == data, "other bytes");
+    ensure!(rewritten.map.placement.blocks.iter().all(|block| block.old == block.new), "moved");
+    Ok(())
+}
+
+fn proved_in_random_order(data: &[u8], seed: u64) -> Result<RewrittenModule> {
+    let module = ModuleObject::read(data, &ObjectHints::default())?;
+    let (order, hot) = two_regions(&module.object, seed);
+    let rewritten = module.rewrite(&order, hot)?;
+    let proof = prove(data, &rewritten.bytes, Some(&rewritten.map), 5)?;
+    ensure!(proof.holds, "not proved:\n{}", proof.text);
+    let is_new = rewritten.identity.build_id != module.identity.build_id;
+    ensure!(is_new != order.is_sorted(), "a build id of its own only for moved code");
+    Ok(rewritten)
+}
+
+/// Changes bytes of the code that the loader does not write, and addends of relocations, one at a
+/// time.
+fn refused(data: &[u8], rewritten: &RewrittenModule) -> Result<()> {
+    use object::{Object, ObjectSection};
+    let elf = object::File::parse(&*rewritten.bytes)?;
+    let range = |name: &str| {
+        elf.section_by_name(name).and_then(|section| section.file_range()).unwrap_or_default()
+    };
+    let (code, addends) = (range(".text"), range(".rela.text"));
+    let text = elf.section_by_name(".text").context("no .text")?;
+    let written: Vec<u64> = text.relocations().map(|(offset, _)| code.0 + offset).collect();
+    let is_written = |at: u64| written.iter().any(|&field| (field..field + 4).contains(&at));
+    let mut random = SplitMix64::new(SEEDS[0]);
+    for change in 0..CHANGES {
+        let at = match change % 2 {
+            1 if addends.1 > 0 => addends.0 + 24 * random.below(addends.1 / 24) + 16,
+            _ => code.0 + random.below(code.1),
+        };
+        if change % 2 == 0 && is_written(at) {
+            continue;
+        }
+        let at = at as usize;
+        let mut wrong = rewritten.bytes.clone();
+        wrong[at] ^= 1 << random.below(8);
+        // Padding between functions may be `nop` or `int3`; nothing else may change.
+        let padding = matches!(rewritten.bytes[at], 0xcc | 0x90);
+        let proof = prove(data, &wrong, Some(&rewritten.map), 1);
+        let noticed = proof.map_or(true, |proof| !proof.holds);
+        ensure!(noticed || padding, "byte {at:#x} was changed, and the proof holds");
+    }
+    Ok(())
+}
+
+fn in_a_guest(tree: &Path, modules: Vec<KernelModule>) -> Result<()> {
+    let kernel = GuestKernel::open(tree, None)?;
+    ensure!(modules.len() == LOADED.len(), "only {} of {LOADED:?} were rewritten", modules.len());
+    let contents = GuestContents::of_script(SCRIPT, modules);
+    let outcome = guest::run(&kernel.boot_image, &contents, |boot| {
+        boot.kaslr = true;
+        boot.time_limit = Duration::from_secs(900);
+    })?;
+    ensure!(
+        outcome.end == GuestEnd::Exited(0) && outcome.output.contains("@@ all modules work"),
+        "{:?}\n{}\n{}",
+        outcome.end,
+        outcome.output,
+        outcome.console
+    );
+    Ok(())
+}
