@@ -104,6 +104,7 @@ pub mod overview;
 mod page_walk;
 pub mod proof;
 pub mod rebuild;
+mod rebuild_steps;
 pub mod record;
 pub mod relink;
 pub mod replayed;

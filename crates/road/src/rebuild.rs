@@ -11,7 +11,10 @@
 //! beside the original in one comparison.
 
 use crate::export;
-use crate::optimize::{Optimization, Optimized, Road, keep, say};
+use crate::guests::RecordedGuest;
+use crate::optimize::{Optimization, Optimized, Road, WeightedWorkload, keep, say};
+use crate::rebuild_steps::Steps;
+use crate::workload;
 use anyhow::{Context, Result, bail, ensure};
 use emit::build::KernelBuild;
 use emit::kbuild::BuildTree;
@@ -61,21 +64,32 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
         let sources = clean_sources(&tree.path, &home.join("source"))?;
         let builder = Builder { tree: &tree, sources: &sources, home: &home };
 
-        let original = builder.build("original", &line_tables(&tree), &[], &[])?;
-        let road = Road::open(builder.optimization(&optimization, &original, "original"))?;
-        let recordings = road.record()?;
-        let counts = road.count(&recordings)?;
+        let mut steps = Steps::default();
+        let mut take = |name: &str, how: Compilation<'_>| {
+            let is_built = builder.is_built(name, &how);
+            let what = format!("the {name} kernel, in {}", builder.directory(name).display());
+            let built = steps.step(&what, is_built, || builder.build(name, &how))?;
+            let optimization = builder.optimization(&optimization, &built, name);
+            let is_recorded = is_recorded(&optimization);
+            let road = Road::open(optimization)?;
+            let recordings = steps.step("its recordings", is_recorded, || road.record())?;
+            let counts = steps.step("its counts", false, || road.count(&recordings))?;
+            let rows = steps.step("its layouts, and what they bring", false, || {
+                road.rows_of_all(&recordings, &counts)
+            })?;
+            anyhow::Ok((built, road, counts, rows))
+        };
+
+        let how = Compilation { options: line_tables(&tree), variables: Vec::new(), inputs: &[] };
+        let (original, road, counts, mut rows) = take("original", how)?;
         let samples = home.join("profile.prof");
         sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
-        let mut rows = road.rows_of_all(&recordings, &counts)?;
 
         let (mut options, variables) = with_profile(&tree, &samples);
         options.extend(compiler_options);
-        let profiled = builder.build(PROFILED, &options, &variables, &[&samples])?;
-        let road = Road::open(builder.optimization(&optimization, &profiled, PROFILED))?;
-        let recordings = road.record()?;
-        let counts = road.count(&recordings)?;
-        rows.extend(road.rows_of_all(&recordings, &counts)?.into_iter().map(of_profiled));
+        let how = Compilation { options, variables, inputs: &[&samples] };
+        let (_, _, _, profiled) = take(PROFILED, how)?;
+        rows.extend(profiled.into_iter().map(of_profiled));
         keep(&directory, rows)
     })
 }
@@ -120,6 +134,15 @@ pub fn with_profile(tree: &BuildTree, profile: &Path) -> (Vec<String>, Vec<Strin
     (options.into(), Vec::new())
 }
 
+/// How the compiler is called.
+struct Compilation<'a> {
+    options: Vec<String>,
+    /// Variables for make.
+    variables: Vec<String>,
+    /// Files that the compiler reads beside the sources.
+    inputs: &'a [&'a Path],
+}
+
 struct Builder<'a> {
     tree: &'a BuildTree,
     sources: &'a Path,
@@ -127,28 +150,14 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Builds the kernel in `NAME.build`.
-    fn build(
-        &self,
-        name: &str,
-        compiler_options: &[String],
-        variables: &[String],
-        inputs: &[&Path],
-    ) -> Result<PathBuf> {
-        let directory = self.home.join(format!("{name}.build"));
-        let build = KernelBuild {
-            tree: self.tree,
-            sources: self.sources,
-            directory: &directory,
-            compiler_options,
-            variables,
-            inputs,
-        };
+    /// Builds the kernel in `NAME.build`, unless it is there.
+    fn build(&self, name: &str, how: &Compilation<'_>) -> Result<PathBuf> {
+        let directory = self.directory(name);
+        let build = self.kernel_build(how, &directory);
         if build.is_done() {
             say(&format!("using the existing build {}", directory.display()))?;
             return Ok(directory);
         }
-        say(&format!("building the {name} kernel in {}", directory.display()))?;
         let expected = build.expected_lines();
         let progress = Progress::of(expected, format!("building the {name} kernel"));
         let mut printed = 0;
@@ -159,9 +168,44 @@ impl Builder<'_> {
         Ok(directory)
     }
 
+    fn is_built(&self, name: &str, how: &Compilation<'_>) -> bool {
+        self.kernel_build(how, &self.directory(name)).is_done()
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        self.home.join(format!("{name}.build"))
+    }
+
+    fn kernel_build<'b>(&self, how: &'b Compilation<'_>, directory: &'b Path) -> KernelBuild<'b>
+    where
+        Self: 'b,
+    {
+        KernelBuild {
+            tree: self.tree,
+            sources: self.sources,
+            directory,
+            compiler_options: &how.options,
+            variables: &how.variables,
+            inputs: how.inputs,
+        }
+    }
+
     fn optimization(&self, of: &Optimization, tree: &Path, name: &str) -> Optimization {
         Optimization { tree: tree.to_owned(), output: self.home.join(name), ..of.clone() }
     }
+}
+
+/// Whether recordings of the original kernel are there, as far as their names tell.
+fn is_recorded(of: &Optimization) -> bool {
+    let several = of.workloads.len() > 1;
+    let is_there = |guest: &RecordedGuest, workload: &WeightedWorkload| {
+        let workload = workload::open(&workload.workload);
+        workload.is_ok_and(|workload| {
+            let name = guest.recording(ORIGINAL, several.then_some(&workload.name));
+            of.output.join(name).exists()
+        })
+    };
+    of.guests.iter().all(|guest| of.workloads.iter().all(|workload| is_there(guest, workload)))
 }
 
 /// Writes the profile to build with: the one of the recordings, or the given one if enough of it
@@ -217,7 +261,6 @@ fn of_profiled(mut row: ResultRow) -> ResultRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optimize::WeightedWorkload;
 
     /// A directory that looks like a tree built with this configuration.
     fn built(configuration: &str) -> tempfile::TempDir {
@@ -281,6 +324,22 @@ mod tests {
         }
         assert!(message(request(Some(tree.path().join("missing")))).contains("missing"));
         assert!(!output.join("source").exists() && !output.join("original.build").exists());
+    }
+
+    #[test]
+    fn a_road_is_recorded_when_each_guest_and_workload_has_a_recording() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut of = Optimization::new("net", "/linux", directory.path(), Vec::new());
+        assert_eq!(of.guests.len(), 1);
+        let record = |name: &str| fs::create_dir(directory.path().join(name)).unwrap();
+        assert!(!is_recorded(&of));
+        record("original.rec");
+        assert!(is_recorded(&of));
+        of.workloads.push(WeightedWorkload::new("files"));
+        record("original-net.rec");
+        assert!(!is_recorded(&of));
+        record("original-files.rec");
+        assert!(is_recorded(&of));
     }
 
     #[test]
