@@ -5,8 +5,9 @@
 //! if nothing in it has changed. Equal packages and files give equal bytes.
 
 use crate::brought::Brought;
-use crate::kernel::{GuestKernel, KernelModule};
+use crate::kernel::GuestKernel;
 use crate::marker::{self, Mark};
+use crate::module_order::KernelModule;
 use crate::needs;
 use crate::own::{self, MainScript};
 use crate::packages::{self, Package};
@@ -103,10 +104,8 @@ impl GuestContents {
     ) -> Result<GuestContents> {
         let brought = workload.brought()?;
         let modules = kernel.modules(&workload.modules)?;
-        let order: String = modules
-            .iter()
-            .map(|module| format!("/kernlane/modules/{}.ko\n", module.name))
-            .collect();
+        let (order, before) = loading(&modules);
+        let set_up = before + &workload.set_up;
         let main = match &brought.image {
             None => main.text(),
             Some(image) => own::main_of_image(&main.text(), &image.environment)?,
@@ -122,7 +121,7 @@ impl GuestContents {
             contents.file(mark.program(), 0o755, mark.elf_of_guest(workload.marks_itself));
         }
         contents.file(marker::PAUSE, 0o755, marker::pause());
-        contents.file("/kernlane/set-up", 0o644, workload.set_up.as_str());
+        contents.file("/kernlane/set-up", 0o644, set_up);
         contents.file("/kernlane/run", 0o644, workload.run.as_str());
         contents.file("/kernlane/check", 0o644, workload.check.as_str());
         for (path, text) in &workload.files {
@@ -292,6 +291,17 @@ impl GuestContents {
     }
 }
 
+/// What loads the modules: the list of the files that Kernlane's script loads, and words in front
+/// of the first line of the workload's script. That script loads the first module with parameters
+/// and those behind it.
+fn loading(modules: &[KernelModule]) -> (String, String) {
+    let plain = modules.iter().take_while(|module| module.parameters.is_empty()).count();
+    let file = |module: &KernelModule| format!("/kernlane/modules/{}.ko", module.name);
+    let load = |module: &KernelModule| format!("insmod {} {}; ", file(module), module.parameters);
+    let order = modules[..plain].iter().map(|module| file(module) + "\n").collect();
+    (order, modules[plain..].iter().map(load).collect())
+}
+
 fn is_below(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('/')
 }
@@ -308,6 +318,22 @@ mod tests {
         assert!(!contents.is_left_out("usr/share/doc/zlib1g-dev/examples/gun.c"));
         assert!(contents.is_left_out("usr/lib/x") && contents.is_left_out("usr/lib/x/y"));
         assert!(!contents.is_left_out("usr/lib/xy"));
+    }
+
+    #[test]
+    fn modules_keep_their_order_with_parameters_or_without() {
+        let modules = [("ext4", ""), ("brd", "rd_nr=1 rd_size=4096"), ("xfs", "")];
+        let modules = modules.map(|(name, parameters)| KernelModule {
+            name: name.into(),
+            parameters: parameters.into(),
+            data: Vec::new(),
+        });
+        let (order, before) = loading(&modules);
+        assert_eq!(order, "/kernlane/modules/ext4.ko\n");
+        let expected = "insmod /kernlane/modules/brd.ko rd_nr=1 rd_size=4096; \
+            insmod /kernlane/modules/xfs.ko ; ";
+        assert_eq!(before, expected);
+        assert_eq!(loading(&modules[..1]).1, "");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::bzimage::BzImage;
 use crate::frame_facts::{FrameTypes, KernelFrameFacts, VALUES};
 use crate::headers::Answers;
 use crate::module_files;
+use crate::module_order::{KernelModule, ModuleChoice};
 use crate::refused::RefusedRequest;
 use crate::thunks::{self, Thunk};
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +17,7 @@ use image::address::LinkAddr;
 use image::btf::Btf;
 use image::mapping::map_file;
 use object::{Object, ObjectSection, ObjectSymbol};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A kernel that can be booted.
@@ -31,14 +32,8 @@ pub struct GuestKernel {
     pub release: String,
     /// The file of each module. Names have `_` for `-`.
     modules: BTreeMap<String, PathBuf>,
-}
-
-/// A module's bytes, decompressed, with its name.
-pub struct KernelModule {
-    /// Its name, with `_` for `-`.
-    pub name: String,
-    /// Its bytes, decompressed.
-    pub data: Vec<u8>,
+    /// What would be a module in another kernel, and is a part of this one.
+    built_in: BTreeSet<String>,
 }
 
 /// What the plugin needs to distinguish tasks.
@@ -92,6 +87,9 @@ impl GuestKernel {
             boot_image: kernel.into(),
             vmlinux,
             build_id,
+            built_in: module_files::built_in(
+                &root_of(kernel)?.join("lib/modules").join(&image.release),
+            ),
             release: image.release,
             modules,
         })
@@ -117,8 +115,8 @@ impl GuestKernel {
             build_id.0,
             image.build_id
         );
-        let modules = module_files::of_tree(tree)?;
-        Ok(GuestKernel { boot_image, vmlinux, build_id, release: image.release, modules })
+        let (modules, built_in) = (module_files::of_tree(tree)?, module_files::built_in(tree));
+        Ok(GuestKernel { boot_image, vmlinux, build_id, release: image.release, modules, built_in })
     }
 
     /// Where the kernel is, in a form that holds from every directory: its build tree, if the boot
@@ -138,36 +136,22 @@ impl GuestKernel {
     }
 
     /// The named modules and the modules that they depend on, in an order in which they can be
-    /// loaded.
+    /// loaded. Behind a name may stand the module's parameters, as for insmod. What is built into
+    /// the kernel is left out.
     ///
     /// # Errors
     /// The kernel has no such module, or a module cannot be read.
     pub fn modules(&self, names: &[String]) -> Result<Vec<KernelModule>> {
-        let mut loaded = Vec::new();
-        for name in names {
-            self.add_module(&name.replace('-', "_"), &mut loaded, 0)?;
-        }
-        Ok(loaded)
+        let Self { release, modules: files, built_in, .. } = self;
+        ModuleChoice { release, files, built_in, read: module_files::read }.in_order(names)
     }
 
-    fn add_module(&self, name: &str, loaded: &mut Vec<KernelModule>, depth: usize) -> Result<()> {
-        if loaded.iter().any(|module| module.name == name) {
-            return Ok(());
-        }
-        ensure!(depth <= self.modules.len(), "the module {name} depends on itself");
-        let path = self
-            .modules
-            .get(name)
-            .with_context(|| format!("the kernel {} has no module {name}", self.release))?;
-        let data = module_files::read(path)
-            .with_context(|| format!("reading the module {}", path.display()))?;
-        for dependency in
-            module_dependencies(&data).with_context(|| format!("the module {}", path.display()))?
-        {
-            self.add_module(&dependency, loaded, depth + 1)?;
-        }
-        loaded.push(KernelModule { name: name.into(), data });
-        Ok(())
+    /// Whether the kernel can load or has built in all of these modules.
+    pub fn has_modules(&self, names: &[String]) -> bool {
+        names.iter().all(|name| {
+            let name = name.split(' ').next().unwrap_or_default().replace('-', "_");
+            self.modules.contains_key(&name) || self.built_in.contains(&name)
+        })
     }
 
     /// The thunks of mitigations in the vmlinux, ascending by address.
@@ -415,21 +399,6 @@ fn root_of(boot_image: &Path) -> Result<PathBuf> {
     let image =
         boot_image.canonicalize().with_context(|| format!("reading {}", boot_image.display()))?;
     Ok(image.parent().and_then(Path::parent).unwrap_or(Path::new("/")).into())
-}
-
-/// The names in `depends=a,b` of the section `.modinfo`, which is a sequence of NUL-terminated
-/// `key=value`.
-fn module_dependencies(module: &[u8]) -> Result<Vec<String>> {
-    let elf = object::File::parse(module).context("not a readable ELF file")?;
-    let section = elf.section_by_name(".modinfo").context("has no section .modinfo")?;
-    let info = String::from_utf8_lossy(section.data()?);
-    let depends =
-        info.split('\0').find_map(|entry| entry.strip_prefix("depends=")).unwrap_or_default();
-    Ok(depends
-        .split(',')
-        .filter(|name| !name.is_empty())
-        .map(|name| name.replace('-', "_"))
-        .collect())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use image::module::{ModuleCode, ModuleIdentity};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +58,13 @@ pub(crate) fn installed(root: &Path, release: &str) -> Result<BTreeMap<String, P
         }
     }
     Ok(modules)
+}
+
+/// What would be a module in another kernel and is built into this one. `directory` is a build tree
+/// or `lib/modules/R`; without a list there is nothing.
+pub(crate) fn built_in(directory: &Path) -> BTreeSet<String> {
+    let list = std::fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
+    list.lines().map(|line| module_name(Path::new(line))).collect()
 }
 
 /// The module's name, for example `dummy` for `drivers/net/dummy.ko.xz`.

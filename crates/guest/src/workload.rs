@@ -79,8 +79,8 @@ pub struct Workload {
     pub(crate) brought: Option<Arc<Brought>>,
     /// Files and directories that the guest does not get, without leading slash.
     pub leave_out: Vec<String>,
-    /// Names of kernel modules. They and the modules that they depend on are loaded before
-    /// `set_up`.
+    /// Kernel modules, each with its parameters. They and those that they depend on are loaded
+    /// before `set_up`.
     pub modules: Vec<String>,
     /// The guest's memory in MB, unless the command line gives another size.
     pub memory_mb: u32,
@@ -217,8 +217,8 @@ impl Workload {
         }
         for module in &file.modules {
             ensure!(
-                is_module_name(module),
-                "modules: {module:?} is not the name of a kernel module"
+                is_module(module),
+                "modules: {module:?} is not the name of a kernel module with its parameters"
             );
         }
         for path in file.files.keys() {
@@ -281,8 +281,13 @@ pub(crate) fn is_package_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
 }
 
-fn is_module_name(name: &str) -> bool {
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+/// Whether the text is a module's name, and behind it parameters for insmod, separated by blanks.
+fn is_module(text: &str) -> bool {
+    let (name, parameters) = text.split_once(' ').unwrap_or((text, ""));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    // Nothing that a shell would take for something else.
+    let is_parameter = |c: char| is_name(c) || " =,.:/".contains(c);
+    !name.is_empty() && name.chars().all(is_name) && parameters.chars().all(is_parameter)
 }
 
 #[cfg(test)]

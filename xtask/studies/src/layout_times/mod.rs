@@ -31,9 +31,10 @@ fn algorithms() -> impl Iterator<Item = Algorithm> {
         .filter(|algorithm| algorithm.uses_counts() || algorithm.name() == "random")
 }
 
-/// The workloads.
+/// The workloads that run on the demo kernel: those that need no modules.
 pub fn shipped() -> impl Iterator<Item = &'static str> {
-    SHIPPED.iter().map(|(name, _)| *name)
+    let names = SHIPPED.iter().map(|(name, _)| *name);
+    names.filter(|name| Workload::open(name).is_ok_and(|workload| workload.modules.is_empty()))
 }
 
 /// Makes the tables of the named workloads, or of all, in `directory`.
