@@ -233,6 +233,8 @@ fn growing(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Vec<GrowthSite>
 }
 
 #[cfg(test)]
+mod forms_tests;
+#[cfg(test)]
 mod profiled_tests;
 #[cfg(test)]
 mod tests;

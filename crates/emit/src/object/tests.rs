@@ -43,20 +43,20 @@ const OTHER: [u8; 6] = [0x10, 0, 0, 0, 0x05, 0x01];
 
 pub(super) struct ObjectBuilder {
     pub(super) object: Object<'static>,
-    text: ::object::write::SymbolId,
+    pub(super) text: ::object::write::SymbolId,
     pub(super) code: SectionId,
     data: SectionId,
 }
 
 impl ObjectBuilder {
-    fn section(&mut self, name: &str, bytes: &[u8]) -> SectionId {
+    pub(super) fn section(&mut self, name: &str, bytes: &[u8]) -> SectionId {
         let kind = if name == ".text" { SectionKind::Text } else { SectionKind::Data };
         let id = self.object.add_section(Vec::new(), name.as_bytes().to_vec(), kind);
         self.object.append_section_data(id, bytes, 16);
         id
     }
 
-    fn refer(
+    pub(super) fn refer(
         &mut self,
         section: SectionId,
         offset: u64,
@@ -66,6 +66,11 @@ impl ObjectBuilder {
     ) {
         let flags = RelocationFlags::Elf { r_type };
         self.object.add_relocation(section, Relocation { offset, symbol, addend, flags }).unwrap();
+    }
+
+    /// The symbol of the data.
+    pub(super) fn data_symbol(&mut self) -> ::object::write::SymbolId {
+        self.object.section_symbol(self.data)
     }
 
     /// A table with this number of bytes and 32-bit relative references to `.text`.
@@ -80,6 +85,11 @@ impl ObjectBuilder {
 
 /// The object, as a builder to which tests can add.
 pub(super) fn builder() -> ObjectBuilder {
+    builder_with(true)
+}
+
+/// The same with or without the table that says that g's trap is a WARN.
+pub(super) fn builder_with(bugs: bool) -> ObjectBuilder {
     let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
     let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
     object.append_section_data(text, TEXT, 16);
@@ -108,8 +118,10 @@ pub(super) fn builder() -> ObjectBuilder {
     b.refer(keys, 8, key, 8, elf::R_X86_64_64);
     let mut bug = [0u8; 12];
     bug[10] = 1;
-    let bugs = b.table("__bug_table", &bug, &[(0, 0x2a)]);
-    b.refer(bugs, 4, key, 0, elf::R_X86_64_PC32);
+    if bugs {
+        let bugs = b.table("__bug_table", &bug, &[(0, 0x2a)]);
+        b.refer(bugs, 4, key, 0, elf::R_X86_64_PC32);
+    }
     let tracer = b.section("__mcount_loc", &[0; 8]);
     b.refer(tracer, 0, section_symbol, 0, elf::R_X86_64_64);
     b.table(".orc_unwind_ip", &[0; 16], &[(0, 0), (4, 0x13), (8, 0x20), (12, 0x2d)]);

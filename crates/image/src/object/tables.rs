@@ -2,14 +2,14 @@
 //!
 //! Input: the relocations of every section that point into one code section. Output: the meaning of
 //! each: the address of an instruction, a target of control, the label behind an instruction, or
-//! the middle of an instruction. A table that `format_of` does not list may point only at the first
-//! byte of functions. If it points elsewhere, reading fails with the table's name. This module does
-//! not interpret the other fields of a table.
-//!
-//! To add a table: a line in `format_of`, with the place in the kernel that defines its format.
+//! the middle of an instruction. `forms` lists the tables and the forms of their entries. A table that
+//! it does not list may point only at the first byte of functions. If it points elsewhere, reading
+//! fails with the table's name. This module interprets other fields of a table only as far as they
+//! say what the kernel does to the code.
 
 use super::elf::{Elf, ElfRelocation, SectionId};
 use super::instructions::{DecodedInstruction, decode};
+use crate::forms::{self, EntryFact, EntryForm, TableForm};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashSet;
 
@@ -41,7 +41,7 @@ pub struct CodeReference {
     pub meaning: ReferenceMeaning,
 }
 
-/// Code that `apply_alternatives` overwrites. Its length is fixed; its inside stays as it is.
+/// Code that `apply_alternatives`, or `apply_paravirt` before 6.8, overwrites. Its length is fixed; its inside stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AlternativeSite {
     /// The offset of its first byte.
@@ -70,76 +70,6 @@ pub struct SideTables {
     pub static_keys: Vec<StaticKey>,
     /// The offsets of traps behind which control may continue (`WARN`, kCFI).
     pub warnings: HashSet<u32>,
-}
-
-/// How to read a table's relocations against the code.
-enum TableFormat {
-    /// Every relocation has this meaning.
-    Uniform(ReferenceMeaning),
-    /// The table has entries of this number of bytes. The offset in the entry decides the meaning.
-    Entries(u64, &'static [(u64, ReferenceMeaning)]),
-    /// Data of the kernel with absolute addresses of targets of control.
-    Data,
-    /// An unknown table.
-    Unknown,
-}
-
-fn format_of(name: &str) -> TableFormat {
-    use ReferenceMeaning::{Control, End, Instruction, Middle, Regenerated};
-    match name {
-        // struct exception_table_entry, arch/x86/include/asm/extable.h
-        "__ex_table" => TableFormat::Entries(12, &[(0, Instruction), (4, Control)]),
-        // struct jump_entry, include/linux/jump_label.h
-        "__jump_table" => TableFormat::Entries(16, &[(0, Instruction), (4, Control)]),
-        // In struct alt_instr and struct bug_entry the first field is the site. Their sizes differ
-        // between kernel versions, see `entry_size`.
-        ".altinstructions" | "__bug_table" => TableFormat::Uniform(Instruction),
-        // struct static_call_site, include/linux/static_call_types.h
-        ".static_call_sites" => TableFormat::Entries(8, &[(0, Instruction)]),
-        // tools/objtool/check.c, create_*_sections
-        ".return_sites" | ".retpoline_sites" | ".call_sites" | ".ibt_endbr_seal" | ".cfi_sites" => {
-            TableFormat::Uniform(Instruction)
-        }
-        // LOCK_PREFIX, arch/x86/include/asm/alternative.h
-        ".smp_locks" => TableFormat::Uniform(Instruction),
-        // The fentry sites (scripts/recordmcount.h, objtool's create_mcount_loc_sections);
-        // -fpatchable-function-entry; clang's kCFI
-        "__mcount_loc" | "__patchable_function_entries" | ".kcfi_traps" => {
-            TableFormat::Uniform(Instruction)
-        }
-        // include/linux/objtool.h; `reachable` and `unreachable` name the end of the instruction
-        // that they describe
-        ".discard.reachable" | ".discard.unreachable" => TableFormat::Uniform(End),
-        ".discard.retpoline_safe"
-        | ".discard.intra_function_calls"
-        | ".discard.unwind_hints"
-        | ".discard.instr_begin"
-        | ".discard.instr_end"
-        | ".discard.annotate_insn"
-        | ".discard.noendbr"
-        | ".discard.ibt_endbr_noseal" => TableFormat::Uniform(Instruction),
-        ".discard.addressable" | ".discard.func_stack_frame_non_standard" | "_kprobe_blacklist" => {
-            TableFormat::Uniform(Control)
-        }
-        // The compiler's unwind information for debuggers, one entry per function. Kernels for User
-        // Mode Linux have it. No kernel reads it, and it does not describe moved parts of a
-        // function.
-        ".eh_frame" => TableFormat::Uniform(Control),
-        ".orc_unwind_ip" => TableFormat::Uniform(Regenerated),
-        _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => {
-            TableFormat::Uniform(Middle)
-        }
-        _ if [".rodata", ".data", ".init.data", ".init.rodata", ".ref.data", "__tracepoints"]
-            .iter()
-            .any(|known| {
-                name.strip_prefix(known)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            }) =>
-        {
-            TableFormat::Data
-        }
-        _ => TableFormat::Unknown,
-    }
 }
 
 /// Reads every reference to `code`.
@@ -173,10 +103,12 @@ pub(crate) fn read(
             };
             from_code(elf, code, id, list, instructions, &mut tables.references)?;
         } else {
-            from_data(elf, code, id, list, starts, &mut tables.references)?;
+            from_data(elf, code, id, list, starts, &mut tables)?;
         }
     }
-    read_entries(elf, code, relocations, &mut tables)?;
+    tables.alternatives.sort_unstable();
+    tables.alternatives.dedup();
+    tables.static_keys.sort_unstable();
     Ok(tables)
 }
 
@@ -243,17 +175,19 @@ fn from_code(
     Ok(())
 }
 
-/// References from tables and data.
+/// References from tables and data, and what the tables' other fields say of the code.
 fn from_data(
     elf: &Elf<'_>,
     code: SectionId,
     id: SectionId,
     list: &[ElfRelocation],
     starts: &[u32],
-    found: &mut Vec<CodeReference>,
+    tables: &mut SideTables,
 ) -> Result<()> {
     let name = &elf.section(id).name;
-    let layout = format_of(name);
+    let known = forms::table_form(name);
+    let mut entries = None;
+    let mut sites: Vec<(u64, u32)> = Vec::new();
     for (index, r) in list.iter().enumerate() {
         let Some(value) = value_in(elf, code, r).filter(|_| !r.is_none()) else {
             continue;
@@ -266,16 +200,20 @@ fn from_data(
             r.kind
         );
         let target = offset_in_code(elf, code, value).with_context(place)?;
-        let meaning = match layout {
-            TableFormat::Uniform(meaning) => meaning,
-            TableFormat::Entries(size, fields) => fields
-                .iter()
-                .find(|(at, _)| r.offset % size == *at)
-                .map(|(_, meaning)| *meaning)
-                .with_context(|| {
+        let meaning = match known {
+            TableForm::Uniform(meaning) => meaning,
+            TableForm::Entries(forms) => {
+                let form = match entries {
+                    Some(form) => form,
+                    None => *entries.insert(form_of(elf, id, list, forms)?),
+                };
+                sites.push((r.offset, target));
+                let field = form.fields.iter().find(|(at, _)| r.offset % form.size == *at);
+                field.map(|(_, meaning)| *meaning).with_context(|| {
                     format!("{}: this field of the table should not refer to code", place())
-                })?,
-            TableFormat::Data if r.is_absolute() => ReferenceMeaning::Control,
+                })?
+            }
+            TableForm::Data if r.is_absolute() => ReferenceMeaning::Control,
             _ if starts.binary_search(&target).is_ok() => ReferenceMeaning::Control,
             _ => bail!(
                 "section {name} refers to the inside of code ({}+{target:#x}) and Kernlane does \
@@ -284,7 +222,92 @@ fn from_data(
                 elf.section(code).name
             ),
         };
-        found.push(CodeReference { section: id, relocation: index as u32, target, meaning });
+        tables.references.push(CodeReference {
+            section: id,
+            relocation: index as u32,
+            target,
+            meaning,
+        });
+    }
+    entries.map_or(Ok(()), |form| read_facts(elf, code, id, form, sites, tables))
+}
+
+/// The form of a table's entries: of the given ones, the first whose size divides the table's and
+/// whose fields are filled in every entry.
+fn form_of(
+    elf: &Elf<'_>,
+    id: SectionId,
+    list: &[ElfRelocation],
+    forms: &'static [EntryForm],
+) -> Result<&'static EntryForm> {
+    let section = elf.section(id);
+    let offsets: HashSet<u64> = list.iter().map(|r| r.offset).collect();
+    let fits = |form: &&EntryForm| {
+        let filled = |i: u64| form.filled.iter().all(|at| offsets.contains(&(i * form.size + at)));
+        section.size.is_multiple_of(form.size) && (0..section.size / form.size).all(filled)
+    };
+    forms.iter().find(fits).with_context(|| {
+        let sizes: Vec<String> = forms.iter().map(|form| form.size.to_string()).collect();
+        format!(
+            "{}: the form of its entries is not understood (Kernlane knows entries of {} bytes); \
+             nothing was changed",
+            section.name,
+            sizes.join(" or ")
+        )
+    })
+}
+
+/// Reads what the entries say of their sites. `sites`: the offset of each reference to the code in
+/// the table, and its target.
+fn read_facts(
+    elf: &Elf<'_>,
+    code: SectionId,
+    id: SectionId,
+    form: &EntryForm,
+    mut sites: Vec<(u64, u32)>,
+    tables: &mut SideTables,
+) -> Result<()> {
+    let name = &elf.section(id).name;
+    let byte = |offset: u64, at: u64| -> Result<u8> {
+        let place = usize::try_from(offset + at).ok();
+        let byte = place.and_then(|place| elf.bytes(id).get(place));
+        byte.copied().with_context(|| format!("{name}: cut short"))
+    };
+    if form.fact == EntryFact::StaticKey {
+        sites.sort_unstable();
+        for pair in sites.chunks(2) {
+            match *pair {
+                [(from, at), (to, target)]
+                    if from % form.size == form.fields[0].0
+                        && to == from + form.fields[1].0 - form.fields[0].0 =>
+                {
+                    tables.static_keys.push(StaticKey { at, target });
+                }
+                _ => bail!(
+                    "{name}: the site and the target of an entry are not both in {}",
+                    elf.section(code).name
+                ),
+            }
+        }
+        return Ok(());
+    }
+    for (offset, at) in sites {
+        match form.fact {
+            EntryFact::Overwritten(length) => {
+                let len = byte(offset, length)?;
+                tables.alternatives.push(AlternativeSite { at, len });
+            }
+            EntryFact::Trap(flags) => {
+                const BUGFLAG_WARNING: u8 = 1;
+                if byte(offset, flags)? & BUGFLAG_WARNING != 0 {
+                    tables.warnings.insert(at);
+                }
+            }
+            EntryFact::PassedTrap => {
+                tables.warnings.insert(at);
+            }
+            EntryFact::Nothing | EntryFact::StaticKey => {}
+        }
     }
     Ok(())
 }
@@ -325,101 +348,4 @@ fn decode_other(
         found.extend(decode(part, pair[0], size, &relocations[id.0 as usize]));
     }
     Ok(found)
-}
-
-/// Reads the fields that are not references but matter here: lengths of alternatives, static keys,
-/// and flags of traps.
-fn read_entries(
-    elf: &Elf<'_>,
-    code: SectionId,
-    relocations: &[Vec<ElfRelocation>],
-    tables: &mut SideTables,
-) -> Result<()> {
-    let sites = |name: &str| -> Vec<(u64, u32)> {
-        let Some(id) = elf.by_name(name) else { return Vec::new() };
-        let list = &relocations[id.0 as usize];
-        tables
-            .references
-            .iter()
-            .filter(|r| r.section == id)
-            .map(|r| (list[r.relocation as usize].offset, r.target))
-            .collect()
-    };
-    let alternatives = sites(".altinstructions");
-    let bugs = sites("__bug_table");
-    // In permissive mode the kernel reports a kCFI trap and continues behind it.
-    let traps = sites(".kcfi_traps");
-    let mut keys = sites("__jump_table");
-    keys.sort_unstable();
-    tables.warnings.extend(traps.into_iter().map(|(_, at)| at));
-    if let Some(id) = elf.by_name(".altinstructions") {
-        let size = entry_size(elf, id, &relocations[id.0 as usize], &[14, 12], 4)?;
-        for (offset, at) in alternatives {
-            ensure!(
-                offset % size == 0,
-                ".altinstructions+{offset:#x}: a field other than the entry's first refers to code"
-            );
-            // In every version instrlen is the second last byte.
-            let len = *elf
-                .bytes(id)
-                .get((offset + size - 2) as usize)
-                .context(".altinstructions: cut short")?;
-            tables.alternatives.push(AlternativeSite { at, len });
-        }
-        tables.alternatives.sort_unstable();
-        tables.alternatives.dedup();
-    }
-    if let Some(id) = elf.by_name("__bug_table") {
-        let size = entry_size(elf, id, &relocations[id.0 as usize], &[12, 6], 0)?;
-        for (offset, at) in bugs {
-            ensure!(
-                offset % size == 0,
-                "__bug_table+{offset:#x}: a field other than the entry's first refers to code"
-            );
-            let flags = elf
-                .bytes(id)
-                .get((offset + size - 2) as usize)
-                .context("__bug_table: cut short")?;
-            const BUGFLAG_WARNING: u8 = 1;
-            if flags & BUGFLAG_WARNING != 0 {
-                tables.warnings.insert(at);
-            }
-        }
-    }
-    for pair in keys.windows(2) {
-        if pair[0].0 % 16 == 0 && pair[1].0 == pair[0].0 + 4 {
-            tables.static_keys.push(StaticKey { at: pair[0].1, target: pair[1].1 });
-        }
-    }
-    let complete = tables.static_keys.len() * 2 == keys.len();
-    ensure!(
-        complete,
-        "__jump_table: the site and the target of an entry are not both in {}",
-        elf.section(code).name
-    );
-    tables.static_keys.sort_unstable();
-    Ok(())
-}
-
-/// The size of a table's entries: the one of `candidates` that divides the table's size and for
-/// which every entry has a relocation at its start, and at offset `second` if that is not 0.
-fn entry_size(
-    elf: &Elf<'_>,
-    id: SectionId,
-    list: &[ElfRelocation],
-    candidates: &[u64],
-    second: u64,
-) -> Result<u64> {
-    let section = elf.section(id);
-    let offsets: HashSet<u64> = list.iter().map(|r| r.offset).collect();
-    candidates
-        .iter()
-        .copied()
-        .find(|&size| {
-            section.size.is_multiple_of(size)
-                && (0..section.size / size).all(|i| {
-                    offsets.contains(&(i * size)) && offsets.contains(&(i * size + second))
-                })
-        })
-        .with_context(|| format!("{}: the entries have an unknown size", section.name))
 }
