@@ -9,6 +9,7 @@ use crate::relative_words::relative_words;
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
 use image::BuildId;
+use image::forms::LINKS_WITH_RELOCATIONS;
 use image::{relative_words, sealed};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,6 @@ pub(crate) const BOOTABLE: [&str; 4] =
     ["vmlinux", "System.map", "arch/x86/boot/bzImage", "arch/x86/boot/compressed/vmlinux.relocs"];
 /// The results of linking a kernel that is a program (User Mode Linux).
 pub(crate) const PROGRAM: [&str; 2] = ["vmlinux", "System.map"];
-/// The last but one link, which keeps its relocations. `check` uses it to find the words that are
-/// addresses. Some kernels do not have this link. A separate output directory has a short list of
-/// these words instead.
-const LINK_WITH_RELOCATIONS: &str = ".tmp_vmlinux2";
 /// The paths of the results of one kind of kernel.
 pub(crate) type ResultFiles = &'static [&'static str];
 /// The name of the map beside the results.
@@ -40,9 +37,9 @@ const RELINKED_KIND: &str = "kernlane-relinked";
 #[error("after another failure; put the original kernel back when the cause is gone")]
 pub struct NotPutBack;
 
-/// Moves the results from `scratch` into `directory`, to the same paths as in a tree. The link with
-/// relocations stays behind: the directory gets the list of its relative words. `new` is the build
-/// id of the new vmlinux.
+/// Moves the results from `scratch` into `directory`, to the same paths as in a tree. The files
+/// with relocations, by which `check` finds the words that are addresses, stay behind: the
+/// directory gets the list of its relative words. `new` is the build id of the new vmlinux.
 pub(crate) fn into_directory(
     scratch: &Path,
     directory: &Path,
@@ -51,15 +48,15 @@ pub(crate) fn into_directory(
     map: &str,
 ) -> Result<()> {
     // An earlier version kept the whole link.
-    for name in [LINK_WITH_RELOCATIONS, relative_words::FILE] {
+    for name in LINKS_WITH_RELOCATIONS.into_iter().chain([relative_words::FILE]) {
         remove_file(&directory.join(name))?;
     }
-    let linked = scratch.join(LINK_WITH_RELOCATIONS);
-    if linked.exists() {
-        let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
-        let (linked, vmlinux) = (read(&linked)?, read(&scratch.join("vmlinux"))?);
+    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+    for name in LINKS_WITH_RELOCATIONS.iter().filter(|name| scratch.join(name).exists()) {
+        let (linked, vmlinux) = (read(&scratch.join(name))?, read(&scratch.join("vmlinux"))?);
         if let Some(words) = relative_words(&linked, &vmlinux, new)? {
             output::write(&directory.join(relative_words::FILE), words.to_text().as_bytes())?;
+            break;
         }
     }
     for name in results {
@@ -68,10 +65,12 @@ pub(crate) fn into_directory(
     output::write(&directory.join(MAP), map.as_bytes())
 }
 
-/// The results that exist. The link with relocations is included if it exists.
+/// The results that exist. The files with relocations are included if they exist: kbuild makes
+/// `vmlinux` and `vmlinux.relocs` of `vmlinux.unstripped`.
 fn existing(root: &Path, results: ResultFiles) -> impl Iterator<Item = &'static str> + use<> {
-    let optional = Some(LINK_WITH_RELOCATIONS).filter(|name| root.join(name).exists());
-    results.iter().copied().chain(optional)
+    let there: Vec<_> =
+        LINKS_WITH_RELOCATIONS.into_iter().filter(|name| root.join(name).exists()).collect();
+    results.iter().copied().chain(there)
 }
 
 /// Moves a file within one file system, and creates the directory.
@@ -309,6 +308,23 @@ mod tests {
         assert_eq!(fs::read_to_string(tree.path().join("vmlinux")).unwrap(), "new vmlinux");
         assert!(kept.restore(Some(&id("bb"))).unwrap());
         assert_eq!(fs::read_to_string(tree.path().join("System.map")).unwrap(), "old System.map");
+    }
+
+    /// kbuild makes `vmlinux` and its relocations of `vmlinux.unstripped`, so the two stay together.
+    #[test]
+    fn the_kernel_before_it_is_stripped_is_installed_and_restored() {
+        let (tree, scratch) = tree("old", "new");
+        for name in LINKS_WITH_RELOCATIONS {
+            fs::write(tree.path().join(name), format!("old {name}")).unwrap();
+            fs::write(scratch.join(name), format!("new {name}")).unwrap();
+        }
+        let read = |name: &str| fs::read_to_string(tree.path().join(name)).unwrap();
+        let kept = OriginalLink::of(tree.path(), &BOOTABLE);
+        kept.install(&scratch, &id("aa"), &id("bb"), "map").unwrap();
+        assert_eq!(read("vmlinux.unstripped"), "new vmlinux.unstripped");
+        assert!(kept.restore(Some(&id("bb"))).unwrap());
+        assert_eq!(read("vmlinux.unstripped"), "old vmlinux.unstripped");
+        assert_eq!(read(".tmp_vmlinux2"), "old .tmp_vmlinux2");
     }
 
     #[test]

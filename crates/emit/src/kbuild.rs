@@ -8,10 +8,12 @@
 
 use crate::install;
 use crate::running_make::other_make;
+use crate::scratch_tree;
 use anyhow::{Context, Result, bail, ensure};
 use host::interrupt;
+use image::forms;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -54,21 +56,6 @@ impl KernelTarget {
     }
 }
 
-/// Directories that kbuild writes to while it links. They are copied; all others become links.
-const WRITTEN: [&str; 4] = ["init", "include/generated", "include/config", "arch/x86/boot"];
-/// Large files that kbuild makes again. They are not copied.
-const REMADE: [&str; 9] = [
-    "vmlinux",
-    "vmlinux.bin",
-    "vmlinux.bin.all",
-    "vmlinux.bin.gz",
-    "vmlinux.bin.xz",
-    "vmlinux.bin.zst",
-    "vmlinux.bin.lz4",
-    "vmlinux.relocs",
-    "bzImage",
-];
-
 /// A goal, put in front of kbuild's own makefiles, that is the final link and nothing else. Its two
 /// recipes are those of `vmlinux` in the top-level Makefile, and of `bzImage` in arch/x86/Makefile.
 /// User Mode Linux lacks the second.
@@ -97,7 +84,8 @@ impl BuildTree {
         );
         let machine = KernelTarget::of(&path);
         let image = (machine == KernelTarget::X86).then_some("arch/x86/boot/bzImage");
-        let needed = ["vmlinux", "vmlinux.o", ".vmlinux.cmd", "include/config/auto.conf"];
+        let command = link_command(&path).map_or(forms::LINK_COMMANDS[1], |(file, _)| file);
+        let needed = ["vmlinux", "vmlinux.o", command, "include/config/auto.conf"];
         for file in needed.into_iter().chain(image) {
             ensure!(
                 path.join(file).exists(),
@@ -168,9 +156,7 @@ impl BuildTree {
 
     /// Whether the final link uses `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
     fn links_archive(&self) -> bool {
-        !["CONFIG_LTO_CLANG=y", "CONFIG_X86_KERNEL_IBT=y"]
-            .iter()
-            .any(|option| has_option(&self.path, option))
+        !forms::LINKS_OBJECT.iter().any(|option| has_option(&self.path, option))
     }
 
     /// Whether the kernel loads modules.
@@ -207,7 +193,7 @@ impl BuildTree {
     /// # Errors
     /// A program of the build fails, or a file cannot be written.
     pub(crate) fn link(&self, object: &[u8], scratch: &Path, types: Option<&[u8]>) -> Result<()> {
-        self.fill(scratch)?;
+        scratch_tree::fill(&self.path, scratch)?;
         fs::write(scratch.join("vmlinux.o"), object).context("vmlinux.o: cannot be written")?;
         if self.links_archive() {
             let status = Command::new("ar")
@@ -301,41 +287,6 @@ impl BuildTree {
         }
         Ok(found)
     }
-
-    /// Fills the scratch tree.
-    fn fill(&self, scratch: &Path) -> Result<()> {
-        self.mirror(Path::new(""), scratch)
-    }
-
-    fn mirror(&self, relative: &Path, scratch: &Path) -> Result<()> {
-        let from = self.path.join(relative);
-        let to = scratch.join(relative);
-        fs::create_dir_all(&to).with_context(|| format!("{}: cannot be made", to.display()))?;
-        let named = || format!("{}: cannot be mirrored", from.display());
-        for entry in fs::read_dir(&from).with_context(named)? {
-            let entry = entry.with_context(named)?;
-            let name = entry.file_name();
-            let path = relative.join(&name);
-            let target = scratch.join(&path);
-            if scratch.starts_with(entry.path()) {
-                continue;
-            }
-            if WRITTEN.iter().any(|w| Path::new(w) == path) {
-                copy_all(&entry.path(), &target)?;
-            } else if WRITTEN.iter().any(|w| Path::new(w).starts_with(&path)) {
-                self.mirror(&path, scratch)?;
-            } else if is_written_at_top(relative, &name.to_string_lossy()) {
-                let text = name.to_string_lossy().starts_with(".vmlinux") || name == ".version";
-                if text {
-                    copy(&entry.path(), &target)?;
-                }
-            } else {
-                symlink(entry.path(), &target)
-                    .with_context(|| format!("{}: cannot be linked to", entry.path().display()))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Whether the configuration with which the tree was built has the line `option`.
@@ -351,13 +302,15 @@ fn time_of(path: &Path) -> Result<SystemTime> {
 }
 
 /// Makes a program that gives the kernel these types (BTF) instead of pahole. Its command line is
-/// `pahole -J FLAGS… FILE`, with objcopy in `LLVM_OBJCOPY` (scripts/link-vmlinux.sh). Moving code
-/// does not change types. But whenever pahole runs in parallel (scripts/Makefile.btf) it numbers
-/// them differently, and modules refer to types by number.
+/// `pahole -J FLAGS… FILE`, with objcopy in `LLVM_OBJCOPY` (scripts/link-vmlinux.sh), or
+/// `pahole -J FLAGS… --btf_encode_detached=TYPES FILE` (scripts/gen-btf.sh). Moving code does not
+/// change types. But whenever pahole runs in parallel (scripts/Makefile.btf) it numbers them
+/// differently, and modules refer to types by number.
 fn stand_in_for_pahole(scratch: &Path, types: &[u8]) -> Result<PathBuf> {
     let (section, program) = (scratch.join(".kernlane.btf"), scratch.join(".kernlane-pahole"));
     fs::write(&section, types).context("the types (BTF) cannot be written")?;
-    let text = "#!/bin/sh\nfor file; do :; done\n\
+    let text = "#!/bin/sh\nfor file; do\n    case $file in\n    --btf_encode_detached=*)\n        \
+        exec cp \"${0%-pahole}.btf\" \"${file#*=}\" ;;\n    esac\ndone\n\
         exec $LLVM_OBJCOPY --add-section .BTF=\"${0%-pahole}.btf\" \"$file\"\n";
     fs::write(&program, text)
         .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o755)))
@@ -381,65 +334,26 @@ fn times_of(tree: &Path) -> Result<[SystemTime; 2]> {
     Ok([time_of(&tree.join("vmlinux.o"))?, time_of(&tree.join("vmlinux"))?])
 }
 
-/// The files at the top of the tree that kbuild writes while it links.
-fn is_written_at_top(relative: &Path, name: &str) -> bool {
-    relative.as_os_str().is_empty()
-        && (name.starts_with(".tmp_")
-            || name.starts_with(".vmlinux")
-            || name.starts_with(".btf.")
-            || name == ".version"
-            || is_result(name))
-}
-
-fn is_result(name: &str) -> bool {
-    matches!(name, "vmlinux" | "vmlinux.o" | "vmlinux.a" | "vmlinux.map" | "System.map")
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to).with_context(|| format!("{}: cannot be copied", from.display()))?;
-    // kbuild decides by the time stamps what to make again.
-    let time = fs::metadata(from).and_then(|m| m.modified());
-    let set = time.and_then(|t| fs::File::options().write(true).open(to)?.set_modified(t));
-    // A file without write permission (a read-only source) keeps the new time. kbuild then only
-    // does more work.
-    match set {
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        other => other.with_context(|| format!("{}: its time cannot be set", to.display())),
-    }
-}
-
-fn copy_all(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("{}: cannot be made", to.display()))?;
-    for entry in
-        fs::read_dir(from).with_context(|| format!("{}: cannot be read", from.display()))?
-    {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            copy_all(&entry.path(), &target)?;
-        } else if REMADE.iter().any(|name| entry.file_name() == *name) {
-            continue;
-        } else if kind.is_symlink() {
-            symlink(fs::read_link(entry.path())?, &target)
-                .with_context(|| format!("{}: cannot be linked", target.display()))?;
-        } else if kind.is_file() {
-            copy(&entry.path(), &target)?;
-        }
-    }
-    Ok(())
+/// The file of a tree that holds the command that linked the kernel, and the linker in it.
+fn link_command(path: &Path) -> Option<(&'static str, String)> {
+    forms::LINK_COMMANDS.into_iter().find_map(|file| {
+        let text = fs::read_to_string(path.join(file)).ok()?;
+        let (linker, _) = text.split_once(forms::LINK_SCRIPT)?.1.split_once('"')?;
+        Some((file, linker.to_owned()))
+    })
 }
 
 /// The arguments that make needs to use the linker with which the tree was linked.
 fn toolchain_of(path: &Path) -> Result<Vec<String>> {
-    let command =
-        fs::read_to_string(path.join(".vmlinux.cmd")).context(".vmlinux.cmd: cannot be read")?;
-    let linker = command
-        .split_once("link-vmlinux.sh \"")
-        .and_then(|(_, rest)| rest.split_once('"'))
-        .map(|(linker, _)| linker);
-    let linker = linker
-        .context(".vmlinux.cmd: Kernlane does not understand the command that linked vmlinux")?;
+    let (_, linker) = link_command(path).with_context(|| {
+        format!(
+            "{}: Kernlane does not understand the command that linked vmlinux: no {} calls \
+             scripts/link-vmlinux.sh",
+            path.display(),
+            forms::LINK_COMMANDS.join(" or ")
+        )
+    })?;
+    let linker = linker.as_str();
     let (directory, name) = linker.rsplit_once('/').map_or(("", linker), |(d, n)| (d, n));
     Ok(match name.strip_prefix("ld.lld") {
         Some("") if directory.is_empty() => vec!["LLVM=1".to_owned()],
@@ -524,5 +438,38 @@ mod tests {
         let elf = object::File::parse(&*bytes).unwrap();
         assert_eq!(elf.section_by_name(".BTF").unwrap().data().unwrap(), b"types");
         assert!(!command.env("LLVM_OBJCOPY", "false").status().unwrap().success());
+    }
+
+    #[test]
+    fn the_types_may_be_wanted_in_a_file_of_their_own() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (file, wanted) = (scratch.path().join(".tmp_vmlinux1"), scratch.path().join("1.BTF.1"));
+        fs::write(&file, "unchanged").unwrap();
+        let pahole = stand_in_for_pahole(scratch.path(), b"types").unwrap();
+        let mut command = Command::new(pahole);
+        command.args(["-J", "--btf_features=float"]);
+        command.arg(format!("--btf_encode_detached={}", wanted.display())).arg(&file);
+        assert!(command.env("LLVM_OBJCOPY", "false").status().unwrap().success());
+        assert_eq!(fs::read(&wanted).unwrap(), b"types");
+        assert_eq!(fs::read(&file).unwrap(), b"unchanged");
+    }
+
+    /// Linux 6.16 and later link `vmlinux.unstripped`, and strip it into `vmlinux`.
+    #[test]
+    fn the_command_that_linked_the_kernel_is_found_in_either_file() {
+        let tree = built("");
+        let command = |file: &str, text: &str| fs::write(tree.path().join(file), text).unwrap();
+        assert!(toolchain_of(tree.path()).unwrap().is_empty());
+        command(".vmlinux.cmd", "savedcmd_vmlinux := objcopy vmlinux.unstripped vmlinux\n");
+        let error = toolchain_of(tree.path()).unwrap_err().to_string();
+        assert!(error.contains("no .vmlinux.unstripped.cmd or .vmlinux.cmd calls"), "{error}");
+        let link =
+            "savedcmd_vmlinux.unstripped := scripts/link-vmlinux.sh \"ld.lld-22\" \"-m\" \"\"\n";
+        command(".vmlinux.unstripped.cmd", link);
+        assert_eq!(toolchain_of(tree.path()).unwrap(), ["LLVM=-22"]);
+        // As Linux 6.1 writes it.
+        fs::remove_file(tree.path().join(".vmlinux.unstripped.cmd")).unwrap();
+        command(".vmlinux.cmd", "cmd_vmlinux := scripts/link-vmlinux.sh \"x-ld\" \"-m\" \"\"\n");
+        assert_eq!(toolchain_of(tree.path()).unwrap(), ["CROSS_COMPILE=x-"]);
     }
 }

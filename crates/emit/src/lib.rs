@@ -24,6 +24,7 @@ pub mod originals;
 mod relative_words;
 pub mod relink;
 mod running_make;
+mod scratch_tree;
 pub mod sources;
 pub mod tree_modules;
 

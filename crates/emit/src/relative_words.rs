@@ -1,7 +1,7 @@
 //! Finds the words of a linked kernel that are distances to something.
 //!
-//! Input: the last but one link of a kernel, which keeps its relocations, and the vmlinux that came
-//! of it. Output: the list of these words, for `check`. This module changes nothing.
+//! Input: a link of a kernel that keeps its relocations, and the vmlinux that came of it. Output: the
+//! list of these words, for `check`. This module changes nothing.
 
 use anyhow::{Context, Result};
 use image::BuildId;
@@ -14,7 +14,7 @@ use std::ops::Range;
 type Section = (Range<u64>, bool);
 
 /// The words that are PC-relative by the relocations of `linked`. `None`: the file keeps no
-/// relocations, or it is not the link that became `vmlinux`.
+/// relocations, or it is not the link that became `vmlinux`. Stripping may have removed sections.
 ///
 /// # Errors
 /// A file is damaged.
@@ -24,7 +24,8 @@ pub(crate) fn relative_words(
     build_id: &BuildId,
 ) -> Result<Option<RelativeWords>> {
     let (sections, text) = in_memory(vmlinux).context("the new vmlinux")?;
-    if in_memory(linked).context("the last but one link")? != (sections.clone(), text) {
+    let (unstripped, linked_text) = in_memory(linked).context("the link with relocations")?;
+    if linked_text != text || !sections.iter().all(|section| unstripped.contains(section)) {
         return Ok(None);
     }
     let header = elf::FileHeader64::<Endianness>::parse(linked)?;
@@ -74,4 +75,47 @@ fn in_memory(file: &[u8]) -> Result<(Vec<Section>, &[u8])> {
         }
     }
     Ok((sections, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::write::{Object, Relocation, StandardSection};
+    use object::{Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind};
+
+    /// A link with code and data. It may have a word of data that is a distance, and a section that
+    /// stripping removes.
+    fn link(code: &[u8], relocated: bool, modinfo: bool) -> Vec<u8> {
+        let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+        let text = file.section_id(StandardSection::Text);
+        file.append_section_data(text, code, 16);
+        let data = file.section_id(StandardSection::ReadOnlyData);
+        file.append_section_data(data, &[0; 16], 16);
+        if relocated {
+            let symbol = file.section_symbol(text);
+            let flags = RelocationFlags::Elf { r_type: elf::R_X86_64_PC32 };
+            let word = Relocation { offset: 4, symbol, addend: 0, flags };
+            file.add_relocation(data, word).unwrap();
+        }
+        if modinfo {
+            let name = b".modinfo".to_vec();
+            let modinfo = file.add_section(Vec::new(), name, SectionKind::ReadOnlyData);
+            file.append_section_data(modinfo, b"license=GPL", 1);
+        }
+        file.write().unwrap()
+    }
+
+    #[test]
+    fn the_words_come_from_the_kernel_before_it_was_stripped() {
+        let id = BuildId("aa".into());
+        let vmlinux = link(&[0xc3], false, false);
+        let words =
+            |linked: &[u8]| relative_words(linked, &vmlinux, &id).unwrap().map(|found| found.words);
+        assert_eq!(words(&link(&[0xc3], true, false)), Some(vec![(4, 4)]));
+        assert_eq!(words(&link(&[0xc3], true, true)), Some(vec![(4, 4)]));
+        assert_eq!(words(&vmlinux), None, "no relocations");
+        assert_eq!(words(&link(&[0x90], true, true)), None, "other code");
+        let with_modinfo = link(&[0xc3], false, true);
+        assert_eq!(relative_words(&link(&[0xc3], true, false), &with_modinfo, &id).unwrap(), None);
+    }
 }

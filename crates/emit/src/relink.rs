@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
 use image::BuildId;
 use image::address::LinkAddr;
+use image::forms;
 use image::map::PlacementMap;
 use image::object::KernelObject;
 use image::object::elf::SectionId;
@@ -401,11 +402,12 @@ fn whole_section(
 /// The functions that objtool treats as never returning. Without the list, the only cost is more
 /// jumps.
 pub fn noreturns(tree: &BuildTree) -> HashSet<String> {
-    let list = ["tools/objtool/noreturns.h", "source/tools/objtool/noreturns.h"]
-        .map(|name| fs::read_to_string(tree.file(name)));
-    let text = list.into_iter().flatten().next().unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.strip_prefix("NORETURN(")?.strip_suffix(')'));
-    names.map(str::to_owned).collect()
+    let place = |name: &str| [tree.file(name), tree.file(&format!("source/{name}"))];
+    let paths = forms::NORETURN_LISTS.iter().flat_map(|name| place(name));
+    let texts = paths.filter_map(|path| fs::read_to_string(path).ok());
+    let named =
+        |text: String| forms::noreturn_names(&text).into_iter().map(str::to_owned).collect();
+    texts.map(named).find(|names: &HashSet<String>| !names.is_empty()).unwrap_or_default()
 }
 
 fn whole_counts(object: &KernelObject<'_>) -> Vec<WholeCount> {
