@@ -26,6 +26,8 @@ mod code_walk;
 mod compare;
 mod correspond;
 mod data;
+#[cfg(test)]
+mod forms_tests;
 mod intervals;
 mod kallsyms;
 mod kept_apart;
@@ -42,6 +44,7 @@ mod padding;
 mod realign;
 pub mod relocs;
 mod resolve;
+mod table_forms;
 mod tables;
 #[cfg(test)]
 mod test_elf;
@@ -67,10 +70,11 @@ pub struct KernelBuild {
     path: PathBuf,
     vmlinux: memmap2::Mmap,
     relocs: Option<Vec<u8>>,
-    /// The second of the kernel's three links, if it is there. It keeps all relocations, and
-    /// differs from the last link only in sorted tables.
-    linked: Option<memmap2::Mmap>,
-    /// The words that are kept of that link when a kernel is relinked into a directory of its own.
+    /// Files of the link that may keep all relocations, best first: the kernel before it was
+    /// stripped, or the last but one link, which differs from the last only in sorted tables.
+    linked: Vec<memmap2::Mmap>,
+    /// The words that are kept of such a file when a kernel is relinked into a directory of its
+    /// own.
     relative: Option<RelativeWords>,
 }
 
@@ -99,8 +103,8 @@ impl KernelBuild {
                 return Err(error).with_context(|| format!("reading {}", relocs.display()));
             }
         };
-        let linked = tree.join(".tmp_vmlinux2");
-        let linked = if linked.exists() { Some(map_file(&linked)?) } else { None };
+        let linked = UNSTRIPPED.iter().map(|name| tree.join(name)).filter(|path| path.exists());
+        let linked = linked.map(|path| map_file(&path)).collect::<Result<_>>()?;
         let words = tree.join(relative_words::FILE);
         let named = || words.display().to_string();
         let relative = match std::fs::read_to_string(&words) {
@@ -135,11 +139,12 @@ impl KernelBuild {
             ),
             None => None,
         };
-        if kernel.pc_relative.is_none()
-            && let Some(linked) = self.linked.as_ref().and_then(|file| KernelFile::parse(file).ok())
-            && same_link(&kernel, &linked)
-        {
-            kernel.pc_relative = linked.pc_relative;
+        if kernel.pc_relative.is_none() {
+            let parsed = self.linked.iter().filter_map(|file| KernelFile::parse(file).ok());
+            let mut same = parsed.filter(|linked| same_link(&kernel, linked));
+            let words = same.find_map(|linked| linked.pc_relative);
+            let is_kept = |&(place, _): &(u64, u8)| kernel.section_at(place).is_some();
+            kernel.pc_relative = words.map(|words| words.into_iter().filter(is_kept).collect());
         }
         if let (None, Some(relative)) = (&kernel.pc_relative, &self.relative) {
             let file = relative_words::FILE;
@@ -157,11 +162,17 @@ impl KernelBuild {
     }
 }
 
-/// Whether two links put the same code at the same addresses.
-fn same_link(a: &KernelFile, b: &KernelFile) -> bool {
-    let places = |k: &KernelFile| k.sections.iter().map(|s| (s.addr, s.size)).collect::<Vec<_>>();
-    places(a) == places(b)
-        && a.section(".text").map(|s| s.data) == b.section(".text").map(|s| s.data)
+/// The files of [`KernelBuild::linked`] by their names in a tree.
+const UNSTRIPPED: [&str; 2] = ["vmlinux.unstripped", ".tmp_vmlinux2"];
+
+/// Whether two links put the same code at the same addresses. Stripping may have removed sections
+/// from `kernel`.
+fn same_link(kernel: &KernelFile, unstripped: &KernelFile) -> bool {
+    let there = |s: &kernel::KernelSection| {
+        unstripped.sections.iter().any(|t| (t.addr, t.size, t.name) == (s.addr, s.size, s.name))
+    };
+    kernel.sections.iter().all(there)
+        && kernel.section(".text").map(|s| s.data) == unstripped.section(".text").map(|s| s.data)
 }
 
 /// Compares everything.

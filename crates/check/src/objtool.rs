@@ -109,10 +109,11 @@ pub fn compare(tree: &Path, object: &[u8], scratch: &Path) -> Result<ObjtoolAgre
 fn objtool_command(tree: &Path) -> Result<(String, Vec<String>)> {
     let text = std::fs::read_to_string(tree.join(".vmlinux.o.cmd"))
         .context(".vmlinux.o.cmd: cannot be read")?;
-    let line = text
-        .lines()
-        .find(|l| l.starts_with("savedcmd_vmlinux.o"))
-        .context(".vmlinux.o.cmd: no command")?;
+    // Before 6.2 the variable was called `cmd_vmlinux.o`.
+    let is_command = |line: &&str| {
+        ["savedcmd_vmlinux.o", "cmd_vmlinux.o"].iter().any(|name| line.starts_with(name))
+    };
+    let line = text.lines().find(is_command).context(".vmlinux.o.cmd: no command")?;
     let Some(command) = line.split(';').find(|part| part.contains("objtool/objtool")) else {
         bail!(
             "this tree ran objtool on each object instead of vmlinux.o, so there is nothing to \
@@ -185,4 +186,26 @@ fn compare_sites(table: &'static str, ours: &Elf<'_>, theirs: &Elf<'_>) -> Resul
         ours_alone: a.difference(&b).count(),
         objtool_alone: b.difference(&a).count(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_has_either_name() {
+        let tree = tempfile::tempdir().unwrap();
+        for name in ["savedcmd_vmlinux.o", "cmd_vmlinux.o"] {
+            let text = format!(
+                "{name} := ld -r -o vmlinux.o vmlinux.a ; ./tools/objtool/objtool --orc --link \
+                 vmlinux.o\n"
+            );
+            std::fs::write(tree.path().join(".vmlinux.o.cmd"), text).unwrap();
+            let (program, arguments) = objtool_command(tree.path()).unwrap();
+            assert_eq!(program, "./tools/objtool/objtool");
+            assert_eq!(arguments, ["--orc", "--link"]);
+        }
+        std::fs::write(tree.path().join(".vmlinux.o.cmd"), "x_vmlinux.o := true\n").unwrap();
+        assert!(objtool_command(tree.path()).is_err());
+    }
 }

@@ -2,8 +2,9 @@
 //!
 //! Input: `arch/x86/boot/compressed/vmlinux.relocs`, which the kernel's `arch/x86/tools/relocs.c`
 //! writes. It holds three lists: 64-bit places, 32-bit places whose value decreases, 32-bit places
-//! whose value increases. A zero stands in front of each list. A place is the low 32 bits of a link
-//! address. Output: sorted places. If a place lies outside the kernel, the file belongs to another
+//! whose value increases. Kernels whose per-CPU data moves with the rest (6.15 and later) have no
+//! values that decrease, and two lists. A zero stands in front of each list. A place is the low 32
+//! bits of a link address. Output: sorted places. If a place lies outside the kernel, the file belongs to another
 //! kernel and is refused.
 
 use super::kernel::KernelFile;
@@ -41,7 +42,9 @@ impl Relocs {
                 },
             }
         }
-        let percpu = kernel.section(".data..percpu").map_or(0, |s| s.size);
+        // Per-CPU data that is linked at 0 is loaded elsewhere.
+        let at_zero = kernel.section(".data..percpu").filter(|section| section.addr == 0);
+        let percpu = at_zero.map_or(0, |section| section.size);
         let load = kernel.symbol("__per_cpu_load").unwrap_or(u64::MAX);
         for place in lists.iter_mut().flatten() {
             if let Some(offset) = place.checked_sub(load).filter(|&o| o < percpu) {
@@ -54,9 +57,14 @@ impl Relocs {
                 );
             }
         }
-        let [mut abs64, mut inverse32, mut abs32]: [Vec<u64>; 3] = match lists.try_into() {
-            Ok(lists) => lists,
-            Err(lists) => bail!("it has {} lists instead of 3", lists.len()),
+        let count = lists.len();
+        let mut lists = lists.into_iter();
+        let (mut abs64, mut inverse32, mut abs32) = match (count, lists.next(), lists.next()) {
+            (2, Some(abs64), Some(abs32)) => (abs64, Vec::new(), abs32),
+            (3, Some(abs64), Some(inverse32)) => {
+                (abs64, inverse32, lists.next().unwrap_or_default())
+            }
+            _ => bail!("it has {count} lists, and the checker knows files of 2 or 3"),
         };
         for list in [&mut abs64, &mut inverse32, &mut abs32] {
             list.sort_unstable();

@@ -3,233 +3,14 @@
 //!
 //! Input: both kernels and the correspondence. Each table must have the same entries: every field
 //! that is an address refers to the same thing, and every other field is equal. Where the kernel
-//! relies on the order of entries, the order is kept or the table is sorted. To add a table: a line
-//! in `TABLES`.
+//! relies on the order of entries, the order is kept or the table is sorted. `table_forms` lists the
+//! tables.
 
 use super::correspond::{Correspondence, Landing};
 use super::kernel::KernelFile;
+use super::table_forms::{EntryForm, EntryOrder, SideTable, TABLES, TableBytes, TableEntry};
 use super::verdict::Findings;
 use std::collections::HashMap;
-
-/// Where a table lies.
-enum TableLocation {
-    /// The table is a section.
-    Section(&'static str),
-    /// The table lies between two symbols of the linker's script.
-    Symbols(&'static str, &'static str),
-}
-
-/// The meaning of a field of an entry. The first number is the offset in the entry.
-#[derive(Clone, Copy)]
-enum TableField {
-    /// A 32-bit distance from the field to an address.
-    Near(usize),
-    /// A 32-bit distance from the field to an address whose two low bits are flags.
-    NearFlags(usize),
-    /// A 64-bit distance from the field to an address whose two low bits are flags.
-    FarFlags(usize),
-    /// A 64-bit address.
-    Address(usize),
-    /// A number with this offset and these bytes.
-    Plain(usize, usize),
-}
-
-/// The order of entries that the kernel relies on.
-#[derive(PartialEq, Eq)]
-enum EntryOrder {
-    /// The order of the old kernel.
-    Kept,
-    /// Ascending by the first field.
-    Sorted,
-    /// No order.
-    Any,
-}
-
-struct SideTable {
-    name: &'static str,
-    at: TableLocation,
-    size: usize,
-    fields: &'static [TableField],
-    order: EntryOrder,
-}
-
-const fn sites(name: &'static str) -> SideTable {
-    SideTable {
-        name,
-        at: TableLocation::Section(name),
-        size: 4,
-        fields: &[TableField::Near(0)],
-        order: EntryOrder::Any,
-    }
-}
-
-const fn pointers(name: &'static str, start: &'static str, stop: &'static str) -> SideTable {
-    SideTable {
-        name,
-        at: TableLocation::Symbols(start, stop),
-        size: 4,
-        fields: &[TableField::Near(0)],
-        order: EntryOrder::Kept,
-    }
-}
-
-const fn exports(name: &'static str) -> SideTable {
-    SideTable {
-        name,
-        at: TableLocation::Section(name),
-        size: 12,
-        fields: &[TableField::Near(0), TableField::Near(4), TableField::Near(8)],
-        order: EntryOrder::Kept,
-    }
-}
-
-/// The tables of Linux 6.12 on x86-64. Layouts: `asm/extable.h`, `asm/alternative.h`,
-/// `linux/jump_label.h`, `linux/static_call_types.h`, `asm-generic/bug.h` (with
-/// `DEBUG_BUGVERBOSE`), `linux/export-internal.h`, `linux/pci.h`.
-const TABLES: &[SideTable] = &[
-    SideTable {
-        name: "__ex_table",
-        at: TableLocation::Section("__ex_table"),
-        size: 12,
-        fields: &[TableField::Near(0), TableField::Near(4), TableField::Plain(8, 4)],
-        order: EntryOrder::Sorted,
-    },
-    SideTable {
-        name: "__bug_table",
-        at: TableLocation::Section("__bug_table"),
-        size: 12,
-        fields: &[TableField::Near(0), TableField::Near(4), TableField::Plain(8, 4)],
-        order: EntryOrder::Any,
-    },
-    SideTable {
-        name: "__jump_table",
-        at: TableLocation::Symbols("__start___jump_table", "__stop___jump_table"),
-        size: 16,
-        fields: &[TableField::Near(0), TableField::Near(4), TableField::FarFlags(8)],
-        order: EntryOrder::Any,
-    },
-    SideTable {
-        name: ".static_call_sites",
-        at: TableLocation::Symbols("__start_static_call_sites", "__stop_static_call_sites"),
-        size: 8,
-        fields: &[TableField::Near(0), TableField::NearFlags(4)],
-        order: EntryOrder::Any,
-    },
-    SideTable {
-        name: ".static_call_tramp_key",
-        at: TableLocation::Symbols("__start_static_call_tramp_key", "__stop_static_call_tramp_key"),
-        size: 8,
-        fields: &[TableField::Near(0), TableField::Near(4)],
-        order: EntryOrder::Any,
-    },
-    SideTable {
-        name: ".altinstructions",
-        at: TableLocation::Section(".altinstructions"),
-        size: 14,
-        fields: &[TableField::Near(0), TableField::Near(4), TableField::Plain(8, 6)],
-        order: EntryOrder::Kept,
-    },
-    SideTable {
-        name: "__mcount_loc",
-        at: TableLocation::Symbols("__start_mcount_loc", "__stop_mcount_loc"),
-        size: 8,
-        fields: &[TableField::Address(0)],
-        order: EntryOrder::Sorted,
-    },
-    SideTable {
-        name: ".pci_fixup",
-        at: TableLocation::Section(".pci_fixup"),
-        size: 16,
-        fields: &[TableField::Plain(0, 12), TableField::Near(12)],
-        order: EntryOrder::Kept,
-    },
-    sites(".return_sites"),
-    sites(".retpoline_sites"),
-    sites(".call_sites"),
-    sites(".ibt_endbr_seal"),
-    sites(".cfi_sites"),
-    sites(".smp_locks"),
-    sites("runtime_shift_d_hash_shift"),
-    sites("runtime_ptr_dentry_hashtable"),
-    sites("runtime_ptr_USER_PTR_MAX"),
-    pointers("__tracepoints_ptrs", "__start___tracepoints_ptrs", "__stop___tracepoints_ptrs"),
-    pointers("initcalls", "__initcall_start", "__initcall_end"),
-    pointers("console initcalls", "__con_initcall_start", "__con_initcall_end"),
-    exports("__ksymtab"),
-    exports("__ksymtab_gpl"),
-];
-
-/// The bytes of a table in one kernel.
-struct TableBytes<'d> {
-    addr: u64,
-    bytes: &'d [u8],
-}
-
-impl SideTable {
-    fn find<'d>(&self, kernel: &KernelFile<'d>) -> Option<TableBytes<'d>> {
-        let (start, end) = match self.at {
-            TableLocation::Section(name) => kernel.section(name).map(|s| (s.addr, s.end()))?,
-            TableLocation::Symbols(start, stop) => (kernel.symbol(start)?, kernel.symbol(stop)?),
-        };
-        let bytes = kernel.bytes(start, end.checked_sub(start)?)?;
-        Some(TableBytes { addr: start, bytes })
-    }
-
-    /// The values of the fields of entry `i`. The value of an address field is the address that it
-    /// refers to.
-    fn entry(&self, found: &TableBytes, i: usize) -> Option<TableEntry> {
-        let start = i * self.size;
-        let entry = found.bytes.get(start..start + self.size)?;
-        let addr = found.addr + start as u64;
-        let near = |at: usize| {
-            Some(i64::from(i32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?)) as u64)
-        };
-        let far = |at: usize| Some(u64::from_le_bytes(entry.get(at..at + 8)?.try_into().ok()?));
-        let mut values = [(0, 0); 3];
-        for (value, field) in values.iter_mut().zip(self.fields) {
-            *value = match *field {
-                TableField::Near(at) => (addr.wrapping_add(at as u64).wrapping_add(near(at)?), 0),
-                TableField::NearFlags(at) => {
-                    flags(addr.wrapping_add(at as u64).wrapping_add(near(at)?))
-                }
-                TableField::FarFlags(at) => {
-                    flags(addr.wrapping_add(at as u64).wrapping_add(far(at)?))
-                }
-                TableField::Address(at) => (far(at)?, 0),
-                TableField::Plain(at, len) => (0, plain(entry.get(at..at + len)?)),
-            };
-        }
-        Some(TableEntry { addr, values })
-    }
-
-    fn entries(&self, found: &TableBytes) -> Vec<TableEntry> {
-        let count = found.bytes.len() / self.size;
-        let empty = |e: &TableEntry| e.values[0].0 == e.addr;
-        let all = (0..count).filter_map(|i| self.entry(found, i));
-        // Zeros fill the section of lock prefixes up to a page. Such an entry refers to itself.
-        if self.name == ".smp_locks" { all.filter(|e| !empty(e)).collect() } else { all.collect() }
-    }
-
-    fn is_address(&self, field: usize) -> bool {
-        self.fields.get(field).is_some_and(|f| !matches!(f, TableField::Plain(..)))
-    }
-}
-
-#[derive(Clone, Copy)]
-struct TableEntry {
-    /// The address of the entry itself.
-    addr: u64,
-    /// Each field as (address, other bits).
-    values: [(u64, u128); 3],
-}
-
-fn flags(address: u64) -> (u64, u128) {
-    (address & !3, u128::from(address & 3))
-}
-
-fn plain(bytes: &[u8]) -> u128 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u128::from(byte))
-}
 
 /// The stretches of the old kernel that this stage compares, ascending.
 pub(crate) fn stretches(kernel: &KernelFile) -> Vec<(u64, u64)> {
@@ -249,21 +30,25 @@ pub(crate) fn fixups(kernel: &KernelFile) -> impl Iterator<Item = (u64, u64)> {
 
 /// The `ud2` of every WARN: the bug-table entries with `BUGFLAG_WARNING`.
 pub(crate) fn warnings(kernel: &KernelFile) -> impl Iterator<Item = u64> {
-    const BUGFLAG_WARNING: u128 = 1;
-    entries_of("__bug_table", kernel)
-        .into_iter()
-        .filter(|e| e.values[2].1 >> 16 & BUGFLAG_WARNING != 0)
-        .map(|e| e.values[0].0)
+    const BUGFLAG_WARNING: u64 = 1;
+    let (form, entries) = formed_entries("__bug_table", kernel).unzip();
+    let flags = form.map_or(0, |form: &EntryForm| form.fields.len().saturating_sub(1));
+    let warns =
+        move |e: &TableEntry| form.is_some_and(|form| form.number(e, flags) & BUGFLAG_WARNING != 0);
+    entries.unwrap_or_default().into_iter().filter(warns).map(|e| e.values[0].0)
 }
 
 /// The ends of code that an alternative may replace by code behind which control continues: no-ops,
 /// or a replacement that does not end in a jump or return.
 pub(crate) fn ends_of_passable_alternatives(kernel: &KernelFile) -> impl Iterator<Item = u64> {
-    entries_of(".altinstructions", kernel).into_iter().filter_map(|e| {
-        let (length, replacement) =
-            ((e.values[2].1 >> 32 & 0xff) as u64, (e.values[2].1 >> 40 & 0xff) as u64);
+    let (form, entries) = formed_entries(".altinstructions", kernel).unzip();
+    let length = form.and_then(|form: &EntryForm| form.overwritten).unwrap_or(0);
+    entries.unwrap_or_default().into_iter().filter_map(move |e| {
+        // The length of the replacement stands behind that of the replaced code.
+        let (form, replaced) = (form?, form?.number(&e, length));
+        let replacement = form.number(&e, length + 1);
         let passes = replacement == 0 || passes(kernel.bytes(e.values[1].0, replacement)?);
-        passes.then_some(e.values[0].0.wrapping_add(length))
+        passes.then_some(e.values[0].0.wrapping_add(replaced))
     })
 }
 
@@ -279,8 +64,19 @@ fn passes(code: &[u8]) -> bool {
 }
 
 fn entries_of(name: &str, kernel: &KernelFile) -> Vec<TableEntry> {
-    let table = TABLES.iter().find(|t| t.name == name);
-    table.and_then(|t| Some(t.entries(&t.find(kernel)?))).unwrap_or_default()
+    formed_entries(name, kernel).map_or_else(Vec::new, |(_, entries)| entries)
+}
+
+/// The entries of a table, and their form. `None`: there is no such table, or its form is not
+/// understood.
+fn formed_entries(
+    name: &str,
+    kernel: &KernelFile,
+) -> Option<(&'static EntryForm, Vec<TableEntry>)> {
+    let table = TABLES.iter().find(|t| t.name == name)?;
+    let found = table.find(kernel)?;
+    let form = table.form(&found, kernel)?;
+    Some((form, table.entries(form, &found)))
 }
 
 /// Compares every table.
@@ -306,8 +102,17 @@ fn compare(
     c: &Correspondence,
     findings: &mut Findings,
 ) {
+    // The new kernel's table must have the form of the old one. An empty table has any form.
+    let Some(form) = table.form(old, c.old) else {
+        let sizes: Vec<String> = table.forms.iter().map(|form| form.size.to_string()).collect();
+        let what = format!(
+            "the form of its entries is not understood: the checker knows entries of {} bytes",
+            sizes.join(" or ")
+        );
+        return findings.differ(table.name, Some(old.addr), Some(new.addr), what);
+    };
     for (found, kernel) in [(old, "old"), (new, "new")] {
-        if !found.bytes.len().is_multiple_of(table.size) {
+        if !found.bytes.len().is_multiple_of(form.size) {
             findings.differ(
                 table.name,
                 Some(old.addr),
@@ -317,7 +122,7 @@ fn compare(
             return;
         }
     }
-    let (old, new) = (table.entries(old), table.entries(new));
+    let (old, new) = (table.entries(form, old), table.entries(form, new));
     if old.len() != new.len() {
         let what = format!("{} had {} entries and has {}", table.name, old.len(), new.len());
         findings.differ(table.name, None, None, what);
@@ -332,24 +137,32 @@ fn compare(
             "the table is not sorted: the kernel searches it by bisection",
         );
     }
-    if table.order == EntryOrder::Kept {
+    let is_kept = table.order == EntryOrder::Kept;
+    let table = FormedTable { name: table.name, form };
+    if is_kept {
         for (a, b) in old.iter().zip(&new) {
-            findings.expect(matches(table, a, b, c), table.name, a.addr, b.addr, || {
-                difference(table, a, Some(b), c)
+            findings.expect(matches(&table, a, b, c), table.name, a.addr, b.addr, || {
+                difference(&table, a, Some(b), c)
             });
         }
     } else {
-        compare_as_sets(table, &old, &new, c, findings);
+        compare_as_sets(&table, &old, &new, c, findings);
     }
-    if table.name == ".altinstructions" {
-        alternatives_whole(&old, &new, c, findings);
+    if let Some(length) = form.overwritten {
+        overwritten_whole(&table, length, &old, &new, c, findings);
     }
+}
+
+/// A table whose form is known.
+struct FormedTable {
+    name: &'static str,
+    form: &'static EntryForm,
 }
 
 /// Compares tables whose order does not matter. Every old entry needs a new entry. New entries
 /// without an old one are also differences.
 fn compare_as_sets(
-    table: &SideTable,
+    table: &FormedTable,
     old: &[TableEntry],
     new: &[TableEntry],
     c: &Correspondence,
@@ -393,17 +206,17 @@ fn compare_as_sets(
     }
 }
 
-fn matches(table: &SideTable, old: &TableEntry, new: &TableEntry, c: &Correspondence) -> bool {
-    (0..table.fields.len()).all(|field| {
+fn matches(table: &FormedTable, old: &TableEntry, new: &TableEntry, c: &Correspondence) -> bool {
+    (0..table.form.fields.len()).all(|field| {
         let (a, b) = (old.values[field], new.values[field]);
         a.1 == b.1
-            && (!table.is_address(field)
+            && (!table.form.is_address(field)
                 || matches!(c.lands(a.0, b.0), Landing::Exact | Landing::Boundary))
     })
 }
 
 fn difference(
-    table: &SideTable,
+    table: &FormedTable,
     old: &TableEntry,
     new: Option<&TableEntry>,
     c: &Correspondence,
@@ -411,14 +224,15 @@ fn difference(
     let Some(new) = new else {
         return format!("{}: no new entry for {}", table.name, c.old.describe(old.values[0].0));
     };
-    let words: Vec<String> = (0..table.fields.len())
+    let words: Vec<String> = (0..table.form.fields.len())
         .filter(|&f| {
             old.values[f].1 != new.values[f].1
-                || table.is_address(f) && c.lands(old.values[f].0, new.values[f].0) == Landing::No
+                || table.form.is_address(f)
+                    && c.lands(old.values[f].0, new.values[f].0) == Landing::No
         })
         .map(|f| {
             let (a, b) = (old.values[f], new.values[f]);
-            if table.is_address(f) {
+            if table.form.is_address(f) {
                 format!(
                     "field {f} was {} (bits {:#x}), is {} (bits {:#x})",
                     c.old.describe(a.0),
@@ -434,16 +248,18 @@ fn difference(
     format!("{}: {}", table.name, words.join("; "))
 }
 
-/// Checks that the bytes that an alternative replaces keep their length and stay together, because
-/// the kernel overwrites exactly these bytes.
-fn alternatives_whole(
+/// Checks that the bytes that the kernel overwrites (alternatives, paravirt sites) keep their length
+/// and stay together, because the kernel overwrites exactly these bytes.
+fn overwritten_whole(
+    table: &FormedTable,
+    length: usize,
     old: &[TableEntry],
     new: &[TableEntry],
     c: &Correspondence,
     findings: &mut Findings,
 ) {
     for (a, b) in old.iter().zip(new) {
-        let length = (a.values[2].1 >> 32 & 0xff) as u64;
+        let length = table.form.number(a, length);
         let (site, place) = (a.values[0].0, b.values[0].0);
         let mut at = 0;
         let whole = loop {
@@ -457,7 +273,7 @@ fn alternatives_whole(
                 _ => break false,
             }
         };
-        let what = || format!("the {length} bytes that an alternative replaces were separated");
+        let what = || format!("the {length} bytes that {} names were separated", table.name);
         findings.expect(whole, "alternatives in one piece", site, place, what);
     }
 }
@@ -468,18 +284,11 @@ pub(crate) fn one_byte_of_each_field(kernel: &KernelFile) -> Vec<(&'static str, 
     let mut bytes = Vec::new();
     for table in TABLES {
         let Some(found) = table.find(kernel) else { continue };
-        let entries = table.entries(&found);
+        let Some(form) = table.form(&found, kernel) else { continue };
+        let entries = table.entries(form, &found);
         let Some(entry) = entries.get(entries.len() / 2) else { continue };
-        for field in table.fields {
-            let offset = match *field {
-                TableField::Near(at)
-                | TableField::NearFlags(at)
-                | TableField::FarFlags(at)
-                | TableField::Address(at)
-                | TableField::Plain(at, _) => at,
-            };
-            bytes.push((table.name, entry.addr + offset as u64));
-        }
+        let places = form.fields.iter().map(|field| entry.addr + field.offset() as u64);
+        bytes.extend(places.map(|place| (table.name, place)));
     }
     bytes
 }

@@ -36,7 +36,11 @@ pub(crate) fn elf(
     for (i, (name, addr, flags, bytes)) in sections.iter().enumerate() {
         let offset = file.len() as u64;
         let size = bytes.len() as u64;
-        let (kind, align) = if *name == ".notes" { (7, 4) } else { (1, 16) };
+        let (kind, align) = match *name {
+            ".notes" => (7, 4),
+            name if name.starts_with(".rela") => (4, 8),
+            _ => (1, 16),
+        };
         header(name, [kind, *flags, *addr, offset, size, 0, 0, align, 0], &mut names);
         let segment = [1 | 7 << 32, offset, *addr, *addr & 0x7fff_ffff, size, size, 4096];
         for (word, at) in segment.iter().zip((64 + 56 * i..).step_by(8)) {

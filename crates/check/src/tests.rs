@@ -17,12 +17,15 @@ struct TestKernel {
     shift: u64,
     exceptions: Vec<(u64, u64, u32)>,
     unwinder: Vec<(u64, u8)>,
+    /// Sites of a paravirt table, and the bytes that the kernel overwrites there.
+    paravirt: Vec<(u64, u8)>,
     symbols: Vec<TestSymbol>,
 }
 
 const EXCEPTIONS: u64 = DATA + 0x1000;
 const ORC_IP: u64 = DATA + 0x2000;
 const ORC: u64 = DATA + 0x3000;
+const PARAVIRT: u64 = DATA + 0x4000;
 
 impl TestKernel {
     fn data(&self) -> Vec<u8> {
@@ -44,17 +47,21 @@ impl TestKernel {
             ips.extend(near(ORC_IP + self.shift + 4 * i as u64, ip));
             states.extend([sp, 0, 0, 0, 5, 2]);
         }
-        elf(
-            &[
-                (".text", TEXT, 0x6, self.text.clone()),
-                (".data", DATA + self.shift, 0x3, self.data()),
-                ("__ex_table", EXCEPTIONS + self.shift, 0x2, table),
-                (".orc_unwind_ip", ORC_IP + self.shift, 0x2, ips),
-                (".orc_unwind", ORC + self.shift, 0x2, states),
-            ],
-            &self.symbols,
-            self.shift,
-        )
+        let mut sections = vec![
+            (".text", TEXT, 0x6, self.text.clone()),
+            (".data", DATA + self.shift, 0x3, self.data()),
+            ("__ex_table", EXCEPTIONS + self.shift, 0x2, table),
+            (".orc_unwind_ip", ORC_IP + self.shift, 0x2, ips),
+            (".orc_unwind", ORC + self.shift, 0x2, states),
+        ];
+        let entry = |&(site, length): &(u64, u8)| {
+            [&site.to_le_bytes()[..], &[7, length, 0, 0, 0, 0, 0, 0]].concat()
+        };
+        let paravirt: Vec<u8> = self.paravirt.iter().flat_map(entry).collect();
+        if !paravirt.is_empty() {
+            sections.push((".parainstructions", PARAVIRT + self.shift, 0x2, paravirt));
+        }
+        elf(&sections, &self.symbols, self.shift)
     }
 }
 
@@ -90,6 +97,7 @@ fn old() -> TestKernel {
         shift: 0,
         exceptions: vec![(TEXT + 0x10, TEXT + 0x30, 3)],
         unwinder: vec![(TEXT, 8), (TEXT + 0x0a, 16), (TEXT + 0x10, 8), (TEXT + 0x40, 0)],
+        paravirt: Vec::new(),
         symbols: vec![
             TestSymbol("f", TEXT, 0x0e),
             TestSymbol("g", TEXT + 0x10, 9),
@@ -128,6 +136,7 @@ fn new() -> TestKernel {
             (TEXT + 0x45, 16),
             (TEXT + 0x47, 0),
         ],
+        paravirt: Vec::new(),
         symbols: vec![
             TestSymbol("g", TEXT, 9),
             TestSymbol("f", TEXT + 0x10, 9),
@@ -367,6 +376,25 @@ fn wrong_tables_and_data_are_found() {
         changed(|k| k.symbols[3].0 = "h.cold").contains(&"symbols of moved parts"),
         "a part under another's name"
     );
+}
+
+/// Linux before 6.8 overwrites calls through `pv_ops` at boot, by a table of its own.
+#[test]
+fn paravirt_sites_keep_their_bytes_together() {
+    let kinds = |was: (u64, u8), is: (u64, u8)| {
+        let (mut old, mut new) = (old(), new());
+        old.paravirt = vec![(TEXT + was.0, was.1)];
+        new.paravirt = vec![(TEXT + is.0, is.1)];
+        kinds_between(&old, &new, &map())
+    };
+    // f's call goes to the cold part.
+    assert_eq!(kinds((0x05, 5), (0x40, 5)), [""; 0]);
+    let both = [".parainstructions", "alternatives in one piece"];
+    assert_eq!(kinds((0x05, 5), (0x10, 5)), both, "another place");
+    assert_eq!(kinds((0x05, 5), (0x40, 4)), [".parainstructions"]);
+    // h's jump was dropped, and then f's call would be overwritten as well.
+    assert_eq!(kinds((0x20, 4), (0x20, 4)), ["alternatives in one piece"]);
+    assert_eq!(kinds((0x05, 7), (0x40, 7)), ["alternatives in one piece"]);
 }
 
 #[test]
