@@ -237,4 +237,6 @@ mod forms_tests;
 #[cfg(test)]
 mod profiled_tests;
 #[cfg(test)]
+mod section_tests;
+#[cfg(test)]
 mod tests;

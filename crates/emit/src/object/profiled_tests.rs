@@ -30,7 +30,7 @@ fn section(
     id
 }
 
-fn function(name: &str, section: SectionId, value: u64, size: u64) -> Symbol {
+pub(super) fn function(name: &str, section: SectionId, value: u64, size: u64) -> Symbol {
     Symbol {
         name: name.as_bytes().to_vec(),
         value,
@@ -84,7 +84,7 @@ fn what_only_informs_the_linker_is_taken_out() {
 }
 
 /// A linked kernel: its code, and its functions by offset.
-fn linked(code: &[u8], functions: &[(&str, u64)]) -> Vec<u8> {
+pub(super) fn linked(code: &[u8], functions: &[(&str, u64)]) -> Vec<u8> {
     let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
     let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
     object.append_section_data(text, code, 16);

@@ -11,10 +11,10 @@ use super::translate::TextTranslation;
 use super::{PartNames, RewritePlan};
 use anyhow::{Context, Result};
 use image::object::KernelObject;
-use image::object::elf::{ElfSymbol, SymbolId};
+use image::object::elf::{ElfSymbol, SymbolId, SymbolPlace};
 use image::object::functions::TextFunction;
 use image::place::{BlockPlaces, CallPadding};
-use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT, SymbolOther, SymbolSection};
+use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT, SymbolOther};
 use std::collections::{HashMap, HashSet};
 
 /// The table, and the numbers that the rest of the object needs.
@@ -95,7 +95,7 @@ pub(super) fn rewrite(
             name: add_string(&mut strings, &name.part)?,
             info: STB_LOCAL | STT_FUNC,
             other: SymbolOther(0),
-            index: SymbolSection(object.text.0 as u16),
+            place: SymbolPlace::Section(object.text),
             value: u64::from(part.from),
             size: u64::from(part.to - part.from),
         });
@@ -105,7 +105,7 @@ pub(super) fn rewrite(
             name: add_string(&mut strings, COUNTS)?,
             info: STB_LOCAL | STT_OBJECT,
             other: SymbolOther(0),
-            index: SymbolSection(room.section.0 as u16),
+            place: SymbolPlace::Section(room.section),
             value: room.at,
             size: room.size,
         });

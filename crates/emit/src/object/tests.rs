@@ -74,7 +74,12 @@ impl ObjectBuilder {
     }
 
     /// A table with this number of bytes and 32-bit relative references to `.text`.
-    fn table(&mut self, name: &str, bytes: &[u8], references: &[(u64, i64)]) -> SectionId {
+    pub(super) fn table(
+        &mut self,
+        name: &str,
+        bytes: &[u8],
+        references: &[(u64, i64)],
+    ) -> SectionId {
         let id = self.section(name, bytes);
         for &(offset, target) in references {
             self.refer(id, offset, self.text, target, elf::R_X86_64_PC32);

@@ -8,9 +8,9 @@ use super::DebugInformation;
 use super::counters::CountStorage;
 use super::orc::OrcTables;
 use super::symbols::RewrittenSymbols;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use image::object::KernelObject;
-use image::object::elf::{ElfRelocation, ElfSection, SectionId, SymbolId};
+use image::object::elf::{ElfRelocation, ElfSection, ElfSymbol, SectionId, SymbolId, SymbolPlace};
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, Rela64, SectionHeader64, Sym64};
 use object::endian::{U16, U32, U64};
@@ -32,7 +32,10 @@ pub(super) fn write(
     let mut contents: HashMap<SectionId, Cow<'_, [u8]>> = HashMap::new();
     contents.insert(object.text, Cow::Owned(text));
     contents.insert(file.strtab, Cow::Borrowed(&symbols.strings));
-    contents.insert(file.symtab, Cow::Owned(symbol_bytes(&symbols.table)));
+    contents.insert(file.symtab, Cow::Owned(symbol_bytes(&symbols.table, file.symtab_shndx)?));
+    if let Some(id) = file.symtab_shndx {
+        contents.insert(id, Cow::Owned(section_numbers(&symbols.table)));
+    }
     if let Some(orc) = orc {
         contents.insert(orc.ip_section, Cow::Owned(orc.ip));
         contents.insert(orc.unwind_section, Cow::Owned(orc.unwind));
@@ -144,19 +147,35 @@ fn name_offset(file: &image::object::elf::Elf<'_>, id: SectionId) -> Result<u32>
     Ok(old.sh_name.get(Le))
 }
 
-fn symbol_bytes(table: &[image::object::elf::ElfSymbol]) -> Vec<u8> {
+/// `extended`: the table of section numbers that do not fit into 16 bits.
+fn symbol_bytes(table: &[ElfSymbol], extended: Option<SectionId>) -> Result<Vec<u8>> {
+    let index = |s: &ElfSymbol| match s.place {
+        SymbolPlace::Section(id) => elf::SymbolSection::new(id.0),
+        SymbolPlace::Elsewhere(stored) => stored,
+    };
+    let fits = extended.is_some() || !table.iter().any(|s| index(s) == elf::SHN_XINDEX);
+    ensure!(fits, "a symbol in a section beyond 65 279, and no table of extended section numbers");
     let raw: Vec<Sym64<Le>> = table
         .iter()
         .map(|s| Sym64 {
             st_name: U32::new(Le, s.name),
             st_info: s.info,
             st_other: s.other,
-            st_shndx: U16::new(Le, s.index),
+            st_shndx: U16::new(Le, index(s)),
             st_value: U64::new(Le, s.value),
             st_size: U64::new(Le, s.size),
         })
         .collect();
-    pod::bytes_of_slice(&raw).to_vec()
+    Ok(pod::bytes_of_slice(&raw).to_vec())
+}
+
+/// The table of extended section numbers: 0 for a symbol whose number fits into the symbol.
+fn section_numbers(table: &[ElfSymbol]) -> Vec<u8> {
+    let number = |s: &ElfSymbol| match s.section() {
+        Some(id) if elf::SymbolSection::new(id.0) == elf::SHN_XINDEX => id.0,
+        _ => 0,
+    };
+    table.iter().flat_map(|s| number(s).to_le_bytes()).collect()
 }
 
 fn relocation_bytes(list: &[ElfRelocation]) -> Vec<u8> {

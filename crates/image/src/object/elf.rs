@@ -19,6 +19,15 @@ pub struct SectionId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SymbolId(pub u32);
 
+/// Where a symbol is defined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SymbolPlace {
+    /// In this section.
+    Section(SectionId),
+    /// In none: `SHN_UNDEF`, `SHN_ABS`, `SHN_COMMON`, as stored.
+    Elsewhere(elf::SymbolSection),
+}
+
 /// A section's header with its name.
 #[derive(Clone, Debug)]
 pub struct ElfSection {
@@ -72,8 +81,8 @@ pub struct ElfSymbol {
     pub info: elf::SymbolInfo,
     /// Its visibility (`st_other`).
     pub other: elf::SymbolOther,
-    /// The section index as stored. `SHN_UNDEF`, `SHN_ABS` and `SHN_COMMON` do not name sections.
-    pub index: elf::SymbolSection,
+    /// Where it is defined.
+    pub place: SymbolPlace,
     /// Its value: in a relocatable object, an offset in its section.
     pub value: u64,
     /// Its size in bytes.
@@ -98,7 +107,10 @@ impl ElfSymbol {
 
     /// The section in which it is defined. `None` if it is defined in no section.
     pub fn section(&self) -> Option<SectionId> {
-        self.index.index().map(|index| SectionId(u32::from(index)))
+        match self.place {
+            SymbolPlace::Section(id) => Some(id),
+            SymbolPlace::Elsewhere(_) => None,
+        }
     }
 }
 
@@ -125,6 +137,11 @@ impl ElfRelocation {
     /// Whether the field is relative to its own address and has 32 bits.
     pub(crate) fn is_relative(&self) -> bool {
         matches!(self.kind, elf::R_X86_64_PC32 | elf::R_X86_64_PLT32)
+    }
+
+    /// The bytes of the field.
+    pub(super) fn width(&self) -> usize {
+        if matches!(self.kind, elf::R_X86_64_64 | elf::R_X86_64_PC64) { 8 } else { 4 }
     }
 
     /// Whether the field is an absolute address of 32 or 64 bits.
@@ -170,6 +187,8 @@ pub struct Elf<'a> {
     pub symtab: SectionId,
     /// The string table of the symbols.
     pub strtab: SectionId,
+    /// The section numbers of symbols that do not fit into 16 bits, if the file has such a table.
+    pub symtab_shndx: Option<SectionId>,
     /// The string table of the sections' names.
     pub section_names: SectionId,
     /// The section that holds the relocations of each section.
@@ -184,6 +203,14 @@ impl<'a> Elf<'a> {
     /// The file is not a relocatable object of the kind that kernels are built from, or it is
     /// damaged.
     pub fn parse(data: &'a [u8]) -> Result<Elf<'a>> {
+        // Raw, and in a wrapper (llvm/BinaryFormat/Magic.cpp).
+        let is_bitcode =
+            [*b"BC\xc0\xde", [0xde, 0xc0, 0x17, 0x0b]].iter().any(|m| data.starts_with(m));
+        ensure!(
+            !is_bitcode,
+            "holds LLVM's bitcode and no code: with LTO the linker makes the code; give the object \
+             that was linked from it"
+        );
         let (header, _) = pod::from_bytes::<FileHeader64<Le>>(data)
             .ok()
             .context("too short for an ELF header")?;
@@ -196,21 +223,13 @@ impl<'a> Elf<'a> {
             "not an object for x86-64"
         );
         ensure!(header.e_type.get(Le) == elf::ET_REL, "not a relocatable object");
-        ensure!(
-            header.e_shnum.get(Le) != 0,
-            "no section table, or one with more than 65 279 sections"
-        );
-        let sections = read_sections(data, header)?;
+        let (sections, section_names) = read_sections(data, header)?;
         let only = |kind: elf::SectionType, what: &str| -> Result<SectionId> {
             let mut found = (0..sections.len()).filter(|&i| sections[i].kind == kind);
             let first = found.next().with_context(|| format!("no {what}"))?;
             ensure!(found.next().is_none(), "more than one {what}");
             Ok(SectionId(first as u32))
         };
-        ensure!(
-            !sections.iter().any(|s| s.kind == elf::SHT_SYMTAB_SHNDX),
-            "has extended section numbers (SHT_SYMTAB_SHNDX), which Kernlane does not support"
-        );
         let symtab = only(elf::SHT_SYMTAB, "symbol table (built without symbols, or stripped?)")?;
         let strtab = SectionId(sections[symtab.0 as usize].link);
         let names =
@@ -220,7 +239,11 @@ impl<'a> Elf<'a> {
             "the symbol table's strings are in {}, which is not a string table",
             names.name
         );
-        let symbols = read_symbols(data, &sections, symtab)?;
+        let symtab_shndx = sections
+            .iter()
+            .position(|s| s.kind == elf::SHT_SYMTAB_SHNDX && s.link == symtab.0)
+            .map(|index| SectionId(index as u32));
+        let symbols = read_symbols(data, &sections, symtab, symtab_shndx)?;
         let mut relocation_sections = HashMap::new();
         let for_linker =
             |s: &ElfSection| sections.get(s.info as usize).is_some_and(ElfSection::is_for_linker);
@@ -249,7 +272,6 @@ impl<'a> Elf<'a> {
         if let Some(section) = sections.iter().find(|s| without_addends(s)) {
             bail!("{}: relocations without addends, which x86-64 does not use", section.name);
         }
-        let section_names = SectionId(u32::from(header.e_shstrndx.get(Le).0));
         Ok(Elf {
             data,
             flags: header.e_flags.get(Le),
@@ -257,6 +279,7 @@ impl<'a> Elf<'a> {
             symbols,
             symtab,
             strtab,
+            symtab_shndx,
             section_names,
             relocation_sections,
             joined: None,
@@ -299,7 +322,7 @@ impl<'a> Elf<'a> {
             parts.iter().map(|part| (part.section, part.at)).collect();
         for symbol in self.symbols.iter_mut().filter(|s| s.kind() != elf::STT_SECTION) {
             if let Some(at) = symbol.section().and_then(|section| at.get(&section)) {
-                symbol.index = elf::SymbolSection(into.0 as u16);
+                symbol.place = SymbolPlace::Section(into);
                 symbol.value = symbol.value.wrapping_add(*at);
             }
         }
@@ -446,13 +469,22 @@ impl<'a> Elf<'a> {
 /// page.
 const MOST_ALIGNED: u64 = 2 << 20;
 
-fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<ElfSection>> {
+/// The sections, and the number of the one that holds their names.
+fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<(Vec<ElfSection>, SectionId)> {
     let start = header.e_shoff.get(Le) as usize;
-    let count = usize::from(header.e_shnum.get(Le));
+    ensure!(start != 0, "no section table");
     let table = data.get(start..).context("the section table lies outside the file")?;
-    let (headers, _) = pod::slice_from_bytes::<SectionHeader64<Le>>(table, count)
-        .ok()
-        .context("the section table is cut short")?;
+    let headers = |count| {
+        let read = pod::slice_from_bytes::<SectionHeader64<Le>>(table, count).ok();
+        read.map(|(headers, _)| headers).context("the section table is cut short")
+    };
+    // A number that does not fit into 16 bits stands in the null section.
+    let null = &headers(1)?[0];
+    let count = match header.e_shnum.get(Le) {
+        0 => null.sh_size.get(Le) as usize,
+        count => usize::from(count),
+    };
+    let headers = headers(count)?;
     let range = |h: &SectionHeader64<Le>| -> Result<Range<usize>> {
         if h.sh_type.get(Le) == elf::SHT_NOBITS || h.sh_type.get(Le) == elf::SHT_NULL {
             return Ok(0..0);
@@ -461,10 +493,13 @@ fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<ElfSectio
         let to = from.checked_add(h.sh_size.get(Le) as usize).filter(|&to| to <= data.len());
         to.map(|to| from..to).context("a section lies outside the file")
     };
-    let names = usize::from(header.e_shstrndx.get(Le).0);
-    let names = headers.get(names).context("no section names")?;
+    let section_names = match header.e_shstrndx.get(Le) {
+        elf::SHN_XINDEX => null.sh_link.get(Le),
+        index => u32::from(index.0),
+    };
+    let names = headers.get(section_names as usize).context("no section names")?;
     let names = &data[range(names)?];
-    headers
+    let sections: Result<_> = headers
         .iter()
         .map(|h| {
             let name =
@@ -486,23 +521,44 @@ fn read_sections(data: &[u8], header: &FileHeader64<Le>) -> Result<Vec<ElfSectio
                 range: range(h).with_context(|| name.to_owned())?,
             })
         })
-        .collect()
+        .collect();
+    Ok((sections?, SectionId(section_names)))
 }
 
-fn read_symbols(data: &[u8], sections: &[ElfSection], symtab: SectionId) -> Result<Vec<ElfSymbol>> {
+fn read_symbols(
+    data: &[u8],
+    sections: &[ElfSection],
+    symtab: SectionId,
+    symtab_shndx: Option<SectionId>,
+) -> Result<Vec<ElfSymbol>> {
     let raw = &data[sections[symtab.0 as usize].range.clone()];
     let (entries, _) = pod::slice_from_bytes::<Sym64<Le>>(raw, raw.len() / 24)
         .ok()
         .context("the symbol table is cut short")?;
+    let indexes = symtab_shndx.map(|id| &data[sections[id.0 as usize].range.clone()]);
+    let indexes = indexes.unwrap_or_default().as_chunks::<4>().0;
     entries
         .iter()
         .enumerate()
         .map(|(i, s)| {
+            let stored = s.st_shndx.get(Le);
+            let place = match stored {
+                elf::SHN_XINDEX => {
+                    let index = indexes.get(i).with_context(|| {
+                        format!("symbol {i} has no entry in a table of extended section numbers")
+                    })?;
+                    SymbolPlace::Section(SectionId(u32::from_le_bytes(*index)))
+                }
+                _ => match stored.index() {
+                    Some(index) => SymbolPlace::Section(SectionId(u32::from(index))),
+                    None => SymbolPlace::Elsewhere(stored),
+                },
+            };
             let symbol = ElfSymbol {
                 name: s.st_name.get(Le),
                 info: s.st_info,
                 other: s.st_other,
-                index: s.st_shndx.get(Le),
+                place,
                 value: s.st_value.get(Le),
                 size: s.st_size.get(Le),
             };

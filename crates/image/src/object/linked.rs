@@ -14,8 +14,16 @@ use crate::ordinary;
 use crate::place::Placement;
 use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, ObjectSymbol, Section, SymbolKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+
+/// The beginnings of the names of sections that the linker's script may gather in a place of their
+/// own (`include/asm-generic/vmlinux.lds.h`, `TEXT_TEXT`).
+const GROUPS: [&str; 4] = [".text.hot", ".text.unlikely", ".text.unknown", ".text.split"];
+
+/// The limit for sections of functions that do not lie beside `.text`. If there are more, a linker
+/// script gathers them in a way that Kernlane does not know.
+const MOST_OUTSIDE: usize = 64;
 
 /// The addresses in a linked kernel of an object's symbols and sections.
 pub struct LinkAddresses<'a> {
@@ -125,11 +133,7 @@ impl<'a> LinkAddresses<'a> {
         if candidates.len() < 2 {
             return Ok(None);
         }
-        let by_globals = self.bases(object, |_| true)?;
-        let by_locals = self.bases_by_locals(object)?;
-        let base = |id: &SectionId| by_globals.get(id).or_else(|| by_locals.get(id)).copied();
-        let mut placed: Vec<(SectionId, LinkAddr)> =
-            candidates.into_iter().filter_map(|id| Some((id, base(&id)?))).collect();
+        let mut placed = self.placed(object, &candidates)?;
         placed.sort_by_key(|&(_, base)| base);
         let Some(own) = placed.iter().position(|&(id, _)| id == text) else { return Ok(None) };
         let gaps: Vec<Option<&[u8]>> = placed
@@ -141,11 +145,69 @@ impl<'a> LinkAddresses<'a> {
             .collect();
         let from = gaps[..own].iter().rposition(Option::is_none).map_or(0, |gap| gap + 1);
         let to = gaps[own..].iter().position(Option::is_none).map_or(gaps.len(), |gap| own + gap);
+        let outside = placed.len() - (to - from + 1);
+        ensure!(
+            outside <= MOST_OUTSIDE,
+            "{outside} of {} sections of functions do not lie beside .text in vmlinux: Kernlane \
+             does not support kernels that are linked so",
+            placed.len()
+        );
         if from == to {
             return Ok(None);
         }
         let between: Vec<&[u8]> = gaps[from..to].iter().flatten().copied().collect();
         GatheredText::new(object, text, &placed[from..=to], &between).map(Some)
+    }
+
+    /// The addresses of these sections of functions, which are ascending by number. A section
+    /// whose symbols do not give its address may lie behind the one in front of it.
+    fn placed(
+        &self,
+        object: &Elf<'_>,
+        sections: &[SectionId],
+    ) -> Result<Vec<(SectionId, LinkAddr)>> {
+        let by_globals = self.bases(object, |_| true)?;
+        let by_locals = self.bases_by_locals(object)?;
+        let known: HashMap<SectionId, LinkAddr> = by_locals.into_iter().chain(by_globals).collect();
+        let taken: HashSet<LinkAddr> = known.values().copied().collect();
+        let mut placed = Vec::with_capacity(sections.len());
+        // The end of the last section of each group, and of the last of all.
+        let mut ends: [Option<u64>; GROUPS.len() + 2] = [None; _];
+        for &id in sections {
+            let section = object.section(id);
+            let group = GROUPS.iter().position(|group| section.name.starts_with(group));
+            let group = group.unwrap_or(GROUPS.len());
+            let follows = |end: Option<u64>| {
+                let at = end?.checked_next_multiple_of(section.align.max(1))?;
+                let fits = !taken.contains(&LinkAddr(at)) && self.may_lie_at(object, id, at);
+                fits.then_some(LinkAddr(at))
+            };
+            let base = known.get(&id).copied().or_else(|| follows(ends[GROUPS.len() + 1]));
+            let Some(base) = base.or_else(|| follows(ends[group])) else { continue };
+            let end = base.0.checked_add(section.size);
+            (ends[group], ends[GROUPS.len() + 1]) = (end, end);
+            placed.push((id, base));
+        }
+        Ok(placed)
+    }
+
+    /// Whether the kernel has the bytes of a section at `at`, but for the fields that the linker
+    /// fills in.
+    fn may_lie_at(&self, object: &Elf<'_>, id: SectionId, at: u64) -> bool {
+        let ours = object.bytes(id);
+        let (Some(theirs), Ok(relocations)) =
+            (self.code_at(at, ours.len()), object.relocations(id))
+        else {
+            return false;
+        };
+        let mut fields = vec![false; ours.len()];
+        for r in &relocations {
+            let from = (r.offset as usize).min(ours.len());
+            let to = from.saturating_add(r.width()).min(ours.len());
+            fields[from..to].fill(true);
+        }
+        let differs = |(i, field): (usize, &bool)| !field && ours[i] != theirs[i];
+        !fields.iter().enumerate().any(differs)
     }
 
     /// The link addresses of the code that a layout can move: of the gathered sections, or of
@@ -182,15 +244,21 @@ impl<'a> LinkAddresses<'a> {
     /// of the file.
     fn padding(&self, range: Range<u64>) -> Option<&'a [u8]> {
         let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
-        let section = self.elf.sections().find(|s| {
-            s.kind() == object::SectionKind::Text
-                && s.address() <= range.start
-                && range.end <= s.address().saturating_add(s.size())
-        })?;
-        let from = usize::try_from(range.start - section.address()).ok()?;
-        let bytes = section.data().ok()?.get(from..from.checked_add(len)?)?;
+        let bytes = self.code_at(range.start, len)?;
         let code = instructions::decode(bytes, 0, len as u32, &[]);
         code.iter().all(|i| i.is_padding()).then_some(bytes)
+    }
+
+    /// The `len` bytes of code at `at`; `None` if they are not in one section of the file.
+    fn code_at(&self, at: u64, len: usize) -> Option<&'a [u8]> {
+        let end = at.checked_add(len as u64)?;
+        let section = self.elf.sections().find(|s| {
+            s.kind() == object::SectionKind::Text
+                && s.address() <= at
+                && end <= s.address().saturating_add(s.size())
+        })?;
+        let from = usize::try_from(at - section.address()).ok()?;
+        section.data().ok()?.get(from..from.checked_add(len)?)
     }
 
     /// How far behind `base`, the address that `text_base` gives, the linker will put the object's
@@ -258,8 +326,7 @@ impl<'a> LinkAddresses<'a> {
         for r in &object.relocations[object.text.0 as usize] {
             let field = (r.offset as usize).saturating_sub(object.head() as usize);
             compare(ours, theirs, from, field)?;
-            let width = if r.kind == object::elf::R_X86_64_64 { 8 } else { 4 };
-            from = (field + width).min(ours.len());
+            from = (field + r.width()).min(ours.len());
         }
         compare(ours, theirs, from, ours.len())?;
         Ok(base)

@@ -20,7 +20,7 @@ mod whole;
 
 use crate::place::CallPadding;
 use anyhow::{Context, Result, bail, ensure};
-use elf::{Elf, ElfRelocation, ElfSection, SectionId};
+use elf::{Elf, ElfRelocation, SectionId};
 use functions::{TextFunction, WholeReason};
 use gathered::GatheredText;
 use instructions::{DecodedInstruction, InstructionKind, NOWHERE};
@@ -53,10 +53,6 @@ pub struct KernelObject<'a> {
     /// The sections that `text` stands for, if it stands for several.
     pub gathered: Option<&'a GatheredText>,
 }
-
-/// The limit for code sections of the kernel's own (`.text..__x86.…`). If there are more, functions
-/// lie in sections of their own that were not put together.
-const MOST_TEXT_SECTIONS: usize = 64;
 
 /// Facts that the object itself does not contain.
 #[derive(Default)]
@@ -94,13 +90,6 @@ impl<'a> KernelObject<'a> {
         ensure!(
             elf.section(text).is_code() && elf.section(text).size < u64::from(u32::MAX),
             ".text is not code, or larger than 4 GB"
-        );
-        let is_own = |s: &&ElfSection| s.is_code() && s.size > 0 && s.name.starts_with(".text.");
-        let own_sections = elf.sections.iter().filter(is_own).count();
-        ensure!(
-            own_sections <= MOST_TEXT_SECTIONS,
-            "{own_sections} code sections that do not lie beside .text: Kernlane does not support \
-             kernels that are linked so (LTO, dead code elimination)"
         );
         let relocations = read_relocations(&elf)?;
         let mut functions = functions::from_symbols(&elf, text, hints.call_padding);

@@ -11,7 +11,7 @@ use super::elf::{Elf, ElfRelocation, SectionId};
 use super::instructions::{DecodedInstruction, decode};
 use crate::forms::{self, EntryFact, EntryForm, TableForm};
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// What a reference names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,7 @@ pub(crate) fn read(
     starts: &[u32],
 ) -> Result<SideTables> {
     let mut tables = SideTables::default();
+    let symbols = symbols_by_section(elf);
     for id in elf.ids() {
         let section = elf.section(id);
         let list = &relocations[id.0 as usize];
@@ -98,7 +99,8 @@ pub(crate) fn read(
             let instructions = if id == code {
                 own
             } else {
-                decoded = decode_other(elf, id, relocations)?;
+                let symbols = symbols.get(&id).map_or(&[][..], Vec::as_slice);
+                decoded = decode_other(elf, id, symbols, relocations)?;
                 &decoded
             };
             from_code(elf, code, id, list, instructions, &mut tables.references)?;
@@ -312,11 +314,23 @@ fn read_facts(
     Ok(())
 }
 
+/// The values of the symbols of each code section.
+fn symbols_by_section(elf: &Elf<'_>) -> HashMap<SectionId, Vec<u64>> {
+    let mut found: HashMap<SectionId, Vec<u64>> = HashMap::new();
+    for symbol in &elf.symbols {
+        if let Some(id) = symbol.section().filter(|&id| elf.section(id).is_code()) {
+            found.entry(id).or_default().push(symbol.value);
+        }
+    }
+    found
+}
+
 /// Decodes another code section. Decoding starts anew at each of its symbols and at each
 /// replacement of an alternative.
 fn decode_other(
     elf: &Elf<'_>,
     id: SectionId,
+    symbols: &[u64],
     relocations: &[Vec<ElfRelocation>],
 ) -> Result<Vec<DecodedInstruction>> {
     let section = elf.section(id);
@@ -324,9 +338,7 @@ fn decode_other(
         .with_context(|| format!("{}: larger than 4 GB", section.name))?;
     let mut cuts: Vec<u32> = vec![0, size];
     let starts_here = |value: u64| u32::try_from(value).ok().filter(|&v| v < size);
-    cuts.extend(
-        elf.symbols.iter().filter(|s| s.section() == Some(id)).filter_map(|s| starts_here(s.value)),
-    );
+    cuts.extend(symbols.iter().filter_map(|&value| starts_here(value)));
     if section.name == ".altinstr_replacement" {
         let table = elf
             .by_name(".altinstructions")
