@@ -25,6 +25,8 @@ pub struct BuildTree {
     /// The arguments for make with which the tree was built (`LLVM=1`), and those of the user.
     make_arguments: Vec<String>,
     machine: KernelTarget,
+    /// The linker of the tree.
+    linker: String,
     /// The times of vmlinux.o and vmlinux.
     times: [SystemTime; 2],
 }
@@ -102,10 +104,11 @@ impl BuildTree {
             path.display()
         );
         let architecture = (machine == KernelTarget::UserMode).then(|| "ARCH=um".to_owned());
-        let found_out = toolchain_of(&path)?.into_iter().chain(architecture);
+        let linker = linker_of(&path)?;
+        let found_out = toolchain_of(&linker).into_iter().chain(architecture);
         let make_arguments = found_out.chain(make_arguments.iter().cloned()).collect();
         let times = times_of(&path)?;
-        let tree = BuildTree { path, make_arguments, machine, times };
+        let tree = BuildTree { path, make_arguments, machine, linker, times };
         tree.refuse_while_built()?;
         Ok(tree)
     }
@@ -180,6 +183,11 @@ impl BuildTree {
     /// The arguments for make with which the tree was built.
     pub(crate) fn make_arguments(&self) -> &[String] {
         &self.make_arguments
+    }
+
+    /// The linker with which the tree was linked: a name or a path.
+    pub fn linker(&self) -> &str {
+        &self.linker
     }
 
     /// Whether the kernel contains its own types (BTF).
@@ -339,12 +347,12 @@ fn link_command(path: &Path) -> Option<(&'static str, String)> {
     forms::LINK_COMMANDS.into_iter().find_map(|file| {
         let text = fs::read_to_string(path.join(file)).ok()?;
         let (linker, _) = text.split_once(forms::LINK_SCRIPT)?.1.split_once('"')?;
-        Some((file, linker.to_owned()))
+        Some((file, linker.split_whitespace().next()?.to_owned()))
     })
 }
 
-/// The arguments that make needs to use the linker with which the tree was linked.
-fn toolchain_of(path: &Path) -> Result<Vec<String>> {
+/// The linker with which a tree was linked, without options: kbuild takes `LD="ld.lld --option"`.
+fn linker_of(path: &Path) -> Result<String> {
     let (_, linker) = link_command(path).with_context(|| {
         format!(
             "{}: Kernlane does not understand the command that linked vmlinux: no {} calls \
@@ -353,9 +361,13 @@ fn toolchain_of(path: &Path) -> Result<Vec<String>> {
             forms::LINK_COMMANDS.join(" or ")
         )
     })?;
-    let linker = linker.as_str();
+    Ok(linker)
+}
+
+/// The arguments that make needs to use this linker.
+fn toolchain_of(linker: &str) -> Vec<String> {
     let (directory, name) = linker.rsplit_once('/').map_or(("", linker), |(d, n)| (d, n));
-    Ok(match name.strip_prefix("ld.lld") {
+    match name.strip_prefix("ld.lld") {
         Some("") if directory.is_empty() => vec!["LLVM=1".to_owned()],
         Some("") => vec![format!("LLVM={directory}/")],
         Some(suffix) => vec![format!("LLVM={suffix}")],
@@ -365,7 +377,7 @@ fn toolchain_of(path: &Path) -> Result<Vec<String>> {
             .map(|prefix| format!("CROSS_COMPILE={prefix}"))
             .into_iter()
             .collect(),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -403,6 +415,17 @@ mod tests {
         assert_eq!(opened.make_arguments, ["ARCH=um", "KBUILD_VERBOSE=1"]);
         assert_eq!(opened.machine().results(), ["vmlinux", "System.map"]);
         assert!(opened.links_archive());
+    }
+
+    #[test]
+    fn options_of_the_linker_are_not_its_name() {
+        let tree = built("CONFIG_UML=y\n");
+        let command = "savedcmd_vmlinux := scripts/link-vmlinux.sh \"/opt/bin/ld.lld \
+            --lto-sample-profile=/a/b\" \"-m elf_x86_64\" \"\"; true\n";
+        fs::write(tree.path().join(".vmlinux.cmd"), command).unwrap();
+        let opened = BuildTree::open(tree.path(), &[]).unwrap();
+        assert_eq!(opened.linker(), "/opt/bin/ld.lld");
+        assert_eq!(opened.make_arguments, ["LLVM=/opt/bin/", "ARCH=um"]);
     }
 
     #[test]
@@ -459,17 +482,18 @@ mod tests {
     fn the_command_that_linked_the_kernel_is_found_in_either_file() {
         let tree = built("");
         let command = |file: &str, text: &str| fs::write(tree.path().join(file), text).unwrap();
-        assert!(toolchain_of(tree.path()).unwrap().is_empty());
+        let toolchain = || linker_of(tree.path()).map(|linker| toolchain_of(&linker));
+        assert!(toolchain().unwrap().is_empty());
         command(".vmlinux.cmd", "savedcmd_vmlinux := objcopy vmlinux.unstripped vmlinux\n");
-        let error = toolchain_of(tree.path()).unwrap_err().to_string();
+        let error = toolchain().unwrap_err().to_string();
         assert!(error.contains("no .vmlinux.unstripped.cmd or .vmlinux.cmd calls"), "{error}");
         let link =
             "savedcmd_vmlinux.unstripped := scripts/link-vmlinux.sh \"ld.lld-22\" \"-m\" \"\"\n";
         command(".vmlinux.unstripped.cmd", link);
-        assert_eq!(toolchain_of(tree.path()).unwrap(), ["LLVM=-22"]);
+        assert_eq!(toolchain().unwrap(), ["LLVM=-22"]);
         // As Linux 6.1 writes it.
         fs::remove_file(tree.path().join(".vmlinux.unstripped.cmd")).unwrap();
         command(".vmlinux.cmd", "cmd_vmlinux := scripts/link-vmlinux.sh \"x-ld\" \"-m\" \"\"\n");
-        assert_eq!(toolchain_of(tree.path()).unwrap(), ["CROSS_COMPILE=x-"]);
+        assert_eq!(toolchain().unwrap(), ["CROSS_COMPILE=x-"]);
     }
 }

@@ -85,8 +85,7 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
         let samples = home.join("profile.prof");
         sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
 
-        let (mut options, variables) = with_profile(&tree, &samples);
-        options.extend(compiler_options);
+        let (options, variables) = with_profile(&tree, &samples, &compiler_options);
         let how = Compilation { options, variables, inputs: &[&samples] };
         let (_, _, _, profiled) = take(PROFILED, how)?;
         rows.extend(profiled.into_iter().map(of_profiled));
@@ -119,19 +118,43 @@ fn line_tables(tree: &BuildTree) -> Vec<String> {
     tables.into_iter().chain(["-fdebug-info-for-profiling"]).map(str::to_owned).collect()
 }
 
-/// The options, and the variables for make, by which the compiler uses a profile.
-pub fn with_profile(tree: &BuildTree, profile: &Path) -> (Vec<String>, Vec<String>) {
+/// The options, and the variables for make, by which the compiler uses a profile. `further` are
+/// options to add.
+pub fn with_profile(
+    tree: &BuildTree,
+    profile: &Path,
+    further: &[String],
+) -> (Vec<String>, Vec<String>) {
     let file = profile.display();
+    let mut options = Vec::new();
+    let mut for_linker = for_code_generation(further);
+    let mut variables = Vec::new();
     if knows_profile(tree) {
-        return (Vec::new(), vec![format!("CLANG_AUTOFDO_PROFILE={file}")]);
+        variables.push(format!("CLANG_AUTOFDO_PROFILE={file}"));
+    } else {
+        options.extend([
+            "-fdebug-info-for-profiling".to_owned(),
+            format!("-fprofile-sample-use={file}"),
+            // A file without samples is not an error.
+            "-Wno-backend-plugin".to_owned(),
+        ]);
+        for_linker.insert(0, format!("--lto-sample-profile={file}"));
     }
-    let options = [
-        "-fdebug-info-for-profiling".to_owned(),
-        format!("-fprofile-sample-use={file}"),
-        // A file without samples is not an error.
-        "-Wno-backend-plugin".to_owned(),
-    ];
-    (options.into(), Vec::new())
+    options.extend_from_slice(further);
+    // With LTO the linker inlines between files and makes the code.
+    if tree.has_option("CONFIG_LTO_CLANG=y") && !for_linker.is_empty() {
+        variables.push(format!("LD={} {}", tree.linker(), for_linker.join(" ")));
+    }
+    (options, variables)
+}
+
+/// Those of the compiler's options that are for LLVM (`-mllvm X`, `-mllvm=X`), as the linker takes
+/// them. The compiler notes in its objects what other options say.
+fn for_code_generation(options: &[String]) -> Vec<String> {
+    let words: Vec<&str> = options.iter().flat_map(|option| option.split_whitespace()).collect();
+    let two = words.windows(2).filter(|pair| pair[0] == "-mllvm").map(|pair| pair[1]);
+    let one = words.iter().filter_map(|word| word.strip_prefix("-mllvm="));
+    two.chain(one).map(|option| format!("-mllvm={option}")).collect()
 }
 
 /// How the compiler is called.
@@ -286,7 +309,7 @@ mod tests {
     fn options_of(configuration: &str) -> (Vec<String>, (Vec<String>, Vec<String>)) {
         let directory = built(configuration);
         let tree = BuildTree::open(directory.path(), &[]).unwrap();
-        (line_tables(&tree), with_profile(&tree, Path::new("/a/p.prof")))
+        (line_tables(&tree), with_profile(&tree, Path::new("/a/p.prof"), &[]))
     }
 
     #[test]
@@ -303,6 +326,29 @@ mod tests {
         let (tables, (options, variables)) = options_of("CONFIG_AUTOFDO_CLANG=y\n");
         assert!(tables.is_empty() && options.is_empty());
         assert_eq!(variables, ["CLANG_AUTOFDO_PROFILE=/a/p.prof"]);
+    }
+
+    #[test]
+    fn with_lto_the_linker_gets_the_profile_and_what_is_for_the_code() {
+        let variables = |configuration: &str, further: &[&str]| {
+            let directory = built(configuration);
+            let tree = BuildTree::open(directory.path(), &[]).unwrap();
+            let further: Vec<String> = further.iter().map(|&option| option.to_owned()).collect();
+            let (options, variables) = with_profile(&tree, Path::new("/a/p.prof"), &further);
+            assert!(options.ends_with(&further), "{options:?}");
+            variables
+        };
+        let further = ["-mllvm -a=1", "-O3", "-mllvm=-b", "-mllvm", "-c"];
+        let lto = "CONFIG_LTO_CLANG=y\n";
+        let expected = "LD=ld.lld-22 --lto-sample-profile=/a/p.prof";
+        assert_eq!(variables(lto, &[]), [expected]);
+        let all = format!("{expected} -mllvm=-a=1 -mllvm=-c -mllvm=-b");
+        assert_eq!(variables(lto, &further), [all]);
+        assert_eq!(variables("CONFIG_CC_IS_CLANG=y\n", &further), [""; 0]);
+        let known = "CONFIG_LTO_CLANG=y\nCONFIG_AUTOFDO_CLANG=y\n";
+        assert_eq!(variables(known, &[]), ["CLANG_AUTOFDO_PROFILE=/a/p.prof"]);
+        let own = variables(known, &["-mllvm=-b"]);
+        assert_eq!(own, ["CLANG_AUTOFDO_PROFILE=/a/p.prof", "LD=ld.lld-22 -mllvm=-b"]);
     }
 
     #[test]

@@ -182,19 +182,3 @@ fn functions_that_a_linker_scatters_are_refused() {
     let message = LinkAddresses::read(&kernel).unwrap().gathered_text(&elf).err().unwrap();
     assert!(message.to_string().starts_with("80 of 81 sections of functions"), "{message}");
 }
-
-/// Sites of kCFI's traps stand in a section for each function. Control goes on behind a trap.
-#[test]
-fn a_table_of_which_only_one_is_read_may_not_be_there_twice() {
-    let mut b = builder();
-    for at in [0x20_i64, 0x2a] {
-        b.table(".kcfi_traps", &[0; 4], &[(0, at)]);
-    }
-    let data = b.object.write().unwrap();
-    assert!(KernelObject::read(&data, &ObjectHints::default()).is_ok());
-
-    b.table("__bug_table", &[0; 12], &[(0, 0x2a)]);
-    let data = b.object.write().unwrap();
-    let message = KernelObject::read(&data, &ObjectHints::default()).err().unwrap().to_string();
-    assert_eq!(message, "__bug_table: more than one section of this name");
-}

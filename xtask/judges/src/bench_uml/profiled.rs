@@ -65,7 +65,7 @@ fn built_with(samples: &Path, tree: &Path, directory: &Path) -> Result<PathBuf> 
     let built = directory.join(format!("{}.build", rebuild::PROFILED));
     let tree = BuildTree::open(tree, &[USER_MODE_OPTIONS.to_owned()])?;
     let sources = clean_sources(&tree.path, &directory.join("source"))?;
-    let (compiler_options, variables) = rebuild::with_profile(&tree, samples);
+    let (compiler_options, variables) = rebuild::with_profile(&tree, samples, &[]);
     let build = KernelBuild {
         tree: &tree,
         sources: &sources,
