@@ -182,3 +182,14 @@ fn functions_that_a_linker_scatters_are_refused() {
     let message = LinkAddresses::read(&kernel).unwrap().gathered_text(&elf).err().unwrap();
     assert!(message.to_string().starts_with("80 of 81 sections of functions"), "{message}");
 }
+
+/// Sites of kCFI's traps stand in a section for each function. Control goes on behind a trap.
+#[test]
+fn traps_may_stand_in_a_section_for_each_function() {
+    let mut b = builder();
+    for at in [0x20_i64, 0x2a] {
+        b.table(".kcfi_traps", &[0; 4], &[(0, at)]);
+    }
+    let data = b.object.write().unwrap();
+    assert!(KernelObject::read(&data, &ObjectHints::default()).is_ok());
+}
