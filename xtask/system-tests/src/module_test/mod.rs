@@ -46,7 +46,11 @@ pub fn module_test(kernel: &Path) -> Result<()> {
             {
                 let refused = refused(data, &rewritten);
                 score.count(&format!("{name}: changed bytes"), refused);
-                shuffled.push(KernelModule { name: name.clone(), data: rewritten.bytes });
+                shuffled.push(KernelModule {
+                    name: name.clone(),
+                    parameters: String::new(),
+                    data: rewritten.bytes,
+                });
             }
         }
     }
