@@ -60,14 +60,14 @@ impl KernelTarget {
 
 /// A goal, put in front of kbuild's own makefiles, that is the final link and nothing else. Its two
 /// recipes are those of `vmlinux` in the top-level Makefile, and of `bzImage` in arch/x86/Makefile.
-/// User Mode Linux lacks the second.
+/// User Mode Linux lacks the second. A make that only calls another make has a rule of its own for
+/// all goals, which takes the place of this one. Linux 6.1 does not call another make in its own
+/// tree.
 const GOAL: &str = "\
-ifdef sub_make_done
 .PHONY: kernlane-link
 kernlane-link:
 \t+$(Q)$(if $(KERNLANE_PAHOLE),PAHOLE=$(KERNLANE_PAHOLE)) LDFLAGS_vmlinux='$(LDFLAGS_vmlinux)' $(MAKE) -f $(srctree)/scripts/Makefile.vmlinux
 \t+$(Q)$(if $(CONFIG_UML),:,$(MAKE) $(build)=$(boot) $(KBUILD_IMAGE))
-endif
 ";
 
 impl BuildTree {

@@ -175,6 +175,9 @@ pub fn table_form(name: &str) -> TableForm {
         _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => {
             TableForm::Uniform(Middle)
         }
+        // struct kernel_symbol, include/linux/export-internal.h. Up to 6.3 each exported symbol has a
+        // section of its own in the object. It may be a label inside a function.
+        _ if name.starts_with("___ksymtab") => TableForm::Uniform(Control),
         _ if DATA.iter().any(|known| begins_as(known)) => TableForm::Data,
         _ => TableForm::Unknown,
     }
@@ -208,9 +211,50 @@ pub fn noreturn_names(text: &str) -> Vec<&str> {
     entries.filter_map(|entry| entry.trim().strip_prefix('"')?.strip_suffix('"')).collect()
 }
 
+/// What the linker puts between sections of code besides `int3`. Up to 6.2 the linker's script says
+/// `=0xcccc`, which makes four bytes; c4691712b546 made it `=0xcccccccc`.
+const LINKER_FILL: [u8; 4] = [0, 0, 0xcc, 0xcc];
+
+/// Whether `bytes`, which follow code, are nothing but that fill.
+pub fn is_linker_fill(bytes: &[u8]) -> bool {
+    bytes.iter().zip(LINKER_FILL.iter().cycle()).all(|(byte, fill)| byte == fill)
+}
+
+/// `code` without that fill at its end. Less than eight bytes of it could be code, and stay.
+pub fn without_linker_fill(code: &[u8]) -> &[u8] {
+    const CERTAIN: usize = 8;
+    let fill = |end: usize| {
+        let cycle = (0..LINKER_FILL.len()).rev().cycle().skip(end).map(|i| LINKER_FILL[i]);
+        let len = code.iter().rev().zip(cycle).take_while(|(byte, fill)| *byte == fill).count();
+        // The fill begins with its first byte.
+        let complete = (len + end) / LINKER_FILL.len() * LINKER_FILL.len();
+        complete.saturating_sub(end)
+    };
+    let longest = (0..LINKER_FILL.len()).map(fill).max().unwrap_or(0);
+    if longest < CERTAIN { code } else { &code[..code.len() - longest] }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_fill_of_old_linker_scripts_is_no_code() {
+        let fill = |len: usize| LINKER_FILL.iter().copied().cycle().take(len).collect::<Vec<u8>>();
+        for len in 8..20 {
+            assert!(is_linker_fill(&fill(len)));
+            for code in [&[0xc3][..], &[0xc3, 0xcc], &[0xe9, 0, 0, 0, 0], &[]] {
+                let bytes = [code, &fill(len)].concat();
+                assert_eq!(without_linker_fill(&bytes), code, "{len} bytes of fill");
+            }
+        }
+        // add %al,(%rax)
+        for code in [&[0xc3, 0, 0][..], &[0xc3, 0, 0, 0xcc, 0xcc], &[0xc3, 0xcc, 0xcc], &[0xcc; 16]]
+        {
+            assert_eq!(without_linker_fill(code), code);
+        }
+        assert!(!is_linker_fill(&[0xcc, 0xcc, 0, 0]) && !is_linker_fill(&[0, 0, 0xcc, 0xc3]));
+    }
 
     #[test]
     fn a_name_stands_once_in_the_table() {
@@ -227,6 +271,8 @@ mod tests {
         assert!(matches!(table_form(".rodata"), TableForm::Data));
         assert!(matches!(table_form(".rodatum"), TableForm::Unknown));
         assert!(matches!(table_form("runtime_shift_d_hash_shift"), TableForm::Uniform(Middle)));
+        assert!(matches!(table_form("___ksymtab_gpl+f"), TableForm::Uniform(Control)));
+        assert!(matches!(table_form("__ksymtab_strings"), TableForm::Unknown));
         assert!(matches!(table_form(".discard.reachable"), TableForm::Uniform(End)));
         assert!(matches!(table_form(".parainstructions"), TableForm::Entries(_)));
         assert!(matches!(table_form(".mystery"), TableForm::Unknown));

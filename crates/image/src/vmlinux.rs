@@ -5,6 +5,7 @@
 
 use crate::address::LinkAddr;
 use crate::blocks::{self, Landmarks};
+use crate::forms::without_linker_fill;
 use crate::linked::LinkedKernel;
 use crate::linked::sites::ThunkUse;
 use crate::linked::tables::LinkedTables;
@@ -137,7 +138,7 @@ fn code_of<'a>(sections: &HashMap<usize, CodeSection<'a>>, extent: &FunctionExte
     };
     let from = (extent.addr - section.addr) as usize;
     let to = (extent.end - section.addr) as usize;
-    section.data.get(from..to).unwrap_or(&[])
+    without_linker_fill(section.data.get(from..to).unwrap_or(&[]))
 }
 
 fn assemble(

@@ -106,3 +106,23 @@ fn a_trap_of_every_form_says_whether_control_continues() {
     let data = with_table("__bug_table", 18, &[0x2a], elf::R_X86_64_PC32, &[], &[4]);
     assert!(refusal(&data).contains("entries of 12 or 16 or 10 or 6 bytes"));
 }
+
+/// gcc 12 puts the target of a static key of Linux 6.1 into `.text.unlikely`.
+#[test]
+fn a_static_key_may_jump_into_another_section() {
+    let key = |site: i64| {
+        let mut b = builder_with(true);
+        let unlikely = b.code_section(".text.unlikely", &[0xc3]);
+        let keys = b.section("__jump_table", &[0; 16]);
+        b.refer(keys, 0, b.text, site, elf::R_X86_64_PC32);
+        b.refer(keys, 4, unlikely, 0, elf::R_X86_64_PC32);
+        b.object.write().unwrap()
+    };
+    let whole = |data: &[u8]| -> Vec<bool> {
+        read(data).unwrap().functions.iter().map(|f| f.whole.is_some()).collect()
+    };
+    // A no-op of five bytes can become that jump wherever its function goes.
+    assert_eq!(whole(&key(0x00)), [false, false]);
+    // Not two bytes, and not what is no no-op.
+    assert_eq!(whole(&key(0x05)), [true, false]);
+}

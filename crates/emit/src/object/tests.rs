@@ -68,6 +68,14 @@ impl ObjectBuilder {
         self.object.add_relocation(section, Relocation { offset, symbol, addend, flags }).unwrap();
     }
 
+    /// The symbol of a new section of code.
+    pub(super) fn code_section(&mut self, name: &str, code: &[u8]) -> ::object::write::SymbolId {
+        let name = name.as_bytes().to_vec();
+        let id = self.object.add_section(Vec::new(), name, SectionKind::Text);
+        self.object.append_section_data(id, code, 1);
+        self.object.section_symbol(id)
+    }
+
     /// The symbol of the data.
     pub(super) fn data_symbol(&mut self) -> ::object::write::SymbolId {
         self.object.section_symbol(self.data)

@@ -10,6 +10,7 @@ use super::gathered::GatheredText;
 use super::instructions;
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::forms::is_linker_fill;
 use crate::ordinary;
 use crate::place::Placement;
 use anyhow::{Context, Result, ensure};
@@ -246,7 +247,7 @@ impl<'a> LinkAddresses<'a> {
         let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         let bytes = self.code_at(range.start, len)?;
         let code = instructions::decode(bytes, 0, len as u32, &[]);
-        code.iter().all(|i| i.is_padding()).then_some(bytes)
+        (code.iter().all(|i| i.is_padding()) || is_linker_fill(bytes)).then_some(bytes)
     }
 
     /// The `len` bytes of code at `at`; `None` if they are not in one section of the file.

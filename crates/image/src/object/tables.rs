@@ -68,6 +68,8 @@ pub struct SideTables {
     pub alternatives: Vec<AlternativeSite>,
     /// The static keys, ascending.
     pub static_keys: Vec<StaticKey>,
+    /// The offsets of instructions that a static key patches to a jump into another section.
+    pub far_keys: Vec<u32>,
     /// The offsets of traps behind which control may continue (`WARN`, kCFI).
     pub warnings: HashSet<u32>,
 }
@@ -231,7 +233,7 @@ fn from_data(
             meaning,
         });
     }
-    entries.map_or(Ok(()), |form| read_facts(elf, code, id, form, sites, tables))
+    entries.map_or(Ok(()), |form| read_facts(elf, id, form, sites, tables))
 }
 
 /// The form of a table's entries: of the given ones, the first whose size divides the table's and
@@ -263,7 +265,6 @@ fn form_of(
 /// the table, and its target.
 fn read_facts(
     elf: &Elf<'_>,
-    code: SectionId,
     id: SectionId,
     form: &EntryForm,
     mut sites: Vec<(u64, u32)>,
@@ -277,18 +278,12 @@ fn read_facts(
     };
     if form.fact == EntryFact::StaticKey {
         sites.sort_unstable();
-        for pair in sites.chunks(2) {
-            match *pair {
-                [(from, at), (to, target)]
-                    if from % form.size == form.fields[0].0
-                        && to == from + form.fields[1].0 - form.fields[0].0 =>
-                {
-                    tables.static_keys.push(StaticKey { at, target });
-                }
-                _ => bail!(
-                    "{name}: the site and the target of an entry are not both in {}",
-                    elf.section(code).name
-                ),
+        let (site, target) = (form.fields[0].0, form.fields[1].0);
+        let targets: HashMap<u64, u32> = sites.iter().copied().collect();
+        for &(offset, at) in sites.iter().filter(|(offset, _)| offset % form.size == site) {
+            match targets.get(&(offset + target - site)) {
+                Some(&target) => tables.static_keys.push(StaticKey { at, target }),
+                None => tables.far_keys.push(at),
             }
         }
         return Ok(());

@@ -67,6 +67,13 @@ pub(super) fn find(
             found.push((key.at, WholeReason::OddTableEntry));
         }
     }
+    for &at in &facts.tables.far_keys {
+        // A jump into another section has five bytes. Behind a no-op control goes on.
+        let site = within(code, at, at + 1).first();
+        if !site.is_some_and(|i| i.kind == InstructionKind::Nop && i.len == 5) {
+            found.push((at, WholeReason::OddTableEntry));
+        }
+    }
     for r in &facts.tables.references {
         match r.meaning {
             ReferenceMeaning::Control if !starts(r.target) => {
