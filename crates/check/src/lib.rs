@@ -10,8 +10,8 @@
 //! `image::linked`. [`objtool`] reads both objects with `image::object`; it compares with what the
 //! kernel's own objtool says.
 //!
-//! The checker assumes two things: the tables that `tables.rs` lists mean what the kernel's headers
-//! say, and KASLR relocations name all absolute addresses.
+//! The checker assumes two things: the tables that `table_forms.rs` lists mean what the kernel's
+//! headers say, and KASLR relocations name all absolute addresses.
 //!
 //! ```
 //! // Damaged files give an error, never a panic.

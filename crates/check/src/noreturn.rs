@@ -74,6 +74,7 @@ fn search(
     side_exits: &HashMap<u64, Vec<u64>>,
     returns: &HashSet<u64>,
 ) -> ReturnSearch {
+    let has_return = has_return(entry, kernel, known);
     let mut seen = HashSet::new();
     let mut todo = vec![entry];
     let mut callees = BTreeSet::new();
@@ -100,6 +101,11 @@ fn search(
                 todo.push(i.next_ip());
             }
             match i.flow_control() {
+                // It goes to code of another mode (`machine_real_restart`).
+                FlowControl::IndirectBranch if i.is_jmp_far_indirect() => match has_return {
+                    true => return ReturnSearch::Returns,
+                    false => break,
+                },
                 FlowControl::Return | FlowControl::IndirectBranch => return ReturnSearch::Returns,
                 FlowControl::UnconditionalBranch
                     if known.thunks.contains(&i.near_branch_target()) =>
@@ -127,4 +133,21 @@ fn search(
         }
     }
     ReturnSearch::WaitsFor(callees)
+}
+
+/// Whether any instruction of the function returns, reached from its entry or not: control may come
+/// back there from another mode. Also true if the function's end is not known.
+fn has_return(entry: u64, kernel: &KernelFile, known: &OldKernelFacts) -> bool {
+    let size = kernel.symbols_at(entry).iter().map(|symbol| symbol.size).max().unwrap_or(0);
+    let Some(bytes) = kernel.bytes(entry, size).filter(|_| size > 0) else { return true };
+    let mut decoder = Decoder::with_ip(64, bytes, entry, DecoderOptions::NONE);
+    decoder.iter().any(|i| match i.flow_control() {
+        FlowControl::Return => true,
+        FlowControl::IndirectBranch => !i.is_jmp_far_indirect(),
+        FlowControl::UnconditionalBranch => {
+            let target = i.near_branch_target();
+            known.thunks.contains(&target) || !(entry..entry + size).contains(&target)
+        }
+        _ => false,
+    })
 }

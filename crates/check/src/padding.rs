@@ -100,10 +100,39 @@ pub(super) fn patched_padding(kernel: &KernelFile) -> Option<u64> {
     to?.checked_sub(from?).filter(|&length| length > 0)
 }
 
-/// Whether `bytes` consist of int3 and no-ops, which linkers and assemblers put between things.
+/// The four bytes that the linker repeats between sections of code in kernels up to 6.2
+/// (`=0xcccc` in arch/x86/kernel/vmlinux.lds.S). Others have int3.
+const FILL: [u8; 4] = [0, 0, 0xcc, 0xcc];
+
+/// The length of `code` without padding at its end: int3, behind at least eight bytes of `FILL`.
+/// Less of it may be code.
+pub(super) fn length_without_padding(code: &[u8]) -> usize {
+    let filled = |start: &usize| is_fill(&code[*start..]);
+    // A fill that ends the code begins at most four bytes behind the place where it could.
+    let mut end = code.len();
+    if let Some(start) = (code.len().saturating_sub(11)..=code.len().saturating_sub(8)).find(filled)
+        && code.len() >= 8
+    {
+        end = start;
+        while end >= FILL.len() && code[end - FILL.len()..end] == FILL {
+            end -= FILL.len();
+        }
+    }
+    code[..end].iter().rposition(|&byte| byte != 0xcc).map_or(0, |last| last + 1)
+}
+
+fn is_fill(bytes: &[u8]) -> bool {
+    bytes.iter().enumerate().all(|(i, &byte)| byte == FILL[i % FILL.len()])
+}
+
+/// Whether `bytes` consist of int3 and no-ops, which linkers and assemblers put between things, and
+/// perhaps end with the linker's other fill.
 pub(crate) fn is_padding(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some(&first) = rest.first() {
+        if is_fill(rest) {
+            return true;
+        }
         let len = if first == 0xcc { 1 } else { no_op_length(rest) };
         if len == 0 {
             return false;
@@ -121,5 +150,23 @@ pub(crate) fn no_op_length(bytes: &[u8]) -> usize {
         instruction.len()
     } else {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_linkers_fill_is_padding_and_less_of_it_may_be_code() {
+        let fill = |len: usize| FILL.iter().copied().cycle().take(len).collect::<Vec<u8>>();
+        for len in [0, 8, 9, 10, 11, 12, 31] {
+            assert_eq!(length_without_padding(&[&[0xc3, 0xcc][..], &fill(len)].concat()), 1);
+            assert_eq!(length_without_padding(&[&[0xe9, 0, 0, 0, 0][..], &fill(len)].concat()), 5);
+            assert!(is_padding(&[&[0x90, 0xcc][..], &fill(len)].concat()), "{len} bytes");
+        }
+        assert_eq!(length_without_padding(&[0xc3, 0, 0]), 3);
+        assert_eq!(length_without_padding(&[0xcc, 0xcc]), 0);
+        assert!(is_padding(&[0]) && !is_padding(&[0, 0xcc]) && !is_padding(&[0xcc, 0, 0, 0xc3]));
     }
 }

@@ -345,6 +345,30 @@ fn a_function_returns_if_a_fault_in_it_leads_to_a_return() {
     assert_eq!(kinds_between(&old, &new, &map()), ["successors"]);
 }
 
+/// Code of another mode does not come back to a function without a return.
+#[test]
+fn a_function_that_ends_with_a_far_jump_does_not_return() {
+    let kinds = |end: &[u8]| {
+        let (mut old, mut new, mut map) = (old(), new(), map());
+        // A fault in g would lead to a return.
+        old.exceptions.clear();
+        new.exceptions.clear();
+        let size = 7 + end.len();
+        old.text[0x17..0x17 + end.len()].copy_from_slice(end);
+        new.text[0x07..0x07 + end.len()].copy_from_slice(end);
+        (old.symbols[1].2, new.symbols[0].2) = (size as u64, size as u64);
+        (map.blocks[3].old_size, map.blocks[3].new_size) = (size as u32, size as u32);
+        // f's cold part goes elsewhere behind its call of g.
+        new.text[0x46] ^= 1;
+        kinds_between(&old, &new, &map)
+    };
+    // ljmp *(%rdi)
+    assert_eq!(kinds(&[0xff, 0x2f]), [""; 0]);
+    assert_eq!(kinds(&[0xff, 0x2f, 0xc3]), ["successors"], "and a return");
+    // jmp *(%rdi)
+    assert_eq!(kinds(&[0xff, 0x27]), ["successors"]);
+}
+
 /// The byte behind g's return differs from the old kernel. This is wrong if the int3 there belonged
 /// to g. It is right if the int3 was the linker's padding behind g.
 #[test]

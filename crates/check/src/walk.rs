@@ -9,6 +9,7 @@ use super::code_walk::{CodeWalk, DeadEnd, FallThrough, OldKernelFacts};
 use super::compare::{DecodedCode, compare};
 use super::correspond::{Correspondence, InstructionPair};
 use super::kernel::KernelFile;
+use super::padding::length_without_padding;
 use super::verdict::Findings;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use image::place::{Ending, Placement};
@@ -42,7 +43,7 @@ impl CodeUnit {
 }
 
 /// The units, ascending by old address: the blocks of the map, and the code outside it without
-/// trailing int3.
+/// trailing padding.
 pub(crate) fn units(
     map: &Placement,
     correspondence: &Correspondence,
@@ -63,7 +64,7 @@ pub(crate) fn units(
     for region in correspondence.regions.iter().filter(|r| r.executable) {
         let bytes = correspondence.old.tail(region.old).unwrap_or(&[]);
         let bytes = &bytes[..bytes.len().min((region.old_end - region.old) as usize)];
-        let size = bytes.iter().rposition(|&b| b != 0xcc).map_or(0, |last| last as u64 + 1);
+        let size = length_without_padding(bytes) as u64;
         if size > 0 {
             units.push(CodeUnit {
                 old: region.old,
