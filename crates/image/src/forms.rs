@@ -9,7 +9,22 @@
 //! To add a form: a line in the table, with the place in the kernel that defines it, and with the
 //! kernels that have it if they are known.
 
-use crate::object::tables::ReferenceMeaning::{self, Control, End, Instruction, Middle};
+use ReferenceMeaning::{Control, End, Instruction, Middle};
+
+/// What a reference names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReferenceMeaning {
+    /// The instruction that starts at the target.
+    Instruction,
+    /// A target of control, or code whose address is taken.
+    Control,
+    /// The end of the instruction in front of the target.
+    End,
+    /// A byte inside an instruction.
+    Middle,
+    /// The emitter makes the entry again from the code instead of translating it.
+    Regenerated,
+}
 
 /// How to read a table's relocations against the code.
 #[derive(Clone, Copy, Debug)]

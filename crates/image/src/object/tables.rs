@@ -9,24 +9,10 @@
 
 use super::elf::{Elf, ElfRelocation, SectionId};
 use super::instructions::{DecodedInstruction, decode};
+pub use crate::forms::ReferenceMeaning;
 use crate::forms::{self, EntryFact, EntryForm, TableForm};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, HashSet};
-
-/// What a reference names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReferenceMeaning {
-    /// The instruction that starts at the target.
-    Instruction,
-    /// A target of control, or code whose address is taken.
-    Control,
-    /// The end of the instruction in front of the target.
-    End,
-    /// A byte inside an instruction.
-    Middle,
-    /// The emitter makes the entry again from the code instead of translating it.
-    Regenerated,
-}
 
 /// A relocation that points into the code.
 #[derive(Clone, Copy, Debug)]
