@@ -4,8 +4,8 @@
 //! writes. It holds three lists: 64-bit places, 32-bit places whose value decreases, 32-bit places
 //! whose value increases. Kernels whose per-CPU data moves with the rest (6.15 and later) have no
 //! values that decrease, and two lists. A zero stands in front of each list. A place is the low 32
-//! bits of a link address. Output: sorted places. If a place lies outside the kernel, the file belongs to another
-//! kernel and is refused.
+//! bits of a link address. Output: sorted places. If a place lies outside the kernel, the file
+//! belongs to another kernel and is refused.
 
 use super::kernel::KernelFile;
 use anyhow::{Result, bail};

@@ -3,8 +3,8 @@
 //!
 //! Input: both kernels and the correspondence. Each table must have the same entries: every field
 //! that is an address refers to the same thing, and every other field is equal. Where the kernel
-//! relies on the order of entries, the order is kept or the table is sorted. `table_forms` lists the
-//! tables.
+//! relies on the order of entries, the order is kept or the table is sorted. `table_forms` lists
+//! the tables.
 
 use super::correspond::{Correspondence, Landing};
 use super::kernel::KernelFile;
@@ -248,8 +248,8 @@ fn difference(
     format!("{}: {}", table.name, words.join("; "))
 }
 
-/// Checks that the bytes that the kernel overwrites (alternatives, paravirt sites) keep their length
-/// and stay together, because the kernel overwrites exactly these bytes.
+/// Checks that the bytes that the kernel overwrites (alternatives, paravirt sites) keep their
+/// length and stay together, because the kernel overwrites exactly these bytes.
 fn overwritten_whole(
     table: &FormedTable,
     length: usize,

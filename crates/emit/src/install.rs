@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(fs::read_to_string(tree.path().join("System.map")).unwrap(), "old System.map");
     }
 
-    /// kbuild makes `vmlinux` and its relocations of `vmlinux.unstripped`, so the two stay together.
+    /// kbuild makes `vmlinux` and its relocations of `vmlinux.unstripped`: the two stay together.
     #[test]
     fn the_kernel_before_it_is_stripped_is_installed_and_restored() {
         let (tree, scratch) = tree("old", "new");

@@ -1,7 +1,7 @@
 //! Finds the words of a linked kernel that are distances to something.
 //!
-//! Input: a link of a kernel that keeps its relocations, and the vmlinux that came of it. Output: the
-//! list of these words, for `check`. This module changes nothing.
+//! Input: a link of a kernel that keeps its relocations, and the vmlinux that came of it. Output:
+//! the list of these words, for `check`. This module changes nothing.
 
 use anyhow::{Context, Result};
 use image::BuildId;

@@ -190,8 +190,8 @@ pub fn table_form(name: &str) -> TableForm {
         _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => {
             TableForm::Uniform(Middle)
         }
-        // struct kernel_symbol, include/linux/export-internal.h. Up to 6.3 each exported symbol has a
-        // section of its own in the object. It may be a label inside a function.
+        // struct kernel_symbol, include/linux/export-internal.h. Up to 6.3 each exported symbol has
+        // a section of its own in the object. It may be a label inside a function.
         _ if name.starts_with("___ksymtab") => TableForm::Uniform(Control),
         _ if DATA.iter().any(|known| begins_as(known)) => TableForm::Data,
         _ => TableForm::Unknown,

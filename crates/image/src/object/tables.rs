@@ -2,10 +2,10 @@
 //!
 //! Input: the relocations of every section that point into one code section. Output: the meaning of
 //! each: the address of an instruction, a target of control, the label behind an instruction, or
-//! the middle of an instruction. `forms` lists the tables and the forms of their entries. A table that
-//! it does not list may point only at the first byte of functions. If it points elsewhere, reading
-//! fails with the table's name. This module interprets other fields of a table only as far as they
-//! say what the kernel does to the code.
+//! the middle of an instruction. `forms` lists the tables and the forms of their entries. A table
+//! that it does not list may point only at the first byte of functions. If it points elsewhere,
+//! reading fails with the table's name. This module interprets other fields of a table only as far
+//! as they say what the kernel does to the code.
 
 use super::elf::{Elf, ElfRelocation, SectionId};
 use super::instructions::{DecodedInstruction, decode};
@@ -27,7 +27,8 @@ pub struct CodeReference {
     pub meaning: ReferenceMeaning,
 }
 
-/// Code that `apply_alternatives`, or `apply_paravirt` before 6.8, overwrites. Its length is fixed; its inside stays as it is.
+/// Code that `apply_alternatives`, or `apply_paravirt` before 6.8, overwrites. Its length is fixed;
+/// its inside stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AlternativeSite {
     /// The offset of its first byte.
