@@ -7,8 +7,9 @@
 use crate::Profile;
 use anyhow::{Context, Result, bail};
 use image::address::LinkAddr;
-use image::module;
+use image::module::{self, ImageModule};
 use image::order::{Layout, Run};
+use image::runs::LayoutRuns;
 use image::{BlockIndex, Image, ImageFunction};
 use layout::graph::{
     BlockEpochs, BlockId, Call, Edge, Graph, JointMiss, Order, Seed, TemporalEdge,
@@ -28,6 +29,19 @@ pub struct LayoutInput {
 /// The profile is of another kernel, or names an address at which the image has no block.
 pub fn movable(image: &Image, profile: &Profile) -> Result<LayoutInput> {
     arrays(image, profile, |function| function.movable())
+}
+
+/// Makes the arrays of the movable code of one module of the image.
+///
+/// # Errors
+/// As [`movable`].
+pub fn movable_of_module(
+    image: &Image,
+    profile: &Profile,
+    module: &ImageModule,
+) -> Result<LayoutInput> {
+    let space = module::base_of(&module.identity.name).0 >> 32;
+    arrays(image, profile, |function| function.movable() && function.addr.0 >> 32 == space)
 }
 
 /// Makes the arrays of all code, including code that does not move.
@@ -129,6 +143,14 @@ impl LayoutInput {
     /// The address of a graph block in the image.
     pub fn address(&self, image: &Image, block: BlockId) -> LinkAddr {
         image.block(self.to_image[block.index()]).addr
+    }
+
+    /// The order of the graph's blocks that a layout gives.
+    pub fn order(&self, image: &Image, layout: &Layout) -> Order {
+        let runs = LayoutRuns::of(layout);
+        let run_of_each = self.to_image.iter().map(|&block| runs.run_of(image.block(block).addr));
+        let (order, _) = runs.order(run_of_each);
+        Order(order.into_iter().map(BlockId).collect())
     }
 
     /// The layout of an order, of which the first `hot` blocks are hot.

@@ -3,7 +3,9 @@
 use image::address::LinkAddr;
 use image::examples;
 use image::module::{ModuleCode, base_of};
+use image::order::{Layout, Run};
 use kernlane_profile::collect::{ExtraCounts, collect};
+use kernlane_profile::graph::movable_of_module;
 use kernlane_profile::{Profile, ProfileMerge, merge};
 use layout::graph::EdgeKind;
 use std::collections::BTreeMap;
@@ -78,6 +80,26 @@ fn code_of_another_build_of_a_module_has_no_blocks() {
     assert_eq!(profile.blocks, BTreeMap::from([(LinkAddr(KERNEL + 0x20), 1)]));
     let outside = [(LinkAddr(PLACE), 1), (LinkAddr(PLACE + 0x10), 3)];
     assert_eq!(profile.outside, BTreeMap::from(outside));
+}
+
+/// `h`, `f` and `f`'s jump ran once; `h` in front of `f` makes its jump a fall-through.
+#[test]
+fn a_layout_has_an_order_for_each_module() {
+    let profile = profile("cafe");
+    let mut image = examples::caller_and_callee(LinkAddr(KERNEL));
+    image.attach(vec![ModuleCode::parse(&examples::module()).unwrap()]).unwrap();
+    let input = movable_of_module(&image, &profile, &image.modules[0]).unwrap();
+    let base = base_of("my_mod").0;
+    let run = |at: u64, size| Run { start: LinkAddr(base + at), size, name: String::new() };
+    let identity = image.modules[0].identity.clone();
+    let original = Layout { modules: vec![identity], ..Layout::original(image.build_id.clone()) };
+    let layout = Layout { runs: vec![run(0x10, 5), run(0, 11)], hot: 2, ..original.clone() };
+    let numbers = |layout: &Layout| -> Vec<u32> {
+        input.order(&image, layout).0.iter().map(|block| block.0).collect()
+    };
+    assert_eq!((numbers(&original), numbers(&layout)), (vec![0, 1, 2, 3], vec![3, 0, 1, 2]));
+    let taken = |layout| layout::score(&input.graph, &input.order(&image, layout)).taken();
+    assert_eq!((taken(&original), taken(&layout)), (1, 0));
 }
 
 #[test]

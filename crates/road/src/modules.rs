@@ -12,7 +12,10 @@ use host::recording::Recording;
 use image::Image;
 use image::address::LinkAddr;
 use image::module::ModuleIdentity;
+use image::order::Layout;
+use layout::Score;
 use profile::Profile;
+use profile::graph;
 use services::symbols::CodeSymbol;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -46,6 +49,40 @@ pub fn attach(image: &mut Image, kernel: &Path, inputs: &[PathBuf]) -> Result<()
         }
     }
     image.attach(found)
+}
+
+/// What a layout brings for the code of one module, by the counts that it was made from.
+pub struct ModuleScore {
+    /// The module.
+    pub module: ModuleIdentity,
+    /// The score of its original order.
+    pub original: Score,
+    /// The score of the layout.
+    pub layout: Score,
+}
+
+/// The scores of each module of the image that ran, by name.
+///
+/// # Errors
+/// The profile is not of the image.
+pub fn scores(image: &Image, profile: &Profile, layout: &Layout) -> Result<Vec<ModuleScore>> {
+    let mut scores = Vec::new();
+    for module in &image.modules {
+        let input = graph::movable_of_module(image, profile, module)?;
+        if input.graph.counts.iter().all(|&count| count == 0) {
+            continue;
+        }
+        let of_module = layout.of_module(&module.identity);
+        let original = Layout { runs: Vec::new(), hot: 0, ..of_module.clone() };
+        let score = |layout| layout::score(&input.graph, &input.order(image, layout));
+        scores.push(ModuleScore {
+            module: module.identity.clone(),
+            original: score(&original),
+            layout: score(&of_module),
+        });
+    }
+    scores.sort_by(|a, b| a.module.cmp(&b.module));
+    Ok(scores)
 }
 
 /// The functions of the modules of a recording, at the addresses at which they ran. A place where

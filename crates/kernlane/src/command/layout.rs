@@ -19,7 +19,7 @@ use profile::staying::StayingCode;
 use replay::search::SearchedLayouts;
 use road::counts::extra_counts;
 use road::ground::{Ground, JudgedLayout};
-use road::modules;
+use road::modules::{self, ModuleScore};
 use road::search::{LayoutCandidate, LayoutSearch, SearchObjective};
 use road::staying;
 use sim::MachineModel;
@@ -184,7 +184,8 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
         Err(error) => Some(format!("the kernel cannot be relinked as it is: {error:#}")),
     });
     let staying = staying::staying_code(&kernel, &image, &profile)?;
-    let made = MadeLayout { layout, score, tried, judged, staying };
+    let modules = modules::scores(&image, &profile, &layout)?;
+    let made = MadeLayout { layout, score, tried, judged, staying, modules };
     print(args, &made)?;
     made.judged.doubts.iter().for_each(|doubt| note!("warning: {doubt}"));
     Ok(ExitCode::SUCCESS)
@@ -235,6 +236,7 @@ struct MadeLayout {
     tried: Option<SearchedLayouts>,
     judged: JudgedLayout,
     staying: StayingCode,
+    modules: Vec<ModuleScore>,
 }
 
 fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
@@ -254,6 +256,16 @@ fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
             "staying": staying,
             "warnings": doubts,
         });
+        if !made.modules.is_empty() {
+            let row = |of: &ModuleScore| {
+                serde_json::json!({
+                    "module": of.module,
+                    "original": score_json(&of.original),
+                    "layout": score_json(&of.layout),
+                })
+            };
+            document["modules"] = made.modules.iter().map(row).collect();
+        }
         if let Some(tried) = tried {
             document["search"] = serde_json::to_value(tried)?;
         }
@@ -280,7 +292,13 @@ fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
     row("ext-TSP (higher is better)", original.ext_tsp, score.ext_tsp)?;
     row("taken branches and jumps", original.taken() as f64, score.taken() as f64)?;
     row("touched 64-byte lines", original.lines as f64, score.lines as f64)?;
-    row("touched 4 KB pages", original.pages as f64, score.pages as f64)
+    row("touched 4 KB pages", original.pages as f64, score.pages as f64)?;
+    for ModuleScore { module, original, layout } in &made.modules {
+        outln!("module {}", module.name)?;
+        row("  taken branches and jumps", original.taken() as f64, layout.taken() as f64)?;
+        row("  touched 64-byte lines", original.lines as f64, layout.lines as f64)?;
+    }
+    Ok(())
 }
 
 fn score_json(score: &Score) -> serde_json::Value {
