@@ -4,8 +4,8 @@
 //! differences. This module loads both as the kernel's loader does (kernel/module/main.c): it gives
 //! each section an address, applies the relocations, and sorts the tables that the loader sorts.
 //! What it gets is two images, which are compared like two kernels. It does so twice, with
-//! different distances between sections: a reference that is right by accident at one place is wrong
-//! at the other. A symbol of the kernel has the same address in both images.
+//! different distances between sections: a reference that is right by accident at one place is
+//! wrong at the other. A symbol of the kernel has the same address in both images.
 //!
 //! The sections that the loader does not place in memory (types, names of symbol versions) must be
 //! equal byte for byte, except for debugging information, which may be left out. The build id must

@@ -20,7 +20,8 @@ use image::ordinary;
 use image::place::CallPadding;
 use sha2::{Digest, Sha256};
 
-/// What stands at the end of a signed module (`MODULE_SIG_STRING`, include/linux/module_signature.h).
+/// What stands at the end of a signed module (`MODULE_SIG_STRING`,
+/// include/linux/module_signature.h).
 const SIGNED: &[u8] = b"~Module signature appended~\n";
 /// Bytes of `struct module_signature`. Its last four are the size of the signature.
 const SIGNATURE_FIELDS: usize = 12;

@@ -130,7 +130,7 @@ mod tests {
             ),
             (
                 message(ProfileError::Format(3)),
-                "net.rec: a profile of format 3; this version reads formats 4 to 5: make it again \
+                "net.rec: a profile of format 3; this version reads formats 4 to 6: make it again \
                  (`kernlane profile`)",
             ),
             (message(UnknownBenchmark("call/no".into())), "(`kernlane bench --list`)"),

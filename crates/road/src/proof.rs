@@ -42,8 +42,8 @@ pub struct Proof {
     pub json: String,
 }
 
-/// Compares two kernels, each a vmlinux or a build tree, or two modules (`.ko`), block by block. `shown`: how many
-/// differences of each kind the text and the JSON have.
+/// Compares two kernels, each a vmlinux or a build tree, or two modules (`.ko`), block by block.
+/// `shown`: how many differences of each kind the text and the JSON have.
 ///
 /// ```
 /// use road::proof::{ProvedMap, prove};

@@ -1,3 +1,5 @@
+//! Small modules, right and wrong, given to the checker.
+
 use super::*;
 use image::examples::module;
 

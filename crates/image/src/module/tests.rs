@@ -1,3 +1,5 @@
+//! Small modules, cut into blocks and added to the image of a kernel.
+
 use super::*;
 use crate::examples;
 use crate::examples::module;

@@ -1,3 +1,5 @@
+//! Translations and events, and the batches that they become.
+
 use super::*;
 use trace::events;
 

@@ -1,7 +1,7 @@
 //! `cargo xtask module-test KERNEL`: tests rewriting the modules of a real kernel.
 //!
-//! Input: a built tree with modules, or the vmlinux of an installed kernel. Every module in its own order stays byte for byte. In a random
-//! order the checker proves it, and refuses it with a changed byte. If the kernel is a tree, a guest
+//! Input: a built tree with modules, or the vmlinux of an installed kernel. Every module in its own
+//! order stays byte for byte. In a random order the checker proves it, and refuses it with a changed byte. If the kernel is a tree, a guest
 //! loads, uses and unloads the modules in a random order. Prints one line for each test.
 
 use anyhow::{Context, Result, ensure};
