@@ -85,8 +85,11 @@ test_page_levels() {
     [ $levels = "$(cat /kernlane/page-levels)" ]
 }
 
+# Where a weak function was replaced, the kernel shows the distance of the tracer's site to the
+# symbol in front of it, which moves (kernel/trace/ftrace.c: FTRACE_INVALID_FUNCTION).
 test_traceable_functions() {
-    sed 's/ .*//' $tracing/available_filter_functions | sort > /tmp/traceable
+    sed 's/ .*//; s/^\(__ftrace_invalid_address__\).*/\1/' $tracing/available_filter_functions |
+        sort > /tmp/traceable
     wc -l < /tmp/traceable
     md5sum < /tmp/traceable
 }
