@@ -81,7 +81,8 @@ fn compiler(saved: &str) -> Option<String> {
         return None;
     }
     let flags: Vec<&str> = flags.split(' ').filter(|flag| !flag.starts_with("-Wp,-MMD")).collect();
-    Some(format!("{} -w -I. -Imm -S -o - -x c -", flags.join(" ")))
+    // With LTO the compiler would write its intermediate code.
+    Some(format!("{} -w -I. -Imm -fno-lto -S -o - -x c -", flags.join(" ")))
 }
 
 /// A function whose assembly contains each value as text.
@@ -113,7 +114,7 @@ mod tests {
              -DKBUILD_BASENAME='\"slub\"' -c -o mm/slub.o mm/slub.c  ; ./tools/objtool x\n\nsource";
         assert_eq!(
             compiler(saved).unwrap(),
-            "gcc -nostdinc -DKBUILD_BASENAME='\"slub\"' -w -I. -Imm -S -o - -x c -"
+            "gcc -nostdinc -DKBUILD_BASENAME='\"slub\"' -w -I. -Imm -fno-lto -S -o - -x c -"
         );
         let apart = saved.replace(" mm/slub.c", " /home/a/linux/mm/slub.c");
         assert_eq!(compiler(&apart), compiler(saved), "make O=, from another directory");
