@@ -15,8 +15,8 @@ use anyhow::{Result, ensure};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Places the movable blocks of `image`'s vmlinux in the layout's order, beginning at the address of
-/// the first movable block.
+/// Places the movable blocks of `image`'s vmlinux in the layout's order, beginning at the address
+/// of the first movable block.
 ///
 /// # Errors
 /// The layout is for another kernel, or the blocks cannot be placed.

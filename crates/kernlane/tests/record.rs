@@ -31,8 +31,8 @@ fn bad_input_is_named_and_nothing_is_made() {
     let cases: [(&[&str], &str); 10] = [
         (
             &["nothing", "--kernel", "tree"],
-            "there is no workload \"nothing\": give compile, database, engineering, files, net, \
-             shell, sqlite, web, bench:NAME or the path",
+            "there is no workload \"nothing\": give compile, database, disk, engineering, files, \
+             firewall, net, shell, sqlite, web, bench:NAME or the path",
         ),
         (&["none.toml", "--kernel", "tree"], "reading the workload none.toml: No such file"),
         (&["mine.toml", "--kernel", "tree"], "line 2"),

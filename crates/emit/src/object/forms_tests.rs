@@ -1,8 +1,9 @@
 //! Tests of the forms that side tables have in different kernels, on a small object with one table.
 
-use super::tests::{ObjectBuilder, builder_with};
+use super::tests::{ObjectBuilder, builder, builder_with, reversed, rewritten};
 use super::*;
 use ::object::elf;
+use image::object::elf::Elf;
 use image::object::tables::AlternativeSite;
 use image::object::{KernelObject, ObjectHints};
 
@@ -125,4 +126,21 @@ fn a_static_key_may_jump_into_another_section() {
     assert_eq!(whole(&key(0x00)), [false, false]);
     // Not two bytes, and not what is no no-op.
     assert_eq!(whole(&key(0x05)), [true, false]);
+}
+
+#[test]
+fn an_unknown_table_that_points_into_code_is_refused_by_name() {
+    let mut b = builder();
+    b.table("__new_table", &[0; 8], &[(0, 5)]);
+    let data = b.object.write().unwrap();
+    let error = KernelObject::read(&data, &ObjectHints::default()).err().unwrap();
+    assert!(format!("{error:#}").contains("__new_table"), "{error:#}");
+    // A table may point to the first byte of a function: the reference moves with the function.
+    let mut b = builder();
+    b.table("__new_table", &[0; 8], &[(0, 0x20)]);
+    let data = b.object.write().unwrap();
+    let new = rewritten(&data, reversed).bytes;
+    let object = Elf::parse(&new).unwrap();
+    let list = object.relocations(object.by_name("__new_table").unwrap()).unwrap();
+    assert_eq!(list[0].addend, 0x10);
 }

@@ -441,23 +441,6 @@ fn the_map_has_the_new_place_of_every_piece() {
 }
 
 #[test]
-fn an_unknown_table_that_points_into_code_is_refused_by_name() {
-    let mut b = builder();
-    b.table("__new_table", &[0; 8], &[(0, 5)]);
-    let data = b.object.write().unwrap();
-    let error = KernelObject::read(&data, &ObjectHints::default()).err().unwrap();
-    assert!(format!("{error:#}").contains("__new_table"), "{error:#}");
-    // A table may point to the first byte of a function: the reference moves with the function.
-    let mut b = builder();
-    b.table("__new_table", &[0; 8], &[(0, 0x20)]);
-    let data = b.object.write().unwrap();
-    let new = rewritten(&data, reversed).bytes;
-    let object = Elf::parse(&new).unwrap();
-    let list = object.relocations(object.by_name("__new_table").unwrap()).unwrap();
-    assert_eq!(list[0].addend, 0x10);
-}
-
-#[test]
 fn a_stripped_object_is_refused() {
     let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
     let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
