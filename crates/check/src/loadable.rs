@@ -45,6 +45,9 @@ const PLANS: [LoadPlan; 2] = [
     LoadPlan { start: 0xffff_ffff_c000_0000, gap: 0x40, symbols: 0xffff_ffff_8000_0000 },
     LoadPlan { start: 0xffff_ffff_d003_0000, gap: 0x2340, symbols: 0xffff_ffff_9100_0000 },
 ];
+/// Bytes for the code. The data behind it has the same addresses in both images. So a reference
+/// that is off by a little does not have the distance of anything near.
+const CODE_SPACE: u64 = 1 << 27;
 /// Bytes for each symbol of the kernel: more than any addend to one.
 const SYMBOL_SPACE: u64 = 1 << 16;
 
@@ -98,7 +101,14 @@ impl<'d> LoadedImage<'d> {
         let loaded =
             || file.sections.iter().enumerate().filter(|(_, s)| s.is_loaded() && s.size > 0);
         let code = loaded().filter(|(_, s)| s.is_code());
-        for (number, section) in code.chain(loaded().filter(|(_, s)| !s.is_code())) {
+        let data = loaded().filter(|(_, s)| !s.is_code());
+        // The unwinder's tables grow with the code. Behind them nothing is left to move.
+        let (unwinder, data): (Vec<_>, Vec<_>) =
+            data.partition(|(_, s)| s.name.starts_with(".orc_unwind"));
+        for (number, section) in code.chain(data).chain(unwinder) {
+            if !section.is_code() {
+                next = next.max(plan.start + CODE_SPACE);
+            }
             let addr = next.next_multiple_of(section.align.clamp(16, 1 << 21));
             next = addr.checked_add(section.size + plan.gap).context("it is too large")?;
             ensure!(next < u64::MAX - (1 << 24), "it is too large");

@@ -9,7 +9,8 @@
 //! TRAN  × (u64 address  u16 instructions  instructions × u8 length  code)
 //! TASK  × (u64 pointer  u8 pid known (0, 1)  u32 pid  16 bytes comm)
 //! MODS  × (u32 next translation  u8 kind (0 loaded, 1 unloaded)  u32 load;
-//!       loaded: text name  text build_id  u32 sections  sections × (text name  u64 address  u64 size))
+//!       loaded: text name  text build_id  u32 sections
+//!       sections × (text name  u64 address  u64 size))
 //! PATT  × (u32 translation  2 × u64 physical address  u16 sites  × u16 site)
 //! DATA  see `access_encoder`, `access_decoder`
 //! STRM  × u32 word

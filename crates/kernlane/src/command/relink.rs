@@ -24,7 +24,8 @@ use std::process::ExitCode;
 /// they replace the tree's own files; --restore puts these back.
 ///
 /// With --output, the tree's modules go to the same directory. Those whose code the layout names
-/// are rewritten, each with its map FILE.ko.klm. Without --output the tree's modules stay as they are.
+/// are rewritten, each with its map FILE.ko.klm. Without --output the tree's modules stay as they
+/// are.
 ///
 /// With --count the code keeps its order and gets counters, for one CPU. `kernlane counts` makes a
 /// profile from them.

@@ -23,7 +23,7 @@ insmod /kernlane/modules/lkdtm.ko || exit 1
 dmesg | grep -e 'WARNING: CPU' -e 'BUG: ' -e Oops -e 'ORC unwinder' && exit 1
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
 echo WARNING > /sys/kernel/debug/provoke-crash/DIRECT
-dmesg | grep -q 'at lkdtm_WARNING' || exit 1
+dmesg | grep -q 'WARNING: CPU.* lkdtm_WARNING+' || exit 1
 dmesg | grep -e 'RIP: 0010:lkdtm_WARNING' || exit 1
 dmesg | grep -e 'direct_entry' || exit 1
 for module in lkdtm loop dummy veth; do rmmod $module || exit 1; done
