@@ -134,11 +134,12 @@ fn prefixes<'d>(decoded: &DecodedCode<'d>) -> &'d [u8] {
 
 /// A static-key site may grow from two to five bytes. The kernel then patches five bytes.
 fn grown_no_op(left: &DecodedCode, right: &DecodedCode) -> Result<(), &'static str> {
-    let no_op = |d: &DecodedCode| no_op_length(d.bytes) == d.bytes.len();
-    if !no_op(left) || !no_op(right) {
+    // x86_nops[5], arch/x86/kernel/alternative.c. The kernel expects exactly these bytes.
+    const GROWN: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+    if no_op_length(left.bytes) != left.bytes.len() || no_op_length(right.bytes) == 0 {
         return Err("a static-key site holds another instruction");
     }
-    if left.bytes.len() == 2 && right.bytes.len() == 5 {
+    if left.bytes.len() == 2 && right.bytes == GROWN {
         return Ok(());
     }
     Err("a static-key site is neither unchanged nor five bytes long")
@@ -222,5 +223,27 @@ fn constant(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
         4 => Some(i64::from(i32::from_le_bytes(field.try_into().ok()?)) as u64),
         8 => Some(u64::from_le_bytes(field.try_into().ok()?)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    #[test]
+    fn a_grown_static_key_has_the_bytes_that_the_kernel_expects() {
+        let decoded = |bytes: &'static [u8]| {
+            let mut decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
+            let instruction = decoder.decode();
+            let constants = decoder.get_constant_offsets(&instruction);
+            DecodedCode { instruction, bytes, constants }
+        };
+        let old = decoded(&[0x66, 0x90]);
+        assert!(grown_no_op(&old, &decoded(&[0x0f, 0x1f, 0x44, 0x00, 0x00])).is_ok());
+        // Another no-op of five bytes: the kernel would not patch it.
+        assert!(grown_no_op(&old, &decoded(&[0x0f, 0x1f, 0x44, 0x00, 0x01])).is_err());
+        assert!(grown_no_op(&old, &decoded(&[0x66, 0x66, 0x66, 0x66, 0x90])).is_err());
+        assert!(grown_no_op(&old, &decoded(&[0x66, 0x66, 0x90])).is_err());
     }
 }
