@@ -161,6 +161,58 @@ fn sections_without_a_name_of_their_own_lie_behind_the_one_in_front() {
     assert!(gathered_with(&data, &[[0x31, 0xc9, RETURN]; 2]).1.is_none());
 }
 
+/// The offsets of the two functions called `same`, if the linker put `caller`, which calls the
+/// second one, behind f and g, the two behind it, and `last` at the end. `second` says where the
+/// second one lies. Their bytes are equal. `calls`: the object says that `caller` calls it.
+fn offsets_of_twins(second: u64, calls: bool) -> Vec<u64> {
+    let mut b = builder();
+    let caller = code_section(&mut b, ".text.caller", &[0xe8, 0, 0, 0, 0, RETURN]);
+    b.object.add_symbol(function("caller", caller, 0, 6));
+    for (section, is_called) in [(".text.same", false), (".text.same.1", true)] {
+        let id = code_section(&mut b, section, &SAME[0]);
+        let mut symbol = function("same", id, 0, 3);
+        symbol.scope = SymbolScope::Compilation;
+        let symbol = b.object.add_symbol(symbol);
+        if is_called && calls {
+            b.refer(caller, 1, symbol, -4, elf::R_X86_64_PLT32);
+        }
+    }
+    let last = code_section(&mut b, ".text.last", &[RETURN]);
+    b.object.add_symbol(function("last", last, 0, 1));
+    let data = b.object.write().unwrap();
+    let read = Elf::parse(&data).unwrap();
+    let text = read.bytes(read.by_name(".text").unwrap());
+    let mut code = vec![0xcc; 0x61];
+    code[0x60] = RETURN;
+    code[..text.len()].copy_from_slice(text);
+    code[0x30] = 0xe8;
+    if calls {
+        code[0x31..0x35].copy_from_slice(&(second as i32 - 0x35).to_le_bytes());
+    } else {
+        code[0x31..0x35].fill(0);
+    }
+    code[0x35] = RETURN;
+    for at in [0x40, 0x50] {
+        code[at..at + 3].copy_from_slice(&SAME[0]);
+    }
+    let placed = [("f", 0), ("g", 0x20), ("caller", 0x30), ("last", 0x60)];
+    let functions = [&placed[..], &[("same", 0x40), ("same", 0x50)]].concat();
+    let kernel = linked(&code, &functions);
+    let gathered = LinkAddresses::read(&kernel).unwrap().gathered_text(&read).unwrap().unwrap();
+    let hints = ObjectHints::default();
+    let object = KernelObject::read_gathered(&data, Some(&gathered), &hints).unwrap();
+    let same = object.elf.symbols.iter().filter(|symbol| object.elf.name(symbol) == "same");
+    same.map(|symbol| symbol.value).collect()
+}
+
+#[test]
+fn a_call_tells_functions_of_one_name_apart() {
+    assert_eq!(offsets_of_twins(0x50, true), [0x40, 0x50]);
+    assert_eq!(offsets_of_twins(0x40, true), [0x50, 0x40]);
+    // Without a call, the order of the object counts.
+    assert_eq!(offsets_of_twins(0x40, false), [0x40, 0x50]);
+}
+
 #[test]
 fn functions_that_a_linker_scatters_are_refused() {
     let mut b = builder();

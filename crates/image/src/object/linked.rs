@@ -6,6 +6,7 @@
 
 use super::KernelObject;
 use super::elf::{Elf, ElfSymbol, SectionId};
+use super::gap_fill;
 use super::gathered::GatheredText;
 use super::instructions;
 use crate::BuildId;
@@ -25,6 +26,9 @@ const GROUPS: [&str; 4] = [".text.hot", ".text.unlikely", ".text.unknown", ".tex
 /// The limit for sections of functions that do not lie beside `.text`. If there are more, a linker
 /// script gathers them in a way that Kernlane does not know.
 const MOST_OUTSIDE: usize = 64;
+
+/// A larger stretch between two sections of functions holds something else.
+const LARGEST_GAP: u64 = 64 << 10;
 
 /// The addresses in a linked kernel of an object's symbols and sections.
 pub struct LinkAddresses<'a> {
@@ -136,14 +140,11 @@ impl<'a> LinkAddresses<'a> {
         }
         let mut placed = self.placed(object, &candidates)?;
         placed.sort_by_key(|&(_, base)| base);
+        placed.extend(self.in_gaps(object, &candidates, &placed));
+        placed.sort_by_key(|&(_, base)| base);
         let Some(own) = placed.iter().position(|&(id, _)| id == text) else { return Ok(None) };
-        let gaps: Vec<Option<&[u8]>> = placed
-            .windows(2)
-            .map(|pair| {
-                let end = pair[0].1.0.checked_add(object.section(pair[0].0).size)?;
-                self.padding(end..pair[1].1.0)
-            })
-            .collect();
+        let gaps: Vec<Option<&[u8]>> =
+            gaps(object, &placed).map(|gap| self.padding(gap?)).collect();
         let from = gaps[..own].iter().rposition(Option::is_none).map_or(0, |gap| gap + 1);
         let to = gaps[own..].iter().position(Option::is_none).map_or(gaps.len(), |gap| own + gap);
         let outside = placed.len() - (to - from + 1);
@@ -169,7 +170,9 @@ impl<'a> LinkAddresses<'a> {
     ) -> Result<Vec<(SectionId, LinkAddr)>> {
         let by_globals = self.bases(object, |_| true)?;
         let by_locals = self.bases_by_locals(object)?;
-        let known: HashMap<SectionId, LinkAddr> = by_locals.into_iter().chain(by_globals).collect();
+        let mut known: HashMap<SectionId, LinkAddr> =
+            by_locals.into_iter().chain(by_globals).collect();
+        self.follow_references(object, sections, &mut known)?;
         let taken: HashSet<LinkAddr> = known.values().copied().collect();
         let mut placed = Vec::with_capacity(sections.len());
         // The end of the last section of each group, and of the last of all.
@@ -190,6 +193,62 @@ impl<'a> LinkAddresses<'a> {
             placed.push((id, base));
         }
         Ok(placed)
+    }
+
+    /// The sections that have no address yet and fill the gaps between `placed`, which is ascending.
+    fn in_gaps(
+        &self,
+        object: &Elf<'_>,
+        sections: &[SectionId],
+        placed: &[(SectionId, LinkAddr)],
+    ) -> Vec<(SectionId, LinkAddr)> {
+        let known: HashSet<SectionId> = placed.iter().map(|&(id, _)| id).collect();
+        let missing: Vec<SectionId> =
+            sections.iter().copied().filter(|id| !known.contains(id)).collect();
+        if missing.is_empty() {
+            return Vec::new();
+        }
+        let open: Vec<Range<u64>> = gaps(object, placed)
+            .flatten()
+            .filter(|gap| gap.end - gap.start <= LARGEST_GAP && self.padding(gap.clone()).is_none())
+            .collect();
+        gap_fill::fill(&ObjectRoom { kernel: self, object }, &open, &missing)
+    }
+
+    /// Adds the addresses of those `sections` that code with a known address refers to: the linker
+    /// wrote there where they lie. Local functions of one name cannot be told apart otherwise, and
+    /// with LTO each has a section, which the linker may put anywhere.
+    fn follow_references(
+        &self,
+        object: &Elf<'_>,
+        sections: &[SectionId],
+        known: &mut HashMap<SectionId, LinkAddr>,
+    ) -> Result<()> {
+        let mut missing: HashSet<SectionId> =
+            sections.iter().copied().filter(|id| !known.contains_key(id)).collect();
+        let mut sources: Vec<SectionId> =
+            known.keys().copied().filter(|&id| object.section(id).is_code()).collect();
+        sources.sort_unstable();
+        while !missing.is_empty()
+            && let Some(source) = sources.pop()
+        {
+            let base = known[&source].0;
+            for r in object.relocations(source)?.iter().filter(|r| r.is_relative()) {
+                let Some(symbol) = object.symbols.get(r.symbol.0 as usize) else { continue };
+                let Some(id) = symbol.section().filter(|id| missing.contains(id)) else { continue };
+                let field = base.wrapping_add(r.offset);
+                let Some(bytes) = self.code_at(field, 4) else { continue };
+                let distance = i32::from_le_bytes(bytes.try_into().expect("four bytes"));
+                let referred = field.wrapping_add_signed(distance.into());
+                let at = referred.wrapping_add_signed(-r.addend).wrapping_sub(symbol.value);
+                if self.may_lie_at(object, id, at) {
+                    missing.remove(&id);
+                    known.insert(id, LinkAddr(at));
+                    sources.push(id);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether the kernel has the bytes of a section at `at`, but for the fields that the linker
@@ -331,6 +390,36 @@ impl<'a> LinkAddresses<'a> {
         }
         compare(ours, theirs, from, ours.len())?;
         Ok(base)
+    }
+}
+
+/// The stretches between sections, which are ascending; `None` where two overlap.
+fn gaps<'s>(
+    object: &'s Elf<'_>,
+    placed: &'s [(SectionId, LinkAddr)],
+) -> impl Iterator<Item = Option<Range<u64>>> + 's {
+    placed.windows(2).map(|pair| {
+        let end = pair[0].1.0.checked_add(object.section(pair[0].0).size)?;
+        (end <= pair[1].1.0).then_some(end..pair[1].1.0)
+    })
+}
+
+/// An object's sections, and the kernel in which they lie.
+struct ObjectRoom<'a, 'k, 'o> {
+    kernel: &'a LinkAddresses<'k>,
+    object: &'a Elf<'o>,
+}
+
+impl gap_fill::Room for ObjectRoom<'_, '_, '_> {
+    fn fits(&self, id: SectionId, at: u64) -> Option<Range<u64>> {
+        let section = self.object.section(id);
+        let from = at.checked_next_multiple_of(section.align.max(1))?;
+        let end = from.checked_add(section.size)?;
+        self.kernel.may_lie_at(self.object, id, from).then_some(from..end)
+    }
+
+    fn is_padding(&self, range: Range<u64>) -> bool {
+        self.kernel.padding(range).is_some()
     }
 }
 

@@ -9,6 +9,7 @@
 pub mod elf;
 pub mod flow;
 pub mod functions;
+mod gap_fill;
 pub mod gathered;
 pub mod instructions;
 pub mod linked;
