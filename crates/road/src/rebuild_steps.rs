@@ -8,8 +8,8 @@ use crate::optimize::say;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// The steps for one kernel: build it; record; count; lay out, relink, prove, boot, record again and
-/// simulate.
+/// The steps for one kernel: build it; record; count; lay out, relink, prove, boot, record again
+/// and simulate.
 const STEPS: usize = 4;
 
 /// The steps of both kernels.
