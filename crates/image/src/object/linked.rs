@@ -195,7 +195,8 @@ impl<'a> LinkAddresses<'a> {
         Ok(placed)
     }
 
-    /// The sections that have no address yet and fill the gaps between `placed`, which is ascending.
+    /// The sections that have no address yet and fill the gaps between `placed`, which are
+    /// ascending.
     fn in_gaps(
         &self,
         object: &Elf<'_>,
