@@ -52,6 +52,24 @@ fn the_flags_of_a_trap_are_found_in_every_form() {
     assert_eq!(tables::warnings(&KernelFile::parse(&file).unwrap()).count(), 0);
 }
 
+/// Linux 6.15 and later have zeros in the place of the sites of overridden weak functions.
+#[test]
+fn an_empty_entry_of_a_table_of_tracers_sites_says_nothing() {
+    // The last word lies behind the table.
+    let words = [0, 0, TEXT, TEXT + 0x20, 7];
+    let table: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    let sections = [(".text", TEXT, 0x6, vec![0x90; 0x40]), ("__mcount_loc", TABLE, 0x2, table)];
+    let symbols = [
+        TestSymbol("__start_mcount_loc", TABLE, 0),
+        TestSymbol("__stop_mcount_loc", TABLE + 32, 0),
+    ];
+    let file = elf(&sections, &symbols, 0);
+    let kernel = KernelFile::parse(&file).unwrap();
+    let found = tables::entries_of("__mcount_loc", &kernel);
+    let sites: Vec<u64> = found.iter().map(|entry| entry.values[0].0).collect();
+    assert_eq!(sites, [TEXT, TEXT + 0x20]);
+}
+
 #[test]
 fn alternatives_of_either_size_say_where_control_continues() {
     const NEW: u64 = DATA + 0x2000;

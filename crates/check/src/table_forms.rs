@@ -169,9 +169,16 @@ pub(super) const TABLES: &[SideTable] = &[
     sites(".ibt_endbr_seal"),
     sites(".cfi_sites"),
     sites(".smp_locks"),
+    // include/asm-generic/vmlinux.lds.h, RUNTIME_CONST_VARIABLES: 6.12, then what 7.3 adds.
     sites("runtime_shift_d_hash_shift"),
     sites("runtime_ptr_dentry_hashtable"),
     sites("runtime_ptr_USER_PTR_MAX"),
+    sites("runtime_ptr___dentry_cache"),
+    sites("runtime_ptr___names_cache"),
+    sites("runtime_ptr___filp_cache"),
+    sites("runtime_ptr___bfilp_cache"),
+    sites("runtime_ptr___futex_queues"),
+    sites("runtime_mask___futex_mask"),
     between(
         "__tracepoints_ptrs",
         ["__start___tracepoints_ptrs", "__stop___tracepoints_ptrs"],
@@ -228,10 +235,15 @@ impl SideTable {
     /// The entries of the table, which have this form.
     pub(super) fn entries(&self, form: &EntryForm, found: &TableBytes) -> Vec<TableEntry> {
         let count = found.bytes.len() / form.size;
-        let empty = |e: &TableEntry| e.values[0].0 == e.addr;
-        let all = (0..count).filter_map(|i| form.entry(found, i));
-        // Zeros fill the section of lock prefixes up to a page. Such an entry refers to itself.
-        if self.name == ".smp_locks" { all.filter(|e| !empty(e)).collect() } else { all.collect() }
+        let empty = |e: &TableEntry| match self.name {
+            // Zeros fill the section of lock prefixes up to a page. Such an entry refers to itself.
+            ".smp_locks" => e.values[0].0 == e.addr,
+            // The build takes the sites of overridden weak functions away (scripts/sorttable.c,
+            // 6.15 and later).
+            "__mcount_loc" => e.values[0].0 == 0,
+            _ => false,
+        };
+        (0..count).filter_map(|i| form.entry(found, i)).filter(|e| !empty(e)).collect()
     }
 }
 

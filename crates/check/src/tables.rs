@@ -63,7 +63,7 @@ fn passes(code: &[u8]) -> bool {
     })
 }
 
-fn entries_of(name: &str, kernel: &KernelFile) -> Vec<TableEntry> {
+pub(super) fn entries_of(name: &str, kernel: &KernelFile) -> Vec<TableEntry> {
     formed_entries(name, kernel).map_or_else(Vec::new, |(_, entries)| entries)
 }
 

@@ -177,6 +177,9 @@ const TABLES: &[(&str, TableForm)] = &[
 const DATA: [&str; 6] =
     [".rodata", ".data", ".init.data", ".init.rodata", ".ref.data", "__tracepoints"];
 
+/// The beginnings of the names of tables with fields inside instructions.
+const RUNTIME: [&str; 3] = ["runtime_ptr_", "runtime_shift_", "runtime_mask_"];
+
 /// The form of the table in the section `name`.
 pub fn table_form(name: &str) -> TableForm {
     if let Some(&(_, form)) = TABLES.iter().find(|(table, _)| *table == name) {
@@ -186,10 +189,8 @@ pub fn table_form(name: &str) -> TableForm {
         name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     match name {
-        // arch/x86/include/asm/runtime-const.h (6.11 and later)
-        _ if name.starts_with("runtime_ptr_") || name.starts_with("runtime_shift_") => {
-            TableForm::Uniform(Middle)
-        }
+        // arch/x86/include/asm/runtime-const.h (6.11 and later; masks in 7.3)
+        _ if RUNTIME.iter().any(|known| name.starts_with(known)) => TableForm::Uniform(Middle),
         // struct kernel_symbol, include/linux/export-internal.h. Up to 6.3 each exported symbol has
         // a section of its own in the object. It may be a label inside a function.
         _ if name.starts_with("___ksymtab") => TableForm::Uniform(Control),
@@ -286,6 +287,7 @@ mod tests {
         assert!(matches!(table_form(".rodata"), TableForm::Data));
         assert!(matches!(table_form(".rodatum"), TableForm::Unknown));
         assert!(matches!(table_form("runtime_shift_d_hash_shift"), TableForm::Uniform(Middle)));
+        assert!(matches!(table_form("runtime_mask___futex_mask"), TableForm::Uniform(Middle)));
         assert!(matches!(table_form("___ksymtab_gpl+f"), TableForm::Uniform(Control)));
         assert!(matches!(table_form("__ksymtab_strings"), TableForm::Unknown));
         assert!(matches!(table_form(".discard.reachable"), TableForm::Uniform(End)));

@@ -229,6 +229,7 @@ impl LinkedTables {
             let width = match section.name {
                 name if name.starts_with("runtime_ptr_") => 8,
                 name if name.starts_with("runtime_shift_") => 1,
+                name if name.starts_with("runtime_mask_") => 4,
                 _ => continue,
             };
             let fields = RawTable::section(kernel, section.name, 4)?.relatives();
