@@ -242,7 +242,7 @@ fn the_kernel_before_it_was_stripped_says_which_words_are_distances() {
     assert_eq!(words(), None);
     write(".tmp_vmlinux2", &link(0x90, true, &[DATA + 4]));
     assert_eq!(words(), Some(vec![(DATA + 4, 4)]));
-    // A word of a section that was removed is none of the kernel.
+    // The kernel has no word of a section that was removed.
     write("vmlinux.unstripped", &link(0x90, true, &[DATA + 8, DATA + 0x1008]));
     assert_eq!(words(), Some(vec![(DATA + 8, 4)]));
     // Of an older link.

@@ -124,7 +124,7 @@ fn a_static_key_may_jump_into_another_section() {
     };
     // A no-op of five bytes can become that jump wherever its function goes.
     assert_eq!(whole(&key(0x00)), [false, false]);
-    // Not two bytes, and not what is no no-op.
+    // Neither two bytes nor another instruction than a no-op.
     assert_eq!(whole(&key(0x05)), [true, false]);
 }
 
