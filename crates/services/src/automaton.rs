@@ -182,6 +182,16 @@ impl<'a, M: Meter> Automaton<'a, M> {
         Automaton { leaves_data: true, ..self }
     }
 
+    /// What counts.
+    pub(super) fn meter_ref(&self) -> &M {
+        &self.meter
+    }
+
+    /// What counts, to change it.
+    pub(super) fn meter_mut(&mut self) -> &mut M {
+        &mut self.meter
+    }
+
     fn stream(&mut self, words: &[u32]) {
         for event in events(words) {
             match event {

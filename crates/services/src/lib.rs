@@ -36,6 +36,7 @@ pub mod examples;
 pub mod functions;
 pub mod generations;
 mod halts;
+pub mod invocations;
 pub mod ledger;
 pub mod locality;
 mod meter;

@@ -87,6 +87,9 @@ pub(super) trait Meter {
     fn replaced(&mut self, task: usize) {
         self.switched(task);
     }
+    /// The last switch went from this task, if the recording says which one ran, to the task with
+    /// the number `to` in the recording. [`Meter::named`] has been called before.
+    fn switches(&mut self, _from: Option<usize>, _to: usize) {}
     /// The current task has this name from now on. `id`: its number in the recording.
     fn named(&mut self, _task: usize, _id: usize, _name: &str) {}
     /// A service began in the current task, which has `calls` open calls.

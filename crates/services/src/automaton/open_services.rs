@@ -238,6 +238,7 @@ impl<M: Meter> Automaton<'_, M> {
         let (to, name) = (*to, name.clone());
         self.cpu.running = id;
         self.book();
+        let before = self.cpu.current;
         if to != self.cpu.current {
             self.halts.forget();
             let now = self.halts.time(self.clock);
@@ -262,6 +263,9 @@ impl<M: Meter> Automaton<'_, M> {
         }
         self.tasks[to].user = Some(self.ledger.service(ServiceKind::User, &name));
         self.meter.named(to, id, &name);
+        if to != before {
+            self.meter.switches((before != 0).then_some(before), id);
+        }
         self.tasks[to].name = name;
         if !self.cpu.in_user_mode && self.tasks[to].open.is_empty() {
             // The next execution shows what it does.
