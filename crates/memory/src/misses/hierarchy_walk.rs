@@ -23,6 +23,7 @@ pub(super) struct DataMiss {
     /// missed line.
     pub addr: u64,
     pub physical: PhysAddr,
+    pub is_store: bool,
 }
 
 /// Receives every execution and every miss. `machine`: an index into the list of machines.
@@ -142,7 +143,12 @@ impl<O: MissObserver> Observer for HierarchyWalk<O> {
                         let physical = access.physical.max(line);
                         let addr = data.flow.virtual_address(access);
                         let addr = addr.wrapping_add(physical.0 - access.physical.0);
-                        let miss = DataMiss { instruction: access.instruction, addr, physical };
+                        let miss = DataMiss {
+                            instruction: access.instruction,
+                            addr,
+                            physical,
+                            is_store: access.is_store,
+                        };
                         observer.data_missed(machine, &miss, missed.levels);
                     }
                 });

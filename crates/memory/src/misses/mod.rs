@@ -6,6 +6,7 @@
 //! section 4.4.1). Samples nothing, asks the guest nothing, prints nothing.
 
 pub mod collector;
+pub mod events;
 mod hierarchy_walk;
 pub mod owners;
 pub mod table;
