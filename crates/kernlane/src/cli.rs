@@ -1,6 +1,7 @@
 //! The table of commands. Help, man pages, completions and `kernlane doctor` all come from it. Each
 //! command's file defines its arguments; this file only lists the commands.
 
+use crate::command::ask::AskArgs;
 use crate::command::check::CheckArgs;
 use crate::command::checkpoint::CheckpointArgs;
 use crate::command::counts::CountsArgs;
@@ -90,6 +91,7 @@ commands! {
     CrossValidate(CrossValidateArgs) needs &[];
     Evaluate(EvaluateArgs) needs &[];
     Report(ReportArgs) needs &[];
+    Ask(AskArgs) needs &[];
     Diff(DiffArgs) needs &[];
     Bench(Box<BenchArgs>) needs &[];
     #[command(hide = true)]

@@ -3,7 +3,7 @@
 
 use crate::cli::{self, Cli, Command};
 use crate::command::{
-    check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import,
+    ask, check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import,
     layout, live, manual, objtool, optimize, profile, record, relink, replay, report, trial,
 };
 use crate::remedy;
@@ -38,6 +38,7 @@ fn command(cli: Cli) -> Result<ExitCode> {
         Command::CrossValidate(args) => cross_validate::run(&args),
         Command::Evaluate(args) => evaluate::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Ask(args) => ask::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Bench(args) => suite::command::run(&args, &["bench"]),
         Command::Check(args) => check::run(&args),

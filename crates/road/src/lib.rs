@@ -81,6 +81,7 @@ pub use services;
 pub use sim;
 pub use trace;
 
+pub mod asked;
 pub mod counters;
 pub mod counts;
 pub mod cross_validation;

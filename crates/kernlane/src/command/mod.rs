@@ -1,6 +1,7 @@
 //! The commands. Each takes its arguments, calls the road or a stage, and prints. Neither the road
 //! nor the stages know arguments.
 
+pub(crate) mod ask;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod counts;

@@ -1,0 +1,348 @@
+//! `kernlane ask`: answers questions in SQL about recordings.
+//!
+//! Input: recordings, and a question or a shell's input. Output: an answer on standard output or in
+//! a file.
+
+mod shell;
+
+use ::ask::form::{CsvAnswer, JsonAnswer, ParquetAnswer, TextAnswer};
+use ::ask::named::{self, NamedQuestion, value_of};
+use ::ask::schema::{self, TABLES};
+use ::ask::sql::{self, AskError, Database};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args;
+use execution::part::RecordingPart;
+use host::outln;
+use host::{output, stdout};
+use road::opened::Opening;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::command::record::warn_unlike;
+
+/// Ask recordings anything, in SQL
+///
+/// Everything that Kernlane knows of a recording is a table: invocations of services and functions,
+/// switches, interrupts, branches, accesses, misses with their cause, locks. The question is a
+/// SELECT in the SQL of SQLite, or the name of a question that Kernlane or you have written down.
+/// Rows are computed when the question needs them, by one walk over the recording; data may exceed
+/// memory. Positions (`start`, `end`) count the instructions of the recording.
+///
+/// Several recordings have names, and the names stand in front of their tables: before.calls,
+/// after.calls.
+///
+/// Without a question, it opens a shell. A question on standard input is answered.
+///
+/// --tables lists the tables and their columns. --list lists the named questions; your own lie in
+/// $XDG_CONFIG_HOME/kernlane/queries (~/.config/kernlane/queries), a file NAME.sql for each.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kernlane ask net.rec \"SELECT count(*) FROM calls WHERE function = 'tcp_v4_rcv'\"
+  kernlane ask net.rec top-calls --set top=10
+  kernlane ask net.rec tails --set function=tcp_v4_rcv
+  kernlane ask net.rec --machine server-32k \"SELECT cause, count(*) FROM misses GROUP BY cause\"
+  kernlane ask before=a.rec after=b.rec \"SELECT (SELECT count(*) FROM before.calls) AS before,
+    (SELECT count(*) FROM after.calls) AS after\"
+  kernlane ask net.rec \"SELECT * FROM services\" --parquet services.parquet
+  kernlane ask net.rec
+  kernlane ask --tables")]
+pub struct AskArgs {
+    /// Recordings, each with a name in front if there are several; then the question: SQL, or the
+    /// name of a question
+    #[arg(
+        value_name = "[NAME=]RECORDING|QUESTION",
+        required_unless_present_any = ["list", "tables"]
+    )]
+    pub inputs: Vec<String>,
+
+    /// A value for a parameter of the question; may be given several times
+    #[arg(long, short, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+
+    /// Print the answer as JSON: an array with an object for each row
+    #[arg(long, group = "form")]
+    pub json: bool,
+
+    /// Print the answer as CSV
+    #[arg(long, group = "form")]
+    pub csv: bool,
+
+    /// Write the answer to a Parquet file
+    #[arg(long, group = "form", value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
+
+    /// List the named questions
+    #[arg(long)]
+    pub list: bool,
+
+    /// List the tables and their columns
+    #[arg(long, conflicts_with = "list")]
+    pub tables: bool,
+
+    /// The kernel that was recorded: its build tree, its vmlinux, or its System.map [default: found
+    /// by its build id: where it was recorded, in the cache, below /usr/lib/debug]
+    #[arg(long, short, value_name = "TREE|VMLINUX|SYSTEM.MAP")]
+    pub kernel: Option<PathBuf>,
+
+    /// The machine of `misses`, and of the cycles and misses of `services`; one with coherent
+    /// caches is also that of `locks` (server-8 otherwise)
+    #[arg(long, short, value_name = "NAME|FILE.toml")]
+    pub machine: Vec<String>,
+
+    /// What the kernel's functions mean, instead of annotations/linux.toml
+    #[arg(long, value_name = "FILE.toml")]
+    pub annotations: Option<PathBuf>,
+}
+
+/// Answers the question, or opens the shell.
+///
+/// # Errors
+/// A recording cannot be opened, or the question has no answer.
+pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
+    if args.tables {
+        return tables().map(|()| ExitCode::SUCCESS);
+    }
+    let questions = named::all(own_questions().as_deref())?;
+    if args.list {
+        return list(&questions).map(|()| ExitCode::SUCCESS);
+    }
+    let (recordings, question) = inputs(&args.inputs)?;
+    for (_, path) in &recordings {
+        warn_unlike(path, &args.machine)?;
+    }
+    let opening = Opening {
+        kernel: args.kernel.as_deref(),
+        annotations: args.annotations.as_deref(),
+        machines: &args.machine,
+        part: RecordingPart::WHOLE,
+    };
+    let given: Vec<(String, String)> =
+        args.set.iter().map(|it| parameter(it)).collect::<Result<_>>()?;
+    let question = match question {
+        Some(question) => question,
+        None if io::stdin().is_terminal() => {
+            let database = road::asked::open(&opening, &recordings)?;
+            shell::run(&database, &questions)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).context("the question on standard input")?;
+            text
+        }
+    };
+    // A wrong name is found before anything is opened.
+    let (sql, values) = understood(&question, &questions, &given)?;
+    let database = road::asked::open(&opening, &recordings)?;
+    let form = match (args.json, args.csv, &args.parquet) {
+        (true, ..) => AnswerForm::Json,
+        (_, true, _) => AnswerForm::Csv,
+        (.., Some(path)) => AnswerForm::Parquet(path),
+        _ => AnswerForm::Text,
+    };
+    answer(&database, &sql, &values, form)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How an answer is written.
+#[derive(Clone, Copy)]
+enum AnswerForm<'a> {
+    Text,
+    Json,
+    Csv,
+    Parquet(&'a Path),
+}
+
+type Values = Vec<(String, ::ask::sql::SqlValue)>;
+
+/// The SQL of a question, and the values of its parameters.
+fn understood(
+    question: &str,
+    questions: &[NamedQuestion],
+    given: &[(String, String)],
+) -> Result<(String, Values)> {
+    let question = question.trim();
+    if let Some(named) = questions.iter().find(|named| named.name == question) {
+        return Ok((named.sql.clone(), named.values(given)?));
+    }
+    ensure!(
+        question.contains(char::is_whitespace),
+        "no question is named {question:?} (--list names them), and there is no such recording"
+    );
+    let values = given.iter().map(|(name, value)| (name.clone(), value_of(value))).collect();
+    Ok((question.to_owned(), values))
+}
+
+fn answer(database: &Database, sql: &str, values: &Values, form: AnswerForm<'_>) -> Result<()> {
+    if let AnswerForm::Parquet(path) = form {
+        return output::write_with(path, |out| {
+            let mut answer = ParquetAnswer::new(out);
+            database.ask(sql, values, &mut answer).map_err(plain)?;
+            answer.finish()
+        });
+    }
+    // An error of standard output ends the program in its own way.
+    stdout::write_with(|out| {
+        let answered = (|| match form {
+            AnswerForm::Json => {
+                let mut answer = JsonAnswer::new(out);
+                database.ask(sql, values, &mut answer).map_err(plain)?;
+                answer.finish()
+            }
+            AnswerForm::Csv => database.ask(sql, values, &mut CsvAnswer::new(out)).map_err(plain),
+            _ => {
+                let mut answer = TextAnswer::new(out);
+                database.ask(sql, values, &mut answer).map_err(plain)?;
+                answer.finish()
+            }
+        })();
+        match answered {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => match error.downcast::<io::Error>() {
+                Ok(unwritten) => Err(unwritten),
+                Err(error) => Ok(Err(error)),
+            },
+        }
+    })?
+}
+
+/// The error of a table or of the output itself, so that what is known about it can be added.
+fn plain(error: AskError) -> anyhow::Error {
+    match error {
+        AskError::Table(error) => error,
+        other => other.into(),
+    }
+}
+
+/// Recordings by name, and the question behind them.
+#[allow(clippy::type_complexity, reason = "two lists of one line")]
+fn inputs(inputs: &[String]) -> Result<(Vec<(String, PathBuf)>, Option<String>)> {
+    let mut recordings: Vec<(Option<String>, PathBuf)> = Vec::new();
+    let mut question = None;
+    for (at, input) in inputs.iter().enumerate() {
+        if let Some((name, path)) = input.split_once('=').filter(|(name, _)| sql::is_name(name))
+            && (Path::new(path).is_dir() || !path.contains(char::is_whitespace))
+        {
+            ensure!(Path::new(path).is_dir(), "{path}: there is no such recording");
+            recordings.push((Some(name.to_owned()), path.into()));
+        } else if Path::new(input).is_dir() {
+            recordings.push((None, input.into()));
+        } else {
+            let is_last = at + 1 == inputs.len();
+            ensure!(
+                is_last && at > 0,
+                "{input}: there is no such recording; the question stands behind the recordings"
+            );
+            question = Some(input.clone());
+        }
+    }
+    ensure!(
+        recordings.len() <= sql::MOST_RECORDINGS,
+        "a question takes at most {} recordings",
+        sql::MOST_RECORDINGS
+    );
+    let named = match &recordings[..] {
+        [(None, path)] => vec![("main".to_owned(), path.clone())],
+        _ => {
+            let mut named: Vec<(String, PathBuf)> = Vec::new();
+            for (name, path) in recordings {
+                let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+                let name = name.or(stem.filter(|stem| sql::is_name(stem)));
+                let name = name.filter(|name| named.iter().all(|(known, _)| known != name));
+                let name = name.ok_or_else(|| {
+                    let path = path.display();
+                    anyhow!("{path}: give the recording a name of its own in SQL: before={path}")
+                })?;
+                named.push((name, path));
+            }
+            named
+        }
+    };
+    Ok((named, question))
+}
+
+/// `NAME=VALUE`.
+fn parameter(text: &str) -> Result<(String, String)> {
+    let Some((name, value)) = text.split_once('=') else {
+        bail!("--set {text}: give NAME=VALUE");
+    };
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Where a user's own questions lie.
+fn own_questions() -> Option<PathBuf> {
+    Some(place("XDG_CONFIG_HOME", ".config")?.join("kernlane").join("queries"))
+}
+
+/// A directory of the user, from this variable or below the home directory.
+fn place(variable: &str, below_home: &str) -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+    set(variable).or_else(|| Some(set("HOME")?.join(below_home)))
+}
+
+fn list(questions: &[NamedQuestion]) -> Result<()> {
+    for question in questions {
+        outln!("{}\n    {}", question.name, question.about)?;
+        for parameter in &question.parameters {
+            let usual = parameter.usual.as_ref().map_or(String::new(), |it| format!(" = {it}"));
+            outln!("    --set {}{usual}  {}", parameter.name, parameter.about)?;
+        }
+    }
+    Ok(())
+}
+
+fn tables() -> Result<()> {
+    for table in TABLES {
+        table_text(table)?;
+    }
+    Ok(())
+}
+
+fn table_text(table: &schema::TableSchema) -> Result<()> {
+    outln!("{}\n    {}", table.name, table.about)?;
+    for column in table.columns {
+        outln!("    {:<20} {:<8} {}", column.name, column.of.sql(), column.about)?;
+    }
+    outln!("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_have_names_and_the_question_stands_behind() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| {
+            let path = home.path().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            path.display().to_string()
+        };
+        let (a, b, odd) = (path("a.rec"), path("b.rec"), path("b-2.rec"));
+        let one = inputs(&[a.clone(), "SELECT 1".to_owned()]).unwrap();
+        assert_eq!(one, (vec![("main".to_owned(), a.clone().into())], Some("SELECT 1".to_owned())));
+        let (two, question) = inputs(&[a.clone(), format!("after={b}")]).unwrap();
+        assert_eq!(two.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "after"]);
+        assert_eq!(question, None);
+        for (given, expected) in [
+            (vec![a.clone(), odd], "name of its own"),
+            (vec![a.clone(), a.clone()], "name of its own"),
+            (vec!["SELECT 1".to_owned(), a.clone()], "no such recording"),
+            (vec!["x=/nowhere.rec".to_owned()], "no such recording"),
+            (vec!["SELECT 1".to_owned()], "no such recording"),
+        ] {
+            let error = inputs(&given).unwrap_err().to_string();
+            assert!(error.contains(expected), "{given:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_a_name_and_a_text_is_sql() {
+        let questions = named::all(None).unwrap();
+        let (sql, values) = understood("top-calls", &questions, &[]).unwrap();
+        assert!(sql.starts_with("SELECT") && values.len() == 1);
+        assert!(understood("top-cals", &questions, &[]).is_err());
+        assert_eq!(understood(" SELECT 1 ", &questions, &[]).unwrap().0, "SELECT 1");
+    }
+}

@@ -1,0 +1,73 @@
+//! Recordings opened with their kernels, to be asked in SQL.
+//!
+//! Input: recordings by name, and how to open them. Output: a database.
+
+use crate::opened::{OpenedKernel, Opening};
+use anyhow::Result;
+use ask::recording::AskedRecording;
+use ask::sql::Database;
+use guest::record::RecordingSummary;
+use host::recording::Recording;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The machine with coherent caches whose cycles the locks have.
+pub const LOCK_MACHINE: &str = "server-8";
+
+/// Opens recordings (directories), each with its name in SQL. The first machine of `opening` is
+/// that of services and misses; locks are on the first one with coherent caches, or on
+/// [`LOCK_MACHINE`].
+///
+/// ```
+/// use ask::form::CsvAnswer;
+/// use execution::part::RecordingPart;
+/// use road::opened::Opening;
+///
+/// let home = road::examples::home();
+/// let recordings = [("main".to_owned(), home.path().join("loop.rec"))];
+/// let opening =
+///     Opening { kernel: None, annotations: None, machines: &[], part: RecordingPart::WHOLE };
+/// let database = road::asked::open(&opening, &recordings)?;
+///
+/// let mut csv = Vec::new();
+/// let question = "SELECT value FROM conditions WHERE key = 'workload'";
+/// database.ask(question, &[], &mut CsvAnswer::new(&mut csv))?;
+/// assert_eq!(csv, b"value\r\nloop\r\n");
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// A recording, its kernel or a machine cannot be read, or a name is no name in SQL.
+pub fn open(opening: &Opening<'_>, recordings: &[(String, PathBuf)]) -> Result<Database> {
+    let mut opened = Vec::new();
+    for (name, path) in recordings {
+        let OpenedKernel { path: kernel, attribution } = opening.open(path)?;
+        let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
+        let lock_machine = match coherent {
+            Some(machine) => machine.clone(),
+            None => machines::find(LOCK_MACHINE)?.model,
+        };
+        let recording = AskedRecording {
+            path: path.clone(),
+            kernel,
+            attribution,
+            lock_machine: Some(lock_machine),
+            modules: modules(path),
+        };
+        opened.push((name.clone(), Arc::new(recording)));
+    }
+    Ok(Database::open(opened)?)
+}
+
+/// Where the modules of a recording ran. Recordings of earlier versions do not say it.
+fn modules(recording: &Path) -> Vec<(std::ops::Range<u64>, String)> {
+    let summary = RecordingSummary::read(&Recording::at(recording));
+    let modules = summary.map_or_else(|_| Vec::new(), |summary| summary.modules);
+    let ranges = modules.iter().flat_map(|module| {
+        module.sections.iter().filter_map(|section| {
+            let start = section.addr()?.0;
+            Some((start..start.saturating_add(section.size), module.identity.name.clone()))
+        })
+    });
+    ranges.collect()
+}
