@@ -5,8 +5,8 @@ use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
-    ab_test, book_test, check_test, diff_test, guest_test, known_case, like_test, live_fuzz,
-    live_test, matrix, module_test, package_test, page_test, profiled_test, record_test,
+    ab_test, ask_test, book_test, check_test, diff_test, guest_test, known_case, like_test,
+    live_fuzz, live_test, matrix, module_test, package_test, page_test, profiled_test, record_test,
     relink_test, road_test, services_test, shift_test, uml_test, vm_test,
 };
 
@@ -87,6 +87,11 @@ pub(super) enum SystemTest {
         /// The kernel: a build tree, or a boot image
         kernel: PathBuf,
     },
+    /// Test whether answers of `kernlane ask` are the numbers of the reports
+    AskTest {
+        /// The kernel: a build tree
+        kernel: PathBuf,
+    },
     /// Build the book, test its links, and run the commands of its first hour
     BookTest {
         /// The results of `kernlane optimize`
@@ -152,6 +157,7 @@ impl SystemTest {
             Self::GenerationsTest { recording, kernel } => {
                 page_test::generations_test(&recording, &kernel)
             }
+            Self::AskTest { kernel } => ask_test::ask_test(&kernel),
             Self::BookTest { demo, tree } => book_test::book_test(&demo, &tree),
             Self::UmlTest => uml_test::uml_test(),
             Self::KnownCase { directory } => known_case::known_case(&directory),

@@ -89,6 +89,8 @@ const TEST: &[Part] = &[
         .after(&[GCC]),
     part("counts of services agree with the guest's own counts", &["services-test", "GCC"])
         .after(&[GCC]),
+    part("answers of kernlane ask are the numbers of the reports", &["ask-test", "GCC"])
+        .after(&[GCC]),
     part(
         "the page works in Chromium, and other tools read the same numbers",
         &["page-test", "ROAD/original.rec", "GCC"],

@@ -5,6 +5,7 @@
 //! `xtask/src/cli/system_tests.rs`.
 
 pub mod ab_test;
+pub mod ask_test;
 pub mod book_test;
 pub mod check_test;
 mod debian;

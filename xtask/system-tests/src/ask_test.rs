@@ -1,0 +1,259 @@
+//! `cargo xtask ask-test KERNEL`: tests whether `kernlane ask` gives the numbers of the reports.
+//!
+//! Records a small workload twice, on one CPU and on two, with data accesses. Prints one line for
+//! each test.
+
+use anyhow::{Context, Result, bail};
+use ask::sql::{AnswerColumn, AnswerSink, Database, SqlValueRef};
+use execution::part::RecordingPart;
+use guest::{GuestKernel, RecordingRequest, Workload};
+use host::recording::Recording;
+use image::vmlinux;
+use lab::score::TestScore;
+use profile::collect::{self, ExtraCounts};
+use road::opened::Opening;
+use road::record;
+use services::Attribution;
+use services::annotations::ServiceKind;
+use services::calls::ROOT;
+use std::collections::BTreeMap;
+use std::path::Path;
+use trace::CpuCount;
+
+const MACHINE: &str = "server-32k";
+
+/// Work of the kernel that takes a second: forks, pipes, files.
+const WORKLOAD: &str = r#"
+about = "Forks, pipes and files, for a second"
+packages = ["dash", "coreutils", "grep"]
+memory = 512
+
+set-up = ''
+run = '''
+i=0
+while [ $i -lt 12 ]; do echo $i; i=$((i + 1)); done | sort -r | grep -c 1
+ls -l /usr/bin > /tmp/listed
+cat /proc/stat > /tmp/stat
+sleep 0.01
+'''
+check = 'test -s /tmp/listed && test -s /tmp/stat'
+"#;
+
+/// Runs what this module describes.
+///
+/// # Errors
+/// A number differs, or a test cannot run.
+pub fn ask_test(kernel: &Path) -> Result<()> {
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    lab::build_plugin()?;
+    let mut score = TestScore::default();
+    for cpus in [1, 2] {
+        let output = directory.path().join(format!("cpus-{cpus}.rec"));
+        let workload = Workload::parse("ask", WORKLOAD)?;
+        lab::recording::record(&RecordingRequest {
+            cpus: CpuCount::new(cpus).context("the number of CPUs")?,
+            data: true,
+            ..record::request(workload, GuestKernel::open(kernel, None)?, &output)
+        })?;
+        println!("{cpus} CPU(s):");
+        compare(&output, kernel, &mut score, cpus == 1)?;
+    }
+    score.finish("answers differ from the reports")
+}
+
+/// Tests answers about a recording.
+///
+/// # Errors
+/// A number cannot be made.
+fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool) -> Result<()> {
+    let machines = [MACHINE.to_owned()];
+    let opening = Opening {
+        kernel: Some(kernel),
+        annotations: None,
+        machines: &machines,
+        part: RecordingPart::WHOLE,
+    };
+    let database = road::asked::open(&opening, &[("main".to_owned(), recording.to_owned())])?;
+    let opened = opening.open(recording)?;
+    let attribution = &opened.attribution;
+
+    let observed = attribution.observed(recording)?;
+    let expected: BTreeMap<(String, String), [u64; 2]> = observed
+        .table
+        .rows
+        .iter()
+        .map(|row| ((row.kind.title().to_owned(), row.name.clone()), [row.calls, row.instructions]))
+        .collect();
+    let found = counts(
+        &database,
+        "SELECT kind, service, count(*), sum(instructions) FROM services GROUP BY 1, 2",
+    )?;
+    let found: BTreeMap<_, _> = found.into_iter().map(|(key, n)| (key, [n[0], n[1]])).collect();
+    score.holds(&format!("{} services have the counts of the report", found.len()), {
+        report_difference(&expected, &found)
+    });
+
+    let mut chains: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
+    for (node, cost) in observed.calls.services.iter().flat_map(|service| &service.costs) {
+        if *node != ROOT {
+            let function = observed.calls.nodes[node.0 as usize].function as usize;
+            let name = observed.calls.functions[function].clone();
+            let sum = chains.entry((name, String::new())).or_default();
+            (sum[0], sum[1]) = (sum[0] + cost.calls, sum[1] + cost.instructions);
+        }
+    }
+    let calls =
+        counts(&database, "SELECT function, '', sum(entered), sum(own) FROM calls GROUP BY 1")?;
+    let calls: BTreeMap<_, _> = calls.into_iter().map(|(key, n)| (key, [n[0], n[1]])).collect();
+    score.holds(&format!("{} functions have the counts of the chains of calls", calls.len()), {
+        report_difference(&chains, &calls)
+    });
+
+    // The report leaves out entries whose translation block was left midway.
+    let functions = attribution.recorded(recording)?.functions;
+    let expected: BTreeMap<(String, String), [u64; 2]> = functions
+        .into_iter()
+        .map(|(name, totals)| ((name, String::new()), [totals.instructions, 0]))
+        .collect();
+    let found = counts(
+        &database,
+        "SELECT function, '', sum(instructions), 0 FROM functions WHERE instructions > 0 GROUP BY 1",
+    )?;
+    let found: BTreeMap<_, _> = found.into_iter().map(|(key, n)| (key, [n[0], n[1]])).collect();
+    score.holds(&format!("{} functions have the instructions of the report", found.len()), {
+        report_difference(&expected, &found)
+    });
+    let entered = counts(
+        &database,
+        "SELECT 'all', '', count(*), sum(f.executions <> c.entered) FROM \
+         (SELECT function, sum(executions) AS executions FROM functions GROUP BY 1) f JOIN \
+         (SELECT function, sum(entered) AS entered FROM calls GROUP BY 1) c USING (function)",
+    )?;
+    let entered = entered.values().next().context("no functions")?;
+    let row = format!("{} of {} functions have other calls than entries", entered[1], entered[0]);
+    score.holds(&row, entered[0] > 0 && entered[1] == 0);
+
+    let image = vmlinux::read(&vmlinux::path(&opened.path))?;
+    let profile = collect::of_recording(
+        &Recording::at(recording),
+        &image,
+        &RecordingPart::WHOLE,
+        ExtraCounts::None,
+    )?;
+    let blocks = counts(&database, "SELECT 'all', '', count(*), sum(executions) FROM blocks")?;
+    let expected = [profile.blocks.len() as u64, profile.blocks.values().sum()];
+    let counted = blocks.values().next().context("no blocks")?;
+    score.holds(
+        &format!("{} blocks were entered {} times, as in the profile", counted[0], counted[1]),
+        counted[..2] == expected,
+    );
+
+    let switches = counts(&database, "SELECT 'all', '', count(from_task), 0 FROM switches")?;
+    let switches = switches.values().next().context("no switches")?[0];
+    let expected = observed.table.context_switches;
+    score.holds(&format!("{switches} switches, report {expected}"), switches == expected);
+    let interrupts = counts(&database, "SELECT 'all', '', count(*), 0 FROM interrupts")?;
+    let interrupts = interrupts.values().next().context("no interrupts")?[0];
+    let rows = observed.table.rows.iter();
+    let rows = rows.filter(|row| matches!(row.kind, ServiceKind::Interrupt | ServiceKind::Ipi));
+    let expected: u64 = rows.map(|row| row.calls).sum();
+    score.holds(&format!("{interrupts} interrupts, report {expected}"), interrupts == expected);
+
+    let joined = counts(
+        &database,
+        "SELECT s.kind, s.service, count(*), sum(c.own) FROM calls c \
+         JOIN services s ON s.id = c.service_id WHERE c.function = 'schedule' GROUP BY 1, 2",
+    )?;
+    let all = counts(
+        &database,
+        "SELECT 'all', '', count(*), sum(own) FROM calls WHERE function = 'schedule'",
+    )?;
+    let sum = joined.values().fold([0, 0], |sum, n| [sum[0] + n[0], sum[1] + n[1]]);
+    let all = all.values().next().context("schedule never ran")?;
+    let row = format!("a join finds {} of {} calls of schedule", sum[0], all[0]);
+    score.holds(&row, sum == all[..2] && all[0] > 0);
+    if one_cpu { misses(&database, attribution, recording, &opened.path, score) } else { Ok(()) }
+}
+
+/// Tests misses by cause and by data structure.
+fn misses(
+    database: &Database,
+    attribution: &Attribution,
+    recording: &Path,
+    kernel: &Path,
+    score: &mut TestScore,
+) -> Result<()> {
+    let tables = memory::misses(attribution, recording, kernel)?;
+    let table = tables.first().context("no table of misses")?;
+    let found = counts(
+        database,
+        "SELECT mode, CASE kind WHEN 'fetch' THEN 'l1i' ELSE 'l1d' END, \
+         sum(cause = 'cold'), sum(cause = 'self'), sum(cause = 'other') FROM misses GROUP BY 1, 2",
+    )?;
+    for (mode, counters) in [("kernel", &table.kernel), ("user", &table.user)] {
+        for (level, misses) in [("l1i", &counters.l1i), ("l1d", &counters.l1d)] {
+            let key = (mode.to_owned(), level.to_owned());
+            let ours = found.get(&key).map(|n| n[..3].to_vec()).unwrap_or_default();
+            let report = [misses.cold, misses.own, misses.other];
+            let row =
+                format!("{mode}: misses of the {level} by cause: {ours:?}, report {report:?}");
+            score.holds(&row, ours == report);
+        }
+    }
+    let by_structure = counts(
+        database,
+        "SELECT class, coalesce(structure, ''), count(*), 0 FROM misses WHERE kind <> 'fetch' \
+         GROUP BY 1, 2",
+    )?;
+    let expected: BTreeMap<(String, String), [u64; 2]> = table
+        .structures
+        .iter()
+        .filter(|row| row.l1d() > 0)
+        .map(|row| ((row.class.title().to_owned(), row.name.clone()), [row.l1d(), 0]))
+        .collect();
+    let found: BTreeMap<_, _> =
+        by_structure.into_iter().map(|(key, n)| (key, [n[0], n[1]])).collect();
+    score.holds(&format!("{} data structures have the misses of the report", found.len()), {
+        report_difference(&expected, &found)
+    });
+    Ok(())
+}
+
+/// An answer whose first two columns are names, and whose others are counts.
+fn counts(database: &Database, sql: &str) -> Result<Counts> {
+    let mut counted = Counted::default();
+    database.ask(sql, &[], &mut counted)?;
+    Ok(counted.0)
+}
+
+type Counts = BTreeMap<(String, String), Vec<u64>>;
+
+#[derive(Default)]
+struct Counted(Counts);
+
+impl AnswerSink for Counted {
+    fn columns(&mut self, _: &[AnswerColumn]) -> Result<()> {
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[SqlValueRef<'_>]) -> Result<()> {
+        let [first, second, numbers @ ..] = row else { bail!("two names are missing") };
+        let name = |value: &SqlValueRef<'_>| anyhow::Ok(value.as_str()?.to_owned());
+        let numbers = numbers.iter().map(|number| anyhow::Ok(number.as_i64()? as u64));
+        self.0.insert((name(first)?, name(second)?), numbers.collect::<Result<_>>()?);
+        Ok(())
+    }
+}
+
+/// Says what differs first, on standard error.
+fn report_difference(
+    expected: &BTreeMap<(String, String), [u64; 2]>,
+    found: &BTreeMap<(String, String), [u64; 2]>,
+) -> bool {
+    let keys = expected.keys().chain(found.keys());
+    let differing = keys.filter(|key| expected.get(key) != found.get(key)).take(5);
+    for key in differing {
+        host::note!("{key:?}: report {:?}, ask {:?}", expected.get(key), found.get(key));
+    }
+    expected == found && !expected.is_empty()
+}
