@@ -1,11 +1,12 @@
-//! Builds a kernel again: from the sources and with the configuration of a built tree, by the
-//! compiler that built it, with further options for the compiler.
+//! Builds a kernel from the sources and with the configuration of a tree, by its compiler, with
+//! further options for the compiler.
 //!
-//! Input: a built tree, which is only read, and clean sources ([`crate::sources`]). Output: a
-//! directory with a built kernel. kbuild writes the same version, date and builder as in the tree,
-//! so equal inputs give equal kernels. An interrupted build goes on where it stopped.
+//! Input: a tree, which is only read, and clean sources ([`crate::sources`]). Output: a directory
+//! with a built kernel. If the tree was built, kbuild writes the same version, date and builder as
+//! there, so equal inputs give equal kernels. An interrupted build goes on where it stopped.
 
-use crate::kbuild::{BuildTree, KernelTarget, has_room};
+use crate::configured::{ConfiguredTree, KernelTarget};
+use crate::kbuild::has_room;
 use anyhow::{Context, Result, bail, ensure};
 use host::{interrupt, output};
 use sha2::{Digest, Sha256};
@@ -18,8 +19,8 @@ use std::time::Duration;
 
 /// A kernel to build.
 pub struct KernelBuild<'a> {
-    /// The tree that was built before.
-    pub tree: &'a BuildTree,
+    /// The tree with the configuration.
+    pub tree: &'a ConfiguredTree,
     /// Its sources, without a build among them.
     pub sources: &'a Path,
     /// Where to build.
@@ -64,7 +65,7 @@ impl KernelBuild<'_> {
         output::write(&self.directory.join(DONE), self.description()?.as_bytes())
     }
 
-    /// About how many lines make prints: one for each object of the tree.
+    /// About how many lines make prints: one for each object of the tree. 0 if it is not built.
     pub fn expected_lines(&self) -> u64 {
         objects_below(&self.tree.path)
     }
@@ -96,9 +97,10 @@ impl KernelBuild<'_> {
         ensure!(
             changed.is_empty(),
             "{}: with these sources and this compiler, the configuration would not stay as it is: \
-             {}; run make olddefconfig in the tree, and build it again",
+             {}; run make olddefconfig in the tree{}",
             self.tree.path.display(),
-            changed.join(", ")
+            changed.join(", "),
+            if self.tree.is_built() { ", and build it again" } else { "" }
         );
         Ok(())
     }
@@ -258,7 +260,7 @@ mod tests {
         fs::write(sources.join("Makefile"), makefile).unwrap();
         let input = tree.join("profile.prof");
         fs::write(&input, profile).unwrap();
-        let opened = BuildTree::open(tree, &["KCFLAGS=-O3".to_owned()]).unwrap();
+        let opened = ConfiguredTree::open(tree, &["KCFLAGS=-O3".to_owned()]).unwrap();
         let build = KernelBuild {
             tree: &opened,
             sources: &sources,

@@ -6,55 +6,31 @@
 //! symbolic links to the build tree. Only what kbuild writes is a real file there, so the build
 //! tree itself is never written to.
 
-use crate::install;
+use crate::configured::{BUILT_CONFIGURATION, ConfiguredTree, KernelTarget, kernel_tree};
 use crate::running_make::other_make;
 use crate::scratch_tree;
 use anyhow::{Context, Result, bail, ensure};
 use host::interrupt;
 use image::forms;
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-/// A kernel tree that was built.
+/// A kernel tree that was built: a configured tree with the results of its build.
 pub struct BuildTree {
-    /// The directory of the tree.
-    pub path: PathBuf,
-    /// The arguments for make with which the tree was built (`LLVM=1`), and those of the user.
-    make_arguments: Vec<String>,
-    machine: KernelTarget,
-    /// The linker of the tree.
-    linker: String,
+    configured: ConfiguredTree,
     /// The times of vmlinux.o and vmlinux.
     times: [SystemTime; 2],
 }
 
-/// The target of a kernel (`ARCH=`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelTarget {
-    /// A PC (arch/x86).
-    X86,
-    /// A process of another Linux (arch/um).
-    UserMode,
-}
+impl Deref for BuildTree {
+    type Target = ConfiguredTree;
 
-impl KernelTarget {
-    /// The results of linking such a kernel, by their paths in a tree. `vmlinux` comes first.
-    pub fn results(self) -> &'static [&'static str] {
-        match self {
-            KernelTarget::X86 => &install::BOOTABLE,
-            KernelTarget::UserMode => &install::PROGRAM,
-        }
-    }
-
-    /// The target of the kernel in a tree.
-    pub(crate) fn of(tree: &Path) -> KernelTarget {
-        match has_option(tree, "CONFIG_UML=y") {
-            true => KernelTarget::UserMode,
-            false => KernelTarget::X86,
-        }
+    fn deref(&self) -> &ConfiguredTree {
+        &self.configured
     }
 }
 
@@ -76,18 +52,11 @@ impl BuildTree {
     /// # Errors
     /// The tree is not built, is too old, or is being built.
     pub fn open(path: &Path, make_arguments: &[String]) -> Result<BuildTree> {
-        let path =
-            fs::canonicalize(path).with_context(|| format!("{}: no such tree", path.display()))?;
-        let is_kernel = path.join("Makefile").exists() && path.join("include/config").exists();
-        ensure!(
-            is_kernel || path.join("Kconfig").exists(),
-            "{}: not a Linux kernel tree; give the directory in which the kernel was built",
-            path.display()
-        );
+        let path = kernel_tree(path)?;
         let machine = KernelTarget::of(&path);
         let image = (machine == KernelTarget::X86).then_some("arch/x86/boot/bzImage");
         let command = link_command(&path).map_or(forms::LINK_COMMANDS[1], |(file, _)| file);
-        let needed = ["vmlinux", "vmlinux.o", command, "include/config/auto.conf"];
+        let needed = ["vmlinux", "vmlinux.o", command, BUILT_CONFIGURATION];
         for file in needed.into_iter().chain(image) {
             ensure!(
                 path.join(file).exists(),
@@ -103,19 +72,18 @@ impl BuildTree {
             "{}: no scripts/Makefile.vmlinux; Linux 6.1 or later is needed to relink",
             path.display()
         );
-        let architecture = (machine == KernelTarget::UserMode).then(|| "ARCH=um".to_owned());
         let linker = linker_of(&path)?;
-        let found_out = toolchain_of(&linker).into_iter().chain(architecture);
-        let make_arguments = found_out.chain(make_arguments.iter().cloned()).collect();
         let times = times_of(&path)?;
-        let tree = BuildTree { path, make_arguments, machine, linker, times };
+        let configured =
+            ConfiguredTree::new(path, BUILT_CONFIGURATION, linker, make_arguments.to_vec());
+        let tree = BuildTree { configured, times };
         tree.refuse_while_built()?;
         Ok(tree)
     }
 
-    /// The path of a file in the tree.
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+    /// The tree without the results of its build.
+    pub fn into_configured(self) -> ConfiguredTree {
+        self.configured
     }
 
     fn refuse_while_built(&self) -> Result<()> {
@@ -132,7 +100,7 @@ impl BuildTree {
             self.path.display()
         );
         ensure!(
-            time(".config").is_err() || time(".config")? <= time("include/config/auto.conf")?,
+            time(".config").is_err() || time(".config")? <= time(BUILT_CONFIGURATION)?,
             "{}: .config is newer than the build; run make in the tree",
             self.path.display()
         );
@@ -152,47 +120,9 @@ impl BuildTree {
         self.refuse_while_built()
     }
 
-    /// The target of the kernel.
-    pub(crate) fn machine(&self) -> KernelTarget {
-        self.machine
-    }
-
     /// Whether the final link uses `vmlinux.a` instead of `vmlinux.o` (scripts/link-vmlinux.sh).
     fn links_archive(&self) -> bool {
-        !forms::LINKS_OBJECT.iter().any(|option| has_option(&self.path, option))
-    }
-
-    /// Whether the kernel loads modules.
-    pub(crate) fn has_modules(&self) -> bool {
-        self.has_option("CONFIG_MODULES=y")
-    }
-
-    /// Whether the configuration with which the tree was built has this line.
-    pub fn has_option(&self, option: &str) -> bool {
-        has_option(&self.path, option)
-    }
-
-    /// The value of an option with a text, without its quotes.
-    pub(crate) fn option(&self, name: &str) -> Option<String> {
-        let config = fs::read_to_string(self.file("include/config/auto.conf")).ok()?;
-        let mut values =
-            config.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        values.next_back().map(|value| value.trim_matches('"').to_owned())
-    }
-
-    /// The arguments for make with which the tree was built.
-    pub(crate) fn make_arguments(&self) -> &[String] {
-        &self.make_arguments
-    }
-
-    /// The linker with which the tree was linked: a name or a path.
-    pub fn linker(&self) -> &str {
-        &self.linker
-    }
-
-    /// Whether the kernel contains its own types (BTF).
-    pub(crate) fn has_types(&self) -> bool {
-        has_option(&self.path, "CONFIG_DEBUG_INFO_BTF=y")
+        !forms::LINKS_OBJECT.iter().any(|option| self.has_option(option))
     }
 
     /// Links the kernel from `object` in the empty directory `scratch`, with these types (BTF). The
@@ -225,7 +155,7 @@ impl BuildTree {
         let log_path = directory.join("kernlane-link.log");
         let log = fs::File::create(&log_path).context("the log cannot be made")?;
         let mut make = self.make_command(directory)?;
-        make.args(&self.make_arguments).arg("kernlane-link").env("MAKEFILES", &goal);
+        make.args(self.make_arguments()).arg("kernlane-link").env("MAKEFILES", &goal);
         if let Some(pahole) = pahole {
             make.env("KERNLANE_PAHOLE", pahole);
         }
@@ -248,59 +178,6 @@ impl BuildTree {
         }
         Ok(())
     }
-
-    /// make in `directory`, without arguments. What it builds says the version, date and builder of
-    /// this tree.
-    pub(crate) fn make_command(&self, directory: &Path) -> Result<Command> {
-        let mut make = Command::new("make");
-        make.arg("-C").arg(directory);
-        for inherited in [
-            "MAKEFLAGS",
-            "MFLAGS",
-            "MAKELEVEL",
-            "MAKEOVERRIDES",
-            "sub_make_done",
-            "KBUILD_OUTPUT",
-            "O",
-        ] {
-            make.env_remove(inherited);
-        }
-        make.envs(self.build_identity()?);
-        Ok(make)
-    }
-
-    /// The variables that make kbuild write the same version, date and builder again.
-    fn build_identity(&self) -> Result<Vec<(&'static str, String)>> {
-        let quoted = |file: &str, key: &str| -> Option<String> {
-            let text = fs::read_to_string(self.file(file)).ok()?;
-            let line = text.lines().find(|l| l.split_whitespace().nth(1) == Some(key))?;
-            Some(line.split_once('"')?.1.rsplit_once('"')?.0.to_owned())
-        };
-        let mut found = Vec::new();
-        if let Some(version) = quoted("include/generated/utsversion.h", "UTS_VERSION") {
-            let mut words = version.trim_start_matches('#').splitn(2, ' ');
-            found.push(("KBUILD_BUILD_VERSION", words.next().unwrap_or("1").to_owned()));
-            let mut rest = words.next().unwrap_or("");
-            for flag in ["SMP ", "PREEMPT ", "PREEMPT_DYNAMIC ", "PREEMPT_RT "] {
-                rest = rest.strip_prefix(flag).unwrap_or(rest);
-            }
-            found.push(("KBUILD_BUILD_TIMESTAMP", rest.to_owned()));
-        }
-        for (variable, key) in
-            [("KBUILD_BUILD_USER", "LINUX_COMPILE_BY"), ("KBUILD_BUILD_HOST", "LINUX_COMPILE_HOST")]
-        {
-            if let Some(value) = quoted("include/generated/compile.h", key) {
-                found.push((variable, value));
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Whether the configuration with which the tree was built has the line `option`.
-fn has_option(tree: &Path, option: &str) -> bool {
-    let config = fs::read_to_string(tree.join("include/config/auto.conf")).unwrap_or_default();
-    config.lines().any(|line| line == option)
 }
 
 fn time_of(path: &Path) -> Result<SystemTime> {
@@ -364,25 +241,10 @@ fn linker_of(path: &Path) -> Result<String> {
     Ok(linker)
 }
 
-/// The arguments that make needs to use this linker.
-fn toolchain_of(linker: &str) -> Vec<String> {
-    let (directory, name) = linker.rsplit_once('/').map_or(("", linker), |(d, n)| (d, n));
-    match name.strip_prefix("ld.lld") {
-        Some("") if directory.is_empty() => vec!["LLVM=1".to_owned()],
-        Some("") => vec![format!("LLVM={directory}/")],
-        Some(suffix) => vec![format!("LLVM={suffix}")],
-        None => linker
-            .strip_suffix("ld")
-            .filter(|prefix| !prefix.is_empty())
-            .map(|prefix| format!("CROSS_COMPILE={prefix}"))
-            .into_iter()
-            .collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configured::toolchain_of;
     use object::{Object, ObjectSection};
 
     /// A directory that looks like a tree built with this configuration, without a bzImage.
@@ -412,7 +274,7 @@ mod tests {
         let tree = built("CONFIG_UML=y\n");
         let opened = BuildTree::open(tree.path(), &["KBUILD_VERBOSE=1".to_owned()]).unwrap();
         assert_eq!(opened.machine(), KernelTarget::UserMode);
-        assert_eq!(opened.make_arguments, ["ARCH=um", "KBUILD_VERBOSE=1"]);
+        assert_eq!(opened.make_arguments(), ["ARCH=um", "KBUILD_VERBOSE=1"]);
         assert_eq!(opened.machine().results(), ["vmlinux", "System.map"]);
         assert!(opened.links_archive());
     }
@@ -425,7 +287,7 @@ mod tests {
         fs::write(tree.path().join(".vmlinux.cmd"), command).unwrap();
         let opened = BuildTree::open(tree.path(), &[]).unwrap();
         assert_eq!(opened.linker(), "/opt/bin/ld.lld");
-        assert_eq!(opened.make_arguments, ["LLVM=/opt/bin/", "ARCH=um"]);
+        assert_eq!(opened.make_arguments(), ["LLVM=/opt/bin/", "ARCH=um"]);
     }
 
     #[test]
@@ -438,7 +300,7 @@ mod tests {
         fs::write(boot.join("bzImage"), "").unwrap();
         let opened = BuildTree::open(tree.path(), &[]).unwrap();
         assert_eq!(opened.machine(), KernelTarget::X86);
-        assert!(opened.make_arguments.is_empty() && !opened.links_archive());
+        assert!(opened.make_arguments().is_empty() && !opened.links_archive());
     }
 
     #[test]

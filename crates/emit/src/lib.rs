@@ -6,7 +6,7 @@
 //!
 //! ```
 //! // What a relink of a bootable kernel produces.
-//! assert_eq!(kernlane_emit::kbuild::KernelTarget::X86.results()[0], "vmlinux");
+//! assert_eq!(kernlane_emit::configured::KernelTarget::X86.results()[0], "vmlinux");
 //! ```
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@
 
 mod branch;
 pub mod build;
+pub mod configured;
 pub mod counting;
 mod install;
 pub mod kbuild;

@@ -3,10 +3,11 @@
 //! Input: the tree's `vmlinux.o`, which this module rewrites. The kernel's own build links it. An
 //! existing result that was made from the same input is used again. This module prints nothing.
 
+use crate::configured::KernelTarget;
 use crate::counting::plan::ObjectFlow;
 use crate::counting::{self, Counters};
 use crate::install::{self, OriginalLink};
-use crate::kbuild::{BuildTree, KernelTarget};
+use crate::kbuild::BuildTree;
 use crate::object::{
     BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, rewrite,
 };

@@ -1,11 +1,11 @@
 //! The fastest kernel: built again by the compiler with the profile of exact recordings, and then
 //! laid out by the profile of the kernel that came of it.
 //!
-//! Input: workloads, and a tree that clang built, which is only read. Output: a directory with the
-//! result of each step. `source` mirrors the sources, if need be. `original.build` is the tree's
-//! kernel with line tables and `original` its road; `profile.prof` is the profile by source line;
-//! `profiled.build` is the kernel that the compiler made with it and `profiled` its road. A step
-//! whose result exists is not repeated.
+//! Input: workloads, and a tree that clang built or will build, which is only read. Output: a
+//! directory with the result of each step. `source` mirrors the sources, if need be.
+//! `original.build` is the tree's kernel with line tables and `original` its road; `profile.prof`
+//! is the profile by source line; `profiled.build` is the kernel that the compiler made with it and
+//! `profiled` its road. A step whose result exists is not repeated.
 //!
 //! Each road is that of [`crate::optimize`]. The layout alone, the profile alone and both stand
 //! beside the original in one comparison.
@@ -17,7 +17,7 @@ use crate::rebuild_steps::Steps;
 use crate::workload;
 use anyhow::{Context, Result, bail, ensure};
 use emit::build::KernelBuild;
-use emit::kbuild::BuildTree;
+use emit::configured::ConfiguredTree;
 use emit::sources::clean_sources;
 use exchange::ExportSubject;
 use exchange::samples_import::{self, SourceSamples};
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 /// What to build again, and how.
 #[derive(Clone, Debug)]
 pub struct Rebuild {
-    /// What to optimize the kernel for. Its tree is one that clang built.
+    /// What to optimize the kernel for. Its tree is configured for clang. It need not be built.
     pub optimization: Optimization,
     /// A sample profile to build with, instead of the one of the recordings: for example that of an
     /// earlier version of the kernel.
@@ -58,14 +58,14 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
     let directory = optimization.output.clone();
     output::in_directory(&directory, |_| {
         let given = profile.as_deref().map(read_samples).transpose()?;
-        let tree = BuildTree::open(&optimization.tree, &optimization.make)?;
+        let tree = ConfiguredTree::open(&optimization.tree, &optimization.make)?;
         ensure_clang(&tree)?;
         let home = fs::canonicalize(&directory).context("the directory cannot be read")?;
         let sources = clean_sources(&tree.path, &home.join("source"))?;
-        let builder = Builder { tree: &tree, sources: &sources, home: &home };
+        let builder = |tree| Builder { tree, sources: &sources, home: &home };
 
         let mut steps = Steps::default();
-        let mut take = |name: &str, how: Compilation<'_>| {
+        let mut take = |builder: Builder<'_>, name: &str, how: Compilation<'_>| {
             let is_built = builder.is_built(name, &how);
             let what = format!("the {name} kernel, in {}", builder.directory(name).display());
             let built = steps.step(&what, is_built, || builder.build(name, &how))?;
@@ -81,35 +81,39 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
         };
 
         let how = Compilation { options: line_tables(&tree), variables: Vec::new(), inputs: &[] };
-        let (original, road, counts, mut rows) = take("original", how)?;
+        let (original, road, counts, mut rows) = take(builder(&tree), "original", how)?;
         let samples = home.join("profile.prof");
         sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
 
-        let (options, variables) = with_profile(&tree, &samples, &compiler_options);
+        // Version, date and builder of a tree that is not built are those of the first kernel.
+        let built = (!tree.is_built()).then(|| ConfiguredTree::open(&original, &optimization.make));
+        let built = built.transpose()?;
+        let tree = built.as_ref().unwrap_or(&tree);
+        let (options, variables) = with_profile(tree, &samples, &compiler_options);
         let how = Compilation { options, variables, inputs: &[&samples] };
-        let (_, _, _, profiled) = take(PROFILED, how)?;
+        let (_, _, _, profiled) = take(builder(tree), PROFILED, how)?;
         rows.extend(profiled.into_iter().map(of_profiled));
         keep(&directory, rows)
     })
 }
 
-fn ensure_clang(tree: &BuildTree) -> Result<()> {
+fn ensure_clang(tree: &ConfiguredTree) -> Result<()> {
     ensure!(
         tree.has_option("CONFIG_CC_IS_CLANG=y"),
-        "{}: was built by another compiler than clang; only clang reads the profile: build the \
-         tree by clang (make LLVM=1 or LLVM=-22)",
+        "{}: is not a tree of clang's; only clang reads the profile: configure the tree for clang \
+         (make LLVM=1 or LLVM=-22)",
         tree.path.display()
     );
     Ok(())
 }
 
 /// Whether the kernel's own makefiles know of the profile (Linux 6.13 and later).
-fn knows_profile(tree: &BuildTree) -> bool {
+fn knows_profile(tree: &ConfiguredTree) -> bool {
     tree.has_option("CONFIG_AUTOFDO_CLANG=y")
 }
 
 /// The options by which the compiler notes the line of each instruction. They do not change code.
-fn line_tables(tree: &BuildTree) -> Vec<String> {
+fn line_tables(tree: &ConfiguredTree) -> Vec<String> {
     if knows_profile(tree) {
         return Vec::new();
     }
@@ -121,7 +125,7 @@ fn line_tables(tree: &BuildTree) -> Vec<String> {
 /// The options, and the variables for make, by which the compiler uses a profile. `further` are
 /// options to add.
 pub fn with_profile(
-    tree: &BuildTree,
+    tree: &ConfiguredTree,
     profile: &Path,
     further: &[String],
 ) -> (Vec<String>, Vec<String>) {
@@ -167,7 +171,7 @@ struct Compilation<'a> {
 }
 
 struct Builder<'a> {
-    tree: &'a BuildTree,
+    tree: &'a ConfiguredTree,
     sources: &'a Path,
     home: &'a Path,
 }
@@ -182,7 +186,11 @@ impl Builder<'_> {
             return Ok(directory);
         }
         let expected = build.expected_lines();
-        let progress = Progress::of(expected, format!("building the {name} kernel"));
+        let what = format!("building the {name} kernel");
+        let progress = match expected {
+            0 => Progress::new(what),
+            _ => Progress::of(expected, what),
+        };
         let mut printed = 0;
         build.run(&mut || {
             printed += 1;
@@ -308,7 +316,7 @@ mod tests {
 
     fn options_of(configuration: &str) -> (Vec<String>, (Vec<String>, Vec<String>)) {
         let directory = built(configuration);
-        let tree = BuildTree::open(directory.path(), &[]).unwrap();
+        let tree = ConfiguredTree::open(directory.path(), &[]).unwrap();
         (line_tables(&tree), with_profile(&tree, Path::new("/a/p.prof"), &[]))
     }
 
@@ -332,7 +340,7 @@ mod tests {
     fn with_lto_the_linker_gets_the_profile_and_what_is_for_the_code() {
         let variables = |configuration: &str, further: &[&str]| {
             let directory = built(configuration);
-            let tree = BuildTree::open(directory.path(), &[]).unwrap();
+            let tree = ConfiguredTree::open(directory.path(), &[]).unwrap();
             let further: Vec<String> = further.iter().map(|&option| option.to_owned()).collect();
             let (options, variables) = with_profile(&tree, Path::new("/a/p.prof"), &further);
             assert!(options.ends_with(&further), "{options:?}");
@@ -361,7 +369,7 @@ mod tests {
             Rebuild { optimization, profile, compiler_options: Vec::new() }
         };
         let message = |request| format!("{:#}", rebuild(request).err().unwrap());
-        assert!(message(request(None)).contains("another compiler than clang"));
+        assert!(message(request(None)).contains("not a tree of clang's"));
         let profile = tree.path().join("a.prof");
         for (text, expected) in [("no profile", "not a sample profile"), ("f:1:x\n", "not a")] {
             fs::write(&profile, text).unwrap();

@@ -48,12 +48,12 @@ pub struct OptimizeArgs {
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub weights: Vec<u32>,
 
-    /// The directory in which the kernel was built. It is only read
+    /// The directory in which the kernel was built (with --rebuild: is configured). It is only read
     #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
 
-    /// Also build the kernel again with the profile of the recordings; needs a tree that clang
-    /// built
+    /// Also build the kernel again with the profile of the recordings; needs a tree that is
+    /// configured for clang, and need not be built
     #[arg(long)]
     pub rebuild: bool,
 
