@@ -93,6 +93,7 @@ formats! {
     bolt: BOLT;
     linker: CALL_GRAPH, SYMBOL_ORDER;
     pub llvm_samples: LLVM_SAMPLES;
+    gcc_samples: GCC_SAMPLES;
     propeller: PROPELLER_CC, PROPELLER_LD;
     pub callgrind: CALLGRIND;
     folded: FOLDED;

@@ -14,7 +14,7 @@
 //!
 //! Input: a profile with its image. Output: text. Without DWARF there is an error.
 
-mod body;
+pub(crate) mod body;
 mod coverage;
 mod functions;
 pub(super) mod source;
@@ -52,9 +52,20 @@ pub(crate) const LLVM_SAMPLES: Format = Format {
 /// A sample profile.
 #[derive(Debug)]
 pub struct Samples {
-    /// Its text.
-    pub text: String,
+    /// The file: text for clang, binary for gcc.
+    pub contents: Vec<u8>,
+    /// How many functions have a profile.
+    pub functions: u64,
     /// What of the executed code it holds.
+    pub coverage: SampleCoverage,
+}
+
+/// The counts by source line, of whichever compiler they are for.
+pub(crate) struct SampledFunctions {
+    /// The functions that ran, by name.
+    pub bodies: BTreeMap<String, SampledBody>,
+    /// How often functions were entered, by name.
+    pub heads: BTreeMap<String, u64>,
     pub coverage: SampleCoverage,
 }
 
@@ -71,6 +82,14 @@ struct Instruction {
 /// # Errors
 /// The image has no DWARF, or `llvm-symbolizer` cannot be run.
 pub(crate) fn samples(subject: &ExportSubject) -> Result<Samples> {
+    Ok(written(sampled_functions(subject)?))
+}
+
+/// The counts by source line.
+///
+/// # Errors
+/// Those of [`samples`].
+pub(crate) fn sampled_functions(subject: &ExportSubject) -> Result<SampledFunctions> {
     let instructions = instructions(subject)?;
     let addresses: Vec<LinkAddr> = instructions.iter().map(|one| one.addr).collect();
     let located = LocatedCode::ask(subject.path, &addresses)?;
@@ -108,7 +127,7 @@ fn gathered(
     profile: &Profile,
     instructions: &[Instruction],
     located: LocatedCode,
-) -> Result<Samples> {
+) -> Result<SampledFunctions> {
     let wholes = Wholes::of(image);
     let functions = NamedFunctions::of(image, profile, instructions, &located.instructions);
     let mut coverage = SampleCoverage::of(profile, &located);
@@ -127,7 +146,9 @@ fn gathered(
     for ((name, _), body) in bodies {
         named.entry(name).or_default().merge(body);
     }
-    Ok(written(&named, &functions, coverage))
+    named.retain(|_, body| body.ran());
+    let heads = named.keys().map(|name| (name.clone(), functions.head(name))).collect();
+    Ok(SampledFunctions { bodies: named, heads, coverage })
 }
 
 /// Adds an instruction, and what it called, to the function that it is in.
@@ -184,22 +205,19 @@ fn callees<'a>(
     callees
 }
 
-fn written(
-    named: &BTreeMap<String, SampledBody>,
-    functions: &NamedFunctions,
-    mut coverage: SampleCoverage,
-) -> Samples {
-    let highest = named.values().map(SampledBody::highest).max().unwrap_or(0);
+fn written(functions: SampledFunctions) -> Samples {
+    let SampledFunctions { bodies, heads, mut coverage } = functions;
+    let highest = bodies.values().map(SampledBody::highest).max().unwrap_or(0);
     while highest / coverage.divided > HIGHEST {
         coverage.divided *= 2;
     }
     // What ran once must not become what did not run.
     let scaled = |count: u64| (count / coverage.divided).max(count.min(1));
     let mut text = String::new();
-    for (name, body) in named.iter().filter(|(_, body)| body.ran()) {
-        let (total, head) = (scaled(body.total()), scaled(functions.head(name)));
+    for (name, body) in &bodies {
+        let (total, head) = (scaled(body.total()), scaled(heads[name]));
         text.push_str(&format!("{name}:{total}:{head}\n"));
         body.append(1, &scaled, &mut text);
     }
-    Samples { text, coverage }
+    Samples { contents: text.into_bytes(), functions: bodies.len() as u64, coverage }
 }

@@ -57,7 +57,7 @@ pub(crate) const OBJTOOL: &[Need] = &[Need::Program("objcopy", "binutils", "")];
 
 /// Some formats are made with LLVM's tools.
 pub(crate) const EXPORT: &[Need] = &[
-    Need::Program("llvm-symbolizer-22", "llvm-22", "--format llvm-samples"),
+    Need::Program("llvm-symbolizer-22", "llvm-22", "--format llvm-samples and gcc-samples"),
     Need::Program("llvm-readobj-22", "llvm-22", "--format propeller-cc and propeller-ld"),
 ];
 
@@ -148,6 +148,6 @@ mod tests {
     #[test]
     fn a_program_that_only_some_work_needs_says_so() {
         assert_eq!(Need::Program("sh", "dash", "").only_for(), None);
-        assert_eq!(EXPORT[0].only_for(), Some("--format llvm-samples"));
+        assert_eq!(EXPORT[0].only_for(), Some("--format llvm-samples and gcc-samples"));
     }
 }

@@ -59,7 +59,8 @@ pub fn counts(
 ) -> Result<String> {
     match format.make {
         Make::Counts(make) => make(subject),
-        Make::Samples(make) => Ok(make(subject)?.text),
+        Make::Samples(make) => String::from_utf8(make(subject)?.contents)
+            .with_context(|| format!("{} is not text", format.name)),
         Make::Order(make) => {
             let (layout, _) =
                 Ground::new(subject.image, subject.profile)?.lay_out(algorithm, SEED)?;

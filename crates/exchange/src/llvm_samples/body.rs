@@ -7,25 +7,25 @@ use super::source::LineOffset;
 use std::collections::BTreeMap;
 
 /// The counts of a function, or of one place into which it was inlined.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct SampledBody {
-    lines: BTreeMap<LineOffset, SampledLine>,
-    inlined: BTreeMap<(LineOffset, String), SampledBody>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SampledBody {
+    pub lines: BTreeMap<LineOffset, SampledLine>,
+    pub inlined: BTreeMap<(LineOffset, String), SampledBody>,
     /// The bytes of code that ran here, without those of inlined functions.
     bytes: u64,
 }
 
 /// The counts of a line, or of one block on it.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct SampledLine {
-    count: u64,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SampledLine {
+    pub count: u64,
     /// Counts of what it called, by name.
-    callees: BTreeMap<String, u64>,
+    pub callees: BTreeMap<String, u64>,
 }
 
 /// The executions of one instruction.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Execution {
+pub(crate) struct Execution {
     /// How often it ran; 0 if the compiler should know that it did not.
     pub count: u64,
     /// How many executions of the source's code an execution stands for.
@@ -36,26 +36,26 @@ pub(super) struct Execution {
 
 impl SampledBody {
     /// The body of a function that is inlined at a place of this one.
-    pub(super) fn inlined(&mut self, place: LineOffset, function: &str) -> &mut SampledBody {
+    pub(crate) fn inlined(&mut self, place: LineOffset, function: &str) -> &mut SampledBody {
         self.inlined.entry((place, function.to_owned())).or_default()
     }
 
     /// Adds an instruction. A line has the count of its most executed instruction, as in
     /// `llvm-profgen`.
-    pub(super) fn add(&mut self, place: LineOffset, execution: Execution) {
+    pub(crate) fn add(&mut self, place: LineOffset, execution: Execution) {
         let line = self.lines.entry(place).or_default();
         line.count = line.count.max(execution.count.saturating_mul(execution.duplication));
         add(&mut self.bytes, execution.count.saturating_mul(execution.bytes));
     }
 
     /// Adds calls of a function from a place.
-    pub(super) fn add_call(&mut self, place: LineOffset, callee: &str, count: u64) {
+    pub(crate) fn add_call(&mut self, place: LineOffset, callee: &str, count: u64) {
         let callees = &mut self.lines.entry(place).or_default().callees;
         add(callees.entry(callee.to_owned()).or_default(), count);
     }
 
     /// Adds the counts of other code of the same name.
-    pub(super) fn merge(&mut self, other: SampledBody) {
+    pub(crate) fn merge(&mut self, other: SampledBody) {
         add(&mut self.bytes, other.bytes);
         for (place, other) in other.lines {
             let line = self.lines.entry(place).or_default();

@@ -29,6 +29,9 @@ pub struct SampleCoverage {
     pub through_thunks: u64,
     /// Discriminators tell the blocks of a line apart (`-fdebug-info-for-profiling`).
     pub discriminators: bool,
+    /// The compiler that reads the profile reads discriminators: clang does, gcc does not.
+    #[serde(skip)]
+    pub reader_wants_discriminators: bool,
     /// The discriminators also tell the copies of a block apart
     /// (`-mllvm -enable-fs-discriminator`).
     pub flow_sensitive: bool,
@@ -47,6 +50,7 @@ impl SampleCoverage {
             calls: 0,
             through_thunks: 0,
             discriminators: located.tells_blocks_apart(),
+            reader_wants_discriminators: true,
             flow_sensitive: located.discriminators == Discriminators::FlowSensitive,
             divided: 1,
         }
@@ -77,7 +81,7 @@ impl SampleCoverage {
             percent(self.share()),
             percent(self.share_of_assembly())
         )];
-        if !self.discriminators {
+        if !self.discriminators && self.reader_wants_discriminators {
             notes.push(
                 "the DWARF does not tell the blocks of a line apart: build the recorded kernel by \
                  clang, with KCFLAGS=-fdebug-info-for-profiling"
@@ -91,7 +95,7 @@ impl SampleCoverage {
                 percent(self.through_thunks as f64 / self.calls.max(1) as f64)
             ));
         }
-        if self.flow_sensitive {
+        if self.flow_sensitive && self.reader_wants_discriminators {
             notes.push(
                 "the discriminators are flow-sensitive: give clang -mllvm -profile-isfs, or \
                  convert the profile with llvm-profdata-22 merge --sample --extbinary \

@@ -115,7 +115,7 @@ enum Amount {
     /// A sample profile.
     #[serde(untagged)]
     Samples {
-        lines: u64,
+        functions: u64,
         coverage: SampleCoverage,
     },
 }
@@ -149,10 +149,11 @@ fn lines(args: &ExportArgs, text: &str) -> Result<Amount> {
     Ok(Amount::Lines(text.lines().count() as u64))
 }
 
-fn sample_profile(args: &ExportArgs, Samples { text, coverage }: Samples) -> Result<Amount> {
-    output::write(&args.output, text.as_bytes())?;
+fn sample_profile(args: &ExportArgs, samples: Samples) -> Result<Amount> {
+    let Samples { contents, functions, coverage } = samples;
+    output::write(&args.output, &contents)?;
     coverage.notes().iter().for_each(|text| note!("{text}"));
-    Ok(Amount::Samples { lines: text.lines().count() as u64, coverage })
+    Ok(Amount::Samples { functions, coverage })
 }
 
 fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
@@ -162,9 +163,8 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
             let written = Written { format: args.format.name, output: &args.output, amount };
             outln!("{}", serde_json::to_string_pretty(&written)?)
         }
-        (false, Amount::Lines(lines) | Amount::Samples { lines, .. }) => {
-            outln!("{path}: {lines} lines")
-        }
+        (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
+        (false, Amount::Samples { functions, .. }) => outln!("{path}: {functions} functions"),
         (false, Amount::Events(events)) => outln!("{path}: {events} events"),
         (false, Amount::Trace(TracedAmounts { instructions, records, .. })) => {
             outln!("{path}: {instructions} instructions in {records} records")

@@ -1,10 +1,10 @@
-//! Tests whether other tools accept exported counts: clang, lld and BOLT, on a small program.
+//! Tests whether other tools accept exported counts: clang, gcc, lld and BOLT, on a small program.
 //!
 //! Each tool shows what it used: BOLT by the number of functions with a profile, clang by branch
-//! weights, lld by the addresses it assigns. A warning is a failure.
+//! weights, gcc by the counts of blocks, lld by the addresses it assigns. A warning is a failure.
 
 use anyhow::{Context, Result, ensure};
-use exchange::ExportSubject;
+use exchange::{ExportSubject, Make};
 use execution::part::RecordingPart;
 use image::address::LinkAddr;
 use image::{Block, BlockEnd, Image, vmlinux};
@@ -48,6 +48,7 @@ pub fn export_test() -> Result<()> {
     test.llvm_samples(&image)?;
     test.llvm_samples_back(&image)?;
     test.llvm_samples_of_what_did_not_run(&image)?;
+    test.gcc_samples(&image)?;
     test.propeller(&image)?;
     test.perf_script(&image)
 }
@@ -79,7 +80,11 @@ impl ExportTest {
         let profile =
             counts::profile(&inputs, image, &whole, ProfileMerge::Sum, ExtraCounts::None)?;
         let subject = ExportSubject { image, profile: &profile, path: &self.path("work") };
-        let text = export::counts(export::format(format)?, &subject, Algorithm::default())?;
+        let format_of_name = export::format(format)?;
+        let text = match format_of_name.make {
+            Make::Samples(make) => make(&subject)?.contents,
+            _ => export::counts(format_of_name, &subject, Algorithm::default())?.into_bytes(),
+        };
         let output = self.path(&format!("work.{format}"));
         std::fs::write(&output, text)?;
         Ok(output)
@@ -162,6 +167,22 @@ impl ExportTest {
             );
         }
         println!("passed: clang uses the sample profile");
+        Ok(())
+    }
+
+    fn gcc_samples(&self, image: &Image) -> Result<()> {
+        let exported = self.export(image, "gcc-samples")?;
+        let hot_functions = |options: &[String]| -> Result<usize> {
+            let mut gcc = Command::new("gcc");
+            gcc.args(["-O2", "-ffreestanding", "-c", "-fdump-tree-optimized=hot"]).args(options);
+            gcc.arg(self.path("work.c")).arg("-o").arg(self.path("gcc.o"));
+            lab::run(gcc.current_dir(&self.directory))?;
+            Ok(std::fs::read_to_string(self.path("hot"))?.matches("(hot)").count())
+        };
+        ensure!(hot_functions(&[])? == 0, "gcc calls functions hot without a profile");
+        let hot = hot_functions(&[format!("-fauto-profile={}", exported.display())])?;
+        ensure!(hot > 0, "gcc does not use the sample profile: no function is hot");
+        println!("passed: gcc uses the sample profile: {hot} functions are hot");
         Ok(())
     }
 

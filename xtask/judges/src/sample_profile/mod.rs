@@ -1,8 +1,8 @@
-//! Compares the sample profile that `export` writes with the counters of a program that clang
-//! instrumented: SQLite, on this machine.
+//! Compares the sample profiles that `export` writes, for clang and for gcc, with the counters of a
+//! program that the same compiler instrumented: SQLite, on this machine.
 //!
 //! Input: a directory with SQLite's amalgamation. Output: a table of how well the weights of
-//! branches agree, and one of what each profile makes of the program. Exact counts of a program
+//! branches agree (clang), and one of what each profile makes of the program. Exact counts of a program
 //! come from valgrind, because recordings have counts of the kernel only.
 
 mod counted;
@@ -19,16 +19,10 @@ use weights::{Agreement, BranchWeights};
 
 const QUERIES: &str = include_str!("queries.c");
 const ROWS: &str = "1500";
-const FLAGS: [&str; 7] = [
-    "-O2",
-    "-g",
-    "-fdebug-info-for-profiling",
-    "-fno-pie",
-    "-Wno-everything",
-    "-DSQLITE_OMIT_LOAD_EXTENSION",
-    "-DSQLITE_THREADSAFE=0",
-];
-const LINK: [&str; 4] = ["-no-pie", "-static", "-fuse-ld=lld", "-Wl,--build-id"];
+const FLAGS: [&str; 5] =
+    ["-O2", "-g", "-fno-pie", "-DSQLITE_OMIT_LOAD_EXTENSION", "-DSQLITE_THREADSAFE=0"];
+const CLANG: [&str; 2] = ["-fdebug-info-for-profiling", "-Wno-everything"];
+const LINK: [&str; 3] = ["-no-pie", "-static", "-Wl,--build-id"];
 const VALGRIND: [&str; 8] = [
     "--tool=callgrind",
     "--dump-instr=yes",
@@ -67,15 +61,25 @@ pub fn sample_profile(sqlite: &Path) -> Result<()> {
     println!("{agreement}");
 
     println!("build: instructions, calls, taken jumps, L1I misses");
-    judge.build("sampled", &[samples])?;
-    judge.build("counted", &[counters])?;
-    let (sampled, counted) = (judge.count("sampled")?, judge.count("counted")?);
-    for (name, run) in [("no profile", plain), ("samples", sampled), ("counters", counted)] {
-        let (calls, jumps) = run.transfers();
-        println!("{name}: {}, {calls}, {jumps}, {}", run.instructions, run.misses);
+    print("clang, no profile", &plain);
+    for (name, profile) in [("clang, samples", samples), ("clang, counters", counters)] {
+        judge.build("guided", &[profile])?;
+        print(name, &judge.count("guided")?);
+    }
+    for gcc in ["gcc-12", "gcc-14"] {
+        if Command::new(gcc).arg("--version").output().is_err() {
+            println!("{gcc} is not installed: not compared");
+            continue;
+        }
+        judge.by_gcc(gcc)?;
     }
     ensure!(agreement.edges > LEAST, "the weights agree less than they did");
     Ok(())
+}
+
+fn print(name: &str, run: &Counted) {
+    let (calls, jumps) = run.transfers();
+    println!("{name}: {}, {calls}, {jumps}, {}", run.instructions, run.misses);
 }
 
 struct Judge {
@@ -88,18 +92,49 @@ impl Judge {
         self.directory.join(name)
     }
 
-    /// clang, in the directory of the results.
+    /// What each profile makes of the program that this gcc builds.
+    fn by_gcc(&self, gcc: &str) -> Result<()> {
+        let counted = |name: &str, more: &[&str]| {
+            self.built(self.compiler(gcc), name, more)?;
+            self.count(name)
+        };
+        let plain = counted("plain", &[])?;
+        print(&format!("{gcc}, no profile"), &plain);
+        self.export_as(&plain, "gcc-samples")?;
+        print(&format!("{gcc}, samples"), &counted("guided", &["-fauto-profile=samples"])?);
+        // gcc names the counters after the program.
+        self.built(self.compiler(gcc), "guided", &["-fprofile-generate"])?;
+        let mut run = Command::new(self.path("guided"));
+        lab::succeeded(run.current_dir(&self.directory).arg(ROWS))?;
+        let of_counters = ["-fprofile-use", "-Wno-missing-profile"];
+        print(&format!("{gcc}, counters"), &counted("guided", &of_counters)?);
+        Ok(())
+    }
+
+    /// A compiler, in the directory of the results.
+    fn compiler(&self, name: &str) -> Command {
+        let mut compiler = Command::new(name);
+        compiler.current_dir(&self.directory).args(FLAGS).arg("-I").arg(&self.sqlite);
+        compiler
+    }
+
     fn clang(&self) -> Command {
-        let mut clang = Command::new("clang-22");
-        clang.current_dir(&self.directory).args(FLAGS).arg("-I").arg(&self.sqlite);
+        let mut clang = self.compiler("clang-22");
+        clang.args(CLANG);
         clang
     }
 
-    /// Builds the program, and the same one without DWARF, which valgrind cannot read.
+    /// Builds the program by clang.
     fn build(&self, name: &str, more: &[&str]) -> Result<()> {
         let mut clang = self.clang();
-        clang.args(LINK).args(more).arg("queries.c").arg(self.sqlite.join("sqlite3.c"));
-        lab::run(clang.args(["-lm", "-o", name]))?;
+        clang.arg("-fuse-ld=lld");
+        self.built(clang, name, more)
+    }
+
+    /// Builds the program, and the same one without DWARF, which valgrind cannot read.
+    fn built(&self, mut compiler: Command, name: &str, more: &[&str]) -> Result<()> {
+        compiler.args(LINK).args(more).arg("queries.c").arg(self.sqlite.join("sqlite3.c"));
+        lab::run(compiler.args(["-lm", "-o", name]))?;
         let mut objcopy = Command::new("llvm-objcopy-22");
         objcopy.current_dir(&self.directory).args(["--strip-debug", name]);
         lab::run(objcopy.arg(format!("{name}.stripped")))
@@ -112,17 +147,21 @@ impl Judge {
         Counted::parse(&std::fs::read_to_string(self.path("counts"))?)
     }
 
-    /// Writes the sample profile of the program `plain`, and gives what `export` says about it.
     fn export(&self, counted: &Counted) -> Result<Vec<String>> {
+        self.export_as(counted, "llvm-samples")
+    }
+
+    /// Writes the sample profile of the program `plain`, and gives what `export` says about it.
+    fn export_as(&self, counted: &Counted, format: &str) -> Result<Vec<String>> {
         let path = self.path("plain");
         let image = vmlinux::read(&path)?;
         let profile = counted.profile(&image);
         let subject = ExportSubject { image: &image, profile: &profile, path: &path };
-        let Make::Samples(make) = export::format("llvm-samples")?.make else {
-            bail!("llvm-samples is no sample profile");
+        let Make::Samples(make) = export::format(format)?.make else {
+            bail!("{format} is no sample profile");
         };
         let samples = make(&subject)?;
-        std::fs::write(self.path("samples"), samples.text)?;
+        std::fs::write(self.path("samples"), samples.contents)?;
         Ok(samples.coverage.notes())
     }
 
