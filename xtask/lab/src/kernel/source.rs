@@ -11,8 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The suite of the newest kernels.
-const NEWEST_SUITE: &str = "sid";
+/// The suites that may have the newest kernel: backports are ahead of unstable at times.
+const NEWEST_SUITES: [&str; 2] = ["sid", "trixie-backports"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// An archive of sources.
@@ -57,7 +57,7 @@ impl Source {
     /// The archive cannot be reached.
     pub fn newest() -> Result<Source> {
         let chosen = cache()?.join("sources/newest");
-        let apt = Apt::of_suite(NEWEST_SUITE, &cache()?.join("sources/apt"))?;
+        let apt = Apt::of_suites(&NEWEST_SUITES, &cache()?.join("sources/apt"))?;
         make(&chosen, || {
             apt.update()?;
             let listed = succeeded(apt.command("apt-cache").args(["pkgnames", "linux-source-"]))?;
@@ -70,18 +70,20 @@ impl Source {
     }
 }
 
-/// apt of this machine's suites, or of another one.
+/// apt of this machine's suites, or of others.
 #[derive(Default)]
 struct Apt {
     options: Vec<String>,
 }
 
 impl Apt {
-    /// apt of one suite, with everything it keeps in `directory`.
-    fn of_suite(suite: &str, directory: &Path) -> Result<Apt> {
+    /// apt of some suites, with everything it keeps in `directory`.
+    fn of_suites(suites: &[&str], directory: &Path) -> Result<Apt> {
         fs::create_dir_all(directory.join("lists/partial"))?;
         let list = directory.join("sources.list");
-        fs::write(&list, format!("deb [signed-by={KEYRING}] {} {suite} main\n", site()?))?;
+        let site = site()?;
+        let lines = suites.iter().map(|it| format!("deb [signed-by={KEYRING}] {site} {it} main\n"));
+        fs::write(&list, lines.collect::<String>())?;
         let at = |name: &str| directory.join(name).display().to_string();
         let options = [
             format!("Dir::Etc::SourceList={}", list.display()),
@@ -103,7 +105,7 @@ impl Apt {
     }
 
     fn update(&self) -> Result<()> {
-        run(self.command("apt-get").args(["update", "-q"])).context("Debian's newest suite")
+        run(self.command("apt-get").args(["update", "-q"])).context("Debian's newest suites")
     }
 }
 
