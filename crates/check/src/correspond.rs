@@ -15,7 +15,7 @@ use super::padding::{
 use super::realign;
 use super::verdict::Findings;
 use image::place::{PlacedBlock, Placement};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A run of bytes outside the map that moved by one distance.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +76,8 @@ pub(crate) struct Correspondence<'k, 'd> {
     /// Where the padding of a function was dropped: its old address → the new address of the
     /// function's entry.
     dropped: HashMap<u64, u64>,
+    /// The linker script's labels in the padding of functions of the map.
+    pub labels: Vec<PaddingLabel<'d>>,
 }
 
 impl<'k, 'd> Correspondence<'k, 'd> {
@@ -113,8 +115,10 @@ impl<'k, 'd> Correspondence<'k, 'd> {
                 );
                 continue;
             };
+            let cut = &anchors.cut;
             let anchors = anchors.of(index, section, twin, &covered);
-            let mut of_section = section_regions(section, &map.blocks, &anchors, old, findings);
+            let mut of_section =
+                section_regions(section, &map.blocks, &anchors, cut, old, findings);
             if !section.executable {
                 close_data_regions(&mut of_section, twin);
                 of_section = cut_realigned_data(of_section, &anchors, old, new, data);
@@ -129,6 +133,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             covered,
             shortened: anchors.shortened,
             dropped: anchors.dropped,
+            labels: anchors.labels,
         }
     }
 
@@ -271,6 +276,13 @@ pub(crate) fn twin_of<'k, 'd>(
     new.sections.iter().filter(|s| s.name == name).nth(rank)
 }
 
+/// A label of the linker script in the padding of a function of the map, in both kernels.
+pub(crate) struct PaddingLabel<'d> {
+    pub name: &'d str,
+    pub old: u64,
+    pub new: u64,
+}
+
 /// A place outside the map for which both kernels have a symbol.
 #[derive(Clone, Copy)]
 struct SymbolAnchor {
@@ -280,74 +292,115 @@ struct SymbolAnchor {
     size: u64,
 }
 
+/// Whether the symbol names the padding in front of a function.
+fn is_padding_name(symbol: &KernelSymbol) -> bool {
+    symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0
+}
+
 /// The anchors of each old section.
-struct SectionAnchors {
+struct SectionAnchors<'d> {
     by_section: HashMap<usize, Vec<SymbolAnchor>>,
     /// The paddings of functions that became shorter and are not anchors: old → new address.
     shortened: HashMap<u64, u64>,
     /// The old addresses of the paddings that were dropped, and the new addresses of the entries.
     dropped: HashMap<u64, u64>,
+    /// The padding in front of the functions of the map, in the old kernel.
+    padding: Vec<(u64, u64)>,
+    /// The padding that became shorter or was dropped, by its end: where it begins.
+    cut: HashMap<u64, u64>,
+    /// The labels in this padding.
+    labels: Vec<PaddingLabel<'d>>,
 }
 
-impl SectionAnchors {
+impl<'d> SectionAnchors<'d> {
     /// Pairs symbols with the same name in one section in the order of their addresses. Both
     /// kernels must have the same number of them outside the map.
+    ///
+    /// The linker script's labels may lie in front of a function, and so in its padding. The
+    /// padding goes with the function, the labels do not. They are no anchors, because other bytes
+    /// follow them in the new kernel; `kept_apart` compares what they divide.
     fn new(
-        old: &KernelFile,
+        old: &KernelFile<'d>,
         new: &KernelFile,
         map: &Placement,
         covered: &[(u64, u64)],
         placed: &[(u64, u64)],
     ) -> Self {
-        let mut by_section: HashMap<usize, Vec<SymbolAnchor>> = HashMap::new();
-        let (mut shortened, mut dropped) = (HashMap::new(), HashMap::new());
-        let patched = patched_padding(old);
-        let mut done: HashMap<(&str, usize), ()> = HashMap::new();
+        let mut found = SectionAnchors::of_paddings(old, new, map);
+        let mut done: HashSet<(&str, usize)> = HashSet::new();
         for symbol in &old.symbols {
             let Some(section) = symbol.section else { continue };
-            if done.insert((symbol.name, section), ()).is_some() {
-                continue;
-            }
-            if symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0 {
-                for padding in paddings(symbol.name, section, old, new, patched, map) {
-                    let FunctionPadding { old, new, change } = padding;
-                    match change {
-                        PaddingChange::Kept => {
-                            let anchor = SymbolAnchor { old, new, size: symbol.size };
-                            by_section.entry(section).or_default().push(anchor);
-                        }
-                        PaddingChange::Shortened => {
-                            shortened.insert(old, new);
-                        }
-                        PaddingChange::Dropped => {
-                            dropped.insert(old, new);
-                        }
-                    }
-                }
+            if is_padding_name(symbol) || !done.insert((symbol.name, section)) {
                 continue;
             }
             let name = old.sections[section].name;
-            let outside: Vec<&KernelSymbol> = old
+            let all: Vec<&KernelSymbol> =
+                old.named(symbol.name).filter(|s| s.section == Some(section)).collect();
+            let all_new: Vec<&KernelSymbol> = new
                 .named(symbol.name)
-                .filter(|s| s.section == Some(section) && !contains(covered, s.addr.0))
+                .filter(|s| s.section.is_some_and(|i| new.sections[i].name == name))
                 .collect();
-            let twins: Vec<&KernelSymbol> = new
-                .named(symbol.name)
-                .filter(|s| {
-                    s.section.is_some_and(|i| new.sections[i].name == name)
-                        && !contains(placed, s.addr.0)
-                })
-                .collect();
+            let is_label =
+                |s: &KernelSymbol| !s.function && s.size == 0 && contains(&found.padding, s.addr.0);
+            if all.iter().any(|s| is_label(s)) {
+                // If one is missing in the new kernel, the comparison of the names finds it.
+                let pairs = all.iter().zip(&all_new).filter(|(a, _)| is_label(a));
+                let name = symbol.name;
+                found.labels.extend(pairs.map(|(a, b)| PaddingLabel {
+                    name,
+                    old: a.addr.0,
+                    new: b.addr.0,
+                }));
+                continue;
+            }
+            let outside: Vec<_> = all.iter().filter(|s| !contains(covered, s.addr.0)).collect();
+            let twins: Vec<_> = all_new.iter().filter(|s| !contains(placed, s.addr.0)).collect();
             if outside.len() == twins.len() {
                 let pairs = outside.iter().zip(&twins).map(|(a, b)| SymbolAnchor {
                     old: a.addr.0,
                     new: b.addr.0,
                     size: a.size,
                 });
-                by_section.entry(section).or_default().extend(pairs);
+                found.by_section.entry(section).or_default().extend(pairs);
             }
         }
-        SectionAnchors { by_section, shortened, dropped }
+        found
+    }
+
+    /// What becomes of the padding of each function of the map.
+    fn of_paddings(old: &KernelFile, new: &KernelFile, map: &Placement) -> Self {
+        let mut by_section: HashMap<usize, Vec<SymbolAnchor>> = HashMap::new();
+        let (mut shortened, mut dropped) = (HashMap::new(), HashMap::new());
+        let (mut padding, mut cut) = (Vec::new(), HashMap::new());
+        let patched = patched_padding(old);
+        let mut done: HashSet<(&str, usize)> = HashSet::new();
+        for symbol in old.symbols.iter().filter(|s| is_padding_name(s)) {
+            let Some(section) = symbol.section else { continue };
+            if !done.insert((symbol.name, section)) {
+                continue;
+            }
+            for of_function in paddings(symbol.name, section, old, new, patched, map) {
+                let FunctionPadding { old, size, new, change } = of_function;
+                padding.push((old, size));
+                if change != PaddingChange::Kept {
+                    cut.insert(old + size, old);
+                }
+                match change {
+                    PaddingChange::Kept => {
+                        let anchor = SymbolAnchor { old, new, size };
+                        by_section.entry(section).or_default().push(anchor);
+                    }
+                    PaddingChange::Shortened => {
+                        shortened.insert(old, new);
+                    }
+                    PaddingChange::Dropped => {
+                        dropped.insert(old, new);
+                    }
+                }
+            }
+        }
+        let padding = intervals(padding.into_iter());
+        SectionAnchors { by_section, shortened, dropped, padding, cut, labels: Vec::new() }
     }
 
     /// The anchors of one section, ascending, one for each address. If several symbols share an
@@ -367,7 +420,7 @@ impl SectionAnchors {
         };
         let mut all: Vec<SymbolAnchor> =
             self.by_section.get(&index).into_iter().flatten().filter(inside).copied().collect();
-        if !contains(covered, section.addr) {
+        if !contains(covered, section.addr) && !contains(&self.padding, section.addr) {
             all.push(SymbolAnchor { old: section.addr, new: twin.addr, size: 0 });
         }
         all.sort_unstable_by_key(|a| (a.old, a.size > 0, a.new));
@@ -386,11 +439,12 @@ impl SectionAnchors {
 }
 
 /// The regions of one section: its stretches between blocks of the map, cut where the distance
-/// changes.
+/// changes. Padding that became shorter is in no region: it went with its function.
 fn section_regions(
     section: &KernelSection,
     blocks: &[PlacedBlock],
     anchors: &[SymbolAnchor],
+    cut: &HashMap<u64, u64>,
     old: &KernelFile,
     findings: &mut Findings,
 ) -> Vec<ShiftedRegion> {
@@ -403,8 +457,13 @@ fn section_regions(
         .map(|b| (b.old.0, b.old.0.saturating_add(b.old_size.into())))
         .chain([(section.end(), section.end())])
     {
-        if free < edge.0 {
-            free_stretch(free, edge.0, section.executable, anchors, old, findings, &mut regions);
+        let end = cut.get(&edge.0).map_or(edge.0, |&begin| begin.max(free));
+        if free < end {
+            free_stretch(free, end, section.executable, anchors, old, findings, &mut regions);
+        }
+        if end < edge.0 && !old.bytes(end, edge.0 - end).is_some_and(is_padding) {
+            let what = "the padding of a function became shorter, but it was no padding";
+            findings.differ("coverage", Some(end), None, what);
         }
         free = free.max(edge.1);
     }

@@ -3,8 +3,10 @@
 //! Input: the units of the walk, and both kernels' symbols around such code. Output: a proof for
 //! each unit inside, and a difference for each unit that came in or went out. The kernel looks up
 //! by address whether code may be instrumented or probed, is entry code, or only waits. The list of
-//! parts is this module's own.
+//! parts is this module's own. Labels of the linker script that lie in the padding of a function
+//! are compared as well: they divide the code of their section.
 
+use super::correspond::{Correspondence, PaddingLabel};
 use super::kernel::KernelFile;
 use super::verdict::Findings;
 use super::walk::CodeUnit;
@@ -23,6 +25,11 @@ const PARTS: [[&str; 2]; 9] = [
     ["__entry_text_start", "__entry_text_end"],
 ];
 
+/// The beginnings of labels around functions that the compiler sorted by how often they run
+/// (include/asm-generic/vmlinux.lds.h, since 6.13). A relink sorts them anew, and leaves these
+/// sections empty. The kernel uses none of these labels.
+const BY_FREQUENCY: [&str; 3] = ["__hot_text_", "__unlikely_text_", "__split_text_"];
+
 /// Compares every part that both kernels have.
 pub(crate) fn check(old: &KernelFile, new: &KernelFile, units: &[CodeUnit]) -> Findings {
     const KIND: &str = "code kept apart";
@@ -39,6 +46,30 @@ pub(crate) fn check(old: &KernelFile, new: &KernelFile, units: &[CodeUnit]) -> F
                     findings.differ(KIND, Some(unit.old), Some(unit.new), what);
                 }
             }
+        }
+    }
+    findings
+}
+
+/// Compares what the labels in padding divide: each has the same code of its section in front of it
+/// and behind it. Functions of the map may pass a label of [`BY_FREQUENCY`].
+pub(crate) fn labels(c: &Correspondence, units: &[CodeUnit]) -> Findings {
+    let mut findings = Findings::default();
+    for &PaddingLabel { name, old: was, new: is } in &c.labels {
+        let Some(section) = c.old.section_at(was) else { continue };
+        let by_frequency = BY_FREQUENCY.iter().any(|begin| name.starts_with(begin));
+        let of_section = units.iter().filter(|u| (section.addr..section.end()).contains(&u.old));
+        for unit in of_section {
+            let end = unit.new.saturating_add(unit.new_size + u64::from(unit.appended));
+            let [before, behind] = [end <= is, unit.new >= is];
+            let fits = match by_frequency && c.in_map(unit.old) {
+                true => before || behind,
+                false if unit.old < was => before,
+                false => behind,
+            };
+            findings.expect(fits, "code divided by a label", unit.old, unit.new, || {
+                format!("{name}, now at {is:016x}, no longer divides this code from the rest")
+            });
         }
     }
     findings

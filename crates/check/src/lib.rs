@@ -218,6 +218,7 @@ pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Resul
 
     let noreturn = unreturning(&walked, &old.kernel, &known, jump_targets);
     findings.absorb(kept_apart::check(&old.kernel, &new.kernel, &units));
+    findings.absorb(kept_apart::labels(&correspondence, &units));
     findings.absorb(resolve::resolve(&walked, &correspondence, &units, &noreturn));
     findings.absorb(tables::check(&correspondence));
     findings.absorb(orc::check(&correspondence, &walked));

@@ -19,6 +19,8 @@ const NO_OP: u8 = 0x90;
 /// The padding of one function: its old and its new address.
 pub(super) struct FunctionPadding {
     pub old: u64,
+    /// Bytes in the old kernel.
+    pub size: u64,
     pub new: u64,
     pub change: PaddingChange,
 }
@@ -51,7 +53,7 @@ pub(super) fn paddings(
     let found = of_section.filter_map(|s| {
         let end = s.addr.0.checked_add(s.size)?;
         let function = blocks[blocks.binary_search_by_key(&end, |b| b.old.0).ok()?].new.0;
-        let padding = |new, change| FunctionPadding { old: s.addr.0, new, change };
+        let padding = |new, change| FunctionPadding { old: s.addr.0, size: s.size, new, change };
         let as_before = padding(function.wrapping_sub(s.size), PaddingChange::Kept);
         let stands_before = |t: &KernelSymbol| t.addr.0.checked_add(t.size) == Some(function);
         if map.call_padding == CallPadding::Dropped

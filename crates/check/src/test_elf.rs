@@ -9,7 +9,8 @@ pub(crate) const DATA: u64 = 0xffff_ffff_8200_0000;
 pub(crate) struct TestSymbol(pub(crate) &'static str, pub(crate) u64, pub(crate) u64);
 
 /// An executable with these sections (name, address, flags, bytes), each in a segment, and these
-/// symbols. Symbols at or above [`DATA`] lie `shift` higher.
+/// symbols. Symbols at or above [`DATA`] lie `shift` higher. Symbols of the first section are
+/// functions, or labels without a type if they have no size.
 pub(crate) fn elf(
     sections: &[(&str, u64, u64, Vec<u8>)],
     symbols: &[TestSymbol],
@@ -56,7 +57,11 @@ pub(crate) fn elf(
             sections.iter().position(|s| (s.1..s.1 + s.3.len() as u64).contains(&addr)).unwrap()
                 as u16
                 + 1;
-        let kind: u8 = if section == 1 { 2 } else { 1 };
+        let kind: u8 = match (section, *size) {
+            (1, 0) => 0,
+            (1, _) => 2,
+            _ => 1,
+        };
         table.extend((strings.len() as u32).to_le_bytes());
         table.extend([kind | 0x10, 0]);
         table.extend(section.to_le_bytes());

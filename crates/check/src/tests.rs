@@ -8,10 +8,14 @@ use image::address::LinkAddr;
 use image::place::{CallPadding, Ending, PlacedBlock, Placement};
 use std::collections::HashMap;
 
+mod labels;
+
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 
 /// A linked kernel: code, data with a pointer to `value`, an exception table, unwinder states.
 struct TestKernel {
+    /// Code in front of `TEXT`.
+    front: Vec<u8>,
     text: Vec<u8>,
     /// The distance of the data from its place in the old kernel.
     shift: u64,
@@ -47,8 +51,9 @@ impl TestKernel {
             ips.extend(near(ORC_IP + self.shift + 4 * i as u64, ip));
             states.extend([sp, 0, 0, 0, 5, 2]);
         }
+        let text = [&self.front[..], &self.text].concat();
         let mut sections = vec![
-            (".text", TEXT, 0x6, self.text.clone()),
+            (".text", TEXT - self.front.len() as u64, 0x6, text),
             (".data", DATA + self.shift, 0x3, self.data()),
             ("__ex_table", EXCEPTIONS + self.shift, 0x2, table),
             (".orc_unwind_ip", ORC_IP + self.shift, 0x2, ips),
@@ -82,6 +87,7 @@ fn old() -> TestKernel {
     let operand = (DATA as u32).wrapping_sub(TEXT as u32 + 0x17).to_le_bytes();
     let g = [&[0x48, 0x8b, 0x05], &operand[..], &[0xc3, 0xcc]].concat();
     TestKernel {
+        front: Vec::new(),
         text: code(
             &[
                 (
@@ -115,6 +121,7 @@ fn new() -> TestKernel {
     let operand = ((DATA + shift) as u32).wrapping_sub(TEXT as u32 + 0x07).to_le_bytes();
     let g = [&[0x48, 0x8b, 0x05], &operand[..], &[0xc3, 0xcc]].concat();
     TestKernel {
+        front: Vec::new(),
         text: code(
             &[
                 (0x00, &g),
