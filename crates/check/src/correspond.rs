@@ -78,6 +78,9 @@ pub(crate) struct Correspondence<'k, 'd> {
     dropped: HashMap<u64, u64>,
     /// The linker script's labels in the padding of functions of the map.
     pub labels: Vec<PaddingLabel<'d>>,
+    /// The old kernel's functions without their first bytes. The linker script's labels lie beside
+    /// functions; a label in here is the function's own.
+    inside_functions: Vec<(u64, u64)>,
 }
 
 impl<'k, 'd> Correspondence<'k, 'd> {
@@ -134,6 +137,12 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             shortened: anchors.shortened,
             dropped: anchors.dropped,
             labels: anchors.labels,
+            inside_functions: intervals(
+                old.symbols
+                    .iter()
+                    .filter(|s| s.function && s.size > 0)
+                    .map(|s| (s.addr.0.saturating_add(1), s.size - 1)),
+            ),
         }
     }
 
@@ -233,6 +242,9 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     /// Whether both kernels have a symbol with the same name there that only marks a place
     /// (`_etext`, `__stop_…`).
     fn is_linker_symbol(&self, old: u64, new: u64) -> bool {
+        if contains(&self.inside_functions, old) {
+            return false;
+        }
         let marks = |s: &&KernelSymbol| !s.function && s.size == 0;
         self.old
             .symbols_at(old)

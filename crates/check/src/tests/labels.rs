@@ -71,3 +71,18 @@ fn code_outside_of_the_map_passes_no_label() {
     assert_eq!(kinds(TEXT + 0x10), [""; 0]);
     assert_eq!(kinds(TEXT - 32), ["code divided by a label"]);
 }
+
+/// A label in the middle of f goes with its instruction, although names without a size may be the
+/// linker script's.
+#[test]
+fn a_label_inside_of_a_function_names_the_same_instruction() {
+    let with = |at: u64, mut kernel: TestKernel| {
+        kernel.symbols.push(TestSymbol("inner", TEXT + at, 0));
+        kernel
+    };
+    let kinds = |at| kinds_between(&with(0x0a, old()), &with(at, new()), &map());
+    assert_eq!(kinds(0x15), [""; 0]);
+    for wrong in [0x12, 0x17, 0x40, 0x20] {
+        assert!(kinds(wrong).contains(&"symbols"), "{wrong:x}");
+    }
+}
