@@ -275,7 +275,7 @@ mod tests {
                 ("__bug_table", BUGS, 2, bugs),
                 ("__jump_table", KEYS, 3, keys),
                 (".static_call_sites", CALLS, 3, calls),
-                (".rest", REST, 3, vec![0; 8]),
+                (".rodata", REST, 3, vec![0; 8]),
             ],
             &[
                 TestSymbol("f", TEXT, 0x40),

@@ -108,7 +108,7 @@ fn tables() -> LinkedTables {
         exceptions: vec![ExceptionEntry { site: at(0xa), fixup: at(0x30), data: 3 }],
         bugs: vec![BugEntry { site: at(0x32), format: None, file: FILE_NAME, line: 7, flags: 0 }],
         alternatives: vec![alternative],
-        paravirt: vec![ParavirtEntry { site: at(0x5), operation: 9, len: 3 }],
+        paravirt: vec![ParavirtEntry { site: at(0x19), operation: 9, len: 3 }],
         returns: vec![at(0x21)],
         locks: vec![at(0x16)],
         orc: vec![(TEXT, STATE)],
@@ -240,7 +240,7 @@ impl TestModule {
             ),
             ("__bug_table", bug, vec![field(0, site(0x32)), field(4, kernel(FILE_NAME))]),
             (".altinstructions", alternative, vec![field(0, site(0x1e)), field(4, replacement)]),
-            (".parainstructions", paravirt, vec![field(0, site(0x5))]),
+            (".parainstructions", paravirt, vec![field(0, site(0x19))]),
             (".kernlane", pairs.concat(), vec![field(40, kernel(TEXT)), field(44, entry)]),
             (
                 ".orc_unwind_ip",

@@ -73,8 +73,8 @@ pub struct OrcForm {
     pub frame_pointer: u8,
 }
 
-/// Every form of the unwinder's states, from the newest on. Up to 6.3 an ordinary frame is 0; in 7.2
-/// the registers have other numbers.
+/// Every form of the unwinder's states, from the newest on. Up to 6.3 an ordinary frame is 0; in
+/// 7.2 the registers have other numbers.
 const ORC: [OrcForm; 3] = [
     OrcForm { call_frame: 2, stack_pointer: 3, frame_pointer: 4 },
     OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4 },
@@ -128,9 +128,10 @@ impl LinkedForms {
             entries.iter().filter(ordinary).count() * 100 >= entries.len() * 99
         };
         if !entries.is_empty() {
-            self.orc = ORC.into_iter().find(fits).context(
-                ".orc_unwind has states of a form that Kernlane does not know at functions' entries",
-            )?;
+            self.orc = ORC
+                .into_iter()
+                .find(fits)
+                .context(".orc_unwind has states of an unknown form at the entries of functions")?;
         }
         Ok(())
     }
