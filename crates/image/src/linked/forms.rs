@@ -9,7 +9,7 @@
 //! To add a form: a line here, with the place in the kernel that defines it.
 
 use super::LinkedKernel;
-use super::tables::{RawTable, relative};
+use super::raw_table::{RawTable, relative};
 use crate::address::LinkAddr;
 use crate::object::orc::OrcState;
 use anyhow::{Context, Result, bail, ensure};

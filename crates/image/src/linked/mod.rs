@@ -9,6 +9,7 @@ mod cut;
 pub mod exports;
 pub mod fields;
 pub mod forms;
+mod raw_table;
 pub mod release;
 pub mod sites;
 pub mod tables;

@@ -87,8 +87,8 @@ pub enum PatchKind {
 pub struct PatchSite {
     /// The address of its first byte.
     pub at: u64,
-    /// Bytes that the side table names: all of an alternative, a paravirtual call or a constant. 1: the whole
-    /// instruction that begins at `at`.
+    /// Bytes that the side table names: all of an alternative, a paravirtual call or a constant. 1:
+    /// the whole instruction that begins at `at`.
     pub len: u8,
     /// What the kernel turns the site into.
     pub kind: PatchKind,
