@@ -152,8 +152,8 @@ impl Configuration {
         }
     }
 
-    /// The options that kconfig must take.
-    pub(super) fn options(self) -> &'static str {
+    /// The options that kconfig must take, as most versions call them.
+    fn options(self) -> &'static str {
         match self {
             Configuration::Demo => "",
             Configuration::ThinLto => "CONFIG_LTO_CLANG_THIN=y\n",
@@ -190,6 +190,15 @@ impl Cell {
         })
     }
 
+    /// The options that kconfig must take.
+    pub(super) fn options(self) -> &'static str {
+        match (self.version, self.configuration) {
+            // The newest calls it otherwise, and no longer writes the older name.
+            (Version::Newest, Configuration::Kcfi) => "CONFIG_CFI=y\nCONFIG_FINEIBT=y\n",
+            _ => self.configuration.options(),
+        }
+    }
+
     /// What its tree is made of.
     ///
     /// # Errors
@@ -202,7 +211,7 @@ impl Cell {
         Ok(Recipe {
             name: self.to_string(),
             source: self.version.source()?,
-            config: [CONFIG, self.configuration.options()].concat(),
+            config: [CONFIG, self.options()].concat(),
             is_complete: false,
             compiler: match self.compiler {
                 Compiler::Gcc => "gcc",

@@ -222,7 +222,7 @@ impl Trial<'_> {
             self.recipe.unpack(&part)?;
             self.recipe.configure(&part)?;
             let config = fs::read_to_string(part.join(".config"))?;
-            recipe::are_set(&config, self.cell.configuration.options())?;
+            recipe::are_set(&config, self.cell.options())?;
             self.recipe.build(&part, self.processors)?;
             fs::rename(&part, tree)?;
             Ok(())
