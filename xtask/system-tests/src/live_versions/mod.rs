@@ -138,12 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn results_are_of_kernels_that_can_be_tried() {
+    fn a_version_counts_as_tried_when_a_kernel_has_passed_every_step() {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for (name, result) in Results::read(&top.join(RESULTS)).unwrap().kernels {
             StockKernel::named(&name).unwrap();
             let tried = image::linked::release::is_tried(&result.release);
-            assert!(tried || result.failed.is_some(), "{name}: {}", result.release);
+            let is_complete = result.failed.is_none() && result.cycles > 0;
+            assert!(tried || !is_complete, "{name}: {}", result.release);
         }
     }
 }

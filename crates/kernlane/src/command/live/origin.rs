@@ -9,15 +9,15 @@ use live::origin::{self, MissingVmlinux, Voucher};
 use std::path::{Path, PathBuf};
 
 /// Compares a vmlinux with its package or its boot image. Warns if there is neither, and if its
-/// version was never tried.
+/// version has not passed every test.
 ///
 /// # Errors
 /// They differ: one of the files is damaged.
 pub(super) fn vouch(path: &Path, bytes: &[u8], kernel: &LinkedKernel<'_>) -> Result<()> {
     if let Some(release) = kernel.release().filter(|release| !is_tried(release)) {
         note!(
-            "functions of Linux {release} have not been replaced in Kernlane's tests; its tables \
-             have known forms"
+            "Linux {release} has not passed every test of live replacement; its tables have known \
+             forms"
         );
     }
     if origin::vouch(path, bytes, kernel, &guest::BzImage::unpack)? == Voucher::Nobody {
