@@ -193,7 +193,8 @@ bool kernlane_nobody_inside(struct group *group)
 		return false;
 	if (!group->looked) {
 		/* Wait until no task is in a trampoline that leads to a copy. */
-		kernlane_wait_for_tasks();
+		synchronize_rcu_tasks();
+		synchronize_rcu_tasks_rude();
 		if (get_tasks(&group->inside))
 			return false;
 		group->looked = true;

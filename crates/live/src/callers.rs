@@ -91,10 +91,7 @@ fn is_free(kernel: &LinkedKernel<'_>, site: LinkAddr) -> bool {
         && !patched.any(|kind| {
             matches!(
                 kind,
-                PatchKind::StaticKey { .. }
-                    | PatchKind::StaticCall
-                    | PatchKind::Paravirt
-                    | PatchKind::Alternative { .. }
+                PatchKind::StaticKey { .. } | PatchKind::StaticCall | PatchKind::Alternative { .. }
             )
         })
 }

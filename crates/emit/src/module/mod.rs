@@ -49,9 +49,8 @@ pub struct LoaderFacts<'a> {
     pub structure: ModuleStructure,
     /// The symbol that all references to the kernel go through.
     pub base: ExportedSymbol,
-    /// The symbol `module_layout`, for its checksum; `None` in kernels without
-    /// `CONFIG_MODVERSIONS`.
-    pub layout: Option<ExportedSymbol>,
+    /// The symbol `module_layout`, for its checksum.
+    pub layout: ExportedSymbol,
 }
 
 /// An emitted module. Offsets count bytes from the start of its `.text`.
