@@ -138,7 +138,7 @@ impl TaskInvocations {
     #[inline]
     fn waiting(&self) -> usize {
         let service = self.service();
-        // Calls from before the service are not its own.
+        // Calls from before the service belong to another one.
         let calls = self.calls.get(service.calls..).and_then(|calls| calls.last());
         let waiting = calls.map_or(service.functions, |call| call.waiting.max(service.functions));
         waiting.min(self.functions.len())

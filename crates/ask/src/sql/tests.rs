@@ -117,7 +117,7 @@ fn a_call_knows_its_caller_its_place_and_what_it_cost() {
          do_wp_page,asm_exc_page_fault,32,40,1,3,8\n\
          folio_add_new_anon_rmap,do_wp_page,34,39,2,5,5\n"
     );
-    // The fault within the system call is none of its calls.
+    // The fault within the system call does not count as one of its calls.
     let sql = "SELECT inclusive, \"end\" - start FROM calls WHERE function = '__x64_sys_read'";
     assert_eq!(answer(&database, sql).unwrap(), "7,20\n");
 }
@@ -267,7 +267,7 @@ fn what_a_table_lacks_is_said() {
     assert!(error(&database, "SELECT * FROM accesses").contains("no data accesses"));
     assert!(error(&database, "SELECT * FROM misses").contains("no machine is named"));
     assert!(error(&database, "SELECT * FROM locks").contains("no machine"));
-    // In a join, too.
+    // The same in a join.
     let sql = "SELECT * FROM accesses a JOIN tasks t USING (pid)";
     assert!(error(&database, sql).contains("no data accesses"));
     // And the next question is answered.

@@ -2,8 +2,8 @@
 //! program that the same compiler instrumented: SQLite, on this machine.
 //!
 //! Input: a directory with SQLite's amalgamation. Output: a table of how well the weights of
-//! branches agree (clang), and one of what each profile makes of the program. Exact counts of a program
-//! come from valgrind, because recordings have counts of the kernel only.
+//! branches agree (clang), and one of what each profile makes of the program. Exact counts of a
+//! program come from valgrind, because recordings have counts of the kernel only.
 
 mod counted;
 mod weights;
