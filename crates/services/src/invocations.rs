@@ -151,10 +151,8 @@ struct CpuInvocations {
     task: usize,
     /// The task's last event was a call.
     has_called: bool,
-    /// A stay in user mode, which ends with the next one or when the recording ends.
+    /// The stay in user mode so far.
     stay: Option<ServiceCall>,
-    /// The CPU was away since the last part of the stay.
-    resumes: bool,
 }
 
 /// The meter that reports invocations.
@@ -212,10 +210,6 @@ impl<'a, T: InvocationTrack> InvocationMeter<'a, T> {
     fn into_track(mut self) -> T {
         for task in 0..self.tasks.len() {
             self.end_functions(task, 0);
-        }
-        for cpu in self.cpus.cpus() {
-            self.cpus.turn_to(cpu, CpuInvocations::default);
-            self.end_stay();
         }
         self.track
     }
@@ -322,6 +316,7 @@ impl<'a, T: InvocationTrack> InvocationMeter<'a, T> {
         }
     }
 
+    /// Reports the CPU's stay in user mode.
     fn end_stay(&mut self) {
         if let Some(stay) = self.cpus.current.stay.take() {
             self.track.service(&stay);
@@ -429,7 +424,6 @@ impl<T: InvocationTrack> Meter for InvocationMeter<'_, T> {
     }
 
     fn turned_to(&mut self, cpu: CpuId, task: usize) {
-        self.cpus.current.resumes = true;
         self.cpus.turn_to(cpu, CpuInvocations::default);
         self.machines.turn_to(cpu);
         if self.tasks.len() <= task {
@@ -515,10 +509,6 @@ impl<T: InvocationTrack> Meter for InvocationMeter<'_, T> {
         }
         let cpu = self.cpus.cpu();
         let taken = self.on_machine(instructions, self.machines.taken());
-        let resumes = std::mem::take(&mut self.cpus.current.resumes);
-        if !resumes {
-            self.end_stay();
-        }
         let task = self.tasks[self.cpus.current.task].id;
         let end = self.booked;
         let next = self.next_service;
@@ -549,5 +539,9 @@ impl<T: InvocationTrack> Meter for InvocationMeter<'_, T> {
             }),
             (before, now) => before.or(now),
         };
+    }
+
+    fn stayed(&mut self) {
+        self.end_stay();
     }
 }

@@ -111,6 +111,8 @@ pub(super) trait Meter {
     /// Instructions were added to the innermost open service, or to user mode, before either ends.
     /// [`Meter::take`] has been called before.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}
+    /// The stay in user mode to which instructions were added last has ended.
+    fn stayed(&mut self) {}
 }
 
 /// Where instructions were added.

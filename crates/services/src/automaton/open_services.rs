@@ -311,6 +311,7 @@ impl<M: Meter> Automaton<'_, M> {
     pub(super) fn book(&mut self) {
         if let Some((user, stay)) = self.book_open() {
             self.ledger.add(user, &stay);
+            self.meter.stayed();
         }
     }
 
