@@ -229,6 +229,7 @@ fn objects_below(directory: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kbuild::tree_to_build;
 
     /// A tree that looks built, whose makefile does what the test says.
     fn tree(makefile: &str) -> tempfile::TempDir {
@@ -260,7 +261,7 @@ mod tests {
         fs::write(sources.join("Makefile"), makefile).unwrap();
         let input = tree.join("profile.prof");
         fs::write(&input, profile).unwrap();
-        let opened = ConfiguredTree::open(tree, &["KCFLAGS=-O3".to_owned()]).unwrap();
+        let opened = tree_to_build(tree, &["KCFLAGS=-O3".to_owned()]).unwrap();
         let build = KernelBuild {
             tree: &opened,
             sources: &sources,

@@ -4,13 +4,12 @@
 //! compiler and linker, and make commands that use them.
 
 use crate::install;
-use crate::kbuild::BuildTree;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A kernel tree that is configured. It may be built ([`BuildTree`]).
+/// A kernel tree that is configured. It may be built.
 pub struct ConfiguredTree {
     /// The directory of the tree.
     pub path: PathBuf,
@@ -54,15 +53,11 @@ impl KernelTarget {
 }
 
 impl ConfiguredTree {
-    /// Opens a tree, which need not be built yet.
+    /// Opens a tree that is not built.
     ///
     /// # Errors
-    /// The tree is not configured. Or it is not built, and its compiler is not found. Or it is
-    /// built, and [`BuildTree::open`] refuses it.
-    pub fn open(path: &Path, make_arguments: &[String]) -> Result<ConfiguredTree> {
-        if path.join("vmlinux").exists() {
-            return Ok(BuildTree::open(path, make_arguments)?.into_configured());
-        }
+    /// The tree is not configured, or the compiler of its configuration is not found.
+    pub(crate) fn open(path: &Path, make_arguments: &[String]) -> Result<ConfiguredTree> {
         let path = kernel_tree(path)?;
         ensure!(
             path.join(CONFIGURATION).exists(),

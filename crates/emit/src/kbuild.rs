@@ -81,11 +81,6 @@ impl BuildTree {
         Ok(tree)
     }
 
-    /// The tree without the results of its build.
-    pub fn into_configured(self) -> ConfiguredTree {
-        self.configured
-    }
-
     fn refuse_while_built(&self) -> Result<()> {
         if let Some(make) = other_make(&self.path, std::process::id()) {
             bail!(
@@ -177,6 +172,19 @@ impl BuildTree {
             );
         }
         Ok(())
+    }
+}
+
+/// Opens a tree whose kernel shall be built: one that was built before, or one that is only
+/// configured.
+///
+/// # Errors
+/// The tree is built, and [`BuildTree::open`] refuses it. Or it is not, and has no configuration,
+/// or the compiler of its configuration is not found.
+pub fn tree_to_build(path: &Path, make_arguments: &[String]) -> Result<ConfiguredTree> {
+    match path.join("vmlinux").exists() {
+        true => Ok(BuildTree::open(path, make_arguments)?.configured),
+        false => ConfiguredTree::open(path, make_arguments),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::workload;
 use anyhow::{Context, Result, bail, ensure};
 use emit::build::KernelBuild;
 use emit::configured::ConfiguredTree;
+use emit::kbuild::tree_to_build;
 use emit::sources::clean_sources;
 use exchange::ExportSubject;
 use exchange::samples_import::{self, SourceSamples};
@@ -58,7 +59,7 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
     let directory = optimization.output.clone();
     output::in_directory(&directory, |_| {
         let given = profile.as_deref().map(read_samples).transpose()?;
-        let tree = ConfiguredTree::open(&optimization.tree, &optimization.make)?;
+        let tree = tree_to_build(&optimization.tree, &optimization.make)?;
         ensure_clang(&tree)?;
         let home = fs::canonicalize(&directory).context("the directory cannot be read")?;
         let sources = clean_sources(&tree.path, &home.join("source"))?;
@@ -86,7 +87,7 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
         sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
 
         // Version, date and builder of a tree that is not built are those of the first kernel.
-        let built = (!tree.is_built()).then(|| ConfiguredTree::open(&original, &optimization.make));
+        let built = (!tree.is_built()).then(|| tree_to_build(&original, &optimization.make));
         let built = built.transpose()?;
         let tree = built.as_ref().unwrap_or(&tree);
         let (options, variables) = with_profile(tree, &samples, &compiler_options);
@@ -316,7 +317,7 @@ mod tests {
 
     fn options_of(configuration: &str) -> (Vec<String>, (Vec<String>, Vec<String>)) {
         let directory = built(configuration);
-        let tree = ConfiguredTree::open(directory.path(), &[]).unwrap();
+        let tree = tree_to_build(directory.path(), &[]).unwrap();
         (line_tables(&tree), with_profile(&tree, Path::new("/a/p.prof"), &[]))
     }
 
@@ -340,7 +341,7 @@ mod tests {
     fn with_lto_the_linker_gets_the_profile_and_what_is_for_the_code() {
         let variables = |configuration: &str, further: &[&str]| {
             let directory = built(configuration);
-            let tree = ConfiguredTree::open(directory.path(), &[]).unwrap();
+            let tree = tree_to_build(directory.path(), &[]).unwrap();
             let further: Vec<String> = further.iter().map(|&option| option.to_owned()).collect();
             let (options, variables) = with_profile(&tree, Path::new("/a/p.prof"), &further);
             assert!(options.ends_with(&further), "{options:?}");
