@@ -78,21 +78,17 @@ fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool
     let attribution = &opened.attribution;
 
     let observed = attribution.observed(recording)?;
-    // With several CPUs the walks disagree about where a few stretches of user code begin.
-    let is_compared = |kind: &str| one_cpu || kind != ServiceKind::User.title();
     let expected: BTreeMap<(String, String), [u64; 2]> = observed
         .table
         .rows
         .iter()
-        .filter(|row| is_compared(row.kind.title()))
         .map(|row| ((row.kind.title().to_owned(), row.name.clone()), [row.calls, row.instructions]))
         .collect();
     let found = counts(
         &database,
         "SELECT kind, service, count(*), sum(instructions) FROM services GROUP BY 1, 2",
     )?;
-    let found = found.into_iter().filter(|((kind, _), _)| is_compared(kind));
-    let found: BTreeMap<_, _> = found.map(|(key, n)| (key, [n[0], n[1]])).collect();
+    let found: BTreeMap<_, _> = found.into_iter().map(|(key, n)| (key, [n[0], n[1]])).collect();
     score.holds(&format!("{} services have the counts of the report", found.len()), {
         report_difference(&expected, &found)
     });
