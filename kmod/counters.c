@@ -14,12 +14,11 @@
 /* The cookies in a module's data, or NULL. */
 static struct kernlane_cookies *find_cookies(const struct module *module)
 {
-	const struct module_memory *data = &module->mem[MOD_DATA];
-	unsigned long start = (unsigned long)data->base;
-	unsigned long end = start + data->size, at;
+	struct kernlane_memory data = kernlane_memory_of(module, KERNLANE_DATA);
+	unsigned long end = data.base + data.size, at;
 	struct kernlane_cookies *cookies;
 
-	for (at = ALIGN(start, KERNLANE_COOKIES_ALIGN);
+	for (at = ALIGN(data.base, KERNLANE_COOKIES_ALIGN);
 	     at < end && end - at >= sizeof(*cookies);
 	     at += KERNLANE_COOKIES_ALIGN) {
 		cookies = (struct kernlane_cookies *)at;
@@ -49,7 +48,8 @@ void kernlane_free_counters(struct group *group)
 /* Allocates the counters of a group. No task is in a copy yet. */
 int kernlane_take_counters(struct group *group)
 {
-	const struct module_memory *data = &group->module->mem[MOD_DATA];
+	struct kernlane_memory data = kernlane_memory_of(group->module,
+							 KERNLANE_DATA);
 	struct kernlane_cookies *cookies = find_cookies(group->module);
 	unsigned long room;
 	unsigned int i;
@@ -59,7 +59,7 @@ int kernlane_take_counters(struct group *group)
 	if (!cookies)
 		return 0;
 	nr = cookies->nr_counters;
-	room = (unsigned long)data->base + data->size - (unsigned long)cookies;
+	room = data.base + data.size - (unsigned long)cookies;
 	if (!nr || nr > KERNLANE_MAX_COUNTERS)
 		return -EINVAL;
 	marked = struct_size_t(struct kernlane_cookies, offsets, nr_cookies(nr));

@@ -277,6 +277,7 @@ static int take_module(struct group *group, const struct request *request)
 {
 	const struct kernlane_group *from = &request->group;
 	const struct kernlane_pairs *pairs;
+	struct kernlane_memory text;
 	struct module *module;
 
 	preempt_disable();
@@ -296,8 +297,9 @@ static int take_module(struct group *group, const struct request *request)
 	if (!pairs || memcmp(pairs->number, from->number, KERNLANE_NUMBER))
 		return -ENOENT;
 	memcpy(group->number, from->number, KERNLANE_NUMBER);
-	group->text = (unsigned long)module->mem[MOD_TEXT].base;
-	group->text_size = module->mem[MOD_TEXT].size;
+	text = kernlane_memory_of(module, KERNLANE_TEXT);
+	group->text = text.base;
+	group->text_size = text.size;
 	strscpy(group->name, from->module, sizeof(group->name));
 	return 0;
 }

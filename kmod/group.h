@@ -13,6 +13,7 @@
 #include <linux/string.h>
 #include <linux/types.h>
 
+#include "features.h"
 #include "kernlane.h"
 
 #define JUMP_SIZE	KERNLANE_JUMP

@@ -15,10 +15,6 @@
 #include "group.h"
 #include "symbols.h"
 
-#ifndef CONFIG_MODULE_UNLOAD
-#error "Kernlane needs a kernel that can remove modules (CONFIG_MODULE_UNLOAD)"
-#endif
-
 /* Guarded by the kernel's module_mutex. */
 static struct module_use of_this;
 static unsigned int keepers_of_this;

@@ -12,11 +12,10 @@
 /* The pairs in a module's data, or NULL. */
 const struct kernlane_pairs *kernlane_find_pairs(const struct module *module)
 {
-	const struct module_memory *data = &module->mem[MOD_RODATA];
-	unsigned long start = (unsigned long)data->base;
-	unsigned long end = start + data->size, at;
+	struct kernlane_memory data = kernlane_memory_of(module, KERNLANE_RODATA);
+	unsigned long end = data.base + data.size, at;
 
-	for (at = ALIGN(start, KERNLANE_PAIRS_ALIGN);
+	for (at = ALIGN(data.base, KERNLANE_PAIRS_ALIGN);
 	     at < end && end - at >= sizeof(struct kernlane_pairs);
 	     at += KERNLANE_PAIRS_ALIGN) {
 		const struct kernlane_pairs *pairs = (const void *)at;

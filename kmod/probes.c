@@ -17,7 +17,7 @@
 #include "group.h"
 #include "symbols.h"
 
-/* As in kernel/kprobes.c of Linux 6.12; kernlane_is_in_table() tries it. */
+/* As in kernel/kprobes.c of Linux 6.1 to 7.2; kernlane_is_in_table() tries it. */
 #define KPROBE_HASH_BITS	6
 
 /* Until the unlock, no kprobe comes or goes and nobody else writes text. */

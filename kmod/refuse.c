@@ -21,10 +21,11 @@
  * the beginnings of names.
  */
 static const char *const poking[] = {
-	"text_poke",	     "__text_poke",    "poke_int3",
-	"do_sync_core",	     "sync_core",      "on_each_cpu",
-	"smp_call_function", "__smp_call",     "stop_machine",
-	"multi_cpu_stop",    "cpu_stop",       "ftrace_",
+	"text_poke",	  "__text_poke",    "smp_text_poke",
+	"poke_int3",	  "do_sync_core",   "sync_core",
+	"on_each_cpu",	  "smp_call_function", "__smp_call",
+	"stop_machine",	  "multi_cpu_stop", "cpu_stop",
+	"ftrace_",
 };
 
 /* Every sleeping task has one on its stack. */

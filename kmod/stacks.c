@@ -193,8 +193,7 @@ bool kernlane_nobody_inside(struct group *group)
 		return false;
 	if (!group->looked) {
 		/* Wait until no task is in a trampoline that leads to a copy. */
-		synchronize_rcu_tasks();
-		synchronize_rcu_tasks_rude();
+		kernlane_wait_for_tasks();
 		if (get_tasks(&group->inside))
 			return false;
 		group->looked = true;

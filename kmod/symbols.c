@@ -5,6 +5,8 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/stringify.h>
+
 #include "group.h"
 #include "symbols.h"
 
@@ -23,8 +25,8 @@ struct hlist_head *kernlane_kprobes;
 
 static unsigned long text_start, text_end;
 
-DEFINE_STATIC_CALL_NULL(poke_queue, text_poke_queue);
-DEFINE_STATIC_CALL_NULL(poke_finish, text_poke_finish);
+DEFINE_STATIC_CALL_NULL(poke_queue, KERNLANE_POKE_QUEUE);
+DEFINE_STATIC_CALL_NULL(poke_finish, KERNLANE_POKE_FINISH);
 DEFINE_STATIC_CALL_NULL(stack_of, stack_trace_save_tsk_reliable);
 DEFINE_STATIC_CALL_NULL(module_of, __module_text_address);
 DEFINE_STATIC_CALL_NULL(symbol_of, kallsyms_lookup_size_offset);
@@ -104,7 +106,7 @@ static int find_lookup(void)
 	if (!kernlane_kprobes) {
 		err = -EOPNOTSUPP;
 	} else if (!kernlane_is_in_table(&probe)) {
-		pr_err("kprobe_table is not as in Linux 6.12\n");
+		pr_err("kprobe_table is not as in the kernels that Kernlane knows\n");
 		err = -EOPNOTSUPP;
 	}
 	unregister_kprobe(&probe);
@@ -143,8 +145,8 @@ int kernlane_find_symbols(void)
 	kernlane_jump_label_mutex = (void *)find_symbol("jump_label_mutex");
 	kernlane_ftrace_mutex = (void *)find_symbol("ftrace_lock");
 	kernlane_module_mutex = (void *)find_symbol("module_mutex");
-	queue = (void *)find_symbol("text_poke_queue");
-	finish = (void *)find_symbol("text_poke_finish");
+	queue = (void *)find_symbol(__stringify(KERNLANE_POKE_QUEUE));
+	finish = (void *)find_symbol(__stringify(KERNLANE_POKE_FINISH));
 	stack = (void *)find_symbol("stack_trace_save_tsk_reliable");
 	module = (void *)find_symbol("__module_text_address");
 	symbol = (void *)find_symbol("kallsyms_lookup_size_offset");

@@ -14,14 +14,14 @@
 #include <linux/wait.h>
 
 #include <asm/insn.h>
-#include <asm/text-patching.h>
+#include "features.h"
 
 /*
  * Functions of the kernel that are not exported. They are called by patched
  * direct calls, which need no ENDBR at the target.
  */
-DECLARE_STATIC_CALL(poke_queue, text_poke_queue);
-DECLARE_STATIC_CALL(poke_finish, text_poke_finish);
+DECLARE_STATIC_CALL(poke_queue, KERNLANE_POKE_QUEUE);
+DECLARE_STATIC_CALL(poke_finish, KERNLANE_POKE_FINISH);
 DECLARE_STATIC_CALL(stack_of, stack_trace_save_tsk_reliable);
 DECLARE_STATIC_CALL(module_of, __module_text_address);
 DECLARE_STATIC_CALL(symbol_of, kallsyms_lookup_size_offset);

@@ -11,8 +11,8 @@
 #include "symbols.h"
 
 /*
- * How many sites are written at a time: as many as text_poke_queue() writes at
- * once (TP_VEC_MAX in arch/x86/kernel/alternative.c).
+ * How many sites are written at a time: as many as KERNLANE_POKE_QUEUE() writes
+ * at once (TP_VEC_MAX, later TEXT_POKE_ARRAY_MAX, in arch/x86/kernel/alternative.c).
  */
 #define SITES_AT_ONCE	256
 
@@ -89,7 +89,7 @@ static void notrace divert(unsigned long ip, unsigned long parent_ip,
 	function = __inline_bsearch(&ip, group->functions, group->nr_functions,
 				    sizeof(*function), by_tracer_site);
 	if (function)
-		ftrace_regs_set_instruction_pointer(fregs, function->copy);
+		kernlane_set_ip(fregs, function->copy);
 }
 
 /* One request for all sites: the kernel copies its list for each request. */
@@ -129,8 +129,7 @@ static int start_diverting(struct group *group)
 	if (err)
 		goto fail;
 	/* No task enters the five bytes any more; wait for those inside. */
-	synchronize_rcu_tasks();
-	synchronize_rcu_tasks_rude();
+	kernlane_wait_for_tasks();
 	return 0;
 
 fail:

@@ -4,10 +4,10 @@
  * time in which the task was switched out.
  *
  * One ioctl() attaches and detaches all probes, so a process that is killed
- * leaves nothing behind. An fprobe sees entry and return. It adds the same cost
- * to every call: use the times to compare functions, not to add them up.
+ * leaves nothing behind. A probe (follow.c) sees entry and return. It adds the
+ * same cost to every call: use the times to compare functions, not to add them
+ * up.
  */
-#include <linux/fprobe.h>
 #include <linux/hash.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
@@ -18,11 +18,10 @@
 #include <linux/uaccess.h>
 #include <linux/delay.h>
 
+#include "follow.h"
 #include "group.h"
 #include "symbols.h"
 
-/* The most invocations under way at once, in all tasks. */
-#define MAX_ACTIVE	4096
 /* After this time all calls of traced functions go to the entries again. */
 #define SETTLE_MS	400
 
@@ -39,14 +38,8 @@ struct out {
 	u64 sum;
 };
 
-/* The time of an entry, and how long the task had been out until then. */
-struct invocation {
-	u64 entered;
-	u64 out;
-};
-
 struct timing {
-	struct fprobe probe;
+	struct follower follower;
 	unsigned long *entries;
 	unsigned int nr;
 	bool counting;
@@ -119,40 +112,37 @@ static struct kernlane_time __percpu *times_of(struct timing *timing,
 	return timing->times + function_at(timing, addr);
 }
 
-static int on_entry(struct fprobe *probe, unsigned long entry_ip,
-		    unsigned long ret_ip, struct pt_regs *regs, void *data)
+static bool on_entry(struct follower *follower, unsigned long entry,
+		     struct invocation *invocation)
 {
-	struct timing *timing = container_of(probe, struct timing, probe);
-	struct invocation *invocation = data;
+	struct timing *timing = container_of(follower, struct timing, follower);
 	struct out *out;
 
 	if (!READ_ONCE(timing->counting))
-		return 1;
+		return false;
 	out = find_out(timing, current, true);
 	if (!out) {
-		this_cpu_inc(times_of(timing, entry_ip)->missed);
-		return 1;
+		this_cpu_inc(times_of(timing, entry)->missed);
+		return false;
 	}
-	this_cpu_inc(times_of(timing, entry_ip)->entered);
+	this_cpu_inc(times_of(timing, entry)->entered);
 	invocation->out = out->sum;
 	invocation->entered = ktime_get_mono_fast_ns();
-	return 0;
+	return true;
 }
 
-static void on_exit(struct fprobe *probe, unsigned long entry_ip,
-		    unsigned long ret_ip, struct pt_regs *regs, void *data)
+static void on_exit(struct follower *follower, unsigned long entry,
+		    const struct invocation *invocation)
 {
-	struct timing *timing = container_of(probe, struct timing, probe);
-	const struct invocation *invocation = data;
+	struct timing *timing = container_of(follower, struct timing, follower);
 	u64 now = ktime_get_mono_fast_ns();
 	struct out *out = find_out(timing, current, false);
 
 	if (!out || !READ_ONCE(timing->counting))
 		return;
-	this_cpu_inc(times_of(timing, entry_ip)->returned);
-	this_cpu_add(times_of(timing, entry_ip)->ns,
-		     now - invocation->entered);
-	this_cpu_add(times_of(timing, entry_ip)->out_ns,
+	this_cpu_inc(times_of(timing, entry)->returned);
+	this_cpu_add(times_of(timing, entry)->ns, now - invocation->entered);
+	this_cpu_add(times_of(timing, entry)->out_ns,
 		     out->sum - invocation->out);
 }
 
@@ -218,15 +208,8 @@ static struct timing *make_timing(const struct kernlane_timing *from)
 	err = take_entries(timing, from);
 	if (err)
 		goto fail;
-	/*
-	 * While it counts, the tracer cannot be switched off: an fprobe that is
-	 * removed after that leaves ftrace's records broken.
-	 */
-	timing->probe.ops.flags = FTRACE_OPS_FL_PERMANENT;
-	timing->probe.entry_handler = on_entry;
-	timing->probe.exit_handler = on_exit;
-	timing->probe.entry_data_size = sizeof(struct invocation);
-	timing->probe.nr_maxactive = MAX_ACTIVE;
+	timing->follower.entered = on_entry;
+	timing->follower.left = on_exit;
 	return timing;
 fail:
 	free_timing(timing);
@@ -246,21 +229,19 @@ static int measure(struct timing *timing, unsigned int ms)
 	err = tracepoint_probe_register(timing->switches, on_switch, timing);
 	if (err)
 		return err;
-	err = register_fprobe_ips(&timing->probe, timing->entries, timing->nr);
-	if (err == -EBUSY)
-		err = -ENODEV;	/* The tracer is switched off. */
+	err = kernlane_follow(&timing->follower, timing->entries, timing->nr);
 	if (err)
 		goto out;
 	err = wait(SETTLE_MS);
 	if (!err) {
-		unsigned long missed = READ_ONCE(timing->probe.nmissed);
+		unsigned long missed = kernlane_missed(&timing->follower);
 
 		WRITE_ONCE(timing->counting, true);
 		err = wait(ms);
 		WRITE_ONCE(timing->counting, false);
-		timing->missed = READ_ONCE(timing->probe.nmissed) - missed;
+		timing->missed = kernlane_missed(&timing->follower) - missed;
 	}
-	if (WARN_ON_ONCE(unregister_fprobe(&timing->probe))) {
+	if (WARN_ON_ONCE(kernlane_unfollow(&timing->follower))) {
 		timing->stuck = true;
 		kernlane_keep_this();
 		__module_get(THIS_MODULE);

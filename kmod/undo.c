@@ -258,7 +258,7 @@ static struct notifier_block module_notifier = { .notifier_call = on_module };
 
 void kernlane_start_watching(void)
 {
-	mod_delayed_work(system_wq, &watch_work, WATCH_INTERVAL);
+	mod_delayed_work(kernlane_wq, &watch_work, WATCH_INTERVAL);
 }
 
 int kernlane_undo_init(void)

@@ -77,6 +77,7 @@ struct ModuleReader<'a> {
 
 const PC32: RelocationType = object::elf::R_X86_64_PC32;
 const PC64: RelocationType = object::elf::R_X86_64_PC64;
+const ABSOLUTE: RelocationType = object::elf::R_X86_64_64;
 /// The longest instruction, in bytes. A field that is relative to the end of its instruction names
 /// a place that is at most this number of bytes too low.
 const LONGEST: i64 = 15;
@@ -158,7 +159,7 @@ impl<'a> ModuleReader<'a> {
                         NamedPlace::Kernel(base.wrapping_add_signed(addend))
                     }
                 };
-                let known = matches!(r_type, PC32 | PC64);
+                let known = matches!(r_type, PC32 | PC64 | ABSOLUTE);
                 ensure!(known, "a relocation of type {r_type} at {offset:#x}");
                 let before =
                     fields.entry(section.index().0).or_default().insert(offset, (place, r_type));

@@ -91,7 +91,10 @@ fn is_free(kernel: &LinkedKernel<'_>, site: LinkAddr) -> bool {
         && !patched.any(|kind| {
             matches!(
                 kind,
-                PatchKind::StaticKey { .. } | PatchKind::StaticCall | PatchKind::Alternative { .. }
+                PatchKind::StaticKey { .. }
+                    | PatchKind::StaticCall
+                    | PatchKind::Paravirt
+                    | PatchKind::Alternative { .. }
             )
         })
 }

@@ -31,8 +31,9 @@ pub fn places(group: &Group<'_, '_>) -> Vec<Option<LinkAddr>> {
             let code = original.bytes(piece.function, from, piece.end());
             let from = original.kernel.link_address(from).0;
             let mut steps = flags::steps(code, from, alternative_at);
+            let tables = &original.kernel.tables;
             for step in &mut steps {
-                step.free &= counter::pushed(original.kernel.tables.orc_at(step.at)).is_some();
+                step.free &= counter::pushed(tables.orc_at(step.at), tables.forms.orc).is_some();
             }
             steps
         })

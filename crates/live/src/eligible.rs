@@ -83,9 +83,10 @@ pub struct Fit {
 
 /// Functions that writing to code, or waiting for it, goes through (arch/x86/kernel/alternative.c,
 /// kernel/smp.c, kernel/stop_machine.c).
-const POKING: [&str; 12] = [
+const POKING: [&str; 13] = [
     "text_poke",
     "__text_poke",
+    "smp_text_poke",
     "poke_int3",
     "do_sync_core",
     "sync_core",

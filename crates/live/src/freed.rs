@@ -17,9 +17,10 @@ use std::path::Path;
 
 /// The sections that hold these tables, with the symbols around them, where there are some. The
 /// tracer's sites and the functions that must not be probed are in `.init.data`.
-pub const SECTIONS: [(&str, Option<(&str, &str)>); 8] = [
+pub const SECTIONS: [(&str, Option<(&str, &str)>); 9] = [
     (".altinstructions", Some(("__alt_instructions", "__alt_instructions_end"))),
     (".altinstr_replacement", None),
+    (".parainstructions", Some(("__parainstructions", "__parainstructions_end"))),
     (".return_sites", Some(("__return_sites", "__return_sites_end"))),
     (".retpoline_sites", Some(("__retpoline_sites", "__retpoline_sites_end"))),
     (".call_sites", Some(("__call_sites", "__call_sites_end"))),

@@ -15,6 +15,7 @@ use check::module::{CopyClaim, check_module};
 use emit::module::{EmittedModule, LoaderFacts, ModulePlan, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use image::linked::exports::ExportedSymbol;
 use image::object::pieces::Piece;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -89,8 +90,15 @@ pub fn loading<'a>(kernel: &'a LinkedKernel<'_>) -> Result<LoaderFacts<'a>> {
         magic: kernel.version_magic()?,
         structure: kernel.module_structure()?,
         base: kernel.export(BASE)?,
-        layout: kernel.export("module_layout")?,
+        layout: layout(kernel)?,
     })
+}
+
+/// `module_layout`, whose checksum the loader compares first. A kernel without checksums need not
+/// export it.
+fn layout(kernel: &LinkedKernel<'_>) -> Result<Option<ExportedSymbol>> {
+    let has_checksums = kernel.loaded("__kcrctab").is_some_and(|(_, bytes)| !bytes.is_empty());
+    has_checksums.then(|| kernel.export("module_layout")).transpose()
 }
 
 /// The bytes of no-ops that the entries of copies need in front: 16 where call-depth tracking is

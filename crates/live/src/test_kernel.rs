@@ -122,7 +122,7 @@ pub(crate) fn loading() -> LoaderFacts<'static> {
         magic: "6.12",
         structure: ModuleStructure { size: 256, name: 24 },
         base: export("g", at(0x40)),
-        layout: export("module_layout", at(0)),
+        layout: Some(export("module_layout", at(0))),
     }
 }
 

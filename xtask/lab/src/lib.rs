@@ -7,6 +7,7 @@
 //! where it was ended ([`made`], [`session`], [`kept`]). Tests nothing itself, and knows no command
 //! line.
 
+mod apt;
 pub mod bare;
 mod built;
 mod command;

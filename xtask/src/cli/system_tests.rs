@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, ask_test, book_test, check_test, diff_test, guest_test, known_case, like_test,
-    live_fuzz, live_test, matrix, module_test, package_test, page_test, profiled_test, record_test,
-    relink_test, road_test, services_test, shift_test, uml_test, vm_test,
+    live_fuzz, live_test, live_versions, matrix, module_test, package_test, page_test,
+    profiled_test, record_test, relink_test, road_test, services_test, shift_test, uml_test,
+    vm_test,
 };
 
 /// A system test, with its arguments.
@@ -110,6 +111,9 @@ pub(super) enum SystemTest {
     },
     /// Replace functions of the running stock kernel and restore them, in guests
     LiveTest(LiveTest),
+    /// Replace functions of each of Debian's kernels; keep the results in bench/ and in the book;
+    /// resumes
+    LiveVersions(LiveVersions),
     /// Fuzz the live module's interface in a guest, while kprobes, tracers, livepatches and modules
     /// come and go
     LiveFuzz(LiveFuzz),
@@ -162,6 +166,9 @@ impl SystemTest {
             Self::UmlTest => uml_test::uml_test(),
             Self::KnownCase { directory } => known_case::known_case(&directory),
             Self::LiveTest(test) => test.run(),
+            Self::LiveVersions(LiveVersions { kernels, cycles, again }) => {
+                live_versions::live_versions(&live_versions::Request { kernels, cycles, again })
+            }
             Self::LiveFuzz(test) => test.run(),
             Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
             Self::PackageTest => package_test::package_test(),
@@ -211,8 +218,9 @@ pub(super) struct VmTest {
 /// What to test, and on which kernel.
 #[derive(Debug, clap::Args)]
 pub(super) struct LiveTest {
-    /// The boot image [default: both of Debian's kernels]
-    kernel: Option<PathBuf>,
+    /// A boot image, or one of Debian's kernels by its name, such as 6.1-cloud or newest-rt
+    /// [default: the cloud and the generic flavour of 6.12]
+    kernel: Option<String>,
     /// Run only this script, on two CPUs; it may source the other scripts in /kl
     script: Option<PathBuf>,
     /// Install and undo a large group this number of times under load, on two and on four CPUs
@@ -232,6 +240,19 @@ impl LiveTest {
             None => live_test::live_test(self.kernel.as_deref(), self.script.as_deref()),
         }
     }
+}
+
+/// Which of Debian's kernels to try.
+#[derive(Debug, clap::Args)]
+pub(super) struct LiveVersions {
+    /// Kernels by their names, such as 6.1-cloud or newest-rt; without, all
+    kernels: Vec<String>,
+    /// How often a large group is installed and undone under load
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    cycles: u32,
+    /// Also kernels that have a result
+    #[arg(long)]
+    again: bool,
 }
 
 /// Which kernel to fuzz, and how long.

@@ -15,6 +15,7 @@ pub mod known_case;
 pub mod like_test;
 pub mod live_fuzz;
 pub mod live_test;
+pub mod live_versions;
 mod machine;
 pub mod matrix;
 pub mod module_test;

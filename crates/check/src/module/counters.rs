@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Code, RflagsBits};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use image::address::LinkAddr;
+use image::linked::forms::OrcForm;
 use image::linked::tables::{AlternativeEntry, within};
 use image::object::orc::OrcState;
 use object::{Object, ObjectSection};
@@ -257,20 +258,17 @@ fn written(i: &Instruction) -> u32 {
     if by_count || by_length { 0 } else { i.rflags_modified() & !i.rflags_read() }
 }
 
-const ORC_REG_BP: u8 = 4;
-const ORC_REG_SP: u8 = 5;
-const ORC_TYPE_CALL: u8 = 2;
-
 /// The unwinder's state at each instruction of a counter's code, with the instruction's offset.
-/// `state` is the state at the instruction behind the counter.
-pub(super) fn unwinding(state: OrcState) -> Result<[(u32, OrcState); 4]> {
+/// `state` is the state at the instruction behind the counter, `form` that of this kernel's
+/// states.
+pub(super) fn unwinding(state: OrcState, form: OrcForm) -> Result<[(u32, OrcState); 4]> {
     let (base, kind) = (state[4] & 0xf, state[5] & 0x7);
     ensure!(
-        kind == ORC_TYPE_CALL && matches!(base, ORC_REG_BP | ORC_REG_SP),
+        kind == form.call_frame && [form.frame_pointer, form.stack_pointer].contains(&base),
         "a counter where the frame is not found by the stack or frame pointer"
     );
     let mut pushed = state;
-    if base == ORC_REG_SP {
+    if base == form.stack_pointer {
         let offset = i16::from_le_bytes([state[0], state[1]]);
         let deeper = offset.checked_add(8).context("too large a frame")?;
         pushed[..2].copy_from_slice(&deeper.to_le_bytes());

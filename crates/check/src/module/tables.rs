@@ -3,12 +3,14 @@
 //! Input: the module, and the offset of each copied instruction. Each table is compared with the
 //! one that follows from the kernel's own table.
 
-use super::{NamedPlace, PC32, PC64, Prover, Sites, Walked, counters};
+use super::{ABSOLUTE, NamedPlace, PC32, PC64, Prover, Sites, Walked, counters};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
+use image::linked::forms::PARAVIRT;
 use image::linked::tables::within;
 use object::{Object, ObjectSection};
 use std::collections::BTreeMap;
+use std::iter;
 
 /// An entry of a table: the places that its fields refer to, and its other bytes.
 type ResolvedEntry = (Vec<NamedPlace>, Vec<u8>);
@@ -46,9 +48,16 @@ impl Prover<'_> {
         self.compare_table("__ex_table", 12, &[0, 4], expected.collect())?;
         let expected = self.copied_entries(&all.bugs, |e| e.site).filter_map(|e| {
             let rest = [e.line.to_le_bytes(), e.flags.to_le_bytes()].concat();
-            Some((vec![copy(e.site)?, NamedPlace::Kernel(e.file)], rest))
+            let texts = e.format.into_iter().chain([e.file]).map(NamedPlace::Kernel);
+            Some((iter::once(copy(e.site)?).chain(texts).collect(), rest))
         });
-        self.compare_table("__bug_table", 12, &[0, 4], expected.collect())?;
+        let form = all.forms.bug;
+        let addresses: Vec<usize> = (0..form.addresses).map(|n| 4 * n).collect();
+        self.compare_table("__bug_table", form.size, &addresses, expected.collect())?;
+        let expected = self.copied_entries(&all.paravirt, |e| e.site).filter_map(|e| {
+            Some((vec![copy(e.site)?], vec![e.operation, e.len, 0, 0, 0, 0, 0, 0]))
+        });
+        self.compare_table(".parainstructions", PARAVIRT, &[0], expected.collect())?;
         self.alternatives(sites)?;
         self.orc(walked)
     }
@@ -92,8 +101,11 @@ impl Prover<'_> {
                     .reading
                     .field(index, at)
                     .with_context(|| format!("{name}: entry {n} names nothing"))?;
-                let width = if kind == PC64 { 8 } else { 4 };
-                ensure!(kind == PC32 || kind == PC64, "{name}: a relocation of type {kind}");
+                // Paravirtual calls are named by absolute addresses.
+                let absolute = name == ".parainstructions";
+                let known = if absolute { kind == ABSOLUTE } else { matches!(kind, PC32 | PC64) };
+                ensure!(known, "{name}: a relocation of type {kind}");
+                let width = if kind == PC32 { 4 } else { 8 };
                 ensure!(
                     field + width <= rest.len(),
                     "{name}: entry {n} has no room for a field of {width} bytes at {field}"
@@ -128,7 +140,8 @@ impl Prover<'_> {
     /// Compares the table of alternatives and their replacements. The fields of replacements are
     /// compared by the places that they refer to, all other bytes as they are.
     fn alternatives(&self, sites: &Sites) -> Result<()> {
-        let found = self.entries(".altinstructions", 14, &[0, 4])?;
+        let form = self.kernel.tables.forms.alternative;
+        let found = self.entries(".altinstructions", form.size, &[0, 4])?;
         let all = self.copied_entries(&self.kernel.tables.alternatives, |e| e.site);
         let mut expected: BTreeMap<NamedPlace, Vec<&image::linked::tables::AlternativeEntry>> =
             BTreeMap::new();
@@ -152,7 +165,7 @@ impl Prover<'_> {
                 .and_then(|list| list.get(*n))
                 .context(".altinstructions: an entry too many")?;
             *n += 1;
-            let tail = [&e.flags.to_le_bytes()[..], &[e.len, e.replacement_len]].concat();
+            let tail = [&e.flags.to_le_bytes()[..form.flags], &[e.len, e.replacement_len]].concat();
             ensure!(*rest == tail, ".altinstructions: the entry of {:x} differs", e.site);
             self.replacement(e.replacement, usize::from(e.replacement_len), places[1])
                 .with_context(|| format!("the replacement of {:x}", e.site))?;
@@ -242,8 +255,11 @@ impl Prover<'_> {
                 "the unwinder's state at {old:x} differs"
             );
         }
+        let tables = &self.kernel.tables;
         for counter in &walked.counters {
-            for (offset, state) in counters::unwinding(self.kernel.tables.orc_at(counter.old))? {
+            for (offset, state) in
+                counters::unwinding(tables.orc_at(counter.old), tables.forms.orc)?
+            {
                 ensure!(
                     state_at(counter.new + offset) == state,
                     "the unwinder's state in the counter in front of {:x} differs",

@@ -23,7 +23,8 @@
 use super::*;
 use crate::test_elf::{DATA, TestSymbol, elf};
 use image::linked::tables::{
-    AlternativeEntry, BugEntry, ExceptionEntry, JumpEntry, LinkedTables, StaticCallEntry,
+    AlternativeEntry, BugEntry, ExceptionEntry, JumpEntry, LinkedTables, ParavirtEntry,
+    StaticCallEntry,
 };
 use object::elf::{R_X86_64_32, R_X86_64_32S, SHF_ALLOC, SHT_PROGBITS};
 use object::write::{Object as Written, Relocation, SectionId, Symbol, SymbolSection};
@@ -105,8 +106,9 @@ fn tables() -> LinkedTables {
         jumps: vec![JumpEntry { site: at(0x11), target: at(0x30), key: KEY }],
         static_calls: vec![StaticCallEntry { site: at(0x19), key: CALL_KEY }],
         exceptions: vec![ExceptionEntry { site: at(0xa), fixup: at(0x30), data: 3 }],
-        bugs: vec![BugEntry { site: at(0x32), file: FILE_NAME, line: 7, flags: 0 }],
+        bugs: vec![BugEntry { site: at(0x32), format: None, file: FILE_NAME, line: 7, flags: 0 }],
         alternatives: vec![alternative],
+        paravirt: vec![ParavirtEntry { site: at(0x19), operation: 9, len: 3 }],
         returns: vec![at(0x21)],
         locks: vec![at(0x16)],
         orc: vec![(TEXT, STATE)],
@@ -208,6 +210,7 @@ impl TestModule {
         let field = |at: u64, (to, addend): (Named, i64)| (at, to, addend);
         let bug = [&[0; 8][..], &7u16.to_le_bytes(), &[0; 2]].concat();
         let alternative = [&[0; 8][..], &0x11u32.to_le_bytes(), &[3, 3]].concat();
+        let paravirt = [&[0; 8][..], &[9, 3, 0, 0, 0, 0, 0, 0]].concat();
         // A counter's code would stand in front of the fixup's first instruction.
         let fixup = (Named::Section(".text"), i64::from(self.claims[1].new));
         let entry = (Named::Section(".text"), i64::from(self.claims[0].new));
@@ -237,6 +240,7 @@ impl TestModule {
             ),
             ("__bug_table", bug, vec![field(0, site(0x32)), field(4, kernel(FILE_NAME))]),
             (".altinstructions", alternative, vec![field(0, site(0x1e)), field(4, replacement)]),
+            (".parainstructions", paravirt, vec![field(0, site(0x19))]),
             (".kernlane", pairs.concat(), vec![field(40, kernel(TEXT)), field(44, entry)]),
             (
                 ".orc_unwind_ip",
@@ -252,6 +256,7 @@ impl TestModule {
             self.table(name, &bytes, &places);
         }
         self.field("__jump_table", 8).kind = PC64;
+        self.field(".parainstructions", 0).kind = ABSOLUTE;
     }
 
     fn without_claim(&mut self, number: usize) {
@@ -492,6 +497,16 @@ fn faults_in_tables_are_found() {
             }),
             (".call_sites: 1 entries, 0 expected", |m| {
                 m.table(".call_sites", &[0; 4], &[(0, Named::Section(".text"), 16)]);
+            }),
+            (".parainstructions: 1 entries", |m| m.field(".parainstructions", 0).addend += 1),
+            (".parainstructions: 1 entries", |m| m.bytes(".parainstructions")[8] = 8),
+            (".parainstructions: 1 entries", |m| m.bytes(".parainstructions")[9] = 4),
+            (".parainstructions: 1 entries", |m| m.bytes(".parainstructions")[15] = 1),
+            (".parainstructions: a relocation of type", |m| {
+                m.field(".parainstructions", 0).kind = PC64;
+            }),
+            (".return_sites: a relocation of type", |m| {
+                m.field(".return_sites", 0).kind = ABSOLUTE;
             }),
             (".smp_locks", |m| m.field(".smp_locks", 0).addend -= 1),
             ("__jump_table", |m| m.field("__jump_table", 0).addend += 1),

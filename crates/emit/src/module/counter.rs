@@ -19,6 +19,7 @@
 //! no red zone below the stack pointer; `mov`, `push` and `pop` change no flag; a cookie is the
 //! same for all CPUs; and one instruction increments the counter, so that no interrupt divides it.
 
+use image::linked::forms::OrcForm;
 use image::object::orc::OrcState;
 
 /// Counters of one cookie: `KERNLANE_COUNTERS_A_COOKIE`, kmod/kernlane.h.
@@ -68,22 +69,17 @@ pub(crate) fn section(counters: usize) -> Vec<u8> {
     data
 }
 
-/// arch/x86/include/asm/orc_types.h.
-const ORC_REG_BP: u8 = 4;
-const ORC_REG_SP: u8 = 5;
-const ORC_TYPE_CALL: u8 = 2;
-
-/// The unwinder's state behind the push, if the state in front of it is `state`. `None` where the
-/// unwinder finds the frame neither by the stack pointer nor by the frame pointer, so that no
-/// counter can stand there.
-pub fn pushed(state: OrcState) -> Option<OrcState> {
+/// The unwinder's state behind the push, if the state in front of it is `state`. `form` is that of
+/// this kernel's states. `None` where the unwinder finds the frame neither by the stack pointer nor
+/// by the frame pointer, so that no counter can stand there.
+pub fn pushed(state: OrcState, form: OrcForm) -> Option<OrcState> {
     let [low, high, bp_low, bp_high, registers, kind] = state;
-    if kind & 0x7 != ORC_TYPE_CALL {
+    if kind & 0x7 != form.call_frame {
         return None;
     }
     match registers & 0xf {
-        ORC_REG_BP => Some(state),
-        ORC_REG_SP => {
+        by if by == form.frame_pointer => Some(state),
+        by if by == form.stack_pointer => {
             let [low, high] = i16::from_le_bytes([low, high]).checked_add(8)?.to_le_bytes();
             Some([low, high, bp_low, bp_high, registers, kind])
         }
@@ -95,12 +91,15 @@ pub fn pushed(state: OrcState) -> Option<OrcState> {
 mod tests {
     use super::*;
 
+    /// Of Linux 6.12.
+    const FORM: OrcForm = OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4 };
+
     #[test]
     fn a_push_moves_only_what_is_found_by_the_stack_pointer() {
         let by_stack = [0x18, 0, 0xf0, 0xff, 0x15, 0x02];
-        assert_eq!(pushed(by_stack), Some([0x20, 0, 0xf0, 0xff, 0x15, 0x02]));
+        assert_eq!(pushed(by_stack, FORM), Some([0x20, 0, 0xf0, 0xff, 0x15, 0x02]));
         let by_frame = [0x10, 0, 0xf0, 0xff, 0x14, 0x02];
-        assert_eq!(pushed(by_frame), Some(by_frame));
+        assert_eq!(pushed(by_frame, FORM), Some(by_frame));
         // Indirectly by the stack pointer, by r10; registers of an interrupt; undefined.
         for other in [
             [8, 0, 0, 0, 0x09, 2],
@@ -109,8 +108,12 @@ mod tests {
             [0; 6],
             [0xff, 0x7f, 0, 0, 0x05, 2],
         ] {
-            assert_eq!(pushed(other), None);
+            assert_eq!(pushed(other, FORM), None);
         }
+        let old = [0x18, 0, 0, 0, 0x05, 0];
+        let before_6_4 = OrcForm { call_frame: 0, ..FORM };
+        assert_eq!(pushed(old, before_6_4), Some([0x20, 0, 0, 0, 0x05, 0]));
+        assert_eq!((pushed(old, FORM), pushed([0; 6], before_6_4)), (None, None));
     }
 
     #[test]

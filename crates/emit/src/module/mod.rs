@@ -49,8 +49,9 @@ pub struct LoaderFacts<'a> {
     pub structure: ModuleStructure,
     /// The symbol that all references to the kernel go through.
     pub base: ExportedSymbol,
-    /// The symbol `module_layout`, for its checksum.
-    pub layout: ExportedSymbol,
+    /// The symbol `module_layout`, for its checksum; `None` in kernels without
+    /// `CONFIG_MODVERSIONS`.
+    pub layout: Option<ExportedSymbol>,
 }
 
 /// An emitted module. Offsets count bytes from the start of its `.text`.

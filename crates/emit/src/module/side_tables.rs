@@ -10,9 +10,10 @@ use super::elf::{ModuleRelocation, ModuleSection, RelocationBase};
 use super::{ModuleWriter, READ_ONLY, REPLACEMENTS, ReferenceTarget, TEXT, counter, section};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
+use image::linked::forms::PARAVIRT;
 use image::linked::tables::within;
 use image::object::orc::OrcState;
-use object::elf::{R_X86_64_PC32, R_X86_64_PC64, SHF_WRITE};
+use object::elf::{R_X86_64_64, R_X86_64_PC32, R_X86_64_PC64, SHF_WRITE};
 
 /// Room for a module's name in `struct module` and for a symbol's in `__versions`:
 /// `MODULE_NAME_LEN`.
@@ -31,6 +32,7 @@ impl ModuleWriter<'_, '_, '_> {
             self.exceptions()?,
             self.bugs()?,
             self.alternatives(&mut sections[REPLACEMENTS])?,
+            self.paravirt()?,
         ];
         let all = &self.original.kernel.tables;
         for (name, sites) in [
@@ -154,6 +156,9 @@ impl ModuleWriter<'_, '_, '_> {
         let mut table = section("__bug_table", SHF_WRITE, 4, Vec::new());
         for e in self.entries_of(&self.original.kernel.tables.bugs, |e| e.site) {
             self.push_site(&mut table, e.site)?;
+            if let Some(format) = e.format {
+                self.push_kernel(&mut table, format);
+            }
             self.push_kernel(&mut table, e.file);
             table.data.extend(e.line.to_le_bytes());
             table.data.extend(e.flags.to_le_bytes());
@@ -165,6 +170,7 @@ impl ModuleWriter<'_, '_, '_> {
     /// frees after use.
     fn alternatives(&self, replacements: &mut ModuleSection) -> Result<ModuleSection> {
         let mut table = section(".altinstructions", READ_ONLY, 1, Vec::new());
+        let form = self.original.kernel.tables.forms.alternative;
         for e in self.entries_of(&self.original.kernel.tables.alternatives, |e| e.site) {
             let (bytes, fixups) =
                 self.original.lift_replacement(LinkAddr(e.replacement), e.replacement_len)?;
@@ -175,8 +181,26 @@ impl ModuleWriter<'_, '_, '_> {
             replacements.data.extend(bytes);
             self.push_site(&mut table, e.site)?;
             self.push_field(&mut table, RelocationBase::Section(REPLACEMENTS), i64::from(start));
-            table.data.extend(e.flags.to_le_bytes());
+            table.data.extend(&e.flags.to_le_bytes()[..form.flags]);
             table.data.extend([e.len, e.replacement_len]);
+        }
+        Ok(table)
+    }
+
+    /// The calls through `pv_ops`, by absolute addresses.
+    fn paravirt(&self) -> Result<ModuleSection> {
+        let mut table = section(".parainstructions", READ_ONLY, 8, Vec::new());
+        for e in self.entries_of(&self.original.kernel.tables.paravirt, |e| e.site) {
+            let at = self.new_address(LinkAddr(e.site)).with_context(|| table.name)?;
+            table.relocations.push(ModuleRelocation {
+                offset: table.data.len() as u64,
+                kind: R_X86_64_64,
+                base: RelocationBase::Section(TEXT),
+                addend: i64::from(at),
+            });
+            table.data.extend([0; 8]);
+            table.data.extend([e.operation, e.len]);
+            table.data.resize(table.data.len().next_multiple_of(PARAVIRT), 0);
         }
         Ok(table)
     }
@@ -200,7 +224,7 @@ impl ModuleWriter<'_, '_, '_> {
                 if let Some(code) = lifted.counter
                     && code + counter::CODE.len() as u32 == at
                 {
-                    let pushed = counter::pushed(state)
+                    let pushed = counter::pushed(state, tables.forms.orc)
                         .with_context(|| format!("no counter can stand in front of {old}"))?;
                     push(start + code, state);
                     push(start + code + counter::BEHIND_PUSH, pushed);
@@ -232,7 +256,7 @@ impl ModuleWriter<'_, '_, '_> {
         ];
         let info: Vec<u8> = info.iter().flat_map(|line| line.bytes().chain([0])).collect();
         let mut versions = Vec::new();
-        for export in [&self.loading.layout, &self.loading.base] {
+        for export in self.loading.layout.iter().chain([&self.loading.base]) {
             let Some(crc) = export.crc else { continue };
             ensure!(export.name.len() < NAME, "{}: too long a name", export.name);
             versions.extend(u64::from(crc).to_le_bytes());

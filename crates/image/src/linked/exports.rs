@@ -6,7 +6,7 @@
 use super::LinkedKernel;
 use crate::address::LinkAddr;
 use crate::btf::Btf;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// An exported symbol.
 #[derive(Clone, Debug)]
@@ -84,6 +84,7 @@ impl LinkedKernel<'_> {
         let section =
             self.section(".BTF").context("has no .BTF: Kernlane reads `struct module` from it")?;
         let btf = Btf::parse(section.bytes)?;
+        ensure_known_use(&btf)?;
         Ok(ModuleStructure {
             size: btf.size("module")?,
             name: btf.offset("module", "name")?.context("struct module has no field `name`")?,
@@ -98,4 +99,26 @@ impl LinkedKernel<'_> {
         let end = rest.iter().position(|&b| b == 0)?;
         Some(&rest[..end])
     }
+}
+
+/// The fields of `struct module_use`, with their offsets. Later kernels do not show this structure
+/// to modules, so kmod/features.h defines it anew.
+const USE: [(&str, u64); 4] =
+    [("source_list", 0), ("target_list", 16), ("source", 32), ("target", 40)];
+
+/// Checks that `struct module_use` is as Kernlane's module has it. A description that leaves it out
+/// says nothing: it is in none that is made from one file of the kernel.
+fn ensure_known_use(btf: &Btf<'_>) -> Result<()> {
+    if btf.size("module_use").is_err() {
+        return Ok(());
+    }
+    for (field, known) in USE {
+        let found = btf.offset("module_use", field)?;
+        ensure!(
+            found == Some(known),
+            "struct module_use has its field `{field}` at {found:?}, not at {known}: Kernlane's \
+             module does not know this structure"
+        );
+    }
+    Ok(())
 }

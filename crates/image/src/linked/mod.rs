@@ -8,6 +8,8 @@
 mod cut;
 pub mod exports;
 pub mod fields;
+pub mod forms;
+mod raw_table;
 pub mod release;
 pub mod sites;
 pub mod tables;
@@ -29,6 +31,15 @@ struct LoadedSection<'a> {
     name: &'a str,
     addr: u64,
     bytes: &'a [u8],
+    /// It has instructions.
+    code: bool,
+}
+
+impl LoadedSection<'_> {
+    /// The address behind its last byte.
+    fn end(&self) -> u64 {
+        self.addr + self.bytes.len() as u64
+    }
 }
 
 /// A symbol of `.text`.
@@ -90,7 +101,7 @@ impl<'a> LinkedKernel<'a> {
             ".text is larger than 4 GB, or does not have all of its bytes in the file"
         );
         kernel.read_symbols(&elf, text_section.index())?;
-        kernel.ensure_supported()?;
+        kernel.ensure_known_sections()?;
         kernel.tables = LinkedTables::read(&kernel)?;
         kernel.sites = PatchSites::of(&kernel.tables);
         Ok(kernel)
@@ -269,7 +280,8 @@ fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<LoadedSection<'a>>> {
             let bytes = section.data().with_context(|| format!("section {name} cannot be read"))?;
             let addr = section.address();
             extent(name, addr, bytes.len() as u64)?;
-            sections.push(LoadedSection { name, addr, bytes });
+            let code = sh_flags.contains(object::elf::SHF_EXECINSTR);
+            sections.push(LoadedSection { name, addr, bytes, code });
         }
     }
     sections.sort_by_key(|s| s.addr);

@@ -1,13 +1,13 @@
-//! Which release of Linux a vmlinux is, and whether Kernlane knows its tables.
+//! Which release of Linux a vmlinux is, and whether functions of such a kernel were ever replaced.
 //!
-//! Input: the kernel's banner. Output: the release, or why it is refused. Without a banner the
-//! tables themselves must fit.
+//! Input: the kernel's banner. Output: the release, and whether its version was tried. Whether a
+//! kernel can be read depends on its tables alone (`super::forms`).
 
 use super::LinkedKernel;
-use anyhow::{Result, ensure};
 
-/// The only version of Linux whose side tables and `struct module` this crate reads.
-pub const SUPPORTED: &str = "6.12";
+/// The versions of Linux that have passed every test of live replacement
+/// (`docs/results/live-kernels.md`).
+pub const TRIED: [&str; 1] = ["6.12"];
 
 impl LinkedKernel<'_> {
     /// The kernel's release, such as `6.12.117+deb12-amd64`; `None` if it has no banner.
@@ -21,22 +21,14 @@ impl LinkedKernel<'_> {
         let text = std::str::from_utf8(self.string_at(at.0)?).ok()?;
         text.starts_with("Linux version ").then_some(text)
     }
-
-    /// Refuses a release whose formats are not known.
-    pub(super) fn ensure_supported(&self) -> Result<()> {
-        let Some(release) = self.release() else { return Ok(()) };
-        ensure!(
-            is_supported(release),
-            "is Linux {release}: functions of a running kernel can be replaced in Linux \
-             {SUPPORTED} only, since the formats of the kernel's tables differ between versions"
-        );
-        Ok(())
-    }
 }
 
-fn is_supported(release: &str) -> bool {
-    let rest = release.strip_prefix(SUPPORTED);
-    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+/// Whether a release is of one of the versions that were tried.
+pub fn is_tried(release: &str) -> bool {
+    TRIED.iter().any(|version| {
+        let rest = release.strip_prefix(version);
+        rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    })
 }
 
 #[cfg(test)]
@@ -44,12 +36,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_version_is_supported() {
-        for release in ["6.12.117+deb12-amd64", "6.12", "6.12-rc3", "6.12.0-kernlane"] {
-            assert!(is_supported(release), "{release}");
+    fn a_release_belongs_to_its_version() {
+        for release in ["6.12.117+deb12-amd64", "6.12", "6.12-rc3"] {
+            assert!(is_tried(release), "{release}");
         }
-        for release in ["6.1.0-56-cloud-amd64", "6.1", "6.120.1", "7.3.0", "6.13.2", "5.6.12", ""] {
-            assert!(!is_supported(release), "{release}");
+        for release in ["6.10.1", "6.120.1", "6.1.0-56-cloud-amd64", "7.2.13", "5.6.12", ""] {
+            assert!(!is_tried(release), "{release}");
         }
     }
 }

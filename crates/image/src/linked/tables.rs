@@ -1,13 +1,15 @@
 //! The side tables of a linked kernel, by link address.
 //!
 //! Input: the sections and symbols of a vmlinux. Output: every table that describes code, decoded.
-//! The formats are those of Linux 6.12. If a table's size does not fit its format, reading fails
-//! with the table's name; [`LinkedTables::of_code`] leaves the table out.
+//! `super::forms` has the formats that differ between versions. If a table does not fit its format,
+//! reading fails with the table's name; [`LinkedTables::of_code`] leaves the table out.
 
 use super::LinkedKernel;
+use super::forms::{self, LinkedForms};
+use super::raw_table::{RawTable, relative, u32_at, u64_at};
 use crate::address::LinkAddr;
 use crate::object::orc::{OrcState, UNDEFINED};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 /// `struct jump_entry`, include/linux/jump_label.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub const STATIC_CALL_BOUNDS: (&str, &str) =
 /// whether the site is in code that is freed (`jump_entry_set_init`, `STATIC_CALL_SITE_INIT`). In
 /// the file it tells objtool how long the instruction is.
 const INIT: u64 = 2;
+/// Bytes of `endbr64`, which may stand in front of a tracer's site.
+const ENDBR: u64 = 4;
 /// Bytes of an entry of these tables.
 const JUMP: usize = 16;
 const STATIC_CALL: usize = 8;
@@ -84,8 +88,10 @@ pub struct ExceptionEntry {
 /// `struct bug_entry`, include/asm-generic/bug.h, with relative pointers and `DEBUG_BUGVERBOSE`.
 #[derive(Clone, Copy, Debug)]
 pub struct BugEntry {
-    /// The address of the trap.
+    /// The address of the trap. Since 7.0 it may be an instruction that calls the trap.
     pub site: u64,
+    /// The address of the text that a warning prints, in kernels whose entries have one.
+    pub format: Option<u64>,
     /// The address of the file name.
     pub file: u64,
     /// The line in that file.
@@ -112,9 +118,23 @@ pub struct AlternativeEntry {
     pub replacement_len: u8,
 }
 
+/// `struct paravirt_patch_site`: a call through `pv_ops` that becomes a direct call or the
+/// operation itself (`apply_paravirt`, arch/x86/kernel/alternative.c, up to 6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParavirtEntry {
+    /// The address of the call.
+    pub site: u64,
+    /// Which operation.
+    pub operation: u8,
+    /// Bytes at the site.
+    pub len: u8,
+}
+
 /// The side tables. Every table is ascending by site, unless it says otherwise.
 #[derive(Debug, Default)]
 pub struct LinkedTables {
+    /// The forms that the tables have in this kernel.
+    pub forms: LinkedForms,
     /// Sites of the function tracer.
     pub tracer_sites: Vec<u64>,
     /// Static keys.
@@ -127,6 +147,8 @@ pub struct LinkedTables {
     pub bugs: Vec<BugEntry>,
     /// In the order of the file: for one site, later entries win.
     pub alternatives: Vec<AlternativeEntry>,
+    /// Calls through `pv_ops`.
+    pub paravirt: Vec<ParavirtEntry>,
     /// Returns that a mitigation may patch.
     pub returns: Vec<u64>,
     /// Retpolines.
@@ -148,7 +170,11 @@ pub struct LinkedTables {
 
 impl LinkedTables {
     pub(super) fn read(kernel: &LinkedKernel<'_>) -> Result<LinkedTables> {
+        let forms = LinkedForms::find(kernel)?;
         let mut tables = LinkedTables {
+            forms,
+            bugs: bugs(kernel, forms.bug)?,
+            paravirt: paravirt(kernel)?,
             tracer_sites: RawTable::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8)?
                 .absolutes(),
             unprobed: RawTable::between(
@@ -161,7 +187,7 @@ impl LinkedTables {
             jumps: jumps(kernel)?,
             static_calls: static_calls(kernel)?,
             exceptions: exceptions(kernel)?,
-            alternatives: alternatives(kernel, &ALTERNATIVE)?,
+            alternatives: alternatives(kernel, forms.alternative)?,
             returns: RawTable::section(kernel, ".return_sites", 4)?.relatives(),
             retpolines: RawTable::section(kernel, ".retpoline_sites", 4)?.relatives(),
             calls: RawTable::section(kernel, ".call_sites", 4)?.relatives(),
@@ -169,16 +195,11 @@ impl LinkedTables {
             endbr_seals: RawTable::section(kernel, ".ibt_endbr_seal", 4)?.relatives(),
             ..LinkedTables::default()
         };
-        let bugs = RawTable::section(kernel, "__bug_table", 12)?;
-        tables.bugs.extend(bugs.entries().map(|(at, e)| BugEntry {
-            site: relative(at, e, 0),
-            file: relative(at, e, 4),
-            line: u32_at(e, 8) as u16,
-            flags: (u32_at(e, 8) >> 16) as u16,
-        }));
         tables.read_orc(kernel)?;
         tables.read_constants(kernel)?;
         tables.sort();
+        let entries = tables.ordinary_entries(kernel);
+        tables.forms.find_orc(&entries)?;
         Ok(tables)
     }
 
@@ -189,18 +210,14 @@ impl LinkedTables {
             RawTable::section(kernel, name, 4).map_or_else(|_| Vec::new(), |t| t.relatives())
         };
         let tracer = RawTable::between(kernel, "__start_mcount_loc", "__stop_mcount_loc", 8);
-        // A size that fits by chance gives sites outside of the kernel.
-        let fits = |found: &[AlternativeEntry]| {
-            found.iter().all(|e| kernel.bytes(LinkAddr(e.site), usize::from(e.len)).is_some())
-        };
-        let formats = [ALTERNATIVE, ALTERNATIVE_BEFORE_6_3];
-        let alternatives = formats.iter().filter_map(|format| alternatives(kernel, format).ok());
+        let alternatives = forms::alternative(kernel).and_then(|form| alternatives(kernel, form));
         let mut tables = LinkedTables {
             tracer_sites: tracer.map_or_else(|_| Vec::new(), |t| t.absolutes()),
             jumps: jumps(kernel).unwrap_or_default(),
             static_calls: static_calls(kernel).unwrap_or_default(),
             exceptions: exceptions(kernel).unwrap_or_default(),
-            alternatives: alternatives.into_iter().find(|found| fits(found)).unwrap_or_default(),
+            alternatives: alternatives.unwrap_or_default(),
+            paravirt: paravirt(kernel).unwrap_or_default(),
             returns: sites(".return_sites"),
             retpolines: sites(".retpoline_sites"),
             calls: sites(".call_sites"),
@@ -226,12 +243,8 @@ impl LinkedTables {
 
     fn read_constants(&mut self, kernel: &LinkedKernel<'_>) -> Result<()> {
         for section in &kernel.sections {
-            let width = match section.name {
-                name if name.starts_with("runtime_ptr_") => 8,
-                name if name.starts_with("runtime_shift_") => 1,
-                name if name.starts_with("runtime_mask_") => 4,
-                _ => continue,
-            };
+            let known = forms::RUNTIME.iter().find(|(name, _)| section.name.starts_with(name));
+            let Some(&(_, width)) = known else { continue };
             let fields = RawTable::section(kernel, section.name, 4)?.relatives();
             self.constants.extend(fields.into_iter().map(|at| (at, width)));
         }
@@ -253,8 +266,21 @@ impl LinkedTables {
         self.exceptions.sort_by_key(|e| e.site);
         self.bugs.sort_by_key(|e| e.site);
         self.alternatives.sort_by_key(|e| e.site);
+        self.paravirt.sort_by_key(|e| e.site);
         self.constants.sort_unstable();
         self.orc.sort_by_key(|&(at, _)| at);
+    }
+
+    /// The unwinder's states at the first instructions of functions with a tracer's site: of those
+    /// in `.text`, where the site is where the compiler puts it.
+    fn ordinary_entries(&self, kernel: &LinkedKernel<'_>) -> Vec<OrcState> {
+        let text = kernel.text.clone();
+        let first = kernel.functions.iter().map(|f| text.start + u64::from(f.at));
+        let has_site = |at: &u64| {
+            self.tracer_sites.binary_search(at).is_ok()
+                || self.tracer_sites.binary_search(&(at + ENDBR)).is_ok()
+        };
+        first.filter(has_site).map(|at| self.orc_at(at)).collect()
     }
 
     /// The unwinder's state that is in force at an address.
@@ -264,35 +290,47 @@ impl LinkedTables {
     }
 }
 
-/// Where the fields of `struct alt_instr` lie.
-struct AlternativeFormat {
-    size: usize,
-    /// Of two or four bytes, up to `len`.
-    flags: usize,
-    len: usize,
-}
-
-const ALTERNATIVE: AlternativeFormat = AlternativeFormat { size: 14, flags: 8, len: 12 };
-/// Before Linux commit 5d1dd961e743 ("Add alt_instr.flags"), which gave the feature 32 bits.
-const ALTERNATIVE_BEFORE_6_3: AlternativeFormat = AlternativeFormat { size: 12, flags: 8, len: 10 };
-
 fn alternatives(
     kernel: &LinkedKernel<'_>,
-    format: &AlternativeFormat,
+    form: forms::AlternativeForm,
 ) -> Result<Vec<AlternativeEntry>> {
-    let table = RawTable::section(kernel, ".altinstructions", format.size)?;
-    let flags = |e: &[u8]| match format.len - format.flags {
-        4 => u32_at(e, format.flags),
-        _ => u32::from(u16::from_le_bytes([e[format.flags], e[format.flags + 1]])),
-    };
-    let entry = |(at, e): (u64, &[u8])| AlternativeEntry {
-        site: relative(at, e, 0),
-        replacement: relative(at, e, 4),
-        flags: flags(e),
-        len: e[format.len],
-        replacement_len: e[format.len + 1],
+    let table = RawTable::section(kernel, ".altinstructions", form.size)?;
+    let entry = |(at, e): (u64, &[u8])| {
+        let flags = &e[forms::AlternativeForm::FLAGS..form.lengths()];
+        AlternativeEntry {
+            site: relative(at, e, 0),
+            replacement: relative(at, e, 4),
+            flags: flags.iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte)),
+            len: e[form.lengths()],
+            replacement_len: e[form.lengths() + 1],
+        }
     };
     Ok(table.entries().map(entry).collect())
+}
+
+fn bugs(kernel: &LinkedKernel<'_>, form: forms::BugForm) -> Result<Vec<BugEntry>> {
+    let table = RawTable::section(kernel, "__bug_table", form.size)?;
+    let entry = |(at, e): (u64, &[u8])| BugEntry {
+        site: relative(at, e, 0),
+        format: (form.addresses > 2).then(|| relative(at, e, 4)),
+        file: relative(at, e, form.line() - 4),
+        line: u32_at(e, form.line()) as u16,
+        flags: (u32_at(e, form.line()) >> 16) as u16,
+    };
+    Ok(table.entries().map(entry).collect())
+}
+
+fn paravirt(kernel: &LinkedKernel<'_>) -> Result<Vec<ParavirtEntry>> {
+    let table = RawTable::section(kernel, ".parainstructions", forms::PARAVIRT)?;
+    let entry =
+        |(_, e): (u64, &[u8])| ParavirtEntry { site: u64_at(e, 0), operation: e[8], len: e[9] };
+    let entries: Vec<ParavirtEntry> = table.entries().map(entry).collect();
+    let named = |e: &ParavirtEntry| kernel.bytes(LinkAddr(e.site), usize::from(e.len)).is_some();
+    ensure!(
+        entries.iter().all(named),
+        ".parainstructions has entries of a form that Kernlane does not know"
+    );
+    Ok(entries)
 }
 
 fn jumps(kernel: &LinkedKernel<'_>) -> Result<Vec<JumpEntry>> {
@@ -322,85 +360,4 @@ pub fn within<T>(table: &[T], site: impl Fn(&T) -> u64, from: LinkAddr, to: Link
     let first = table.partition_point(|e| site(e) < from.0);
     let last = table.partition_point(|e| site(e) < to.0);
     &table[first..last.max(first)]
-}
-
-/// The bytes of a table whose entries all have the same size.
-struct RawTable<'a> {
-    addr: u64,
-    bytes: &'a [u8],
-    entry: usize,
-}
-
-impl<'a> RawTable<'a> {
-    /// An empty table if the kernel has no such section.
-    fn section(kernel: &LinkedKernel<'a>, name: &str, entry: usize) -> Result<RawTable<'a>> {
-        let Some(section) = kernel.section(name) else {
-            return Ok(RawTable::empty(entry));
-        };
-        // Zeros behind the last entry pad .smp_locks to whole pages.
-        let used = match name {
-            ".smp_locks" => kernel
-                .address_of("__smp_locks_end")
-                .map_or(section.bytes.len(), |end| (end.0.wrapping_sub(section.addr)) as usize),
-            _ => section.bytes.len(),
-        };
-        let bytes = section.bytes.get(..used).with_context(|| format!("{name} is cut short"))?;
-        let fits = bytes.len().is_multiple_of(entry);
-        ensure!(fits, "{name} has entries of an unknown size");
-        Ok(RawTable { addr: section.addr, bytes, entry })
-    }
-
-    fn between(
-        kernel: &LinkedKernel<'a>,
-        start: &str,
-        end: &str,
-        entry: usize,
-    ) -> Result<RawTable<'a>> {
-        let (Some(from), Some(to)) = (kernel.address_of(start), kernel.address_of(end)) else {
-            return Ok(RawTable::empty(entry));
-        };
-        if from == to {
-            return Ok(RawTable::empty(entry));
-        }
-        let len = usize::try_from(to.0.wrapping_sub(from.0)).unwrap_or(usize::MAX);
-        let bytes = kernel
-            .bytes(from, len)
-            .with_context(|| format!("the table behind {start} is cut short"))?;
-        ensure!(
-            len.is_multiple_of(entry),
-            "the table behind {start} has entries of an unknown size"
-        );
-        Ok(RawTable { addr: from.0, bytes, entry })
-    }
-
-    fn empty(entry: usize) -> RawTable<'a> {
-        RawTable { addr: 0, bytes: &[], entry }
-    }
-
-    fn entries(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
-        let (addr, size) = (self.addr, self.entry);
-        let entries = self.bytes.chunks_exact(size).enumerate();
-        entries.map(move |(n, entry)| (addr + (n * size) as u64, entry))
-    }
-
-    fn relatives(&self) -> Vec<u64> {
-        self.entries().map(|(at, e)| relative(at, e, 0)).collect()
-    }
-
-    fn absolutes(&self) -> Vec<u64> {
-        self.entries().map(|(_, e)| u64_at(e, 0)).collect()
-    }
-}
-
-fn u32_at(entry: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]])
-}
-
-fn u64_at(entry: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(entry, at)) | u64::from(u32_at(entry, at + 4)) << 32
-}
-
-/// The address that a 32-bit field, relative to itself, refers to.
-fn relative(at: u64, entry: &[u8], field: usize) -> u64 {
-    (at + field as u64).wrapping_add_signed(i64::from(u32_at(entry, field) as i32))
 }

@@ -4,6 +4,7 @@
 //! other suites are unpacked into the cache; nothing of them is installed.
 
 use super::cache;
+use crate::apt::{Apt, NEWEST_SUITE};
 use crate::made::make;
 use crate::{run, succeeded};
 use anyhow::{Context, Result, ensure};
@@ -11,9 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The suites that may have the newest kernel: backports are ahead of unstable at times.
-const NEWEST_SUITES: [&str; 2] = ["sid", "trixie-backports"];
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// The suites that may have the newest sources: backports are ahead of unstable at times.
+const NEWEST_SOURCES: [&str; 2] = [NEWEST_SUITE, "trixie-backports"];
 
 /// An archive of sources.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl Source {
     /// The archive cannot be reached.
     pub fn newest() -> Result<Source> {
         let chosen = cache()?.join("sources/newest");
-        let apt = Apt::of_suites(&NEWEST_SUITES, &cache()?.join("sources/apt"))?;
+        let apt = Apt::of_suites(&NEWEST_SOURCES, &cache()?.join("sources/apt"))?;
         make(&chosen, || {
             apt.update()?;
             let listed = succeeded(apt.command("apt-cache").args(["pkgnames", "linux-source-"]))?;
@@ -68,55 +68,6 @@ impl Source {
         })?;
         unpacked(&apt, fs::read_to_string(&chosen)?.trim())
     }
-}
-
-/// apt of this machine's suites, or of others.
-#[derive(Default)]
-struct Apt {
-    options: Vec<String>,
-}
-
-impl Apt {
-    /// apt of some suites, with everything it keeps in `directory`.
-    fn of_suites(suites: &[&str], directory: &Path) -> Result<Apt> {
-        fs::create_dir_all(directory.join("lists/partial"))?;
-        let list = directory.join("sources.list");
-        let site = site()?;
-        let lines = suites.iter().map(|it| format!("deb [signed-by={KEYRING}] {site} {it} main\n"));
-        fs::write(&list, lines.collect::<String>())?;
-        let at = |name: &str| directory.join(name).display().to_string();
-        let options = [
-            format!("Dir::Etc::SourceList={}", list.display()),
-            "Dir::Etc::SourceParts=/dev/null".to_owned(),
-            format!("Dir::State::Lists={}", at("lists")),
-            format!("Dir::Cache={}", at("cache")),
-            // Only names and versions are wanted.
-            "Acquire::Languages=none".to_owned(),
-        ];
-        Ok(Apt { options: options.into() })
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        for option in &self.options {
-            command.args(["-o", option]);
-        }
-        command
-    }
-
-    fn update(&self) -> Result<()> {
-        run(self.command("apt-get").args(["update", "-q"])).context("Debian's newest suites")
-    }
-}
-
-/// The site of Debian's archive from which this machine gets its packages.
-fn site() -> Result<String> {
-    let format = "$(REPO_URI) $(COMPONENT) $(ORIGIN) $(LABEL)";
-    let words = ["indextargets", "--format", format, "Created-By: Packages"];
-    let output = succeeded(Command::new("apt-get").args(words))?;
-    let known = String::from_utf8_lossy(&output.stdout).into_owned();
-    let found = known.lines().find_map(|line| line.strip_suffix(" main Debian Debian"));
-    Ok(found.context("apt knows no archive of Debian: run xtask/setup.sh")?.to_owned())
 }
 
 /// The archive of a package, downloaded once.

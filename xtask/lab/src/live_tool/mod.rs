@@ -39,16 +39,11 @@ pub fn make_tool(
 /// The module cannot be built, or the kernel's headers cannot be installed.
 pub fn build_module(kernel: &GuestKernel, source: &Path, directory: &Path) -> Result<PathBuf> {
     let headers = match kernel.tree() {
-        Some(tree) => tree.to_owned(),
+        Some(tree) => debian::Headers { root: None, path: tree.to_owned() },
         None => debian::headers(&kernel.release)?,
     };
     let build = directory.join(source.file_name().context("a module without a name")?);
     run(Command::new("cp").arg("-r").arg(source).arg(&build))?;
-    run(Command::new("make")
-        .args(["-s", "-C"])
-        .arg(&build)
-        .arg("-f")
-        .arg(directory.join("kmod/Makefile"))
-        .arg(format!("KERNEL={}", headers.display())))?;
+    headers.make(&build, &directory.join("kmod/Makefile"))?;
     Ok(build)
 }

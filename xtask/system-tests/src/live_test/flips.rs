@@ -19,10 +19,11 @@ use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// It has exception fixups, traps, alternatives, and calls.
-const FUNCTION: &str = "core_sys_select";
-/// It has static keys and static calls.
-const TRACED: &str = "kmem_cache_alloc_noprof";
+/// They have traps, alternatives, and calls: of these, the first one that also has exception
+/// fixups.
+const FAULTING: [&str; 2] = ["core_sys_select", "do_sys_poll"];
+/// It has static keys and static calls: of these, the one that the kernel has.
+const TRACED: [&str; 2] = ["kmem_cache_alloc_noprof", "kmem_cache_alloc"];
 
 /// Bytes of a symbol in an ELF file.
 const SYMBOL: usize = 24;
@@ -34,23 +35,23 @@ struct Entry {
     size: usize,
 }
 
-/// The offset in the file of a byte of the table of exceptions, and another byte for it: with it,
-/// the function goes on elsewhere after a fault. The guest's test writes it.
-pub(super) fn exception_flip(vmlinux: &[u8]) -> Result<(usize, u8)> {
+/// The offset in the file of a byte of the table of exceptions, another byte for it, and the
+/// function: with it, the function goes on elsewhere after a fault. The guest's test writes it.
+pub(super) fn exception_flip(vmlinux: &[u8]) -> Result<(usize, u8, &'static str)> {
     let kernel = LinkedKernel::parse(vmlinux)?;
-    let entries = entries(&kernel, &code(&kernel, FUNCTION)?)?;
+    let entries = entries(&kernel, &code(&kernel, faulting(&kernel)?)?)?;
     let entry = entries.iter().find(|e| e.section == "__ex_table").context("no exception")?;
     let (_, bytes) = kernel.loaded(entry.section).context("no exceptions")?;
     // The third byte of the second field: another function.
     let at = offset_in(vmlinux, bytes) + entry.at + 6;
-    Ok((at, vmlinux[at] ^ 1))
+    Ok((at, vmlinux[at] ^ 1, faulting(&kernel)?))
 }
 
 pub(super) fn flips(vmlinux: &[u8], boot_image: &[u8], system_map: String) -> Result<()> {
     let kernel = LinkedKernel::parse(vmlinux)?;
     let mut unpacked = guest::BzImage::unpack(boot_image).context("the boot image")?;
-    let mut found = entries(&kernel, &code(&kernel, FUNCTION)?)?;
-    found.extend(entries(&kernel, &code(&kernel, TRACED)?)?);
+    let mut found = entries(&kernel, &code(&kernel, faulting(&kernel)?)?)?;
+    found.extend(entries(&kernel, &code(&kernel, traced(&kernel)?)?)?);
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut doubtful: Vec<(usize, u8)> = Vec::new();
     for entry in &found {
@@ -82,14 +83,15 @@ pub(super) fn flips(vmlinux: &[u8], boot_image: &[u8], system_map: String) -> Re
     }
     let bits: usize = counts.values().sum();
     println!(
-        "passed: {} of {bits} flipped bits in the tables of {FUNCTION} and {TRACED} are refused at \
-         once:",
-        bits - doubtful.len()
+        "passed: {} of {bits} flipped bits in the tables of {} and {} are refused at once:",
+        bits - doubtful.len(),
+        faulting(&kernel)?,
+        traced(&kernel)?
     );
     for (section, bits) in counts {
         println!("        {section} {bits}");
     }
-    let symbol = symbol_at(vmlinux)?;
+    let symbol = symbol_at(vmlinux, faulting(&kernel)?)?;
     doubtful.extend((0..SYMBOL * 8).map(|bit| (symbol + bit / 8, 1 << (bit % 8))));
     let whole = Whole {
         kernel: &kernel,
@@ -115,8 +117,11 @@ impl Whole<'_, '_> {
         freed::check_all_bounds(&kernel)?;
         resident::verify(&kernel, &memory)?;
         ensure!(freed::boot_image(&kernel, self.unpacked)?, "another build id");
-        let group =
-            Group::new(&kernel, &memory, &[index(&kernel, FUNCTION)?, index(&kernel, TRACED)?])?;
+        let group = Group::new(
+            &kernel,
+            &memory,
+            &[index(&kernel, faulting(&kernel)?)?, index(&kernel, traced(&kernel)?)?],
+        )?;
         ensure!(group.left_out.is_empty(), "a function is left out: {:?}", group.left_out);
         let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
         let plan = ModulePlan {
@@ -186,6 +191,21 @@ fn index(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
 }
 
 /// The addresses of the function's code.
+fn faulting(kernel: &LinkedKernel<'_>) -> Result<&'static str> {
+    let faults = |name: &&str| {
+        let range = code(kernel, name).ok();
+        let mut exceptions = kernel.tables.exceptions.iter();
+        range.is_some_and(|range| exceptions.any(|e| range.contains(&e.site)))
+    };
+    let found = FAULTING.into_iter().find(faults);
+    found.with_context(|| format!("none of {FAULTING:?} has an exception fixup"))
+}
+
+fn traced(kernel: &LinkedKernel<'_>) -> Result<&'static str> {
+    let found = TRACED.into_iter().find(|name| kernel.address_of(name).is_some());
+    found.with_context(|| format!("the kernel has none of {TRACED:?}"))
+}
+
 fn code(kernel: &LinkedKernel<'_>, name: &str) -> Result<Range<u64>> {
     let function = &kernel.functions[index(kernel, name)?];
     Ok(kernel.link_address(function.at).0..kernel.link_address(function.end).0)
@@ -204,10 +224,10 @@ fn offset_of(file: &[u8], section: &str) -> Result<usize> {
     Ok(usize::try_from(at)?)
 }
 
-/// Where the function's symbol lies in the file.
-fn symbol_at(file: &[u8]) -> Result<usize> {
+/// Where a function's symbol lies in the file.
+fn symbol_at(file: &[u8], function: &str) -> Result<usize> {
     let elf = object::File::parse(file)?;
-    let symbol = elf.symbols().find(|s| s.name() == Ok(FUNCTION)).context("no symbol")?;
+    let symbol = elf.symbols().find(|s| s.name() == Ok(function)).context("no symbol")?;
     Ok(offset_of(file, ".symtab")? + symbol.index().0 * SYMBOL)
 }
 

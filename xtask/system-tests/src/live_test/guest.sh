@@ -17,7 +17,7 @@ refused "another build id" "build id" $K apply --vmlinux /tmp/other --function v
 rm -f /tmp/other
 refused "an unknown function" "no function no_such_thing" $K apply $V --function no_such_thing
 refused "the scheduler" "cannot be replaced" $K apply $V --function __schedule
-refused "what pokes text" "cannot be replaced" $K apply $V --function text_poke_bp
+refused "what pokes text" "cannot be replaced" $K apply $V --function $POKING
 refused "entry code" "cannot be replaced" $K apply $V --function entry_SYSCALL_64
 refused "an unknown group" "no group kernlane_77" $K undo kernlane_77
 refused "without root" "root" su nobody -c "/kl/kernlane live apply $V --function vfs_read"

@@ -169,7 +169,7 @@ leave_livepatch() {
 }
 check "the livepatch goes" leave_livepatch
 # While it is on its way nothing is installed.
-insmod /kl/overrule.ko delay=4000 &
+insmod /kl/overrule.ko delay=15000 &
 loading=$!
 await grep -q '^overrule .*Loading' /proc/modules ||
     failed "a slow livepatch is on its way" "$(lsmod)"
@@ -318,7 +318,7 @@ done
     failed "a function with a static key" "none"
 # What is never replaced, also when no program says so.
 REFUSED=native_play_dead,load_module,blocking_notifier_call_chain_robust,notifier_call_chain
-REFUSED=$REFUSED,__x64_sys_finit_module,x64_sys_call,worker_thread,kthread,text_poke_queue
+REFUSED=$REFUSED,__x64_sys_finit_module,x64_sys_call,worker_thread,kthread,text_poke_queue,smp_text_poke_batch_add
 REFUSED=$REFUSED,stop_machine,get_kprobe,kprobe_dispatcher
 for name in $(existing $REFUSED | tr , ' '); do
     place=$(symbol $name)

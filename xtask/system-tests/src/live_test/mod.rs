@@ -13,7 +13,7 @@ mod proof;
 use crate::machine::{self, Machine, side_by_side};
 use anyhow::{Context, Result, bail, ensure};
 use guest::{self, Boot, GuestClock, GuestContents, GuestEnd, GuestKernel, GuestOutcome};
-use lab::live_tool::debian::{self, Flavour};
+use lab::live_tool::debian::{self, Flavour, StockKernel};
 use lab::live_tool::{build_module, make_tool};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,15 +100,16 @@ const COUNTED: [Tried; 3] = [
     Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "cost.sh"),
 ];
 
-/// Of many cycles, beside other work.
+/// Of many cycles, and of one kernel of many, beside other work.
 const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// Without `kernel` both of Debian's own. With `script`, for trials, only that runs, on two CPUs.
+/// Without `kernel` both of Debian's own of 6.12. `kernel` is a boot image, or the name of one of
+/// Debian's kernels. With `script`, for trials, only that runs, on two CPUs.
 ///
 /// # Errors
 /// A test fails or cannot run.
-pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
-    let mut guest = Guest::new(&kernel.map_or_else(cloud, |kernel| Ok(kernel.to_owned()))?)?;
+pub fn live_test(kernel: Option<&str>, script: Option<&Path>) -> Result<()> {
+    let mut guest = Guest::new(&kernel.map_or_else(cloud, named)?)?;
     if let Some(path) = script {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
@@ -138,6 +139,71 @@ pub fn live_test(kernel: Option<&Path>, script: Option<&Path>) -> Result<()> {
     let (first, second) = side_by_side(|| guest.run(&HOSTILE), || generic.run(&HOSTILE));
     judge(&HOSTILE, &first?)?;
     judge(&HOSTILE, &second?).context("on the generic kernel")
+}
+
+/// The boot image that was named.
+fn named(kernel: &str) -> Result<PathBuf> {
+    match StockKernel::named(kernel) {
+        Ok(stock) => stock.boot_image(),
+        Err(error) => {
+            let path = PathBuf::from(kernel);
+            ensure!(path.exists(), "{error}; and no such file");
+            Ok(path)
+        }
+    }
+}
+
+/// One of Debian's kernels, for the steps of `live_versions`.
+pub(crate) struct Stock(Guest);
+
+impl Stock {
+    pub(crate) fn new(boot_image: &Path) -> Result<Stock> {
+        Ok(Stock(Guest::new(boot_image)?))
+    }
+
+    pub(crate) fn release(&self) -> &str {
+        &self.0.kernel.release
+    }
+
+    /// Proves the copies of all functions. Gives the functions that can be replaced, and those
+    /// with a tracer's site.
+    ///
+    /// # Errors
+    /// A copy is not equal, or too few functions can be replaced.
+    pub(crate) fn proof(&self) -> Result<(usize, usize)> {
+        proof::proof(&std::fs::read(&self.0.vmlinux)?)
+    }
+
+    /// What the rest of the kernel makes of replaced functions.
+    ///
+    /// # Errors
+    /// A test fails.
+    pub(crate) fn neighbours(&self) -> Result<()> {
+        self.judged(&MACHINES[1])
+    }
+
+    /// Others get in the way of replaced functions, and requests are malformed.
+    ///
+    /// # Errors
+    /// A test fails.
+    pub(crate) fn attacks(&self) -> Result<()> {
+        self.judged(&HOSTILE)
+    }
+
+    fn judged(&self, tried: &Tried) -> Result<()> {
+        judge(tried, &self.0.run_with(tried, |boot| boot.time_limit = CYCLES_LIMIT)?)
+    }
+
+    /// A large group is installed and undone under load.
+    ///
+    /// # Errors
+    /// A test fails.
+    pub(crate) fn cycles(&self, count: u32) -> Result<()> {
+        let mut contents = self.0.contents.clone();
+        contents.file("/kl/cycles", 0o644, count.to_string());
+        let set = |boot: &mut Boot| boot.time_limit = CYCLES_LIMIT;
+        judge(&LOADED[0], &self.0.run_contents(contents, &LOADED[0], set)?)
+    }
 }
 
 fn cloud() -> Result<PathBuf> {
@@ -222,8 +288,8 @@ impl Guest {
         let bytes = std::fs::read(&vmlinux)?;
         let build_id_at = build_id_at(&bytes, &kernel.build_id.0)?;
         contents.file("/kl/build-id-at", 0o644, build_id_at.to_string());
-        let (at, byte) = flips::exception_flip(&bytes)?;
-        contents.file("/kl/ex-table-flip", 0o644, format!("{at} {byte:o}"));
+        let (at, byte, function) = flips::exception_flip(&bytes)?;
+        contents.file("/kl/ex-table-flip", 0o644, format!("{at} {byte:o} {function}"));
         contents.file("/kl/entered", 0o644, proof::entered(&bytes)?.join(","));
         contents.file(
             "/etc/passwd",
@@ -238,7 +304,15 @@ impl Guest {
     }
 
     fn run_with(&self, tried: &Tried, set: impl FnOnce(&mut Boot)) -> Result<GuestOutcome> {
-        let mut contents = self.contents.clone();
+        self.run_contents(self.contents.clone(), tried, set)
+    }
+
+    fn run_contents(
+        &self,
+        mut contents: GuestContents,
+        tried: &Tried,
+        set: impl FnOnce(&mut Boot),
+    ) -> Result<GuestOutcome> {
         contents.file("/kl/script", 0o644, tried.script);
         contents.file("/kl/mitigation", 0o644, tried.mitigation);
         guest::run(&self.kernel.boot_image, &contents, |boot| {
@@ -255,9 +329,11 @@ fn judge(tried: &Tried, outcome: &GuestOutcome) -> Result<()> {
     println!("-- {machine}, {:.0} s", outcome.elapsed.as_secs_f64());
     print!("{}", outcome.output);
     let ended = outcome.end == GuestEnd::Exited(0);
+    let failed = outcome.output.lines().find(|line| line.contains("FAILED"));
     ensure!(
-        ended && !outcome.output.contains("FAILED"),
-        "{machine}: {:?}; the kernel's last words:\n{}",
+        ended && failed.is_none(),
+        "{machine}: {}; {:?}; the kernel's last words:\n{}",
+        failed.unwrap_or("the guest did not come to its end"),
         outcome.end,
         last_lines(&outcome.console, 40)
     );

@@ -35,7 +35,7 @@ done
 
 # Tracepoints in copies: static keys that flip later, static calls that are aimed anew.
 EVENTS="kmem/kmem_cache_alloc tcp/tcp_probe net/net_dev_queue"
-TRACED=kmem_cache_alloc_noprof,tcp_rcv_established,__dev_queue_xmit
+TRACED=$(existing kmem_cache_alloc_noprof,kmem_cache_alloc),tcp_rcv_established,__dev_queue_xmit
 mkdir $T/instances/second
 switch() { # DIRECTORY 0|1
     for event in $EVENTS; do echo $2 >$1/events/$event/enable; done

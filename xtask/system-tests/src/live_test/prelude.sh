@@ -6,7 +6,7 @@ V="--vmlinux /kl/vmlinux"
 FUNCTIONS=vfs_read,vfs_write,ksys_read,ksys_write,rw_verify_area,do_filp_open,path_openat
 FUNCTIONS=$FUNCTIONS,link_path_walk,do_dentry_open,vfs_open,filemap_read
 FUNCTIONS=$FUNCTIONS,shmem_file_read_iter,shmem_write_end,do_sys_openat2,alloc_empty_file,fput,dput
-FUNCTIONS=$FUNCTIONS,mntput,kmem_cache_alloc_noprof,kmem_cache_free
+FUNCTIONS=$FUNCTIONS,mntput,kmem_cache_alloc_noprof,kmem_cache_alloc,kmem_cache_free
 FUNCTIONS=$FUNCTIONS,handle_mm_fault,do_user_addr_fault,anon_pipe_buf_release,pipe_read,pipe_write
 FUNCTIONS=$FUNCTIONS,vfs_getattr,vfs_statx,getname_flags,walk_component
 FUNCTIONS=$FUNCTIONS,lookup_fast,step_into,path_lookupat,filename_lookup,generic_permission
@@ -29,6 +29,8 @@ existing() { # FUNCTIONS
         ' - /proc/kallsyms
 }
 FUNCTIONS=$(existing $FUNCTIONS)
+# The kernel's own text poking, by its names before 6.16 and since.
+POKING=$(existing text_poke_bp,smp_text_poke_single)
 
 passed() { echo "passed: $1"; }
 failed() { echo "FAILED: $1: $2"; }

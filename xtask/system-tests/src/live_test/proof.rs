@@ -36,10 +36,17 @@ const TEXT_AT: usize = 64;
 
 /// Those of them that hold no constant that the kernel fills in at boot: such a field the proof
 /// takes as it is, since `live::explain` has compared it with memory.
-const FUNCTIONS: [&str; 5] =
-    ["vfs_read", "tcp_v4_rcv", "vfs_open", "kmem_cache_alloc_noprof", "do_filp_open"];
+const FUNCTIONS: [&str; 6] = [
+    "vfs_read",
+    "tcp_v4_rcv",
+    "vfs_open",
+    "kmem_cache_alloc_noprof",
+    "kmem_cache_alloc",
+    "do_filp_open",
+];
 
-pub(super) fn proof(vmlinux: &[u8]) -> Result<()> {
+/// Gives the functions that can be replaced, and those with a tracer's site.
+pub(super) fn proof(vmlinux: &[u8]) -> Result<(usize, usize)> {
     let kernel = LinkedKernel::parse(vmlinux)?;
     let memory = FileMemory(&kernel);
     let found = survey(&kernel, &memory, true, &|_| {})?;
@@ -64,7 +71,8 @@ pub(super) fn proof(vmlinux: &[u8]) -> Result<()> {
     }
     wrong_pairs_are_found(&kernel, &memory)?;
     counters_are_proven(&kernel, &memory)?;
-    needed_flags_are_found(&kernel, &memory)
+    needed_flags_are_found(&kernel, &memory)?;
+    Ok((found.proven, found.traced_functions))
 }
 
 /// Some functions that branch into the bytes where the jump would be, behind its first byte. The

@@ -3,14 +3,14 @@
 
 symbol() { awk -v name="$1" '$3 == name && $2 ~ /[tTdDbB]/ { print $1; exit }' /proc/kallsyms; }
 
-# One bit of the table of exceptions: where control goes on after a fault in core_sys_select.
+# One bit of the table of exceptions: where control goes on after a fault in a function.
 set -- $(cat /kl/ex-table-flip)
 cp /kl/vmlinux /tmp/other
 printf "\\$2" | dd of=/tmp/other bs=1 seek=$1 conv=notrunc 2>/dev/null
 /kl/bad-pointers >/tmp/pointers
 refused "a flipped bit of __ex_table" \
-    "__ex_table differs from the running kernel's at .* (core_sys_select)" \
-    $K apply --vmlinux /tmp/other --function core_sys_select
+    "__ex_table differs from the running kernel's at .* ($3)" \
+    $K apply --vmlinux /tmp/other --function $3
 /kl/bad-pointers >/tmp/pointers2
 check "bad pointers after that" cmp /tmp/pointers /tmp/pointers2
 rm -f /tmp/other

@@ -142,7 +142,9 @@ impl PatchableCode {
                 (PatchKind::Tracer, _) => forms.extend([Next, Call(AnyFunction)]),
                 (PatchKind::Return, _) => through_thunks(&mut forms),
                 (PatchKind::StaticKey { target }, _) => forms.extend([Next, Jump(At(target))]),
-                (PatchKind::StaticCall, Call(_)) => forms.extend([Next, Call(AnyFunction)]),
+                (PatchKind::Paravirt, _) | (PatchKind::StaticCall, Call(_)) => {
+                    forms.extend([Next, Call(AnyFunction)])
+                }
                 (PatchKind::StaticCall, Conditional(_)) => forms.push(Conditional(AnyFunction)),
                 (PatchKind::StaticCall, _) => {
                     forms.push(Jump(AnyFunction));

@@ -40,7 +40,7 @@ impl ThunkUse {
     }
 }
 
-/// What the kernel turns a site into, in Linux 6.12.
+/// What the kernel turns a site into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
     /// `call __fentry__` becomes a no-op at boot, and a call of a tracer while one is on
@@ -69,6 +69,9 @@ pub enum PatchKind {
         /// The CPU feature that decides, and flags.
         flags: u32,
     },
+    /// A call through `pv_ops` becomes a direct call, or the operation itself (`apply_paravirt`,
+    /// likewise, up to 6.7).
+    Paravirt,
     /// A call goes to the call padding in front of its function (arch/x86/kernel/callthunks.c).
     DepthCall,
     /// A LOCK prefix becomes a prefix without effect (`alternatives_smp_lock`).
@@ -84,8 +87,8 @@ pub enum PatchKind {
 pub struct PatchSite {
     /// The address of its first byte.
     pub at: u64,
-    /// Bytes that the side table names: all of an alternative or a constant. 1: the whole
-    /// instruction that begins at `at`.
+    /// Bytes that the side table names: all of an alternative, a paravirtual call or a constant. 1:
+    /// the whole instruction that begins at `at`.
     pub len: u8,
     /// What the kernel turns the site into.
     pub kind: PatchKind,
@@ -130,6 +133,8 @@ impl PatchSites {
             let kind = PatchKind::Alternative { replacement, replacement_len, flags: e.flags };
             PatchSite { at: e.site, len: e.len, kind }
         }));
+        let paravirt = tables.paravirt.iter();
+        sites.extend(paravirt.map(|e| site(PatchKind::Paravirt, e.len)(&e.site)));
         let constants = tables.constants.iter();
         sites.extend(constants.map(|(at, width)| site(PatchKind::Constant, *width)(at)));
         // The sort is stable, so the order of alternatives remains.

@@ -4,14 +4,22 @@
 use anyhow::{Result, bail};
 use host::note;
 use image::linked::LinkedKernel;
+use image::linked::release::is_tried;
 use live::origin::{self, MissingVmlinux, Voucher};
 use std::path::{Path, PathBuf};
 
-/// Compares a vmlinux with its package or its boot image. Warns if there is neither.
+/// Compares a vmlinux with its package or its boot image. Warns if there is neither, and if its
+/// version has not passed every test.
 ///
 /// # Errors
 /// They differ: one of the files is damaged.
 pub(super) fn vouch(path: &Path, bytes: &[u8], kernel: &LinkedKernel<'_>) -> Result<()> {
+    if let Some(release) = kernel.release().filter(|release| !is_tried(release)) {
+        note!(
+            "Linux {release} has not passed every test of live replacement; its tables have known \
+             forms"
+        );
+    }
     if origin::vouch(path, bytes, kernel, &guest::BzImage::unpack)? == Voucher::Nobody {
         note!(
             "neither a package nor a boot image vouches for {}: damage to its tables of \
