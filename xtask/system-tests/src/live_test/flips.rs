@@ -50,8 +50,11 @@ pub(super) fn exception_flip(vmlinux: &[u8]) -> Result<(usize, u8, &'static str)
 pub(super) fn flips(vmlinux: &[u8], boot_image: &[u8], system_map: String) -> Result<()> {
     let kernel = LinkedKernel::parse(vmlinux)?;
     let mut unpacked = guest::BzImage::unpack(boot_image).context("the boot image")?;
-    let mut found = entries(&kernel, &code(&kernel, faulting(&kernel)?)?)?;
-    found.extend(entries(&kernel, &code(&kernel, traced(&kernel)?)?)?);
+    let functions = [faulting(&kernel)?, traced(&kernel)?];
+    let mut found = Vec::new();
+    for name in functions {
+        found.extend(entries(&kernel, &code(&kernel, name)?)?);
+    }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut doubtful: Vec<(usize, u8)> = Vec::new();
     for entry in &found {
@@ -83,17 +86,17 @@ pub(super) fn flips(vmlinux: &[u8], boot_image: &[u8], system_map: String) -> Re
     }
     let bits: usize = counts.values().sum();
     println!(
-        "passed: {} of {bits} flipped bits in the tables of {} and {} are refused at once:",
+        "passed: {} of {bits} flipped bits in the tables of {} are refused at once:",
         bits - doubtful.len(),
-        faulting(&kernel)?,
-        traced(&kernel)?
+        functions.join(" and ")
     );
     for (section, bits) in counts {
         println!("        {section} {bits}");
     }
-    let symbol = symbol_at(vmlinux, faulting(&kernel)?)?;
+    let symbol = symbol_at(vmlinux, functions[0])?;
     doubtful.extend((0..SYMBOL * 8).map(|bit| (symbol + bit / 8, 1 << (bit % 8))));
     let whole = Whole {
+        functions,
         kernel: &kernel,
         symbols: KernelSymbols::from_text(system_map),
         unpacked: &unpacked,
@@ -103,6 +106,8 @@ pub(super) fn flips(vmlinux: &[u8], boot_image: &[u8], system_map: String) -> Re
 
 /// The whole file, as what runs.
 struct Whole<'a, 'd> {
+    /// Chosen by the whole file: a damaged one must not have another choice.
+    functions: [&'static str; 2],
     kernel: &'a LinkedKernel<'d>,
     symbols: KernelSymbols,
     unpacked: &'a [u8],
@@ -117,11 +122,9 @@ impl Whole<'_, '_> {
         freed::check_all_bounds(&kernel)?;
         resident::verify(&kernel, &memory)?;
         ensure!(freed::boot_image(&kernel, self.unpacked)?, "another build id");
-        let group = Group::new(
-            &kernel,
-            &memory,
-            &[index(&kernel, faulting(&kernel)?)?, index(&kernel, traced(&kernel)?)?],
-        )?;
+        let [faulting, traced] = self.functions;
+        let chosen = [index(&kernel, faulting)?, index(&kernel, traced)?];
+        let group = Group::new(&kernel, &memory, &chosen)?;
         ensure!(group.left_out.is_empty(), "a function is left out: {:?}", group.left_out);
         let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
         let plan = ModulePlan {
@@ -190,7 +193,6 @@ fn index(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
     kernel.function_at(at).with_context(|| format!("{name} is not a function"))
 }
 
-/// The addresses of the function's code.
 fn faulting(kernel: &LinkedKernel<'_>) -> Result<&'static str> {
     let faults = |name: &&str| {
         let range = code(kernel, name).ok();
@@ -206,6 +208,7 @@ fn traced(kernel: &LinkedKernel<'_>) -> Result<&'static str> {
     found.with_context(|| format!("the kernel has none of {TRACED:?}"))
 }
 
+/// The addresses of the function's code.
 fn code(kernel: &LinkedKernel<'_>, name: &str) -> Result<Range<u64>> {
     let function = &kernel.functions[index(kernel, name)?];
     Ok(kernel.link_address(function.at).0..kernel.link_address(function.end).0)
