@@ -56,6 +56,8 @@ mod frame_use;
 mod module;
 mod part;
 mod payload;
+pub mod probe;
+pub mod probe_file;
 mod reader;
 mod record;
 mod stream;
