@@ -58,6 +58,8 @@ pub(crate) struct Arguments {
     /// Variables of the kernel, with eight bytes each: name and address. Their values at the
     /// beginning of the recording become conditions in its header.
     pub values: Vec<(String, u64)>,
+    /// The program of probes, and the file of their values.
+    pub probes: Option<(PathBuf, PathBuf)>,
 }
 
 /// What a recording with data accesses needs.
@@ -156,6 +158,7 @@ impl Arguments {
             (OnError::Stop, false, false, false, None);
         let (mut frames, mut values, mut per_cpu_offset) = (None, Vec::new(), None);
         let (mut module_finalize, mut module_cleanup) = (None, None);
+        let (mut probes, mut probes_out) = (None, None);
         for argument in arguments {
             let (key, value) =
                 argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
@@ -194,6 +197,8 @@ impl Arguments {
                 "module_finalize" => module_finalize = Some(number()?),
                 "module_cleanup" => module_cleanup = Some(number()?),
                 "comm" => comm = Some(number()?),
+                "probes" => probes = Some(PathBuf::from(value)),
+                "probes_out" => probes_out = Some(PathBuf::from(value)),
                 "pid" => pid = Some(number()?),
                 "on_error" => {
                     on_error = match value {
@@ -234,6 +239,12 @@ impl Arguments {
             (None, None) => None,
             (None, Some(_)) => return Err(ArgumentError::Missing("module_finalize")),
         };
+        let probes = match (probes, probes_out) {
+            (Some(program), Some(out)) => Some((program, out)),
+            (None, None) => None,
+            (None, Some(_)) => return Err(ArgumentError::Missing("probes")),
+            (Some(_), None) => return Err(ArgumentError::Missing("probes_out")),
+        };
         header.modules = modules.is_some();
         let several_cpus = header.cpus != CpuCount::ONE;
         if several_cpus && per_cpu_offset.is_none() {
@@ -250,6 +261,7 @@ impl Arguments {
             clock,
             data: data.then_some(DataArguments { page_offset_base, frames }),
             values,
+            probes,
         })
     }
 }
@@ -297,6 +309,8 @@ mod tests {
             "page_offset_base=0xffffffff81d091d8",
             "frames=1+2+8+24+48+52+12+0xf5+0xf2+8+96",
             "value.vmalloc_base=0xffffffff81d091d0",
+            "probes=/tmp/p",
+            "probes_out=/tmp/v",
         ];
         let expected = Arguments {
             out: "/tmp/x=y".into(),
@@ -328,6 +342,7 @@ mod tests {
                 frames: StructPageFacts::parse("1+2+8+24+48+52+12+0xf5+0xf2+8+96"),
             }),
             values: vec![("value.vmalloc_base".into(), 0xffff_ffff_81d0_91d0)],
+            probes: Some(("/tmp/p".into(), "/tmp/v".into())),
         };
         assert_eq!(Arguments::parse(given), Ok(expected));
     }

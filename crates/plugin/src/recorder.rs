@@ -79,6 +79,11 @@ pub(crate) struct Recorder<S: BatchSink> {
     /// The number of executions that only continued a string instruction.
     folded: u64,
     accesses: ObservedAccesses,
+    /// Executions are counted, for probes.
+    counts: bool,
+    /// The executions in the words that were sent, and in the first `counted` words.
+    executions: u64,
+    counted: usize,
 }
 
 /// The physical addresses of code; see [`trace::AccessPattern::physical`].
@@ -97,7 +102,29 @@ impl<S: BatchSink> Recorder<S> {
             task_ids: HashMap::new(),
             folded: 0,
             accesses: ObservedAccesses::default(),
+            counts: false,
+            executions: 0,
+            counted: 0,
         }
+    }
+
+    /// Counts executions from now on, see [`Recorder::current_execution`].
+    pub(crate) fn count_executions(&mut self) {
+        self.counts = true;
+    }
+
+    /// The number of the execution that is going on, from 0 in the recording. Executions must be
+    /// counted from the beginning.
+    pub(crate) fn current_execution(&mut self) -> u64 {
+        self.count_until(self.words.len().saturating_sub(1));
+        self.executions
+    }
+
+    /// Events may be put in front of the current execution, but not in front of those before.
+    fn count_until(&mut self, end: usize) {
+        let new = self.words.get(self.counted..end).unwrap_or_default();
+        self.executions += new.iter().filter(|&&word| word < FIRST_EVENT).count() as u64;
+        self.counted = end;
     }
 
     /// The number of a translation. A new one is defined. `repeats`: its last instruction is a
@@ -308,6 +335,10 @@ impl<S: BatchSink> Recorder<S> {
 
     #[cold]
     fn flush(&mut self) {
+        if self.counts {
+            self.count_until(self.words.len());
+            self.counted = 0;
+        }
         let batch = Batch {
             tasks: std::mem::take(&mut self.tasks),
             translations: std::mem::take(&mut self.translations),

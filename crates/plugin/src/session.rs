@@ -19,6 +19,7 @@ use crate::instruction::{self, MARKER_BEGIN, MARKER_END, MARKER_FAILED};
 use crate::mappings::CpuMappings;
 use crate::modules::{ModuleFunction, ModuleWatch};
 use crate::output::RecordingOutput;
+use crate::probes::Probes;
 use crate::qemu::{
     self, AccessInfo, CallbackReads, PluginId, StoreCell, TranslationHandle, read_memory,
 };
@@ -30,9 +31,10 @@ use qemu_plugin_sys::qemu_plugin_tb;
 use std::ffi::{c_uint, c_void};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use trace::{AccessSite, CpuId, RecordingHeader, TranslationId, WriteError};
+use trace::{AccessSite, CpuId, RecordingHeader, RunAddr, TranslationId, WriteError};
 
 /// The one session. `install` makes it. The thread of the vCPU uses it and, after that thread has
 /// stopped, the callback at exit. It is never freed.
@@ -49,6 +51,8 @@ struct PluginSession {
     clock: bool,
     data: Option<DataArguments>,
     values: Vec<(String, u64)>,
+    /// The program of probes, and the file of their values.
+    probes: Option<(PathBuf, PathBuf)>,
     tasks: Option<TaskWatch>,
     modules: Option<ModuleWatch>,
     /// The address of the table of the CPUs' bases; `None` when there is one CPU.
@@ -79,6 +83,7 @@ struct ActiveRecording {
     mappings: Option<CpuMappings>,
     /// `None` when the uses of frames are not recorded.
     frames: Option<FrameUses>,
+    probes: Option<Probes>,
     /// Buffers for the callback at translation.
     lengths: Vec<u8>,
     code: Vec<u8>,
@@ -87,7 +92,7 @@ struct ActiveRecording {
 /// Opens the output and begins to wait.
 pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
     let Arguments { out, mut header, tasks, modules, per_cpu_offset, on_error, .. } = arguments;
-    let Arguments { verify, clock, data, values, .. } = arguments;
+    let Arguments { verify, clock, data, values, probes, .. } = arguments;
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
@@ -100,6 +105,7 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
         clock,
         data,
         values,
+        probes,
         tasks,
         modules: modules.map(ModuleWatch::new),
         per_cpu_offset,
@@ -159,6 +165,11 @@ impl PluginSession {
         let (output, folded) = recording.recorder.finish();
         // Without an output, or after an error, the writing thread has printed the reason.
         let written = output.and_then(|output| output.finish(clean).ok());
+        if let (Some(probes), Some(Some(totals))) = (&mut recording.probes, &written)
+            && let Err(error) = probes.finish(totals.hash)
+        {
+            self.stop(&format!("the values of the probes cannot be written: {error}"));
+        }
         if let Some(verify) = &recording.verify {
             verify.report(written.flatten().as_ref(), folded);
         }

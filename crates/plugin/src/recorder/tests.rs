@@ -292,3 +292,25 @@ fn accesses_belong_to_the_execution_in_which_they_happened() {
     assert_eq!(accesses.mappings, [(3, mapping)]);
     assert_eq!(accesses.physical, [(copy, physical), (moved, [Some(0x200_0000), None])]);
 }
+
+#[test]
+fn executions_have_their_numbers() {
+    let mut recorder = recorder();
+    recorder.count_executions();
+    let id = recorder.define(A, &[1, 1], &[0x90, 0xc3], false, [None; 2]);
+    for step in 0..3 * BATCH as u64 {
+        recorder.executed(id);
+        if step % 7 == 0 {
+            recorder.marker(9);
+        }
+        if step % 1000 == 0 {
+            assert_eq!([recorder.current_execution(), recorder.current_execution()], [step; 2]);
+        }
+        if step % 5 == 0 {
+            recorder.left(1);
+        }
+        if step % 3000 == 0 {
+            recorder.cpu(CpuId(1));
+        }
+    }
+}

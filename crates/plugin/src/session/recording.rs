@@ -78,6 +78,10 @@ impl ActiveRecording {
                     usize::from(number) << 16 | (i + 1),
                 );
             }
+            if self.probes.as_ref().is_some_and(|probes| probes.has(instruction.addr())) {
+                let data = ProbedInstruction { addr: instruction.addr(), index: i as u16 };
+                instruction.at_execution(on_probe, CallbackReads::Registers, data.to_data());
+            }
             if let Some(function) = places.and_then(|places| places.function_at(instruction.addr()))
             {
                 instruction.at_execution(
@@ -409,6 +413,40 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
     });
 }
 
+/// What the callback at an instruction with a probe receives.
+struct ProbedInstruction {
+    addr: RunAddr,
+    /// In its translation.
+    index: u16,
+}
+
+impl ProbedInstruction {
+    /// The upper 16 bits of an address are copies of bit 47.
+    fn to_data(&self) -> usize {
+        (self.addr.0 << 16 >> 16) as usize | usize::from(self.index) << 48
+    }
+
+    fn from_data(data: usize) -> ProbedInstruction {
+        let addr = ((data as u64) << 16) as i64 >> 16;
+        ProbedInstruction { addr: RunAddr(addr as u64), index: (data >> 48) as u16 }
+    }
+}
+
+/// QEMU calls this before the instruction, and after the callback that records the execution.
+///
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
+unsafe extern "C" fn on_probe(_: c_uint, data: *mut c_void) {
+    guarded_recording(|session, recording| {
+        let Some(probes) = &mut recording.probes else { return };
+        let ProbedInstruction { addr, index } = ProbedInstruction::from_data(data as usize);
+        let execution = recording.recorder.current_execution();
+        if let Err(error) = probes.reached(addr, execution, index) {
+            session.stop(&format!("the values of the probes cannot be written: {error}"));
+        }
+    });
+}
+
 /// `function`: the number of a function of modules.
 ///
 /// # Safety
@@ -443,4 +481,18 @@ unsafe extern "C" fn on_marker(_: c_uint, data: *mut c_void) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instruction_with_a_probe_keeps_its_address() {
+        for addr in [0, 0x7fff_ffff_f000, 0xffff_ffff_8100_0000, 0xffff_8880_0000_0001] {
+            let data = ProbedInstruction { addr: RunAddr(addr), index: 511 }.to_data();
+            let read = ProbedInstruction::from_data(data);
+            assert_eq!((read.addr, read.index), (RunAddr(addr), 511));
+        }
+    }
 }

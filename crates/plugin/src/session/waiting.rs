@@ -84,8 +84,16 @@ unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
                     known => known,
                 },
             };
+            let begun = session.probes.as_ref().map(|(program, out)| Probes::begin(program, out));
+            let probes = match begun.transpose() {
+                Ok(probes) => probes,
+                Err(error) => return session.give_up(output, &error),
+            };
             session.phase = SessionPhase::Recording;
             let mut recorder = Recorder::new(output);
+            if probes.is_some() {
+                recorder.count_executions();
+            }
             let modules = session.modules.as_mut().map(ModuleWatch::begin);
             modules.into_iter().flatten().for_each(|change| recorder.modules_change(change));
             // If there are several CPUs, each names its task when it executes for the first time.
@@ -110,6 +118,7 @@ unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
                     .data
                     .map(|data| CpuMappings::new(session.header.cpus, data.page_offset_base)),
                 frames,
+                probes,
                 lengths: Vec::new(),
                 code: Vec::new(),
             });
