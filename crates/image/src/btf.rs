@@ -1,10 +1,12 @@
 //! The offsets of fields in the kernel's structures, from the kernel's own type description (BTF,
 //! Documentation/bpf/btf.rst).
 //!
-//! Input: the bytes of a `.BTF` section. Output: byte offsets, sizes and values of enumerators, and
-//! the fields of variables ([`fields`]). Types that these do not need are skipped.
+//! Input: the bytes of a `.BTF` section. Output: byte offsets, sizes and values of enumerators, the
+//! fields of variables ([`fields`]), and the types of functions and expressions ([`types`]). Types
+//! that these do not need are skipped.
 
 pub mod fields;
+pub mod types;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -63,6 +65,16 @@ impl<'a> Btf<'a> {
             at += TYPE_SIZE + trailing(info >> 24 & 31, (info & 0xffff) as usize)?;
         }
         Ok(Btf { types, strings, starts })
+    }
+
+    /// No types, of a kernel that describes none.
+    pub fn none() -> Btf<'static> {
+        Btf { types: &[], strings: &[], starts: Vec::new() }
+    }
+
+    /// Whether there is a type.
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
     }
 
     /// The offset of a field in a structure, in bytes. Fields of unnamed inner structures count as

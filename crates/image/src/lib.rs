@@ -22,6 +22,7 @@ pub mod btf;
 pub mod estimate;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
+pub mod exits;
 pub mod forms;
 pub mod linked;
 pub mod map;

@@ -18,7 +18,7 @@ const LONGEST_WAY: usize = 64;
 
 /// The number of a type in a `.BTF` section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TypeNumber(u32);
+pub struct TypeNumber(pub(super) u32);
 
 /// A field within a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,13 +32,13 @@ pub struct FieldPlace {
 }
 
 /// A member of a structure or union.
-struct Member<'a> {
-    name: &'a [u8],
-    kind: TypeNumber,
+pub(super) struct Member<'a> {
+    pub name: &'a [u8],
+    pub kind: TypeNumber,
     /// In bits, from the beginning of the structure.
-    bits: u64,
+    pub bits: u64,
     /// The bits of a bit field; 0 for any other member.
-    width: u64,
+    pub width: u64,
 }
 
 impl Btf<'_> {
@@ -179,7 +179,7 @@ impl Btf<'_> {
     }
 
     /// The size of a type in bytes; 0 for types without a size.
-    fn bytes(&self, kind: TypeNumber) -> Result<u64> {
+    pub(super) fn bytes(&self, kind: TypeNumber) -> Result<u64> {
         let (mut kind, mut elements) = (kind, 1_u64);
         for _ in 0..LONGEST_WAY {
             let start = self.resolved(kind)?;
@@ -204,7 +204,7 @@ impl Btf<'_> {
     }
 
     /// Where a type begins behind typedefs and qualifiers.
-    fn resolved(&self, kind: TypeNumber) -> Result<usize> {
+    pub(super) fn resolved(&self, kind: TypeNumber) -> Result<usize> {
         let mut number = kind.0;
         for _ in 0..LONGEST_WAY {
             let index = (number as usize).wrapping_sub(1);
@@ -218,19 +218,19 @@ impl Btf<'_> {
     }
 
     /// The type of an array's elements (`struct btf_array`: type, type of the index, elements).
-    fn element(&self, start: usize) -> Result<TypeNumber> {
+    pub(super) fn element(&self, start: usize) -> Result<TypeNumber> {
         Ok(TypeNumber(u32_at(self.types, start + TYPE_SIZE)?))
     }
 
-    fn kind(&self, start: usize) -> Result<u32> {
+    pub(super) fn kind(&self, start: usize) -> Result<u32> {
         Ok(u32_at(self.types, start + 4)? >> 24 & 31)
     }
 
-    fn count(&self, start: usize) -> Result<usize> {
+    pub(super) fn count(&self, start: usize) -> Result<usize> {
         Ok((u32_at(self.types, start + 4)? & 0xffff) as usize)
     }
 
-    fn member(&self, start: usize, number: usize) -> Result<Member<'_>> {
+    pub(super) fn member(&self, start: usize, number: usize) -> Result<Member<'_>> {
         let has_bit_fields = u32_at(self.types, start + 4)? >> 31 == 1;
         let at = start + TYPE_SIZE + number * MEMBER_SIZE;
         let bits = u32_at(self.types, at + 8)?;
@@ -243,7 +243,7 @@ impl Btf<'_> {
         })
     }
 
-    fn too_deep<T>(&self) -> Result<T> {
+    pub(super) fn too_deep<T>(&self) -> Result<T> {
         anyhow::bail!("BTF nests types too deeply: the section is damaged")
     }
 }
