@@ -75,7 +75,9 @@ pub use plugin::{data_arguments, find as plugin_library};
 pub use qemu::{Qemu, in_path};
 pub use record::RecordingSummary;
 pub use refused::{MissingKernel, RefusedRequest};
-pub use request::{PreparedGuest, ProcessorRequest, RecordingConditions, RecordingRequest};
+pub use request::{
+    PreparedGuest, ProbeFiles, ProcessorRequest, RecordingConditions, RecordingRequest,
+};
 pub use trial::{Trial, TrialEvent, TrialFailure, trial};
 pub use turn::{TURN, check_turn};
 pub use typed::TypedWorkload;

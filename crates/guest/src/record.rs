@@ -17,7 +17,7 @@ use crate::plugin;
 use crate::qemu::Qemu;
 use crate::recorded_module::RecordedModule;
 use crate::refused::RefusedRequest;
-use crate::request::{RecordingConditions, RecordingRequest};
+use crate::request::{ProbeFiles, RecordingConditions, RecordingRequest};
 use crate::summary;
 use crate::turn::check_turn;
 use anyhow::{Context, Result, ensure};
@@ -278,6 +278,11 @@ fn recording_plugin(
     add("clock", "on".into());
     if let Some(pid) = task.pid {
         add("pid", pid.to_string());
+    }
+    if let Some(ProbeFiles { program, values }) = &request.probes {
+        for (key, path) in [("probes", program), ("probes_out", values)] {
+            add(key, path.to_str().context("the path of the probes is not UTF-8")?.into());
+        }
     }
     if request.data {
         for (key, value) in plugin::data_arguments(&request.kernel, &task)? {

@@ -12,7 +12,7 @@ use crate::qemu::{self, Qemu};
 use crate::refused::RefusedRequest;
 use crate::state::GuestState;
 use crate::workload::Workload;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use host::scratch;
 use machines::GuestProcessor;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,17 @@ pub struct RecordingRequest {
     pub time_limit: Duration,
     /// Whether an existing result may be replaced.
     pub force: bool,
+    /// Values to read at instructions while the guest runs. They change nothing in the guest.
+    pub probes: Option<ProbeFiles>,
+}
+
+/// The files of probes (`trace::probe`, `trace::probe_file`).
+#[derive(Clone, Debug)]
+pub struct ProbeFiles {
+    /// What is read where.
+    pub program: PathBuf,
+    /// Where the values are written.
+    pub values: PathBuf,
 }
 
 /// What a guest's kernel shall see. By default, everything that QEMU emulates but fast strings.
@@ -107,6 +118,71 @@ pub struct RecordingConditions {
 }
 
 impl RecordingConditions {
+    /// The request that makes the same recording again. `workload` and `kernel` must be those of
+    /// the recording; [`RecordingRequest::makes`] compares them.
+    ///
+    /// # Errors
+    /// The recording has no known command line, or is like a machine that does not exist.
+    pub fn request(
+        &self,
+        workload: Workload,
+        kernel: GuestKernel,
+        like: Option<GuestProcessor>,
+        output: PathBuf,
+    ) -> Result<RecordingRequest> {
+        let value = |option: &str| {
+            let mut words = self.qemu_arguments.iter().skip_while(|word| *word != option);
+            words.nth(1).map_or("", String::as_str)
+        };
+        let words: Vec<&str> = value("-append").split(' ').collect();
+        let own = words.iter().rposition(|word| is_own(word));
+        let further = &words[own.context("its command line is unknown")? + 1..];
+        let of_machine = like.as_ref().map_or(&[][..], |it| &it.command_line);
+        let append = further.get(of_machine.len()..).unwrap_or_default();
+        Ok(RecordingRequest {
+            workload,
+            kernel,
+            files: Vec::new(),
+            output,
+            seed: self.seed,
+            cpus: CpuCount::new(self.cpus.into()).context("its number of CPUs")?,
+            turn: self.turn,
+            processor: ProcessorRequest {
+                like,
+                cpu_model: Some(value("-cpu").to_owned()),
+                append: append.iter().map(|&word| word.to_owned()).collect(),
+            },
+            data: false,
+            memory_mb: Some(self.memory_mb),
+            time_limit: Duration::from_secs(900),
+            force: false,
+            probes: None,
+        })
+    }
+
+    /// What differs in other conditions, in words. `None`: nothing.
+    fn difference(&self, other: &RecordingConditions) -> Option<String> {
+        let differs = |what: &str, one: &str, two: &str| {
+            (one != two).then(|| format!("{what} is {two}, and was {one}"))
+        };
+        let packages = || {
+            let gone = self.packages.iter().find(|package| !other.packages.contains(package));
+            gone.map(|package| format!("the package {package} is not available any more"))
+        };
+        differs("the kernel's build id", &self.kernel_build_id, &other.kernel_build_id)
+            .or_else(|| differs("QEMU's version", &self.qemu, &other.qemu))
+            .or_else(|| {
+                let [one, two] = [&self.workload_sha256, &other.workload_sha256];
+                differs("the digest of the workload's file", one, two)
+            })
+            .or_else(packages)
+            .or_else(|| {
+                let [one, two] = [&self.qemu_arguments, &other.qemu_arguments];
+                differs("QEMU's command line", &one.join(" "), &two.join(" "))
+            })
+            .or_else(|| (self != other).then(|| "the guest's files are others".to_owned()))
+    }
+
     /// Whether the guest's processor and command line are those of a request.
     pub(crate) fn are_of_processor(&self, request: &RecordingRequest) -> bool {
         let value = |option: &str| {
@@ -123,8 +199,13 @@ impl RecordingConditions {
             && value("-append")
                 .strip_suffix(&words)
                 .and_then(|own| own.trim_end().rsplit(' ').next())
-                .is_some_and(|last| last == NO_RANDOM_MAPS || last.starts_with(own::INIT_WORD))
+                .is_some_and(is_own)
     }
+}
+
+/// Whether a word can be the last of Kernlane's own on a kernel's command line.
+fn is_own(word: &str) -> bool {
+    word == NO_RANDOM_MAPS || word.starts_with(own::INIT_WORD)
 }
 
 /// With address randomization, a kernel that draws one random number more or fewer would move all
@@ -152,6 +233,18 @@ pub struct PreparedGuest {
 }
 
 impl RecordingRequest {
+    /// Makes the guest, and ensures that it would run under these conditions.
+    ///
+    /// # Errors
+    /// A condition is another, or the guest cannot be made.
+    pub fn makes(&self, conditions: &RecordingConditions) -> Result<()> {
+        let prepared = self.prepare(&Qemu::find()?, None)?;
+        match conditions.difference(&prepared.conditions) {
+            None => Ok(()),
+            Some(difference) => bail!("{difference}"),
+        }
+    }
+
     /// Makes the guest of a recording.
     ///
     /// # Errors
