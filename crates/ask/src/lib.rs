@@ -12,6 +12,7 @@
 pub mod batch;
 pub mod form;
 pub mod named;
+pub mod probe;
 pub mod produce;
 pub mod recording;
 pub mod schema;

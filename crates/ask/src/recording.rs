@@ -1,5 +1,6 @@
 //! A recording that is asked, with its kernel.
 
+use crate::probe::{Probe, RecordedProbes};
 use services::Attribution;
 use sim::MachineModel;
 use std::ops::Range;
@@ -18,9 +19,16 @@ pub struct AskedRecording {
     pub lock_machine: Option<MachineModel>,
     /// The addresses at which modules ran, and their names.
     pub modules: Vec<(Range<u64>, String)>,
+    /// The probes whose values are at hand.
+    pub probes: Option<RecordedProbes>,
 }
 
 impl AskedRecording {
+    /// The probes whose values are at hand.
+    pub fn own_probes(&self) -> &[Probe] {
+        self.probes.as_ref().map_or(&[], |probes| &probes.set.probes)
+    }
+
     /// The module that has the code at an address of the kernel.
     pub fn module(&self, address: u64) -> &str {
         let module = self.modules.iter().find(|(range, _)| range.contains(&address));

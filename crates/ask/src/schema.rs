@@ -31,6 +31,8 @@ pub enum TableId {
     Misses,
     /// Locks.
     Locks,
+    /// Hits of probes.
+    Probes,
 }
 
 /// The type of a column's values. Every value may be null.
@@ -378,6 +380,44 @@ pub const TABLES: &[TableSchema] = &[
             real("coherence_cycles", "the cycles of these misses, and of upgrades"),
         ],
     },
+    TableSchema {
+        id: TableId::Probes,
+        name: "probes",
+        about: "A row for each time that an instruction with a probe was reached. Each probe has a \
+            view of its own, which has its values by their names: ask that one. Values that cannot \
+            be read are null. Needs `--probe`.",
+        columns: &[
+            text("probe", "the name of the probe"),
+            count("start", "the instruction, in instructions of the recording"),
+            CPU,
+            TASK,
+            PID,
+            count("number1", "the probe's values that are numbers, by their place in it"),
+            count("number2", "the probe's values that are numbers, by their place in it"),
+            count("number3", "the probe's values that are numbers, by their place in it"),
+            count("number4", "the probe's values that are numbers, by their place in it"),
+            count("number5", "the probe's values that are numbers, by their place in it"),
+            count("number6", "the probe's values that are numbers, by their place in it"),
+            count("number7", "the probe's values that are numbers, by their place in it"),
+            count("number8", "the probe's values that are numbers, by their place in it"),
+            address("address1", "the probe's values that are addresses, by their place in it"),
+            address("address2", "the probe's values that are addresses, by their place in it"),
+            address("address3", "the probe's values that are addresses, by their place in it"),
+            address("address4", "the probe's values that are addresses, by their place in it"),
+            address("address5", "the probe's values that are addresses, by their place in it"),
+            address("address6", "the probe's values that are addresses, by their place in it"),
+            address("address7", "the probe's values that are addresses, by their place in it"),
+            address("address8", "the probe's values that are addresses, by their place in it"),
+            text("text1", "the probe's values that are texts, by their place in it"),
+            text("text2", "the probe's values that are texts, by their place in it"),
+            text("text3", "the probe's values that are texts, by their place in it"),
+            text("text4", "the probe's values that are texts, by their place in it"),
+            text("text5", "the probe's values that are texts, by their place in it"),
+            text("text6", "the probe's values that are texts, by their place in it"),
+            text("text7", "the probe's values that are texts, by their place in it"),
+            text("text8", "the probe's values that are texts, by their place in it"),
+        ],
+    },
 ];
 
 /// Breaks a paragraph into lines of at most 100 columns.
@@ -412,8 +452,16 @@ pub fn to_markdown() -> String {
         let _ = write!(page, "\n## {}\n\n{}\n\n", table.name, lines(table.about));
         page.push_str("| Column | Type | Meaning |\n|---|---|---|\n");
         for column in table.columns {
-            let _ =
-                writeln!(page, "| `{}` | {} | {} |", column.name, column.of.sql(), column.about);
+            let name = match (table.id, column.name.strip_suffix('1')) {
+                (TableId::Probes, Some(group)) => format!("{group}1` … `{group}8"),
+                (TableId::Probes, None)
+                    if column.name.ends_with(|it: char| it.is_ascii_digit()) =>
+                {
+                    continue;
+                }
+                _ => column.name.to_owned(),
+            };
+            let _ = writeln!(page, "| `{name}` | {} | {} |", column.of.sql(), column.about);
         }
     }
     page

@@ -3,6 +3,7 @@
 //! Input: recordings by name, and how to open them. Output: a database.
 
 use crate::opened::{OpenedKernel, Opening};
+use crate::probed::{self, Probing};
 use anyhow::Result;
 use ask::recording::AskedRecording;
 use ask::sql::Database;
@@ -22,12 +23,13 @@ pub const LOCK_MACHINE: &str = "server-8";
 /// use ask::form::CsvAnswer;
 /// use execution::part::RecordingPart;
 /// use road::opened::Opening;
+/// use road::probed::Probing;
 ///
 /// let home = road::examples::home();
 /// let recordings = [("main".to_owned(), home.path().join("loop.rec"))];
 /// let opening =
 ///     Opening { kernel: None, annotations: None, machines: &[], part: RecordingPart::WHOLE };
-/// let database = road::asked::open(&opening, &recordings)?;
+/// let database = road::asked::open(&opening, &recordings, &Probing::default())?;
 ///
 /// let mut csv = Vec::new();
 /// let question = "SELECT value FROM conditions WHERE key = 'workload'";
@@ -37,8 +39,13 @@ pub const LOCK_MACHINE: &str = "server-8";
 /// ```
 ///
 /// # Errors
-/// A recording, its kernel or a machine cannot be read, or a name is no name in SQL.
-pub fn open(opening: &Opening<'_>, recordings: &[(String, PathBuf)]) -> Result<Database> {
+/// A recording, its kernel or a machine cannot be read, or a name is no name in SQL. Of probes: as
+/// [`probed::probes`].
+pub fn open(
+    opening: &Opening<'_>,
+    recordings: &[(String, PathBuf)],
+    probes: &Probing<'_>,
+) -> Result<Database> {
     let mut opened = Vec::new();
     for (name, path) in recordings {
         let OpenedKernel { path: kernel, attribution } = opening.open(path)?;
@@ -53,6 +60,14 @@ pub fn open(opening: &Opening<'_>, recordings: &[(String, PathBuf)]) -> Result<D
             attribution,
             lock_machine: Some(lock_machine),
             modules: modules(path),
+            probes: None,
+        };
+        let recording = match probes.texts {
+            [] => recording,
+            _ => {
+                let probes = Some(probed::probes(path, &recording.kernel, probes)?);
+                AskedRecording { probes, ..recording }
+            }
         };
         opened.push((name.clone(), Arc::new(recording)));
     }

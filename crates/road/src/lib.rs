@@ -103,6 +103,7 @@ pub mod opened;
 pub mod optimize;
 pub mod overview;
 mod page_walk;
+pub mod probed;
 pub mod proof;
 pub mod rebuild;
 mod rebuild_steps;

@@ -52,6 +52,7 @@ pub fn request(
         memory_mb: None,
         time_limit: TIME_LIMIT,
         force: false,
+        probes: None,
     }
 }
 

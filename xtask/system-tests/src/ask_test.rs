@@ -12,6 +12,7 @@ use image::vmlinux;
 use lab::score::TestScore;
 use profile::collect::{self, ExtraCounts};
 use road::opened::Opening;
+use road::probed::Probing;
 use road::record;
 use services::Attribution;
 use services::annotations::ServiceKind;
@@ -57,6 +58,7 @@ pub fn ask_test(kernel: &Path) -> Result<()> {
         })?;
         println!("{cpus} CPU(s):");
         compare(&output, kernel, &mut score, cpus == 1)?;
+        probes(&output, kernel, &mut score)?;
     }
     score.finish("answers differ from the reports")
 }
@@ -73,7 +75,11 @@ fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool
         machines: &machines,
         part: RecordingPart::WHOLE,
     };
-    let database = road::asked::open(&opening, &[("main".to_owned(), recording.to_owned())])?;
+    let database = road::asked::open(
+        &opening,
+        &[("main".to_owned(), recording.to_owned())],
+        &Probing::default(),
+    )?;
     let opened = opening.open(recording)?;
     let attribution = &opened.attribution;
 
@@ -173,6 +179,55 @@ fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool
     let row = format!("a join finds {} of {} calls of schedule", sum[0], all[0]);
     score.holds(&row, sum == all[..2] && all[0] > 0);
     if one_cpu { misses(&database, attribution, recording, &opened.path, score) } else { Ok(()) }
+}
+
+/// Tests values that are read while the run is executed again.
+///
+/// # Errors
+/// The run cannot be executed again, or was another one.
+fn probes(recording: &Path, kernel: &Path, score: &mut TestScore) -> Result<()> {
+    let home = tempfile::tempdir().context("making a temporary directory")?;
+    let workload = home.path().join("ask.toml");
+    std::fs::write(&workload, WORKLOAD)?;
+    let open = |texts: &[String]| {
+        let opening = Opening {
+            kernel: Some(kernel),
+            annotations: None,
+            machines: &[],
+            part: RecordingPart::WHOLE,
+        };
+        let probing = Probing { texts, workload: Some(&workload), boot_image: None };
+        road::asked::open(&opening, &[("main".to_owned(), recording.to_owned())], &probing)
+    };
+    let texts = ["entered=vfs_read(count=%rdx)", "vfs_read%return($retval)"].map(str::to_owned);
+    let database = open(&texts)?;
+    let called = counts(
+        &database,
+        "SELECT 'all', '', count(*), (SELECT count(*) FROM entered), \
+         (SELECT count(*) FROM entered JOIN calls USING (start) WHERE function = 'vfs_read') \
+         FROM calls WHERE function = 'vfs_read'",
+    )?;
+    let called = called.values().next().context("vfs_read was never called")?;
+    let row = format!("{} values for {} calls of vfs_read", called[1], called[0]);
+    score.holds(&row, called[0] > 0 && called[..3].iter().all(|n| *n == called[0]));
+    let returned = counts(
+        &database,
+        "SELECT 'all', '', count(*), count(r.retval), sum(r.retval <= e.count) FROM calls c \
+         JOIN entered e ON e.start = c.start \
+         LEFT JOIN vfs_read_return r ON r.start = c.\"end\" - 1 \
+         WHERE c.function = 'vfs_read' AND c.\"end\" IS NOT NULL",
+    )?;
+    let returned = returned.values().next().context("vfs_read never returned")?;
+    let row = format!("{} of {} calls return, with at most what they asked for", returned[1], {
+        returned[0]
+    });
+    score.holds(&row, returned[..3].iter().all(|n| *n == returned[0] && *n > 0));
+    let wrong = open(&["vfs_raed(count)".to_owned()]);
+    let message = wrong.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    score.holds("an unknown function is refused, with a similar name", {
+        message.contains("no function vfs_raed") && message.contains("vfs_read")
+    });
+    Ok(())
 }
 
 /// Tests misses by cause and by data structure.

@@ -9,6 +9,7 @@ mod executions;
 mod invocations;
 mod locks;
 mod misses;
+mod probes;
 
 use crate::batch::TableRequest;
 use crate::recording::AskedRecording;
@@ -22,6 +23,7 @@ use image::{Image, vmlinux};
 use invocations::InvocationTables;
 use memory::misses::events::MissEventsWalk;
 use misses::MissesTable;
+use probes::ProbedInstructions;
 use services::invocations::InvocationsWalk;
 
 /// Makes the rows of tables of a recording.
@@ -30,7 +32,7 @@ use services::invocations::InvocationsWalk;
 /// The recording is damaged or of another kernel, or lacks what a table needs.
 pub fn produce(recording: &AskedRecording, requests: Vec<TableRequest>) -> Result<()> {
     let (mut invocations, mut executions) = (Vec::new(), Vec::new());
-    let (mut misses, mut blocks) = (None, None);
+    let (mut misses, mut blocks, mut probes) = (None, None, None);
     for request in requests {
         match request.table {
             TableId::Conditions => conditions::produce(recording, request)?,
@@ -43,21 +45,28 @@ pub fn produce(recording: &AskedRecording, requests: Vec<TableRequest>) -> Resul
             }
             TableId::Misses => misses = Some(request),
             TableId::Blocks => blocks = Some(request),
+            TableId::Probes => probes = Some(request),
         }
     }
-    if blocks.is_some() || misses.is_some() || !(invocations.is_empty() && executions.is_empty()) {
-        walk(recording, invocations, executions, misses, blocks)?;
+    let only_once = [&misses, &blocks, &probes];
+    if only_once.iter().any(|it| it.is_some()) || !(invocations.is_empty() && executions.is_empty())
+    {
+        walk(recording, Requests { invocations, executions, misses, blocks, probes })?;
     }
     Ok(())
 }
 
-fn walk(
-    recording: &AskedRecording,
+/// What is wanted of the tables that need the recording's executions.
+struct Requests {
     invocations: Vec<TableRequest>,
     executions: Vec<TableRequest>,
     misses: Option<TableRequest>,
     blocks: Option<TableRequest>,
-) -> Result<()> {
+    probes: Option<TableRequest>,
+}
+
+fn walk(recording: &AskedRecording, requests: Requests) -> Result<()> {
+    let Requests { invocations, executions, misses, blocks, probes } = requests;
     let attribution = &recording.attribution;
     let (symbols, binding) = (&attribution.symbols, &attribution.binding);
     let opened = attribution.opened(&recording.path, "tables")?;
@@ -88,11 +97,15 @@ fn walk(
         if blocks.is_some() { Some(counted::image(recording, &kernel)?) } else { None };
     let mut blocks = image.as_ref().zip(blocks).map(|(image, it)| CountedBlocks::new(image, it));
 
+    let mut probes =
+        probes.map(|request| ProbedInstructions::new(recording, request)).transpose()?;
+
     let mut observers: Vec<&mut (dyn Observer + Send)> = Vec::new();
     observers.extend(invocations.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
     observers.extend(executions.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
     observers.extend(misses.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
     observers.extend(blocks.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
+    observers.extend(probes.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
     match observers.pop() {
         Some(only) if observers.is_empty() => opened.walk(only)?,
         last => {
@@ -109,6 +122,9 @@ fn walk(
     }
     if let Some(misses) = misses {
         misses.finish().finish();
+    }
+    if let Some(probes) = probes {
+        probes.finish()?;
     }
     match blocks {
         None => Ok(()),

@@ -10,6 +10,7 @@ mod plan;
 mod stored;
 mod table;
 
+use crate::probe::Probe;
 use crate::recording::AskedRecording;
 use crate::schema::{self, TABLES};
 use functions::add_functions;
@@ -126,6 +127,7 @@ impl Database {
                 streaming.execute_batch(&sql)?;
             }
         }
+        add_views(&streaming, &shared)?;
         let mut database = Database { shared, streaming };
         guard(&mut database.streaming, &database.shared)?;
         Ok(database)
@@ -205,7 +207,10 @@ impl Database {
         let unknown = unknown.rsplit('.').next().unwrap_or(unknown);
         let unknown = unknown.split_whitespace().next().unwrap_or(unknown);
         let known: Vec<&str> = match what {
-            "no such table" => TABLES.iter().map(|table| table.name).collect(),
+            "no such table" => {
+                let tables = TABLES.iter().map(|table| table.name);
+                tables.chain(self.probes().map(|probe| probe.name.as_str())).collect()
+            }
             "no such column" => {
                 TABLES.iter().flat_map(|table| table.columns).map(|column| column.name).collect()
             }
@@ -219,6 +224,11 @@ impl Database {
             }
             _ => message.to_owned(),
         }
+    }
+
+    /// The probes of all recordings.
+    fn probes(&self) -> impl Iterator<Item = &Probe> {
+        self.shared.recordings.iter().flat_map(|(_, recording)| recording.own_probes())
     }
 
     /// How often the question reads virtual tables.
@@ -278,9 +288,20 @@ impl Database {
     fn store(&self, plan: &Plan) -> Result<Connection, AskError> {
         let mut stored = connection(&self.shared)?;
         stored::fill(&mut stored, &self.shared, plan)?;
+        add_views(&stored, &self.shared)?;
         guard(&mut stored, &self.shared)?;
         Ok(stored)
     }
+}
+
+/// Makes a view for each probe.
+fn add_views(connection: &Connection, shared: &Shared) -> Result<(), AskError> {
+    for (schema, recording) in &shared.recordings {
+        for probe in recording.own_probes() {
+            connection.execute_batch(&probe.view(schema))?;
+        }
+    }
+    Ok(())
 }
 
 fn text_error(message: &str, sql: &str, at: Option<usize>) -> AskError {
@@ -389,7 +410,7 @@ fn named(action: &AuthAction<'_>) -> String {
 }
 
 /// The number of letters to insert, remove or replace.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut before: Vec<usize> = (0..=b.len()).collect();
     for (row, letter) in a.chars().enumerate() {

@@ -51,6 +51,7 @@ fn asked(directory: &Path, run: &ExampleRun) -> Arc<AskedRecording> {
         },
         lock_machine: None,
         modules: Vec::new(),
+        probes: None,
     })
 }
 
@@ -307,7 +308,7 @@ fn every_table_can_be_read_with_each_column() {
             Ok(rows) => assert!(!rows.is_empty(), "{sql}"),
             Err(error) => {
                 let error = words(error);
-                let lacks = ["no machine", "no data accesses", "System.map"];
+                let lacks = ["no machine", "no data accesses", "System.map", "no probe"];
                 assert!(lacks.iter().any(|lack| error.contains(lack)), "{sql}: {error}");
             }
         }
@@ -328,8 +329,67 @@ fn shipped_questions_can_be_prepared() {
         let asked = database.ask(&question.sql, &values, &mut CsvAnswer::new(&mut Vec::new()));
         if let Err(error) = asked {
             let error = words(error);
-            let lacks = ["no machine", "no data accesses", "System.map"];
+            let lacks = ["no machine", "no data accesses", "System.map", "no probe"];
             assert!(lacks.iter().any(|lack| error.contains(lack)), "{}: {error}", question.name);
         }
+    }
+}
+
+/// A recording in which instruction 3 of a function has a probe, with these hits: execution,
+/// instruction and the first value.
+fn probed(directory: &Path, hits: &[(u64, u16, u64)]) -> Database {
+    use crate::probe::{Probe, ProbeSet, RecordedProbes, ValueKind};
+    use trace::probe_file::{ProbeHit, ProbeWriter, ReadValue};
+
+    let read = at("__x64_sys_read");
+    let mut run = ExampleRun::default();
+    run.switch(1, "sh").user(3).plain(read, 5).left(read, 5, 2).plain(read, 5);
+    let recording = asked(directory, &run);
+    let values = ["fd", "name", "file"].map(str::to_owned);
+    let kinds = [ValueKind::Number, ValueKind::Text, ValueKind::Address];
+    let set = ProbeSet {
+        probes: vec![Probe {
+            name: "read".to_owned(),
+            values: values.into_iter().zip(kinds).collect(),
+            note: None,
+        }],
+        program: format!("{:x} rdi rsi,text rdx", read + 3).parse().unwrap(),
+        owners: vec![0],
+    };
+    let file = directory.join("probes.klp");
+    let mut writer = ProbeWriter::new(Vec::new(), &set.program).unwrap();
+    for &(execution, instruction, first) in hits {
+        let text = ReadValue::Text((*b"a").into());
+        let values = vec![ReadValue::Number(first), text, ReadValue::None];
+        writer.hit(&ProbeHit { execution, instruction, point: 0, values }).unwrap();
+    }
+    std::fs::write(&file, writer.end(0).unwrap()).unwrap();
+    let recording = Arc::into_inner(recording).unwrap();
+    let recording = AskedRecording { probes: Some(RecordedProbes { set, file }), ..recording };
+    Database::open(vec![("main".to_owned(), Arc::new(recording))]).unwrap()
+}
+
+#[test]
+fn probes_have_rows_at_their_instructions() {
+    let home = tempfile::tempdir().unwrap();
+    // The second hit was withdrawn: its execution was left before. The third comes twice.
+    let hits = [(1, 3, 7), (2, 3, 8), (3, 3, 9), (3, 3, 9)];
+    let database = probed(home.path(), &hits);
+    let sql = "SELECT start, task, fd, name, file FROM read ORDER BY start";
+    assert_eq!(answer(&database, sql).unwrap(), ["6,sh,7,a,", "13,sh,9,a,"].join("\n") + "\n");
+    let sql = "SELECT count(*) FROM read a JOIN read b USING (start)";
+    assert_eq!(answer(&database, sql).unwrap(), ["2"].join("\n") + "\n");
+    let sql = "SELECT fd FROM read WHERE fd = 9";
+    assert_eq!(answer(&database, sql).unwrap(), ["9"].join("\n") + "\n");
+}
+
+#[test]
+fn values_of_another_run_are_refused() {
+    for hits in [&[][..], &[(1, 3, 7)], &[(1, 2, 7), (3, 3, 9)], &[(1, 3, 7), (3, 3, 9), (4, 3, 1)]]
+    {
+        let home = tempfile::tempdir().unwrap();
+        let database = probed(home.path(), hits);
+        let error = error(&database, "SELECT * FROM read");
+        assert!(error.contains("another run"), "{hits:?}: {error}");
     }
 }

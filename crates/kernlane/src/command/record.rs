@@ -225,6 +225,7 @@ impl BootedArgs {
             memory_mb: self.memory,
             time_limit: self.time_limit.duration(),
             force: false,
+            probes: None,
         })
     }
 }

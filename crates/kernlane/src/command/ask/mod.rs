@@ -15,6 +15,7 @@ use execution::part::RecordingPart;
 use host::outln;
 use host::{output, stdout};
 use road::opened::Opening;
+use road::probed::Probing;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +35,11 @@ use crate::command::record::warn_unlike;
 ///
 /// Without a question, it opens a shell. A question on standard input is answered.
 ///
+/// --probe reads values that a recording lacks: arguments, fields through pointers, variables,
+/// return values, by their names in C. The run is executed again with the probe in it, which
+/// changes nothing, and is compared with the recording. A second question with the same probes does
+/// not run again.
+///
 /// --tables lists the tables and their columns. --list lists the named questions; your own lie in
 /// $XDG_CONFIG_HOME/kernlane/queries (~/.config/kernlane/queries), a file NAME.sql for each.
 #[derive(Args)]
@@ -45,6 +51,8 @@ use crate::command::record::warn_unlike;
   kernlane ask before=a.rec after=b.rec \"SELECT (SELECT count(*) FROM before.calls) AS before,
     (SELECT count(*) FROM after.calls) AS after\"
   kernlane ask net.rec \"SELECT * FROM services\" --parquet services.parquet
+  kernlane ask net.rec --probe 'tcp_v4_rcv(skb->len, dev=skb->dev->name)'
+    \"SELECT dev, count(*), sum(len) FROM tcp_v4_rcv GROUP BY dev\"
   kernlane ask net.rec
   kernlane ask --tables")]
 pub struct AskArgs {
@@ -59,6 +67,20 @@ pub struct AskArgs {
     /// A value for a parameter of the question; may be given several times
     #[arg(long, short, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
+
+    /// Read values at an instruction, by executing the run again: 'vfs_read(count)', 'NAME=
+    /// FUNCTION+OFFSET(%REGISTER)', 'FUNCTION%return($retval)'. The rows are those of a view with
+    /// the name of the function; may be given several times
+    #[arg(long, short, value_name = "PROBE")]
+    pub probe: Vec<String>,
+
+    /// The file of the recordings' workload, for --probe, if it is no shipped one
+    #[arg(long, value_name = "FILE.toml", requires = "probe")]
+    pub workload: Option<PathBuf>,
+
+    /// The recordings' boot image, for --probe, if it lies neither in a build tree nor in /boot
+    #[arg(long, value_name = "FILE", requires = "probe")]
+    pub boot_image: Option<PathBuf>,
 
     /// Print the answer as JSON: an array with an object for each row
     #[arg(long, group = "form")]
@@ -117,12 +139,17 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
         machines: &args.machine,
         part: RecordingPart::WHOLE,
     };
+    let probing = Probing {
+        texts: &args.probe,
+        workload: args.workload.as_deref(),
+        boot_image: args.boot_image.as_deref(),
+    };
     let given: Vec<(String, String)> =
         args.set.iter().map(|it| parameter(it)).collect::<Result<_>>()?;
     let question = match question {
         Some(question) => question,
         None if io::stdin().is_terminal() => {
-            let database = road::asked::open(&opening, &recordings)?;
+            let database = road::asked::open(&opening, &recordings, &probing)?;
             shell::run(&database, &questions)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -134,7 +161,7 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
     };
     // A wrong name is found before anything is opened.
     let (sql, values) = understood(&question, &questions, &given)?;
-    let database = road::asked::open(&opening, &recordings)?;
+    let database = road::asked::open(&opening, &recordings, &probing)?;
     let form = match (args.json, args.csv, &args.parquet) {
         (true, ..) => AnswerForm::Json,
         (_, true, _) => AnswerForm::Csv,
