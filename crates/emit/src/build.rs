@@ -65,9 +65,13 @@ impl KernelBuild<'_> {
         output::write(&self.directory.join(DONE), self.description()?.as_bytes())
     }
 
-    /// About how many lines make prints: one for each object of the tree. 0 if it is not built.
+    /// About how many lines make prints: one for each object of the tree. 0 if it is not built: to
+    /// configure it made objects, too.
     pub fn expected_lines(&self) -> u64 {
-        objects_below(&self.tree.path)
+        match self.tree.is_built() {
+            true => objects_below(&self.tree.path),
+            false => 0,
+        }
     }
 
     /// Puts the configuration into the directory, and what an earlier build with other inputs left
