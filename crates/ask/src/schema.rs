@@ -385,7 +385,7 @@ pub const TABLES: &[TableSchema] = &[
         name: "probes",
         about: "A row for each time that an instruction with a probe was reached. Each probe has a \
             view of its own, which has its values by their names: ask that one. Values that cannot \
-            be read are null. Needs `--probe`.",
+            be read are null. Needs probes.",
         columns: &[
             text("probe", "the name of the probe"),
             count("start", "the instruction, in instructions of the recording"),

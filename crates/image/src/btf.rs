@@ -2,11 +2,11 @@
 //! Documentation/bpf/btf.rst).
 //!
 //! Input: the bytes of a `.BTF` section. Output: byte offsets, sizes and values of enumerators, the
-//! fields of variables ([`fields`]), and the types of functions and expressions ([`types`]). Types
+//! fields of variables ([`fields`]), and the types of functions and expressions ([`shapes`]). Types
 //! that these do not need are skipped.
 
 pub mod fields;
-pub mod types;
+pub mod shapes;
 
 use anyhow::{Context, Result, bail, ensure};
 

@@ -5,6 +5,7 @@
 //! the library's error a type, and add its words to `typed`.
 
 use anyhow::{Error, anyhow};
+use ask::probe::NoProbes;
 use emit::NotPutBack;
 use emit::counting::NoCounts;
 use exchange::kinds::{FileKind, UnusableFile};
@@ -14,6 +15,7 @@ use live::device::PartlyInstalled;
 use profile::ProfileError;
 use replay::bound::TooManyFetches;
 use replay::results::UnknownResultFormat;
+use road::probed::NotRepeatable;
 use road::workload::UnknownBenchmark;
 
 /// Adds the command or option to an error that asks for something.
@@ -35,7 +37,14 @@ fn typed(error: &Error) -> Option<&'static str> {
     if let Some(ProfileError::Format(_)) = error.downcast_ref() {
         return Some("`kernlane profile`");
     }
+    if let Some(missing) = error.downcast_ref::<NotRepeatable>() {
+        return Some(match missing {
+            NotRepeatable::Workload(_) => "--workload FILE.toml",
+            NotRepeatable::BootImage(_) => "--boot-image FILE",
+        });
+    }
     [
+        error.is::<NoProbes>().then_some("--probe"),
         error.is::<NoDataAccesses>().then_some("`kernlane record --data`"),
         error.is::<NoCounts>().then_some("`kernlane relink --count`"),
         error.is::<NotPutBack>().then_some("`kernlane relink --restore`"),

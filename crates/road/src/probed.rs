@@ -5,7 +5,7 @@
 //! the hashes of both are compared.
 
 use crate::workload;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ask::probe::{ProbeSet, RecordedProbes};
 use guest::record::RecordingSummary;
 use guest::{GuestKernel, ProbeFiles, RecordingRequest};
@@ -23,6 +23,17 @@ use trace::probe_file::ProbeReader;
 
 /// Probes make a run slower.
 const TIME_LIMIT: Duration = Duration::from_secs(4 * 3600);
+
+/// What is missing to execute a run again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRepeatable {
+    /// The workload, by its name.
+    #[error("{0} is not the workload that was recorded: give the file of that one")]
+    Workload(String),
+    /// The boot image of the kernel with this release.
+    #[error("its boot image vmlinuz-{0} is not found: name it")]
+    BootImage(String),
+}
 
 /// Which probes are asked for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,14 +144,9 @@ fn request(
         (None, None) => conditions.workload.clone(),
     };
     let opened = workload::open(&name);
-    let opened = opened.context("give the file of its workload with --workload FILE.toml")?;
-    if opened.sha256 != conditions.workload_sha256 {
-        bail!(
-            "the workload {} is not the one that was recorded; give its file with --workload \
-             FILE.toml",
-            opened.name
-        );
-    }
+    let other = || NotRepeatable::Workload(conditions.workload.clone());
+    let opened = opened.with_context(other)?;
+    ensure!(opened.sha256 == conditions.workload_sha256, other());
     let like = match &conditions.like {
         None => None,
         Some(machine) => Some(
@@ -163,8 +169,6 @@ fn bootable(kernel: &Path, boot_image: Option<&Path>, release: &str) -> Result<G
     }
     let name = Path::new("boot").join(format!("vmlinuz-{release}"));
     let installed = kernel.ancestors().map(|root| root.join(&name)).find(|path| path.is_file());
-    let installed = installed.with_context(|| {
-        format!("its boot image vmlinuz-{release} is not found; name it with --boot-image")
-    })?;
+    let installed = installed.ok_or_else(|| NotRepeatable::BootImage(release.to_owned()))?;
     GuestKernel::open(&installed, Some(kernel))
 }

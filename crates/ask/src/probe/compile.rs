@@ -8,7 +8,7 @@ use crate::probe::syntax::{Expression, ValueText};
 use anyhow::{Context, Result, bail, ensure};
 use image::btf::Btf;
 use image::btf::fields::TypeNumber;
-use image::btf::types::{FunctionType, TypeShape};
+use image::btf::shapes::{FunctionType, TypeShape};
 use trace::probe::{ProbeValue, REGISTERS, ValueStart, ValueStep};
 
 /// The registers of the first arguments (System V ABI, section 3.2.3).

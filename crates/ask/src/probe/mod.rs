@@ -1,7 +1,8 @@
 //! Probes with values: what a user names in C becomes a program for the plugin, and a view in SQL.
 //!
-//! Input: the text of probes, and a kernel's vmlinux, with BTF for types. Output: a program that reads
-//! registers and memory at instructions, and what its values are called. Nothing is executed here.
+//! Input: the text of probes, and a kernel's vmlinux, with BTF for types. Output: a program that
+//! reads registers and memory at instructions, and what its values are called. Nothing is executed
+//! here.
 //!
 //! ```text
 //! tcp_v4_rcv(skb->len, dev=skb->dev->name)
@@ -28,6 +29,11 @@ use trace::probe::{ProbePoint, ProbeProgram};
 pub const MOST_VALUES: usize = 8;
 /// The most instructions with probes.
 const MOST_POINTS: usize = 4096;
+
+/// Values are asked for, and there are no probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no probe to be asked: name one")]
+pub struct NoProbes;
 
 /// How a value is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! instructions were reached; if that is not the number of hits, the file is refused.
 
 use crate::batch::{Cell, Names, Rows, TableRequest, TextId};
-use crate::probe::{MOST_VALUES, ProbeSet, RecordedProbes, ValueKind};
+use crate::probe::{MOST_VALUES, NoProbes, ProbeSet, RecordedProbes, ValueKind};
 use crate::produce::invocations::KnownTasks;
 use crate::recording::AskedRecording;
 use anyhow::{Context, Result, bail, ensure};
@@ -48,9 +48,7 @@ impl<'a> ProbedInstructions<'a> {
         recording: &'a AskedRecording,
         request: TableRequest,
     ) -> Result<ProbedInstructions<'a>> {
-        let probes = recording.probes.as_ref();
-        let RecordedProbes { set, file } =
-            probes.context("there is no probe to be asked: name one with --probe")?;
+        let RecordedProbes { set, file } = recording.probes.as_ref().ok_or(NoProbes)?;
         let path = file.display();
         let open = File::open(file).with_context(|| format!("reading {path}"))?;
         let mut hits = ProbeReader::new(BufReader::new(open)).context(path.to_string())?;
