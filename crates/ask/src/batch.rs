@@ -154,23 +154,51 @@ impl Names {
     }
 }
 
+/// Values side by side, so that they can be handed on without a copy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NullableValues<T> {
+    /// By row; the type's default where there is no value.
+    pub values: Vec<T>,
+    /// By row: whether there is a value.
+    pub is_present: Vec<bool>,
+}
+
+impl<T: Copy + Default> NullableValues<T> {
+    fn new() -> NullableValues<T> {
+        let (values, is_present) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        NullableValues { values, is_present }
+    }
+
+    #[inline]
+    fn push(&mut self, value: Option<T>) {
+        self.values.push(value.unwrap_or_default());
+        self.is_present.push(value.is_some());
+    }
+
+    /// The value of a row, if there are both.
+    #[inline]
+    pub fn get(&self, row: usize) -> Option<T> {
+        self.is_present.get(row).filter(|is| **is).and_then(|_| self.values.get(row)).copied()
+    }
+}
+
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ColumnData {
     /// Integers and addresses.
-    Count(Vec<Option<i64>>),
+    Count(NullableValues<i64>),
     /// Real numbers.
-    Real(Vec<Option<f64>>),
+    Real(NullableValues<f64>),
     /// Numbers of texts in [`Batch::texts`].
-    Text(Vec<Option<u32>>),
+    Text(NullableValues<u32>),
 }
 
 impl ColumnData {
     fn new(of: ColumnType) -> ColumnData {
         match of {
-            ColumnType::Count | ColumnType::Address => ColumnData::Count(Vec::with_capacity(BATCH)),
-            ColumnType::Real => ColumnData::Real(Vec::with_capacity(BATCH)),
-            ColumnType::Text => ColumnData::Text(Vec::with_capacity(BATCH)),
+            ColumnType::Count | ColumnType::Address => ColumnData::Count(NullableValues::new()),
+            ColumnType::Real => ColumnData::Real(NullableValues::new()),
+            ColumnType::Text => ColumnData::Text(NullableValues::new()),
         }
     }
 
@@ -216,15 +244,10 @@ impl Batch {
     #[inline]
     pub fn value(&self, row: usize, column: usize) -> Value<'_> {
         match self.columns.get(column) {
-            Some(Some(ColumnData::Count(all))) => {
-                all.get(row).copied().flatten().map_or(Value::Null, Value::Count)
-            }
-            Some(Some(ColumnData::Real(all))) => {
-                all.get(row).copied().flatten().map_or(Value::Null, Value::Real)
-            }
+            Some(Some(ColumnData::Count(all))) => all.get(row).map_or(Value::Null, Value::Count),
+            Some(Some(ColumnData::Real(all))) => all.get(row).map_or(Value::Null, Value::Real),
             Some(Some(ColumnData::Text(all))) => {
-                let text = all.get(row).copied().flatten();
-                let text = text.and_then(|text| self.texts.get(text as usize));
+                let text = all.get(row).and_then(|text| self.texts.get(text as usize));
                 text.map_or(Value::Null, |text| Value::Text(text))
             }
             Some(None) | None => Value::Null,

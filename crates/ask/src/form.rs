@@ -1,8 +1,10 @@
 //! Answers as text, CSV, JSON and Parquet.
 //!
 //! Input: an answer, row by row. Output: bytes, as the rows come. A text table is as wide as its
-//! first 1000 rows need. To add a form: implement [`AnswerSink`].
+//! first 1000 rows need. To add a form: implement [`AnswerSink`], or [`grouped::GroupSink`] if its
+//! columns have types.
 
+pub mod grouped;
 mod parquet;
 
 pub use crate::form::parquet::ParquetAnswer;
@@ -108,7 +110,7 @@ impl AnswerSink for TextAnswer<'_> {
 fn text(value: ValueRef<'_>, column: &AnswerColumn) -> String {
     match value {
         ValueRef::Null => String::new(),
-        ValueRef::Integer(address) if column.is_address => format!("{address:#x}"),
+        ValueRef::Integer(address) if column.is_address() => format!("{address:#x}"),
         ValueRef::Integer(count) => count.to_string(),
         ValueRef::Real(number) => real(number),
         ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -197,7 +199,7 @@ impl AnswerSink for JsonAnswer<'_> {
             let name = serde_json::to_string(&column.name)?;
             let value = match value {
                 ValueRef::Null => "null".to_owned(),
-                ValueRef::Integer(count) if !column.is_address => count.to_string(),
+                ValueRef::Integer(count) if !column.is_address() => count.to_string(),
                 ValueRef::Real(number) => serde_json::to_string(number)?,
                 _ => serde_json::to_string(&text(*value, column))?,
             };
@@ -211,10 +213,12 @@ impl AnswerSink for JsonAnswer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::ColumnType;
 
     fn columns() -> Vec<AnswerColumn> {
-        let column = |name: &str, is_address| AnswerColumn { name: name.to_owned(), is_address };
-        vec![column("name", false), column("at", true), column("share, in all", false)]
+        let column = |name: &str, of| AnswerColumn { name: name.to_owned(), of };
+        let address = Some(ColumnType::Address);
+        vec![column("name", None), column("at", address), column("share, in all", None)]
     }
 
     fn rows() -> [[ValueRef<'static>; 3]; 2] {

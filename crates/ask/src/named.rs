@@ -90,7 +90,7 @@ impl NamedQuestion {
     ///
     /// # Errors
     /// A parameter has no value, or the question does not have a given one.
-    pub fn values(&self, given: &[(String, String)]) -> Result<Vec<(String, Value)>> {
+    pub fn values(&self, given: &[(String, Value)]) -> Result<Vec<(String, Value)>> {
         for (name, _) in given {
             ensure!(
                 self.parameters.iter().any(|parameter| parameter.name == *name),
@@ -104,11 +104,12 @@ impl NamedQuestion {
         }
         let value = |parameter: &Parameter| {
             let given = given.iter().rfind(|(name, _)| *name == parameter.name);
-            let text = given.map(|(_, value)| value).or(parameter.usual.as_ref());
-            let text = text.with_context(|| {
+            let given = given.map(|(_, value)| value.clone());
+            let value = given.or_else(|| parameter.usual.as_deref().map(value_of));
+            let value = value.with_context(|| {
                 format!("{} needs {}: {}", self.name, parameter.name, parameter.about)
             })?;
-            Ok((parameter.name.clone(), value_of(text)))
+            Ok((parameter.name.clone(), value))
         };
         self.parameters.iter().map(value).collect()
     }
@@ -117,6 +118,30 @@ impl NamedQuestion {
 fn names(parameters: &[Parameter]) -> String {
     let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
     names.join(", ")
+}
+
+/// There is no question of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no question is named {0:?}: give the name of a question, or SQL")]
+pub struct UnknownQuestion(pub String);
+
+/// The SQL of a question, and the values of its parameters. `question`: the name of one of
+/// `questions`, or SQL.
+///
+/// # Errors
+/// There is no such question ([`UnknownQuestion`]), a parameter of it has no value, or it does not
+/// have a given one.
+pub fn understood(
+    question: &str,
+    questions: &[NamedQuestion],
+    given: Vec<(String, Value)>,
+) -> Result<(String, Vec<(String, Value)>)> {
+    let question = question.trim();
+    if let Some(named) = questions.iter().find(|named| named.name == question) {
+        return Ok((named.sql.clone(), named.values(&given)?));
+    }
+    ensure!(question.contains(char::is_whitespace), UnknownQuestion(question.to_owned()));
+    Ok((question.to_owned(), given))
 }
 
 /// The value of a text: a number if it is one.
@@ -188,12 +213,22 @@ mod tests {
         assert_eq!(question.sql, "SELECT 1");
         let missing = question.values(&[]).unwrap_err().to_string();
         assert_eq!(missing, "x needs function: Its name");
-        let given = [("function".to_owned(), "vfs_read".to_owned())];
+        let given = [("function".to_owned(), Value::Text("vfs_read".to_owned()))];
         let values = question.values(&given).unwrap();
         assert_eq!(values[0].1, Value::Text("vfs_read".to_owned()));
         assert_eq!(values[1], ("top".to_owned(), Value::Integer(20)));
-        let unknown = question.values(&[("limit".to_owned(), "1".to_owned())]).unwrap_err();
+        let unknown = question.values(&[("limit".to_owned(), Value::Null)]).unwrap_err();
         assert_eq!(unknown.to_string(), "x has no parameter limit; it has function, top");
+    }
+
+    #[test]
+    fn a_word_is_a_name_and_a_text_is_sql() {
+        let questions = all(None).unwrap();
+        let (sql, values) = understood("top-calls", &questions, Vec::new()).unwrap();
+        assert!(sql.starts_with("SELECT") && values.len() == 1);
+        let unknown = understood("top-cals", &questions, Vec::new()).unwrap_err();
+        assert!(unknown.is::<UnknownQuestion>());
+        assert_eq!(understood(" SELECT 1 ", &questions, Vec::new()).unwrap().0, "SELECT 1");
     }
 
     #[test]

@@ -58,6 +58,12 @@ impl ColumnType {
             ColumnType::Text => "TEXT",
         }
     }
+
+    /// The type with this name in SQL.
+    pub fn of_sql(name: &str) -> Option<ColumnType> {
+        let all = [ColumnType::Count, ColumnType::Address, ColumnType::Real, ColumnType::Text];
+        all.into_iter().find(|of| of.sql() == name)
+    }
 }
 
 /// A column.

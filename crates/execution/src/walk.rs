@@ -443,6 +443,8 @@ impl Walk<'_> {
         ends_turn: bool,
         stream: Option<(&mut AccessStream<'_>, &AccessPatterns)>,
     ) -> Result<()> {
+        // Simulating what one read brings may take seconds.
+        host::interrupt::check()?;
         self.fragments.clear();
         self.ended.clear();
         if self.follows_control {

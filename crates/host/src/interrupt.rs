@@ -24,6 +24,17 @@ pub fn catch() -> Result<()> {
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).context("cannot catch Ctrl-C")
 }
 
+/// Interrupts the work of this process, as Ctrl-C does after [`catch`]: for a program with a
+/// handler of its own, such as Python.
+pub fn interrupt() {
+    INTERRUPTED.store(true, Ordering::SeqCst);
+}
+
+/// Lets new work begin, when an interrupt has ended the work that ran.
+pub fn resume() {
+    INTERRUPTED.store(false, Ordering::SeqCst);
+}
+
 /// Returns an error if an interrupt came.
 ///
 /// # Errors

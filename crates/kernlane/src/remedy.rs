@@ -5,6 +5,7 @@
 //! the library's error a type, and add its words to `typed`.
 
 use anyhow::{Error, anyhow};
+use ask::named::UnknownQuestion;
 use ask::probe::NoProbes;
 use emit::NotPutBack;
 use emit::counting::NoCounts;
@@ -50,6 +51,7 @@ fn typed(error: &Error) -> Option<&'static str> {
         error.is::<NotPutBack>().then_some("`kernlane relink --restore`"),
         error.is::<PartlyInstalled>().then_some("`kernlane live undo`"),
         error.is::<TooManyFetches>().then_some("--from, --until"),
+        error.is::<UnknownQuestion>().then_some("`kernlane ask --list`"),
         error.is::<UnknownBenchmark>().then_some("`kernlane bench --list`"),
         error.is::<OtherMitigations>().then_some(
             "--like takes another machine or host; `kernlane optimize` with --cpu-model max records \
@@ -142,6 +144,7 @@ mod tests {
                 "net.rec: a profile of format 3; this version reads formats 4 to 6: make it again \
                  (`kernlane profile`)",
             ),
+            (message(UnknownQuestion("tops".into())), "or SQL (`kernlane ask --list`)"),
             (message(UnknownBenchmark("call/no".into())), "(`kernlane bench --list`)"),
             (message(UnknownResultFormat(9)), "make them again (`kernlane replay --json`)"),
             (message(NoCounts::NoCounters), "not a counting kernel (`kernlane relink --count`)"),

@@ -5,10 +5,12 @@
 use crate::opened::{OpenedKernel, Opening};
 use crate::probed::{self, Probing};
 use anyhow::Result;
+use ask::named::{self, NamedQuestion};
 use ask::recording::AskedRecording;
 use ask::sql::Database;
 use guest::record::RecordingSummary;
 use host::recording::Recording;
+use sim::MachineModel;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,30 +50,79 @@ pub fn open(
 ) -> Result<Database> {
     let mut opened = Vec::new();
     for (name, path) in recordings {
-        let OpenedKernel { path: kernel, attribution } = opening.open(path)?;
-        let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
-        let lock_machine = match coherent {
-            Some(machine) => machine.clone(),
-            None => machines::find(LOCK_MACHINE)?.model,
-        };
-        let recording = AskedRecording {
-            path: path.clone(),
-            kernel,
-            attribution,
-            lock_machine: Some(lock_machine),
-            modules: modules(path),
-            probes: None,
-        };
-        let recording = match probes.texts {
-            [] => recording,
+        let asked = recording(opening, path, Vec::new())?;
+        let asked = match probes.texts {
+            [] => asked,
             _ => {
-                let probes = Some(probed::probes(path, &recording.kernel, probes)?);
-                AskedRecording { probes, ..recording }
+                let probes = Some(probed::probes(path, &asked.kernel, probes)?);
+                AskedRecording { probes, ..asked }
             }
         };
-        opened.push((name.clone(), Arc::new(recording)));
+        opened.push((name.clone(), Arc::new(asked)));
     }
     Ok(Database::open(opened)?)
+}
+
+/// Opens one recording (a directory), as [`open`] does. `machines`: models to simulate, behind
+/// those that `opening` names.
+///
+/// ```
+/// use execution::part::RecordingPart;
+/// use road::opened::Opening;
+///
+/// let home = road::examples::home();
+/// let opening =
+///     Opening { kernel: None, annotations: None, machines: &[], part: RecordingPart::WHOLE };
+/// let machines = vec![machines::find("server-32k")?.model];
+/// let recording = road::asked::recording(&opening, &home.path().join("loop.rec"), machines)?;
+/// assert_eq!(recording.attribution.machines[0].name, "server-32k");
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// The recording, its kernel or a machine cannot be read.
+pub fn recording(
+    opening: &Opening<'_>,
+    path: &Path,
+    machines: Vec<MachineModel>,
+) -> Result<AskedRecording> {
+    let OpenedKernel { path: kernel, mut attribution } = opening.open(path)?;
+    attribution.machines.extend(machines);
+    let coherent = attribution.machines.iter().find(|machine| machine.coherence.is_some());
+    let lock_machine = match coherent {
+        Some(machine) => machine.clone(),
+        None => machines::find(LOCK_MACHINE)?.model,
+    };
+    Ok(AskedRecording {
+        path: path.to_owned(),
+        kernel,
+        attribution,
+        lock_machine: Some(lock_machine),
+        modules: modules(path),
+        probes: None,
+    })
+}
+
+/// All questions that have a name: the shipped ones, and the user's in
+/// `$XDG_CONFIG_HOME/kernlane/queries` (`~/.config/kernlane/queries`).
+///
+/// ```
+/// let questions = road::asked::questions()?;
+/// assert!(questions.iter().any(|question| question.name == "top-calls"));
+/// # anyhow::Ok(())
+/// ```
+///
+/// # Errors
+/// A file of the user cannot be read, or is no question.
+pub fn questions() -> Result<Vec<NamedQuestion>> {
+    let place = place("XDG_CONFIG_HOME", ".config");
+    named::all(place.map(|place| place.join("kernlane").join("queries")).as_deref())
+}
+
+/// A directory of the user, from this variable or below the home directory.
+fn place(variable: &str, below_home: &str) -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+    set(variable).or_else(|| Some(set("HOME")?.join(below_home)))
 }
 
 /// Where the modules of a recording ran. Recordings of earlier versions do not say it.

@@ -12,7 +12,7 @@ mod table;
 
 use crate::probe::Probe;
 use crate::recording::AskedRecording;
-use crate::schema::{self, TABLES};
+use crate::schema::{ColumnType, TABLES};
 use functions::add_functions;
 use plan::{Plan, PlanLog, Scans};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -68,8 +68,16 @@ fn wrong_text(message: &str, sql: &str, at: Option<usize>) -> String {
 pub struct AnswerColumn {
     /// Its name.
     pub name: String,
-    /// Its values are addresses.
-    pub is_address: bool,
+    /// The type of the table's column that it is; `None` for what is computed. SQL gives a type to
+    /// each value, so other values may come, with UNION.
+    pub of: Option<ColumnType>,
+}
+
+impl AnswerColumn {
+    /// Whether its values are addresses.
+    pub fn is_address(&self) -> bool {
+        self.of == Some(ColumnType::Address)
+    }
 }
 
 /// Receives an answer.
@@ -263,7 +271,7 @@ impl Database {
             .columns()
             .map(|column| AnswerColumn {
                 name: column.name().to_owned(),
-                is_address: column.decl_type() == Some(schema::ColumnType::Address.sql()),
+                of: column.decl_type().and_then(ColumnType::of_sql),
             })
             .collect();
         answer.columns(&columns)?;
@@ -327,13 +335,17 @@ impl From<rusqlite::Error> for AskError {
     }
 }
 
+/// The steps of SQLite's machine between two looks at whether the user has interrupted: about a
+/// millisecond.
+const STEPS: i32 = 100_000;
+
 /// An empty database on disk, without a name. SQLite removes it when the connection ends. It has a
 /// schema for each recording.
 fn connection(shared: &Arc<Shared>) -> Result<Connection, AskError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags("", flags)?;
+    let mut connection = Connection::open_with_flags("", flags)?;
     connection.execute_batch(
         "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE; \
          PRAGMA cache_size = -131072;",
@@ -352,6 +364,8 @@ fn connection(shared: &Arc<Shared>) -> Result<Connection, AskError> {
         ))?;
     }
     add_functions(&connection, shared)?;
+    // Sorting and counting need no walk, which would end by itself.
+    connection.progress_handler(STEPS, Some(|| host::interrupt::check().is_err()))?;
     Ok(connection)
 }
 

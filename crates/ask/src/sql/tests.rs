@@ -324,7 +324,8 @@ fn shipped_questions_can_be_prepared() {
             _ => "1".to_owned(),
         };
         let missing = question.parameters.iter().filter(|it| it.usual.is_none());
-        let given: Vec<_> = missing.map(|it| (it.name.clone(), value(&it.name))).collect();
+        let given: Vec<_> =
+            missing.map(|it| (it.name.clone(), crate::named::value_of(&value(&it.name)))).collect();
         let values = question.values(&given).unwrap();
         let asked = database.ask(&question.sql, &values, &mut CsvAnswer::new(&mut Vec::new()));
         if let Err(error) = asked {

@@ -6,9 +6,9 @@
 mod shell;
 
 use ::ask::form::{CsvAnswer, JsonAnswer, ParquetAnswer, TextAnswer};
-use ::ask::named::{self, NamedQuestion, value_of};
+use ::ask::named::{NamedQuestion, understood, value_of};
 use ::ask::schema::{self, TABLES};
-use ::ask::sql::{self, AskError, Database};
+use ::ask::sql::{self, AskError, Database, SqlValue};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use execution::part::RecordingPart;
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
     if args.tables {
         return tables().map(|()| ExitCode::SUCCESS);
     }
-    let questions = named::all(own_questions().as_deref())?;
+    let questions = road::asked::questions()?;
     if args.list {
         return list(&questions).map(|()| ExitCode::SUCCESS);
     }
@@ -144,8 +144,7 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
         workload: args.workload.as_deref(),
         boot_image: args.boot_image.as_deref(),
     };
-    let given: Vec<(String, String)> =
-        args.set.iter().map(|it| parameter(it)).collect::<Result<_>>()?;
+    let given: Values = args.set.iter().map(|it| parameter(it)).collect::<Result<_>>()?;
     let question = match question {
         Some(question) => question,
         None if io::stdin().is_terminal() => {
@@ -160,7 +159,7 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
         }
     };
     // A wrong name is found before anything is opened.
-    let (sql, values) = understood(&question, &questions, &given)?;
+    let (sql, values) = understood(&question, &questions, given)?;
     let database = road::asked::open(&opening, &recordings, &probing)?;
     let form = match (args.json, args.csv, &args.parquet) {
         (true, ..) => AnswerForm::Json,
@@ -181,25 +180,7 @@ enum AnswerForm<'a> {
     Parquet(&'a Path),
 }
 
-type Values = Vec<(String, ::ask::sql::SqlValue)>;
-
-/// The SQL of a question, and the values of its parameters.
-fn understood(
-    question: &str,
-    questions: &[NamedQuestion],
-    given: &[(String, String)],
-) -> Result<(String, Values)> {
-    let question = question.trim();
-    if let Some(named) = questions.iter().find(|named| named.name == question) {
-        return Ok((named.sql.clone(), named.values(given)?));
-    }
-    ensure!(
-        question.contains(char::is_whitespace),
-        "no question is named {question:?} (--list names them), and there is no such recording"
-    );
-    let values = given.iter().map(|(name, value)| (name.clone(), value_of(value))).collect();
-    Ok((question.to_owned(), values))
-}
+type Values = Vec<(String, SqlValue)>;
 
 fn answer(database: &Database, sql: &str, values: &Values, form: AnswerForm<'_>) -> Result<()> {
     if let AnswerForm::Parquet(path) = form {
@@ -290,22 +271,11 @@ fn inputs(inputs: &[String]) -> Result<(Vec<(String, PathBuf)>, Option<String>)>
 }
 
 /// `NAME=VALUE`.
-fn parameter(text: &str) -> Result<(String, String)> {
+fn parameter(text: &str) -> Result<(String, SqlValue)> {
     let Some((name, value)) = text.split_once('=') else {
         bail!("--set {text}: give NAME=VALUE");
     };
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-/// Where a user's own questions lie.
-fn own_questions() -> Option<PathBuf> {
-    Some(place("XDG_CONFIG_HOME", ".config")?.join("kernlane").join("queries"))
-}
-
-/// A directory of the user, from this variable or below the home directory.
-fn place(variable: &str, below_home: &str) -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
-    set(variable).or_else(|| Some(set("HOME")?.join(below_home)))
+    Ok((name.to_owned(), value_of(value)))
 }
 
 fn list(questions: &[NamedQuestion]) -> Result<()> {
@@ -362,14 +332,5 @@ mod tests {
             let error = inputs(&given).unwrap_err().to_string();
             assert!(error.contains(expected), "{given:?}: {error}");
         }
-    }
-
-    #[test]
-    fn a_word_is_a_name_and_a_text_is_sql() {
-        let questions = named::all(None).unwrap();
-        let (sql, values) = understood("top-calls", &questions, &[]).unwrap();
-        assert!(sql.starts_with("SELECT") && values.len() == 1);
-        assert!(understood("top-cals", &questions, &[]).is_err());
-        assert_eq!(understood(" SELECT 1 ", &questions, &[]).unwrap().0, "SELECT 1");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Input: lines of a terminal. Output: answers. A question ends with `;`.
 
-use super::{AnswerForm, answer, list, table_text, tables, understood};
-use ::ask::named::NamedQuestion;
+use super::{AnswerForm, answer, list, table_text, tables};
+use ::ask::named::{NamedQuestion, understood};
 use ::ask::schema::{self, TABLES};
 use ::ask::sql::Database;
 use anyhow::{Context, Result};
@@ -78,9 +78,9 @@ fn ask(database: &Database, questions: &[NamedQuestion], line: &str) -> Result<(
     let (sql, values) = match questions.iter().any(|question| question.name == first) {
         true => {
             let given = words.map(super::parameter).collect::<Result<Vec<_>>>()?;
-            understood(first, questions, &given)?
+            understood(first, questions, given)?
         }
-        false => understood(line, questions, &[])?,
+        false => understood(line, questions, Vec::new())?,
     };
     answer(database, &sql, &values, AnswerForm::Text)
 }
