@@ -13,6 +13,7 @@ use image::order::Layout;
 use image::place::Placement;
 use image::{Image, estimate, vmlinux};
 use replay::ReplayLayout;
+use replay::results::ORIGINAL;
 use std::path::{Path, PathBuf};
 
 /// Reads a layout (`*.kll`).
@@ -94,6 +95,22 @@ impl LayoutFile {
             false => LayoutContent::Order(Layout::from_text(&text).with_context(named)?),
         };
         Ok(LayoutFile { path: path.to_owned(), name, content })
+    }
+
+    /// Reads several.
+    ///
+    /// # Errors
+    /// As [`LayoutFile::read`]; or two of them, or one of them and the original, have one name.
+    pub fn read_all(paths: &[PathBuf]) -> Result<Vec<LayoutFile>> {
+        let mut files: Vec<LayoutFile> = Vec::new();
+        for path in paths {
+            let file = LayoutFile::read(path)?;
+            if file.name() == ORIGINAL || files.iter().any(|known| known.name() == file.name()) {
+                bail!("{}: two layouts have the name {}", path.display(), file.name());
+            }
+            files.push(file);
+        }
+        Ok(files)
     }
 
     /// The name of the file without its ending.

@@ -11,7 +11,7 @@
 //! | record a workload | [`workload`], [`record`] |
 //! | find the kernel of a recording | [`kernel`] |
 //! | make profiles: from recordings, samples, counters | [`counts`], [`import`], [`counters`] |
-//! | make layouts, and choose the best of several | [`ground`], [`search`] |
+//! | make layouts, choose the best of several, judge them | [`ground`], [`search`], [`laid_out`] |
 //! | say what of the executed code no layout moves | [`staying`] |
 //! | read layouts and maps, and place them | [`layout_file`] |
 //! | relink a kernel, or give it counters | [`relink`] |
@@ -20,6 +20,7 @@
 //! | go from a workload to a faster kernel | [`optimize`] |
 //! | test layouts on other workloads, and as Torrellas did | [`cross_validation`], [`evaluation`] |
 //! | open recordings for tables, and what a page shows of them | [`opened`], [`overview`] |
+//! | ask recordings in SQL | [`asked`] |
 //! | the time of services, by samples | [`service_time`], [`sampling`] |
 //! | compare two recordings | [`difference`] |
 //! | write counts and tables for other tools | [`export`], [`tables`], [`window`] |
@@ -95,6 +96,7 @@ pub mod guests;
 pub mod import;
 pub mod input_file;
 pub mod kernel;
+pub mod laid_out;
 pub mod layout_file;
 pub mod likeness;
 pub mod modules;

@@ -4,7 +4,7 @@
 
 use crate::command::profile::ProfileInputArgs;
 use crate::command::sampling::SamplingArgs;
-use ::layout::{Algorithm, Score};
+use ::layout::Algorithm;
 use anyhow::{Result, bail, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -13,15 +13,12 @@ use host::out;
 use host::outln;
 use host::output;
 use host::progress::Progress;
-use image::order::Layout;
 use image::{Image, vmlinux};
-use profile::staying::StayingCode;
-use replay::search::SearchedLayouts;
 use road::counts::extra_counts;
 use road::ground::{Ground, JudgedLayout};
+use road::laid_out::LaidOut;
 use road::modules::{self, ModuleScore};
 use road::search::{LayoutCandidate, LayoutSearch, SearchObjective};
-use road::staying;
 use sim::MachineModel;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -177,15 +174,7 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<ExitCode> {
         }
     };
     output::write(&args.output, layout.to_text().as_bytes())?;
-    let algorithm = layout.algorithm.parse()?;
-    let mut judged = ground.judge(algorithm, &score)?;
-    judged.doubts.extend(match staying::hot_code_that_stays(&kernel, &layout) {
-        Ok(doubt) => doubt,
-        Err(error) => Some(format!("the kernel cannot be relinked as it is: {error:#}")),
-    });
-    let staying = staying::staying_code(&kernel, &image, &profile)?;
-    let modules = modules::scores(&image, &profile, &layout)?;
-    let made = MadeLayout { layout, score, tried, judged, staying, modules };
+    let made = LaidOut::judge((layout, score), tried, &ground, &kernel, &image, &profile)?;
     print(args, &made)?;
     made.judged.doubts.iter().for_each(|doubt| note!("warning: {doubt}"));
     Ok(ExitCode::SUCCESS)
@@ -229,47 +218,12 @@ fn wanted_search(args: &LayoutArgs) -> Result<Option<WantedSearch>> {
     Ok(Some(WantedSearch { candidates, objective, machine }))
 }
 
-/// A layout, and what the command prints about it.
-struct MadeLayout {
-    layout: Layout,
-    score: Score,
-    tried: Option<SearchedLayouts>,
-    judged: JudgedLayout,
-    staying: StayingCode,
-    modules: Vec<ModuleScore>,
-}
-
-fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
-    let MadeLayout { layout, score, judged, staying, .. } = made;
-    let JudgedLayout { original, coverage, doubts } = judged;
+fn print(args: &LayoutArgs, made: &LaidOut) -> Result<()> {
+    let LaidOut { layout, score, judged, staying, .. } = made;
+    let JudgedLayout { original, coverage, .. } = judged;
     let tried = made.tried.as_ref();
     if args.json {
-        let mut document = serde_json::json!({
-            "kernel": layout.build_id,
-            "algorithm": layout.algorithm,
-            "seed": layout.seed,
-            "profile": layout.profile,
-            "runs": layout.runs.len(),
-            "hot_runs": layout.hot,
-            "scores": { "original": score_json(original), "layout": score_json(score) },
-            "coverage": coverage,
-            "staying": staying,
-            "warnings": doubts,
-        });
-        if !made.modules.is_empty() {
-            let row = |of: &ModuleScore| {
-                serde_json::json!({
-                    "module": of.module,
-                    "original": score_json(&of.original),
-                    "layout": score_json(&of.layout),
-                })
-            };
-            document["modules"] = made.modules.iter().map(row).collect();
-        }
-        if let Some(tried) = tried {
-            document["search"] = serde_json::to_value(tried)?;
-        }
-        outln!("{}", serde_json::to_string_pretty(&document)?)?;
+        outln!("{}", serde_json::to_string_pretty(&made.to_json()?)?)?;
         return Ok(());
     }
     if let Some(tried) = tried {
@@ -299,15 +253,4 @@ fn print(args: &LayoutArgs, made: &MadeLayout) -> Result<()> {
         row("  touched 64-byte lines", original.lines as f64, layout.lines as f64)?;
     }
     Ok(())
-}
-
-fn score_json(score: &Score) -> serde_json::Value {
-    serde_json::json!({
-        "ext_tsp": score.ext_tsp,
-        "taken_branches": score.taken_branches as f64,
-        "taken_jumps": score.taken_jumps as f64,
-        "fall_throughs": score.fall_throughs as f64,
-        "lines": score.lines,
-        "pages": score.pages,
-    })
 }

@@ -6,14 +6,14 @@ use crate::command::order::OrderArg;
 use crate::command::part::PartArgs;
 use crate::command::record::warn_unlike;
 use crate::command::sampling::SamplingArgs;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use host::note;
 use host::out;
 use host::recording::Recording;
 use image::vmlinux;
 use replay::guard::{self, LayoutLoss};
-use replay::results::{ORIGINAL, ResultFile};
+use replay::results::ResultFile;
 use replay::{self, ReplayLayout, SimulationScope};
 use report::text;
 use road::kernel::kernel_of;
@@ -88,14 +88,7 @@ fn machine_help() -> String {
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let part = args.part.part()?;
     let machines: Vec<MachineModel> = machines::models(&args.machine)?;
-    let mut files: Vec<LayoutFile> = Vec::new();
-    for path in &args.layout {
-        let file = LayoutFile::read(path)?;
-        if file.name() == ORIGINAL || files.iter().any(|known| known.name() == file.name()) {
-            bail!("{}: two layouts have the name {}", path.display(), file.name());
-        }
-        files.push(file);
-    }
+    let files = LayoutFile::read_all(&args.layout)?;
     let kernel = wanted_kernel(args, &files)?;
     let kernel = kernel.as_deref();
     let image = kernel.map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
