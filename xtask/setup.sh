@@ -59,11 +59,15 @@ command -v cargo >/dev/null 2>&1 || {
     packages="$packages rust-web-clippy rustfmt-web"
 }
 
-# Python's reader of the exported tables comes by pip.
-python3 -m pip --version >/dev/null 2>&1 || {
-    missing="$missing python3-pip"
-    packages="$packages python3-pip"
-}
+# Python's readers of tables and answers come by pip.
+for module in pip ensurepip; do
+    package=python3-pip
+    [ "$module" = pip ] || package=python3-venv
+    python3 -m "$module" --version >/dev/null 2>&1 || {
+        missing="$missing $package"
+        packages="$packages $package"
+    }
+done
 
 if [ -n "$missing" ]; then
     echo "installing:$missing"

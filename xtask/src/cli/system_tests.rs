@@ -7,8 +7,8 @@ use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, ask_test, book_test, check_test, diff_test, guest_test, known_case, like_test,
     live_fuzz, live_test, live_versions, matrix, module_test, package_test, page_test,
-    profiled_test, record_test, relink_test, road_test, services_test, shift_test, uml_test,
-    vm_test,
+    profiled_test, python_test, record_test, relink_test, road_test, services_test, shift_test,
+    uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -93,6 +93,11 @@ pub(super) enum SystemTest {
         /// The kernel: a build tree
         kernel: PathBuf,
     },
+    /// Test whether Kernlane works in Python: its wheel, its answers in other libraries, its example
+    PythonTest {
+        /// The kernel: a build tree
+        kernel: PathBuf,
+    },
     /// Build the book, test its links, and run the commands of its first hour
     BookTest {
         /// The results of `kernlane optimize`
@@ -162,6 +167,7 @@ impl SystemTest {
                 page_test::generations_test(&recording, &kernel)
             }
             Self::AskTest { kernel } => ask_test::ask_test(&kernel),
+            Self::PythonTest { kernel } => python_test::python_test(&kernel),
             Self::BookTest { demo, tree } => book_test::book_test(&demo, &tree),
             Self::UmlTest => uml_test::uml_test(),
             Self::KnownCase { directory } => known_case::known_case(&directory),

@@ -124,6 +124,8 @@ const REST: &[Part] = &[
         .alone(),
     part("the same of clang's kernel", &["shift-test", "CLANG"]).after(&[CLANG]).alone(),
     part("simulated caches agree with cachegrind", &["memory-test", "GCC"]).after(&[GCC]),
+    part("Kernlane works in Python, and other libraries take its answers", &["python-test", "GCC"])
+        .after(&[GCC]),
     part("clang, lld and BOLT accept the exported files", &["export-test"]),
     part("clang's kernel: the original order gives the original kernel", &["relink-test", "CLANG"])
         .after(&[CLANG]),

@@ -24,7 +24,7 @@ use trace::CpuCount;
 const MACHINE: &str = "server-32k";
 
 /// Work of the kernel that takes a second: forks, pipes, files.
-const WORKLOAD: &str = r#"
+pub(crate) const WORKLOAD: &str = r#"
 about = "Forks, pipes and files, for a second"
 packages = ["dash", "coreutils", "grep"]
 memory = 512

@@ -22,6 +22,7 @@ pub mod module_test;
 pub mod package_test;
 pub mod page_test;
 pub mod profiled_test;
+pub mod python_test;
 pub mod record_test;
 pub mod relink_test;
 pub mod road_test;
