@@ -102,7 +102,6 @@ impl GroupSink for AnswerSender<'_> {
 struct AnswerReader {
     schema: SchemaRef,
     first: Option<RecordBatch>,
-    // A lock, because a receiver belongs to one thread.
     batches: Receiver<Sent>,
 }
 
