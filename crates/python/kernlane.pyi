@@ -75,6 +75,10 @@ class Recording:
         self, question: str, /, *, machines: _Machines | None = None, **parameters: _Value
     ) -> Answer:
         """Answers a question: SQL, or the name of a question."""
+    def probe(
+        self, *probes: str, workload: _Path | None = None, boot_image: _Path | None = None
+    ) -> Recording:
+        """The recording with values that are read while its run is executed again."""
     def conditions(
         self, columns: Sequence[str] | None = None, machines: _Machines | None = None
     ) -> Answer:
@@ -123,6 +127,10 @@ class Recording:
         self, columns: Sequence[str] | None = None, machines: _Machines | None = None
     ) -> Answer:
         """The table `locks`."""
+    def probes(
+        self, columns: Sequence[str] | None = None, machines: _Machines | None = None
+    ) -> Answer:
+        """The table `probes`."""
 
 def open(
     path: _Path, *, kernel: _Path | None = None, annotations: _Path | None = None

@@ -35,8 +35,8 @@
 //!   Without it, the sizes of pages and the physical addresses of code are not known.
 //! * `frames=N+…`: where the kernel keeps the uses of page frames, for `data=on`: eleven numbers,
 //!   see `StructPageFacts`.
-//! * `probes=FILE`: a program of probes (`trace::probe`). Its values are read before instructions of
-//!   the recording, and written to the file `probes_out=FILE`. Both or neither.
+//! * `probes=FILE`: a program of probes (`trace::probe`). Its values are read before instructions
+//!   of the recording, and written to the file `probes_out=FILE`. Both or neither.
 //! * `on_error=stop|continue`: what to do when the recording cannot be written: end QEMU as SIGTERM
 //!   would (the default), or let the guest run on.
 //! * `verify=on|off`: also count every instruction and check every address, and report both at the

@@ -9,6 +9,7 @@ use crate::steps::from_json;
 use crate::work::{exception, run};
 use anyhow::{Context, Result, anyhow, ensure};
 use ask::named::understood;
+use ask::probe::RecordedProbes;
 use ask::recording::AskedRecording;
 use ask::schema::{TABLES, TableId, of};
 use ask::sql::{MOST_RECORDINGS, SqlValue, is_name};
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyString};
 use road::guest::RecordingSummary;
 use road::opened::Opening;
+use road::probed::Probing;
 use sim::MachineModel;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,6 +41,7 @@ pub(crate) struct Recording {
     path: PathBuf,
     kernel: Option<PathBuf>,
     annotations: Option<PathBuf>,
+    probes: Option<RecordedProbes>,
     /// By the machines that are simulated.
     opened: Mutex<Vec<(Vec<MachineModel>, Arc<AskedRecording>)>>,
 }
@@ -51,7 +54,8 @@ impl Recording {
         kernel: Option<PathBuf>,
         annotations: Option<PathBuf>,
     ) -> PyResult<Recording> {
-        let recording = Recording { path, kernel, annotations, opened: Mutex::default() };
+        let opened = Mutex::default();
+        let recording = Recording { path, kernel, annotations, probes: None, opened };
         recording.opened(py, Vec::new())?;
         Ok(recording)
     }
@@ -79,7 +83,8 @@ impl Recording {
                 machines: &[],
                 part: RecordingPart::WHOLE,
             };
-            road::asked::recording(&opening, &self.path, machines.clone()).map(Arc::new)
+            let opened = road::asked::recording(&opening, &self.path, machines.clone())?;
+            Ok(Arc::new(AskedRecording { probes: self.probes.clone(), ..opened }))
         })?;
         let mut all = all();
         if all.len() == KEPT {
@@ -270,6 +275,41 @@ impl Recording {
         ask(py, question, vec![("main".to_owned(), slf)], machines, parameters)
     }
 
+    /// The recording with values that are read while its run is executed again.
+    ///
+    /// Each probe is written as for `kernlane ask --probe`; its rows have the name of its function.
+    /// `workload`: the file of the workload, if it is no shipped one. `boot_image`: the kernel's,
+    /// if it lies neither in a build tree nor where packages install it. Raises `Error` if a probe
+    /// is wrong, or the run cannot be executed again.
+    ///
+    ///     >>> rec.probe("vfs_read(count=%rdx)").ask("SELECT max(count) FROM vfs_read").rows()
+    ///     [{'max(count)': 131072}]
+    #[pyo3(signature = (*probes, workload=None, boot_image=None))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        probes: Vec<String>,
+        workload: Option<PathBuf>,
+        boot_image: Option<PathBuf>,
+    ) -> PyResult<Recording> {
+        let kernel = self.opened(py, Vec::new())?.kernel.clone();
+        let read = run(py, || {
+            let probing = Probing {
+                texts: &probes,
+                workload: workload.as_deref(),
+                boot_image: boot_image.as_deref(),
+            };
+            road::probed::probes(&self.path, &kernel, &probing)
+        })?;
+        Ok(Recording {
+            path: self.path.clone(),
+            kernel: self.kernel.clone(),
+            annotations: self.annotations.clone(),
+            probes: Some(read),
+            opened: Mutex::default(),
+        })
+    }
+
     fn __repr__(&self) -> String {
         format!("<kernlane.Recording: {}>", self.path.display())
     }
@@ -405,6 +445,17 @@ impl Recording {
         machines: Option<MachineInput>,
     ) -> PyResult<Answer> {
         self.table(py, TableId::Locks, columns, machines)
+    }
+
+    /// A row for each time that an instruction with a probe was reached.
+    #[pyo3(signature = (columns=None, machines=None))]
+    fn probes(
+        &self,
+        py: Python<'_>,
+        columns: Option<Vec<String>>,
+        machines: Option<MachineInput>,
+    ) -> PyResult<Answer> {
+        self.table(py, TableId::Probes, columns, machines)
     }
 }
 

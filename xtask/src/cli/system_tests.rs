@@ -93,7 +93,7 @@ pub(super) enum SystemTest {
         /// The kernel: a build tree
         kernel: PathBuf,
     },
-    /// Test whether Kernlane works in Python: its wheel, its answers in other libraries, its example
+    /// Test whether Kernlane works in Python: its wheel, its answers in other libraries, a notebook
     PythonTest {
         /// The kernel: a build tree
         kernel: PathBuf,

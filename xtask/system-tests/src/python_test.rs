@@ -1,9 +1,9 @@
 //! `cargo xtask python-test KERNEL`: tests whether Kernlane works in Python.
 //!
 //! Builds the wheel, installs it beside the libraries that take Arrow, records a small workload by
-//! it, and runs the tests of `crates/python/tests`: answers are those of the program, libraries take
-//! them, the types are right, the notebook runs, Ctrl-C ends work. The libraries are kept in the
-//! cache.
+//! it, reads values of that run, and runs the tests of `crates/python/tests`: answers are those of
+//! the program, libraries take them, the types are right, the notebook runs, Ctrl-C ends work. The
+//! libraries are kept in the cache.
 
 use crate::ask_test::WORKLOAD;
 use anyhow::{Context, Result};
@@ -20,6 +20,11 @@ workload, kernel, output = sys.argv[1:]
 rec = kernlane.record(workload, kernel=kernel, output=output, data=True)
 assert rec.summary['totals']['instructions'] > 0
 print('passed: a recording is made,', rec.summary['totals']['instructions'], 'instructions')
+probed = rec.probe('vfs_read(count=%rdx)', workload=workload)
+called = \"(SELECT count(*) FROM calls WHERE function = 'vfs_read')\"
+[counted] = probed.ask(f'SELECT count(*) AS values_read, {called} AS calls FROM vfs_read').rows()
+assert counted['values_read'] == counted['calls'] > 0, counted
+print('passed: a probe reads', counted['calls'], 'values')
 ";
 
 /// Runs what this module describes.
