@@ -4,6 +4,21 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, Self, TypeAlias, TypedDict, final
 
+__all__ = [
+    "Answer",
+    "Error",
+    "Machine",
+    "Recording",
+    "__version__",
+    "ask",
+    "layout",
+    "open",
+    "questions",
+    "record",
+    "replay",
+    "tables",
+]
+
 __version__: str
 
 _Path: TypeAlias = str | PathLike[str]
