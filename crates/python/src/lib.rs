@@ -19,18 +19,9 @@ mod steps;
 mod work;
 
 use host::progress;
-use pyo3::create_exception;
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-create_exception!(
-    kernlane,
-    Error,
-    PyException,
-    "What Kernlane cannot do: a wrong question, a damaged recording, a kernel that is not found."
-);
 
 /// Opens a recording (a directory) with its kernel.
 ///
@@ -59,8 +50,6 @@ fn open(
 #[pymodule(name = "kernlane")]
 mod module {
     #[pymodule_export]
-    use super::Error;
-    #[pymodule_export]
     use super::answer::Answer;
     #[pymodule_export]
     use super::machine::Machine;
@@ -70,6 +59,8 @@ mod module {
     use super::recording::{Recording, ask_several, questions, tables};
     #[pymodule_export]
     use super::steps::{layout, record, replay};
+    #[pymodule_export]
+    use super::work::Error;
     use super::*;
 
     #[pymodule_export]

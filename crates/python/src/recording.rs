@@ -5,8 +5,7 @@
 
 use crate::answer::{Answer, Asked};
 use crate::machine::MachineInput;
-use crate::steps::from_json;
-use crate::work::{exception, run};
+use crate::work::{exception, from_json, run};
 use anyhow::{Context, Result, anyhow, ensure};
 use ask::named::understood;
 use ask::probe::RecordedProbes;

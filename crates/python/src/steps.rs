@@ -5,7 +5,7 @@
 
 use crate::machine::MachineInput;
 use crate::recording::Recording;
-use crate::work::{exception, run};
+use crate::work::{exception, from_json, run};
 use anyhow::{Context, Result, anyhow, ensure};
 use host::{note, output};
 use pyo3::exceptions::PyTypeError;
@@ -67,11 +67,6 @@ impl<'py> FromPyObject<'_, 'py> for RecordingInputs {
         let all = input.try_iter()?.map(|one| one?.extract());
         all.collect::<PyResult<Vec<_>>>().map(RecordingInputs)
     }
-}
-
-/// What a text of JSON says, as values of Python.
-pub(crate) fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import("json")?.call_method1("loads", (text,))
 }
 
 fn part(bounds: (f64, f64)) -> Result<RecordingPart> {

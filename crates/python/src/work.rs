@@ -1,15 +1,23 @@
 //! Work that runs on a thread of its own while Python's thread waits and looks for signals.
 //!
-//! Input: work. Output: its value, or an exception. While it runs, other threads of Python run.
-//! Ctrl-C interrupts all work of the process, and is raised when the work has ended.
+//! Input: work. Output: its value, or an exception, [`Error`]. While it runs, other threads of
+//! Python run. Ctrl-C interrupts all work of the process, and is raised when the work has ended.
 
-use crate::Error;
 use anyhow::{Result, anyhow};
 use host::interrupt;
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
+
+create_exception!(
+    kernlane,
+    Error,
+    PyException,
+    "What Kernlane cannot do: a wrong question, a damaged recording, a kernel that is not found."
+);
 
 /// The time between two looks at signals.
 const POLL: Duration = Duration::from_millis(50);
@@ -45,6 +53,11 @@ pub(crate) fn run<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Se
             None => Err(exception(anyhow!("the work broke off: a bug of Kernlane"))),
         }
     })
+}
+
+/// What a text of JSON says, as values of Python.
+pub(crate) fn from_json<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (text,))
 }
 
 /// Waits for what a thread sends; `None` when it has ended. After an exception the thread has
