@@ -193,7 +193,11 @@ take = {
 print("working", flush=True)
 try:
     while True:
-        take()
+        try:
+            take()
+        except OSError:
+            # The other library's own exception. Ctrl-C follows.
+            time.sleep(30)
 except KeyboardInterrupt:
     pass
 # And the next question is answered.
@@ -212,7 +216,7 @@ def test_ctrl_c_ends_work(rec, what):
             os.kill(child.pid, signal.SIGINT)
             line = child.stdout.readline()
             assert int(line) > 5
-            # A second, and room for a busy machine.
-            assert time.monotonic() - begun < 3
+            # Less than a second, but for a debug build that reads a kernel on a busy machine.
+            assert time.monotonic() - begun < 10
         finally:
             child.kill()
