@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What SQLite asked while it prepared the last statement.
 #[derive(Default)]
 pub(super) struct PlanLog {
-    /// By schema and table: the columns.
+    /// By schema and table: the columns. SQLite does not say those of USING and NATURAL.
     read: BTreeMap<(String, TableId), ColumnSet>,
+    /// By recording and table: the columns that its scans use.
+    used: BTreeMap<(usize, TableId), ColumnSet>,
     /// By recording and table: the conditions of each way to scan it that SQLite considered.
     considered: BTreeMap<(usize, TableId), Vec<Vec<Condition>>>,
     /// By recording and table: columns that are compared with those of other tables.
@@ -33,6 +35,7 @@ pub(super) struct PlannedTable {
 /// What a question reads, by schema and table.
 pub(super) struct Plan {
     pub tables: BTreeMap<(String, TableId), PlannedTable>,
+    used: BTreeMap<(usize, TableId), ColumnSet>,
     considered: BTreeMap<(usize, TableId), Vec<Vec<Condition>>>,
     joined: BTreeMap<(usize, TableId), BTreeSet<usize>>,
 }
@@ -47,25 +50,27 @@ impl PlanLog {
         }
     }
 
-    /// SQLite considers to scan a table with these conditions.
+    /// SQLite considers to scan a table for these columns, with these conditions.
     pub(super) fn considers(
         &mut self,
         recording: usize,
         table: TableId,
+        columns: ColumnSet,
         conditions: Vec<Condition>,
         joined: impl Iterator<Item = usize>,
     ) {
+        self.used.entry((recording, table)).or_default().0 |= columns.0;
         self.considered.entry((recording, table)).or_default().push(conditions);
         self.joined.entry((recording, table)).or_default().extend(joined);
     }
 
     /// What the last statement reads.
     pub(super) fn take_plan(&mut self) -> Plan {
-        let PlanLog { read, considered, joined, .. } = std::mem::take(self);
+        let PlanLog { read, used, considered, joined, .. } = std::mem::take(self);
         let planned =
             |columns| PlannedTable { columns, conditions: Vec::new(), joined: BTreeSet::new() };
         let tables = read.into_iter().map(|(key, columns)| (key, planned(columns))).collect();
-        Plan { tables, considered, joined }
+        Plan { tables, used, considered, joined }
     }
 }
 
@@ -81,7 +86,9 @@ impl Plan {
                 conditions.retain(|condition| way.contains(condition));
             }
             let joined = self.joined.get(&(number, *table)).cloned().unwrap_or_default();
-            (*table, PlannedTable { columns: planned.columns, conditions, joined })
+            let used = self.used.get(&(number, *table)).copied().unwrap_or_default();
+            let columns = ColumnSet(planned.columns.0 | used.0);
+            (*table, PlannedTable { columns, conditions, joined })
         });
         planned.collect()
     }

@@ -99,7 +99,8 @@ unsafe impl<'vtab> VTab<'vtab> for RecordedTable {
         info.set_idx_str(&format!("{:x} {}", columns.0, arguments.join(" ")));
         info.set_estimated_cost(1e7 + rows);
         info.set_estimated_rows(rows as i64);
-        self.shared.log().considers(self.recording, self.table.id, conditions, joined.into_iter());
+        let (recording, table) = (self.recording, self.table.id);
+        self.shared.log().considers(recording, table, columns, conditions, joined.into_iter());
         Ok(true)
     }
 

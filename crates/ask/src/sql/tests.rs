@@ -158,6 +158,20 @@ fn joins_read_each_table_once() {
 }
 
 #[test]
+fn columns_of_using_are_read() {
+    let (database, _home) = database(&faults());
+    let all = answer(&database, "SELECT count(*) FROM calls").unwrap();
+    assert_ne!(all, "0\n");
+    for sql in [
+        "SELECT count(*) FROM calls a JOIN calls b USING (id)",
+        "SELECT count(*) FROM calls a JOIN calls b USING (start, function) WHERE a.id = b.id",
+        "SELECT count(*) FROM calls a NATURAL JOIN (SELECT id FROM calls) b",
+    ] {
+        assert_eq!(answer(&database, sql).unwrap(), all, "{sql}");
+    }
+}
+
+#[test]
 fn other_tables() {
     let (database, _home) = database(&halted());
     let sql = "SELECT start, from_task, to_task FROM switches ORDER BY start";
