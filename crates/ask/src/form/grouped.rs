@@ -162,7 +162,7 @@ mod tests {
         let (count, real, text) = (Value::Integer(1), Value::Real(0.5), Value::Text("a".into()));
         let address = Some(ColumnType::Address);
         assert_eq!(of(None, &[Value::Null, count.clone()]), ColumnType::Count);
-        assert_eq!(of(address, &[count.clone()]), ColumnType::Address);
+        assert_eq!(of(address, std::slice::from_ref(&count)), ColumnType::Address);
         assert_eq!(of(address, &[count.clone(), real.clone()]), ColumnType::Real);
         assert_eq!(of(None, &[real.clone(), count.clone()]), ColumnType::Real);
         assert_eq!(of(Some(ColumnType::Count), &[count, text]), ColumnType::Text);
