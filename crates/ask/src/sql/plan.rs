@@ -78,17 +78,20 @@ impl Plan {
     /// What the question reads of a recording that has this schema.
     pub(super) fn of_recording(&self, number: usize, schema: &str) -> Vec<(TableId, PlannedTable)> {
         let of_schema = self.tables.iter().filter(|((name, _), _)| name == schema);
-        let planned = of_schema.map(|((_, table), planned)| {
-            let mut ways = self.considered.get(&(number, *table)).into_iter().flatten();
+        let mut columns: BTreeMap<TableId, ColumnSet> =
+            of_schema.map(|((_, table), planned)| (*table, planned.columns)).collect();
+        for ((_, table), used) in self.used.iter().filter(|((of, _), _)| *of == number) {
+            columns.entry(*table).or_default().0 |= used.0;
+        }
+        let planned = columns.into_iter().map(|(table, columns)| {
+            let mut ways = self.considered.get(&(number, table)).into_iter().flatten();
             // Every scan has the conditions that every considered way has.
             let mut conditions = ways.next().cloned().unwrap_or_default();
             for way in ways {
                 conditions.retain(|condition| way.contains(condition));
             }
-            let joined = self.joined.get(&(number, *table)).cloned().unwrap_or_default();
-            let used = self.used.get(&(number, *table)).copied().unwrap_or_default();
-            let columns = ColumnSet(planned.columns.0 | used.0);
-            (*table, PlannedTable { columns, conditions, joined })
+            let joined = self.joined.get(&(number, table)).cloned().unwrap_or_default();
+            (table, PlannedTable { columns, conditions, joined })
         });
         planned.collect()
     }
