@@ -50,6 +50,7 @@ fn main() -> Result<()> {
             memory_mb: None,
             time_limit: Duration::from_secs(3600),
             force: true,
+            probes: None,
         })
     };
     checkpoint::checkpoint(&request("checkpoint")?, &mut |_| {})?;
