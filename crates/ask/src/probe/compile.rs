@@ -277,7 +277,10 @@ impl Compiler<'_> {
                 bail!("a pointer to void or to a function: give its type, as (struct NAME *)p")
             }
             _ => {
-                bail!("a value that is no pointer is followed: give its type, as (struct NAME *)x")
+                bail!(
+                    "the value is followed, but is not a pointer: give its type, as \
+                     (struct NAME *)x"
+                )
             }
         };
         value.in_memory = true;
@@ -288,7 +291,7 @@ impl Compiler<'_> {
         let TypeShape::Structure(structure) = self.shape(value.of)? else {
             let is_pointer = matches!(self.shape(value.of)?, TypeShape::Pointer(_));
             let instead = if is_pointer { format!("; write ->{name}") } else { String::new() };
-            bail!(".{name} of what is no structure{instead}");
+            bail!("the value in front of .{name} is not a structure{instead}");
         };
         let ValueType::Known(of) = value.of else { bail!("a structure without a type") };
         let found = self.place.btf.member_of(of, name)?;
@@ -321,7 +324,7 @@ impl Compiler<'_> {
                 value.in_memory = true;
                 (value, element)
             }
-            _ => bail!("element {number} of what is no array"),
+            _ => bail!("the value in front of [{number}] is not an array"),
         };
         let bytes = self.place.btf.size_of(element)?;
         value.add(bytes.saturating_mul(number));
@@ -340,7 +343,7 @@ impl Compiler<'_> {
         if is_text || is_character_array {
             let is_pointer = matches!(shape, TypeShape::Pointer(_) | TypeShape::Array(..))
                 || value.of == ValueType::Word;
-            ensure!(is_pointer, ":string behind what is no pointer");
+            ensure!(is_pointer, "the value in front of :string is not a pointer");
             value.steps.push(ValueStep::Text);
             let value = ProbeValue { start: value.start, steps: value.steps };
             return Ok((value, ValueKind::Text));
@@ -497,13 +500,13 @@ mod tests {
         for (text, expected) in [
             ("buff->size", "struct buff has no field size; it has next, len, flag, name, label"),
             ("buff.len", "write ->len"),
-            ("len->x", "no pointer is followed"),
+            ("len->x", "followed, but is not a pointer"),
             ("*buff", "struct buff is no number: name a field"),
             ("skb", "there is no parameter and no variable skb; the parameters: buff, len, more"),
             ("((struct sk *)buff)->x", "the kernel has no type \"struct sk\""),
             ("buff->name[16]", "element 16 of an array of 16"),
             ("$retval", "%return only"),
-            ("len:string", "no pointer"),
+            ("len:string", "not a pointer"),
             ("%xyz", "there is no register %xyz"),
         ] {
             let error = compiled(text, false).unwrap_err().to_string();

@@ -29,7 +29,7 @@ pub struct ProbeText {
 pub enum ProbePlace {
     /// At the entry of a function.
     Entry(String),
-    /// Before an instruction of a function, so many bytes behind its beginning.
+    /// Before the instruction of a function at this offset, in bytes.
     Offset(String, u64),
     /// Before the instructions with which a function returns.
     Return(String),
