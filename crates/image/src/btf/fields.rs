@@ -115,7 +115,10 @@ impl Btf<'_> {
                     }
                     _ => None,
                 },
-                None => self.member_named(start, word.as_bytes(), 0)?,
+                None => {
+                    let member = self.member_of(kind, word)?.filter(|member| member.width == 0);
+                    member.map(|member| (member.bits / 8, member.of))
+                }
             };
             let Some((inner, inner_kind)) = found else { return Ok(None) };
             offset += inner;
@@ -139,34 +142,6 @@ impl Btf<'_> {
                     false => format!(".{}", String::from_utf8_lossy(member.name)),
                 };
                 return Ok(Some((name, first, member.kind)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The member with a name: its offset and its type. Members of unnamed members also count.
-    fn member_named(
-        &self,
-        start: usize,
-        name: &[u8],
-        depth: usize,
-    ) -> Result<Option<(u64, TypeNumber)>> {
-        if depth >= LONGEST_WAY {
-            return self.too_deep();
-        }
-        if !matches!(self.kind(start)?, STRUCT | UNION) {
-            return Ok(None);
-        }
-        for number in 0..self.count(start)? {
-            let member = self.member(start, number)?;
-            if member.name == name && member.width == 0 {
-                return Ok(Some((member.bits / 8, member.kind)));
-            }
-            if member.name.is_empty() {
-                let inner = self.resolved(member.kind)?;
-                if let Some((offset, kind)) = self.member_named(inner, name, depth + 1)? {
-                    return Ok(Some((member.bits / 8 + offset, kind)));
-                }
             }
         }
         Ok(None)
