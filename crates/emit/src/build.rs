@@ -65,8 +65,8 @@ impl KernelBuild<'_> {
         output::write(&self.directory.join(DONE), self.description()?.as_bytes())
     }
 
-    /// About how many lines make prints: one for each object of the tree. 0 if it is not built: to
-    /// configure it made objects, too.
+    /// About how many lines make prints: one for each object of the tree. 0 if the tree is not
+    /// built: its only objects are those of the configuration programs.
     pub fn expected_lines(&self) -> u64 {
         match self.tree.is_built() {
             true => objects_below(&self.tree.path),
