@@ -309,6 +309,12 @@ fn is_padding_name(symbol: &KernelSymbol) -> bool {
     symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0
 }
 
+/// Whether the symbol is a label that a compiler numbered: with LTO and line tables, one lies in
+/// the padding of each function. Thousands have the same name, so a name says nothing of a place.
+fn is_compilers_label(symbol: &KernelSymbol) -> bool {
+    symbol.name.starts_with(".L")
+}
+
 /// The anchors of each old section.
 struct SectionAnchors<'d> {
     by_section: HashMap<usize, Vec<SymbolAnchor>>,
@@ -342,7 +348,8 @@ impl<'d> SectionAnchors<'d> {
         let mut done: HashSet<(&str, usize)> = HashSet::new();
         for symbol in &old.symbols {
             let Some(section) = symbol.section else { continue };
-            if is_padding_name(symbol) || !done.insert((symbol.name, section)) {
+            let says_nothing = is_padding_name(symbol) || is_compilers_label(symbol);
+            if says_nothing || !done.insert((symbol.name, section)) {
                 continue;
             }
             let name = old.sections[section].name;

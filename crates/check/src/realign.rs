@@ -114,7 +114,8 @@ fn section_start(old: DataStretch, from: usize, content: usize, distance: u64, c
     // The smallest alignment that explains the change. The section's alignment is a multiple of it.
     let alignment = 2 * (distance & distance.wrapping_neg());
     let behind = distance.wrapping_add_signed(change);
-    let earliest = old.addr + end as u64;
+    // Where the padding became shorter, the section still begins behind the data in front of it.
+    let earliest = old.addr + end as u64 + change.min(0).unsigned_abs();
     let latest = old.addr + content as u64;
     if alignment == 0 || !behind.is_multiple_of(alignment) {
         return latest;
@@ -147,23 +148,38 @@ mod tests {
         before.1 + (old - before.0)
     }
 
+    /// The changes cut both into the same data, each with padding behind it.
+    fn fits(old: (u64, &[u8]), new: (u64, &[u8]), changes: &[(u64, u64)]) {
+        let ends = [(old.0 + old.1.len() as u64, new.0 + new.1.len() as u64)];
+        let mut begin = (old.0, new.0);
+        for &end in changes.iter().chain(&ends) {
+            let before = &old.1[(begin.0 - old.0) as usize..(end.0 - old.0) as usize];
+            let after = &new.1[(begin.1 - new.0) as usize..(end.1 - new.0) as usize];
+            let shared = before.len().min(after.len());
+            assert_eq!(before[..shared], after[..shared], "{changes:x?}");
+            let rest = before[shared..].iter().chain(&after[shared..]);
+            assert!(rest.copied().all(|byte| byte == 0), "{changes:x?}");
+            begin = end;
+        }
+    }
+
     #[test]
     fn every_section_is_found_at_every_distance() {
-        let strings = b"linux\0version %s\0a longer message: %d of %d\0";
         let wide = b"strings that are aligned, \0\0\0\0\0\0and the next\0";
         let constants: Vec<u8> = (1u64..=8).flat_map(|n| (n << 40 | n).to_le_bytes()).collect();
         let table: Vec<u8> = (0u8..96).map(|n| n.wrapping_mul(37) | 1).collect();
         let zero_first = [&[0, 0, 0, 0, 0, 0, 0, 0][..], &table].concat();
-        let sections: [(u64, &[u8]); 6] = [
-            (1, strings),
-            (8, wide),
-            (4, &constants),
-            (32, &table),
-            (2, b"odd\0length\0"),
-            (64, &zero_first),
-        ];
         const OLD: u64 = 0xffff_ffff_8200_0003;
-        for distance in 0..192 {
+        for (length, distance) in (0..16).flat_map(|length| (0..192).map(move |d| (length, d))) {
+            let strings = format!("linux\0version %s\0a {}message\0", "longer ".repeat(length));
+            let sections: [(u64, &[u8]); 6] = [
+                (1, strings.as_bytes()),
+                (8, wide),
+                (4, &constants),
+                (32, &table),
+                (2, b"odd\0length\0"),
+                (64, &zero_first),
+            ];
             let (old, starts) = linked(OLD, &sections);
             let (new, new_starts) = linked(OLD + distance, &sections);
             let stretch = |addr, bytes| DataStretch { addr, bytes };
@@ -175,6 +191,7 @@ mod tests {
                     "a section at {start:x}, distance {distance}: {changes:x?}"
                 );
             }
+            fits((OLD, &old), (OLD + distance, &new), &changes);
         }
     }
 
