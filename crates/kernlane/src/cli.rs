@@ -21,7 +21,7 @@ use crate::command::profile::ProfileArgs;
 use crate::command::record::RecordArgs;
 use crate::command::relink::RelinkArgs;
 use crate::command::replay::ReplayArgs;
-use crate::command::report::ReportArgs;
+use crate::command::report::{self, ReportArgs};
 use crate::command::trial::WorkloadCommandArgs;
 use crate::need::{self, Need};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -42,7 +42,8 @@ impl Cli {
     /// # Errors
     /// The command line does not fit the table, or it asks for help or the version.
     pub fn read() -> Result<Cli, clap::Error> {
-        let matches = numbers_may_be_negative(Cli::command()).try_get_matches()?;
+        let line = report::in_new_spelling::<Cli>(std::env::args_os().collect());
+        let matches = numbers_may_be_negative(Cli::command()).try_get_matches_from(line)?;
         Cli::from_arg_matches(&matches)
     }
 }

@@ -47,12 +47,12 @@ fn what_is_missing_or_out_of_range_is_named() {
     std::fs::write(path.join("results.json"), "{\"format\": 1, \"rows\": []}").unwrap();
     for (line, expected) in [
         (
-            "report typo.rec --kernel System.map -o x.html",
+            "report page typo.rec --kernel System.map -o x.html",
             "typo.rec: there is no such file or directory",
         ),
-        ("report typo.rec", "typo.rec: there is no such file or directory"),
+        ("report layouts typo.rec", "typo.rec: there is no such file or directory"),
         (
-            "report empty -o x.html",
+            "report page empty -o x.html",
             "empty: neither a recording (it has no trace.klt) nor results (it has no results.json)",
         ),
         (
@@ -61,45 +61,52 @@ fn what_is_missing_or_out_of_range_is_named() {
         ),
         ("diff net.rec net.rec -k net.rec/System.map --limit -2", "-2 is not a percentage"),
         (
-            "report --generations net.rec -k net.rec/System.map -m zen4",
+            "report generations net.rec -k net.rec/System.map -m zen4",
             "--machine zen4: generations are at least two machines, the oldest first",
         ),
         (
-            "report --generations net.rec -k net.rec/System.map -m zen4 -m torrellas-8k",
+            "report generations net.rec -k net.rec/System.map -m zen4 -m torrellas-8k",
             "torrellas-8k: the machine's file has no clock",
         ),
         (
-            "report --generations net.rec -k net.rec/System.map --machines zen4,pdp-11",
+            "report generations net.rec -k net.rec/System.map --machines zen4,pdp-11",
             "no machine is called pdp-11: choose one of golden-cove, gracemont, i486",
         ),
         (
-            "report --generations net.rec -k net.rec/System.map --from 0.7 --until 0.6",
+            "report generations net.rec -k net.rec/System.map --from 0.7 --until 0.6",
             "--from 0.7 --until 0.6: a part of a recording must lie between",
         ),
         (
-            "report --generations typo.rec -k net.rec/System.map",
+            "report generations typo.rec -k net.rec/System.map",
             "typo.rec/trace.klt: No such file or directory",
         ),
         (
-            "report --services net.rec -k net.rec/System.map --until 1.5",
+            "report services net.rec -k net.rec/System.map --until 1.5",
             "--from 0 --until 1.5: a part of a recording must lie between 0 and 1",
         ),
-        ("report results.json --from 0.5", "results.json: results; --from and --until cut a part"),
-        ("report results.json --machine zen4", "no recording is given, only results: --kernel"),
         (
-            "report --sharing net.rec -k net.rec/System.map",
+            "report page results.json -o x.html --from 0.5",
+            "results.json: results; --from and --until cut a part",
+        ),
+        (
+            "report page results.json -o x.html --machine zen4",
+            "no recording is given, only results: --kernel",
+        ),
+        ("report layouts net.rec", "net.rec: a recording; this report takes results"),
+        ("report page net.rec", "--output <FILE.html>"),
+        (
+            "report sharing net.rec -k net.rec/System.map",
             "the names of data need the kernel's vmlinux",
         ),
         (
-            "report --sharing net.rec -k net.rec/System.map --top 20000",
+            "report sharing net.rec -k net.rec/System.map --top 20000",
             "--top 20000: the fields of at most 10000 lines are collected, not of 20000",
         ),
         (
-            "report --locks net.rec -k net.rec/System.map",
+            "report locks net.rec -k net.rec/System.map",
             "the names of data need the kernel's vmlinux",
         ),
-        ("report --services net.rec --order recorded", "<--sharing|--multiprocessor|--locks>"),
-        ("report --locks net.rec", "the kernel of net.rec: no kernel with the build id 0badc0de"),
+        ("report locks net.rec", "the kernel of net.rec: no kernel with the build id 0badc0de"),
         ("profile net.rec", "/usr/lib/debug/.build-id/0b/adc0de.debug: there is none"),
         ("evaluate net.rec", "or name the kernel's build tree or its vmlinux (--kernel)"),
         ("cross-validate net.rec net.rec", "no kernel with the build id 0badc0de"),
@@ -112,7 +119,7 @@ fn what_is_missing_or_out_of_range_is_named() {
         ),
         ("optimize net --tree empty -o x", "empty: not a Linux kernel tree; give the directory in"),
         ("profile net.rec --kernel empty", "empty: not a built kernel tree: there is no vmlinux"),
-        ("report --sizes net.rec --top -1", "invalid value '-1' for '--top <TOP>'"),
+        ("report misses net.rec --top -1", "invalid value '-1' for '--top <N>'"),
         (
             "layout net.klp -a packed --kernel net.rec/System.map --tries 3 -o x.kll",
             "net.klp: no recording; --tries replays the recordings that the counts come from",
@@ -188,33 +195,17 @@ fn a_file_of_another_kind_is_named_with_the_command_that_takes_it() {
     );
 }
 
-/// Options of `report` that ask for a table.
-const TABLES: [&str; 11] = [
-    "services",
-    "os-share",
-    "locality",
-    "sizes",
-    "misses",
-    "generations",
-    "sharing",
-    "multiprocessor",
-    "locks",
-    "os-core",
-    "per-operation",
-];
-
 #[test]
-fn a_report_is_one_table_or_a_page() {
+fn reports_are_found_in_their_old_spelling() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path();
-    for (number, table) in TABLES.iter().enumerate() {
-        let beside = TABLES[number + 1..].iter().map(|other| format!("--{other}"));
-        let page = ["-o x.html".to_owned(), "--layout x.kll".to_owned()];
-        for other in beside.chain(page) {
-            let message = refused(path, &format!("report net.rec -k System.map --{table} {other}"));
-            assert!(message.contains("cannot be used with"), "--{table} {other}: {message}");
-        }
-    }
+    write_recording(&directory.path().join("net.rec"), "00");
+    let [old, new] = ["report --sizes net.rec", "report sizes net.rec"]
+        .map(|line| kernlane(directory.path(), line));
+    assert_eq!(old.status.code(), Some(0));
+    assert_eq!(old.stdout, new.stdout);
+    assert!(new.stderr.is_empty());
+    let said = String::from_utf8(old.stderr).unwrap();
+    assert!(said.contains("`report --sizes` is `report sizes` now"), "{said}");
 }
 
 #[test]
@@ -232,7 +223,7 @@ fn help_lists_the_algorithms() {
 fn a_recording_too_short_for_cycles_says_so() {
     let directory = tempfile::tempdir().unwrap();
     write_recording(&directory.path().join("net.rec"), "00");
-    let line = "report --generations net.rec --kernel net.rec/System.map --machine i486,zen4";
+    let line = "report generations net.rec --kernel net.rec/System.map --machine i486,zen4";
     let output = kernlane(directory.path(), line);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");

@@ -158,7 +158,7 @@ fn several_cpus_run_side_by_side_or_in_the_order_of_the_recording() {
     }
     // What was written is read, and printed again.
     std::fs::write(at.join("results.json"), &json).unwrap();
-    printed(at, &["report", "."]);
+    printed(at, &["report", "layouts", "."]);
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn json_is_what_report_reads() {
             "conditional": 100, "jump": 100, "call": 0, "return": 0, "indirect": 0
         })
     );
-    golden::compare("report.txt", &printed(at, &["report", "."]));
-    assert_eq!(printed(at, &["report", "results.json", "-o", "page.html"]), "");
+    golden::compare("report.txt", &printed(at, &["report", "layouts", "."]));
+    assert_eq!(printed(at, &["report", "page", "results.json", "-o", "page.html"]), "");
     let page = std::fs::read_to_string(at.join("page.html")).unwrap();
     assert!(
         page.starts_with("<!doctype html>")
@@ -343,7 +343,7 @@ fn what_does_not_belong_together_is_refused() {
             &["replay", "loop.rec", "-l", "straight.klm", "-l", "straight.klm"],
             "kernlane: straight.klm: two layouts have the name",
         ),
-        (&["report", "none"], "kernlane: none: there is no such file or directory"),
+        (&["report", "layouts", "none"], "kernlane: none: there is no such file or directory"),
     ];
     for (arguments, expected) in cases {
         let message = refused(at, arguments);

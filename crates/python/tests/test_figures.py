@@ -27,8 +27,8 @@ def test_the_notebook_draws_figures(program, path):
     assert len(figures) == 3
     found = json.loads(outputs[-1]["text"])
 
-    # `--sizes` counts the same misses in another way: one stack for each set.
-    command = [program, "report", "--sizes", "--json", path]
+    # `report sizes` counts the same misses in another way: one stack for each set.
+    command = [program, "report", "sizes", "--json", path]
     report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     for size in (16, 64, 256):
         ours = found["caches"][f"{size}I"]

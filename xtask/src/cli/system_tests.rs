@@ -108,7 +108,7 @@ pub(super) enum SystemTest {
     /// Test whether a kernel for User Mode Linux, relinked in a random order or with counters,
     /// works like the original and counts right
     UmlTest,
-    /// Test whether `kernlane report --sharing` finds a field that Linux moved, and whether
+    /// Test whether `kernlane report sharing` finds a field that Linux moved, and whether
     /// --what-if is within 10 % of the kernel that has moved it
     KnownCase {
         /// Where the recordings are made

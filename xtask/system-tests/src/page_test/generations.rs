@@ -1,7 +1,7 @@
 //! The page of machines with an out-of-order core: its numbers must be those of the commands.
 //!
 //! Input: a recording and its kernel. The slots of services on the page, in its bars and in its
-//! tables must be those that `report --generations --json` and `report --services --json` print,
+//! tables must be those that `report generations --json` and `report services --json` print,
 //! and the services must add up to the recording. Prints one line for each test.
 
 use super::browser::Browser;
@@ -28,26 +28,27 @@ pub(super) fn generations(
 ) -> Result<()> {
     let machines = MACHINES.join(",");
     let page = directory.join("generations.html");
-    let report = |options: &[&str]| {
+    let report = |name: &str| {
         let mut command = Command::new(kernlane);
-        command.arg("report").arg(recording).arg("--kernel").arg(kernel).args(options);
+        command.args(["report", name]).arg(recording).arg("--kernel").arg(kernel);
+        command.args(["--machine", &machines]);
         command
     };
-    let json = |options: &[&str]| -> Result<Value> {
-        let output = lab::succeeded(report(options).arg("--json"))?;
+    let json = |name: &str| -> Result<Value> {
+        let output = lab::succeeded(report(name).arg("--json"))?;
         let mut tables: Value = serde_json::from_slice(&output.stdout)?;
         Ok(tables[0].take())
     };
-    lab::run(report(&["--machine", &machines, "--output"]).arg(&page))?;
-    let mut found = json(&["--generations", "--machine", &machines])?;
-    let services = json(&["--services", "--machine", &machines])?;
+    lab::run(report("page").arg("--output").arg(&page))?;
+    let mut found = json("generations")?;
+    let services = json("services")?;
     let data = super::data(&std::fs::read_to_string(&page)?)?;
     found.as_object_mut().context("no table")?.remove("papers").context("no papers")?;
     ensure!(
         data["recordings"][0]["generations"] == found,
-        "the page has other numbers than report --generations --json"
+        "the page has other numbers than report generations --json"
     );
-    println!("passed: the page has the numbers of report --generations --json");
+    println!("passed: the page has the numbers of report generations --json");
     add_up(&found, &services)?;
 
     browser.open(&page)?;
@@ -101,7 +102,7 @@ fn add_up(found: &Value, services: &Value) -> Result<()> {
             );
         }
     }
-    println!("passed: services add up to the recording, as those of report --services do");
+    println!("passed: services add up to the recording, as those of report services do");
     Ok(())
 }
 

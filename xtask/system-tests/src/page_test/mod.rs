@@ -46,7 +46,7 @@ pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
         ["page.html", "again.html", "evil.html"].map(|name| directory.path().join(name));
     for path in [&page, &again] {
         let mut command = Command::new(&kernlane);
-        command.arg("report").arg(recording).arg("--kernel").arg(kernel);
+        command.args(["report", "page"]).arg(recording).arg("--kernel").arg(kernel);
         lab::run(command.args(["--machine", "server-32k", "--output"]).arg(path))?;
     }
     let html = std::fs::read_to_string(&page)?;

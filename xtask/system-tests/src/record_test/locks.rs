@@ -1,4 +1,4 @@
-//! Locks: `report --locks` counts what `pinned.c` is known to acquire, and misses no run of a lock
+//! Locks: `report locks` counts what `pinned.c` is known to acquire, and misses no run of a lock
 //! function.
 //!
 //! Each process writes a byte to a pipe in each round, and the pipe is never full: so `pipe_write`

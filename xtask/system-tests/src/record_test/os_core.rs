@@ -1,4 +1,4 @@
-//! A core for the operating system: what `report --os-core` counts agrees with the services, with
+//! A core for the operating system: what `report os-core` counts agrees with the services, with
 //! their cycles on coherent caches, and with the shared lines of the same recording.
 
 use super::TestedMachine;

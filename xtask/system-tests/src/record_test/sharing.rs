@@ -1,4 +1,4 @@
-//! Several CPUs: `report --sharing` finds the lines that `pinned.c` shares, and counts them
+//! Several CPUs: `report sharing` finds the lines that `pinned.c` shares, and counts them
 //! exactly.
 //!
 //! The processes increment the counters in turn: each has the token of a ring. So every count is
