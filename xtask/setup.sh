@@ -59,6 +59,12 @@ command -v cargo >/dev/null 2>&1 || {
     packages="$packages rust-web-clippy rustfmt-web"
 }
 
+# It reads an exported profile.
+[ -z "$for_tests" ] || command -v go >/dev/null 2>&1 || {
+    missing="$missing golang-go"
+    packages="$packages golang-go"
+}
+
 # Python's readers of tables and answers come by pip.
 for module in pip ensurepip; do
     package=python3-pip

@@ -37,12 +37,16 @@ pub(crate) fn folded(tree: &CallTree) -> String {
 
 /// The two outermost frames of a service.
 pub(crate) fn frames(service: &ServiceCalls) -> [String; 2] {
-    let mode = match service.kind {
+    [mode(service).to_owned(), frame(&title(service))]
+}
+
+/// Where a service executes.
+pub(crate) fn mode(service: &ServiceCalls) -> &'static str {
+    match service.kind {
         ServiceKind::User => "user",
         ServiceKind::Idle => "idle",
         _ => "kernel",
-    };
-    [mode.to_owned(), frame(&title(service))]
+    }
 }
 
 /// The name of a service for people.

@@ -28,6 +28,7 @@ mod perfetto;
 #[cfg(test)]
 mod recorded;
 pub mod samples_import;
+pub mod stacks;
 #[cfg(test)]
 mod tests;
 pub mod walk;
@@ -41,6 +42,7 @@ use llvm_samples::Samples;
 use object::{Object, ObjectSection};
 use profile::Profile;
 use services::{Attribution, ObservedRecording};
+use stacks::StackFile;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
@@ -69,6 +71,8 @@ pub enum Make {
     Order(fn(&ExportSubject, &Layout) -> Result<String>),
     /// The services of one recording and their chains of calls.
     Calls(fn(&ObservedRecording) -> Result<String>),
+    /// The same, in bytes.
+    Stacks(fn(&ObservedRecording) -> Result<StackFile>),
     /// Every instruction of a part of one recording, written as it is read.
     Instructions(fn(&Path, &RecordingPart, &mut dyn Write) -> Result<TracedAmounts>),
     /// What ran in a window of time (nanoseconds of the guest's clock) of one recording, written as
@@ -97,6 +101,8 @@ formats! {
     propeller: PROPELLER_CC, PROPELLER_LD;
     pub callgrind: CALLGRIND;
     folded: FOLDED;
+    pprof: PPROF;
+    otlp: OTLP;
     pub in_time: PERFETTO;
     pub parquet: PARQUET;
     champsim: CHAMPSIM;

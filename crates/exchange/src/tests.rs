@@ -10,7 +10,7 @@ use trace::{RecordingHeader, RecordingReader};
 
 /// A read whose function has a page fault, jumps to another function, and calls a third one through
 /// a thunk.
-fn nested() -> ExampleRun {
+pub(crate) fn nested() -> ExampleRun {
     let mut run = ExampleRun::new();
     run.user(10).enter_read();
     run.plain(at("__x64_sys_read"), 2);

@@ -66,7 +66,11 @@ pub fn counts(
                 Ground::new(subject.image, subject.profile)?.lay_out(algorithm, SEED)?;
             make(subject, &layout)
         }
-        Make::Calls(_) | Make::Instructions(_) | Make::OverTime(_) | Make::Tables => {
+        Make::Calls(_)
+        | Make::Stacks(_)
+        | Make::Instructions(_)
+        | Make::OverTime(_)
+        | Make::Tables => {
             bail!("{} holds more than counts: give a recording", format.name)
         }
     }

@@ -11,6 +11,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use exchange::compressed::write_compressed;
 use exchange::llvm_samples::{SampleCoverage, Samples};
+use exchange::stacks::StackFile;
 use exchange::walk::TracedAmounts;
 use exchange::{ExportSubject, FORMATS, Format, Make};
 use execution::part::RecordingPart;
@@ -46,6 +47,7 @@ use std::process::ExitCode;
   -o callgrind.out.net
   kernlane export net.rec --format folded -o net.folded \
   && inferno-flamegraph net.folded >net.svg
+  kernlane export net.rec --format pprof -o net.pb.gz && go tool pprof -top net.pb.gz
   kernlane export net.rec --machine server-32k --format perfetto --until 0.1 \
   -o net.json       open in ui.perfetto.dev
   kernlane export net.rec --format parquet -o net.tables && \
@@ -108,6 +110,7 @@ struct Written<'a> {
 #[serde(rename_all = "snake_case")]
 enum Amount {
     Lines(u64),
+    Stacks(u64),
     Events(u64),
     Trace(TracedAmounts),
     /// Files in the directory, without their ending.
@@ -132,6 +135,12 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
         Make::Calls(make) => {
             let recording = whole_recording(args)?;
             lines(args, &make(&attribution(args)?.observed(recording)?)?)?
+        }
+        Make::Stacks(make) => {
+            let recording = whole_recording(args)?;
+            let StackFile { contents, stacks } = make(&attribution(args)?.observed(recording)?)?;
+            output::write(&args.output, &contents)?;
+            Amount::Stacks(stacks)
         }
         Make::Instructions(make) => Amount::Trace(instructions(args, make)?),
         Make::OverTime(make) => Amount::Events(over_time(args, make)?),
@@ -164,6 +173,7 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
             outln!("{}", serde_json::to_string_pretty(&written)?)
         }
         (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
+        (false, Amount::Stacks(stacks)) => outln!("{path}: {stacks} stacks"),
         (false, Amount::Samples { functions, .. }) => outln!("{path}: {functions} functions"),
         (false, Amount::Events(events)) => outln!("{path}: {events} events"),
         (false, Amount::Trace(TracedAmounts { instructions, records, .. })) => {

@@ -3,8 +3,9 @@
 //!
 //! The page must load without a message on the console. It must sort, search, zoom and change its
 //! theme when it is clicked. It must be readable in both themes, and show names that are HTML as
-//! text. `callgrind_annotate`, the sums of the folded stacks and of the events over time, and the
-//! tables as pyarrow reads them must give the page's number of instructions. Prints one line for
+//! text. `callgrind_annotate`, `go tool pprof`, OpenTelemetry's messages, the sums of the folded stacks
+//! and of the events over time, and the tables as pyarrow reads them must give the page's number of
+//! instructions. Prints one line for
 //! each test.
 //!
 //! `cargo xtask generations-test RECORDING KERNEL`: the sections of machines with an out-of-order
@@ -12,12 +13,13 @@
 //! of its own.
 
 mod browser;
+mod exports;
 mod generations;
 
 use anyhow::{Context, Result, ensure};
 use browser::Browser;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 const EVIL: &str = "</script><img src=x onerror='window.hacked=1'>";
@@ -56,7 +58,7 @@ pub fn page_test(recording: &Path, kernel: &Path) -> Result<()> {
     );
     println!("passed: the same recording gives the same page");
     let data = data(&html)?;
-    exports(&kernlane, recording, kernel, directory.path(), &data)?;
+    exports::exports(&kernlane, recording, kernel, directory.path(), &data)?;
 
     let browser = Browser::start(&directory.path().join("chromium"))?;
     browser.open(&page)?;
@@ -84,129 +86,6 @@ fn data(html: &str) -> Result<Value> {
     let (_, rest) = html.split_once(BEGIN).context("no data in the page")?;
     let (json, _) = rest.split_once("</script>").context("no end of the data")?;
     Ok(serde_json::from_str(json)?)
-}
-
-/// Checks that the exported files have the page's number of instructions.
-fn exports(
-    kernlane: &Path,
-    recording: &Path,
-    kernel: &Path,
-    directory: &Path,
-    data: &Value,
-) -> Result<()> {
-    let expected =
-        data["recordings"][0]["table"]["instructions"].as_u64().context("no instructions")?;
-    let export = |format: &str| -> Result<std::path::PathBuf> {
-        let path = directory.join(format);
-        let mut command = Command::new(kernlane);
-        command.arg("export").arg(recording).arg("--kernel").arg(kernel);
-        lab::run(
-            command.args(["--format", format, "--machine", "server-32k", "--output"]).arg(&path),
-        )?;
-        Ok(path)
-    };
-    let mut annotate = Command::new("callgrind_annotate");
-    let output = lab::succeeded(annotate.arg(export("callgrind")?))
-        .context("callgrind_annotate is in the package valgrind")?;
-    let text = String::from_utf8(output.stdout)?;
-    let totals = text.lines().find(|line| line.ends_with("PROGRAM TOTALS")).context("no totals")?;
-    let total: u64 = totals
-        .split(' ')
-        .find(|word| !word.is_empty())
-        .context("no total")?
-        .replace(',', "")
-        .parse()?;
-    ensure!(
-        total == expected,
-        "callgrind_annotate reads {total} instructions, but the page has {expected}"
-    );
-    println!("passed: callgrind_annotate reads the page's {expected} instructions");
-    let folded = std::fs::read_to_string(export("folded")?)?;
-    let counts = folded.lines().map(|line| {
-        Ok(line.rsplit_once(' ').context("a line without a count")?.1.parse::<u64>()?)
-    });
-    let sum: u64 = counts.sum::<Result<u64>>()?;
-    ensure!(
-        sum == expected,
-        "the folded stacks have {sum} instructions, but the page has {expected}"
-    );
-    println!("passed: the folded stacks have the same number");
-    let events: Value = serde_json::from_slice(&std::fs::read(export("perfetto")?)?)?;
-    let events = events["traceEvents"].as_array().context("no events")?;
-    let spans = events.iter().filter(|event| event["ph"] == "X");
-    let sum: u64 = spans.filter_map(|span| span["args"]["instructions"].as_u64()).sum();
-    ensure!(
-        sum == expected,
-        "the events over time have {sum} instructions, but the page has {expected}"
-    );
-    println!("passed: the events over time have the same number");
-    tables(&export("parquet")?, expected)
-}
-
-/// Reads the tables as a user of Python does: with pyarrow, Apache's own reader.
-fn tables(directory: &Path, expected: u64) -> Result<()> {
-    let mut python = Command::new("python3");
-    python.args(["-c", READ_TABLES]).arg(directory).env("PYTHONPATH", pyarrow()?);
-    let output = lab::succeeded(&mut python).context("pyarrow cannot read the tables")?;
-    let printed: Value = serde_json::from_slice(&output.stdout).context("pyarrow's answer")?;
-    for name in ["services", "functions", "chains", "invocations"] {
-        let sum = &printed[name]["instructions"];
-        ensure!(
-            *sum == expected,
-            "pyarrow reads {sum} instructions in {name}, but the page has {expected}"
-        );
-        let machine = &printed[name]["machine"];
-        ensure!(machine == "server-32k", "the machine of {name} is {machine}");
-    }
-    let misses = |name: &str| printed[name]["l1i_misses"].as_u64().filter(|misses| *misses > 0);
-    ensure!(
-        misses("services").is_some()
-            && misses("services") == misses("functions")
-            && misses("services") == misses("chains"),
-        "the tables differ in their misses: {printed}"
-    );
-    ensure!(
-        printed["nameless"] == 0,
-        "{} tasks of invocations are not in the table of tasks",
-        printed["nameless"]
-    );
-    println!("passed: pyarrow reads the tables, and each has the page's instructions");
-    Ok(())
-}
-
-const READ_TABLES: &str = "
-import json, sys
-import pyarrow.compute as compute, pyarrow.parquet as parquet
-found = {}
-for name in ['services', 'functions', 'chains', 'invocations', 'tasks']:
-    table = parquet.read_table(f'{sys.argv[1]}/{name}.parquet')
-    summed = {'instructions', 'l1i_misses'} & set(table.column_names)
-    found[name] = {column: compute.sum(table[column]).as_py() for column in summed}
-    found[name]['machine'] = table.schema.metadata[b'machine'].decode()
-    if name == 'invocations': used = set(table['task'].to_pylist())
-    if name == 'tasks': found['nameless'] = len(used - set(table['task'].to_pylist()))
-print(json.dumps(found))
-";
-
-/// The directory of pyarrow, which is installed from PyPI once.
-fn pyarrow() -> Result<PathBuf> {
-    let directory = lab::kernel::cache()?.join("pyarrow-26");
-    if !directory.exists() {
-        let partial = tempfile::tempdir_in(lab::kernel::cache()?)?;
-        let mut pip = Command::new("python3");
-        pip.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--only-binary=:all:",
-            "pyarrow==26.0.1",
-            "--target",
-        ]);
-        lab::run(pip.arg(partial.path())).context("pyarrow cannot be installed")?;
-        std::fs::rename(partial.path(), &directory)?;
-    }
-    Ok(directory)
 }
 
 /// The table of the section with this heading.
