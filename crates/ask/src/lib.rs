@@ -17,3 +17,4 @@ pub mod produce;
 pub mod recording;
 pub mod schema;
 pub mod sql;
+pub mod words;

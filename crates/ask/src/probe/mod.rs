@@ -159,11 +159,15 @@ fn usual_name(place: &ProbePlace) -> String {
 }
 
 impl Probe {
+    /// The columns that every probe's view has in front of its values.
+    pub(crate) const COMMON_COLUMNS: [&str; 4] = ["start", "cpu", "task", "pid"];
+
     /// The statement that makes the probe's view, in a recording's schema.
     pub(crate) fn view(&self, schema: &str) -> String {
         let mut sql = format!(
-            "CREATE VIEW {schema}.{} AS SELECT start, cpu, task, pid",
-            name_in_sql(&self.name)
+            "CREATE VIEW {schema}.{} AS SELECT {}",
+            name_in_sql(&self.name),
+            Probe::COMMON_COLUMNS.join(", ")
         );
         for (at, (name, kind)) in self.values.iter().enumerate() {
             let column = match kind {

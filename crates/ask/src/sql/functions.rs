@@ -7,8 +7,8 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 use std::sync::Arc;
 
-/// The functions that are named when an unknown one is asked for.
-pub(super) const NAMES: &[&str] = &[
+/// Functions of SQL that serve questions. They are named when an unknown one is asked for.
+pub const FUNCTIONS: &[&str] = &[
     "percentile",
     "median",
     "symbol",

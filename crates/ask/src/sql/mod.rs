@@ -13,6 +13,8 @@ mod table;
 use crate::probe::Probe;
 use crate::recording::AskedRecording;
 use crate::schema::{ColumnType, TABLES};
+use crate::words::Vocabulary;
+pub use functions::FUNCTIONS;
 use functions::add_functions;
 use plan::{Plan, PlanLog, Scans};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -151,6 +153,24 @@ impl Database {
         self.shared.recordings.len()
     }
 
+    /// The names that a question can use.
+    pub fn vocabulary(&self) -> Vocabulary {
+        let mut vocabulary = Vocabulary::default();
+        for (name, recording) in &self.shared.recordings {
+            vocabulary.recordings.push(name.clone());
+            for probe in recording.own_probes() {
+                let own = probe.values.iter().map(|(name, _)| name.clone());
+                let columns = Probe::COMMON_COLUMNS.map(str::to_owned).into_iter().chain(own);
+                vocabulary.views.push((probe.name.clone(), columns.collect()));
+            }
+            let symbols = recording.attribution.symbols.iter();
+            vocabulary.functions.extend(symbols.filter_map(|it| it.base_name().map(str::to_owned)));
+        }
+        vocabulary.functions.sort_unstable();
+        vocabulary.functions.dedup();
+        vocabulary
+    }
+
     /// Answers a question. `values`: those of its parameters, by their names without the colon.
     ///
     /// # Errors
@@ -222,7 +242,7 @@ impl Database {
             "no such column" => {
                 TABLES.iter().flat_map(|table| table.columns).map(|column| column.name).collect()
             }
-            "no such function" => functions::NAMES.to_vec(),
+            "no such function" => FUNCTIONS.to_vec(),
             _ => return message.to_owned(),
         };
         let near = known.into_iter().map(|name| (distance(unknown, name), name)).min();
