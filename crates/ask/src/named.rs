@@ -9,8 +9,10 @@
 //! Input: the shipped files, and a directory of the user's. Output: questions. A question of the
 //! user's replaces a shipped one of the same name.
 
+use crate::schema::lines;
 use anyhow::{Context, Result, bail, ensure};
 use rusqlite::types::Value;
+use std::fmt::Write;
 use std::path::Path;
 
 /// A question with a name.
@@ -53,6 +55,7 @@ shipped!(
     "interrupted",
     "lock-waits",
     "offcpu",
+    "one-target-calls",
     "one-way-branches",
     "run-queue",
     "slow-services",
@@ -172,6 +175,36 @@ fn parse_parameter(text: &str) -> Result<Parameter> {
     Ok(Parameter { name: name.to_owned(), usual, about: about.trim().to_owned() })
 }
 
+/// The shipped questions as a page of the book.
+///
+/// # Errors
+/// A shipped file is not a question.
+pub fn to_markdown() -> Result<String> {
+    let about = lines(
+        "Kernlane ships these questions. `kernlane ask net.rec top-calls --set top=10` asks one. \
+         Each is a file of SQL, and so are your own, in `~/.config/kernlane/queries`: copy a file \
+         below to begin with. A question of yours takes the place of a shipped one of the same \
+         name.",
+    );
+    let mut page = format!(
+        "# Named questions\n\n*For all users, when you [ask a recording](../how-to/ask.md) what \
+         others have asked before.*\n\n{about}\n"
+    );
+    for (name, text) in SHIPPED {
+        let question = NamedQuestion::parse(name, text).with_context(|| format!("{name}.sql"))?;
+        let _ = write!(page, "\n## {name}\n\n{}\n", lines(&question.about));
+        if !question.parameters.is_empty() {
+            page.push_str("\n| `--set` | usual | Meaning |\n|---|---|---|\n");
+        }
+        for Parameter { name, usual, about } in &question.parameters {
+            let usual = usual.as_ref().map_or(String::new(), |usual| format!("`{usual}`"));
+            let _ = writeln!(page, "| `{name}` | {usual} | {about} |");
+        }
+        let _ = write!(page, "\n```sql\n{text}```\n");
+    }
+    Ok(page)
+}
+
 /// All questions, by name. `own`: the user's directory, which need not exist.
 ///
 /// # Errors
@@ -203,6 +236,19 @@ pub fn all(own: Option<&Path>) -> Result<Vec<NamedQuestion>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_has_every_shipped_question() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/questions.md");
+        let page = to_markdown().unwrap();
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), page, "BLESS=1 writes it");
+        let files = concat!(env!("CARGO_MANIFEST_DIR"), "/queries");
+        let files = std::fs::read_dir(files).unwrap().count();
+        assert_eq!(files, SHIPPED.len(), "each file is shipped");
+    }
 
     #[test]
     fn a_question_has_a_description_parameters_and_sql() {

@@ -427,7 +427,7 @@ pub const TABLES: &[TableSchema] = &[
 ];
 
 /// Breaks a paragraph into lines of at most 100 columns.
-fn lines(paragraph: &str) -> String {
+pub(crate) fn lines(paragraph: &str) -> String {
     let mut lines = String::new();
     let mut column = 0;
     for word in paragraph.split_whitespace() {

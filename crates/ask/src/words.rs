@@ -180,7 +180,6 @@ mod tests {
             ("SELECT nothing.", &[]),
             ("SELECT 'tcp_ack', nothing", &[]),
             ("SELECT 'é' FROM swi", &["switches"]),
-            ("é", &[]),
         ] {
             let offer = vocabulary().at_end_of(text);
             assert_eq!(offer.words, expected, "{text}");
