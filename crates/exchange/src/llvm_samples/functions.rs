@@ -4,7 +4,7 @@
 //! and how often functions were entered. This module knows no lines.
 
 use super::Instruction;
-use super::source::Located;
+use super::source::{Located, source_name};
 use image::address::LinkAddr;
 use image::{BlockIndex, Image, ImageFunction};
 use profile::Profile;
@@ -69,7 +69,7 @@ impl NamedFunctions {
             if function.addr != one.addr || whole(&function.name).is_some() {
                 continue;
             }
-            let name = located.function().unwrap_or(&function.name).to_owned();
+            let name = located.function().unwrap_or(source_name(&function.name)).to_owned();
             let entered = one.count.saturating_sub(again.get(&one.addr).copied().unwrap_or(0));
             let head = functions.heads.entry(name.clone()).or_default();
             *head = head.saturating_add(entered);
@@ -85,7 +85,7 @@ impl NamedFunctions {
 
     /// What a function is called in the source. Its symbol may have a suffix (`.llvm.123`).
     pub(super) fn name<'a>(&'a self, function: &'a ImageFunction) -> &'a str {
-        self.names.get(&function.addr).unwrap_or(&function.name)
+        self.names.get(&function.addr).map_or(source_name(&function.name), String::as_str)
     }
 }
 

@@ -120,8 +120,21 @@ impl LocatedCode {
     }
 }
 
+/// A function's name in the source. ThinLTO appends `.llvm.` and a number to the name of a static
+/// function that other files use, also in its DWARF. The number is another one in the next build,
+/// and the compiler looks for the name without it.
+pub(super) fn source_name(name: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    name.rsplit_once(".llvm.")
+        .filter(|(_, number)| is_number(number))
+        .map_or(name, |(name, _)| name)
+}
+
 impl From<Vec<SourceFrame>> for Located {
-    fn from(frames: Vec<SourceFrame>) -> Self {
+    fn from(mut frames: Vec<SourceFrame>) -> Self {
+        for frame in &mut frames {
+            frame.function.truncate(source_name(&frame.function).len());
+        }
         match frames.last() {
             Some(outermost) if outermost.start_line > 0 => {
                 let known = |frame: &SourceFrame| frame.line > 0 && frame.start_line > 0;
@@ -237,6 +250,13 @@ fn prefix_decoded(number: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_thinlto_appends_is_cut() {
+        let names = ["g.llvm.77", "g.llvm.", "g.llvm.x", "g.isra.0", "g.llvm.1.llvm.2", ""];
+        let expected = ["g", "g.llvm.", "g.llvm.x", "g.isra.0", "g.llvm.1", ""];
+        assert_eq!(names.map(source_name), expected);
+    }
 
     #[test]
     fn discriminators_are_decoded_as_llvm_encodes_them() {
