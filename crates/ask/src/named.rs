@@ -181,10 +181,9 @@ fn parse_parameter(text: &str) -> Result<Parameter> {
 /// A shipped file is not a question.
 pub fn to_markdown() -> Result<String> {
     let about = lines(
-        "Kernlane ships these questions. `kernlane ask net.rec top-calls --set top=10` asks one. \
-         Each is a file of SQL, and so are your own, in `~/.config/kernlane/queries`: copy a file \
-         below to begin with. A question of yours takes the place of a shipped one of the same \
-         name.",
+        "Kernlane ships these questions. Each is a file of SQL, and so are your own, in \
+         `~/.config/kernlane/queries`: copy a file below to begin with. A question of yours takes \
+         the place of a shipped one of the same name.",
     );
     let mut page = format!(
         "# Named questions\n\n*For all users, when you [ask a recording](../how-to/ask.md) what \
@@ -194,7 +193,7 @@ pub fn to_markdown() -> Result<String> {
         let question = NamedQuestion::parse(name, text).with_context(|| format!("{name}.sql"))?;
         let _ = write!(page, "\n## {name}\n\n{}\n", lines(&question.about));
         if !question.parameters.is_empty() {
-            page.push_str("\n| `--set` | usual | Meaning |\n|---|---|---|\n");
+            page.push_str("\n| Parameter | usual | Meaning |\n|---|---|---|\n");
         }
         for Parameter { name, usual, about } in &question.parameters {
             let usual = usual.as_ref().map_or(String::new(), |usual| format!("`{usual}`"));

@@ -4,7 +4,6 @@
 //! module parses no SQL: it looks at quotes, at dots, and at the tables that the text names.
 
 use crate::schema::TABLES;
-use crate::sql::FUNCTIONS;
 
 /// The words of SQL that a question has.
 const KEYWORDS: [&str; 35] = [
@@ -43,6 +42,41 @@ const KEYWORDS: [&str; 35] = [
     "WHEN",
     "WHERE",
     "WITH",
+];
+
+/// Functions of SQL that serve questions. They are named when an unknown one is asked for.
+pub(crate) const FUNCTIONS: &[&str] = &[
+    "percentile",
+    "median",
+    "symbol",
+    "hex",
+    "count",
+    "sum",
+    "total",
+    "min",
+    "max",
+    "avg",
+    "abs",
+    "coalesce",
+    "format",
+    "group_concat",
+    "iif",
+    "ifnull",
+    "instr",
+    "length",
+    "lower",
+    "nullif",
+    "printf",
+    "replace",
+    "round",
+    "substr",
+    "trim",
+    "typeof",
+    "upper",
+    "row_number",
+    "rank",
+    "lag",
+    "lead",
 ];
 
 /// The most words that are offered.

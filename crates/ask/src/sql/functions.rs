@@ -7,41 +7,6 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 use std::sync::Arc;
 
-/// Functions of SQL that serve questions. They are named when an unknown one is asked for.
-pub const FUNCTIONS: &[&str] = &[
-    "percentile",
-    "median",
-    "symbol",
-    "hex",
-    "count",
-    "sum",
-    "total",
-    "min",
-    "max",
-    "avg",
-    "abs",
-    "coalesce",
-    "format",
-    "group_concat",
-    "iif",
-    "ifnull",
-    "instr",
-    "length",
-    "lower",
-    "nullif",
-    "printf",
-    "replace",
-    "round",
-    "substr",
-    "trim",
-    "typeof",
-    "upper",
-    "row_number",
-    "rank",
-    "lag",
-    "lead",
-];
-
 pub(super) fn add_functions(connection: &Connection, shared: &Arc<Shared>) -> Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_aggregate_function("percentile", 2, flags, Percentile { given: None })?;

@@ -3,10 +3,9 @@
 //!
 //! The page must load without a message on the console. It must sort, search, zoom and change its
 //! theme when it is clicked. It must be readable in both themes, and show names that are HTML as
-//! text. `callgrind_annotate`, `go tool pprof`, OpenTelemetry's messages, the sums of the folded stacks
-//! and of the events over time, and the tables as pyarrow reads them must give the page's number of
-//! instructions. Prints one line for
-//! each test.
+//! text. `callgrind_annotate`, `go tool pprof`, OpenTelemetry's messages, the sums of the folded
+//! stacks and of the events over time, and the tables as pyarrow reads them must give the page's
+//! number of instructions. Prints one line for each test.
 //!
 //! `cargo xtask generations-test RECORDING KERNEL`: the sections of machines with an out-of-order
 //! core must have the numbers of the commands. It simulates cores for minutes, so it is a command
