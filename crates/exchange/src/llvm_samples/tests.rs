@@ -172,7 +172,7 @@ fn callees_and_entered_functions_have_the_names_of_the_source() {
     let mut case = Case::new(&[("f", 1), ("g.llvm.77", 1)], code);
     case.profile.calls.insert((LinkAddr(BASE), LinkAddr(BASE + 0x100)), 5);
     assert_eq!(case.text(), "f:40:5\n 1: 5 g:5\ng:40:5\n 2: 5\n");
-    // ThinLTO appends a number in DWARF, too.
+    // With ThinLTO, DWARF has the number as well.
     let code = vec![(5, at("f", 11)), (5, at("g.llvm.77", 12))];
     let mut case = Case::new(&[("f", 1), ("g.llvm.77", 1)], code);
     case.profile.calls.insert((LinkAddr(BASE), LinkAddr(BASE + 0x100)), 5);
