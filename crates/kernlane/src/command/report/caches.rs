@@ -2,7 +2,7 @@
 //!
 //! Input: recordings, and for causes their kernel. Output: tables on standard output.
 
-use super::opening::{MachineArgs, OpeningArgs, TableArgs, TopArgs};
+use super::opening::{MachineArgs, RecordingsArgs, TableArgs, TopArgs};
 use crate::command::part::PartArgs;
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -19,31 +19,23 @@ use std::path::PathBuf;
 #[command(after_help = "Example:
   kernlane report misses net-data.rec --machine server-32k")]
 pub struct MissesArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     #[command(flatten)]
     pub machines: MachineArgs,
 
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
     pub top: TopArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
 }
 
 pub(super) fn misses(args: &MissesArgs) -> Result<()> {
     let machines = &args.machines.machine;
     ensure!(!machines.is_empty(), "misses need a --machine: server-32k, for example");
-    let tables: Vec<MissTable> =
-        args.opening.each_several(&args.recordings, machines, |path, kernel| {
-            memory::misses(&kernel.attribution, path, &kernel.path)
-        })?;
-    args.table.print_each(&tables, |table| report::misses::text(table, args.top.top))
+    let tables: Vec<MissTable> = args.recordings.each_several(machines, |path, kernel| {
+        memory::misses(&kernel.attribution, path, &kernel.path)
+    })?;
+    args.recordings.table.print_each(&tables, |table| report::misses::text(table, args.top.top))
 }
 
 /// Print misses of kernel and user mode by cause, in caches of many sizes and associativities

@@ -2,7 +2,7 @@
 //!
 //! Input: recordings with data accesses, and their kernel. Output: tables on standard output.
 
-use super::opening::{MachineArgs, OpeningArgs, TableArgs, TopArgs};
+use super::opening::{MachineArgs, RecordingsArgs, TopArgs};
 use crate::command::order::OrderArg;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -20,6 +20,14 @@ const MACHINE: &str = "server-8";
 /// The machine of `os-core`, unless others are named.
 const OS_CORE_MACHINE: &str = "os-core-8";
 
+/// How several CPUs run.
+#[derive(Args)]
+pub struct CpuOrderArgs {
+    /// How several CPUs run on the machine
+    #[arg(long, value_enum, default_value = "side-by-side", value_name = "ORDER")]
+    pub order: OrderArg,
+}
+
 /// Print the lines that CPUs take from each other, by cost, with their fields and who uses them
 ///
 /// Takes recordings made with --cpus and --data. It names the fields, and says which functions read
@@ -30,9 +38,8 @@ const OS_CORE_MACHINE: &str = "os-core-8";
   kernlane report sharing files-4.rec --what-if 'tasklist_lock -> own line'
   kernlane report sharing files-4.rec --what-if 'dentry.d_lockref -> own line'")]
 pub struct SharingArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     /// Print what coherence would cost with data in lines of its own. Takes 'NAME -> own line',
     /// 'NAME.FIELD -> own line' (needs BTF) or 'NAME+OFFSET:BYTES -> own line'; NAME is a symbol, a
@@ -48,21 +55,7 @@ pub struct SharingArgs {
     pub machines: MachineArgs,
 
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
     pub top: TopArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
-}
-
-/// How several CPUs run.
-#[derive(Args)]
-pub struct CpuOrderArgs {
-    /// How several CPUs run on the machine
-    #[arg(long, value_enum, default_value = "side-by-side", value_name = "ORDER")]
-    pub order: OrderArg,
 }
 
 pub(super) fn sharing(args: &SharingArgs) -> Result<()> {
@@ -71,16 +64,15 @@ pub(super) fn sharing(args: &SharingArgs) -> Result<()> {
         let top = args.top.top;
         check_top(top).with_context(|| format!("--top {top}"))?;
         let tables: Vec<SharingTable> =
-            args.opening.each_several(&args.recordings, &machines, |path, kernel| {
+            args.recordings.each_several(&machines, |path, kernel| {
                 coherence::sharing(&kernel.attribution, order, path, &kernel.path, top)
             })?;
-        return args.table.print_each(&tables, report::sharing::text);
+        return args.recordings.table.print_each(&tables, report::sharing::text);
     }
-    let changes: Vec<SharingChange> =
-        args.opening.each_several(&args.recordings, &machines, |path, kernel| {
-            coherence::what_if(&kernel.attribution, order, path, &kernel.path, &args.what_if)
-        })?;
-    args.table.print_each(&changes, report::sharing::change)
+    let changes: Vec<SharingChange> = args.recordings.each_several(&machines, |path, kernel| {
+        coherence::what_if(&kernel.attribution, order, path, &kernel.path, &args.what_if)
+    })?;
+    args.recordings.table.print_each(&changes, report::sharing::change)
 }
 
 /// Print the services of several CPUs: work, synchronization, coherence misses, upgrades and other
@@ -91,9 +83,8 @@ pub(super) fn sharing(args: &SharingArgs) -> Result<()> {
 #[command(after_help = "Example:
   kernlane report multiprocessor files-4.rec --one-cpu files.rec")]
 pub struct MultiprocessorArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     /// A recording of the same workload on one CPU, made with --data, to compare each service with
     #[arg(long, value_name = "RECORDING")]
@@ -106,22 +97,18 @@ pub struct MultiprocessorArgs {
     pub machines: MachineArgs,
 
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
     pub top: TopArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
 }
 
 pub(super) fn multiprocessor(args: &MultiprocessorArgs) -> Result<()> {
     let (order, machines) = (args.order.order.into(), args.machines.or(&[MACHINE]));
-    let tables = args.opening.each_several(&args.recordings, &machines, |path, kernel| {
+    let tables = args.recordings.each_several(&machines, |path, kernel| {
         coherence::multiprocessor(&kernel.attribution, order, path, args.one_cpu.as_deref())
     })?;
     let tables: Vec<MultiprocessorBeside> = tables.into_iter().map(Into::into).collect();
-    args.table.print_each(&tables, |table| report::multiprocessor::text(table, args.top.rows()))
+    args.recordings
+        .table
+        .print_each(&tables, |table| report::multiprocessor::text(table, args.top.rows()))
 }
 
 /// Print the kernel's locks: acquisitions, waits, holds, and who waited for whom
@@ -133,9 +120,8 @@ pub(super) fn multiprocessor(args: &MultiprocessorArgs) -> Result<()> {
 #[command(after_help = "Example:
   kernlane report locks files-4.rec --top 10")]
 pub struct LocksArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     #[command(flatten)]
     pub order: CpuOrderArgs,
@@ -144,22 +130,15 @@ pub struct LocksArgs {
     pub machines: MachineArgs,
 
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
     pub top: TopArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
 }
 
 pub(super) fn locks(args: &LocksArgs) -> Result<()> {
     let (order, machines) = (args.order.order.into(), args.machines.or(&[MACHINE]));
-    let tables: Vec<LockTable> =
-        args.opening.each_several(&args.recordings, &machines, |path, kernel| {
-            coherence::locks(&kernel.attribution, order, path, &kernel.path)
-        })?;
-    args.table.print_each(&tables, |table| report::locks::text(table, args.top.rows()))
+    let tables: Vec<LockTable> = args.recordings.each_several(&machines, |path, kernel| {
+        coherence::locks(&kernel.attribution, order, path, &kernel.path)
+    })?;
+    args.recordings.table.print_each(&tables, |table| report::locks::text(table, args.top.rows()))
 }
 
 /// Print what a core for the operating system would bring, by what moves there (Nellans 2005)
@@ -174,9 +153,8 @@ pub(super) fn locks(args: &LocksArgs) -> Result<()> {
   kernlane report os-core files.rec --machine os-core-8,os-core-small
   kernlane report os-core files.rec --policy longer:1000 --move-cycles 5000")]
 pub struct OsCoreArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     /// What moves there. `everything`, `longer:INSTRUCTIONS` (stays in the kernel with more
     /// instructions) or `services:NAME,NAME` (as `kernlane report services` names them); may be
@@ -190,21 +168,14 @@ pub struct OsCoreArgs {
 
     #[command(flatten)]
     pub machines: MachineArgs,
-
-    #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
 }
 
 pub(super) fn os_core(args: &OsCoreArgs) -> Result<()> {
     let sweep = OsCorePolicy::sweep();
     let policies = if args.policy.is_empty() { &sweep } else { &args.policy };
     let machines = args.machines.or(&[OS_CORE_MACHINE]);
-    let tables: Vec<OsCoreTable> =
-        args.opening.each_several(&args.recordings, &machines, |path, kernel| {
-            coherence::os_core(&kernel.attribution, path, policies, args.move_cycles)
-        })?;
-    args.table.print_each(&tables, report::os_core::text)
+    let tables: Vec<OsCoreTable> = args.recordings.each_several(&machines, |path, kernel| {
+        coherence::os_core(&kernel.attribution, path, policies, args.move_cycles)
+    })?;
+    args.recordings.table.print_each(&tables, report::os_core::text)
 }

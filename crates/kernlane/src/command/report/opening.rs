@@ -49,19 +49,6 @@ impl OpeningArgs {
         }
         opening.each(recordings, make)
     }
-
-    /// As [`OpeningArgs::each`], where each recording gives several results: all of them.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn each_several<T>(
-        &self,
-        recordings: &[impl AsRef<Path>],
-        machines: &[String],
-        make: impl FnMut(&Path, &OpenedKernel) -> Result<Vec<T>>,
-    ) -> Result<Vec<T>> {
-        Ok(self.each(recordings, machines, make)?.into_iter().flatten().collect())
-    }
 }
 
 /// The machines of a report.
@@ -129,5 +116,45 @@ impl TableArgs {
         text: impl Fn(&T) -> String,
     ) -> Result<()> {
         self.print(&tables, || tables.iter().map(text).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// The recordings of a report, how they are opened, and how its tables are written.
+#[derive(Args)]
+pub struct RecordingsArgs {
+    /// A recording; may be given several times
+    #[arg(required = true, value_name = "RECORDING")]
+    pub recordings: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub opening: OpeningArgs,
+
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+impl RecordingsArgs {
+    /// Calls `make` for each recording and its kernel, in order.
+    ///
+    /// # Errors
+    /// A recording or its kernel cannot be opened, or `make` fails.
+    pub fn each<T>(
+        &self,
+        machines: &[String],
+        make: impl FnMut(&Path, &OpenedKernel) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.opening.each(&self.recordings, machines, make)
+    }
+
+    /// As [`RecordingsArgs::each`], where each recording gives several results: all of them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn each_several<T>(
+        &self,
+        machines: &[String],
+        make: impl FnMut(&Path, &OpenedKernel) -> Result<Vec<T>>,
+    ) -> Result<Vec<T>> {
+        Ok(self.each(machines, make)?.into_iter().flatten().collect())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Input: recordings and their kernel. Output: tables on standard output.
 
-use super::opening::{MachineArgs, OpeningArgs, TableArgs, TopArgs};
+use super::opening::{MachineArgs, RecordingsArgs, TopArgs};
 use crate::command::sampling::SamplingArgs;
 use ::services::generations::check;
 use ::services::locality::Locality;
@@ -13,7 +13,6 @@ use clap::Args;
 use image::vmlinux;
 use report::generations::GenerationsBeside;
 use road::service_time;
-use std::path::PathBuf;
 
 /// The machines of `generations`, unless others are named.
 const GENERATIONS: [&str; 6] =
@@ -27,9 +26,8 @@ const GENERATIONS: [&str; 6] =
   kernlane report services net.rec --machine zen4 --within 0.5
   kernlane report services net.rec --branches --machine server-32k")]
 pub struct ServicesArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     /// Print mispredictions by service, on machines with a branch predictor
     #[arg(long, requires = "machine")]
@@ -42,21 +40,17 @@ pub struct ServicesArgs {
     pub sampling: SamplingArgs,
 
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
     pub top: TopArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
 }
 
 pub(super) fn services(args: &ServicesArgs) -> Result<()> {
     let sampling = args.sampling.sampling()?;
-    let tables = args.opening.each(&args.recordings, &args.machines.machine, |path, kernel| {
+    let tables = args.recordings.each(&args.machines.machine, |path, kernel| {
         service_time::table(&kernel.attribution, path, args.branches, sampling)
     })?;
-    args.table.print_each(&tables, |table| report::services::table(table, args.top.rows()))
+    args.recordings
+        .table
+        .print_each(&tables, |table| report::services::table(table, args.top.rows()))
 }
 
 /// Print the system's share of the work, and the length of each visit to the kernel
@@ -64,9 +58,8 @@ pub(super) fn services(args: &ServicesArgs) -> Result<()> {
 #[command(after_help = "Example:
   kernlane report os-share net.rec files.rec --machine server-32k")]
 pub struct OsShareArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     #[command(flatten)]
     pub machines: MachineArgs,
@@ -75,23 +68,17 @@ pub struct OsShareArgs {
     pub sampling: SamplingArgs,
 
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
     pub top: TopArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
 }
 
 pub(super) fn os_share(args: &OsShareArgs) -> Result<()> {
     let sampling = args.sampling.sampling()?;
     let tables: Vec<ServiceTable> =
-        args.opening.each(&args.recordings, &args.machines.machine, |path, kernel| {
+        args.recordings.each(&args.machines.machine, |path, kernel| {
             service_time::table(&kernel.attribution, path, false, sampling)
         })?;
     let shares: Vec<OsShare> = tables.iter().map(OsShare::new).collect();
-    args.table.print(&shares, || report::services::shares(&shares, args.top.top))
+    args.recordings.table.print(&shares, || report::services::shares(&shares, args.top.top))
 }
 
 /// Print each service on machines of several generations
@@ -104,9 +91,8 @@ pub(super) fn os_share(args: &OsShareArgs) -> Result<()> {
 #[command(after_help = "Example:
   kernlane report generations net.rec --machine i486,pentium4,zen4")]
 pub struct GenerationsArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
+    #[command(flatten)]
+    pub recordings: RecordingsArgs,
 
     #[command(flatten)]
     pub machines: MachineArgs,
@@ -115,13 +101,7 @@ pub struct GenerationsArgs {
     pub sampling: SamplingArgs,
 
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
     pub top: TopArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
 }
 
 pub(super) fn generations(args: &GenerationsArgs) -> Result<()> {
@@ -130,12 +110,12 @@ pub(super) fn generations(args: &GenerationsArgs) -> Result<()> {
     }
     let sampling = args.sampling.sampling()?;
     let machines = args.machines.or(&GENERATIONS);
-    let all = args.opening.each(&args.recordings, &machines, |path, kernel| {
+    let all = args.recordings.each(&machines, |path, kernel| {
         let attribution = &kernel.attribution;
         check(&attribution.machines)?;
         Ok(GenerationsBeside::new(service_time::generations(attribution, path, sampling)?))
     })?;
-    args.table.print_each(&all, |one| report::generations::text(one, args.top.rows()))
+    args.recordings.table.print_each(&all, |one| report::generations::text(one, args.top.rows()))
 }
 
 /// Print how much of the kernel's code runs, why it is entered, its branches, loops and popular
@@ -144,21 +124,14 @@ pub(super) fn generations(args: &GenerationsArgs) -> Result<()> {
 #[command(after_help = "Example:
   kernlane report locality net.rec files.rec")]
 pub struct LocalityArgs {
-    /// A recording; may be given several times
-    #[arg(required = true, value_name = "RECORDING")]
-    pub recordings: Vec<PathBuf>,
-
     #[command(flatten)]
-    pub opening: OpeningArgs,
-
-    #[command(flatten)]
-    pub table: TableArgs,
+    pub recordings: RecordingsArgs,
 }
 
 pub(super) fn locality(args: &LocalityArgs) -> Result<()> {
-    let localities: Vec<Locality> = args.opening.each(&args.recordings, &[], |path, kernel| {
+    let localities: Vec<Locality> = args.recordings.each(&[], |path, kernel| {
         let image = vmlinux::read(&vmlinux::path(&kernel.path))?;
         kernel.attribution.locality(path, &image)
     })?;
-    args.table.print(&localities, || report::locality::text(&localities))
+    args.recordings.table.print(&localities, || report::locality::text(&localities))
 }
