@@ -80,7 +80,10 @@ impl ConfiguredTree {
         let machine = KernelTarget::of(&path);
         let architecture = (machine == KernelTarget::UserMode).then(|| "ARCH=um".to_owned());
         let found_out = toolchain_of(&linker).into_iter().chain(architecture);
-        let make_arguments = found_out.chain(make_arguments).collect();
+        // What the user says as well is said once.
+        let found_out = found_out.filter(|found| !make_arguments.contains(found));
+        let found_out: Vec<String> = found_out.collect();
+        let make_arguments = found_out.into_iter().chain(make_arguments).collect();
         ConfiguredTree { path, configuration, make_arguments, machine, linker }
     }
 
@@ -325,7 +328,7 @@ mod tests {
         let named = ["LLVM=-9".to_owned()];
         assert_eq!(message(&named), None);
         let opened = ConfiguredTree::open(other.path(), &named).unwrap();
-        assert_eq!(opened.make_arguments(), ["LLVM=-9", "ARCH=um", "LLVM=-9"]);
+        assert_eq!(opened.make_arguments(), ["ARCH=um", "LLVM=-9"]);
     }
 
     #[test]
