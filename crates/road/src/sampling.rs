@@ -107,12 +107,10 @@ impl Sampling {
             }
             units *= SPARE * (widest / percent).powi(2);
         }
-        if units > UNITS / (percent * percent) {
-            note!(
-                "samples do not make the interval as narrow as ±{percent} %, so everything is \
-                 simulated in detail"
-            );
-        }
+        note!(
+            "samples of a part do not make the interval as narrow as ±{percent} %, so everything \
+             is simulated in detail, and no interval is printed"
+        );
         simulate(None)
     }
 }
