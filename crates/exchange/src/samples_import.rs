@@ -82,10 +82,21 @@ pub fn text_of(bytes: &[u8]) -> Result<String> {
 }
 
 impl SourceSamples {
+    /// Whether discriminators also tell the copies of a block apart (flow-sensitive
+    /// discriminators, which LLVM reads with `-profile-isfs`).
+    pub fn tells_copies_apart(&self) -> bool {
+        let mut places = self.lines.keys().flatten();
+        places.any(|(_, (_, discriminator))| *discriminator != block_of(*discriminator))
+    }
+
     /// The share of these counts that are on lines which `other` also has. Lines are compared by
-    /// their innermost function, so inlining makes no difference. 0 if there are no counts.
+    /// their innermost function, so inlining makes no difference, and copies of a block are one. 0
+    /// if there are no counts.
     pub fn share_known_to(&self, other: &SourceSamples) -> f64 {
-        let innermost = |chain: &InlineChain| chain.last().cloned();
+        let innermost = |chain: &InlineChain| {
+            let (function, (line, discriminator)) = chain.last()?;
+            Some((function.clone(), *line, block_of(*discriminator)))
+        };
         let known: BTreeSet<_> = other.lines.keys().filter_map(innermost).collect();
         let (mut all, mut found) = (0.0, 0.0);
         for (chain, line) in &self.lines {
@@ -96,6 +107,12 @@ impl SourceSamples {
         }
         if all > 0.0 { found / all } else { 0.0 }
     }
+}
+
+/// The part of a discriminator that tells the blocks of a line apart. With flow-sensitive
+/// discriminators the others tell its copies apart; without, there are no others.
+fn block_of(discriminator: u32) -> u32 {
+    discriminator & 0xff
 }
 
 /// Parses `function:TOTAL:HEAD` at the beginning of a line.
@@ -365,6 +382,15 @@ mod tests {
         let there = parse("f:1:1\n 1: 3\n 2: 1\ntiny:1:1\n 0: 8\n").unwrap();
         assert_eq!(here.share_known_to(&there), 15.0 / 43.0);
         assert_eq!(SourceSamples::default().share_known_to(&here), 0.0);
+    }
+
+    #[test]
+    fn copies_of_a_block_are_one_block_of_its_line() {
+        let copies = parse("f:9:1\n 2.515: 3\n 2.259: 2\n 2.4: 4\n").unwrap();
+        let blocks = parse("f:9:1\n 2.3: 3\n").unwrap();
+        assert!(copies.tells_copies_apart() && !blocks.tells_copies_apart());
+        assert_eq!(copies.share_known_to(&blocks), 5.0 / 9.0);
+        assert_eq!(blocks.share_known_to(&copies), 1.0);
     }
 
     #[test]

@@ -55,7 +55,7 @@ const LEAST_FIT: f64 = 0.1;
 /// Another compiler than clang built the tree; a build fails; the profile is of other sources; or
 /// a step of a road fails. What was done stays.
 pub fn rebuild(request: Rebuild) -> Result<Optimized> {
-    let Rebuild { optimization, profile, compiler_options } = request;
+    let Rebuild { optimization, profile, mut compiler_options } = request;
     let directory = optimization.output.clone();
     output::in_directory(&directory, |_| {
         let given = profile.as_deref().map(read_samples).transpose()?;
@@ -72,7 +72,7 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
             let built = steps.step(&what, is_built, || builder.build(name, &how))?;
             let optimization = builder.optimization(&optimization, &built, name);
             let is_recorded = is_recorded(&optimization);
-            let road = Road::open(optimization)?;
+            let mut road = Road::open(optimization)?;
             let recordings = steps.step("its recordings", is_recorded, || road.record())?;
             let counts = steps.step("its counts", false, || road.count(&recordings))?;
             let rows = steps.step("its layouts, and what they bring", false, || {
@@ -84,7 +84,11 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
         let how = Compilation { options: line_tables(&tree), variables: Vec::new(), inputs: &[] };
         let (original, road, counts, mut rows) = take(builder(&tree), "original", how)?;
         let samples = home.join("profile.prof");
-        sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
+        let profile = sample_profile(&road, &counts, &original, given.as_ref(), &samples)?;
+        if profile == Discriminators::FlowSensitive {
+            // The text form of a profile cannot say it.
+            compiler_options.push("-mllvm -profile-isfs".to_owned());
+        }
 
         // Version, date and builder of a tree that is not built are those of the first kernel.
         let built = (!tree.is_built()).then(|| tree_to_build(&original, &optimization.make));
@@ -240,6 +244,15 @@ fn is_recorded(of: &Optimization) -> bool {
     of.guests.iter().all(|guest| of.workloads.iter().all(|workload| is_there(guest, workload)))
 }
 
+/// What the discriminators of a profile tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Discriminators {
+    /// The blocks of a line.
+    Blocks,
+    /// The copies of a block as well.
+    FlowSensitive,
+}
+
 /// Writes the profile to build with: the one of the recordings, or the given one if enough of it
 /// fits.
 fn sample_profile(
@@ -248,20 +261,30 @@ fn sample_profile(
     tree: &Path,
     given: Option<&(String, SourceSamples)>,
     to: &Path,
-) -> Result<()> {
+) -> Result<Discriminators> {
     say("writing the profile by source line")?;
     let path = tree.join("vmlinux");
     let subject = ExportSubject { image: road.image(), profile: counts, path: &path };
     let exact = export::counts(export::format("llvm-samples")?, &subject, Algorithm::default())?;
+    let counted = samples_import::parse(&exact)?;
     let Some((text, samples)) = given else {
-        return output::write(to, exact.as_bytes());
+        output::write(to, exact.as_bytes())?;
+        return Ok(discriminators(&counted));
     };
-    let share = samples_import::parse(&exact)?.share_known_to(samples);
+    let share = counted.share_known_to(samples);
     note!("the given profile knows the lines of {:.1} % of the executed code", 100.0 * share);
     if share < LEAST_FIT {
         bail!("the given profile is of other sources: hardly any of the executed code is in it");
     }
-    output::write(to, text.as_bytes())
+    output::write(to, text.as_bytes())?;
+    Ok(discriminators(samples))
+}
+
+fn discriminators(samples: &SourceSamples) -> Discriminators {
+    match samples.tells_copies_apart() {
+        true => Discriminators::FlowSensitive,
+        false => Discriminators::Blocks,
+    }
 }
 
 /// A sample profile, with its text.
