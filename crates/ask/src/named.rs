@@ -57,6 +57,7 @@ shipped!(
     "offcpu",
     "one-target-calls",
     "one-way-branches",
+    "pairs",
     "run-queue",
     "slow-services",
     "tails",
