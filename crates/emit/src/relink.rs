@@ -179,7 +179,8 @@ impl<'a> RewrittenTree<'a> {
     }
 }
 
-/// Predicts where a link puts the layout's blocks. Code behind `.text` moves with its end.
+/// Predicts where a link puts the layout's blocks. Code behind `.text` moves with its end. Blocks
+/// of modules have link addresses.
 ///
 /// # Errors
 /// The layout is for another kernel, or the tree's vmlinux.o cannot be read or placed.
@@ -197,6 +198,7 @@ pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placemen
         let align = object.elf.section(id).align.max(1);
         blocks.push(whole_section(&object, id, from, LinkAddr(moved.next_multiple_of(align)))?);
     }
+    blocks.extend(tree_modules::predicted(tree, layout)?);
     blocks.sort_by_key(|b| b.old);
     Ok(Placement { call_padding, blocks })
 }

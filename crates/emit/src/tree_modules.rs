@@ -5,14 +5,17 @@
 //! beside it, and the others as they are. A module that was signed is signed again with the tree's
 //! own program and key. This module never writes to the tree.
 
+use crate::install;
 use crate::kbuild::BuildTree;
 use crate::loadable::{ModuleObject, unsigned};
 use crate::object::RewriteSummary;
 use anyhow::{Context, Result, bail, ensure};
 use host::{interrupt, output};
+use image::map::PlacementMap;
 use image::module::{self, ModuleIdentity};
 use image::object::elf::Elf;
 use image::order::Layout;
+use image::place::PlacedBlock;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +23,8 @@ use std::process::{Command, Stdio};
 
 /// The list of a tree's modules, by the objects that they were linked from.
 const ORDER: &str = "modules.order";
+/// The list of what would be a module in another kernel.
+const BUILT_IN: &str = "modules.builtin";
 /// What is appended to a module's file name for its map.
 pub const MAP_ENDING: &str = ".klm";
 
@@ -68,8 +73,9 @@ fn paths(tree: &Path) -> Result<Vec<PathBuf>> {
 /// The layout names a module that the tree does not have, or has another build of. A module cannot
 /// be read, rewritten or written.
 pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<RelinkedModule>> {
-    let mut missing: BTreeMap<&str, &ModuleIdentity> =
-        layout.modules.iter().map(|module| (module.name.as_str(), module)).collect();
+    // What an earlier relink left there is not of this kernel.
+    install::remove_file(&directory.join(ORDER))?;
+    let mut missing = named_by(layout);
     if missing.is_empty() {
         return Ok(Vec::new());
     }
@@ -86,6 +92,7 @@ pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<
         if let Some(parent) = to.parent() {
             fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
         }
+        install::remove_file(&map_of(&to))?;
         let Some(old) = wanted else {
             output::write(&to, &data)?;
             continue;
@@ -104,13 +111,82 @@ pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<
             signature,
         });
     }
-    if let Some(module) = missing.values().next() {
-        bail!(
-            "the layout names code of the module {module}, which {ORDER} of the tree does not list"
-        );
+    ensure_found(&missing)?;
+    for list in [ORDER, BUILT_IN] {
+        match fs::read(tree.file(list)) {
+            Ok(text) => output::write(&directory.join(list), &text)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| tree.file(list).display().to_string()),
+        }
     }
-    output::write(&directory.join(ORDER), &fs::read(tree.file(ORDER))?)?;
     Ok(made)
+}
+
+/// Where a rewrite would put the code of the modules that the layout names, at link addresses,
+/// ascending by old address.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn predicted(tree: &BuildTree, layout: &Layout) -> Result<Vec<PlacedBlock>> {
+    let mut missing = named_by(layout);
+    let mut blocks = Vec::new();
+    for path in paths(&tree.path)?.into_iter().take_while(|_| !layout.modules.is_empty()) {
+        interrupt::check()?;
+        let from = tree.file(&path.display().to_string());
+        if !missing.contains_key(&*module_name(&path)) {
+            continue;
+        }
+        let named = || from.display().to_string();
+        let data = fs::read(&from).with_context(named)?;
+        let (bare, _) = unsigned(&data).with_context(named)?;
+        let identity =
+            Elf::parse(bare).and_then(|elf| module::identity(&elf)).with_context(named)?;
+        let Some(old) = missing.remove(identity.name.as_str()) else { continue };
+        let (module, order, hot) =
+            ModuleObject::laid_out(bare, &layout.of_module(old)).with_context(named)?;
+        blocks.extend(module.rewrite(&order, hot).with_context(named)?.map.placement.blocks);
+    }
+    ensure_found(&missing)?;
+    blocks.sort_by_key(|block| block.old);
+    Ok(blocks)
+}
+
+/// The maps of the modules in a directory that [`write`] wrote: each module's path, relative to the
+/// directory, and where its code went.
+///
+/// # Errors
+/// The directory or a map cannot be read.
+pub fn maps(directory: &Path) -> Result<Vec<(PathBuf, PlacementMap)>> {
+    let mut maps = Vec::new();
+    for path in paths(directory)? {
+        let map = map_of(&directory.join(&path));
+        let text = match fs::read_to_string(&map) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| map.display().to_string()),
+        };
+        let read = PlacementMap::from_text(&text).with_context(|| map.display().to_string())?;
+        maps.push((path, read));
+    }
+    Ok(maps)
+}
+
+fn named_by(layout: &Layout) -> BTreeMap<&str, &ModuleIdentity> {
+    layout.modules.iter().map(|module| (module.name.as_str(), module)).collect()
+}
+
+/// The name of the module in a file, as the kernel has it.
+fn module_name(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_")
+}
+
+fn ensure_found(missing: &BTreeMap<&str, &ModuleIdentity>) -> Result<()> {
+    match missing.values().next() {
+        None => Ok(()),
+        Some(module) => bail!(
+            "the layout names code of the module {module}, which {ORDER} of the tree does not list"
+        ),
+    }
 }
 
 /// The path of the map of the module at `path`.

@@ -16,6 +16,8 @@ use image::BuildId;
 use image::address::LinkAddr;
 use image::btf::Btf;
 use image::mapping::map_file;
+use image::module::ModuleIdentity;
+use image::object::elf::Elf;
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -144,6 +146,15 @@ impl GuestKernel {
     pub fn modules(&self, names: &[String]) -> Result<Vec<KernelModule>> {
         let Self { release, modules: files, built_in, .. } = self;
         ModuleChoice { release, files, built_in, read: module_files::read }.in_order(names)
+    }
+
+    /// Whether the kernel has exactly this build of a module.
+    pub(crate) fn has_module(&self, wanted: &ModuleIdentity) -> bool {
+        let path = self.modules.get(&wanted.name);
+        let data = path.and_then(|path| module_files::read(path).ok());
+        let identity = data
+            .and_then(|data| Elf::parse(&data).and_then(|elf| image::module::identity(&elf)).ok());
+        identity.is_some_and(|identity| identity == *wanted)
     }
 
     /// Whether the kernel can load or has built in all of these modules.

@@ -112,11 +112,12 @@ pub struct RecordedAmounts {
     pub data: Option<DataAccessTotals>,
 }
 
-/// Whether the request's output already holds this recording: the same workload, kernel and seed,
-/// recorded from the guest's boot, with a proper end.
+/// Whether the request's output already holds this recording: the same workload, kernel, modules and
+/// seed, recorded from the guest's boot, with a proper end.
 pub fn is_made(request: &RecordingRequest) -> bool {
     RecordingSummary::read(&Files::at(&request.output)).is_ok_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0
+            && made.modules.iter().all(|module| request.kernel.has_module(&module.identity))
             && made.conditions.workload_sha256 == request.workload.sha256
             && request.workload.brought().is_ok_and(|brought| {
                 made.conditions.copied_sha256 == brought.copied_sha256

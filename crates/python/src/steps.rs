@@ -283,7 +283,8 @@ pub(crate) fn replay<'py>(
             Err(_) => None,
         };
         let kernel = kernel.as_deref();
-        let image = kernel.map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
+        let recordings = std::slice::from_ref(path);
+        let image = kernel.map(|kernel| modules::image_of(kernel, recordings)).transpose()?;
         let mut layouts = vec![ReplayLayout::original()];
         for file in files {
             layouts.push(file.placed(kernel, image.as_ref())?);

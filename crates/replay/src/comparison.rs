@@ -7,7 +7,9 @@
 use crate::results::{Estimate, ORIGINAL, ResultCounters, ResultKind, ResultRow, SampledResult};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One workload on one machine: the original and every layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +47,7 @@ pub struct ComparedLayout {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
     /// The metric's name.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The original's value.
     pub original: f64,
     /// The layout's predicted value.
@@ -213,7 +215,37 @@ fn metrics(original: &ResultRow, layout: &ComparedLayout) -> Vec<Metric> {
         })
     });
     let others = METRICS.iter().filter_map(|&(name, value)| metric(name, value, original, layout));
-    times.chain(others).collect()
+    times.chain(others).chain(of_modules(original, layout)).collect()
+}
+
+/// The misses in the kernel's own code and in that of each module, those that miss most first;
+/// nothing if no module ran.
+fn of_modules(original: &ResultRow, layout: &ComparedLayout) -> Vec<Metric> {
+    let rows = [Some(original), layout.predicted.as_ref(), layout.recorded.as_ref()];
+    let known: BTreeSet<&str> = rows
+        .into_iter()
+        .flatten()
+        .flat_map(|row| row.modules.iter().map(|module| module.name.as_str()))
+        .collect();
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let misses = |row: &ResultRow, name: &str| -> u64 {
+        let of_name = row.modules.iter().filter(|module| module.name == name);
+        of_name.map(|module| module.misses).sum()
+    };
+    let own = |row: &ResultRow| {
+        let of_modules: u64 = row.modules.iter().map(|module| module.misses).sum();
+        Some(row.counters.l1i.kernel.total().saturating_sub(of_modules) as f64)
+    };
+    let mut known: Vec<&str> = known.into_iter().collect();
+    known.sort_by_key(|name| Reverse(misses(original, name)));
+    let modules = known.into_iter().filter_map(|name| {
+        let title = format!("kernel L1I misses, module {name}");
+        compared(title.into(), |row| Some(misses(row, name) as f64), original, layout)
+    });
+    let own = compared("kernel L1I misses, vmlinux".into(), own, original, layout);
+    own.into_iter().chain(modules).collect()
 }
 
 fn metric(
@@ -222,9 +254,18 @@ fn metric(
     original: &ResultRow,
     layout: &ComparedLayout,
 ) -> Option<Metric> {
-    let of = |row: &Option<ResultRow>| row.as_ref().and_then(|row| value(&row.counters));
+    compared(name.into(), |row| value(&row.counters), original, layout)
+}
+
+fn compared(
+    name: Cow<'static, str>,
+    value: impl Fn(&ResultRow) -> Option<f64>,
+    original: &ResultRow,
+    layout: &ComparedLayout,
+) -> Option<Metric> {
+    let of = |row: &Option<ResultRow>| row.as_ref().and_then(&value);
     let (original, predicted, recorded) =
-        (value(&original.counters)?, of(&layout.predicted), of(&layout.recorded));
+        (value(original)?, of(&layout.predicted), of(&layout.recorded));
     Some(Metric {
         name,
         original,
@@ -310,7 +351,7 @@ mod tests {
         let layout = &comparisons[0].layouts[0];
         assert_eq!(layout.layout, "ext-tsp");
         let metric = &layout.metrics[0];
-        assert_eq!((metric.name, metric.original), ("kernel L1I misses", 1000.0));
+        assert_eq!((&*metric.name, metric.original), ("kernel L1I misses", 1000.0));
         assert_eq!((metric.predicted, metric.recorded), (Some(600.0), Some(500.0)));
         assert_eq!((metric.predicted_change, metric.recorded_change), (Some(-0.4), Some(-0.5)));
         assert!((metric.difference.unwrap() - 0.2).abs() < 1e-12);
@@ -358,5 +399,34 @@ mod tests {
         assert_eq!(change(0.0, 0.0), Some(0.0));
         assert_eq!(change(5.0, 0.0), None);
         assert_eq!(change(5.0, 4.0), Some(0.25));
+    }
+
+    #[test]
+    fn misses_of_modules_stand_beside_those_of_vmlinux() {
+        let with = |row: ResultRow, misses: &[(&str, u64)]| {
+            let misses = misses.iter().map(|&(name, misses)| {
+                let name = name.to_owned();
+                crate::results::ModuleMisses { name, misses }
+            });
+            ResultRow { modules: misses.collect(), ..row }
+        };
+        let rows = [
+            with(original(), &[("nf_tables", 100), ("veth", 300)]),
+            with(predicted(), &[("veth", 150)]),
+            recorded(),
+        ];
+        let comparisons = compare(&rows).unwrap();
+        let metrics = &comparisons[0].layouts[0].metrics;
+        let of_code: Vec<_> = metrics
+            .iter()
+            .filter(|metric| metric.name.contains("misses, "))
+            .map(|metric| (&*metric.name, metric.original, metric.predicted, metric.recorded))
+            .collect();
+        let expected = [
+            ("kernel L1I misses, vmlinux", 600.0, Some(450.0), Some(500.0)),
+            ("kernel L1I misses, module veth", 300.0, Some(150.0), Some(0.0)),
+            ("kernel L1I misses, module nf_tables", 100.0, Some(0.0), Some(0.0)),
+        ];
+        assert_eq!(of_code, expected);
     }
 }

@@ -54,6 +54,7 @@ pub fn row(layout: &str, kind: ResultKind, misses: u64, functions: &[(&str, u64)
                 cold_bytes: 200,
             })
             .collect(),
+        modules: Vec::new(),
         data_functions: Vec::new(),
     }
 }

@@ -49,6 +49,7 @@ pub mod comparison;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]
 pub mod examples;
+pub mod module_places;
 pub mod per_operation;
 pub mod results;
 pub mod rows;

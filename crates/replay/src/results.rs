@@ -138,6 +138,9 @@ pub struct ResultRow {
     /// The kernel functions with the most L1I misses, the most first. Empty without a kernel image
     /// to name them.
     pub functions: Vec<FunctionMisses>,
+    /// The L1I misses in the code of each module that ran, by name. They are misses of the kernel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<ModuleMisses>,
     /// The kernel functions with the most data misses, the most first. Empty without a kernel image
     /// or data accesses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -373,6 +376,15 @@ impl ResultCounters {
     pub fn kernel_jumps(&self) -> u64 {
         self.taken.kernel.of_layout()
     }
+}
+
+/// The misses in the code of one module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleMisses {
+    /// The module's name.
+    pub name: String,
+    /// Its L1I misses.
+    pub misses: u64,
 }
 
 /// The misses of one kernel function.

@@ -3,14 +3,16 @@
 //! Input: what each simulation counted, and the conditions of the recording. Output: rows. This
 //! module simulates nothing.
 
+use crate::module_places::ModulePlaces;
 use crate::results::{
     CoherenceResult, CoreResult, CpuOrder, CpuResult, FunctionDataMisses, FunctionMisses,
-    FunctionSlots, MemoryCounters, ORIGINAL, OTHER_CODE, Predictions, ResultCounters, ResultRow,
-    SampledResult, USER_CODE,
+    FunctionSlots, MemoryCounters, ModuleMisses, ORIGINAL, OTHER_CODE, Predictions, ResultCounters,
+    ResultRow, SampledResult, USER_CODE,
 };
 use crate::simulation::DataMissCounts;
 use crate::{CoherenceCounts, ReplayLayout, Replayed, Sampled};
 use image::address::LinkAddr;
+use image::module::ImageModuleSection;
 use image::{BuildId, Image, ImageFunction};
 use sim::coherent::CoreCounters;
 use sim::core::CoreSlots;
@@ -21,15 +23,25 @@ use trace::RunAddr;
 /// The largest number of functions in a row.
 const FUNCTIONS: usize = 30;
 
+/// The names of a recording's code.
+#[derive(Clone, Copy)]
+pub struct CodeNames<'a> {
+    /// The functions of the kernel and of modules.
+    pub image: &'a Image,
+    /// Where the recording has the code of modules.
+    pub places: &'a ModulePlaces,
+}
+
 /// One row for each layout and machine: all layouts on the first machine, then all on the next.
-/// `image` names functions.
+/// `names`: those of functions and modules.
 pub fn rows(
     replayed: &Replayed,
     layouts: &[ReplayLayout],
     machines: &[MachineModel],
-    image: Option<&Image>,
+    names: Option<CodeNames<'_>>,
 ) -> Vec<ResultRow> {
     let mut rows = Vec::new();
+    let kernel_code = names.map_or_else(Vec::new, |names| names.linked(&replayed.kernel_code));
     let original = |machine: usize| {
         let at = layouts.iter().position(|layout| layout.name == ORIGINAL)?;
         replayed.layouts[at].machines[machine].core.as_ref()?.sampled.as_ref()
@@ -79,8 +91,8 @@ pub fn rows(
                             cycles: counts.cycles,
                             counters: counts.counters,
                             unknown: counts.unknown.clone(),
-                            functions: image
-                                .map(|image| function_slots(&counts.slots_at, image))
+                            functions: names
+                                .map(|names| function_slots(&counts.slots_at, names))
                                 .unwrap_or_default(),
                             sampled: counts
                                 .sampled
@@ -97,13 +109,14 @@ pub fn rows(
                     }),
                 },
                 bound: None,
-                functions: image
-                    .map(|image| {
-                        top_functions(&machine_counts.misses_at, image, &replayed.kernel_code)
-                    })
+                functions: names
+                    .map(|names| top_functions(&machine_counts.misses_at, names, &kernel_code))
                     .unwrap_or_default(),
-                data_functions: image
-                    .map(|image| top_data_functions(&machine_counts.data_misses_at, image))
+                modules: names
+                    .map(|names| of_modules(&machine_counts.misses_at, names))
+                    .unwrap_or_default(),
+                data_functions: names
+                    .map(|names| top_data_functions(&machine_counts.data_misses_at, names))
                     .unwrap_or_default(),
             });
         }
@@ -145,12 +158,13 @@ fn coherence(machine: &MachineModel, counts: Option<&CoherenceCounts>) -> Option
 /// The functions with the most misses. Functions with equally many misses are ordered by name.
 fn top_functions(
     misses_at: &[(RunAddr, u64)],
-    image: &Image,
-    kernel_code: &[(RunAddr, RunAddr)],
+    names: CodeNames<'_>,
+    kernel_code: &[(LinkAddr, LinkAddr)],
 ) -> Vec<FunctionMisses> {
+    let image = names.image;
     let mut by_function: BTreeMap<usize, u64> = BTreeMap::new();
     for &(addr, misses) in misses_at {
-        if let Some(index) = function_at(addr, image) {
+        if let Some(index) = names.function_at(addr) {
             *by_function.entry(index).or_insert(0) += misses;
         }
     }
@@ -169,11 +183,12 @@ fn top_functions(
 /// The functions with the most L1D misses. Functions with equally many misses are ordered by name.
 fn top_data_functions(
     misses_at: &[(RunAddr, DataMissCounts)],
-    image: &Image,
+    names: CodeNames<'_>,
 ) -> Vec<FunctionDataMisses> {
+    let image = names.image;
     let mut by_function: BTreeMap<usize, DataMissCounts> = BTreeMap::new();
     for &(addr, misses) in misses_at {
-        if let Some(index) = function_at(addr, image) {
+        if let Some(index) = names.function_at(addr) {
             let sum = by_function.entry(index).or_default();
             sum.l1d += misses.l1d;
             sum.l2 += misses.l2;
@@ -192,11 +207,12 @@ fn top_data_functions(
 
 /// The functions with the most slots, then all other code. Functions with equally many slots are
 /// ordered by name.
-fn function_slots(slots_at: &[(RunAddr, CoreSlots)], image: &Image) -> Vec<FunctionSlots> {
+fn function_slots(slots_at: &[(RunAddr, CoreSlots)], names: CodeNames<'_>) -> Vec<FunctionSlots> {
+    let image = names.image;
     let mut by_function: BTreeMap<&str, CoreSlots> = BTreeMap::new();
     let (mut user, mut other) = (CoreSlots::default(), CoreSlots::default());
     for &(addr, slots) in slots_at {
-        match function_at(addr, image).map(|index| image.functions[index].name.as_str()) {
+        match names.function_at(addr).map(|index| image.functions[index].name.as_str()) {
             _ if !addr.is_kernel() => user += slots,
             Some(name) => *by_function.entry(name).or_default() += slots,
             None => other += slots,
@@ -211,19 +227,58 @@ fn function_slots(slots_at: &[(RunAddr, CoreSlots)], image: &Image) -> Vec<Funct
     ran.map(|(name, slots)| FunctionSlots { name: name.to_owned(), slots }).collect()
 }
 
-/// The index of the function that holds this address.
-fn function_at(addr: RunAddr, image: &Image) -> Option<usize> {
-    let after = image.functions.partition_point(|function| function.addr <= LinkAddr(addr.0));
-    let index = after.checked_sub(1)?;
-    let function = &image.functions[index];
-    (addr.0 - function.addr.0 < function.size).then_some(index)
+/// The misses in the code of each module that ran, by name.
+fn of_modules(misses_at: &[(RunAddr, u64)], names: CodeNames<'_>) -> Vec<ModuleMisses> {
+    let mut by_module: BTreeMap<&str, u64> = BTreeMap::new();
+    for &(addr, misses) in misses_at {
+        if let Some(module) = names.module_at(addr) {
+            *by_module.entry(module).or_insert(0) += misses;
+        }
+    }
+    let named = |(name, misses): (&str, u64)| ModuleMisses { name: name.to_owned(), misses };
+    by_module.into_iter().map(named).collect()
+}
+
+impl<'a> CodeNames<'a> {
+    /// The index of the function that holds this address.
+    fn function_at(&self, addr: RunAddr) -> Option<usize> {
+        let addr = self.places.linked(addr);
+        let functions = &self.image.functions;
+        let after = functions.partition_point(|function| function.addr <= addr);
+        let index = after.checked_sub(1)?;
+        let function = &functions[index];
+        (addr.0 - function.addr.0 < function.size).then_some(index)
+    }
+
+    /// The name of the module that holds this address.
+    fn module_at(&self, addr: RunAddr) -> Option<&'a str> {
+        let addr = self.places.linked(addr);
+        let holds = |section: &ImageModuleSection| {
+            addr.0.checked_sub(section.addr.0).is_some_and(|offset| offset < section.size)
+        };
+        let mut modules = self.image.modules.iter();
+        let module = modules.find(|module| module.sections.iter().any(holds))?;
+        Some(&module.identity.name)
+    }
+
+    /// Ranges of code at link addresses, ascending. Modules are loaded far from each other and from
+    /// the kernel, so no range has code of two.
+    fn linked(&self, ranges: &[(RunAddr, RunAddr)]) -> Vec<(LinkAddr, LinkAddr)> {
+        let linked = |&(start, end): &(RunAddr, RunAddr)| {
+            let from = self.places.linked(start);
+            (from, LinkAddr(from.0 + (end.0 - start.0)))
+        };
+        let mut ranges: Vec<_> = ranges.iter().map(linked).collect();
+        ranges.sort_unstable();
+        ranges
+    }
 }
 
 /// Bytes of the function's blocks that ran at least in part, and of its other blocks.
 fn hot_and_cold(
     function: &ImageFunction,
     image: &Image,
-    kernel_code: &[(RunAddr, RunAddr)],
+    kernel_code: &[(LinkAddr, LinkAddr)],
 ) -> (u64, u64) {
     let (mut hot, mut cold) = (0, 0);
     for block in &image.blocks[function.blocks.start as usize..function.blocks.end as usize] {
@@ -287,7 +342,8 @@ mod tests {
             (RunAddr(base + 0x20), slots(40)),
             (RunAddr(base + 0x100), slots(4)),
         ];
-        let functions = function_slots(&at, &image);
+        let places = ModulePlaces::default();
+        let functions = function_slots(&at, CodeNames { image: &image, places: &places });
         let named: Vec<(&str, u64)> = functions
             .iter()
             .map(|function| (function.name.as_str(), function.slots.dispatch.total()))

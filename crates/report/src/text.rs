@@ -287,7 +287,7 @@ pub fn comparisons(comparisons: &[Comparison]) -> String {
                 TextTable::new(&["", "original", "predicted", "", "recorded", "", "difference"]);
             for metric in &layout.metrics {
                 table.push(vec![
-                    metric.name.to_owned(),
+                    metric.name.to_string(),
                     number(Some(metric.original)),
                     number(metric.predicted),
                     changed(metric.predicted_change, metric.predicted_within),

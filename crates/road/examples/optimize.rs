@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     Terminal::observe();
 
     let machines = vec![machines::find("server-32k")?.model];
-    let road = Road::open(Optimization::new("net", tree, output, machines))?;
+    let mut road = Road::open(Optimization::new("net", tree, output, machines))?;
     let originals = road.record()?;
     let profile = road.count(&originals)?;
     let layout = road.lay_out(&road.ground(&profile)?, Algorithm::default(), &originals)?;

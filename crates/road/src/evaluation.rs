@@ -65,7 +65,7 @@ pub fn evaluate(
     let mut workloads = Vec::new();
     for (recording, profile) in recordings.iter().zip(&profiles) {
         progress.say(format!("replay of {}", recording.display()));
-        let replayed = trials_of(recording, &trials, Some(&image.build_id), &RecordingPart::WHOLE)?;
+        let replayed = trials_of(recording, &trials, Some(image), &RecordingPart::WHOLE)?;
         workloads.push(evaluator.evaluated(&tests, &replayed, profile));
         progress.advance(1);
     }

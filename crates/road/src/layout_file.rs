@@ -6,11 +6,11 @@
 use crate::input_file::text_of;
 use anyhow::{Context, Result, bail};
 use emit::kbuild::BuildTree;
-use emit::relink;
+use emit::{relink, tree_modules};
 use exchange::kinds::FileKind;
 use image::map::PlacementMap;
 use image::order::Layout;
-use image::place::Placement;
+use image::place::{PlacedBlock, Placement};
 use image::{Image, estimate, vmlinux};
 use replay::ReplayLayout;
 use replay::results::ORIGINAL;
@@ -77,7 +77,8 @@ pub struct LayoutFile {
 }
 
 enum LayoutContent {
-    Map(PlacementMap),
+    /// The map of a kernel, and those of modules beside it.
+    Map(PlacementMap, Vec<PlacementMap>),
     Order(Layout),
 }
 
@@ -91,7 +92,10 @@ impl LayoutFile {
         let text = text_of(path, &[FileKind::Layout, FileKind::Map])?;
         let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
         let content = match PlacementMap::is_map(&text) {
-            true => LayoutContent::Map(PlacementMap::from_text(&text).with_context(named)?),
+            true => LayoutContent::Map(
+                PlacementMap::from_text(&text).with_context(named)?,
+                beside(path)?,
+            ),
             false => LayoutContent::Order(Layout::from_text(&text).with_context(named)?),
         };
         Ok(LayoutFile { path: path.to_owned(), name, content })
@@ -132,7 +136,7 @@ impl LayoutFile {
         let LayoutFile { path, name, content } = self;
         let named = || path.display().to_string();
         match content {
-            LayoutContent::Map(map) => {
+            LayoutContent::Map(map, modules) => {
                 // Another kernel's map gets a message of its own, see `replayed::trials_of`.
                 if let (Some(kernel), Some(image)) = (kernel, image)
                     && image.build_id == map.build_id
@@ -140,7 +144,8 @@ impl LayoutFile {
                     let code = vmlinux::code_ranges(&vmlinux::path(kernel))?;
                     map.ensure_within(&code).with_context(named)?;
                 }
-                Ok(ReplayLayout::predicted(name, map.build_id, map.placement))
+                let placement = with_modules(map.placement, &modules);
+                Ok(ReplayLayout::predicted(name, map.build_id, placement))
             }
             LayoutContent::Order(order) => {
                 let placement = placed(&order, kernel, image).with_context(named)?;
@@ -148,6 +153,22 @@ impl LayoutFile {
             }
         }
     }
+}
+
+/// The maps of the modules beside the map of a kernel that was relinked into a directory.
+fn beside(map: &Path) -> Result<Vec<PlacementMap>> {
+    let directory = map.parent().filter(|_| map.ends_with(relink::MAP));
+    let maps = directory.map(tree_modules::maps).transpose()?.unwrap_or_default();
+    Ok(maps.into_iter().map(|(_, map)| map).collect())
+}
+
+/// The placement of a kernel and of its modules, by their maps.
+pub(crate) fn with_modules(kernel: Placement, modules: &[PlacementMap]) -> Placement {
+    let mut blocks: Vec<PlacedBlock> =
+        modules.iter().flat_map(|module| module.placement.blocks.clone()).collect();
+    blocks.extend(kernel.blocks);
+    blocks.sort_by_key(|block| block.old);
+    Placement { blocks, ..kernel }
 }
 
 /// Where a layout puts the code: as relinking would, if `kernel` is a tree; nearly so, if there is

@@ -107,6 +107,7 @@ pub mod overview;
 mod page_walk;
 pub mod probed;
 pub mod proof;
+pub mod proven_kernel;
 pub mod rebuild;
 mod rebuild_steps;
 pub mod record;

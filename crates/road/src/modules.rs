@@ -9,17 +9,28 @@ use guest::module_files;
 use guest::record::RecordingSummary;
 use host::note;
 use host::recording::Recording;
-use image::Image;
 use image::address::LinkAddr;
 use image::module::ModuleIdentity;
 use image::order::Layout;
+use image::{Image, vmlinux};
 use layout::Score;
 use profile::Profile;
 use profile::graph;
+use replay::module_places::{ModulePlace, ModulePlaces};
 use services::symbols::CodeSymbol;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+/// The image of a kernel, with the modules that `inputs` name, as [`attach`] adds them.
+///
+/// # Errors
+/// The kernel or a directory cannot be read, or two modules cannot be told apart.
+pub fn image_of(kernel: &Path, inputs: &[PathBuf]) -> Result<Image> {
+    let mut image = vmlinux::read(&vmlinux::path(kernel))?;
+    attach(&mut image, kernel, inputs)?;
+    Ok(image)
+}
 
 /// Adds to `image` the modules that `inputs` name: recordings (directories) and profiles. `kernel`:
 /// the kernel's build tree or its vmlinux. A module without a file is reported.
@@ -49,6 +60,38 @@ pub fn attach(image: &mut Image, kernel: &Path, inputs: &[PathBuf]) -> Result<()
         }
     }
     image.attach(found)
+}
+
+/// Where a recording (a directory) has the code of the image's modules. Another build of a module,
+/// and a module that the image does not have, have no place.
+///
+/// ```
+/// let home = road::examples::home();
+/// let image = image::vmlinux::read(&home.path().join("vmlinux"))?;
+/// let places = road::modules::places(&image, &home.path().join("loop.rec"));
+/// assert_eq!(places, replay::module_places::ModulePlaces::default());
+/// # anyhow::Ok(())
+/// ```
+pub fn places(image: &Image, recording: &Path) -> ModulePlaces {
+    if image.modules.is_empty() {
+        return ModulePlaces::default();
+    }
+    // What cannot be read has no modules: whoever reads the recording reports it.
+    let summary = RecordingSummary::read(&Recording::at(recording));
+    let recorded = summary.map_or_else(|_| Vec::new(), |summary| summary.modules);
+    let mut places = Vec::new();
+    for module in &recorded {
+        let known = image.modules.iter().find(|known| known.identity == module.identity);
+        for section in known.into_iter().flat_map(|known| &known.sections) {
+            let ran = module.sections.iter().find(|ran| ran.name == section.name);
+            if let Some(ran) = ran.and_then(|ran| ran.addr()) {
+                let initial = section.name.starts_with(".init");
+                let (linked, size) = (section.addr, section.size);
+                places.push(ModulePlace { ran, linked, size, initial });
+            }
+        }
+    }
+    ModulePlaces::new(places)
 }
 
 /// What a layout brings for the code of one module, by the counts that it was made from.

@@ -12,7 +12,7 @@
 //! use road::optimize::{Optimization, Road};
 //!
 //! let machines = vec![machines::find("server-32k")?.model];
-//! let road = Road::open(Optimization::new("net", "linux", "net.optimized", machines))?;
+//! let mut road = Road::open(Optimization::new("net", "linux", "net.optimized", machines))?;
 //! let originals = road.record()?;
 //! let profile = road.count(&originals)?;
 //! let layout = road.lay_out(&road.ground(&profile)?, Algorithm::default(), &originals)?;
@@ -27,32 +27,28 @@
 use crate::counts::extra_counts;
 use crate::ground::Ground;
 use crate::guests::RecordedGuest;
-use crate::layout_file::read_map;
-use crate::proof::{ProvedMap, prove};
+use crate::proven_kernel::ProvenKernel;
 use crate::replayed::ReplayRequest;
 use crate::sampling::Sampling;
 use crate::search::{LayoutCandidate, LayoutSearch, SearchObjective};
-use crate::{counts, record, relink, workload};
-use anyhow::{Context, Result, bail, ensure};
+use crate::{counts, modules, record, workload};
+use anyhow::{Context, Result, ensure};
 use emit::kbuild::BuildTree;
-use emit::relink::{Destination, MAP, RelinkWork};
 use execution::part::RecordingPart;
 use guest::record::is_made;
 use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
 use host::{interrupt, note, output};
-use image::map::PlacementMap;
 use image::order::Layout;
 use image::{Image, vmlinux};
 use layout::Algorithm;
 use profile::{Profile, ProfileMerge};
 use replay::comparison::{self, Comparison};
 use replay::guard::{self, LayoutLoss};
-use replay::results::{ResultFile, ResultRow};
+use replay::results::{ORIGINAL, ResultFile, ResultRow};
 use replay::{ReplayLayout, SimulationScope};
 use report::page;
 use sim::MachineModel;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trace::CpuCount;
@@ -187,16 +183,6 @@ pub struct Optimized {
     pub page: PathBuf,
 }
 
-/// A kernel that was relinked in a layout's order, and proved to be the old program.
-pub struct RelinkedKernel {
-    /// The layout's algorithm.
-    pub name: String,
-    /// The directory with the kernel.
-    pub directory: PathBuf,
-    /// Where the code went.
-    pub map: PlacementMap,
-}
-
 /// Takes all steps of the road.
 ///
 /// ```no_run
@@ -214,7 +200,7 @@ pub struct RelinkedKernel {
 pub fn optimize(optimization: Optimization) -> Result<Optimized> {
     let directory = optimization.output.clone();
     output::in_directory(&directory, |_| {
-        let road = Road::open(optimization)?;
+        let mut road = Road::open(optimization)?;
         let originals = road.record()?;
         let profile = road.count(&originals)?;
         let rows = road.rows_of_all(&originals, &profile)?;
@@ -249,7 +235,7 @@ impl Road {
         Ok(Road { optimization, tree, image })
     }
 
-    /// The kernel's functions and blocks.
+    /// The functions and blocks of the kernel, and of the modules that were recorded.
     pub fn image(&self) -> &Image {
         &self.image
     }
@@ -259,26 +245,24 @@ impl Road {
     }
 
     /// Records each workload on the tree's own kernel in each guest: `original.rec`, if there is
-    /// one. Returns the paths: for each guest, those of all workloads.
+    /// one, and reads the modules that it loaded. Returns the paths: for each guest, those of all
+    /// workloads.
     ///
     /// # Errors
-    /// As [`record::record`].
-    pub fn record(&self) -> Result<Vec<PathBuf>> {
-        self.record_kernel("original", &self.optimization.tree, None)
+    /// As [`record::record`]; or the tree's modules cannot be read.
+    pub fn record(&mut self) -> Result<Vec<PathBuf>> {
+        let recordings = self.record_kernel(ORIGINAL, &self.optimization.tree)?;
+        modules::attach(&mut self.image, &self.optimization.tree, &recordings)?;
+        Ok(recordings)
     }
 
-    fn record_kernel(
-        &self,
-        name: &str,
-        kernel: &Path,
-        vmlinux: Option<&Path>,
-    ) -> Result<Vec<PathBuf>> {
+    fn record_kernel(&self, name: &str, kernel: &Path) -> Result<Vec<PathBuf>> {
         let Optimization { guests, workloads, .. } = &self.optimization;
         let mut recordings = Vec::new();
         for guest in guests {
             for WeightedWorkload { workload, .. } in workloads {
                 let workload = workload::open(workload)?;
-                recordings.push(self.recording_of(guest, workload, name, kernel, vmlinux)?);
+                recordings.push(self.recording_of(guest, workload, name, kernel)?);
             }
         }
         Ok(recordings)
@@ -291,11 +275,10 @@ impl Road {
         workload: Workload,
         name: &str,
         kernel: &Path,
-        vmlinux: Option<&Path>,
     ) -> Result<PathBuf> {
         let several = self.optimization.workloads.len() > 1;
         let directory = self.path(&guest.recording(name, several.then_some(&workload.name)));
-        let kernel = GuestKernel::open(kernel, vmlinux)?;
+        let kernel = GuestKernel::open(kernel, None)?;
         let request = RecordingRequest {
             seed: self.optimization.seed,
             cpus: self.optimization.cpus,
@@ -310,7 +293,11 @@ impl Road {
         }
         let like = guest.processor.like.as_ref();
         let like = like.map_or(String::new(), |like| format!(", in a guest like {}", like.name));
-        say(&format!("recording {} on the {name} kernel{like}", request.workload.name))?;
+        let order = match name == ORIGINAL {
+            true => "its own order".to_owned(),
+            false => format!("the order by {name}"),
+        };
+        say(&format!("recording {} on the kernel in {order}{like}", request.workload.name))?;
         record::record(&request, None)?;
         Ok(directory)
     }
@@ -408,49 +395,14 @@ impl Road {
         output::write(&path, layout.to_text().as_bytes())
     }
 
-    /// Relinks the kernel in a layout's order and proves that it is the old program. The kernel is
-    /// kept in `ALGORITHM.kernel`.
+    /// Relinks the kernel in a layout's order, with the modules that the layout names, and proves
+    /// that it is the old program. The kernel is kept in `ALGORITHM.kernel`.
     ///
     /// # Errors
     /// The kernel cannot be linked, or is not the old program.
-    pub fn relink(&self, layout: &Layout) -> Result<RelinkedKernel> {
-        let name = layout.algorithm.clone();
-        let directory = self.path(&format!("{name}.kernel"));
-        let (done, text) = (directory.join("layout.kll"), layout.to_text());
-        if fs::read_to_string(&done).is_ok_and(|known| known == text) {
-            say(&format!("using the existing kernel {}", directory.display()))?;
-            let map = read_map(&directory.join(MAP))?;
-            return Ok(RelinkedKernel { name, directory, map });
-        }
-        say("relinking")?;
-        // A kernel counts as existing only when it is whole and checked.
-        match fs::remove_file(&done) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| done.display().to_string());
-            }
-            _ => {}
-        }
-        let (work, place) = (RelinkWork::Order(layout.clone()), Destination::Directory(&directory));
-        let made = relink::relink(&self.tree, &work, &place)?;
-        let map = made.map.context("nothing was linked")?;
-        self.prove(&name, &directory, &map)?;
-        // Written last, so that only a checked kernel is reused.
-        output::write(&done, text.as_bytes())?;
-        Ok(RelinkedKernel { name, directory, map })
-    }
-
-    fn prove(&self, name: &str, directory: &Path, map: &PlacementMap) -> Result<()> {
-        say("checking that the relinked kernel is the old program")?;
-        let proof = prove(&self.optimization.tree, directory, ProvedMap::Map(map), 3)?;
-        if !proof.holds {
-            bail!(
-                "the kernel relinked by {name} is not the old program; do not use the kernel in \
-                 {}\n{}",
-                directory.display(),
-                proof.text
-            );
-        }
-        Ok(())
+    pub fn relink(&self, layout: &Layout) -> Result<ProvenKernel> {
+        let directory = self.path(&format!("{}.kernel", layout.algorithm));
+        ProvenKernel::make(&self.tree, &self.optimization.tree, layout, &directory)
     }
 
     /// The original's recordings replayed over the layout of each kernel, the original first.
@@ -460,12 +412,13 @@ impl Road {
     pub fn predict(
         &self,
         recordings: &[PathBuf],
-        kernels: &[RelinkedKernel],
+        kernels: &[ProvenKernel],
     ) -> Result<Vec<ResultRow>> {
         say("replaying the recording over each layout")?;
         let mut layouts = vec![ReplayLayout::original()];
-        layouts.extend(kernels.iter().map(|RelinkedKernel { name, map, .. }| {
-            ReplayLayout::predicted(name, map.build_id.clone(), map.placement.clone())
+        layouts.extend(kernels.iter().map(|kernel| {
+            let ProvenKernel { name, map, .. } = kernel;
+            ReplayLayout::predicted(name, map.build_id.clone(), kernel.placement())
         }));
         self.rows_of_recordings(recordings, &layouts, &self.image)
     }
@@ -491,13 +444,11 @@ impl Road {
     ///
     /// # Errors
     /// As [`record::record`] and [`ReplayRequest::rows`].
-    pub fn measure(&self, kernel: &RelinkedKernel) -> Result<Vec<ResultRow>> {
-        let RelinkedKernel { name, directory, .. } = kernel;
-        let vmlinux = directory.join("vmlinux");
-        let boot_image = directory.join("arch/x86/boot/bzImage");
-        let image = vmlinux::read(&vmlinux)?;
-        let recordings = self.record_kernel(name, &boot_image, Some(&vmlinux))?;
+    pub fn measure(&self, kernel: &ProvenKernel) -> Result<Vec<ResultRow>> {
+        let ProvenKernel { name, directory, .. } = kernel;
+        let recordings = self.record_kernel(name, directory)?;
         say(&format!("measuring the {name} kernel"))?;
+        let image = modules::image_of(directory, &recordings)?;
         self.rows_of_recordings(&recordings, &[ReplayLayout::recorded(name)], &image)
     }
 

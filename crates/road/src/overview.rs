@@ -4,9 +4,10 @@
 //! [`report::page`] draws.
 
 use crate::layout_file::LayoutFile;
+use crate::modules;
 use crate::opened::OpenedKernel;
 use crate::page_walk::PageWalk;
-use crate::replayed::ensure_recorded;
+use crate::replayed::{carried, ensure_recorded};
 use crate::sampling::Sampling;
 use anyhow::Result;
 use execution::cpu_order::CpuOrder;
@@ -14,7 +15,6 @@ use execution::opened::OpenedRecording;
 use execution::sampling::SamplePlan;
 use execution::walk::SideBySide;
 use host::recording::Recording;
-use image::vmlinux;
 use replay::{Replay, ReplayLayout, ReplayTrial, SimulationScope, rows};
 use report::multiprocessor::MultiprocessorBeside;
 use report::overview::{LayoutMisses, Overview, OverviewExtras, StructureMisses};
@@ -60,12 +60,13 @@ pub fn overview(
     // Only a vmlinux tells the blocks of a layout.
     let image = match layouts.is_empty() {
         true => None,
-        false => Some(vmlinux::read(&vmlinux::path(path))?),
+        false => Some(modules::image_of(path, std::slice::from_ref(&recording.to_owned()))?),
     };
     let files = layouts;
     let mut layouts = vec![ReplayLayout::original()];
     for layout in files {
-        layouts.push(LayoutFile::read(layout)?.placed(Some(path), image.as_ref())?);
+        let placed = LayoutFile::read(layout)?.placed(Some(path), image.as_ref())?;
+        layouts.push(carried(&placed, image.as_ref(), recording)?.unwrap_or(placed));
     }
     let Attribution { machines, part, .. } = attribution;
     let walk = |plan| walked(recording, kernel, &layouts, plan);

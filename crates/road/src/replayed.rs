@@ -3,13 +3,16 @@
 //! Input: a recording on disk, layouts, machines. Output: result rows, or the counts behind them.
 //! Replaying reports its progress. This module changes no file.
 
+use crate::modules;
 use crate::sampling::Sampling;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use execution::opened::OpenedRecording;
 use execution::part::RecordingPart;
 use host::recording::Recording;
+use image::module::is_of_module;
 use image::{BuildId, Image};
 use replay::results::{ORIGINAL, ResultRow};
+use replay::rows::CodeNames;
 use replay::{
     CpuOrder, ReplayLayout, ReplayTrial, Replayed, SimulationScope, bound, replay_trials, rows,
 };
@@ -52,7 +55,8 @@ pub struct ReplayRequest<'a> {
     pub scope: SimulationScope,
     /// How several CPUs run on a machine with several cores.
     pub order: CpuOrder,
-    /// The recorded kernel, which names functions.
+    /// The recorded kernel, which names functions. Layouts that move code of modules need it, with
+    /// these modules ([`modules::attach`]).
     pub image: Option<&'a Image>,
     /// The part of the recording.
     pub part: RecordingPart,
@@ -85,7 +89,11 @@ impl<'a> ReplayRequest<'a> {
     /// # Errors
     /// The recording is damaged, or a layout or the image is of another kernel.
     pub fn rows(&self) -> Result<Vec<ResultRow>> {
-        let mut rows = rows::rows(&self.counts()?, self.layouts, self.machines, self.image);
+        let counts = self.counts()?;
+        let places = self.image.map(|image| modules::places(image, self.recording));
+        let names = self.image.zip(places.as_ref());
+        let names = names.map(|(image, places)| CodeNames { image, places });
+        let mut rows = rows::rows(&counts, self.layouts, self.machines, names);
         if !self.part.is_whole() {
             let named = |row: &mut ResultRow| {
                 row.conditions.insert("part".to_owned(), self.part.to_string())
@@ -107,8 +115,7 @@ impl<'a> ReplayRequest<'a> {
                 ..ReplayTrial::new(layout, self.machines, self.scope)
             };
             let trials: Vec<_> = self.layouts.iter().map(trial).collect();
-            let kernel = self.image.map(|image| &image.build_id);
-            trials_of(self.recording, &trials, kernel, &self.part)
+            trials_of(self.recording, &trials, self.image, &self.part)
         })
     }
 
@@ -131,7 +138,7 @@ impl<'a> ReplayRequest<'a> {
 }
 
 /// What replay counts for a part of a recording (a directory), each layout on its own machines.
-/// `kernel`: the build id that the recording must have.
+/// `image`: the kernel of which the recording must be.
 ///
 /// ```
 /// use execution::part::RecordingPart;
@@ -146,7 +153,8 @@ impl<'a> ReplayRequest<'a> {
 /// let replayed = trials_of(&recording, &trials, None, &RecordingPart::WHOLE)?;
 /// assert_eq!(replayed.header.workload, "loop");
 ///
-/// let other = image::BuildId("0b".into());
+/// let mut other = image::vmlinux::read(&home.path().join("vmlinux"))?;
+/// other.build_id = image::BuildId("0b".into());
 /// let refused = trials_of(&recording, &trials, Some(&other), &RecordingPart::WHOLE).unwrap_err();
 /// assert!(refused.to_string().contains("build id 0b"), "{refused}");
 /// # anyhow::Ok(())
@@ -157,15 +165,47 @@ impl<'a> ReplayRequest<'a> {
 pub fn trials_of(
     recording: &Path,
     trials: &[ReplayTrial<'_>],
-    kernel: Option<&BuildId>,
+    image: Option<&Image>,
     part: &RecordingPart,
 ) -> Result<Replayed> {
     let mut opened = OpenedRecording::open(&Recording::at(recording), part, "replay")?;
     if !part.is_whole() {
         opened = opened.without_data();
     }
-    ensure_recorded(&opened, trials, kernel)?;
-    opened.read(|reader| replay_trials(reader, trials))
+    ensure_recorded(&opened, trials, image.map(|image| &image.build_id))?;
+    let carried = trials.iter().map(|trial| carried(trial.layout, image, recording));
+    let carried: Vec<Option<ReplayLayout>> = carried.collect::<Result<_>>()?;
+    let trials = trials.iter().zip(&carried).map(|(trial, carried)| ReplayTrial {
+        layout: carried.as_ref().unwrap_or(trial.layout),
+        ..*trial
+    });
+    let trials: Vec<ReplayTrial<'_>> = trials.collect();
+    opened.read(|reader| replay_trials(reader, &trials))
+}
+
+/// A layout with the code of modules where a recording has it. `None`: the layout moves no code of
+/// modules.
+///
+/// # Errors
+/// The layout moves code of modules, and the image with these modules is missing.
+pub(crate) fn carried(
+    layout: &ReplayLayout,
+    image: Option<&Image>,
+    recording: &Path,
+) -> Result<Option<ReplayLayout>> {
+    if !layout.placement.blocks.iter().any(|block| is_of_module(block.old)) {
+        return Ok(None);
+    }
+    let image = image.filter(|image| !image.modules.is_empty());
+    let image = image.with_context(|| {
+        format!(
+            "the layout {} moves code of modules, whose files were not found: give the tree of \
+             the recorded kernel",
+            layout.name
+        )
+    })?;
+    let placement = modules::places(image, recording).carried(&layout.placement);
+    Ok(Some(ReplayLayout { placement, ..layout.clone() }))
 }
 
 /// Checks that layouts and kernel are those of the recording.

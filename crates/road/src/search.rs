@@ -181,7 +181,8 @@ impl LayoutSearch<'_> {
         let machines = [self.machine];
         let replayed = |recording: &PathBuf| {
             let usual = ReplayRequest::new(recording, &layouts, &machines);
-            ReplayRequest { part: *self.part, sampling: self.sampling, ..usual }.counts()
+            let (part, sampling, image) = (*self.part, self.sampling, Some(self.image));
+            ReplayRequest { part, sampling, image, ..usual }.counts()
         };
         let recordings: Vec<Replayed> =
             self.recordings.iter().map(replayed).collect::<Result<_>>()?;

@@ -11,13 +11,13 @@ use clap::Args;
 use host::note;
 use host::out;
 use host::recording::Recording;
-use image::vmlinux;
 use replay::guard::{self, LayoutLoss};
 use replay::results::ResultFile;
 use replay::{self, ReplayLayout, SimulationScope};
 use report::text;
 use road::kernel::kernel_of;
 use road::layout_file::LayoutFile;
+use road::modules;
 use road::replayed::ReplayRequest;
 use sim::MachineModel;
 use std::path::PathBuf;
@@ -91,7 +91,8 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let files = LayoutFile::read_all(&args.layout)?;
     let kernel = wanted_kernel(args, &files)?;
     let kernel = kernel.as_deref();
-    let image = kernel.map(|kernel| vmlinux::read(&vmlinux::path(kernel))).transpose()?;
+    let recordings = std::slice::from_ref(&args.recording);
+    let image = kernel.map(|kernel| modules::image_of(kernel, recordings)).transpose()?;
     let mut layouts = vec![ReplayLayout::original()];
     for file in files {
         layouts.push(file.placed(kernel, image.as_ref())?);

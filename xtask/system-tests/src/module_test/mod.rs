@@ -3,7 +3,8 @@
 //! Input: a built tree with modules, or the vmlinux of an installed kernel. Every module in its own
 //! order stays byte for byte. In a random order the checker proves it, and refuses it with a
 //! changed byte. If the kernel is a tree, a guest loads, uses and unloads the modules in a random
-//! order. Prints one line for each test.
+//! order, and what replay predicts of a module's code is what a recording of the relinked kernel
+//! with this module shows. Prints one line for each test.
 
 use anyhow::{Context, Result, ensure};
 use check::loadable::prove;
@@ -12,8 +13,13 @@ use emit::object::two_regions;
 use guest::{GuestContents, GuestEnd, GuestKernel, KernelModule, module_files};
 use image::object::ObjectHints;
 use kernlane_layout::random::SplitMix64;
+use lab::run;
 use lab::score::TestScore;
+use replay::comparison;
+use replay::results::ResultFile;
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 const SCRIPT: &str = include_str!("guest.sh");
@@ -21,6 +27,12 @@ const SCRIPT: &str = include_str!("guest.sh");
 const LOADED: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
 /// The seeds of the random orders.
 const SEEDS: [u64; 3] = [1, 2, 3];
+/// The modules whose misses are predicted, and the machine: its cache is too small for their paths.
+const MEASURED: [&str; 2] = ["veth", "pktgen"];
+const MACHINE: &str = "torrellas-8k";
+const WORKLOAD: &str = include_str!("packets.toml");
+/// The largest accepted difference between predicted and recorded misses, relative to the recorded.
+const TOLERANCE: f64 = 0.05;
 /// How many changed bytes of each module the checker sees.
 const CHANGES: usize = 40;
 
@@ -59,6 +71,7 @@ pub fn module_test(kernel: &Path) -> Result<()> {
     shuffled.retain(|module| LOADED.contains(&module.name.as_str()));
     if kernel.is_dir() {
         score.count("a guest loads, uses and unloads them", in_a_guest(kernel, shuffled));
+        score.count("misses of modules are as predicted", predicted(kernel));
     }
     score.finish("rewritten modules are wrong")
 }
@@ -139,5 +152,40 @@ fn in_a_guest(tree: &Path, modules: Vec<KernelModule>) -> Result<()> {
         outcome.output,
         outcome.console
     );
+    Ok(())
+}
+
+/// Sends a kernel with its modules down the road: relinked in a random order of all blocks, proved,
+/// recorded again.
+fn predicted(tree: &Path) -> Result<()> {
+    let home = Path::new("target/test/modules-road");
+    fs::create_dir_all(home)?;
+    let workload = home.join("packets.toml");
+    fs::write(&workload, WORKLOAD)?;
+    let directory = home.join("packets");
+    let mut command = Command::new(lab::kernlane()?);
+    command.arg("optimize").arg(&workload).arg("--tree").arg(tree);
+    command.args(["--machine", MACHINE, "--layout", "random", "--output"]).arg(&directory);
+    run(&mut command)?;
+    let results = ResultFile::read(&directory)?;
+    let comparisons = comparison::compare(&results.rows)?;
+    let layout = comparisons.first().and_then(|found| found.layouts.first());
+    let layout = layout.context("no layout was recorded")?;
+    for module in MEASURED {
+        let name = format!("kernel L1I misses, module {module}");
+        let metric = layout.metrics.iter().find(|metric| metric.name == name);
+        let metric = metric.with_context(|| format!("there is no {name}"))?;
+        let change = metric.recorded_change.context("no change")?;
+        let off = metric.difference.context("not both predicted and recorded")?;
+        ensure!(
+            off.abs() <= TOLERANCE,
+            "{name}: {} before, predicted {:?}, recorded {:?}",
+            metric.original,
+            metric.predicted,
+            metric.recorded
+        );
+        ensure!(change.abs() > 2.0 * TOLERANCE, "{name}: the random order changed nothing");
+        println!("{name}: {:+.1} %, predicted within {:.2} %", 100.0 * change, 100.0 * off.abs());
+    }
     Ok(())
 }
