@@ -18,6 +18,8 @@ pub(crate) enum DemoKernel {
     Uml,
     /// For User Mode Linux, by clang
     UmlClang,
+    /// By gcc, with file systems and a firewall in modules
+    Modules,
     /// With KASAN, for the fuzzer of the live module
     Kasan,
     /// With KCSAN, for the fuzzer of the live module
@@ -34,6 +36,7 @@ impl DemoKernel {
             Self::Clang => kernel::tree(Compiler::Clang),
             Self::Uml => kernel::tree(Compiler::GccUserMode),
             Self::UmlClang => kernel::tree(Compiler::ClangUserMode),
+            Self::Modules => kernel::tree(Compiler::GccModules),
             Self::Kasan => kernel::tree(Compiler::GccKasan),
             Self::Kcsan => kernel::tree(Compiler::GccKcsan),
             Self::OldOrder => kernel::old_order(),

@@ -1,5 +1,6 @@
 //! Builds the demo kernels: Debian's linux-source-6.12 with `demo-kernel.config`, built by gcc or
 //! by clang, or with `uml.config` by either for User Mode Linux.
+//! `modules` has, in modules, what a server loads: `modules-kernel.config` on top.
 //! `kasan` and `kcsan` are kernels for the fuzzer of the live module: `fuzz-kernel.config` on top,
 //! with KASAN or with KCSAN.
 //!
@@ -26,6 +27,7 @@ const STAMP: &str = ".kernlane-stamp";
 /// The demo kernel's configuration, on top of `tinyconfig`.
 pub const CONFIG: &str = include_str!("../../../demo-kernel.config");
 const UML_CONFIG: &str = include_str!("../../../uml.config");
+const MODULES_CONFIG: &str = include_str!("../../../modules-kernel.config");
 const FUZZ_CONFIG: &str = include_str!("../../../fuzz-kernel.config");
 /// Takes 18a5daf0e497 back.
 const OLD_ORDER: &str = include_str!("old-order.patch");
@@ -55,6 +57,7 @@ const WITH_LINES: &str = "KCFLAGS=-mcmodel=small -fno-asynchronous-unwind-tables
 /// The number of lines that kbuild prints. Only the progress uses them.
 const UML_LINES: u64 = 1_270;
 const FUZZ_LINES: u64 = 1_150;
+const MODULES_LINES: u64 = 2_650;
 
 /// The compiler of a demo kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,8 @@ pub enum Compiler {
     GccUserMode,
     /// clang, for User Mode Linux, with the line of each instruction.
     ClangUserMode,
+    /// gcc, with the file systems and the firewall of a server in modules.
+    GccModules,
     /// gcc, with KASAN and lockdep.
     GccKasan,
     /// gcc, with KCSAN and lockdep.
@@ -78,6 +83,7 @@ impl Compiler {
             Self::Clang => "clang",
             Self::GccUserMode => "uml",
             Self::ClangUserMode => "uml-clang",
+            Self::GccModules => "modules",
             Self::GccKasan => "kasan",
             Self::GccKcsan => "kcsan",
         }
@@ -85,7 +91,7 @@ impl Compiler {
 
     fn make_arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Gcc | Self::GccKasan | Self::GccKcsan => &[],
+            Self::Gcc | Self::GccModules | Self::GccKasan | Self::GccKcsan => &[],
             Self::Clang => &["LLVM=-22"],
             Self::GccUserMode => &["ARCH=um"],
             Self::ClangUserMode => &["ARCH=um", "LLVM=-22", WITH_LINES],
@@ -97,6 +103,7 @@ impl Compiler {
         match self {
             Self::Gcc | Self::Clang => CONFIG.to_owned(),
             Self::GccUserMode | Self::ClangUserMode => UML_CONFIG.to_owned(),
+            Self::GccModules => [CONFIG, MODULES_CONFIG].concat(),
             Self::GccKasan => [CONFIG, FUZZ_CONFIG, KASAN_CONFIG].concat(),
             Self::GccKcsan => [CONFIG, FUZZ_CONFIG, KCSAN_CONFIG].concat(),
         }
@@ -115,13 +122,18 @@ impl Compiler {
             is_complete: false,
             compiler: match self {
                 Self::Clang | Self::ClangUserMode => "clang-22",
-                Self::Gcc | Self::GccUserMode | Self::GccKasan | Self::GccKcsan => "gcc",
+                Self::Gcc
+                | Self::GccUserMode
+                | Self::GccModules
+                | Self::GccKasan
+                | Self::GccKcsan => "gcc",
             },
             make_arguments: self.make_arguments().iter().map(|&word| word.to_owned()).collect(),
             targets: targets.iter().map(|&target| target.to_owned()).collect(),
             expected_lines: match self {
                 Self::Gcc | Self::Clang => recipe::DEMO_LINES,
                 Self::GccUserMode | Self::ClangUserMode => UML_LINES,
+                Self::GccModules => MODULES_LINES,
                 Self::GccKasan | Self::GccKcsan => FUZZ_LINES,
             },
         })
