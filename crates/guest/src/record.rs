@@ -112,8 +112,8 @@ pub struct RecordedAmounts {
     pub data: Option<DataAccessTotals>,
 }
 
-/// Whether the request's output already holds this recording: the same workload, kernel, modules and
-/// seed, recorded from the guest's boot, with a proper end.
+/// Whether the request's output already holds this recording: the same workload, kernel, modules
+/// and seed, recorded from the guest's boot, with a proper end.
 pub fn is_made(request: &RecordingRequest) -> bool {
     RecordingSummary::read(&Files::at(&request.output)).is_ok_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0

@@ -113,6 +113,7 @@ mod rebuild_steps;
 pub mod record;
 pub mod relink;
 pub mod replayed;
+mod said;
 pub mod sampling;
 pub mod search;
 pub mod service_time;

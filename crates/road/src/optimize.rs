@@ -29,6 +29,7 @@ use crate::ground::Ground;
 use crate::guests::RecordedGuest;
 use crate::proven_kernel::ProvenKernel;
 use crate::replayed::ReplayRequest;
+use crate::said::say;
 use crate::sampling::Sampling;
 use crate::search::{LayoutCandidate, LayoutSearch, SearchObjective};
 use crate::{counts, modules, record, workload};
@@ -37,7 +38,7 @@ use emit::kbuild::BuildTree;
 use execution::part::RecordingPart;
 use guest::record::is_made;
 use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
-use host::{interrupt, note, output};
+use host::{note, output};
 use image::order::Layout;
 use image::{Image, vmlinux};
 use layout::Algorithm;
@@ -508,13 +509,6 @@ pub fn keep(directory: &Path, rows: Vec<ResultRow>) -> Result<Optimized> {
     output::write(&page, page::page(&[], &comparisons)?.as_bytes())?;
     let losses = guard::losses(&results.rows);
     Ok(Optimized { results, comparisons, losses, page })
-}
-
-/// Reports a step. An interrupted road ends here, between two steps.
-pub(crate) fn say(what: &str) -> Result<()> {
-    interrupt::check()?;
-    note!("{what}");
-    Ok(())
 }
 
 #[cfg(test)]

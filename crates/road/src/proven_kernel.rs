@@ -5,9 +5,9 @@
 //! file of it is proved.
 
 use crate::layout_file::{read_map, with_modules};
-use crate::optimize::say;
 use crate::proof::{ProvedMap, prove};
 use crate::relink;
+use crate::said::say;
 use anyhow::{Context, Result, bail};
 use emit::kbuild::BuildTree;
 use emit::relink::{Destination, MAP, RelinkWork};

@@ -12,8 +12,9 @@
 
 use crate::export;
 use crate::guests::RecordedGuest;
-use crate::optimize::{Optimization, Optimized, Road, WeightedWorkload, keep, say};
+use crate::optimize::{Optimization, Optimized, Road, WeightedWorkload, keep};
 use crate::rebuild_steps::Steps;
+use crate::said::say;
 use crate::workload;
 use anyhow::{Context, Result, bail, ensure};
 use emit::build::KernelBuild;

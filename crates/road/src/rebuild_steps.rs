@@ -4,7 +4,7 @@
 //! Input: the steps as they begin. Output: a remark for each. The steps of the first kernel tell
 //! how long those of the second take. This module does no step itself.
 
-use crate::optimize::say;
+use crate::said::say;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
