@@ -4,12 +4,13 @@
 //! Input: rows. Output: comparisons for reports. All shares, changes and differences in reports are
 //! computed here.
 
-use crate::results::{Estimate, ORIGINAL, ResultCounters, ResultKind, ResultRow, SampledResult};
+use crate::results::{
+    Estimate, ORIGINAL, ResultCounters, ResultKind, ResultRow, SampledResult, modules_by_misses,
+};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// One workload on one machine: the original and every layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -218,34 +219,21 @@ fn metrics(original: &ResultRow, layout: &ComparedLayout) -> Vec<Metric> {
     times.chain(others).chain(of_modules(original, layout)).collect()
 }
 
-/// The misses in the kernel's own code and in that of each module, those that miss most first;
-/// nothing if no module ran.
+/// The misses of vmlinux and of each module, those that miss most first; nothing if no module ran.
 fn of_modules(original: &ResultRow, layout: &ComparedLayout) -> Vec<Metric> {
     let rows = [Some(original), layout.predicted.as_ref(), layout.recorded.as_ref()];
-    let known: BTreeSet<&str> = rows
-        .into_iter()
-        .flatten()
-        .flat_map(|row| row.modules.iter().map(|module| module.name.as_str()))
-        .collect();
-    if known.is_empty() {
-        return Vec::new();
-    }
-    let misses = |row: &ResultRow, name: &str| -> u64 {
-        let of_name = row.modules.iter().filter(|module| module.name == name);
-        of_name.map(|module| module.misses).sum()
-    };
-    let own = |row: &ResultRow| {
-        let of_modules: u64 = row.modules.iter().map(|module| module.misses).sum();
-        Some(row.counters.l1i.kernel.total().saturating_sub(of_modules) as f64)
-    };
-    let mut known: Vec<&str> = known.into_iter().collect();
-    known.sort_by_key(|name| Reverse(misses(original, name)));
-    let modules = known.into_iter().filter_map(|name| {
-        let title = format!("kernel L1I misses, module {name}");
-        compared(title.into(), |row| Some(misses(row, name) as f64), original, layout)
+    let rows: Vec<&ResultRow> = rows.into_iter().flatten().collect();
+    let names = modules_by_misses(&rows);
+    let vmlinux = (!names.is_empty()).then(|| {
+        let misses = |row: &ResultRow| Some(row.misses_in_vmlinux() as f64);
+        compared("kernel L1I misses, vmlinux".into(), misses, original, layout)
     });
-    let own = compared("kernel L1I misses, vmlinux".into(), own, original, layout);
-    own.into_iter().chain(modules).collect()
+    let modules = names.into_iter().filter_map(|name| {
+        let misses = |row: &ResultRow| Some(row.misses_in_module(name) as f64);
+        let title = format!("kernel L1I misses, module {name}");
+        compared(title.into(), misses, original, layout)
+    });
+    vmlinux.flatten().into_iter().chain(modules).collect()
 }
 
 fn metric(

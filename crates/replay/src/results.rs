@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use sim::coherent::CoreCounters as CoreCountersOfCpu;
 use sim::core::{CoreCounters, CoreSlots};
 use sim::{MissCounts, PerMode, TakenBranches};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The layout name of a kernel as its own build laid it out.
@@ -48,7 +49,28 @@ struct Document {
     sha256: Option<String>,
 }
 
+/// The modules of some rows, those that miss most in the first row first.
+pub fn modules_by_misses<'a>(rows: &[&'a ResultRow]) -> Vec<&'a str> {
+    let named = |row: &'a ResultRow| row.modules.iter().map(|module| module.name.as_str());
+    let names: BTreeSet<&str> = rows.iter().flat_map(|row| named(row)).collect();
+    let mut names: Vec<&str> = names.into_iter().collect();
+    names.sort_by_key(|name| Reverse(rows.first().map(|row| row.misses_in_module(name))));
+    names
+}
+
 impl ResultRow {
+    /// The kernel's L1I misses in the code of a module.
+    pub fn misses_in_module(&self, name: &str) -> u64 {
+        let of_name = self.modules.iter().filter(|module| module.name == name);
+        of_name.map(|module| module.misses).sum()
+    }
+
+    /// The kernel's L1I misses outside of modules.
+    pub fn misses_in_vmlinux(&self) -> u64 {
+        let of_modules: u64 = self.modules.iter().map(|module| module.misses).sum();
+        self.counters.l1i.kernel.total().saturating_sub(of_modules)
+    }
+
     /// Whether two rows are of the same workload, machine and seed.
     pub(crate) fn same_conditions(&self, other: &ResultRow) -> bool {
         (&self.workload, &self.machine, self.seed) == (&other.workload, &other.machine, other.seed)

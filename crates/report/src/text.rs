@@ -5,9 +5,10 @@
 use crate::{coherence, core_time};
 use host::table::TextTable;
 use replay::comparison::Comparison;
-use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow};
+use replay::results::{MemoryCounters, Predictions, ResultKind, ResultRow, modules_by_misses};
 use sim::{MissCounts, PerMode, TakenBranches};
 use std::fmt::Write as _;
+use std::iter;
 
 /// The note for a recording without the uses of page frames: what its tables lack, and why.
 pub(crate) fn frames_unknown(why: &str) -> String {
@@ -33,6 +34,7 @@ pub fn rows(rows: &[ResultRow]) -> String {
         let on: Vec<&ResultRow> = rows.iter().filter(|row| row.machine == *machine).collect();
         let _ = write!(text, "\n{machine}\n{}", misses(&on));
         text += &on.iter().filter_map(|row| bound(row)).collect::<String>();
+        text += &modules(machine, &on);
         if on.iter().any(|row| row.counters.memory.is_some()) {
             let _ = write!(
                 text,
@@ -106,6 +108,24 @@ fn misses(rows: &[&ResultRow]) -> String {
         table.push(cells);
     }
     table.to_text()
+}
+
+/// The misses of vmlinux and of each module; nothing if no module ran.
+fn modules(machine: &str, rows: &[&ResultRow]) -> String {
+    let modules = modules_by_misses(rows);
+    if modules.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = rows.iter().map(|row| name(row)).collect();
+    let titles = iter::once("kernel L1I").chain(names.iter().map(String::as_str));
+    let mut table = TextTable::new(&titles.collect::<Vec<_>>());
+    let mut push = |code: &str, misses: &dyn Fn(&ResultRow) -> u64| {
+        let cells = rows.iter().map(|row| misses(row).to_string());
+        table.push(iter::once(code.to_owned()).chain(cells).collect());
+    };
+    push("vmlinux", &ResultRow::misses_in_vmlinux);
+    modules.into_iter().for_each(|module| push(module, &|row| row.misses_in_module(module)));
+    format!("\n{machine}: misses in the code of vmlinux and of each module\n{}", table.to_text())
 }
 
 /// Lines for kernel and user code.
@@ -355,4 +375,36 @@ pub(super) fn in_order<'a, T>(
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replay::examples::{original, predicted};
+    use replay::results::ModuleMisses;
+
+    #[test]
+    fn misses_of_modules_have_lines_of_their_own() {
+        let with = |row: ResultRow, misses: &[(&str, u64)]| {
+            let module = |&(name, misses): &(&str, u64)| {
+                let name = name.to_owned();
+                ModuleMisses { name, misses }
+            };
+            ResultRow { modules: misses.iter().map(module).collect(), ..row }
+        };
+        let text = rows(&[
+            with(original(), &[("nf_tables", 100), ("veth", 300)]),
+            with(predicted(), &[("veth", 150)]),
+        ]);
+        let lines = text.lines().skip_while(|line| !line.contains("of each module")).skip(2);
+        let words: Vec<Vec<&str>> =
+            lines.take(3).map(|line| line.split_whitespace().collect()).collect();
+        let expected = [
+            vec!["vmlinux", "600", "450"],
+            vec!["veth", "300", "150"],
+            vec!["nf_tables", "100", "0"],
+        ];
+        assert_eq!(words, expected);
+        assert!(!rows(&[original()]).contains("of each module"));
+    }
 }
