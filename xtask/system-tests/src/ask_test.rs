@@ -178,7 +178,49 @@ fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool
     let all = all.values().next().context("schedule never ran")?;
     let row = format!("a join finds {} of {} calls of schedule", sum[0], all[0]);
     score.holds(&row, sum == all[..2] && all[0] > 0);
+    pairs(&database, score)?;
     if one_cpu { misses(&database, attribution, recording, &opened.path, score) } else { Ok(()) }
+}
+
+/// Tests the question for intervals from one function to another.
+///
+/// # Errors
+/// The question cannot be asked.
+fn pairs(database: &Database, score: &mut TestScore) -> Result<()> {
+    let (from, to) = ("pipe_read", "pipe_write");
+    let both = counts(
+        database,
+        "SELECT function, cast(start AS text), coalesce(pid, 0), start FROM calls \
+         WHERE entered = 1 AND function IN ('pipe_write', 'pipe_read')",
+    )?;
+    let mut by_task: BTreeMap<u64, BTreeMap<u64, &str>> = BTreeMap::new();
+    for ((function, _), numbers) in &both {
+        by_task.entry(numbers[0]).or_default().insert(numbers[1], function);
+    }
+    let mut intervals = Vec::new();
+    for calls in by_task.values() {
+        let next = calls.iter().zip(calls.iter().skip(1));
+        let pairs = next.filter(|((_, first), (_, then))| (**first, **then) == (from, to));
+        intervals.extend(pairs.map(|((begin, _), (end, _))| end - begin));
+    }
+    let question = include_str!("../../../crates/ask/queries/pairs.sql");
+    let sql: String =
+        question.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n");
+    let sql = sql.replace(":from", &format!("'{from}'")).replace(":to", &format!("'{to}'"));
+    let found = counts(
+        database,
+        &format!("SELECT 'all', '', pairs, coalesce(least, 0), coalesce(most, 0) FROM ({sql})"),
+    )?;
+    let found = found.values().next().context("pairs has no row")?;
+    let expected = [
+        intervals.len() as u64,
+        intervals.iter().min().copied().unwrap_or_default(),
+        intervals.iter().max().copied().unwrap_or_default(),
+    ];
+    let row =
+        format!("{} intervals from {from} to {to}, of {} to {}", found[0], found[1], found[2]);
+    score.holds(&row, found[..3] == expected && found[0] > 0);
+    Ok(())
 }
 
 /// Tests values that are read while the run is executed again.
