@@ -8,7 +8,10 @@ use crate::identity::GroupId;
 use crate::install::{self, Unloaded};
 use crate::turn::{Taken, Turn};
 use anyhow::Result;
+use host::interrupt;
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What became of a group that was undone: the kernel's own code runs again.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -103,6 +106,48 @@ pub fn undo(wanted: Option<&str>) -> Result<Option<Vec<TakenBack>>> {
         left_to: None,
     }));
     Ok(Some(taken_back))
+}
+
+/// As [`undo`], and waits until no task is in a copy, for at most `limit` or until Ctrl-C comes.
+/// `waits` gets the group that a task holds.
+///
+/// # Errors
+/// Those of [`undo`].
+pub fn undo_within(
+    wanted: Option<&str>,
+    limit: Duration,
+    waits: &mut dyn FnMut(&str),
+) -> Result<Option<Vec<TakenBack>>> {
+    let begun = Instant::now();
+    let Some(mut taken_back) = undo(wanted)? else { return Ok(None) };
+    loop {
+        let is_held = |group: &&mut TakenBack| group.module == Unloaded::InUse;
+        let held: Vec<&mut TakenBack> = taken_back.iter_mut().filter(is_held).collect();
+        let Some(first) = held.first() else { break };
+        if begun.elapsed() >= limit || interrupt::check().is_err() {
+            break;
+        }
+        waits(&first.group);
+        thread::sleep(PAUSE);
+        for group in held {
+            (group.module, group.left_to) = later(&group.group)?;
+        }
+    }
+    Ok(Some(taken_back))
+}
+
+/// How often a group that a task holds is looked at.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What became of the module of a group that was undone before.
+fn later(group: &str) -> Result<(Unloaded, Option<String>)> {
+    let is_of_another =
+        |it: &GroupStatus| it.id.module == group && it.state == GroupState::Installed;
+    if device::status()?.iter().any(is_of_another) {
+        return Ok((Unloaded::Removed, None));
+    }
+    let again = undo(Some(group))?.unwrap_or_default().into_iter().find(|it| it.group == group);
+    Ok(again.map_or((Unloaded::Removed, None), |again| (again.module, again.left_to)))
 }
 
 /// What is left to do when groups have been undone.

@@ -53,6 +53,8 @@ static void words_of(const char **words, enum kind kind, const char *function, c
 	}
 	if (kind == CYCLES)
 		words[n++] = "--cycles=2";
+	if (kind == UNDO)
+		words[n++] = "--wait=0";
 	words[n] = NULL;
 }
 

@@ -126,13 +126,18 @@ sed 's/[.]kernlane.*//' /tmp/stack2 | cmp - /tmp/stack >/tmp/out 2>&1 &&
     passed "and is that of the original" ||
     failed "and is that of the original" "$(cat /tmp/stack2)"
 check "/proc/kallsyms names the copies" grep -q "[tT] $reader.kernlane.\[kernlane_" /proc/kallsyms
-$K undo >/tmp/out 2>&1
+$K undo --wait 0 >/tmp/out 2>&1
 status=$?
-[ $status = 1 ] && lsmod | grep -q kernlane_ && passed "undo waits for who is asleep in a copy" ||
-    failed "undo waits for who is asleep in a copy" "status $status: $(cat /tmp/out)"
+[ $status = 1 ] && lsmod | grep -q kernlane_ && passed "undo tells who is asleep in a copy" ||
+    failed "undo tells who is asleep in a copy" "status $status: $(cat /tmp/out)"
+$K undo --wait 120 >/tmp/out 2>&1 &
+waiting=$!
+sleep 3
+kill -0 $waiting && passed "and waits" || failed "and waits" "$(cat /tmp/out)"
 kill $sleeper
 wait $sleeper 2>/dev/null
-check "and is done when it has gone" undo
+wait $waiting && ! lsmod | grep -q kernlane_ && passed "and is done when the task has gone" ||
+    failed "and is done when the task has gone" "$(cat /tmp/out)"
 
 # A module that comes, uses copies, and goes.
 FOLIO=shmem_get_folio_gfp

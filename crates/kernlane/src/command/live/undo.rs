@@ -3,13 +3,14 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use host::outln;
+use host::progress::Progress;
 use live::device::{self, GroupStatus};
 use live::install::{self, Unloaded};
 use live::symbols::KernelSymbols;
 use live::undo::{self, TakenBack};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Say what is installed, since when, and how the copies are entered
 #[derive(Args)]
@@ -21,17 +22,22 @@ pub struct StatusArgs {
 
 /// Restore the kernel's code, byte for byte
 ///
-/// Exit status 0: nothing leads into the copies any more, and no task is in one. 1: a task may
-/// still be in a copy; then the module stays loaded, harmless, and a later `kernlane live undo`
-/// removes it. A group that another program is installing is left alone, also with exit status 1. A
-/// kernel that removes no modules (sysctl kernel.modules_disabled) keeps the module, empty, until
-/// it boots again.
+/// Waits until no task is in a copy. Exit status 0: nothing leads into the copies any more, and no
+/// task is in one. 1: a task may still be in a copy; then the module stays loaded, harmless, and a
+/// later `kernlane live undo` removes it. A group that another program is installing is left alone,
+/// also with exit status 1. A kernel that removes no modules (sysctl kernel.modules_disabled) keeps
+/// the module, empty, until it boots again.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live undo")]
 pub struct UndoArgs {
     /// The group, as `kernlane live status` names it; by default all groups
     #[arg(value_name = "GROUP")]
     pub group: Option<String>,
+
+    /// The longest time to wait until no task is in a copy, in seconds. Meanwhile the kernel runs
+    /// its own code
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub wait: u64,
 
     /// Print JSON: for each group, whether its bytes are restored, and what became of its module
     #[arg(long)]
@@ -128,9 +134,20 @@ fn print(group: &GroupStatus, names: &BTreeMap<u64, &str>) -> Result<()> {
 
 pub(super) fn run(args: &UndoArgs) -> Result<ExitCode> {
     let wanted = args.group.as_deref();
-    let taken_back = undo::undo(wanted)?.with_context(|| {
+    let mut progress = None;
+    let mut waits = |group: &str| {
+        progress.get_or_insert_with(|| {
+            Progress::new(format!(
+                "{group}: every byte is restored; waiting for a task in a copy, for at most {} s",
+                args.wait
+            ))
+        });
+    };
+    let limit = Duration::from_secs(args.wait);
+    let taken_back = undo::undo_within(wanted, limit, &mut waits)?.with_context(|| {
         format!("there is no group {}; kernlane live status lists them", wanted.unwrap_or_default())
     })?;
+    drop(progress);
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&taken_back)?)?;
     } else {
