@@ -32,7 +32,8 @@ const MEASURED: [&str; 2] = ["veth", "pktgen"];
 const MACHINE: &str = "torrellas-8k";
 const WORKLOAD: &str = include_str!("packets.toml");
 /// The largest accepted difference between predicted and recorded misses, relative to the recorded.
-const TOLERANCE: f64 = 0.05;
+/// A module that grew moves what is loaded behind it, and the cache is small.
+const TOLERANCE: f64 = 0.1;
 /// How many changed bytes of each module the checker sees.
 const CHANGES: usize = 40;
 
