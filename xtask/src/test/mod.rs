@@ -63,10 +63,8 @@ const TEST: &[Part] = &[
             "vm-test",
             "GCC",
             "ROAD/random.kernel",
-            "1 CPU",
             "4 CPUs",
             "Skylake",
-            "EPYC",
             "workloads",
         ],
     )
@@ -101,9 +99,10 @@ const TEST: &[Part] = &[
         &["book-test", "ROAD", "GCC"],
     )
     .after(&[ROAD]),
+    part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
 ];
 
-/// The rest: other kernels, the running kernel, other tools.
+/// The rest: other kernels, guests like machines, other tools.
 const REST: &[Part] = &[
     part(GCC, &["kernel", "gcc"]).alone(),
     part(UML, &["kernel", "uml"]).alone(),
@@ -111,11 +110,19 @@ const REST: &[Part] = &[
         .after(&[GCC]),
     part(
         "the kernel in a random order works like the original in guests like machines",
-        &["vm-test", "GCC", "ROAD/random.kernel", "zen4", "golden-cove", "ITS"],
+        &[
+            "vm-test",
+            "GCC",
+            "ROAD/random.kernel",
+            "1 CPU",
+            "EPYC",
+            "zen4",
+            "golden-cove",
+            "ITS",
+        ],
     )
     .after(&[GCC])
     .alone(),
-    part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
     part("the live module's interface, fuzzed for a minute", &["live-fuzz", "--short"]),
     part(CLANG, &["kernel", "clang"]).alone(),
     part(CLANG_ROAD, &["road-test", "CLANG", "--drop-call-padding"]).after(&[CLANG]),
