@@ -5,6 +5,7 @@
 //! byte for byte. Every file appears under its name only when it is complete. If installing is
 //! interrupted at any point, the tree has its old files or their copies.
 
+use crate::own_modules::OwnModules;
 use crate::relative_words::relative_words;
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
@@ -25,7 +26,7 @@ pub(crate) type ResultFiles = &'static [&'static str];
 /// The name of the map beside the results.
 pub(crate) const MAP: &str = "vmlinux.klm";
 /// The directory in a tree that holds Kernlane's files.
-const HOME: &str = ".kernlane";
+pub(crate) const HOME: &str = ".kernlane";
 const ORIGINAL: &str = "original";
 /// The file with the build id of the kernel that was put into the tree, and its kind.
 const RELINKED: &str = "relinked";
@@ -74,7 +75,7 @@ fn existing(root: &Path, results: ResultFiles) -> impl Iterator<Item = &'static 
 }
 
 /// Moves a file within one file system, and creates the directory.
-fn move_file(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn move_file(from: &Path, to: &Path) -> Result<()> {
     let named = || format!("{}: cannot be written", to.display());
     fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).with_context(named)?;
     fs::rename(from, to).with_context(named)
@@ -193,6 +194,7 @@ impl OriginalLink {
             "{}: there is nothing to restore, because no relinked kernel was installed",
             self.tree.display()
         );
+        OwnModules::of(&self.tree)?.restore()?;
         let interrupted = present.is_none();
         let is_relinked = present.map_or(Ok(false), |id| self.is_relinked(id));
         let ours = interrupted || present == self.original_id().as_ref() || is_relinked?;
@@ -231,7 +233,7 @@ pub(crate) fn remove_file(path: &Path) -> Result<()> {
 }
 
 /// Copies a file with its time and permissions.
-fn copy_file(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy_file(from: &Path, to: &Path) -> Result<()> {
     let named = || format!("{}: cannot be copied to {}", from.display(), to.display());
     fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).with_context(named)?;
     fs::copy(from, to).with_context(named)?;
@@ -239,7 +241,7 @@ fn copy_file(from: &Path, to: &Path) -> Result<()> {
     fs::File::options().write(true).open(to).and_then(|f| f.set_modified(time)).with_context(named)
 }
 
-fn remove_directory(path: &Path) -> Result<()> {
+pub(crate) fn remove_directory(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             bail!("{}: cannot be removed: {error}", path.display())

@@ -22,6 +22,7 @@ pub mod loadable;
 pub mod module;
 pub mod object;
 pub mod originals;
+mod own_modules;
 mod relative_words;
 pub mod relink;
 mod running_make;

@@ -12,6 +12,7 @@ use crate::object::{
     BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, rewrite,
 };
 use crate::originals::{LaidOutObject, Originals};
+use crate::own_modules::OwnModules;
 use crate::tree_modules::{self, RelinkedModule};
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
@@ -287,12 +288,22 @@ fn relink_in(
     let map = PlacementMap { build_id: linked.build_id.clone(), placement };
     tree.ensure_unchanged()?;
     match destination {
-        Destination::Tree => OriginalLink::of(&tree.path, tree.machine().results()).install(
-            scratch.path(),
-            &originals.present,
-            &new.build_id,
-            &map.to_text(),
-        )?,
+        Destination::Tree => {
+            let beside = scratch.path().join("modules");
+            if let RelinkWork::Order(layout) = work {
+                progress("rewriting modules");
+                report.modules = tree_modules::write_named(tree, layout, &beside)?;
+            }
+            OriginalLink::of(&tree.path, tree.machine().results()).install(
+                scratch.path(),
+                &originals.present,
+                &new.build_id,
+                &map.to_text(),
+            )?;
+            // They are newer than vmlinux: make would link an older module again.
+            let paths: Vec<_> = report.modules.iter().map(|module| module.path.clone()).collect();
+            OwnModules::of(&tree.path)?.install(&beside, &paths)?;
+        }
         _ => {
             // A directory that is replaced lacks these until it is whole.
             for name in [REPORT, COUNTERS, install::MAP] {
@@ -364,7 +375,15 @@ fn made_before(
     let map = PlacementMap::from_text(&fs::read_to_string(home.join(install::MAP)).ok()?).ok()?;
     let vmlinux = fs::read(root.join("vmlinux")).ok()?;
     let id = LinkAddresses::read(&vmlinux).ok()?.build_id;
-    let is_made = report.key == key && there && report.new_build_id.as_ref() == Some(&id);
+    let in_place = match destination {
+        Destination::Tree => {
+            let paths = report.modules.iter().map(|module| module.path.as_path());
+            OwnModules::of(&tree.path).ok()?.are_relinked(paths)
+        }
+        _ => true,
+    };
+    let is_made =
+        report.key == key && there && in_place && report.new_build_id.as_ref() == Some(&id);
     is_made.then_some(RelinkedKernel { report, map: Some(map) })
 }
 

@@ -9,6 +9,7 @@ use crate::install;
 use crate::kbuild::BuildTree;
 use crate::loadable::{ModuleObject, unsigned};
 use crate::object::RewriteSummary;
+use crate::own_modules::OwnModules;
 use anyhow::{Context, Result, bail, ensure};
 use host::{interrupt, output};
 use image::map::PlacementMap;
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The list of a tree's modules, by the objects that they were linked from.
-const ORDER: &str = "modules.order";
+pub(crate) const ORDER: &str = "modules.order";
 /// The list of what would be a module in another kernel.
 const BUILT_IN: &str = "modules.builtin";
 /// What is appended to a module's file name for its map.
@@ -75,16 +76,56 @@ fn paths(tree: &Path) -> Result<Vec<PathBuf>> {
 pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<RelinkedModule>> {
     // What an earlier relink left there is not of this kernel.
     install::remove_file(&directory.join(ORDER))?;
-    let mut missing = named_by(layout);
-    if missing.is_empty() {
+    if layout.modules.is_empty() {
         return Ok(Vec::new());
     }
+    let made = write_each(tree, layout, directory, Unnamed::Copied)?;
+    for list in [ORDER, BUILT_IN] {
+        match fs::read(tree.file(list)) {
+            Ok(text) => output::write(&directory.join(list), &text)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| tree.file(list).display().to_string()),
+        }
+    }
+    Ok(made)
+}
+
+/// Writes only the modules that the layout names into `directory`.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn write_named(
+    tree: &BuildTree,
+    layout: &Layout,
+    directory: &Path,
+) -> Result<Vec<RelinkedModule>> {
+    write_each(tree, layout, directory, Unnamed::LeftOut)
+}
+
+/// What to do with modules that the layout does not name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unnamed {
+    Copied,
+    LeftOut,
+}
+
+fn write_each(
+    tree: &BuildTree,
+    layout: &Layout,
+    directory: &Path,
+    unnamed: Unnamed,
+) -> Result<Vec<RelinkedModule>> {
+    let mut missing = named_by(layout);
+    let own = OwnModules::of(&tree.path)?;
     let mut made = Vec::new();
-    for path in paths(&tree.path)? {
+    for path in paths(&tree.path)?.into_iter().take_while(|_| !layout.modules.is_empty()) {
         interrupt::check()?;
+        if unnamed == Unnamed::LeftOut && !missing.contains_key(&*module_name(&path)) {
+            continue;
+        }
         let from = tree.file(&path.display().to_string());
         let named = || from.display().to_string();
-        let data = fs::read(&from).with_context(named)?;
+        let data = own.read(&path)?;
         let (bare, signed) = unsigned(&data).with_context(named)?;
         let identity = Elf::parse(bare).and_then(|elf| module::identity(&elf));
         let wanted = identity.as_ref().ok().and_then(|it| missing.remove(it.name.as_str()));
@@ -94,7 +135,9 @@ pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<
         }
         install::remove_file(&map_of(&to))?;
         let Some(old) = wanted else {
-            output::write(&to, &data)?;
+            if unnamed == Unnamed::Copied {
+                output::write(&to, &data)?;
+            }
             continue;
         };
         let (module, order, hot) =
@@ -112,13 +155,6 @@ pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<
         });
     }
     ensure_found(&missing)?;
-    for list in [ORDER, BUILT_IN] {
-        match fs::read(tree.file(list)) {
-            Ok(text) => output::write(&directory.join(list), &text)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| tree.file(list).display().to_string()),
-        }
-    }
     Ok(made)
 }
 
@@ -129,6 +165,7 @@ pub fn write(tree: &BuildTree, layout: &Layout, directory: &Path) -> Result<Vec<
 /// As [`write`].
 pub(crate) fn predicted(tree: &BuildTree, layout: &Layout) -> Result<Vec<PlacedBlock>> {
     let mut missing = named_by(layout);
+    let own = OwnModules::of(&tree.path)?;
     let mut blocks = Vec::new();
     for path in paths(&tree.path)?.into_iter().take_while(|_| !layout.modules.is_empty()) {
         interrupt::check()?;
@@ -137,7 +174,7 @@ pub(crate) fn predicted(tree: &BuildTree, layout: &Layout) -> Result<Vec<PlacedB
             continue;
         }
         let named = || from.display().to_string();
-        let data = fs::read(&from).with_context(named)?;
+        let data = own.read(&path)?;
         let (bare, _) = unsigned(&data).with_context(named)?;
         let identity =
             Elf::parse(bare).and_then(|elf| module::identity(&elf)).with_context(named)?;

@@ -41,14 +41,6 @@ pub fn relink(
     let progress = Progress::new("reading the kernel");
     let made = relink::relink(tree, work, destination, &|step| progress.say(step))?;
     drop(progress);
-    if let (RelinkWork::Order(layout), Destination::Tree) = (work, destination)
-        && !layout.modules.is_empty()
-    {
-        note!(
-            "the layout also names code of modules; the tree's modules stay as they are: give a \
-             directory for the new kernel to get them rewritten"
-        );
-    }
     if let Some(doubt) = staying::doubt(made.report.hot_staying) {
         note!("warning: {doubt}");
     }

@@ -23,9 +23,9 @@ use std::process::ExitCode;
 /// directory, which the other commands take like a tree; the tree stays as it is. Without --output,
 /// they replace the tree's own files; --restore puts these back.
 ///
-/// With --output, the tree's modules go to the same directory. Those whose code the layout names
-/// are rewritten, each with its map FILE.ko.klm. Without --output the tree's modules stay as they
-/// are.
+/// The modules whose code the layout names are rewritten, each with its map FILE.ko.klm. With
+/// --output, they and the tree's other modules go to the same directory. Without --output, they
+/// replace the tree's own, and their maps are in TREE/.kernlane.
 ///
 /// With --count the code keeps its order and gets counters, for one CPU. `kernlane counts` makes a
 /// profile from them.

@@ -3,9 +3,9 @@
 //! Output: for each cell its name, and the recipe of its tree. Builds nothing.
 
 use anyhow::{Context, Result};
-use lab::kernel::CONFIG;
 use lab::kernel::recipe::{DEMO_LINES, Recipe, TARGETS};
 use lab::kernel::source::Source;
+use lab::kernel::{self, CONFIG};
 use std::fmt;
 
 /// A version of Linux.
@@ -197,6 +197,15 @@ impl Cell {
             (Version::Newest, Configuration::Kcfi) => "CONFIG_CFI=y\nCONFIG_FINEIBT=y\n",
             _ => self.configuration.options(),
         }
+    }
+
+    /// The demo kernel that it is.
+    pub(super) fn demo_kernel(self) -> Option<kernel::Compiler> {
+        let is_demo = (self.version, self.configuration) == (Version::V6_12, Configuration::Demo);
+        is_demo.then_some(match self.compiler {
+            Compiler::Gcc => kernel::Compiler::Gcc,
+            Compiler::Clang => kernel::Compiler::Clang,
+        })
     }
 
     /// What its tree is made of.

@@ -186,7 +186,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&mut CellResult) -> Result<()>);
 impl Trial<'_> {
     /// Takes the steps up to the first that fails.
     fn steps(&self, result: &mut CellResult) -> Result<()> {
-        let tree = self.directory.join("tree");
+        let tree = self.tree()?;
         let road = self.directory.join("road");
         let steps: [Step; 4] = [
             ("build", &|result| self.build(&tree, result)),
@@ -212,7 +212,18 @@ impl Trial<'_> {
         Ok(())
     }
 
+    /// The path of the cell's tree: below its directory, or that of the demo kernel that it is.
+    fn tree(&self) -> Result<PathBuf> {
+        match self.cell.demo_kernel() {
+            Some(compiler) => lab::kernel::place(compiler),
+            None => Ok(self.directory.join("tree")),
+        }
+    }
+
     fn build(&self, tree: &Path, result: &mut CellResult) -> Result<()> {
+        if let Some(compiler) = self.cell.demo_kernel() {
+            lab::kernel::tree(compiler)?;
+        }
         lab::made::make(tree, || {
             let part = tree.with_extension("part");
             if part.exists() {

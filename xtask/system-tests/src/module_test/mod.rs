@@ -4,12 +4,14 @@
 //! order stays byte for byte. In a random order the checker proves it, and refuses it with a
 //! changed byte. If the kernel is a tree, a guest loads, uses and unloads the modules in a random
 //! order, and what replay predicts of a module's code is what a recording of the relinked kernel
-//! with this module shows. Prints one line for each test.
+//! with this module shows; relinked in the tree's own place, they are the same, and the tree's own
+//! come back. Prints one line for each test.
 
 use anyhow::{Context, Result, ensure};
 use check::loadable::prove;
 use emit::loadable::{ModuleObject, RewrittenModule, has_text, unsigned};
 use emit::object::two_regions;
+use emit::tree_modules;
 use guest::{GuestContents, GuestEnd, GuestKernel, KernelModule, module_files};
 use image::object::ObjectHints;
 use kernlane_layout::random::SplitMix64;
@@ -25,6 +27,8 @@ use std::time::Duration;
 const SCRIPT: &str = include_str!("guest.sh");
 /// The modules that the guest loads.
 const LOADED: [&str; 5] = ["loop", "dummy", "veth", "lkdtm", "livepatch_sample"];
+/// The whole road of the tree and its modules.
+const HOME: &str = "target/test/modules-road";
 /// The seeds of the random orders.
 const SEEDS: [u64; 3] = [1, 2, 3];
 /// The modules whose misses are predicted, and the machine: its cache is too small for their paths.
@@ -73,6 +77,7 @@ pub fn module_test(kernel: &Path) -> Result<()> {
     if kernel.is_dir() {
         score.count("a guest loads, uses and unloads them", in_a_guest(kernel, shuffled));
         score.count("misses of modules are as predicted", predicted(kernel));
+        score.count("modules in the tree's own place are taken out again", in_place(kernel));
     }
     score.finish("rewritten modules are wrong")
 }
@@ -159,7 +164,7 @@ fn in_a_guest(tree: &Path, modules: Vec<KernelModule>) -> Result<()> {
 /// Sends a kernel with its modules down the road: relinked in a random order of all blocks, proved,
 /// recorded again.
 fn predicted(tree: &Path) -> Result<()> {
-    let home = Path::new("target/test/modules-road");
+    let home = Path::new(HOME);
     fs::create_dir_all(home)?;
     let workload = home.join("packets.toml");
     fs::write(&workload, WORKLOAD)?;
@@ -187,6 +192,42 @@ fn predicted(tree: &Path) -> Result<()> {
         );
         ensure!(change.abs() > 2.0 * TOLERANCE, "{name}: the random order changed nothing");
         println!("{name}: {:+.1} %, predicted within {:.2} %", 100.0 * change, 100.0 * off.abs());
+    }
+    Ok(())
+}
+
+/// Relinks a tree with its modules in place, with the layout of [`predicted`], and restores it. The
+/// tree is a copy, of links: a file is replaced, and never written to.
+fn in_place(tree: &Path) -> Result<()> {
+    let scratch = tempfile::tempdir_in(tree.parent().context("a tree has a parent")?)?;
+    let copy = scratch.path().join("tree");
+    run(Command::new("cp").arg("-al").arg(tree).arg(&copy))?;
+    let made = Path::new(HOME).join("packets");
+    let relink = |arguments: &[&str]| {
+        let mut command = Command::new(lab::kernlane()?);
+        run(command.arg("relink").arg("--tree").arg(&copy).args(arguments))
+    };
+    let read = |root: &Path, path: &Path| {
+        let file = root.join(path);
+        fs::read(&file).with_context(|| file.display().to_string())
+    };
+    let layout = made.join("random.kll");
+    for _ in 0..2 {
+        relink(&["--layout", &layout.display().to_string()])?;
+    }
+    let kernel = made.join("random.kernel");
+    let maps = tree_modules::maps(&copy.join(".kernlane"))?;
+    ensure!(maps.len() >= MEASURED.len(), "only {} modules were rewritten", maps.len());
+    for (path, map) in &maps {
+        let (own, new) = (read(tree, path)?, read(&copy, path)?);
+        ensure!(new == read(&kernel, path)?, "{}: not as with --output", path.display());
+        let proof = prove(unsigned(&own)?.0, unsigned(&new)?.0, Some(map), 5)?;
+        ensure!(proof.holds, "{}: not proved:\n{}", path.display(), proof.text);
+    }
+    relink(&["--restore"])?;
+    ensure!(!copy.join(".kernlane").exists(), "something is left");
+    for path in maps.iter().map(|(path, _)| path.as_path()).chain([Path::new("vmlinux")]) {
+        ensure!(read(&copy, path)? == read(tree, path)?, "{}: not restored", path.display());
     }
     Ok(())
 }
