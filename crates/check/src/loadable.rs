@@ -8,8 +8,8 @@
 //! wrong at the other. A symbol of the kernel has the same address in both images.
 //!
 //! The sections that the loader does not place in memory (types, names of symbol versions) must be
-//! equal byte for byte, except for debugging information, which may be left out. The build id must
-//! differ if the code moved.
+//! equal byte for byte, except for debugging information and what informs the linker only, which
+//! may be left out. The build id must differ if the code moved.
 
 mod file;
 
@@ -434,12 +434,18 @@ fn unloaded(old: &ModuleFile<'_>, new: &ModuleFile<'_>, findings: &mut Findings)
         let tables = [elf::SHT_NULL, elf::SHT_SYMTAB, elf::SHT_STRTAB, elf::SHT_RELA];
         !section.is_loaded() && !tables.contains(&section.kind)
     };
-    let is_debug = |section: &FileSection<'_>| section.name.starts_with(".debug_");
+    // A compiler's map of blocks (`-fbasic-block-address-map`) is about code, like DWARF. A linker
+    // reads excluded sections (`.llvm_addrsig`), which name symbols by number, and copies none.
+    let may_go = |section: &FileSection<'_>| {
+        let about_code = [".debug_", ".llvm_bb_addr_map"];
+        about_code.iter().any(|known| section.name.starts_with(known))
+            || section.flags.contains(elf::SHF_EXCLUDE)
+    };
     for section in old.sections.iter().filter(compared) {
         match new.section(section.name) {
             Some(twin) if twin.data == section.data => findings.prove(KIND, 1),
-            Some(twin) if is_debug(section) && twin.data.is_empty() => {}
-            None if is_debug(section) => {}
+            Some(twin) if may_go(section) && twin.data.is_empty() => {}
+            None if may_go(section) => {}
             other => {
                 let how = if other.is_some() { "differs" } else { "is missing" };
                 findings.differ(KIND, None, None, format!("{} {how}", section.name));

@@ -6,7 +6,7 @@
 //! is whole, and the tree's own one is in the tree or kept.
 
 use crate::install::{HOME, copy_file, move_file, remove_directory, remove_file};
-use crate::tree_modules::{MAP_ENDING, ORDER, map_of};
+use crate::tree_modules::{ORDER, map_of};
 use anyhow::{Context, Result};
 use host::output;
 use image::sealed;
@@ -170,6 +170,7 @@ fn hash(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree_modules::MAP_ENDING;
 
     const PATHS: [&str; 2] = ["fs/a.ko", "net/b.ko"];
 

@@ -184,6 +184,11 @@ pub fn btf_section(types: &[Vec<u32>], strings: &[u8]) -> Vec<u8> {
 /// .init.text  +00 i:  ret
 /// ```
 pub fn module() -> Vec<u8> {
+    module_object().write().unwrap()
+}
+
+/// The same before it is written, for a test that adds something.
+pub fn module_object() -> Object<'static> {
     let mut file = Object::new(
         object::BinaryFormat::Elf,
         object::Architecture::X86_64,
@@ -221,5 +226,5 @@ pub fn module() -> Vec<u8> {
     let g = symbol("g", 0, 0, SymbolSection::Undefined);
     let flags = RelocationFlags::Elf { r_type: elf::R_X86_64_PLT32 };
     file.add_relocation(text, Relocation { offset: 1, symbol: g, addend: -4, flags }).unwrap();
-    file.write().unwrap()
+    file
 }

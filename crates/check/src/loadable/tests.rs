@@ -35,6 +35,32 @@ fn changes_are_noticed() {
     assert!(!holds(&new).unwrap());
 }
 
+/// An example module with a further section that is not loaded.
+fn with_section(name: &str, flags: elf::SectionFlags, bytes: &[u8]) -> Vec<u8> {
+    let mut file = image::examples::module_object();
+    let id = file.add_section(Vec::new(), name.into(), object::SectionKind::Other);
+    file.section_mut(id).flags =
+        object::SectionFlags::Elf { sh_type: elf::SHT_PROGBITS, sh_flags: flags };
+    file.append_section_data(id, bytes, 1);
+    file.write().unwrap()
+}
+
+#[test]
+fn what_informs_the_linker_only_may_be_left_out() {
+    for (name, flags, may_go) in [
+        (".llvm_addrsig", elf::SHF_EXCLUDE, true),
+        (".llvm_bb_addr_map", elf::SectionFlags(0), true),
+        (".comment", elf::SectionFlags(0), false),
+    ] {
+        let old = with_section(name, flags, &[1, 2]);
+        let holds = |new: &[u8]| prove(&old, new, None, 10).unwrap().holds;
+        assert!(holds(&old), "{name}");
+        assert_eq!(holds(&with_section(name, flags, &[])), may_go, "{name}: empty");
+        assert_eq!(holds(&module()), may_go, "{name}: missing");
+        assert!(!holds(&with_section(name, flags, &[1, 3])), "{name}: changed");
+    }
+}
+
 #[test]
 fn damaged_modules_give_errors_or_differences() {
     let old = module();

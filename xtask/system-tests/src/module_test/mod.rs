@@ -134,6 +134,11 @@ fn refused(data: &[u8], rewritten: &RewrittenModule) -> Result<()> {
             continue;
         }
         let at = at as usize;
+        // objtool turns the relocation of a tracer's call that became a no-op into none.
+        let kind = at.checked_sub(8).and_then(|kind| rewritten.bytes.get(kind..kind + 4));
+        if change % 2 == 1 && kind == Some(&[0; 4]) {
+            continue;
+        }
         let mut wrong = rewritten.bytes.clone();
         wrong[at] ^= 1 << random.below(8);
         let proof = prove(data, &wrong, Some(&rewritten.map), 1);
