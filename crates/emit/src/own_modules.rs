@@ -129,7 +129,7 @@ impl OwnModules {
     /// Puts one module back, if a relink's is in its place or none is.
     fn put_back(&mut self, path: &Path) -> Result<()> {
         let present = self.tree.join(path);
-        if self.kept(path).is_file() && (self.is_relinked_now(path) || !present.exists()) {
+        if self.is_relinked_now(path) || !present.exists() {
             let fresh = self.tree.join(HOME).join("restored.ko");
             copy_file(&self.kept(path), &fresh)?;
             move_file(&fresh, &present)?;
