@@ -151,6 +151,9 @@ impl BuildTree {
         let log = fs::File::create(&log_path).context("the log cannot be made")?;
         let mut make = self.make_command(directory)?;
         make.args(self.make_arguments()).arg("kernlane-link").env("MAKEFILES", &goal);
+        if names_its_directory(&self.path) {
+            make.arg(format!("KBUILD_OUTPUT={}", directory.display()));
+        }
         if let Some(pahole) = pahole {
             make.env("KERNLANE_PAHOLE", pahole);
         }
@@ -171,8 +174,21 @@ impl BuildTree {
                 lines[lines.len().saturating_sub(20)..].join("\n")
             );
         }
+        ensure!(
+            directory.join("vmlinux").exists(),
+            "the kernel's own link made no vmlinux in {}: Kernlane does not understand how this \
+             tree is built",
+            directory.display()
+        );
         Ok(())
     }
+}
+
+/// Whether the makefile of a build outside of its sources names the directory of the build, as from
+/// Linux 6.13 on. Called from another directory, make would work there nevertheless.
+fn names_its_directory(tree: &Path) -> bool {
+    let makefile = fs::read_to_string(tree.join("Makefile"));
+    makefile.is_ok_and(|text| text.lines().any(|line| line.starts_with("export KBUILD_OUTPUT =")))
 }
 
 /// Opens a tree whose kernel shall be built: one that was built before, or one that is only
@@ -285,6 +301,28 @@ mod tests {
         assert_eq!(opened.make_arguments(), ["ARCH=um", "KBUILD_VERBOSE=1"]);
         assert_eq!(opened.machine().results(), ["vmlinux", "System.map"]);
         assert!(opened.links_archive());
+    }
+
+    /// From Linux 6.13 on, `make O=` writes such a makefile.
+    #[test]
+    fn a_link_never_works_in_the_tree_of_a_build_outside_of_its_sources() {
+        let tree = built("CONFIG_UML=y\n");
+        let scratch = tempfile::tempdir().unwrap();
+        let link = |recipe: &str| {
+            let text = format!(
+                "export KBUILD_OUTPUT = {}\nkernlane-link:\n\t{recipe}\n",
+                tree.path().display()
+            );
+            fs::write(tree.path().join("Makefile"), &text).unwrap();
+            fs::write(scratch.path().join("Makefile"), &text).unwrap();
+            let opened = BuildTree::open(tree.path(), &[]).unwrap();
+            opened.final_link(scratch.path(), None)
+        };
+        let error = link("@:").unwrap_err().to_string();
+        assert!(error.contains("made no vmlinux in"), "{error}");
+        link("@echo new > $(KBUILD_OUTPUT)/vmlinux").unwrap();
+        assert_eq!(fs::read_to_string(scratch.path().join("vmlinux")).unwrap(), "new\n");
+        assert_eq!(fs::read_to_string(tree.path().join("vmlinux")).unwrap(), "");
     }
 
     #[test]
