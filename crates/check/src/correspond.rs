@@ -76,6 +76,8 @@ pub(crate) struct Correspondence<'k, 'd> {
     /// Where the padding of a function was dropped: its old address → the new address of the
     /// function's entry.
     dropped: HashMap<u64, u64>,
+    /// The padding in front of the functions of the map, in the old kernel.
+    padding: Vec<(u64, u64)>,
     /// The linker script's labels in the padding of functions of the map.
     pub labels: Vec<PaddingLabel<'d>>,
     /// The old kernel's functions without their first bytes. The linker script's labels lie beside
@@ -136,6 +138,7 @@ impl<'k, 'd> Correspondence<'k, 'd> {
             covered,
             shortened: anchors.shortened,
             dropped: anchors.dropped,
+            padding: anchors.padding,
             labels: anchors.labels,
             inside_functions: intervals(
                 old.symbols
@@ -177,6 +180,12 @@ impl<'k, 'd> Correspondence<'k, 'd> {
     /// Whether the map, not a region, says where `old` went.
     pub(crate) fn in_map(&self, old: u64) -> bool {
         contains(&self.covered, old)
+    }
+
+    /// Whether `old` goes with a function of the map: it is in the map, or in the padding in front
+    /// of such a function.
+    pub(crate) fn goes_with_map(&self, old: u64) -> bool {
+        self.in_map(old) || contains(&self.padding, old)
     }
 
     /// How well the place `new` corresponds to the place `old`.
@@ -312,7 +321,8 @@ fn is_padding_name(symbol: &KernelSymbol) -> bool {
 /// Whether the symbol is a label that a compiler numbered: with LTO and line tables, one lies in
 /// the padding of each function. Thousands have the same name, so a name says nothing of a place.
 fn is_compilers_label(symbol: &KernelSymbol) -> bool {
-    symbol.name.starts_with(".L")
+    // Names of code that runs before the kernel is mapped have a prefix (arch/x86/boot/startup).
+    symbol.name.strip_prefix("__pi_").unwrap_or(symbol.name).starts_with(".L")
 }
 
 /// The anchors of each old section.

@@ -62,7 +62,7 @@ pub(crate) fn labels(c: &Correspondence, units: &[CodeUnit]) -> Findings {
         for unit in of_section {
             let end = unit.new.saturating_add(unit.new_size + u64::from(unit.appended));
             let [before, behind] = [end <= is, unit.new >= is];
-            let fits = match by_frequency && c.in_map(unit.old) {
+            let fits = match by_frequency && c.goes_with_map(unit.old) {
                 true => before || behind,
                 false if unit.old < was => before,
                 false => behind,

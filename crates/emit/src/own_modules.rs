@@ -1,9 +1,9 @@
 //! A tree's own modules, which are kept while rewritten ones are in their place.
 //!
-//! Input: a tree. Output: the files that make linked, wherever they are now. `.kernlane/modules` has
-//! them while a relink's are in the tree, and a list has the hashes of those. A module that make
-//! linked again since is the tree's own again. If anything is interrupted, each module in the tree
-//! is whole, and the tree's own one is in the tree or kept.
+//! Input: a tree. Output: the files that make linked, wherever they are now. `.kernlane/modules`
+//! has them while a relink's are in the tree, and a list has the hashes of those. A module that
+//! make linked again since is the tree's own again. If anything is interrupted, each module in the
+//! tree is whole, and the tree's own one is in the tree or kept.
 
 use crate::install::{HOME, copy_file, move_file, remove_directory, remove_file};
 use crate::tree_modules::{ORDER, map_of};
@@ -185,7 +185,9 @@ mod tests {
     }
 
     fn write(root: &Path, path: &str, text: &str) {
-        output::write(&root.join(path), text.as_bytes()).unwrap();
+        let file = root.join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, text).unwrap();
     }
 
     /// Puts new modules into the tree.

@@ -58,17 +58,33 @@ fn a_label_in_call_padding_stays_in_front_of_the_same_code() {
 /// in the new kernel g lies in front of it.
 #[test]
 fn a_compilers_label_in_call_padding_goes_with_its_function() {
+    for name in [".Ltmp0", "__pi_.Ltmp0"] {
+        compilers_label_in_call_padding(name);
+    }
+}
+
+fn compilers_label_in_call_padding(label: &'static str) {
     let with = |at: u64, size: u64, mut kernel: TestKernel| {
         kernel.front = vec![0x90; 16];
         let template = [("skl_call_thunk_template", DATA + 8), ("skl_call_thunk_tail", DATA + 10)];
         kernel.symbols.extend(template.map(|(name, at)| TestSymbol(name, at, 0)));
         kernel.symbols.push(TestSymbol("__pfx_f", TEXT.wrapping_add(at), size));
-        kernel.symbols.push(TestSymbol(".Ltmp0", TEXT.wrapping_add(at), 0));
+        kernel.symbols.push(TestSymbol(label, TEXT.wrapping_add(at), 0));
         kernel
     };
     let mut after = with(0x0e, 2, new());
     after.text[0x0e..0x10].fill(0x90);
-    assert_eq!(kinds_between(&with(16u64.wrapping_neg(), 16, old()), &after, &map()), [""; 0]);
+    let before = with(16u64.wrapping_neg(), 16, old());
+    assert_eq!(kinds_between(&before, &after, &map()), [""; 0]);
+    // The padding, which the label cuts in two, passes a label of functions by frequency with f.
+    let with_hot = |at: u64, mut kernel: TestKernel| {
+        kernel.symbols.push(TestSymbol("__unlikely_text_end", at, 0));
+        kernel
+    };
+    let before = with_hot(TEXT - 16, with(16u64.wrapping_neg(), 16, old()));
+    let mut after = with_hot(TEXT + 0x40, with(0x0e, 2, new()));
+    after.text[0x0e..0x10].fill(0x90);
+    assert_eq!(kinds_between(&before, &after, &map()), [""; 0]);
 }
 
 /// Behind s comes the call padding of f, with a label. The map has f, but not s.
