@@ -9,8 +9,8 @@ use super::address_words::AddressWords;
 use super::intervals::{contains, intervals};
 use super::kernel::{KernelFile, KernelSection, KernelSymbol, START_KERNEL_MAP};
 use super::padding::{
-    FunctionPadding, PADDING_PREFIX, PaddingChange, is_padding, paddings, patched_padding,
-    prove_dropped,
+    FunctionPadding, PADDING_PREFIX, PaddingChange, is_compilers_label, is_padding, paddings,
+    patched_padding, prove_dropped,
 };
 use super::realign;
 use super::verdict::Findings;
@@ -316,13 +316,6 @@ struct SymbolAnchor {
 /// Whether the symbol names the padding in front of a function.
 fn is_padding_name(symbol: &KernelSymbol) -> bool {
     symbol.name.starts_with(PADDING_PREFIX) && symbol.size > 0
-}
-
-/// Whether the symbol is a label that a compiler numbered: with LTO and line tables, one lies in
-/// the padding of each function. Thousands have the same name, so a name says nothing of a place.
-fn is_compilers_label(symbol: &KernelSymbol) -> bool {
-    // Names of code that runs before the kernel is mapped have a prefix (arch/x86/boot/startup).
-    symbol.name.strip_prefix("__pi_").unwrap_or(symbol.name).starts_with(".L")
 }
 
 /// The anchors of each old section.

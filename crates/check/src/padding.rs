@@ -155,6 +155,13 @@ pub(crate) fn no_op_length(bytes: &[u8]) -> usize {
     }
 }
 
+/// Whether the symbol is a label that a compiler numbered: with LTO and line tables, one lies in
+/// the padding of each function. Thousands have the same name, so a name says nothing of a place.
+pub(crate) fn is_compilers_label(symbol: &KernelSymbol) -> bool {
+    // Names of code that runs before the kernel is mapped have a prefix (arch/x86/boot/startup).
+    symbol.name.strip_prefix("__pi_").unwrap_or(symbol.name).starts_with(".L")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,6 @@
 //! byte for byte. Every file appears under its name only when it is complete. If installing is
 //! interrupted at any point, the tree has its old files or their copies.
 
-use crate::own_modules::OwnModules;
 use crate::relative_words::relative_words;
 use anyhow::{Context, Result, bail, ensure};
 use host::output;
@@ -194,7 +193,6 @@ impl OriginalLink {
             "{}: there is nothing to restore, because no relinked kernel was installed",
             self.tree.display()
         );
-        OwnModules::of(&self.tree)?.restore()?;
         let interrupted = present.is_none();
         let is_relinked = present.map_or(Ok(false), |id| self.is_relinked(id));
         let ours = interrupted || present == self.original_id().as_ref() || is_relinked?;

@@ -6,7 +6,6 @@
 //! tree is whole, and the tree's own one is in the tree or kept.
 
 use crate::install::{HOME, copy_file, move_file, remove_directory, remove_file};
-use crate::tree_modules::{ORDER, map_of};
 use anyhow::{Context, Result};
 use host::output;
 use image::sealed;
@@ -15,6 +14,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The list of a tree's modules, by the objects that they were linked from.
+pub(crate) const ORDER: &str = "modules.order";
+/// What is appended to a module's file name for its map.
+const MAP_ENDING: &str = ".klm";
 /// The directory of the tree's own modules, in the one that holds Kernlane's files.
 const KEPT: &str = "modules";
 /// The list of the modules that a relink put into the tree: a hash of each file, and its path.
@@ -163,6 +166,13 @@ impl OwnModules {
     }
 }
 
+/// The path of the map of the module at `path`.
+pub(crate) fn map_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(MAP_ENDING);
+    PathBuf::from(name)
+}
+
 fn hash(bytes: &[u8]) -> String {
     sealed::hex(&Sha256::digest(bytes))
 }
@@ -170,7 +180,6 @@ fn hash(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree_modules::MAP_ENDING;
 
     const PATHS: [&str; 2] = ["fs/a.ko", "net/b.ko"];
 

@@ -108,8 +108,8 @@ pub struct CounterCount {
     pub saving_flags: usize,
 }
 
-/// Puts the original link of a tree back, byte for byte. Returns false if the tree was built again
-/// after the relink; then it keeps the new link.
+/// Puts the original link of a tree and its own modules back, byte for byte. Returns false if the
+/// tree was built again after the relink; then it keeps the new link.
 ///
 /// # Errors
 /// There is no such tree, or nothing to put back.
@@ -118,6 +118,7 @@ pub fn restore(tree: &Path) -> Result<bool> {
     let present = fs::read(tree.join("vmlinux"))
         .ok()
         .and_then(|bytes| LinkAddresses::read(&bytes).ok().map(|l| l.build_id));
+    OwnModules::of(tree)?.restore()?;
     OriginalLink::of(tree, results).restore(present.as_ref())
 }
 

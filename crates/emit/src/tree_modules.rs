@@ -9,7 +9,7 @@ use crate::install;
 use crate::kbuild::BuildTree;
 use crate::loadable::{ModuleObject, unsigned};
 use crate::object::RewriteSummary;
-use crate::own_modules::OwnModules;
+use crate::own_modules::{ORDER, OwnModules, map_of};
 use anyhow::{Context, Result, bail, ensure};
 use host::{interrupt, output};
 use image::map::PlacementMap;
@@ -22,12 +22,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The list of a tree's modules, by the objects that they were linked from.
-pub(crate) const ORDER: &str = "modules.order";
 /// The list of what would be a module in another kernel.
 const BUILT_IN: &str = "modules.builtin";
-/// What is appended to a module's file name for its map.
-pub const MAP_ENDING: &str = ".klm";
 
 /// A module that was rewritten.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -224,13 +220,6 @@ fn ensure_found(missing: &BTreeMap<&str, &ModuleIdentity>) -> Result<()> {
             "the layout names code of the module {module}, which {ORDER} of the tree does not list"
         ),
     }
-}
-
-/// The path of the map of the module at `path`.
-pub fn map_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(MAP_ENDING);
-    PathBuf::from(name)
 }
 
 /// Signs a module as `make modules_install` does (scripts/Makefile.modinst).
