@@ -59,14 +59,7 @@ const TEST: &[Part] = &[
     part("recordings are exact", &["record-test", "GCC"]).after(&[GCC]),
     part(
         "in a guest, the kernel in a random order works like the original",
-        &[
-            "vm-test",
-            "GCC",
-            "ROAD/random.kernel",
-            "4 CPUs",
-            "Skylake",
-            "workloads",
-        ],
+        &["vm-test", "GCC", "ROAD/random.kernel", "4 CPUs", "Skylake", "workloads"],
     )
     .after(&[ROAD])
     .alone(),
@@ -99,10 +92,9 @@ const TEST: &[Part] = &[
         &["book-test", "ROAD", "GCC"],
     )
     .after(&[ROAD]),
-    part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
 ];
 
-/// The rest: other kernels, guests like machines, other tools.
+/// The rest: other kernels, the running kernel, guests like machines, other tools.
 const REST: &[Part] = &[
     part(GCC, &["kernel", "gcc"]).alone(),
     part(UML, &["kernel", "uml"]).alone(),
@@ -110,19 +102,11 @@ const REST: &[Part] = &[
         .after(&[GCC]),
     part(
         "the kernel in a random order works like the original in guests like machines",
-        &[
-            "vm-test",
-            "GCC",
-            "ROAD/random.kernel",
-            "1 CPU",
-            "EPYC",
-            "zen4",
-            "golden-cove",
-            "ITS",
-        ],
+        &["vm-test", "GCC", "ROAD/random.kernel", "1 CPU", "EPYC", "zen4", "golden-cove", "ITS"],
     )
     .after(&[GCC])
     .alone(),
+    part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
     part("the live module's interface, fuzzed for a minute", &["live-fuzz", "--short"]),
     part(CLANG, &["kernel", "clang"]).alone(),
     part(CLANG_ROAD, &["road-test", "CLANG", "--drop-call-padding"]).after(&[CLANG]),
