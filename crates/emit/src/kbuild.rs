@@ -184,8 +184,8 @@ impl BuildTree {
     }
 }
 
-/// Whether the makefile of a build outside of its sources names the directory of the build, as from
-/// Linux 6.13 on. Called from another directory, make would work there nevertheless.
+/// Whether the makefile of a build outside of its sources names the directory of the build, as in
+/// kernels newer than 6.12. Called from another directory, make would work there nevertheless.
 fn names_its_directory(tree: &Path) -> bool {
     let makefile = fs::read_to_string(tree.join("Makefile"));
     makefile.is_ok_and(|text| text.lines().any(|line| line.starts_with("export KBUILD_OUTPUT =")))
@@ -303,7 +303,7 @@ mod tests {
         assert!(opened.links_archive());
     }
 
-    /// From Linux 6.13 on, `make O=` writes such a makefile.
+    /// In kernels newer than 6.12, `make O=` writes such a makefile.
     #[test]
     fn a_link_never_works_in_the_tree_of_a_build_outside_of_its_sources() {
         let tree = built("CONFIG_UML=y\n");

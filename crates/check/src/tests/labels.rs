@@ -76,15 +76,24 @@ fn compilers_label_in_call_padding(label: &'static str) {
     after.text[0x0e..0x10].fill(0x90);
     let before = with(16u64.wrapping_neg(), 16, old());
     assert_eq!(kinds_between(&before, &after, &map()), [""; 0]);
-    // The padding, which the label cuts in two, passes a label of functions by frequency with f.
-    let with_hot = |at: u64, mut kernel: TestKernel| {
-        kernel.symbols.push(TestSymbol("__unlikely_text_end", at, 0));
-        kernel
-    };
-    let before = with_hot(TEXT - 16, with(16u64.wrapping_neg(), 16, old()));
-    let mut after = with_hot(TEXT + 0x40, with(0x0e, 2, new()));
-    after.text[0x0e..0x10].fill(0x90);
-    assert_eq!(kinds_between(&before, &after, &map()), [""; 0]);
+}
+
+/// The padding of g keeps its size and is in no block of the map: it passes a label around hot code
+/// together with g. Another label it may not pass.
+#[test]
+fn padding_passes_a_label_with_its_function() {
+    for (name, expected) in
+        [("__hot_text_start", &[][..]), ("__start_of_code", &["code divided by a label"][..])]
+    {
+        let mut before = padded();
+        before.symbols.push(TestSymbol(name, TEXT + 0x0e, 0));
+        let mut after = new();
+        after.front = [&[0xcc; 14][..], &[0x90; 2]].concat();
+        after.symbols.push(TestSymbol("__pfx_g", TEXT - 2, 2));
+        after.unwinder.insert(0, (TEXT - 2, 16));
+        after.symbols.push(TestSymbol(name, TEXT + 0x47, 0));
+        assert_eq!(kinds_between(&before, &after, &map()), expected, "{name}");
+    }
 }
 
 /// Behind s comes the call padding of f, with a label. The map has f, but not s.
