@@ -4,13 +4,10 @@
 //! Input: the name of a benchmark, and the bytes of `kernlane-bench`. Output: a workload. This
 //! module does not know the benchmarks.
 
-use crate::companion;
 use crate::workload::Workload;
-use anyhow::{Context, Result, bail, ensure};
+use crate::{companion, loaded_part};
+use anyhow::{Context, Result, ensure};
 use image::sealed;
-use object::LittleEndian;
-use object::elf::{FileHeader64, PT_INTERP, PT_LOAD};
-use object::read::elf::{FileHeader, ProgramHeader};
 use std::path::Path;
 
 /// The prefix of workloads that are benchmarks.
@@ -38,31 +35,13 @@ pub fn program_at(path: &Path) -> Result<Vec<u8>> {
     loaded(std::fs::read(path).with_context(named)?).with_context(named)
 }
 
-/// A static program up to the end of what is loaded: no sections, no symbols, no debugging
-/// information.
-fn loaded(mut program: Vec<u8>) -> Result<Vec<u8>> {
-    let endian = LittleEndian;
-    let header = FileHeader64::<LittleEndian>::parse(&*program).context("it is not a program")?;
+/// The part of a static program that is loaded.
+fn loaded(program: Vec<u8>) -> Result<Vec<u8>> {
     ensure!(
-        header.e_machine(endian) == object::elf::EM_X86_64,
-        "it is not a program for x86-64 processors"
+        !loaded_part::needs_loader(&program)?,
+        "it needs shared libraries, which the guest lacks: {REMEDY}"
     );
-    let mut end = 0;
-    for segment in header.program_headers(endian, &*program).context("it is not a program")? {
-        match segment.p_type(endian) {
-            PT_INTERP => bail!("it needs shared libraries, which the guest lacks: {REMEDY}"),
-            PT_LOAD => {
-                end = end.max(segment.p_offset(endian).saturating_add(segment.p_filesz(endian)))
-            }
-            _ => {}
-        }
-    }
-    let end = usize::try_from(end).ok().filter(|end| (64..=program.len()).contains(end));
-    program.truncate(end.context("it is cut off")?);
-    // e_shoff, then e_shentsize, e_shnum and e_shstrndx (ELF-64 object file format, figure 2).
-    program[40..48].fill(0);
-    program[58..64].fill(0);
-    Ok(program)
+    loaded_part::of(program)
 }
 
 /// The workload that runs a benchmark.

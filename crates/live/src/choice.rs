@@ -89,14 +89,17 @@ pub struct Choice<'a> {
     pub roots: &'a [String],
     /// How hot: a part of the root's calls, 0 to 1.
     pub threshold: f64,
+    /// Also the hottest functions: the fewest that hold this share of the executed bytes, 0 to 1.
+    /// Without a profile it adds nothing.
+    pub share: f64,
     /// Leave out functions that cannot be replaced, belong to another tool, or do not exist, and
     /// report them. Otherwise a function that was named is refused.
     pub skip_unfit: bool,
 }
 
 impl Choice<'_> {
-    /// The functions that were named, and the hot ones that the roots lead to, ascending, each
-    /// once. Calls `told` with a line for each function that is left out.
+    /// The functions that were named, the hot ones that the roots lead to, and the hottest,
+    /// ascending, each once. Calls `told` with a line for each function that is left out.
     ///
     /// # Errors
     /// There is no function of a name, or several. A root is never left out because of that.
@@ -118,6 +121,7 @@ impl Choice<'_> {
                 let root = find(kernel, root)?;
                 chosen.extend(hot::group(kernel, profile, root, self.threshold));
             }
+            chosen.extend(hot::hottest(kernel, profile, self.share));
         }
         chosen.sort_unstable();
         chosen.dedup();
@@ -196,7 +200,7 @@ mod tests {
     }
 
     fn choice<'a>(named: &'a [String], roots: &'a [String], skip_unfit: bool) -> Choice<'a> {
-        Choice { named, roots, threshold: 0.1, skip_unfit }
+        Choice { named, roots, threshold: 0.1, share: 0.0, skip_unfit }
     }
 
     #[test]
@@ -259,6 +263,9 @@ mod tests {
             assert_eq!(chosen(both, None), (Ok(vec![F, H]), vec![]), "roots need a profile");
             let colder = Choice { threshold: 0.11, ..both };
             assert_eq!(chosen(colder, Some(&profile)), (Ok(vec![F, H]), vec![]));
+            let hottest = Choice { share: 1.0, ..choice(&[], &[], false) };
+            assert_eq!(chosen(hottest, Some(&profile)), (Ok(vec![F, G]), vec![]));
+            assert_eq!(chosen(hottest, None), (Ok(vec![]), vec![]), "it needs a profile");
 
             let absent = names(&["absent", "f"]);
             let message = "the kernel's text has no function absent".to_owned();

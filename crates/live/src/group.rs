@@ -15,6 +15,7 @@ use image::object::flow;
 use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
 use profile::Profile;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A group, cut into pieces.
 pub struct Group<'k, 'd> {
@@ -139,7 +140,10 @@ impl<'k, 'd> Group<'k, 'd> {
         }
         for (&(from, to), &(kind, count)) in &profile.edges {
             if let (Some((from, _)), Some((to, true))) = (self.piece_at(from), self.piece_at(to)) {
-                graph.edges.push(Edge { from, to, count, kind });
+                match kind {
+                    EdgeKind::FallThrough => add_run(graph, from.0..to.0, count),
+                    _ => graph.edges.push(Edge { from, to, count, kind }),
+                }
             }
         }
         for (&(from, to), &count) in &profile.calls {
@@ -152,6 +156,26 @@ impl<'k, 'd> Group<'k, 'd> {
     /// The edges between the blocks of the group, as the code has them.
     pub(crate) fn edges(&self) -> Vec<(u32, u32, EdgeKind)> {
         flow::edges(&self.original.pieces, &self.original.sites)
+    }
+}
+
+/// Adds the edges of code that ran `count` times from `pieces` into the piece behind them. A
+/// profile's block may hold several pieces: where the replacement of an alternative jumps to, only
+/// a piece begins. Such a block may have been entered in its middle.
+fn add_run(graph: &mut Graph, pieces: Range<u32>, count: u64) {
+    let entered = match pieces.len() {
+        1 => count,
+        _ => graph.counts[pieces.start as usize].min(count),
+    };
+    for from in pieces.clone() {
+        let is_first = from == pieces.start;
+        if !is_first {
+            let ran = &mut graph.counts[from as usize];
+            *ran = count.max(*ran);
+        }
+        let count = if is_first { entered } else { count };
+        let (from, to) = (BlockId(from), BlockId(from + 1));
+        graph.edges.push(Edge { from, to, count, kind: EdgeKind::FallThrough });
     }
 }
 

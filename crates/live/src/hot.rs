@@ -62,6 +62,35 @@ pub(crate) fn limit(
     profile.blocks.get(&entry).copied().unwrap_or(0) as f64 * threshold
 }
 
+/// The hottest functions: the fewest that together hold this share (0 to 1) of all bytes of code
+/// that the profile counts; ascending.
+pub fn hottest(kernel: &LinkedKernel<'_>, profile: &Profile, share: f64) -> Vec<usize> {
+    let ran = profile.blocks.iter().filter(|&(_, &count)| count > 0);
+    let ran: BTreeSet<usize> = ran.filter_map(|(&at, _)| kernel.function_at(at)).collect();
+    let ran: Vec<usize> = ran.into_iter().collect();
+    let mut executed: BTreeMap<usize, u64> = BTreeMap::new();
+    for piece in kernel.cut(&ran).pieces {
+        let at = kernel.link_address(piece.at);
+        let count = profile.blocks.get(&at).copied().unwrap_or(0);
+        if let Some(index) = kernel.function_at(at) {
+            let bytes = executed.entry(index).or_default();
+            *bytes = bytes.saturating_add(count.saturating_mul(u64::from(piece.size)));
+        }
+    }
+    let wanted = executed.values().map(|&bytes| bytes as f64).sum::<f64>() * share;
+    let mut by_heat: Vec<(usize, u64)> = executed.into_iter().collect();
+    by_heat.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+    let mut held = 0.0;
+    let hottest = by_heat.into_iter().take_while(|&(_, bytes)| {
+        let is_wanted = held < wanted;
+        held += bytes as f64;
+        is_wanted
+    });
+    let mut hottest: Vec<usize> = hottest.map(|(index, _)| index).collect();
+    hottest.sort_unstable();
+    hottest
+}
+
 /// The groups of several roots, together; ascending.
 pub fn groups(
     kernel: &LinkedKernel<'_>,
@@ -151,7 +180,21 @@ impl<'k, 'd> HotGroup<'k, 'd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_kernel::{ChangedMemory, F, H, SLIDE, at, tables, with};
+    use crate::test_kernel::{ChangedMemory, F, G, H, SLIDE, at, tables, with};
+
+    #[test]
+    fn the_hottest_functions_hold_their_share_of_the_executed_bytes() {
+        with(tables(), |kernel| {
+            let mut profile = Profile::empty(kernel.build_id.clone());
+            // Blocks of 12, 13 and 10 bytes: 1200 of 1340 bytes are of f.
+            profile.blocks.extend([(at(0), 100), (at(0x40), 10), (at(0x80), 1)]);
+            let hottest = |share| hottest(kernel, &profile, share);
+            assert_eq!(hottest(0.0), []);
+            assert_eq!((hottest(0.5), hottest(0.89)), (vec![F], vec![F]));
+            assert_eq!(hottest(0.95), [F, G]);
+            assert_eq!(hottest(1.0), [F, G, H]);
+        });
+    }
 
     #[test]
     fn hot_blocks_lie_where_the_kernel_is_and_where_their_copies_are() {

@@ -31,6 +31,7 @@ pub mod hot;
 pub mod identity;
 pub mod install;
 pub mod memory;
+pub mod module_sources;
 pub mod occupancy;
 pub mod origin;
 pub mod owners;

@@ -217,6 +217,22 @@ fn counts_of_blocks_become_edges_and_calls() {
 }
 
 #[test]
+fn a_block_of_several_pieces_ran_in_all_of_them() {
+    with(tables(), |kernel| {
+        let group = Group::new(kernel, &FileMemory(kernel), &[F]).unwrap();
+        let mut profile = Profile::empty(kernel.build_id.clone());
+        // Of the seven runs into the piece at 17, two came into the block in its middle.
+        profile.blocks.extend([(at(0), 5), (at(0x17), 7)]);
+        profile.edges.insert((at(0), at(0x17)), (EdgeKind::FallThrough, 7));
+        let graph = group.graph(Some(&profile));
+        layout::validate(&graph).unwrap();
+        assert_eq!(graph.counts, [5, 7, 7]);
+        let edges: Vec<_> = graph.edges.iter().map(|it| (it.from.0, it.to.0, it.count)).collect();
+        assert_eq!(edges, [(0, 1, 5), (1, 2, 7)]);
+    });
+}
+
+#[test]
 fn a_group_has_the_hot_functions_that_its_root_leads_to() {
     with(tables(), |kernel| {
         let mut profile = Profile::empty(kernel.build_id.clone());

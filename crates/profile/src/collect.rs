@@ -378,6 +378,7 @@ mod tests {
     const INTERRUPT: u32 = 4;
     const USER: u32 = 5;
     const MODULE: u32 = 6;
+    const PATCHED: u32 = 7;
 
     fn translations() -> Vec<Translation> {
         let translation = |id, addr, lengths: &[u8], code: &[u8]| Translation {
@@ -394,6 +395,8 @@ mod tests {
             translation(INTERRUPT, BASE + 0x40, &[1, 2], &[0x90, 0x48, 0xcf]),
             translation(USER, 0x1000, &[1, 2], &[0x90, 0x0f, 0x05]),
             translation(MODULE, 0xffff_ffff_c000_0000, &[1], &[0xc3]),
+            // In place of the call and the no-op behind it, an instruction.
+            translation(PATCHED, BASE + 4, &[6, 1], &[0x66, 0x0f, 0x1f, 0x44, 0, 0, 0xc3]),
         ]
     }
 
@@ -442,6 +445,15 @@ mod tests {
         assert_eq!(edge(&profile, 4, 9), Some((EdgeKind::FallThrough, 1)));
         assert_eq!(profile.calls[&(LinkAddr(BASE + 4), LinkAddr(BASE + 0x20))], 1);
         assert_eq!((profile.kernel_instructions(), profile.user_instructions()), (11, 2));
+    }
+
+    #[test]
+    fn an_instruction_over_the_end_of_a_block_ran_in_both() {
+        let profile = profile_of(&[run(HEAD), run(PATCHED)]);
+        assert_eq!(profile.blocks[&LinkAddr(BASE + 9)], 1);
+        assert_eq!(edge(&profile, 0, 4), Some((EdgeKind::FallThrough, 1)));
+        assert_eq!(edge(&profile, 4, 9), Some((EdgeKind::FallThrough, 1)));
+        assert_eq!(profile.edges.len(), 2);
     }
 
     #[test]

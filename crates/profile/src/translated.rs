@@ -12,6 +12,7 @@ use image::address::LinkAddr;
 use image::{BlockEnd, BlockIndex, Image};
 use layout::graph::{EdgeKind, SeedClass};
 use sim::BranchKind;
+use std::ops::Range;
 use trace::RunAddr;
 
 /// The basic blocks of a translation block of kernel code.
@@ -48,7 +49,9 @@ impl TranslatedBlocks {
             if let Some(block) = block_from(image, addr) {
                 blocks.push((block, n as u32));
             }
-            addr += u64::from(length);
+            let next = addr + u64::from(length);
+            blocks.extend(inside(image, addr..next).map(|block| (block, n as u32)));
+            addr = next;
         }
         let first = image.block_at(LinkAddr(start));
         // A patched instruction may be shorter than what the image has there: `ret` for
@@ -117,6 +120,15 @@ impl TranslatedBlocks {
             _ => None,
         }
     }
+}
+
+/// The blocks that begin inside of an instruction: the kernel patched it over the call and the
+/// no-ops behind it that the image has there.
+fn inside(image: &Image, instruction: Range<u64>) -> impl Iterator<Item = BlockIndex> {
+    let last = instruction.end.checked_sub(1).and_then(|last| image.block_at(LinkAddr(last)));
+    let first = image.block_at(LinkAddr(instruction.start));
+    let range = first.zip(last).map_or(0..0, |(first, last)| first.0 + 1..last.0 + 1);
+    range.map(BlockIndex)
 }
 
 /// The edge or call of a branch of this kind that is taken from the end of `from` to the start of

@@ -10,7 +10,8 @@ use anyhow::{Result, bail};
 use road::host::terminal::Terminal;
 use road::layout::Algorithm;
 use road::machines;
-use road::optimize::{Optimization, Road};
+use road::optimization::Optimization;
+use road::optimize::Road;
 use road::report::text;
 use std::path::PathBuf;
 

@@ -17,7 +17,8 @@
 //! | relink a kernel, or give it counters | [`relink`] |
 //! | prove that a relinked kernel is the old program | [`proof`] |
 //! | replay recordings over layouts and machines | [`replayed`] |
-//! | go from a workload to a faster kernel | [`optimize`] |
+//! | go from a workload to a faster kernel | [`optimization`], [`optimize`], [`rebuild`] |
+//! | the same without a build, in a kernel that runs | [`optimize_live`] |
 //! | test layouts on other workloads, and as Torrellas did | [`cross_validation`], [`evaluation`] |
 //! | open recordings for tables, and what a page shows of them | [`opened`], [`overview`] |
 //! | ask recordings in SQL | [`asked`] |
@@ -99,10 +100,13 @@ pub mod kernel;
 pub mod laid_out;
 pub mod layout_file;
 pub mod likeness;
+mod live_guest;
 pub mod modules;
 pub mod objtool;
 pub mod opened;
+pub mod optimization;
 pub mod optimize;
+pub mod optimize_live;
 pub mod overview;
 mod page_walk;
 pub mod probed;
@@ -111,6 +115,7 @@ pub mod proven_kernel;
 pub mod rebuild;
 mod rebuild_steps;
 pub mod record;
+mod recorded;
 pub mod relink;
 pub mod replayed;
 mod said;

@@ -9,7 +9,8 @@
 //!
 //! ```no_run
 //! use layout::Algorithm;
-//! use road::optimize::{Optimization, Road};
+//! use road::optimization::Optimization;
+//! use road::optimize::Road;
 //!
 //! let machines = vec![machines::find("server-32k")?.model];
 //! let mut road = Road::open(Optimization::new("net", "linux", "net.optimized", machines))?;
@@ -24,153 +25,26 @@
 //! # anyhow::Ok(())
 //! ```
 
-use crate::counts::extra_counts;
 use crate::ground::Ground;
-use crate::guests::RecordedGuest;
+use crate::modules;
+use crate::optimization::Optimization;
 use crate::proven_kernel::ProvenKernel;
-use crate::replayed::ReplayRequest;
 use crate::said::say;
-use crate::sampling::Sampling;
 use crate::search::{LayoutCandidate, LayoutSearch, SearchObjective};
-use crate::{counts, modules, record, workload};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use emit::kbuild::BuildTree;
 use execution::part::RecordingPart;
-use guest::record::is_made;
-use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};
 use host::{note, output};
 use image::order::Layout;
 use image::{Image, vmlinux};
 use layout::Algorithm;
-use profile::{Profile, ProfileMerge};
+use profile::Profile;
+use replay::ReplayLayout;
 use replay::comparison::{self, Comparison};
 use replay::guard::{self, LayoutLoss};
 use replay::results::{ORIGINAL, ResultFile, ResultRow};
-use replay::{ReplayLayout, SimulationScope};
 use report::page;
-use sim::MachineModel;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use trace::CpuCount;
-
-/// What to optimize a kernel for, and how.
-#[derive(Clone, Debug)]
-pub struct Optimization {
-    /// The workloads, as [`workload::open`] takes them. The layouts are made for their average.
-    pub workloads: Vec<WeightedWorkload>,
-    /// The directory in which the kernel was built.
-    pub tree: PathBuf,
-    /// The directory for the results.
-    pub output: PathBuf,
-    /// The guests that are recorded, with the machines to simulate on the recording of each.
-    /// Searches by misses replay on the first machine, those by time on the first that describes an
-    /// out-of-order core, and on the recording of its guest.
-    pub guests: Vec<RecordedGuest>,
-    /// What to simulate of each machine.
-    pub scope: SimulationScope,
-    /// The layout algorithms.
-    pub algorithms: Vec<Algorithm>,
-    /// Where all randomness of the guest and of the layouts comes from.
-    pub seed: u64,
-    /// How many layouts to try. By misses: with each algorithm that depends on its seed, that many
-    /// seeds. By time: that many layouts in all ([`LayoutCandidate::algorithms`]).
-    pub tries: u64,
-    /// Which of the layouts that are tried is the best.
-    pub objective: SearchObjective,
-    /// Whether functions that move lose their call padding.
-    pub drop_call_padding: bool,
-    /// The number of the guest's CPUs.
-    pub cpus: CpuCount,
-    /// Variables for make, as given when the kernel was built: `NAME=VALUE`.
-    pub make: Vec<String>,
-    /// The longest time that a guest may run.
-    pub time_limit: Duration,
-    /// Which instructions out-of-order cores simulate in detail.
-    pub sampling: Sampling,
-}
-
-/// A workload, and how often it counts in the average of several.
-#[derive(Clone, Debug)]
-pub struct WeightedWorkload {
-    /// The workload, as [`workload::open`] takes it.
-    pub workload: String,
-    /// Its weight.
-    pub weight: u32,
-}
-
-impl WeightedWorkload {
-    /// A workload that counts once.
-    pub fn new(workload: impl Into<String>) -> WeightedWorkload {
-        WeightedWorkload { workload: workload.into(), weight: 1 }
-    }
-}
-
-impl Optimization {
-    /// As `kernlane optimize` does it without options, with one guest.
-    ///
-    /// ```
-    /// let machines = vec![machines::find("server-32k")?.model];
-    /// let optimization = road::optimize::Optimization::new("net", "linux", "out", machines);
-    /// assert_eq!((optimization.seed, optimization.tries), (1, 1));
-    /// # anyhow::Ok(())
-    /// ```
-    pub fn new(
-        workload: impl Into<String>,
-        tree: impl Into<PathBuf>,
-        output: impl Into<PathBuf>,
-        machines: Vec<MachineModel>,
-    ) -> Optimization {
-        Optimization {
-            workloads: vec![WeightedWorkload::new(workload)],
-            tree: tree.into(),
-            output: output.into(),
-            guests: vec![RecordedGuest::new(ProcessorRequest::default(), machines)],
-            scope: SimulationScope::Caches,
-            algorithms: vec![Algorithm::default()],
-            seed: 1,
-            tries: 1,
-            objective: SearchObjective::default(),
-            drop_call_padding: false,
-            cpus: CpuCount::ONE,
-            make: Vec::new(),
-            time_limit: record::TIME_LIMIT,
-            sampling: Sampling::default(),
-        }
-    }
-}
-
-impl Optimization {
-    /// Recordings are named by their workloads.
-    fn ensure_told_apart(&self) -> Result<()> {
-        ensure!(!self.workloads.is_empty(), "no workload is named");
-        let mut names = BTreeSet::new();
-        for WeightedWorkload { workload, weight } in &self.workloads {
-            let name = workload::open(workload)?.name;
-            ensure!(*weight > 0, "the workload {name} has the weight 0");
-            ensure!(!names.contains(&name), "two workloads are called {name}");
-            names.insert(name);
-        }
-        Ok(())
-    }
-
-    /// Whether several layouts are tried, and the fastest is the best.
-    fn searches_by_time(&self) -> bool {
-        self.tries > 1 && self.objective == SearchObjective::Time
-    }
-
-    /// The machine on which a search replays, with the number of its guest.
-    fn searched_machine(&self, objective: SearchObjective) -> Result<(usize, &MachineModel)> {
-        let mut machines = Vec::new();
-        for (at, guest) in self.guests.iter().enumerate() {
-            machines.extend(guest.machines.iter().map(|machine| (at, machine)));
-        }
-        let fitting = machines.iter().find(|(_, machine)| objective.check(machine).is_ok());
-        let (at, machine) = *fitting.or(machines.first()).context("no machine is named")?;
-        objective.check(machine)?;
-        Ok((at, machine))
-    }
-}
 
 /// What optimizing a kernel brought.
 pub struct Optimized {
@@ -187,7 +61,8 @@ pub struct Optimized {
 /// Takes all steps of the road.
 ///
 /// ```no_run
-/// use road::optimize::{Optimization, optimize};
+/// use road::optimization::Optimization;
+/// use road::optimize::optimize;
 ///
 /// let machines = vec![machines::find("server-32k")?.model];
 /// let optimized = optimize(Optimization::new("net", "linux", "net.optimized", machines))?;
@@ -241,10 +116,6 @@ impl Road {
         &self.image
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.optimization.output.join(name)
-    }
-
     /// Records each workload on the tree's own kernel in each guest: `original.rec`, if there is
     /// one, and reads the modules that it loaded. Returns the paths: for each guest, those of all
     /// workloads.
@@ -252,55 +123,9 @@ impl Road {
     /// # Errors
     /// As [`record::record`]; or the tree's modules cannot be read.
     pub fn record(&mut self) -> Result<Vec<PathBuf>> {
-        let recordings = self.record_kernel(ORIGINAL, &self.optimization.tree)?;
+        let recordings = self.optimization.record_tree(ORIGINAL, &self.optimization.tree)?;
         modules::attach(&mut self.image, &self.optimization.tree, &recordings)?;
         Ok(recordings)
-    }
-
-    fn record_kernel(&self, name: &str, kernel: &Path) -> Result<Vec<PathBuf>> {
-        let Optimization { guests, workloads, .. } = &self.optimization;
-        let mut recordings = Vec::new();
-        for guest in guests {
-            for WeightedWorkload { workload, .. } in workloads {
-                let workload = workload::open(workload)?;
-                recordings.push(self.recording_of(guest, workload, name, kernel)?);
-            }
-        }
-        Ok(recordings)
-    }
-
-    /// The recording of one kernel under a workload.
-    fn recording_of(
-        &self,
-        guest: &RecordedGuest,
-        workload: Workload,
-        name: &str,
-        kernel: &Path,
-    ) -> Result<PathBuf> {
-        let several = self.optimization.workloads.len() > 1;
-        let directory = self.path(&guest.recording(name, several.then_some(&workload.name)));
-        let kernel = GuestKernel::open(kernel, None)?;
-        let request = RecordingRequest {
-            seed: self.optimization.seed,
-            cpus: self.optimization.cpus,
-            processor: guest.processor.clone(),
-            time_limit: self.optimization.time_limit,
-            force: true,
-            ..record::request(workload, kernel, &directory)
-        };
-        if is_made(&request) {
-            say(&format!("using the existing recording {}", directory.display()))?;
-            return Ok(directory);
-        }
-        let like = guest.processor.like.as_ref();
-        let like = like.map_or(String::new(), |like| format!(", in a guest like {}", like.name));
-        let order = match name == ORIGINAL {
-            true => "its own order".to_owned(),
-            false => format!("the order by {name}"),
-        };
-        say(&format!("recording {} on the kernel in {order}{like}", request.workload.name))?;
-        record::record(&request, None)?;
-        Ok(directory)
     }
 
     /// The counts of the recordings, averaged by the weights of their workloads, with all that the
@@ -309,16 +134,7 @@ impl Road {
     /// # Errors
     /// A recording is damaged or of another kernel.
     pub fn count(&self, recordings: &[PathBuf]) -> Result<Profile> {
-        say("counting blocks, edges and calls")?;
-        let (whole, extra) = (RecordingPart::WHOLE, extra_counts(&self.optimization.algorithms));
-        let weights = self.optimization.workloads.iter().map(|workload| workload.weight);
-        let weights: Vec<u32> = weights.cycle().take(recordings.len()).collect();
-        let profile = match recordings.len() {
-            1 => counts::profile(recordings, &self.image, &whole, ProfileMerge::Sum, extra)?,
-            _ => counts::weighted(recordings, &weights, &self.image, extra)?,
-        };
-        output::write(&self.path("profile.klp"), profile.to_json().as_bytes())?;
-        Ok(profile)
+        self.optimization.count(recordings, &self.image)
     }
 
     /// The kernel with these counts.
@@ -392,7 +208,7 @@ impl Road {
     }
 
     fn keep_layout(&self, layout: &Layout) -> Result<()> {
-        let path = self.path(&format!("{}.kll", layout.algorithm));
+        let path = self.optimization.path(&format!("{}.kll", layout.algorithm));
         output::write(&path, layout.to_text().as_bytes())
     }
 
@@ -402,7 +218,7 @@ impl Road {
     /// # Errors
     /// The kernel cannot be linked, or is not the old program.
     pub fn relink(&self, layout: &Layout) -> Result<ProvenKernel> {
-        let directory = self.path(&format!("{}.kernel", layout.algorithm));
+        let directory = self.optimization.path(&format!("{}.kernel", layout.algorithm));
         ProvenKernel::make(&self.tree, &self.optimization.tree, layout, &directory)
     }
 
@@ -421,23 +237,7 @@ impl Road {
             let ProvenKernel { name, map, .. } = kernel;
             ReplayLayout::predicted(name, map.build_id.clone(), kernel.placement())
         }));
-        self.rows_of_recordings(recordings, &layouts, &self.image)
-    }
-
-    fn rows_of_recordings(
-        &self,
-        recordings: &[PathBuf],
-        layouts: &[ReplayLayout],
-        image: &Image,
-    ) -> Result<Vec<ResultRow>> {
-        let Optimization { guests, workloads, .. } = &self.optimization;
-        let mut rows = Vec::new();
-        for (guest, recordings) in guests.iter().zip(recordings.chunks(workloads.len())) {
-            for recording in recordings {
-                rows.extend(self.rows(guest, recording, layouts, image)?);
-            }
-        }
-        Ok(rows)
+        self.optimization.rows(recordings, &layouts, Some(&self.image))
     }
 
     /// Records each workload on a relinked kernel in each guest (`ALGORITHM.rec`, if there is one)
@@ -447,10 +247,10 @@ impl Road {
     /// As [`record::record`] and [`ReplayRequest::rows`].
     pub fn measure(&self, kernel: &ProvenKernel) -> Result<Vec<ResultRow>> {
         let ProvenKernel { name, directory, .. } = kernel;
-        let recordings = self.record_kernel(name, directory)?;
+        let recordings = self.optimization.record_tree(name, directory)?;
         say(&format!("measuring the {name} kernel"))?;
         let image = modules::image_of(directory, &recordings)?;
-        self.rows_of_recordings(&recordings, &[ReplayLayout::recorded(name)], &image)
+        self.optimization.rows(&recordings, &[ReplayLayout::recorded(name)], Some(&image))
     }
 
     /// All steps behind the first recordings and their counts: the rows of the original, of each
@@ -475,18 +275,6 @@ impl Road {
         Ok(rows)
     }
 
-    fn rows(
-        &self,
-        guest: &RecordedGuest,
-        recording: &Path,
-        layouts: &[ReplayLayout],
-        image: &Image,
-    ) -> Result<Vec<ResultRow>> {
-        let Optimization { scope, sampling, .. } = &self.optimization;
-        let replay = ReplayRequest::new(recording, layouts, &guest.machines);
-        ReplayRequest { scope: *scope, image: Some(image), sampling: *sampling, ..replay }.rows()
-    }
-
     /// As [`keep`], in the directory of the [`Optimization`].
     ///
     /// # Errors
@@ -509,26 +297,4 @@ pub fn keep(directory: &Path, rows: Vec<ResultRow>) -> Result<Optimized> {
     output::write(&page, page::page(&[], &comparisons)?.as_bytes())?;
     let losses = guard::losses(&results.rows);
     Ok(Optimized { results, comparisons, losses, page })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_search_by_time_takes_the_first_machine_with_a_core() {
-        let guest = |machine: &str| {
-            let machines = machines::models(&[machine]).unwrap();
-            RecordedGuest::new(ProcessorRequest::default(), machines)
-        };
-        let usual = Optimization::new("net", "linux", "out", Vec::new());
-        let guests = ["server-32k", "zen4", "zen5"].map(guest).into();
-        let optimization = Optimization { guests, ..usual };
-        let found = |objective| {
-            let (guest, machine) = optimization.searched_machine(objective).unwrap();
-            (guest, machine.name.as_str())
-        };
-        assert_eq!(found(SearchObjective::Misses), (0, "server-32k"));
-        assert_eq!(found(SearchObjective::Time), (1, "zen4"));
-    }
 }

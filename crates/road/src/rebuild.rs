@@ -12,7 +12,8 @@
 
 use crate::export;
 use crate::guests::RecordedGuest;
-use crate::optimize::{Optimization, Optimized, Road, WeightedWorkload, keep};
+use crate::optimization::{Optimization, WeightedWorkload};
+use crate::optimize::{Optimized, Road, keep};
 use crate::rebuild_steps::Steps;
 use crate::said::say;
 use crate::workload;

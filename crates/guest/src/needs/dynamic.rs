@@ -6,7 +6,7 @@
 
 use object::LittleEndian;
 use object::elf::{
-    DT_NEEDED, DT_NULL, DT_RPATH, DT_RUNPATH, DT_STRTAB, Dyn64, DynamicTag, EM_X86_64,
+    DT_NEEDED, DT_NULL, DT_RPATH, DT_RUNPATH, DT_SONAME, DT_STRTAB, Dyn64, DynamicTag, EM_X86_64,
     FileHeader64, PT_DYNAMIC, PT_INTERP, PT_LOAD, ProgramHeader64,
 };
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -16,16 +16,18 @@ use object::slice_from_bytes;
 const MOST_ENTRIES: usize = 65536;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dynamic {
+pub(crate) struct Dynamic {
     /// The absolute path of the loader. Only programs have it.
     pub interpreter: Option<String>,
+    /// The name by which programs need the library.
+    pub name: Option<String>,
     pub needed: Vec<String>,
     pub rpath: Vec<String>,
     pub runpath: Vec<String>,
 }
 
 impl Dynamic {
-    pub(super) fn read(file: &[u8]) -> Option<Dynamic> {
+    pub(crate) fn read(file: &[u8]) -> Option<Dynamic> {
         let endian = LittleEndian;
         let header = FileHeader64::<LittleEndian>::parse(file).ok()?;
         if header.e_machine(endian) != EM_X86_64 || !header.is_little_endian() {
@@ -71,6 +73,7 @@ impl Dynamic {
             let paths = || Some(string()?.split(':').map(str::to_owned).collect::<Vec<_>>());
             match *tag {
                 DT_NEEDED => self.needed.push(string()?),
+                DT_SONAME => self.name = Some(string()?),
                 DT_RPATH => self.rpath.extend(paths()?),
                 DT_RUNPATH => self.runpath.extend(paths()?),
                 _ => {}

@@ -5,7 +5,7 @@
 //! for each thing that is missing. Nothing is executed: libraries are looked up as ld.so(8) does
 //! without a cache.
 
-mod dynamic;
+pub(crate) mod dynamic;
 mod owner;
 
 use crate::own;

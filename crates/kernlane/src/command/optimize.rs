@@ -1,15 +1,16 @@
 //! `kernlane optimize`: the whole road, from a workload to a faster kernel and the proof.
 //!
-//! Input: a workload and a built tree. Output: a directory with the result of each step, and a
-//! table.
+//! Input: a workload, and a built tree or a stock kernel. Output: a directory with the result of
+//! each step, and a table.
 
 use crate::command::layout::{CallPaddingArgs, TriesArgs, algorithms};
+use crate::command::live::percent;
 use crate::command::record::{self, ProcessorArgs, TimeLimitArgs};
 use crate::command::replay::{simulation_scope, warn};
 use crate::command::sampling::SamplingArgs;
 use crate::command::workload::argument_help;
 use ::layout::Algorithm;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use emit::kbuild::BuildTree;
 use host::interrupt;
@@ -18,7 +19,9 @@ use host::out;
 use host::outln;
 use report::{rebuilt, text};
 use road::guests::RecordedGuest;
-use road::optimize::{Optimization, WeightedWorkload, optimize};
+use road::optimization::{Optimization, WeightedWorkload};
+use road::optimize::optimize;
+use road::optimize_live::{LiveOptimization, optimize_live};
 use road::rebuild::{Rebuild, rebuild};
 use road::workload;
 use sim::MachineModel;
@@ -35,9 +38,15 @@ use trace::CpuCount;
 /// With --rebuild, clang builds the kernel again with the profile of the recordings, and the layout
 /// is made for that kernel; no step needs a processor that records branches. The table then has
 /// the layout alone, the profile alone, and both.
+///
+/// With --live, no kernel is built: a distribution's kernel is recorded in a guest, its hot
+/// functions are replaced while it runs, as `kernlane live apply` does it, and it is recorded
+/// again. This machine's own kernel stays as it is. It needs the kernel's headers, make, gcc and
+/// objcopy.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kernlane optimize net --tree ~/linux -o net.optimized
+  kernlane optimize net --live -o net.live
   kernlane optimize net files web --rebuild --tree ~/linux -o fastest")]
 pub struct OptimizeArgs {
     #[arg(help = argument_help(), required = true, value_name = "WORKLOAD")]
@@ -49,8 +58,11 @@ pub struct OptimizeArgs {
     pub weights: Vec<u32>,
 
     /// The directory in which the kernel was built (with --rebuild: is configured). It is only read
-    #[arg(long, value_name = "DIR")]
-    pub tree: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "live")]
+    pub tree: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub live: LiveArgs,
 
     /// Also build the kernel again with the profile of the recordings; needs a tree that is
     /// configured for clang, and need not be built
@@ -72,13 +84,8 @@ pub struct OptimizeArgs {
     pub compiler_options: Vec<String>,
 
     /// A layout algorithm; may be given several times
-    #[arg(
-        long,
-        short,
-        value_name = "ALGORITHM",
-        default_values_t = [Algorithm::default()],
-        value_parser = algorithms()
-    )]
+    /// [default: ext-tsp; with --live ext-tsp-global]
+    #[arg(long, short, value_name = "ALGORITHM", value_parser = algorithms())]
     pub layout: Vec<Algorithm>,
 
     /// A machine to simulate: a shipped one, or a file; may be given several times. Without --like
@@ -128,6 +135,46 @@ pub struct OptimizeArgs {
     pub json: bool,
 }
 
+/// A kernel whose functions are replaced while it runs.
+#[derive(Args)]
+pub struct LiveArgs {
+    /// Replace the hot functions of a stock kernel that runs in a guest; nothing is built but
+    /// Kernlane's kernel module
+    #[arg(long, conflicts_with_all = ["tree", "rebuild", "make", "tries", "drop_call_padding"])]
+    pub live: bool,
+
+    /// The kernel to boot, a vmlinuz [default: the running kernel's in /boot]
+    #[arg(long, value_name = "FILE", requires = "live")]
+    pub kernel: Option<PathBuf>,
+
+    /// Its vmlinux; by default where distributions put it
+    #[arg(long, value_name = "FILE", requires = "live")]
+    pub vmlinux: Option<PathBuf>,
+
+    /// The headers with which its modules are compiled; by default where distributions put them
+    #[arg(long, value_name = "DIR", requires = "live")]
+    pub headers: Option<PathBuf>,
+
+    /// Replace the hottest functions: the fewest that hold this share of the code that was
+    /// executed
+    #[arg(long, value_name = "PERCENT", default_value_t = 99.5, requires = "live",
+        value_parser = percent)]
+    pub share: f64,
+}
+
+impl LiveArgs {
+    fn boot_image(&self) -> Result<PathBuf> {
+        const RELEASE: &str = "/proc/sys/kernel/osrelease";
+        match &self.kernel {
+            Some(kernel) => Ok(kernel.clone()),
+            None => {
+                let release = std::fs::read_to_string(RELEASE).context(RELEASE)?;
+                Ok(PathBuf::from(format!("/boot/vmlinuz-{}", release.trim())))
+            }
+        }
+    }
+}
+
 /// The road: record → attribute → order → place, emit → check → replay → report.
 pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     interrupt::catch()?;
@@ -138,13 +185,17 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         true => vec![RecordedGuest::new(request, machines)],
         false => RecordedGuest::like_each(&args.machine, &request.append)?,
     };
+    let tree = match &args.tree {
+        Some(tree) => tree.clone(),
+        None => args.live.boot_image()?,
+    };
     let optimization = Optimization {
         workloads: args.weighted_workloads()?,
-        tree: args.tree.clone(),
+        tree: tree.clone(),
         output: args.output.clone(),
         guests: guests.clone(),
         scope,
-        algorithms: args.layout.clone(),
+        algorithms: args.algorithms(),
         seed: args.seed,
         tries: args.tries.tries,
         objective: args.tries.objective()?,
@@ -154,13 +205,22 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         time_limit: args.time_limit.duration(),
         sampling: args.sampling.sampling()?,
     };
-    let optimized = match args.rebuild {
-        true => rebuild(Rebuild {
+    let is_relinked = !args.rebuild && !args.live.live;
+    let optimized = if args.live.live {
+        optimize_live(LiveOptimization {
+            optimization,
+            vmlinux: args.live.vmlinux.clone(),
+            headers: args.live.headers.clone(),
+            share: args.live.share / 100.0,
+        })?
+    } else if args.rebuild {
+        rebuild(Rebuild {
             optimization,
             profile: args.profile.clone(),
             compiler_options: args.compiler_options.clone(),
-        })?,
-        false => optimize(optimization)?,
+        })?
+    } else {
+        optimize(optimization)?
     };
     if args.json {
         out!("{}", optimized.results.to_json()?)?;
@@ -170,8 +230,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         outln!("\nthe report is {}", optimized.page.display())?;
     }
     warn(&optimized.losses);
-    if !args.rebuild && BuildTree::open(&args.tree, &args.make)?.has_option("CONFIG_CC_IS_CLANG=y")
-    {
+    if is_relinked && BuildTree::open(&tree, &args.make)?.has_option("CONFIG_CC_IS_CLANG=y") {
         note!(
             "clang built this tree: with --rebuild it also gets the profile. Of the demo kernel's \
              time under `net` on zen4, the layout alone saves 6 %, both save 22 %"
@@ -184,6 +243,14 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
 }
 
 impl OptimizeArgs {
+    fn algorithms(&self) -> Vec<Algorithm> {
+        match (&self.layout[..], self.live.live) {
+            ([], true) => vec![Algorithm::ExtTspGlobal],
+            ([], false) => vec![Algorithm::default()],
+            (named, _) => named.to_vec(),
+        }
+    }
+
     /// The recording of the first workload on the original kernel.
     fn first_recording(&self, guest: &RecordedGuest) -> Result<PathBuf> {
         let workload = workload::open(&self.workloads[0])?.name;

@@ -25,11 +25,13 @@ use std::process::ExitCode;
 
 /// Install functions in another layout
 ///
-/// Takes the named functions, or the hot functions of the profile: those called more than
-/// --threshold percent as often as the --root. Their hot blocks come to lie together, the cold ones
-/// behind. Calls among them go from copy to copy. Everything is checked before anything is written.
+/// Takes the named functions, the hot functions of the profile (those called more than --threshold
+/// percent as often as the --root), or its hottest ones (--share). Their hot blocks come to lie
+/// together, the cold ones behind. Calls among them go from copy to copy. Everything is checked
+/// before anything is written.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  \
+                  kernlane live apply --profile net.klp --share 99 --skip-unfit\n  \
                   kernlane live apply --function vfs_read,vfs_write --algorithm original")]
 pub struct ApplyArgs {
     /// The running kernel's vmlinux; by default where distributions put it
@@ -51,6 +53,11 @@ pub struct ApplyArgs {
     /// How hot, in percent of the root's calls
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     pub threshold: f64,
+
+    /// The hottest functions: the fewest that hold this share of the code that the profile says was
+    /// executed
+    #[arg(long, value_name = "PERCENT", requires = "profile", value_parser = percent)]
+    pub share: Option<f64>,
 
     /// The layout algorithm
     #[arg(long, default_value_t = Algorithm::ExtTspGlobal, value_parser = algorithms())]
@@ -78,6 +85,12 @@ pub struct ApplyArgs {
     pub keep_module: Option<PathBuf>,
 }
 
+/// A share, in percent.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.0..=100.0).contains(value));
+    value.ok_or_else(|| "give a number from 0 to 100".to_owned())
+}
+
 pub(super) fn run(args: &ApplyArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         apply(args, kernel, running)
@@ -90,6 +103,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         named: &args.function,
         roots: &args.root,
         threshold: args.threshold / 100.0,
+        share: args.share.unwrap_or(0.0) / 100.0,
         skip_unfit: args.skip_unfit,
     };
     let told = &mut |what: &str| note!("{what}");
@@ -98,7 +112,9 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         !chosen.is_empty(),
         "{}",
         match args.function[..] {
-            [] => "no functions: name some with --function, or give --profile and --root",
+            [] => {
+                "no functions: name some with --function, or give --profile with --root or --share"
+            }
             _ => "none of the functions is left",
         }
     );

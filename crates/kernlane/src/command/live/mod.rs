@@ -11,6 +11,8 @@ mod time;
 mod undo;
 mod watch;
 
+pub(crate) use apply::percent;
+
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use image::linked::LinkedKernel;

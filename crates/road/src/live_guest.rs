@@ -1,0 +1,244 @@
+//! What a guest needs to replace functions of its kernel before its workload is recorded: this
+//! program, the module, the vmlinux, a profile.
+//!
+//! Input: a kernel, the headers that its modules are built with, a profile. Output: additional
+//! files of the guest, and scripts in front of the workload's own. Only the module is compiled.
+
+use anyhow::{Context, Result, bail};
+use guest::{GuestFile, GuestKernel, OwnProgram, RecordingRequest, Workload};
+use host::{interrupt, scratch};
+use image::sealed;
+use layout::Algorithm;
+use live::module_sources;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The directory of the guest for these files.
+const HOME: &str = "/kernlane/live";
+/// What it takes to read the vmlinux and to lay functions out, in MB.
+const MEMORY_MB: u32 = 1024;
+/// The first words of the line that `check` prints before what was installed.
+const INSTALLED: &str = "-- kernlane live";
+
+/// How functions of the guest's kernel are chosen and laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replacement {
+    /// The share of the executed bytes that the replaced functions hold, 0 to 1.
+    pub(crate) share: f64,
+    /// The layout algorithm.
+    pub(crate) algorithm: Algorithm,
+    /// For algorithms that depend on a seed.
+    pub(crate) seed: u64,
+}
+
+/// What a guest needs to replace functions of its kernel.
+pub(crate) struct LiveGuest {
+    program: OwnProgram,
+    module: Vec<u8>,
+    vmlinux: Vec<u8>,
+}
+
+impl LiveGuest {
+    /// Compiles the module. `headers`: where the kernel's headers are, if not where distributions
+    /// install them.
+    ///
+    /// # Errors
+    /// There are no headers, or the module cannot be compiled.
+    pub(crate) fn new(kernel: &GuestKernel, headers: Option<&Path>) -> Result<LiveGuest> {
+        let headers = match headers {
+            Some(headers) => headers.to_owned(),
+            None => installed_headers(kernel)?,
+        };
+        let directory = scratch::directory(&std::env::temp_dir(), "kernlane-live-")?;
+        Ok(LiveGuest {
+            program: OwnProgram::new(HOME)?,
+            module: compile(&headers, directory.path())?,
+            vmlinux: without_debug_information(&kernel.vmlinux, directory.path())?,
+        })
+    }
+
+    /// Gives the original's guest the same memory.
+    pub(crate) fn enlarge(request: &mut RecordingRequest) {
+        request.memory_mb = Some(request.workload.memory_mb + MEMORY_MB);
+    }
+
+    /// Lets the guest replace functions when its workload is set up. `profile`: the JSON of a
+    /// profile of the kernel.
+    pub(crate) fn equip(&self, request: &mut RecordingRequest, profile: &str, how: Replacement) {
+        Self::enlarge(request);
+        request.files = self.prepare(&mut request.workload, profile, how);
+    }
+
+    /// Changes the scripts of a workload, and returns the files that they need.
+    fn prepare(&self, workload: &mut Workload, profile: &str, how: Replacement) -> Vec<GuestFile> {
+        let Replacement { share, algorithm, seed } = how;
+        let apply = format!(
+            "{} live apply --vmlinux {HOME}/vmlinux --profile {HOME}/profile.klp --share {} \
+             --skip-unfit --algorithm {algorithm} --seed {seed}",
+            self.program.command,
+            share * 100.0
+        );
+        let set_up = format!(
+            "/bin/sh -e {HOME}/set-up
+insmod {HOME}/kernlane.ko
+{apply} >{HOME}/said 2>&1 || {{ cat {HOME}/said; exit 1; }}
+"
+        );
+        let check = format!("/bin/sh -e {HOME}/check\necho '{INSTALLED}'\ncat {HOME}/said\n");
+        let text = |name: &str, text: &str| (format!("{HOME}/{name}"), 0o644, text.into());
+        let mut files = self.program.files.clone();
+        files.extend([
+            (format!("{HOME}/kernlane.ko"), 0o644, self.module.clone()),
+            (format!("{HOME}/vmlinux"), 0o644, self.vmlinux.clone()),
+            text("profile.klp", profile),
+            text("set-up", &workload.set_up),
+            text("check", &workload.check),
+        ]);
+        workload.set_up = set_up;
+        workload.check = check;
+        // Another program or profile is another recording.
+        let digests = files.iter().map(|(path, _, bytes)| (path.as_str(), sealed::sha256(bytes)));
+        let all: Vec<String> = digests.map(|(path, digest)| format!("{path} {digest}")).collect();
+        let all = format!("{}\n{}\n{}", workload.sha256, workload.set_up, all.join("\n"));
+        workload.sha256 = sealed::sha256(all.as_bytes());
+        files
+    }
+}
+
+/// What the guest of a recording said when functions were replaced. `output`: what it printed.
+pub(crate) fn installed(output: &str) -> Option<&str> {
+    let (_, said) = output.split_once(&format!("{INSTALLED}\n"))?;
+    said.lines().find(|line| line.contains(" functions, "))
+}
+
+/// The headers of a kernel where distributions install them.
+fn installed_headers(kernel: &GuestKernel) -> Result<PathBuf> {
+    let release = &kernel.release;
+    let places =
+        [format!("/lib/modules/{release}/build"), format!("/usr/src/linux-headers-{release}")];
+    let found = places.iter().map(PathBuf::from).find(|path| path.join("Makefile").is_file());
+    found.with_context(|| {
+        format!(
+            "the headers of Linux {release} are neither {} nor {}: install linux-headers-{release}, \
+             or say where they are",
+            places[0], places[1]
+        )
+    })
+}
+
+/// Compiles the module in `directory`, and returns its bytes.
+fn compile(headers: &Path, directory: &Path) -> Result<Vec<u8>> {
+    let build = directory.join("kmod");
+    fs::create_dir(&build).with_context(|| format!("making {}", build.display()))?;
+    for (name, text) in module_sources::FILES {
+        fs::write(build.join(name), text).with_context(|| format!("writing {name}"))?;
+    }
+    let mut make = Command::new("make");
+    make.arg("-s").arg("-C").arg(headers).arg(format!("M={}", build.display()));
+    // The same module, wherever it is compiled.
+    make.arg(format!("KCFLAGS=-ffile-prefix-map={}=.", build.display())).arg("modules");
+    run(make, &directory.join("make")).context("the kernel module cannot be compiled")?;
+    let module = build.join("kernlane.ko");
+    fs::read(&module).with_context(|| format!("reading {}", module.display()))
+}
+
+/// The vmlinux without its debugging information.
+fn without_debug_information(vmlinux: &Path, directory: &Path) -> Result<Vec<u8>> {
+    let stripped = directory.join("vmlinux");
+    let mut objcopy = Command::new("objcopy");
+    objcopy.arg("--strip-debug").arg(vmlinux).arg(&stripped);
+    run(objcopy, &directory.join("objcopy"))?;
+    fs::read(&stripped).with_context(|| format!("reading {}", stripped.display()))
+}
+
+/// Runs a program whose output goes into a file.
+fn run(mut command: Command, output: &Path) -> Result<()> {
+    // A make that runs this program would have this one work as its part.
+    for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
+        command.env_remove(name);
+    }
+    let said = File::create(output).with_context(|| format!("making {}", output.display()))?;
+    let name = command.get_program().to_string_lossy().into_owned();
+    command.stdout(said.try_clone()?).stderr(said);
+    let program = interrupt::spawn(&mut command)
+        .with_context(|| format!("{name} cannot be run; is it installed?"))?;
+    let status = program.wait()?;
+    if !status.success() {
+        let said = fs::read_to_string(output).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(10)..].join("\n");
+        bail!("{name} failed ({status}):\n{last}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live_guest() -> LiveGuest {
+        let files = vec![(format!("{HOME}/program"), 0o755, b"program".to_vec())];
+        let program = OwnProgram { files, command: format!("{HOME}/program") };
+        LiveGuest { program, module: b"module".to_vec(), vmlinux: b"vmlinux".to_vec() }
+    }
+
+    const HOW: Replacement =
+        Replacement { share: 0.99, algorithm: Algorithm::ExtTspGlobal, seed: 1 };
+
+    #[test]
+    fn functions_are_replaced_between_the_set_up_and_the_run() {
+        let original = Workload::open("net").unwrap();
+        let prepared = |profile: &str, how| {
+            let mut workload = original.clone();
+            let files = live_guest().prepare(&mut workload, profile, how);
+            (workload, files)
+        };
+        let (workload, files) = prepared("{}", HOW);
+        let lines: Vec<&str> = workload.set_up.lines().collect();
+        assert!(lines[0].ends_with("/set-up") && lines[1].starts_with("insmod "), "{lines:?}");
+        assert!(lines[2].contains("live apply") && lines[2].contains(" --share 99 "), "{lines:?}");
+        let content = |name: &str| {
+            let path = format!("{HOME}/{name}");
+            let (.., bytes) = files.iter().find(|(known, ..)| *known == path).unwrap();
+            String::from_utf8(bytes.clone()).unwrap()
+        };
+        assert_eq!(
+            (content("set-up"), content("check")),
+            (original.set_up.clone(), original.check.clone())
+        );
+        assert_eq!((content("profile.klp"), &workload.run), ("{}".to_owned(), &original.run));
+        // Recordings are made again when anything of it changes.
+        let digest = |profile, how| prepared(profile, how).0.sha256;
+        assert_eq!(workload.sha256, digest("{}", HOW));
+        assert_ne!(workload.sha256, original.sha256);
+        assert_ne!(workload.sha256, digest("{ }", HOW));
+        assert_ne!(workload.sha256, digest("{}", Replacement { seed: 2, ..HOW }));
+    }
+
+    #[test]
+    fn what_was_installed_is_read_from_the_guests_output() {
+        let output = "all files are equal\n-- kernlane live\nleft out: memcpy\nkl_1: 9 functions, \
+                      7 calls in the kernel\nprocessor time: 1 ms\n";
+        assert_eq!(installed(output), Some("kl_1: 9 functions, 7 calls in the kernel"));
+        assert_eq!(installed("kl_1: 9 functions, 7 calls\n"), None);
+    }
+
+    #[test]
+    fn a_module_that_cannot_be_compiled_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let headers = directory.path().join("headers");
+        fs::create_dir(&headers).unwrap();
+        let compile = |makefile: &str| {
+            fs::write(headers.join("Makefile"), makefile).unwrap();
+            let build = tempfile::tempdir().unwrap();
+            compile(&headers, build.path()).map_err(|error| format!("{error:#}"))
+        };
+        let error = compile("modules:\n\t@echo no compiler; exit 3\n").unwrap_err();
+        assert!(error.contains("cannot be compiled") && error.contains("no compiler"), "{error}");
+        let made = compile("modules:\n\t@cat $(M)/Kbuild >$(M)/kernlane.ko\n").unwrap();
+        assert!(String::from_utf8(made).unwrap().contains("obj-m := kernlane.o"));
+        let error = compile("modules:\n").unwrap_err();
+        assert!(error.contains("kernlane.ko"), "{error}");
+    }
+}
