@@ -1,8 +1,12 @@
 # The commands of the README, the everyday tests, and the book.
-.PHONY: demo test test-all quick format book setup setup-tests
+.PHONY: demo demo-relink test test-all quick format book setup setup-tests
 
 demo: setup
 	cargo xtask demo
+
+# The same with a kernel that is built and relinked.
+demo-relink: setup
+	cargo xtask demo --relink
 
 test: setup-tests
 	cargo xtask test

@@ -1,8 +1,9 @@
-//! `make demo`: from a workload to a faster kernel; and the kernels that the demo and tests are
-//! made of.
+//! `make demo`: from a workload to a faster kernel, one that runs or one that is built; and the
+//! kernels that the demo and tests are made of.
 
 use anyhow::Result;
 use lab::kernel::{self, Compiler};
+use lab::live_tool::debian;
 use lab::run;
 use std::path::PathBuf;
 use std::process::Command;
@@ -44,9 +45,17 @@ impl DemoKernel {
     }
 }
 
-pub(crate) fn demo() -> Result<()> {
+/// Replaces functions of Debian's kernel while it runs in a guest, or relinks a kernel that is
+/// built first.
+pub(crate) fn demo(relink: bool) -> Result<()> {
     // The demo is what a user types.
-    let kernlane = lab::kernlane()?;
-    let tree = kernel::tree(Compiler::Gcc)?;
-    run(Command::new(kernlane).args(["optimize", "net", "-o", "target/demo", "--tree"]).arg(tree))
+    let mut optimize = Command::new(lab::kernlane()?);
+    optimize.args(["optimize", "net"]);
+    if relink {
+        optimize.args(["-o", "target/demo", "--tree"]).arg(kernel::tree(Compiler::Gcc)?);
+        return run(&mut optimize);
+    }
+    let (kernel, headers) = debian::kernel_with_headers(debian::Flavour::Cloud)?;
+    optimize.args(["--live", "--machine", "zen4", "-o", "target/demo-live", "--kernel"]);
+    run(optimize.arg(kernel).arg("--headers").arg(headers))
 }

@@ -8,6 +8,7 @@
 
 use super::correspond::{Correspondence, PaddingLabel};
 use super::kernel::KernelFile;
+use super::padding::is_by_frequency;
 use super::verdict::Findings;
 use super::walk::CodeUnit;
 use std::ops::Range;
@@ -24,11 +25,6 @@ const PARTS: [[&str; 2]; 9] = [
     ["__static_call_text_start", "__static_call_text_end"],
     ["__entry_text_start", "__entry_text_end"],
 ];
-
-/// The beginnings of labels around functions that the compiler sorted by how often they run
-/// (include/asm-generic/vmlinux.lds.h, since 6.13). A relink sorts them anew, and leaves these
-/// sections empty. The kernel uses none of these labels.
-const BY_FREQUENCY: [&str; 3] = ["__hot_text_", "__unlikely_text_", "__split_text_"];
 
 /// Compares every part that both kernels have.
 pub(crate) fn check(old: &KernelFile, new: &KernelFile, units: &[CodeUnit]) -> Findings {
@@ -52,12 +48,13 @@ pub(crate) fn check(old: &KernelFile, new: &KernelFile, units: &[CodeUnit]) -> F
 }
 
 /// Compares what the labels in padding divide: each has the same code of its section in front of it
-/// and behind it. Functions of the map may pass a label of [`BY_FREQUENCY`].
+/// and behind it. Functions of the map may pass a label around
+/// code that is sorted by how often it runs.
 pub(crate) fn labels(c: &Correspondence, units: &[CodeUnit]) -> Findings {
     let mut findings = Findings::default();
     for &PaddingLabel { name, old: was, new: is } in &c.labels {
         let Some(section) = c.old.section_at(was) else { continue };
-        let by_frequency = BY_FREQUENCY.iter().any(|begin| name.starts_with(begin));
+        let by_frequency = is_by_frequency(name);
         let of_section = units.iter().filter(|u| (section.addr..section.end()).contains(&u.old));
         for unit in of_section {
             let end = unit.new.saturating_add(unit.new_size + u64::from(unit.appended));

@@ -16,6 +16,16 @@ pub(crate) const PADDING_PREFIX: &str = "__pfx_";
 /// The byte of which this padding consists.
 const NO_OP: u8 = 0x90;
 
+/// The beginnings of labels around functions that the compiler sorted by how often they run
+/// (include/asm-generic/vmlinux.lds.h, since 6.13). A relink sorts them anew, and leaves these
+/// sections empty. The kernel uses none of these labels.
+const BY_FREQUENCY: [&str; 3] = ["__hot_text_", "__unlikely_text_", "__split_text_"];
+
+/// Whether a label lies around functions that the compiler sorted by how often they run.
+pub(crate) fn is_by_frequency(label: &str) -> bool {
+    BY_FREQUENCY.iter().any(|begin| label.starts_with(begin))
+}
+
 /// The padding of one function: its old and its new address.
 pub(super) struct FunctionPadding {
     pub old: u64,
@@ -153,6 +163,23 @@ pub(crate) fn no_op_length(bytes: &[u8]) -> usize {
     } else {
         0
     }
+}
+
+/// Whether `at` lies between two functions of the map, with nothing but padding between them.
+/// `known`: the intervals of the map's blocks, and those of the padding in front of its functions.
+pub(super) fn is_between(old: &KernelFile, known: [&[(u64, u64)]; 2], at: u64) -> bool {
+    if known.iter().any(|intervals| contains(intervals, at)) {
+        return false;
+    }
+    let ends = known.iter().filter_map(|intervals| {
+        let before = intervals.partition_point(|interval| interval.1 <= at);
+        before.checked_sub(1).map(|last| intervals[last].1)
+    });
+    let starts = known.iter().filter_map(|intervals| {
+        intervals.get(intervals.partition_point(|interval| interval.0 < at))
+    });
+    let gap = ends.max().zip(starts.map(|interval| interval.0).min());
+    gap.is_some_and(|(from, to)| old.bytes(from, to - from).is_some_and(is_padding))
 }
 
 /// Whether the symbol is a label that a compiler numbered: with LTO and line tables, one lies in

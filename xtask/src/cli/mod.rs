@@ -38,8 +38,13 @@ enum Command {
 /// A task, with its arguments.
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Make a faster kernel for a workload, and show what it brought
-    Demo,
+    /// Make a faster kernel for a workload, and show what it brought: Debian's kernel, while it
+    /// runs in a guest
+    Demo {
+        /// Build a kernel and relink it instead
+        #[arg(long)]
+        relink: bool,
+    },
     /// Build (or find) a demo kernel, and print the path of its tree
     Kernel { kernel: DemoKernel },
     /// Run the tests that a change needs: format, lints, units, and the whole road in virtual
@@ -60,7 +65,7 @@ enum Task {
 impl Command {
     fn run(self) -> Result<()> {
         match self {
-            Self::Task(Task::Demo) => demo::demo(),
+            Self::Task(Task::Demo { relink }) => demo::demo(relink),
             Self::Task(Task::Kernel { kernel }) => {
                 println!("{}", kernel.tree()?.display());
                 Ok(())

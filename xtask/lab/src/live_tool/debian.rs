@@ -8,6 +8,7 @@
 use crate::apt::{Apt, NEWEST_SUITE, matching};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
+use guest::GuestKernel;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -156,6 +157,16 @@ impl StockKernel {
 /// apt knows no such kernel, or it cannot be downloaded.
 pub fn kernel(flavour: Flavour) -> Result<PathBuf> {
     StockKernel { version: Version::V6_12, flavour }.boot_image()
+}
+
+/// The boot image of the kernel 6.12, and the directory of its headers.
+///
+/// # Errors
+/// apt knows no such kernel, or one of both cannot be downloaded.
+pub fn kernel_with_headers(flavour: Flavour) -> Result<(PathBuf, PathBuf)> {
+    let kernel = kernel(flavour)?;
+    let release = GuestKernel::open(&kernel, None)?.release;
+    Ok((kernel, headers(&release)?.path))
 }
 
 /// apt of the newest suite, whose lists are downloaded once.
