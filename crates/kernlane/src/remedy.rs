@@ -16,6 +16,7 @@ use live::device::PartlyInstalled;
 use profile::ProfileError;
 use replay::bound::TooManyFetches;
 use replay::results::UnknownResultFormat;
+use road::optimize_live::NoHeaders;
 use road::probed::NotRepeatable;
 use road::workload::UnknownBenchmark;
 
@@ -47,6 +48,7 @@ fn typed(error: &Error) -> Option<&'static str> {
     [
         error.is::<NoProbes>().then_some("--probe"),
         error.is::<NoDataAccesses>().then_some("`kernlane record --data`"),
+        error.is::<NoHeaders>().then_some("--headers"),
         error.is::<NoCounts>().then_some("`kernlane relink --count`"),
         error.is::<NotPutBack>().then_some("`kernlane relink --restore`"),
         error.is::<PartlyInstalled>().then_some("`kernlane live undo`"),

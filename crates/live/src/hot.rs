@@ -189,7 +189,7 @@ mod tests {
             // Blocks of 12, 13 and 10 bytes: 1200 of 1340 bytes are of f.
             profile.blocks.extend([(at(0), 100), (at(0x40), 10), (at(0x80), 1)]);
             let hottest = |share| hottest(kernel, &profile, share);
-            assert_eq!(hottest(0.0), []);
+            assert!(hottest(0.0).is_empty());
             assert_eq!((hottest(0.5), hottest(0.89)), (vec![F], vec![F]));
             assert_eq!(hottest(0.95), [F, G]);
             assert_eq!(hottest(1.0), [F, G, H]);

@@ -16,6 +16,8 @@ use std::process::Command;
 
 /// The directory of the guest for these files.
 const HOME: &str = "/kernlane/live";
+/// Sets the workload up, and replaces functions.
+const SET_UP: &str = include_str!("live_set_up.sh");
 /// What it takes to read the vmlinux and to lay functions out, in MB.
 const MEMORY_MB: u32 = 1024;
 /// The first words of the line that `check` prints before what was installed.
@@ -30,6 +32,21 @@ pub(crate) struct Replacement {
     pub(crate) algorithm: Algorithm,
     /// For algorithms that depend on a seed.
     pub(crate) seed: u64,
+}
+
+/// The headers with which a kernel's modules are compiled are not installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the headers of Linux {release} are neither {} nor {}: install linux-headers-{release}, or say \
+     where they are",
+    places[0],
+    places[1]
+)]
+pub struct NoHeaders {
+    /// What `uname -r` prints in this kernel.
+    pub release: String,
+    /// Where headers are looked for.
+    pub places: [String; 2],
 }
 
 /// What a guest needs to replace functions of its kernel.
@@ -73,17 +90,9 @@ impl LiveGuest {
     /// Changes the scripts of a workload, and returns the files that they need.
     fn prepare(&self, workload: &mut Workload, profile: &str, how: Replacement) -> Vec<GuestFile> {
         let Replacement { share, algorithm, seed } = how;
-        let apply = format!(
-            "{} live apply --vmlinux {HOME}/vmlinux --profile {HOME}/profile.klp --share {} \
-             --skip-unfit --algorithm {algorithm} --seed {seed}",
-            self.program.command,
-            share * 100.0
-        );
+        let (program, share) = (&self.program.command, share * 100.0);
         let set_up = format!(
-            "/bin/sh -e {HOME}/set-up
-insmod {HOME}/kernlane.ko
-{apply} >{HOME}/said 2>&1 || {{ cat {HOME}/said; exit 1; }}
-"
+            "program='{program}'\nshare={share}\nalgorithm={algorithm}\nseed={seed}\n{SET_UP}"
         );
         let check = format!("/bin/sh -e {HOME}/check\necho '{INSTALLED}'\ncat {HOME}/said\n");
         let text = |name: &str, text: &str| (format!("{HOME}/{name}"), 0o644, text.into());
@@ -117,14 +126,9 @@ fn installed_headers(kernel: &GuestKernel) -> Result<PathBuf> {
     let release = &kernel.release;
     let places =
         [format!("/lib/modules/{release}/build"), format!("/usr/src/linux-headers-{release}")];
-    let found = places.iter().map(PathBuf::from).find(|path| path.join("Makefile").is_file());
-    found.with_context(|| {
-        format!(
-            "the headers of Linux {release} are neither {} nor {}: install linux-headers-{release}, \
-             or say where they are",
-            places[0], places[1]
-        )
-    })
+    let is_there = |path: &PathBuf| path.join("Makefile").is_file();
+    let found = places.iter().map(PathBuf::from).find(is_there);
+    Ok(found.ok_or_else(|| NoHeaders { release: release.clone(), places })?)
 }
 
 /// Compiles the module in `directory`, and returns its bytes.
@@ -195,9 +199,10 @@ mod tests {
             (workload, files)
         };
         let (workload, files) = prepared("{}", HOW);
-        let lines: Vec<&str> = workload.set_up.lines().collect();
-        assert!(lines[0].ends_with("/set-up") && lines[1].starts_with("insmod "), "{lines:?}");
-        assert!(lines[2].contains("live apply") && lines[2].contains(" --share 99 "), "{lines:?}");
+        let set_up = &workload.set_up;
+        let how = ["\nshare=99\n", "\nalgorithm=ext-tsp-global\n", "\nseed=1\n"];
+        assert!(how.iter().all(|line| set_up.contains(line)), "{set_up}");
+        assert!(set_up.find("/set-up\ninsmod ") < set_up.find("$program live apply"), "{set_up}");
         let content = |name: &str| {
             let path = format!("{HOME}/{name}");
             let (.., bytes) = files.iter().find(|(known, ..)| *known == path).unwrap();

@@ -18,6 +18,8 @@ use replay::ReplayLayout;
 use replay::results::ORIGINAL;
 use std::path::{Path, PathBuf};
 
+pub use crate::live_guest::NoHeaders;
+
 /// What to optimize a running kernel for, and how.
 #[derive(Clone, Debug)]
 pub struct LiveOptimization {

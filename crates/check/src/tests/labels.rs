@@ -96,22 +96,26 @@ fn padding_passes_a_label_with_its_function() {
     }
 }
 
-/// A label around hot code lies right behind g, in front of int3, and in the new kernel at the
-/// beginning of the section, where code follows it. Another label must keep what follows it.
+/// A label around hot code lies right behind g, in front of an int3 and the padding of h, and in the
+/// new kernel in front of no-ops and g.
 #[test]
 fn a_label_around_hot_code_may_lie_behind_a_function() {
     let with = |name: &'static str, label: u64, mut kernel: TestKernel| {
-        kernel.symbols.push(TestSymbol(name, TEXT + label, 0));
+        kernel.text[0x1a..0x20].fill(0x90);
+        kernel.symbols.push(TestSymbol("__pfx_h", TEXT + 0x1a, 6));
+        kernel.symbols.push(TestSymbol(name, label, 0));
         kernel
     };
-    let kinds =
-        |name, label| kinds_between(&with(name, 0x19, old()), &with(name, label, new()), &map());
-    assert_eq!(kinds("__hot_text_end", 0), [""; 0]);
-    assert_eq!(kinds("__hot_text_end", 0x09), [""; 0]);
-    let inside = kinds("__hot_text_end", 0x12);
+    let kinds = |name, label| {
+        let mut after = with(name, label, new());
+        after.front = vec![0x90; 16];
+        kinds_between(&with(name, TEXT + 0x19, old()), &after, &map())
+    };
+    assert_eq!(kinds("__hot_text_end", TEXT - 16), [""; 0]);
+    assert_eq!(kinds("__hot_text_end", TEXT + 0x09), [""; 0]);
+    let inside = kinds("__hot_text_end", TEXT + 0x12);
     assert!(inside.contains(&"code divided by a label"), "{inside:?}");
-    assert_eq!(kinds("__start_of_code", 0x09), [""; 0]);
-    assert!(!kinds("__start_of_code", 0).is_empty());
+    assert_eq!(kinds("__start_of_code", TEXT + 0x09), [""; 0]);
 }
 
 /// Behind s comes the call padding of f, with a label. The map has f, but not s.

@@ -55,6 +55,53 @@ fn reordered(data: &[u8], gathered: Option<&GatheredText>) -> Rewritten {
     rewrite(&object, &RewritePlan { order: &order, hot: 0, base, names, counters: &[] }).unwrap()
 }
 
+/// ```text
+/// 00 cold: ret     10 h: jmp cold (a static key); ret     20 f     40 g
+/// ```
+/// The compiler put what is rare in h into a section of its own, and left the jump to the linker.
+#[test]
+fn a_static_key_may_jump_into_another_section_that_moves() {
+    let mut b = builder();
+    let cold = code_section(&mut b, ".text.split.h", &[RETURN]);
+    let cold_symbol = b.object.add_symbol(function("cold", cold, 0, 1));
+    let jump = [0xe9, 0, 0, 0, 0, RETURN];
+    let h = code_section(&mut b, ".text.hot.h", &jump);
+    b.object.add_symbol(function("h", h, 0, 6));
+    b.refer(h, 1, cold_symbol, -4, elf::R_X86_64_PLT32);
+    let keys = b.keys;
+    let entry = b.object.append_section_data(keys, &[0; 16], 1);
+    let symbols = [h, cold].map(|section| b.object.section_symbol(section));
+    b.refer(keys, entry, symbols[0], 0, elf::R_X86_64_PC32);
+    b.refer(keys, entry + 4, symbols[1], 0, elf::R_X86_64_PC32);
+    let key = b.data_symbol();
+    b.refer(keys, entry + 8, key, 0, elf::R_X86_64_64);
+    let data = b.object.write().unwrap();
+
+    let elf = Elf::parse(&data).unwrap();
+    let text = elf.by_name(".text").unwrap();
+    let size = elf.section(text).size as usize;
+    let mut code = vec![0xcc; 0x20 + size];
+    code[0] = RETURN;
+    code[0x10..0x16].copy_from_slice(&[0xe9, 0xeb, 0xff, 0xff, 0xff, RETURN]);
+    code[0x20..].copy_from_slice(elf.bytes(text));
+    let kernel = linked(&code, &[("cold", 0), ("h", 0x10), ("f", 0x20), ("g", 0x40)]);
+    let kernel = LinkAddresses::read(&kernel).unwrap();
+    let gathered = kernel.gathered_text(&elf).unwrap().unwrap();
+    let object = KernelObject::read_gathered(&data, Some(&gathered), &ObjectHints::default());
+    let object = object.unwrap();
+    let of = |name| object.functions.iter().find(|f| object.function_name(f) == name).unwrap();
+    assert_eq!([of("h").whole, of("cold").whole], [None, None]);
+    let new = reordered(&data, Some(&gathered)).bytes;
+    let new = Elf::parse(&new).unwrap();
+    let [(_, h), (_, cold)] = ["h", "cold"].map(|name| place_of(&new, name));
+    let code = &new.bytes(new.by_name(".text").unwrap())[h as usize..];
+    let (length, distance) = match code[0] {
+        0xeb => (2, i64::from(code[1] as i8)),
+        _ => (5, i64::from(i32::from_le_bytes(code[1..5].try_into().unwrap()))),
+    };
+    assert_eq!(h as i64 + length + distance, cold as i64);
+}
+
 #[test]
 fn sections_whose_numbers_do_not_fit_into_16_bits_are_read_and_written() {
     let data = numerous();

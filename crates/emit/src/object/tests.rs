@@ -45,6 +45,7 @@ pub(super) struct ObjectBuilder {
     pub(super) object: Object<'static>,
     pub(super) text: ::object::write::SymbolId,
     pub(super) code: SectionId,
+    pub(super) keys: SectionId,
     data: SectionId,
 }
 
@@ -109,7 +110,7 @@ pub(super) fn builder_with(bugs: bool) -> ObjectBuilder {
     let section_symbol = object.section_symbol(text);
     let data = object.add_section(Vec::new(), b".data".to_vec(), SectionKind::Data);
     object.append_section_data(data, &[0; 16], 16);
-    let mut b = ObjectBuilder { object, text: section_symbol, code: text, data };
+    let mut b = ObjectBuilder { object, text: section_symbol, code: text, keys: data, data };
     let function = |b: &mut ObjectBuilder, name: &str, value, size| {
         b.object.add_symbol(Symbol {
             name: name.as_bytes().to_vec(),
@@ -129,6 +130,7 @@ pub(super) fn builder_with(bugs: bool) -> ObjectBuilder {
     let key = b.object.section_symbol(data);
     let keys = b.table("__jump_table", &[0; 16], &[(0, 0x25), (4, 0x2a)]);
     b.refer(keys, 8, key, 8, elf::R_X86_64_64);
+    b.keys = keys;
     let mut bug = [0u8; 12];
     bug[10] = 1;
     if bugs {

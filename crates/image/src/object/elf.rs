@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, Rela64, SectionHeader64, Sym64};
 use object::pod;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// The number of a section in its file. 0 is the null section.
@@ -171,6 +171,8 @@ struct JoinedSection<'a> {
     /// The offset of each part in it.
     at: HashMap<SectionId, u64>,
     bytes: &'a [u8],
+    /// The offsets in `bytes` whose relocations are applied already.
+    filled: &'a HashSet<u64>,
 }
 
 /// The parts of a file.
@@ -306,7 +308,8 @@ impl<'a> Elf<'a> {
     }
 
     /// Makes `parts` one section with these bytes. The number `into` names that section; the others
-    /// become empty. Symbols and relocations follow.
+    /// become empty. Symbols and relocations follow; `filled` are the offsets of relocations that
+    /// are applied already.
     ///
     /// # Errors
     /// `into` has no section symbol.
@@ -315,6 +318,7 @@ impl<'a> Elf<'a> {
         into: SectionId,
         parts: &[JoinedPart],
         bytes: &'a [u8],
+        filled: &'a HashSet<u64>,
         align: u64,
     ) -> Result<()> {
         let symbol = self.section_symbol(into)?;
@@ -340,7 +344,7 @@ impl<'a> Elf<'a> {
             self.relocation_sections.insert(into, table);
             self.sections[table.0 as usize].info = into.0;
         }
-        self.joined = Some(JoinedSection { into, symbol, parts, at, bytes });
+        self.joined = Some(JoinedSection { into, symbol, parts, at, bytes, filled });
         Ok(())
     }
 
@@ -424,7 +428,10 @@ impl<'a> Elf<'a> {
                     self.section(part.section).name,
                     r.offset
                 );
-                list.push(ElfRelocation { offset: r.offset + part.at, ..r });
+                let offset = r.offset + part.at;
+                if !joined.filled.contains(&offset) {
+                    list.push(ElfRelocation { offset, ..r });
+                }
             }
         }
         for r in &mut list {

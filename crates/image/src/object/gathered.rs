@@ -5,9 +5,10 @@
 //! that section in the place of its `.text`. Code, symbols, relocations and side tables then need
 //! to know one section only. This module does not decide which sections these are.
 
-use super::elf::{Elf, JoinedPart, SectionId};
+use super::elf::{Elf, ElfRelocation, JoinedPart, SectionId};
 use crate::address::LinkAddr;
 use anyhow::{Context, Result, ensure};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// The byte in front of the first part: `int3`, as in the kernel's own linker script.
@@ -19,6 +20,8 @@ pub struct GatheredText {
     into: SectionId,
     parts: Vec<JoinedPart>,
     bytes: Vec<u8>,
+    /// The offsets of fields that this module has filled in; they have no relocation any more.
+    filled: HashSet<u64>,
     align: u64,
     /// Bytes in front of the first part, which hold no code of the sections. With them, an offset
     /// in the section and its link address are equal modulo the section's alignment.
@@ -57,8 +60,14 @@ impl GatheredText {
             bytes.extend_from_slice(between.get(index).copied().unwrap_or_default());
         }
         elf.section_symbol(into)?;
+        let mut filled = HashSet::new();
+        for (field, distance) in key_jumps(elf, &joined, &bytes)? {
+            let at = field as usize;
+            bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+            filled.insert(field);
+        }
         let linked = first..first.saturating_add((bytes.len() - head) as u64);
-        Ok(GatheredText { into, parts: joined, bytes, align, head: head as u32, linked })
+        Ok(GatheredText { into, parts: joined, bytes, filled, align, head: head as u32, linked })
     }
 
     /// Puts the one section in the place of the others, which become empty.
@@ -70,7 +79,7 @@ impl GatheredText {
             elf.sections.get(part.section.0 as usize).is_some_and(|s| s.size == part.size)
         };
         ensure!(self.parts.iter().all(same), "the sections are those of another object");
-        elf.join(self.into, &self.parts, &self.bytes, self.align)
+        elf.join(self.into, &self.parts, &self.bytes, &self.filled, self.align)
             .with_context(|| format!("{} cannot be put together", elf.section(self.into).name))
     }
 
@@ -78,4 +87,43 @@ impl GatheredText {
     pub fn holds(&self, section: SectionId) -> bool {
         self.parts.iter().any(|part| part.section == section)
     }
+}
+
+/// The jumps from one part to another at sites of static keys: the offset of each field in the one
+/// section, and the distance that the linker writes there.
+///
+/// With a section for each function, and one for what is rare in it, the compiler leaves such jumps
+/// to the linker. Inside of one section it resolves them, and so are the sites understood that the
+/// kernel patches.
+fn key_jumps(elf: &Elf<'_>, parts: &[JoinedPart], bytes: &[u8]) -> Result<Vec<(u64, i32)>> {
+    /// `struct jump_entry`: the distances of the site and of its target, then the key.
+    const ENTRY: u64 = 16;
+    const TARGET: u64 = 4;
+    const JMP: u8 = 0xe9;
+    let Some(table) = elf.by_name("__jump_table") else { return Ok(Vec::new()) };
+    let at: HashMap<SectionId, u64> = parts.iter().map(|part| (part.section, part.at)).collect();
+    let place = |r: &ElfRelocation, behind: i64| {
+        let symbol = elf.symbols.get(r.symbol.0 as usize)?;
+        let part = at.get(&symbol.section()?)?;
+        Some(part.wrapping_add(symbol.value).wrapping_add_signed(r.addend.wrapping_add(behind)))
+    };
+    let entries: HashMap<u64, u64> =
+        elf.relocations(table)?.iter().filter_map(|r| Some((r.offset, place(r, 0)?))).collect();
+    let keys = entries.iter().filter(|(offset, _)| *offset % ENTRY == 0);
+    let targets: HashMap<u64, u64> = keys
+        .filter_map(|(offset, &site)| Some((site, *entries.get(&(offset + TARGET))?)))
+        .collect();
+    let mut found = Vec::new();
+    for part in parts {
+        for r in elf.relocations(part.section)?.iter().filter(|r| r.is_relative()) {
+            let field = part.at + r.offset;
+            let Some(site) = field.checked_sub(1) else { continue };
+            let is_jump = bytes.get(site as usize) == Some(&JMP) && r.width() == 4;
+            let target = place(r, 4).filter(|target| targets.get(&site) == Some(target));
+            if let (true, Some(target)) = (is_jump, target) {
+                found.push((field, target.wrapping_sub(field + 4) as i32));
+            }
+        }
+    }
+    Ok(found)
 }

@@ -1,0 +1,7 @@
+# Behind the workload's own set-up: replaces functions of the guest's kernel. In front of these
+# lines, variables say how.
+/bin/sh -e /kernlane/live/set-up
+insmod /kernlane/live/kernlane.ko
+$program live apply --vmlinux /kernlane/live/vmlinux --profile /kernlane/live/profile.klp \
+    --share $share --algorithm $algorithm --seed $seed --skip-unfit \
+    >/kernlane/live/said 2>&1 || { cat /kernlane/live/said; exit 1; }
