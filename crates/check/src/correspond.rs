@@ -9,8 +9,8 @@ use super::address_words::AddressWords;
 use super::intervals::{contains, intervals};
 use super::kernel::{KernelFile, KernelSection, KernelSymbol, START_KERNEL_MAP};
 use super::padding::{
-    FunctionPadding, PADDING_PREFIX, PaddingChange, is_between, is_by_frequency,
-    is_compilers_label, is_padding, paddings, patched_padding, prove_dropped,
+    FunctionPadding, PADDING_PREFIX, PaddingChange, is_compilers_label, is_label_in_padding,
+    is_padding, paddings, patched_padding, prove_dropped,
 };
 use super::realign;
 use super::verdict::Findings;
@@ -364,12 +364,7 @@ impl<'d> SectionAnchors<'d> {
                 .named(symbol.name)
                 .filter(|s| s.section.is_some_and(|i| new.sections[i].name == name))
                 .collect();
-            let is_label = |s: &KernelSymbol| {
-                let is_behind = || {
-                    is_by_frequency(s.name) && is_between(old, [covered, &found.padding], s.addr.0)
-                };
-                !s.function && s.size == 0 && (contains(&found.padding, s.addr.0) || is_behind())
-            };
+            let is_label = |s: &KernelSymbol| is_label_in_padding(old, covered, &found.padding, s);
             if all.iter().any(|s| is_label(s)) {
                 // If one is missing in the new kernel, the comparison of the names finds it.
                 let pairs = all.iter().zip(&all_new).filter(|(a, _)| is_label(a));

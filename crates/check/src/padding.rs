@@ -165,9 +165,23 @@ pub(crate) fn no_op_length(bytes: &[u8]) -> usize {
     }
 }
 
+/// Whether a symbol is a label in padding that goes with a function of the map, or one around code
+/// that is sorted by how often it runs, and lies between functions of the map. `covered`: the
+/// map's blocks; `padding`: what is in front of its functions.
+pub(super) fn is_label_in_padding(
+    old: &KernelFile,
+    covered: &[(u64, u64)],
+    padding: &[(u64, u64)],
+    symbol: &KernelSymbol,
+) -> bool {
+    let at = symbol.addr.0;
+    let is_behind = || is_by_frequency(symbol.name) && is_between(old, [covered, padding], at);
+    !symbol.function && symbol.size == 0 && (contains(padding, at) || is_behind())
+}
+
 /// Whether `at` lies between two functions of the map, with nothing but padding between them.
 /// `known`: the intervals of the map's blocks, and those of the padding in front of its functions.
-pub(super) fn is_between(old: &KernelFile, known: [&[(u64, u64)]; 2], at: u64) -> bool {
+fn is_between(old: &KernelFile, known: [&[(u64, u64)]; 2], at: u64) -> bool {
     if known.iter().any(|intervals| contains(intervals, at)) {
         return false;
     }

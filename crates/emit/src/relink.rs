@@ -9,7 +9,8 @@ use crate::counting::{self, Counters};
 use crate::install::{self, OriginalLink};
 use crate::kbuild::BuildTree;
 use crate::object::{
-    BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten, rewrite,
+    BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten,
+    hot_share_in_whole, rewrite,
 };
 use crate::originals::{LaidOutObject, Originals};
 use crate::own_modules::OwnModules;
@@ -78,6 +79,9 @@ pub struct RelinkReport {
     /// The share of the bytes of the layout's hot runs that lie in code that stays.
     #[serde(default)]
     pub hot_staying: f64,
+    /// The share of these bytes that keep their place inside of functions that stay whole.
+    #[serde(default)]
+    pub hot_whole: f64,
     /// The time of the rewrite, in seconds.
     pub rewrite_seconds: f64,
     /// The time of the link, in seconds, if the kernel was linked.
@@ -267,6 +271,10 @@ fn relink_in(
         modules: Vec::new(),
         hot_staying: match work {
             RelinkWork::Order(layout) => originals.hot_share_that_stays(&layout.of_vmlinux()),
+            RelinkWork::Count => 0.0,
+        },
+        hot_whole: match work {
+            RelinkWork::Order(layout) => hot_share_in_whole(&layout.of_vmlinux(), &object, base),
             RelinkWork::Count => 0.0,
         },
         rewrite_seconds: begun.elapsed().as_secs_f64(),

@@ -21,7 +21,7 @@ const SET_UP: &str = include_str!("live_set_up.sh");
 /// What it takes to read the vmlinux and to lay functions out, in MB.
 const MEMORY_MB: u32 = 1024;
 /// The first words of the line that `check` prints before what was installed.
-const INSTALLED: &str = "-- kernlane live";
+const INSTALLED: &str = "-- replaced functions";
 
 /// How functions of the guest's kernel are chosen and laid out.
 #[derive(Clone, Copy, Debug)]
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_was_installed_is_read_from_the_guests_output() {
-        let output = "all files are equal\n-- kernlane live\nleft out: memcpy\nkl_1: 9 functions, \
+        let output = "all files are equal\n-- replaced functions\nleft out: memcpy\nkl_1: 9 functions, \
                       7 calls in the kernel\nprocessor time: 1 ms\n";
         assert_eq!(installed(output), Some("kl_1: 9 functions, 7 calls in the kernel"));
         assert_eq!(installed("kl_1: 9 functions, 7 calls\n"), None);

@@ -41,8 +41,11 @@ pub fn relink(
     let progress = Progress::new("reading the kernel");
     let made = relink::relink(tree, work, destination, &|step| progress.say(step))?;
     drop(progress);
-    if let Some(doubt) = staying::doubt(made.report.hot_staying) {
-        note!("warning: {doubt}");
-    }
+    let report = &made.report;
+    let reasons = report.whole.iter().max_by_key(|whole| whole.bytes);
+    let reason = reasons.map_or("", |whole| &whole.reason);
+    let doubts =
+        [staying::doubt(report.hot_staying), staying::doubt_of_whole(report.hot_whole, reason)];
+    doubts.iter().flatten().for_each(|doubt| note!("warning: {doubt}"));
     Ok(made)
 }

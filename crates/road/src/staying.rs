@@ -71,6 +71,19 @@ pub fn doubt(share: f64) -> Option<String> {
     })
 }
 
+/// A sentence if this share of a layout's hot bytes keeps its place inside of functions that stay
+/// whole, and is more than is tolerated. `reason`: why most of their bytes do.
+pub(crate) fn doubt_of_whole(share: f64, reason: &str) -> Option<String> {
+    (share > TOLERATED).then(|| {
+        format!(
+            "{:.0} % of the layout's hot code lies in functions that stay whole (most of them for: \
+             {reason}), and keeps its order there: a relinked kernel gains less than the layout's \
+             score says",
+            100.0 * share
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +95,8 @@ mod tests {
         assert!(
             doubt(0.667).unwrap().starts_with("67 % of the layout's hot code lies in sections")
         );
+        assert_eq!(doubt_of_whole(0.02, "odd"), None);
+        let whole = doubt_of_whole(0.4, "odd").unwrap();
+        assert!(whole.starts_with("40 % of") && whole.contains("for: odd"), "{whole}");
     }
 }

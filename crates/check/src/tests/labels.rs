@@ -96,8 +96,8 @@ fn padding_passes_a_label_with_its_function() {
     }
 }
 
-/// A label around hot code lies right behind g, in front of an int3 and the padding of h, and in the
-/// new kernel in front of no-ops and g.
+/// A label around hot code lies right behind g, in front of an int3 and the padding of h, and in
+/// the new kernel in front of no-ops and g.
 #[test]
 fn a_label_around_hot_code_may_lie_behind_a_function() {
     let with = |name: &'static str, label: u64, mut kernel: TestKernel| {

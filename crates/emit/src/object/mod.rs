@@ -16,6 +16,7 @@ mod write;
 pub use counters::BlockCounter;
 pub(crate) use counters::COUNTS;
 pub(crate) use order::cuts_of;
+pub(crate) use order::hot_share_in_whole;
 pub(crate) use order::order_of;
 pub use order::two_regions;
 

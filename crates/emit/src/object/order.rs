@@ -6,7 +6,7 @@
 use ::layout::random::SplitMix64;
 use image::address::LinkAddr;
 use image::object::KernelObject;
-use image::order::Layout;
+use image::order::{Layout, Run};
 use image::runs::LayoutRuns;
 
 /// The ascending offsets at which a layout's runs begin and end, in a `.text` of `size` bytes at
@@ -37,6 +37,28 @@ pub(crate) fn order_of(
         run_of_each.push(run);
     }
     runs.order(run_of_each.into_iter())
+}
+
+/// The share of the bytes of a layout's hot runs that begin inside of functions which stay whole:
+/// there they keep their place.
+pub(crate) fn hot_share_in_whole(
+    layout: &Layout,
+    object: &KernelObject<'_>,
+    base: LinkAddr,
+) -> f64 {
+    let hot = &layout.runs[..layout.hot.min(layout.runs.len())];
+    let is_kept = |run: &&Run| {
+        let offset = run.start.0.checked_sub(base.0).and_then(|at| u32::try_from(at).ok());
+        let piece = offset.zip(offset.and_then(|at| object.piece_at(at)));
+        piece.is_some_and(|(at, piece)| {
+            let piece = &object.pieces[piece];
+            let is_inside = piece.at < at && at < piece.end();
+            is_inside && object.functions[piece.function as usize].whole.is_some()
+        })
+    };
+    let all: u64 = hot.iter().map(|run| run.size).sum();
+    let kept: u64 = hot.iter().filter(is_kept).map(|run| run.size).sum();
+    kept as f64 / all.max(1) as f64
 }
 
 /// A random order that splits every function into two parts: one with its entry, and one far away.

@@ -2,16 +2,20 @@
 //! `fuzz` links such objects and checks them.
 
 use super::Rewritten;
+use super::order::hot_share_in_whole;
 use super::tests::{ObjectBuilder, builder, reversed, rewritten};
 use ::object::write::{Object, SectionId, Symbol, SymbolSection};
 use ::object::{
     Architecture, BinaryFormat, Endianness, SectionFlags, SectionKind, SymbolFlags, SymbolKind,
     SymbolScope, elf,
 };
+use image::BuildId;
+use image::address::LinkAddr;
 use image::object::elf::Elf;
 use image::object::linked::LinkAddresses;
 use image::object::pieces::PieceExit;
 use image::object::{KernelObject, ObjectHints};
+use image::order::{Layout, Run};
 
 /// `SHT_LLVM_CALL_GRAPH_PROFILE`.
 const CALL_GRAPH: elf::SectionType = elf::SectionType(0x6fff_4c09);
@@ -158,6 +162,25 @@ fn relocations_without_addends_of_what_is_linked_are_refused() {
     let message = Elf::parse(&data).err().unwrap().to_string();
     let expected = "relocations without addends, which x86-64 does not use";
     assert_eq!(message, format!("{}: {expected}", NAMES[1]));
+}
+
+/// h stays whole: it has a branch that only has a short form.
+#[test]
+fn hot_code_inside_of_a_function_that_stays_whole_is_known() {
+    let mut b = builder();
+    let code = [0x85, 0xff, 0xe2, 0xfc, 0xc3]; // test edi, edi; loop; ret
+    let at = b.object.append_section_data(b.code, &code, 16);
+    b.object.add_symbol(function("h", b.code, at, code.len() as u64));
+    let data = b.object.write().unwrap();
+    let object = KernelObject::read(&data, &ObjectHints::default()).unwrap();
+    let base = LinkAddr(0xffff_ffff_8100_0000);
+    let run = |at, size| Run { start: LinkAddr(base.0 + at), size, name: String::new() };
+    let share = |runs: Vec<Run>| {
+        let layout = Layout { hot: 2, runs, ..Layout::original(BuildId("ab".into())) };
+        hot_share_in_whole(&layout, &object, base)
+    };
+    assert_eq!(share(vec![run(0, 9), run(at + 4, 1), run(at, 4)]), 0.1);
+    assert_eq!(share(vec![run(0, 9), run(at, 5)]), 0.0);
 }
 
 /// gcc puts `ud2` where it proved that a program divides by zero, and other cold parts behind it:
