@@ -26,9 +26,9 @@ use std::process::ExitCode;
 /// Install functions in another layout
 ///
 /// Takes the named functions, the hot functions of the profile (those called more than --threshold
-/// percent as often as the --root), or its hottest ones (--share). Their hot blocks come to lie
-/// together, the cold ones behind. Calls among them go from copy to copy. Everything is checked
-/// before anything is written.
+/// percent as often as the --root), or its hottest ones (--share). Their hot blocks then lie
+/// together, the cold ones behind them. Calls among them go from copy to copy. Everything is
+/// checked before anything is written.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv\n  \
                   kernlane live apply --profile net.klp --share 99 --skip-unfit\n  \
