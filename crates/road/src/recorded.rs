@@ -90,7 +90,12 @@ impl Optimization {
             false => format!("the order by {name}"),
         };
         say(&format!("recording {} on the kernel in {order}{like}", request.workload.name))?;
-        record::record(&request, None)?;
+        let recorded = record::record(&request, None);
+        if !request.files.is_empty() {
+            // Nobody needs this guest again, and it is larger than everything else here.
+            let _ = std::fs::remove_dir_all(directory.with_extension("guest"));
+        }
+        recorded?;
         Ok(directory)
     }
 
