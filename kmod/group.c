@@ -59,7 +59,7 @@ static int take_function(struct group *group, unsigned int index,
 	if (index && function[-1].entry >= from->entry)
 		return -EINVAL;
 	if ((from->patch_at != 5 && from->patch_at != 9) ||
-	    memchr_inv(from->reserved, 0, sizeof(from->reserved)))
+	    from->inlined > 1 || from->reserved)
 		return -EINVAL;
 	patch_end = from->entry + from->patch_at + JUMP_SIZE;
 	if (!kernlane_in_kernel_text(from->entry) ||
@@ -76,6 +76,7 @@ static int take_function(struct group *group, unsigned int index,
 	function->entry = from->entry;
 	function->end = from->entry + size;
 	function->copy = from->copy;
+	function->inlined = from->inlined;
 	function->patch = from->entry + from->patch_at;
 	function->tracer_site = function->patch - MCOUNT_INSN_SIZE;
 	/* For an entry that is not a site, ftrace_location() gives the next site. */

@@ -39,6 +39,8 @@ struct function {
 	unsigned long tracer_site;
 	u8 original[JUMP_SIZE];
 	u8 jump[JUMP_SIZE];
+	/* Copies of other functions have its code in place of a call. */
+	bool inlined;
 	/* The jump is there. */
 	bool written;
 	/* A tracer is attached, and all calls that can be written go to entry. */
@@ -165,6 +167,7 @@ void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 int kernlane_write_group(struct group *group, u64 *bad_address);
 bool kernlane_is_written(const struct group *group);
 int kernlane_restore_group(struct group *group, u64 *bad_address);
+const struct function *kernlane_find_unseen(const struct group *group);
 void kernlane_follow_tracers(struct group *group);
 
 /* stacks.c: finds the tasks that may be in copies. */

@@ -14,7 +14,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KERNLANE_VERSION	4
+#define KERNLANE_VERSION	5
 #define KERNLANE_NAME		56
 #define KERNLANE_NUMBER		16
 #define KERNLANE_JUMP		5
@@ -62,6 +62,9 @@ struct kernlane_pairs {
  * @patch_at: bytes from @entry to the instruction behind the tracer's site; a
  *	jump is written there
  * @expected: the bytes that must be there now
+ * @inlined: 1 if calls of the function are gone from copies of the group, which
+ *	have its code instead; else 0. The group is undone when a tracer or a BPF
+ *	program is attached to such a function: it would not see these calls.
  * @reserved: zero
  */
 struct kernlane_function {
@@ -69,7 +72,8 @@ struct kernlane_function {
 	__u64 copy;
 	__u8 patch_at;
 	__u8 expected[KERNLANE_JUMP];
-	__u8 reserved[2];
+	__u8 inlined;
+	__u8 reserved;
 };
 
 /**

@@ -443,6 +443,18 @@ int kernlane_restore_group(struct group *group, u64 *bad_address)
 				 bad_address);
 }
 
+/* A function that is traced, and some of whose calls its tracer does not see. */
+const struct function *kernlane_find_unseen(const struct group *group)
+{
+	unsigned int i;
+
+	for (i = 0; i < group->nr_functions; i++)
+		if (group->functions[i].inlined &&
+		    is_traced(&group->functions[i]))
+			return &group->functions[i];
+	return NULL;
+}
+
 /* Aims calls at the entries of traced functions, and others at the copies. */
 void kernlane_follow_tracers(struct group *group)
 {

@@ -12,6 +12,7 @@
 //! * Each side-table entry of the kernel has an equal entry in the module, and the module has no
 //!   others.
 //! * The module names the copy of each function, and no other pairs.
+//! * Inlined code does what the call did ([`InlineClaim`]).
 //!
 //! Addresses and constants that the running kernel has filled in are not compared here:
 //! `live::explain` has compared them with memory.
@@ -24,16 +25,17 @@ use iced_x86::{
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::tables::{BUGFLAG_WARNING, within};
-use object::elf::RelocationType;
-use object::{
-    Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SectionIndex,
-};
-use std::cell::RefCell;
+use reader::{ABSOLUTE, ModuleReader, NamedPlace, PC32, PC64};
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use inline::InlineClaim;
 
 /// The claim that a range of the module's `.text` is the copy of a block of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyClaim {
+    /// 0 for the copy of a function's block; n for a block of the code that stands in place of the
+    /// call of the inline claim n - 1.
+    pub context: u32,
     /// The block's address.
     pub old: LinkAddr,
     /// The block's size in bytes.
@@ -52,36 +54,6 @@ impl CopyClaim {
     }
 }
 
-/// A place that a field of the module refers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum NamedPlace {
-    /// An offset in its `.text`.
-    Copy(u32),
-    /// A link address of the kernel.
-    Kernel(u64),
-    /// An offset in another of its sections.
-    Own(usize, u64),
-}
-
-/// The module's file, with its relocations resolved.
-struct ModuleReader<'a> {
-    text: &'a [u8],
-    text_index: usize,
-    /// Per section and offset of a field: what the field refers to, and the relocation's type. The
-    /// addend is as written, relative to the field.
-    fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>>,
-    /// The fields that were compared, by section and offset.
-    used: RefCell<BTreeSet<(usize, u64)>>,
-    elf: object::File<'a>,
-}
-
-const PC32: RelocationType = object::elf::R_X86_64_PC32;
-const PC64: RelocationType = object::elf::R_X86_64_PC64;
-const ABSOLUTE: RelocationType = object::elf::R_X86_64_64;
-/// The longest instruction, in bytes. A field that is relative to the end of its instruction names
-/// a place that is at most this number of bytes too low.
-const LONGEST: i64 = 15;
-
 /// Proves the claims. `slide` is the distance in bytes by which KASLR moved the kernel. Returns the
 /// number of the module's counters.
 ///
@@ -93,11 +65,12 @@ pub fn check_module(
     slide: u64,
     module: &[u8],
     claims: &[CopyClaim],
+    inlined: &[InlineClaim],
 ) -> Result<usize> {
     let reading = ModuleReader::new(kernel, module)?;
     claims.iter().try_for_each(|claim| reading.check_claim(claim))?;
     let mut by_old: Vec<CopyClaim> = claims.to_vec();
-    by_old.sort_by_key(|c| c.old);
+    by_old.sort_by_key(|c| (c.context, c.old));
     let mut by_new: Vec<CopyClaim> = claims.iter().copied().filter(|c| c.new_size > 0).collect();
     by_new.sort_by_key(|c| c.new);
     for pair in by_new.windows(2) {
@@ -107,7 +80,10 @@ pub fn check_module(
             pair[1].new
         );
     }
-    let prover = Prover { kernel, slide, reading, by_old };
+    let contexts =
+        (1u32..).zip(inlined).map(|(n, call)| ((call.context, call.site.0), n)).collect();
+    let prover = Prover { kernel, slide, reading, by_old, inlined: inlined.to_vec(), contexts };
+    prover.inline_claims()?;
     let mut walked = Walked::default();
     for claim in &prover.by_old {
         prover.walk(claim, &mut walked).with_context(|| format!("the block at {}", claim.old))?;
@@ -117,105 +93,6 @@ pub fn check_module(
     prover.pairs()?;
     prover.reading.check_all_used()?;
     Ok(walked.counters.len())
-}
-
-impl<'a> ModuleReader<'a> {
-    fn new(kernel: &LinkedKernel<'_>, module: &'a [u8]) -> Result<ModuleReader<'a>> {
-        let elf = object::File::parse(module).context("the module is not an ELF file")?;
-        let section = elf.section_by_name(".text").context("the module has no .text")?;
-        let (text, text_index) = (section.data()?, section.index().0);
-        let mut fields: BTreeMap<usize, BTreeMap<u64, (NamedPlace, RelocationType)>> =
-            BTreeMap::new();
-        let mut imports: BTreeMap<&str, u64> = BTreeMap::new();
-        for section in elf.sections() {
-            for (offset, relocation) in section.relocations() {
-                let RelocationFlags::Elf { r_type } = relocation.flags() else {
-                    continue;
-                };
-                let RelocationTarget::Symbol(symbol) = relocation.target() else {
-                    bail!("a relocation without a symbol");
-                };
-                let symbol = elf.symbol_by_index(symbol)?;
-                let addend = relocation.addend();
-                let inside = |index: SectionIndex| {
-                    let size = elf.section_by_index(index)?.size();
-                    offset_in(size, symbol.address(), addend)
-                        .with_context(|| format!("the relocation at {offset:#x}"))
-                };
-                let place = match symbol.section_index() {
-                    Some(index) if index.0 == text_index => NamedPlace::Copy(inside(index)? as u32),
-                    Some(index) => NamedPlace::Own(index.0, inside(index)? as u64),
-                    None => {
-                        let name = symbol.name()?;
-                        let base = match imports.get(name) {
-                            Some(&base) => base,
-                            None => *imports.entry(name).or_insert(
-                                kernel
-                                    .address_of(name)
-                                    .with_context(|| format!("the kernel has no single {name}"))?
-                                    .0,
-                            ),
-                        };
-                        NamedPlace::Kernel(base.wrapping_add_signed(addend))
-                    }
-                };
-                let known = matches!(r_type, PC32 | PC64 | ABSOLUTE);
-                ensure!(known, "a relocation of type {r_type} at {offset:#x}");
-                let before =
-                    fields.entry(section.index().0).or_default().insert(offset, (place, r_type));
-                ensure!(before.is_none(), "two relocations at {offset:#x}");
-            }
-        }
-        ensure!(u32::try_from(text.len()).is_ok(), "the module's .text is larger than 4 GB");
-        Ok(ModuleReader { text, text_index, fields, used: RefCell::default(), elf })
-    }
-
-    /// What a field refers to.
-    fn field(&self, section: usize, at: u64) -> Option<(NamedPlace, RelocationType)> {
-        let field = self.fields.get(&section)?.get(&at).copied();
-        if field.is_some() {
-            self.used.borrow_mut().insert((section, at));
-        }
-        field
-    }
-
-    /// Checks that a claim names bytes that can exist. So sums of its numbers do not overflow.
-    fn check_claim(&self, claim: &CopyClaim) -> Result<()> {
-        let end = claim.new.checked_add(claim.new_size);
-        ensure!(
-            end.is_some_and(|end| end as usize <= self.text.len()),
-            "the copy of the block at {} lies beyond the module's .text",
-            claim.old
-        );
-        ensure!(
-            claim.old.0.checked_add(u64::from(claim.old_size)).is_some()
-                && claim.skip <= claim.old_size,
-            "the block at {} ends beyond the address space, or before its copy begins",
-            claim.old
-        );
-        Ok(())
-    }
-
-    /// Checks that the loader changes nothing that was not compared.
-    fn check_all_used(&self) -> Result<()> {
-        let used = self.used.borrow();
-        for (&index, fields) in &self.fields {
-            if let Some(at) = fields.keys().find(|&&at| !used.contains(&(index, at))) {
-                let section = self.elf.section_by_index(SectionIndex(index))?;
-                bail!("{}: a relocation at {at:#x} that was not compared", section.name()?);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The offset that a symbol and an addend name in a section of `size` bytes.
-fn offset_in(size: u64, symbol: u64, addend: i64) -> Result<i64> {
-    let offset = i64::try_from(symbol).ok().and_then(|symbol| symbol.checked_add(addend));
-    let size = i64::try_from(size).context("a section without end")?;
-    offset
-        .filter(|offset| (-LONGEST..=size).contains(offset))
-        .context("names a place outside of its section")
 }
 
 /// An instruction of the module, decoded, and what its 32-bit field refers to.
@@ -230,11 +107,15 @@ struct Prover<'a> {
     kernel: &'a LinkedKernel<'a>,
     slide: u64,
     reading: ModuleReader<'a>,
+    /// Ascending by context and address.
     by_old: Vec<CopyClaim>,
+    inlined: Vec<InlineClaim>,
+    /// Context and address of each inlined call → the context of its code.
+    contexts: BTreeMap<(u32, u64), u32>,
 }
 
-/// Old address of an instruction → offset of its copy.
-type Sites = BTreeMap<u64, u32>;
+/// Context and old address of an instruction → offset of its copy.
+type Sites = BTreeMap<(u32, u64), u32>;
 
 /// What the walk over both codes found in the copy.
 #[derive(Default)]
@@ -286,17 +167,19 @@ impl Prover<'_> {
         NamedPlace::Kernel(if self.kernel.image.contains(&to) { to } else { moved })
     }
 
-    /// The claim for the block that begins at an old address.
-    fn start_of(&self, old: u64) -> Option<&CopyClaim> {
-        let index = self.by_old.binary_search_by_key(&old, |c| c.old.0).ok()?;
+    /// The claim for the block of a context that begins at an old address.
+    fn start_of(&self, context: u32, old: u64) -> Option<&CopyClaim> {
+        let key = (context, old);
+        let index = self.by_old.binary_search_by_key(&key, |c| (c.context, c.old.0)).ok()?;
         Some(&self.by_old[index])
     }
 
-    /// Whether a branch of the copy goes where the old one goes.
-    fn agrees(&self, named: Option<NamedPlace>, old_target: u64) -> bool {
-        match (self.start_of(old_target), named) {
+    /// Whether a branch of the copy goes where the old one goes. Calls go to context 0, jumps stay
+    /// in their own. Inlined code does not jump into the kernel.
+    fn agrees(&self, context: u32, named: Option<NamedPlace>, old_target: u64) -> bool {
+        match (self.start_of(context, old_target), named) {
             (Some(claim), Some(NamedPlace::Copy(to))) => self.is_start(to, claim),
-            (None, Some(NamedPlace::Kernel(to))) => to == old_target,
+            (None, Some(NamedPlace::Kernel(to))) => context == 0 && to == old_target,
             _ => false,
         }
     }
@@ -329,8 +212,13 @@ impl Prover<'_> {
             ensure!(!original.is_invalid(), "the original does not decode at {old:x}");
             let next = original.next_ip();
             let last = next >= end;
+            if self.walk_joint(claim, &original, new, new_end)? {
+                (new, left) = (new_end, Leaves::Elsewhere);
+                break;
+            }
             if last
-                && let Some(done) = self.walk_exit(&original, new, new_end, &mut walked.sites)?
+                && let Some(done) =
+                    self.walk_exit(claim.context, &original, new, new_end, &mut walked.sites)?
             {
                 new = done;
                 left = Leaves::Elsewhere;
@@ -338,10 +226,10 @@ impl Prover<'_> {
             }
             let copy =
                 self.copied(new, new_end).with_context(|| format!("{original} at {old:x}"))?;
-            self.compare(&original, &copy, bytes).with_context(|| {
+            self.compare(claim.context, &original, &copy, bytes).with_context(|| {
                 format!("{original} at {old:x} became {} at .text+{new:#x}", copy.instruction)
             })?;
-            walked.sites.insert(old, new);
+            walked.sites.insert((claim.context, old), new);
             new += copy.len;
             old = next;
             before = Some(original);
@@ -353,8 +241,8 @@ impl Prover<'_> {
             Leaves::Elsewhere => {
                 ensure!(new == new_end, "{} bytes too many in the copy", new_end - new)
             }
-            Leaves::RunsOn if self.start_of(end).is_some() => {
-                self.check_follows(new, new_end, end)?
+            Leaves::RunsOn if self.start_of(claim.context, end).is_some() => {
+                self.check_follows(claim.context, new, new_end, end)?
             }
             // Behind a call that does not return, or a trap.
             Leaves::RunsOn => ensure!(
@@ -391,6 +279,7 @@ impl Prover<'_> {
     /// a branch.
     fn walk_exit(
         &self,
+        context: u32,
         original: &Instruction,
         new: u32,
         new_end: u32,
@@ -400,7 +289,7 @@ impl Prover<'_> {
         if !plain || self.is_patched(original.ip()) {
             return Ok(None);
         }
-        let Some(target) = self.start_of(original.near_branch64()).copied() else {
+        let Some(target) = self.start_of(context, original.near_branch64()).copied() else {
             return Ok(None);
         };
         if original.is_jmp_short_or_near() {
@@ -409,41 +298,42 @@ impl Prover<'_> {
             }
             let copy = self.copied(new, new_end)?;
             let same = copy.instruction.is_jmp_short_or_near()
-                && self.agrees(copy.named, original.near_branch64());
+                && self.agrees(context, copy.named, original.near_branch64());
             ensure!(same, "{original} became {}", copy.instruction);
-            sites.insert(original.ip(), new);
+            sites.insert((context, original.ip()), new);
             return Ok(Some(new + copy.len));
         }
         let copy = self.copied(new, new_end)?;
         ensure!(copy.instruction.is_jcc_short_or_near(), "{original} became {}", copy.instruction);
-        sites.insert(original.ip(), new);
+        sites.insert((context, original.ip()), new);
         let next = original.next_ip();
         let (was, is) = (original.condition_code(), copy.instruction.condition_code());
         let behind = new + copy.len;
-        if was == is && self.agrees(copy.named, original.near_branch64()) {
-            self.check_follows(behind, new_end, next)?;
+        if was == is && self.agrees(context, copy.named, original.near_branch64()) {
+            self.check_follows(context, behind, new_end, next)?;
         } else {
             let mut inverted = *original;
             inverted.negate_condition_code();
-            let turned = inverted.condition_code() == is && self.agrees(copy.named, next);
+            let turned = inverted.condition_code() == is && self.agrees(context, copy.named, next);
             ensure!(turned, "{original} became {}", copy.instruction);
-            self.check_follows(behind, new_end, original.near_branch64())?;
+            self.check_follows(context, behind, new_end, original.near_branch64())?;
         }
         Ok(Some(new_end))
     }
 
-    /// Checks that control goes on from `at` to the copy of `old`: directly, or by one jump that
-    /// ends the block.
-    fn check_follows(&self, at: u32, new_end: u32, old: u64) -> Result<()> {
-        let claim =
-            self.start_of(old).with_context(|| format!("what follows, {old:x}, is not copied"))?;
+    /// Checks that control goes on from `at` to the copy of `old` in a context: directly, or by one
+    /// jump that ends the block.
+    fn check_follows(&self, context: u32, at: u32, new_end: u32, old: u64) -> Result<()> {
+        let claim = self
+            .start_of(context, old)
+            .with_context(|| format!("what follows, {old:x}, is not copied"))?;
         if at == new_end {
             ensure!(self.is_start(at, claim), "the copy does not run on into that of {old:x}");
             return Ok(());
         }
         let copy = self.copied(at, new_end)?;
         let jumps = copy.instruction.is_jmp_short_or_near()
-            && self.agrees(copy.named, old)
+            && self.agrees(context, copy.named, old)
             && at + copy.len == new_end;
         ensure!(jumps, "the copy goes on with {} instead of at {old:x}", copy.instruction);
         Ok(())
@@ -474,19 +364,26 @@ impl Prover<'_> {
         jumps.binary_search_by_key(&at, |e| e.site).ok().map(|i| jumps[i].target)
     }
 
-    fn compare(&self, original: &Instruction, copy: &Copied, bytes: &[u8]) -> Result<()> {
+    fn compare(
+        &self,
+        context: u32,
+        original: &Instruction,
+        copy: &Copied,
+        bytes: &[u8],
+    ) -> Result<()> {
         let new = &self.reading.text[copy.at as usize..(copy.at + copy.len) as usize];
         if let Some(target) = self.static_key(original.ip()) {
             let jumps = original.is_jmp_short_or_near();
             let same = match jumps {
-                true => new[0] == 0xe9 && self.agrees(copy.named, target),
+                true => new[0] == 0xe9 && self.agrees(context, copy.named, target),
                 false => new == [0x0f, 0x1f, 0x44, 0, 0],
             };
             ensure!(same, "not the form of a static key");
             return Ok(());
         }
         if original.op_count() > 0 && original.op0_kind() == OpKind::NearBranch64 {
-            return self.compare_branch(original, copy, bytes, new);
+            let context = if original.is_call_near() { 0 } else { context };
+            return self.compare_branch(context, original, copy, bytes, new);
         }
         ensure!(original.len() == new.len(), "of another length");
         let mut decoder = Decoder::with_ip(64, bytes, original.ip(), DecoderOptions::NONE);
@@ -538,6 +435,7 @@ impl Prover<'_> {
 
     fn compare_branch(
         &self,
+        context: u32,
         original: &Instruction,
         copy: &Copied,
         bytes: &[u8],
@@ -554,7 +452,7 @@ impl Prover<'_> {
             }
         }
         ensure!(
-            self.agrees(copy.named, original.near_branch64()),
+            self.agrees(context, copy.named, original.near_branch64()),
             "goes to {:x?} instead of {:x}",
             copy.named,
             original.near_branch64()
@@ -580,7 +478,9 @@ fn leaves(instruction: &Instruction) -> bool {
 }
 
 mod counters;
+mod inline;
 mod pairs;
+mod reader;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ pub(crate) const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
 /// The version of the interface, as the device prints it.
-const VERSION: &str = "kernlane 4";
+const VERSION: &str = "kernlane 5";
 
 /// `struct kernlane_function`.
 #[repr(C)]
@@ -32,8 +32,10 @@ pub struct RawFunction {
     pub patch_at: u8,
     /// The bytes that must be there.
     pub expected: [u8; 5],
+    /// 1 if the function's code also stands in other copies of the group, else 0.
+    pub inlined: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
 }
 
 /// `struct kernlane_call`.

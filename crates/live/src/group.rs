@@ -6,12 +6,14 @@
 
 use crate::eligible::{self, Fit, Unfit};
 use crate::explain::explain;
+use crate::inline::{self, InlineShares};
 use crate::memory::Memory;
 use anyhow::{Result, bail};
-use emit::module::Original;
+use emit::module::{Inlining, Original};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::flow;
+use image::object::pieces::Piece;
 use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
 use profile::Profile;
 use std::collections::BTreeMap;
@@ -27,6 +29,8 @@ pub struct Group<'k, 'd> {
     /// The requested functions that are left alone: index into the kernel's functions, and the
     /// reason.
     pub left_out: Vec<(usize, Unfit)>,
+    /// How the executions of functions are divided between their copies.
+    pub(crate) shares: InlineShares,
 }
 
 impl<'k, 'd> Group<'k, 'd> {
@@ -84,9 +88,11 @@ impl<'k, 'd> Group<'k, 'd> {
                 code,
                 skip,
                 slide,
+                inlining: Inlining::default(),
             },
             members,
             left_out,
+            shares: InlineShares::default(),
         })
     }
 
@@ -104,7 +110,7 @@ impl<'k, 'd> Group<'k, 'd> {
     /// The group as the layout algorithms see it, with the counts that a profile has for it;
     /// without one all counts are 0.
     pub fn graph(&self, profile: Option<&Profile>) -> Graph {
-        let pieces = &self.original.pieces;
+        let pieces = self.own_pieces();
         let mut graph = Graph {
             sizes: pieces.iter().map(|p| p.size.max(1)).collect(),
             counts: vec![0; pieces.len()],
@@ -120,13 +126,29 @@ impl<'k, 'd> Group<'k, 'd> {
         if let Some(profile) = profile {
             self.add_counts(profile, &mut graph);
         }
-        graph
+        match self.original.inlining.calls() {
+            [] => graph,
+            _ => inline::expand(self, graph),
+        }
     }
 
-    /// The piece that holds an address, and whether it begins there.
-    fn piece_at(&self, at: LinkAddr) -> Option<(BlockId, bool)> {
-        let offset = u32::try_from(at.0.checked_sub(self.original.kernel.text.start)?).ok()?;
+    /// The pieces of the functions' own copies.
+    fn own_pieces(&self) -> &[Piece] {
         let pieces = &self.original.pieces;
+        &pieces[self.original.inlining.pieces(0, pieces.len())]
+    }
+
+    /// The piece of a function's own copy of which a piece of inlined code is another copy.
+    pub(crate) fn own_piece(&self, inlined: &Piece) -> Option<BlockId> {
+        let own = self.own_pieces();
+        let index = own.partition_point(|piece| piece.at <= inlined.at).checked_sub(1)?;
+        (own[index].end() == inlined.end()).then_some(BlockId(index as u32))
+    }
+
+    /// The piece of a function's own copy that holds an address, and whether it begins there.
+    pub(crate) fn piece_at(&self, at: LinkAddr) -> Option<(BlockId, bool)> {
+        let offset = u32::try_from(at.0.checked_sub(self.original.kernel.text.start)?).ok()?;
+        let pieces = self.own_pieces();
         let index = pieces.partition_point(|p| p.at <= offset).checked_sub(1)?;
         (offset < pieces[index].end())
             .then_some((BlockId(index as u32), offset == pieces[index].at))
@@ -155,7 +177,7 @@ impl<'k, 'd> Group<'k, 'd> {
 
     /// The edges between the blocks of the group, as the code has them.
     pub(crate) fn edges(&self) -> Vec<(u32, u32, EdgeKind)> {
-        flow::edges(&self.original.pieces, &self.original.sites)
+        flow::edges(self.own_pieces(), &self.original.sites)
     }
 }
 

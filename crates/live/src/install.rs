@@ -11,8 +11,8 @@ use crate::identity::{GroupId, ModuleNumber};
 use crate::memory::Memory;
 use crate::turn::Turn;
 use anyhow::{Context, Result, bail, ensure};
-use check::module::{CopyClaim, check_module};
-use emit::module::{EmittedModule, LoaderFacts, ModulePlan, emit};
+use check::module::{CopyClaim, InlineClaim, check_module};
+use emit::module::{EmittedModule, InlinedCall, LoaderFacts, ModulePlan, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::exports::ExportedSymbol;
@@ -76,6 +76,8 @@ struct Member {
     patch_at: u32,
     expected: [u8; 5],
     copy: u32,
+    /// Its code also stands in other copies.
+    inlined: bool,
 }
 
 /// The exported symbol through which the copies refer to the kernel. Every kernel has this one.
@@ -159,9 +161,9 @@ pub fn prepare(
 /// The module is not a copy of the group. The message holds the first difference.
 pub fn prove(group: &Group<'_, '_>, module: &EmittedModule) -> Result<()> {
     let original = &group.original;
-    let counters =
-        check_module(original.kernel, original.slide, &module.bytes, &claims(group, module))
-            .context("the module is not a copy of the functions; nothing was changed")?;
+    let (claims, inlined) = (claims(group, module), inline_claims(group));
+    let counters = check_module(original.kernel, original.slide, &module.bytes, &claims, &inlined)
+        .context("the module is not a copy of the functions; nothing was changed")?;
     ensure!(
         counters == module.counted.len(),
         "the module has {counters} counters instead of {}; nothing was changed",
@@ -173,15 +175,28 @@ pub fn prove(group: &Group<'_, '_>, module: &EmittedModule) -> Result<()> {
 /// The emitter's claims: where it put the copy of each block.
 pub fn claims(group: &Group<'_, '_>, module: &EmittedModule) -> Vec<CopyClaim> {
     let original = &group.original;
-    let claim = |piece: &Piece, new, new_size| CopyClaim {
+    let claim = |(n, piece): (usize, &Piece), new, new_size| CopyClaim {
+        context: original.inlining.context(n),
         old: original.kernel.link_address(piece.at),
         old_size: piece.size,
         skip: if piece.entry { original.skip[piece.function as usize] } else { 0 },
         new,
         new_size,
     };
-    let pieces = original.pieces.iter().zip(&module.pieces);
+    let pieces = original.pieces.iter().enumerate().zip(&module.pieces);
     pieces.map(|(piece, &(new, size))| claim(piece, new, size)).collect()
+}
+
+/// The claims which calls are inlined.
+pub fn inline_claims(group: &Group<'_, '_>) -> Vec<InlineClaim> {
+    let original = &group.original;
+    let claim = |call: &InlinedCall| InlineClaim {
+        context: call.context,
+        site: original.kernel.link_address(call.at),
+        callee: original.kernel.link_address(original.functions[call.callee as usize].at),
+        skip: original.skip[call.callee as usize],
+    };
+    original.inlining.calls().iter().map(claim).collect()
 }
 
 fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at: u32) -> Member {
@@ -190,12 +205,14 @@ fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at
     let from = entry + patch_at;
     let mut expected = [0; 5];
     expected.copy_from_slice(original.bytes(function, from, from + 5));
+    let inlined = original.inlining.calls().iter().any(|call| call.callee == function);
     Member {
         function,
         entry: original.kernel.link_address(entry),
         patch_at,
         expected,
         copy: module.entries[function as usize],
+        inlined,
     }
 }
 
@@ -238,6 +255,20 @@ impl PreparedGroup {
             }));
         }
         writes
+    }
+
+    /// The calls that are gone: the address of each in the running kernel, and the names of the
+    /// function whose copy it was in and of the called one.
+    pub fn inlined<'d>(group: &Group<'_, 'd>) -> Vec<(u64, &'d str, &'d str)> {
+        let original = &group.original;
+        let inlining = &original.inlining;
+        let calls = (0u32..).zip(inlining.calls());
+        let calls = calls.map(|(n, call)| {
+            let caller = original.copy_of(inlining.joint(n).0 as usize);
+            let at = original.kernel.link_address(call.at).0.wrapping_add(original.slide);
+            (at, group.name(caller), group.name(call.callee))
+        });
+        calls.collect()
     }
 
     /// Keeps the entries and callers of all functions but `roots` as they are: only copies enter
@@ -302,7 +333,8 @@ impl PreparedGroup {
                 copy: text + u64::from(m.copy),
                 patch_at: m.patch_at as u8,
                 expected: m.expected,
-                reserved: [0; 2],
+                inlined: u8::from(m.inlined),
+                reserved: 0,
             })
             .collect();
         let members: HashMap<u32, u32> =
@@ -454,7 +486,7 @@ mod tests {
         group: &Group<'_, '_>,
     ) -> (Vec<(u64, u64)>, Vec<(u64, u32)>) {
         let (functions, calls) = prepared.request(group, COPIES);
-        assert!(functions.iter().all(|f| f.patch_at == 5 && f.reserved == [0; 2]));
+        assert!(functions.iter().all(|f| (f.patch_at, f.inlined, f.reserved) == (5, 0, 0)));
         (
             functions.iter().map(|f| (f.entry, f.copy)).collect(),
             calls.iter().map(|call| (call.site, call.function)).collect(),

@@ -29,6 +29,7 @@ pub mod gain;
 pub mod group;
 pub mod hot;
 pub mod identity;
+pub mod inline;
 pub mod install;
 pub mod memory;
 pub mod module_sources;

@@ -166,7 +166,7 @@ fn proof(
     };
     let module = emit(&group.original, &plan, loading)?;
     let claims: Vec<CopyClaim> = install::claims(&group, &module);
-    check_module(kernel, group.original.slide, &module.bytes, &claims)?;
+    check_module(kernel, group.original.slide, &module.bytes, &claims, &[])?;
     Ok(())
 }
 

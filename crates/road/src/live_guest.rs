@@ -18,6 +18,8 @@ use std::process::Command;
 const HOME: &str = "/kernlane/live";
 /// Sets the workload up, and replaces functions.
 const SET_UP: &str = include_str!("live_set_up.sh");
+/// The option of `live apply` in that script.
+const INLINE: &str = "--inline";
 /// What it takes to read the vmlinux and to lay functions out, in MB.
 const MEMORY_MB: u32 = 1024;
 /// The first words of the line that `check` prints before what was installed.
@@ -32,6 +34,8 @@ pub(crate) struct Replacement {
     pub(crate) algorithm: Algorithm,
     /// For algorithms that depend on a seed.
     pub(crate) seed: u64,
+    /// Whether hot calls are inlined.
+    pub(crate) inline: bool,
 }
 
 /// The headers with which a kernel's modules are compiled are not installed.
@@ -89,10 +93,12 @@ impl LiveGuest {
 
     /// Changes the scripts of a workload, and returns the files that they need.
     fn prepare(&self, workload: &mut Workload, profile: &str, how: Replacement) -> Vec<GuestFile> {
-        let Replacement { share, algorithm, seed } = how;
+        let Replacement { share, algorithm, seed, inline } = how;
+        let inline = if inline { INLINE } else { "" };
         let (program, share) = (&self.program.command, share * 100.0);
         let set_up = format!(
-            "program='{program}'\nshare={share}\nalgorithm={algorithm}\nseed={seed}\n{SET_UP}"
+            "program='{program}'\nshare={share}\nalgorithm={algorithm}\nseed={seed}\n\
+             inline={inline}\n{SET_UP}"
         );
         let check = format!("/bin/sh -e {HOME}/check\necho '{INSTALLED}'\ncat {HOME}/said\n");
         let text = |name: &str, text: &str| (format!("{HOME}/{name}"), 0o644, text.into());
@@ -188,7 +194,7 @@ mod tests {
     }
 
     const HOW: Replacement =
-        Replacement { share: 0.99, algorithm: Algorithm::ExtTspGlobal, seed: 1 };
+        Replacement { share: 0.99, algorithm: Algorithm::ExtTspGlobal, seed: 1, inline: false };
 
     #[test]
     fn functions_are_replaced_between_the_set_up_and_the_run() {
@@ -200,7 +206,7 @@ mod tests {
         };
         let (workload, files) = prepared("{}", HOW);
         let set_up = &workload.set_up;
-        let how = ["\nshare=99\n", "\nalgorithm=ext-tsp-global\n", "\nseed=1\n"];
+        let how = ["\nshare=99\n", "\nalgorithm=ext-tsp-global\n", "\nseed=1\ninline=\n"];
         assert!(how.iter().all(|line| set_up.contains(line)), "{set_up}");
         assert!(set_up.find("/set-up\ninsmod ") < set_up.find("$program live apply"), "{set_up}");
         let content = |name: &str| {
@@ -219,6 +225,8 @@ mod tests {
         assert_ne!(workload.sha256, original.sha256);
         assert_ne!(workload.sha256, digest("{ }", HOW));
         assert_ne!(workload.sha256, digest("{}", Replacement { seed: 2, ..HOW }));
+        let inlined = prepared("{}", Replacement { inline: true, ..HOW }).0;
+        assert!(inlined.set_up.contains("\ninline=--inline\n"), "{}", inlined.set_up);
     }
 
     #[test]

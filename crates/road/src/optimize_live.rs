@@ -33,6 +33,8 @@ pub struct LiveOptimization {
     pub headers: Option<PathBuf>,
     /// The share of the executed bytes that the replaced functions hold, 0 to 1.
     pub share: f64,
+    /// Whether one more recording is made for each algorithm, with hot calls inlined.
+    pub inline: bool,
 }
 
 /// Records the workloads on the kernel, replaces the hot functions in a running one, and records
@@ -42,7 +44,7 @@ pub struct LiveOptimization {
 /// A step fails: the kernel has no headers, the module cannot be compiled, the workload fails, or
 /// no function can be replaced. The results of the steps before it stay.
 pub fn optimize_live(live: LiveOptimization) -> Result<Optimized> {
-    let LiveOptimization { optimization, vmlinux, headers, share } = live;
+    let LiveOptimization { optimization, vmlinux, headers, share, inline } = live;
     output::in_directory(&optimization.output, |_| {
         optimization.ensure_told_apart()?;
         let (boot_image, vmlinux) = (&optimization.tree, vmlinux.as_deref());
@@ -62,9 +64,12 @@ pub fn optimize_live(live: LiveOptimization) -> Result<Optimized> {
         let profile = optimization.count(&originals, &image)?;
         let json = profile.to_json();
         let mut replaced = Vec::new();
-        for &algorithm in &optimization.algorithms {
-            let how = Replacement { share, algorithm, seed: optimization.seed };
-            let name = algorithm.to_string();
+        let algorithms = optimization.algorithms.iter().copied();
+        let ways = algorithms
+            .flat_map(|algorithm| [Some((algorithm, false)), inline.then_some((algorithm, true))]);
+        for (algorithm, inline) in ways.flatten() {
+            let how = Replacement { share, algorithm, seed: optimization.seed, inline };
+            let name = if inline { format!("{algorithm}-inlined") } else { algorithm.to_string() };
             let recordings = record(&name, &|request| {
                 guest.equip(request, &json, how);
                 Ok(())

@@ -7,7 +7,7 @@ use super::{ABSOLUTE, NamedPlace, PC32, PC64, Prover, Sites, Walked, counters};
 use anyhow::{Context, Result, ensure};
 use image::address::LinkAddr;
 use image::linked::forms::PARAVIRT;
-use image::linked::tables::within;
+use image::linked::tables::{AlternativeEntry, within};
 use object::{Object, ObjectSection};
 use std::collections::BTreeMap;
 use std::iter;
@@ -20,7 +20,8 @@ impl Prover<'_> {
     pub(super) fn tables(&self, walked: &Walked) -> Result<()> {
         let sites = &walked.sites;
         let all = &self.kernel.tables;
-        let copy = |site: u64| sites.get(&site).map(|&at| NamedPlace::Copy(at));
+        let copy =
+            |context: u32, site: u64| sites.get(&(context, site)).map(|&at| NamedPlace::Copy(at));
         for (name, list) in [
             (".return_sites", &all.returns),
             (".retpoline_sites", &all.retpolines),
@@ -29,53 +30,59 @@ impl Prover<'_> {
         ] {
             let expected = self
                 .copied_entries(list, |&s| s)
-                .filter_map(|&site| Some((vec![copy(site)?], Vec::new())));
+                .filter_map(|(n, &site)| Some((vec![copy(n, site)?], Vec::new())));
             self.compare_table(name, 4, &[0], expected.collect())?;
         }
-        let expected = self.copied_entries(&all.jumps, |e| e.site).filter_map(|e| {
-            let target = self.control(e.target);
-            Some((vec![copy(e.site)?, target, NamedPlace::Kernel(e.key)], Vec::new()))
+        let expected = self.copied_entries(&all.jumps, |e| e.site).filter_map(|(n, e)| {
+            let target = self.control(n, e.target)?;
+            Some((vec![copy(n, e.site)?, target, NamedPlace::Kernel(e.key)], Vec::new()))
         });
         self.compare_table("__jump_table", 16, &[0, 4, 8], expected.collect())?;
-        let expected = self
-            .copied_entries(&all.static_calls, |e| e.site)
-            .filter_map(|e| Some((vec![copy(e.site)?, NamedPlace::Kernel(e.key)], Vec::new())));
+        let expected = self.copied_entries(&all.static_calls, |e| e.site).filter_map(|(n, e)| {
+            Some((vec![copy(n, e.site)?, NamedPlace::Kernel(e.key)], Vec::new()))
+        });
         self.compare_table(".static_call_sites", 8, &[0, 4], expected.collect())?;
-        let expected = self.copied_entries(&all.exceptions, |e| e.site).filter_map(|e| {
-            let fixup = self.control(e.fixup);
-            Some((vec![copy(e.site)?, fixup], e.data.to_le_bytes().to_vec()))
+        let expected = self.copied_entries(&all.exceptions, |e| e.site).filter_map(|(n, e)| {
+            let fixup = self.control(n, e.fixup)?;
+            Some((vec![copy(n, e.site)?, fixup], e.data.to_le_bytes().to_vec()))
         });
         self.compare_table("__ex_table", 12, &[0, 4], expected.collect())?;
-        let expected = self.copied_entries(&all.bugs, |e| e.site).filter_map(|e| {
+        let expected = self.copied_entries(&all.bugs, |e| e.site).filter_map(|(n, e)| {
             let rest = [e.line.to_le_bytes(), e.flags.to_le_bytes()].concat();
             let texts = e.format.into_iter().chain([e.file]).map(NamedPlace::Kernel);
-            Some((iter::once(copy(e.site)?).chain(texts).collect(), rest))
+            Some((iter::once(copy(n, e.site)?).chain(texts).collect(), rest))
         });
         let form = all.forms.bug;
         let addresses: Vec<usize> = (0..form.addresses).map(|n| 4 * n).collect();
         self.compare_table("__bug_table", form.size, &addresses, expected.collect())?;
-        let expected = self.copied_entries(&all.paravirt, |e| e.site).filter_map(|e| {
-            Some((vec![copy(e.site)?], vec![e.operation, e.len, 0, 0, 0, 0, 0, 0]))
+        let expected = self.copied_entries(&all.paravirt, |e| e.site).filter_map(|(n, e)| {
+            Some((vec![copy(n, e.site)?], vec![e.operation, e.len, 0, 0, 0, 0, 0, 0]))
         });
         self.compare_table(".parainstructions", PARAVIRT, &[0], expected.collect())?;
         self.alternatives(sites)?;
         self.orc(walked)
     }
 
-    /// The entries of one of the kernel's tables whose sites lie in a copied block.
+    /// The entries of one of the kernel's tables whose sites lie in a copied block, each with the
+    /// block's context.
     fn copied_entries<'t, T>(
         &'t self,
         table: &'t [T],
         site: impl Fn(&T) -> u64 + Copy + 't,
-    ) -> impl Iterator<Item = &'t T> {
+    ) -> impl Iterator<Item = (u32, &'t T)> {
         self.by_old.iter().flat_map(move |c| {
-            within(table, site, LinkAddr(c.old.0 + u64::from(c.skip)), LinkAddr(c.old_end()))
+            let (from, end) = (LinkAddr(c.old.0 + u64::from(c.skip)), LinkAddr(c.old_end()));
+            within(table, site, from, end).iter().map(move |entry| (c.context, entry))
         })
     }
 
-    /// The place to which control must go that went to `old` in the kernel.
-    fn control(&self, old: u64) -> NamedPlace {
-        self.start_of(old).map_or(NamedPlace::Kernel(old), |claim| NamedPlace::Copy(claim.new))
+    /// The place to which a jump of a context must go that went to `old` in the kernel. `None` if it
+    /// would leave inlined code.
+    fn control(&self, context: u32, old: u64) -> Option<NamedPlace> {
+        match self.start_of(context, old) {
+            Some(claim) => Some(NamedPlace::Copy(claim.new)),
+            None => (context == 0).then_some(NamedPlace::Kernel(old)),
+        }
     }
 
     fn data(&self, name: &str) -> Result<Option<(usize, &[u8])>> {
@@ -143,11 +150,10 @@ impl Prover<'_> {
         let form = self.kernel.tables.forms.alternative;
         let found = self.entries(".altinstructions", form.size, &[0, 4])?;
         let all = self.copied_entries(&self.kernel.tables.alternatives, |e| e.site);
-        let mut expected: BTreeMap<NamedPlace, Vec<&image::linked::tables::AlternativeEntry>> =
-            BTreeMap::new();
-        for e in all {
-            if let Some(&at) = sites.get(&e.site) {
-                expected.entry(NamedPlace::Copy(at)).or_default().push(e);
+        let mut expected: BTreeMap<NamedPlace, Vec<(u32, &AlternativeEntry)>> = BTreeMap::new();
+        for (context, e) in all {
+            if let Some(&at) = sites.get(&(context, e.site)) {
+                expected.entry(NamedPlace::Copy(at)).or_default().push((context, e));
             }
         }
         let count: usize = expected.values().map(Vec::len).sum();
@@ -160,20 +166,20 @@ impl Prover<'_> {
         for (places, rest) in &found {
             // The order of the entries of one site matters: the kernel applies them in turn.
             let n = seen.entry(places[0]).or_default();
-            let e = expected
+            let &(context, e) = expected
                 .get(&places[0])
                 .and_then(|list| list.get(*n))
                 .context(".altinstructions: an entry too many")?;
             *n += 1;
             let tail = [&e.flags.to_le_bytes()[..form.flags], &[e.len, e.replacement_len]].concat();
             ensure!(*rest == tail, ".altinstructions: the entry of {:x} differs", e.site);
-            self.replacement(e.replacement, usize::from(e.replacement_len), places[1])
+            self.replacement(context, e.replacement, usize::from(e.replacement_len), places[1])
                 .with_context(|| format!("the replacement of {:x}", e.site))?;
         }
         Ok(())
     }
 
-    fn replacement(&self, old: u64, len: usize, place: NamedPlace) -> Result<()> {
+    fn replacement(&self, context: u32, old: u64, len: usize, place: NamedPlace) -> Result<()> {
         let NamedPlace::Own(section, at) = place else {
             anyhow::bail!("is in no section of its own")
         };
@@ -194,7 +200,10 @@ impl Prover<'_> {
             let inside = branch && (old..=old + len as u64).contains(&instruction.near_branch64());
             let (field, names) = match (branch, instruction.is_ip_rel_memory_operand()) {
                 (true, _) if !inside => {
-                    (offsets.immediate_offset(), self.control(instruction.near_branch64()))
+                    let context = if instruction.is_call_near() { 0 } else { context };
+                    let to = self.control(context, instruction.near_branch64());
+                    let to = to.with_context(|| format!("{instruction} leaves inlined code"))?;
+                    (offsets.immediate_offset(), to)
                 }
                 (_, true) => (
                     offsets.displacement_offset(),
@@ -249,9 +258,9 @@ impl Prover<'_> {
         }
         let state_at =
             |new: u32| table.range(..=new).next_back().map_or(&[][..], |(_, &state)| state);
-        for (&old, &new) in &walked.sites {
+        for (&(context, old), &new) in &walked.sites {
             ensure!(
-                state_at(new) == self.kernel.tables.orc_at(old),
+                state_at(new) == self.expected_state(context, old)?,
                 "the unwinder's state at {old:x} differs"
             );
         }

@@ -26,11 +26,11 @@ use image::linked::tables::{
     AlternativeEntry, BugEntry, ExceptionEntry, JumpEntry, LinkedTables, ParavirtEntry,
     StaticCallEntry,
 };
-use object::elf::{R_X86_64_32, R_X86_64_32S, SHF_ALLOC, SHT_PROGBITS};
+use object::elf::{R_X86_64_32, R_X86_64_32S, RelocationType, SHF_ALLOC, SHT_PROGBITS};
 use object::write::{Object as Written, Relocation, SectionId, Symbol, SymbolSection};
 use object::{
-    Architecture, BinaryFormat, Endianness, SectionFlags, SectionKind, SymbolFlags, SymbolKind,
-    SymbolScope,
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionFlags, SectionKind,
+    SymbolFlags, SymbolKind, SymbolScope,
 };
 
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -167,6 +167,7 @@ impl TestModule {
             }
             let new_size = text.len() as u32 - new;
             module.claims.push(CopyClaim {
+                context: 0,
                 old: LinkAddr(TEXT + old),
                 old_size: size,
                 skip,
@@ -321,7 +322,7 @@ impl TestModule {
         let vmlinux = vmlinux();
         let mut kernel = LinkedKernel::parse(&vmlinux)?;
         kernel.tables = tables();
-        check_module(&kernel, 0, &self.file(), &self.claims)
+        check_module(&kernel, 0, &self.file(), &self.claims, &[])
     }
 }
 

@@ -5,6 +5,7 @@
 //! keys, alternatives, static calls) keeps the form that the kernel expects.
 
 use super::counter;
+use super::inline::Inlining;
 use crate::branch;
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
@@ -20,7 +21,8 @@ pub struct Original<'k, 'd> {
     pub kernel: &'k LinkedKernel<'d>,
     /// The functions, ascending by offset.
     pub functions: Vec<TextFunction>,
-    /// Their pieces, ascending by offset. Each names its function by number.
+    /// Their pieces, ascending by offset. Each names its function by number. Behind them the pieces
+    /// of inlined code, for each inlined call again ascending.
     pub pieces: Vec<Piece>,
     /// The sites in their code that the kernel patches or that need their form, ascending.
     pub sites: Vec<CodeSite>,
@@ -32,6 +34,8 @@ pub struct Original<'k, 'd> {
     pub skip: Vec<u32>,
     /// The distance in bytes by which KASLR moved the kernel.
     pub slide: u64,
+    /// Which calls are inlined.
+    pub inlining: Inlining,
 }
 
 /// What a field of an instruction or a table refers to.
@@ -89,6 +93,10 @@ pub(crate) enum LiftedExit {
     Branch(u32),
 }
 
+/// Bytes of the jump in place of an inlined call, or of a return from inlined code. The placer makes
+/// it shorter, or drops it.
+const JOINING_JUMP: u8 = 5;
+
 /// `x86_nops[5]`, arch/x86/kernel/alternative.c: what the kernel expects at a static key.
 const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
@@ -100,15 +108,11 @@ impl Lifted {
 }
 
 impl Original<'_, '_> {
-    /// The piece that begins at an offset of `.text`.
-    fn piece_from(&self, at: u32) -> Option<u32> {
-        self.pieces.binary_search_by_key(&at, |p| p.at).ok().map(|i| i as u32)
-    }
-
-    /// The target of a branch to an address of the file: the copy, where that piece is copied.
-    pub(crate) fn branch_target(&self, at: u64) -> ReferenceTarget {
+    /// The target of a jump in a context to an address of the file: the copy, where that piece is
+    /// copied. Calls go to the copies of functions, which are context 0.
+    pub(crate) fn branch_target(&self, context: u32, at: u64) -> ReferenceTarget {
         let inside = self.kernel.text.contains(&at).then(|| (at - self.kernel.text.start) as u32);
-        match inside.and_then(|offset| self.piece_from(offset)) {
+        match inside.and_then(|offset| self.piece_in(context, offset)) {
             Some(piece) => ReferenceTarget::Piece(piece),
             None => self.data_target(at),
         }
@@ -135,12 +139,12 @@ impl Original<'_, '_> {
         &self.code[function as usize][(from - base) as usize..(to - base) as usize]
     }
 
-    fn sites_in(&self, from: u32, to: u32) -> &[CodeSite] {
+    pub(super) fn sites_in(&self, from: u32, to: u32) -> &[CodeSite] {
         &self.sites
             [self.sites.partition_point(|s| s.at < from)..self.sites.partition_point(|s| s.at < to)]
     }
 
-    fn is_in_alternative(&self, at: LinkAddr) -> bool {
+    pub(super) fn is_in_alternative(&self, at: LinkAddr) -> bool {
         let all = &self.kernel.tables.alternatives;
         let behind = all.partition_point(|a| a.site <= at.0);
         all[..behind]
@@ -165,7 +169,8 @@ impl Original<'_, '_> {
             self.at(piece.at)
         );
         let mut lifted = self.open(index, piece)?;
-        let end = piece.end() - u32::from(lifted.tail);
+        let context = self.inlining.context(index);
+        let end = self.kept_end(index).min(piece.end() - u32::from(self.old_tail(index, &lifted)));
         let mut decoder = Decoder::with_ip(
             64,
             self.bytes(piece.function, from, end),
@@ -186,10 +191,8 @@ impl Original<'_, '_> {
                 .iter()
                 .find(|s| s.at == offset && matches!(s.kind, SiteKind::StaticKey { .. }));
             match key {
-                Some(key) => self.lift_static_key(key, &mut lifted),
-                None => {
-                    self.lift_instruction(piece.function, &decoder, &instruction, &mut lifted)?
-                }
+                Some(key) => self.lift_static_key(context, key, &mut lifted),
+                None => self.lift_instruction(index, &decoder, &instruction, &mut lifted)?,
             }
         }
         if lifted.tail > 0 {
@@ -198,7 +201,30 @@ impl Original<'_, '_> {
             }
             lifted.instructions.push((self.at(end), lifted.bytes.len() as u32));
         }
+        if let Some(function) = self.inlined_exit(index).and_then(|exit| exit.calls) {
+            // What the callee jumped to returns to the code behind the inlined call.
+            lifted.bytes.push(0xe8);
+            self.push_field(&mut lifted, self.branch_target(0, function.0), 4);
+        }
         Ok(lifted)
+    }
+
+    /// The bytes of the branch at a piece's end that its lifted form has taken off.
+    fn old_tail(&self, index: usize, lifted: &Lifted) -> u8 {
+        match self.joined_to(index) {
+            Some(_) => 0,
+            None => lifted.tail,
+        }
+    }
+
+    /// The piece at which control goes on where a call was inlined, or where inlined code returned.
+    fn joined_to(&self, index: usize) -> Option<u32> {
+        let returned = || {
+            self.inlined_exit(index)?;
+            let call = self.inlining.context(index).checked_sub(1)?;
+            Some(self.inlining.joint(call).1)
+        };
+        self.inlining.entered_from(index).or_else(returned)
     }
 
     fn at(&self, offset: u32) -> LinkAddr {
@@ -209,14 +235,17 @@ impl Original<'_, '_> {
     /// instruction of the piece.
     fn open(&self, index: usize, piece: &Piece) -> Result<Lifted> {
         let tail = |exit| (exit, piece.tail);
-        let (exit, tail) = match piece.exit {
-            PieceExit::Stop => (LiftedExit::Stop, 0),
-            PieceExit::Runs => (LiftedExit::Runs, 0),
-            PieceExit::Jump(to) => {
-                self.piece_from(to).map_or((LiftedExit::Stop, 0), |to| tail(LiftedExit::Jump(to)))
+        let context = self.inlining.context(index);
+        let target = |to| self.piece_in(context, to);
+        let (exit, tail) = match (self.joined_to(index), piece.exit) {
+            (Some(to), _) => (LiftedExit::Jump(to), JOINING_JUMP),
+            (None, PieceExit::Stop) => (LiftedExit::Stop, 0),
+            (None, PieceExit::Runs) => (LiftedExit::Runs, 0),
+            (None, PieceExit::Jump(to)) => {
+                target(to).map_or((LiftedExit::Stop, 0), |to| tail(LiftedExit::Jump(to)))
             }
-            PieceExit::Branch(to) => {
-                self.piece_from(to).map_or((LiftedExit::Runs, 0), |to| tail(LiftedExit::Branch(to)))
+            (None, PieceExit::Branch(to)) => {
+                target(to).map_or((LiftedExit::Runs, 0), |to| tail(LiftedExit::Branch(to)))
             }
         };
         let condition = match exit {
@@ -228,7 +257,9 @@ impl Original<'_, '_> {
             _ => 0,
         };
         let runs = matches!(exit, LiftedExit::Runs | LiftedExit::Branch(_));
-        let next = self.pieces.get(index + 1).is_some_and(|next| next.function == piece.function);
+        let next = self.pieces.get(index + 1).is_some_and(|next| {
+            next.function == piece.function && self.inlining.context(index + 1) == context
+        });
         ensure!(!runs || next, "{}: runs on over the end of its function", self.at(piece.at));
         Ok(Lifted {
             bytes: Vec::with_capacity(piece.size as usize + 16),
@@ -236,19 +267,20 @@ impl Original<'_, '_> {
             instructions: Vec::new(),
             exit,
             tail,
-            pinned: piece.pinned,
+            pinned: piece.pinned && self.joined_to(index).is_none(),
             condition,
             counter: None,
         })
     }
 
-    fn lift_static_key(&self, key: &CodeSite, lifted: &mut Lifted) {
+    fn lift_static_key(&self, context: u32, key: &CodeSite, lifted: &mut Lifted) {
         let SiteKind::StaticKey { jumps } = key.kind else { return };
         match jumps {
             false => lifted.bytes.extend(NOP5),
             true => {
                 lifted.bytes.push(0xe9);
-                self.push_field(lifted, self.branch_target(self.at(key.target).0), 4);
+                let target = self.branch_target(context, self.at(key.target).0);
+                self.push_field(lifted, target, 4);
             }
         }
     }
@@ -262,15 +294,15 @@ impl Original<'_, '_> {
 
     fn lift_instruction(
         &self,
-        function: u32,
+        index: usize,
         decoder: &Decoder<'_>,
         instruction: &Instruction,
         lifted: &mut Lifted,
     ) -> Result<()> {
         let at = (instruction.ip() - self.kernel.text.start) as u32;
-        let bytes = self.bytes(function, at, at + instruction.len() as u32);
+        let bytes = self.bytes(self.pieces[index].function, at, at + instruction.len() as u32);
         if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64 {
-            return self.lift_branch(function, instruction, bytes, lifted);
+            return self.lift_branch(index, instruction, bytes, lifted);
         }
         if instruction.is_ip_rel_memory_operand() {
             let field = decoder.get_constant_offsets(instruction).displacement_offset();
@@ -291,7 +323,7 @@ impl Original<'_, '_> {
 
     fn lift_branch(
         &self,
-        function: u32,
+        index: usize,
         instruction: &Instruction,
         bytes: &[u8],
         lifted: &mut Lifted,
@@ -303,9 +335,15 @@ impl Original<'_, '_> {
             lifted.bytes.extend_from_slice(bytes);
             return Ok(());
         }
-        let target = self.branch_target(to);
-        let lost = matches!(target, ReferenceTarget::Kernel(_)) && self.is_inside(function, to);
-        ensure!(!lost, "{at:x}: a branch into the middle of a block");
+        let context = match instruction.is_call_near() {
+            true => 0,
+            false => self.inlining.context(index),
+        };
+        let target = self.branch_target(context, to);
+        let function = self.pieces[index].function;
+        let lost = matches!(target, ReferenceTarget::Kernel(_))
+            && (self.is_inside(function, to) || context > 0);
+        ensure!(!lost, "{at:x}: a branch into the middle of a block, or out of inlined code");
         let opcode: &[u8] = match bytes {
             [0xe8, ..] | [0xeb | 0xe9, ..] => &[if bytes[0] == 0xe8 { 0xe8 } else { 0xe9 }],
             [short @ 0x70..=0x7f, _] => &[0x0f, 0x80 | (short & 0xf)],
@@ -325,7 +363,12 @@ impl Original<'_, '_> {
     ///
     /// # Errors
     /// The replacement is not in the file, does not decode, or leaves by a short branch.
-    pub(crate) fn lift_replacement(&self, at: LinkAddr, len: u8) -> Result<(Vec<u8>, Vec<Fixup>)> {
+    pub(crate) fn lift_replacement(
+        &self,
+        context: u32,
+        at: LinkAddr,
+        len: u8,
+    ) -> Result<(Vec<u8>, Vec<Fixup>)> {
         let code = self.kernel.bytes(at, usize::from(len));
         let code = code.with_context(|| format!("the replacement at {at} is not in the file"))?;
         let mut bytes = code.to_vec();
@@ -346,7 +389,8 @@ impl Original<'_, '_> {
                         offsets.immediate_size() == 4,
                         "a short branch out of the replacement at {at}"
                     );
-                    (offsets.immediate_offset(), self.branch_target(to))
+                    let context = if instruction.is_call_near() { 0 } else { context };
+                    (offsets.immediate_offset(), self.branch_target(context, to))
                 } else if instruction.is_ip_rel_memory_operand() {
                     (
                         offsets.displacement_offset(),

@@ -10,10 +10,12 @@
 
 pub mod counter;
 mod elf;
+mod inline;
 mod lift;
 mod pairs;
 mod side_tables;
 
+pub use inline::{CallerFrame, InlinableBody, InlinedCall, Inlining, Obstacle};
 pub use lift::Original;
 pub use pairs::NUMBER;
 
@@ -84,6 +86,8 @@ pub struct ModuleSummary {
     pub jumps_dropped: usize,
     /// Pieces with an added jump at their end.
     pub jumps_added: usize,
+    /// Calls whose callee's code stands in their place.
+    pub calls_inlined: usize,
 }
 
 /// The numbers of the first sections.
@@ -111,6 +115,11 @@ pub fn emit(
     plan: &ModulePlan<'_>,
     loading: &LoaderFacts<'_>,
 ) -> Result<EmittedModule> {
+    let inlined = original.inlining.calls().len();
+    ensure!(
+        inlined == 0 || plan.counters.iter().all(Option::is_none),
+        "counters cannot stand in inlined code"
+    );
     let lifted: Vec<Lifted> = (0..original.pieces.len())
         .map(|i| original.lift(i, plan.counters.get(i).copied().flatten()))
         .collect::<Result<_>>()?;
@@ -140,7 +149,7 @@ pub fn emit(
         pieces: writer.extents(),
         counted,
         text_size,
-        summary: summary(&places),
+        summary: ModuleSummary { calls_inlined: inlined, ..summary(&places) },
     })
 }
 
@@ -163,6 +172,7 @@ fn summary(places: &BlockPlaces) -> ModuleSummary {
         branches_inverted: count(place::Ending::Inverted),
         jumps_dropped: count(place::Ending::JumpDropped),
         jumps_added: places.appended.iter().filter(|&&a| a > 0).count(),
+        calls_inlined: 0,
     }
 }
 
@@ -262,17 +272,11 @@ impl ModuleWriter<'_, '_, '_> {
         self.places.new[piece].0 as u32
     }
 
-    /// The offset in `.text` of the copy of the instruction at `old`.
-    fn new_address(&self, old: LinkAddr) -> Result<u32> {
-        let offset = (old.0.wrapping_sub(self.original.kernel.text.start)) as u32;
-        let pieces = &self.original.pieces;
-        let index = pieces.partition_point(|p| p.at <= offset).checked_sub(1);
-        let index = index
-            .filter(|&i| offset < pieces[i].end())
-            .with_context(|| format!("{old} is in no block of the group"))?;
-        let at = self.lifted[index].instructions.iter().find(|&&(at, _)| at == old);
+    /// The offset in `.text` of the copy, in a piece, of the instruction at `old`.
+    fn new_address(&self, piece: usize, old: LinkAddr) -> Result<u32> {
+        let at = self.lifted[piece].instructions.iter().find(|&&(at, _)| at == old);
         let &(_, at) = at.with_context(|| format!("no instruction begins at {old}"))?;
-        Ok(self.place_of(index) + at)
+        Ok(self.place_of(piece) + at)
     }
 
     /// The relocation of a 32-bit field that is relative to the instruction's end. `behind` is the
@@ -369,20 +373,22 @@ impl ModuleWriter<'_, '_, '_> {
     }
 
     /// A symbol for every contiguous part of a function: `f.kernlane` for the part with the entry,
-    /// `f.kernlane.N` for the others.
+    /// `f.kernlane.N` for the others. Inlined code belongs to the function that it was inlined into,
+    /// as a compiler's does.
     fn symbols(&self, order: &[u32]) -> Vec<ModuleSymbol> {
         let extents = self.extents();
         let mut stretches: Vec<(u32, u64, u64, bool)> = Vec::new();
         for &i in order {
             let piece = &self.original.pieces[i as usize];
+            let function = self.original.copy_of(i as usize);
             let (at, size) = extents[i as usize];
             let end = u64::from(at + size);
             match stretches.last_mut() {
-                Some(last) if last.0 == piece.function => {
+                Some(last) if last.0 == function => {
                     last.2 = end;
                     last.3 |= piece.entry;
                 }
-                _ => stretches.push((piece.function, u64::from(at), end, piece.entry)),
+                _ => stretches.push((function, u64::from(at), end, piece.entry)),
             }
         }
         let mut parts: BTreeMap<u32, u32> = BTreeMap::new();

@@ -49,35 +49,40 @@ impl ModuleWriter<'_, '_, '_> {
         Ok(())
     }
 
-    /// The ranges of old code that are copied, without what entries leave out.
-    fn stretches(&self) -> impl Iterator<Item = (LinkAddr, LinkAddr)> + '_ {
+    /// The ranges of old code that are copied, with the number of their piece: without what entries
+    /// leave out, without inlined calls and the returns of inlined code.
+    fn stretches(&self) -> impl Iterator<Item = (usize, LinkAddr, LinkAddr)> + '_ {
         let original = self.original;
-        original.pieces.iter().map(move |p| {
+        original.pieces.iter().enumerate().map(move |(n, p)| {
             let skip = if p.entry { original.skip[p.function as usize] } else { 0 };
-            (original.kernel.link_address(p.at + skip), original.kernel.link_address(p.end()))
+            let end = original.kernel.link_address(original.kept_end(n));
+            (n, original.kernel.link_address(p.at + skip), end)
         })
     }
 
-    /// The entries of a table whose sites are copied.
+    /// The entries of a table whose sites are copied, each with the number of the piece.
     fn entries_of<'t, T>(
         &'t self,
         table: &'t [T],
         site: impl Fn(&T) -> u64 + Copy + 't,
-    ) -> impl Iterator<Item = &'t T> {
-        self.stretches().flat_map(move |(from, to)| within(table, site, from, to))
+    ) -> impl Iterator<Item = (usize, &'t T)> {
+        self.stretches().flat_map(move |(piece, from, to)| {
+            within(table, site, from, to).iter().map(move |entry| (piece, entry))
+        })
     }
 
     fn sites(&self, name: &'static str, sites: &[u64]) -> Result<ModuleSection> {
         let mut table = section(name, READ_ONLY, 4, Vec::new());
-        for &site in self.entries_of(sites, |&s| s) {
-            self.push_site(&mut table, site)?;
+        for (piece, &site) in self.entries_of(sites, |&s| s) {
+            self.push_site(&mut table, piece, site)?;
         }
         Ok(table)
     }
 
     /// Appends a 32-bit field, relative to itself, that refers to the copy of an instruction.
-    fn push_site(&self, table: &mut ModuleSection, site: u64) -> Result<()> {
-        let addend = i64::from(self.new_address(LinkAddr(site)).with_context(|| table.name)?);
+    fn push_site(&self, table: &mut ModuleSection, piece: usize, site: u64) -> Result<()> {
+        let at = self.new_address(piece, LinkAddr(site)).with_context(|| table.name)?;
+        let addend = i64::from(at);
         self.push_field(table, RelocationBase::Section(TEXT), addend);
         Ok(())
     }
@@ -100,9 +105,9 @@ impl ModuleWriter<'_, '_, '_> {
         table.data.extend([0; 4]);
     }
 
-    /// Likewise for a target of control: its copy where there is one.
-    fn push_control(&self, table: &mut ModuleSection, at: u64) -> Result<()> {
-        match self.original.branch_target(at) {
+    /// Likewise for a target of control from a piece: its copy where there is one.
+    fn push_control(&self, table: &mut ModuleSection, piece: usize, at: u64) -> Result<()> {
+        match self.original.branch_target(self.original.inlining.context(piece), at) {
             ReferenceTarget::Piece(piece) => self.push_field(
                 table,
                 RelocationBase::Section(TEXT),
@@ -118,9 +123,9 @@ impl ModuleWriter<'_, '_, '_> {
 
     fn jump_table(&self) -> Result<ModuleSection> {
         let mut table = section("__jump_table", SHF_WRITE, 8, Vec::new());
-        for e in self.entries_of(&self.original.kernel.tables.jumps, |e| e.site) {
-            self.push_site(&mut table, e.site)?;
-            self.push_control(&mut table, e.target)?;
+        for (piece, e) in self.entries_of(&self.original.kernel.tables.jumps, |e| e.site) {
+            self.push_site(&mut table, piece, e.site)?;
+            self.push_control(&mut table, piece, e.target)?;
             let mut key = self.relocation(
                 table.data.len() as u32,
                 0,
@@ -135,8 +140,8 @@ impl ModuleWriter<'_, '_, '_> {
 
     fn static_calls(&self) -> Result<ModuleSection> {
         let mut table = section(".static_call_sites", SHF_WRITE, 8, Vec::new());
-        for e in self.entries_of(&self.original.kernel.tables.static_calls, |e| e.site) {
-            self.push_site(&mut table, e.site)?;
+        for (piece, e) in self.entries_of(&self.original.kernel.tables.static_calls, |e| e.site) {
+            self.push_site(&mut table, piece, e.site)?;
             self.push_kernel(&mut table, e.key);
         }
         Ok(table)
@@ -144,9 +149,9 @@ impl ModuleWriter<'_, '_, '_> {
 
     fn exceptions(&self) -> Result<ModuleSection> {
         let mut table = section("__ex_table", SHF_WRITE, 4, Vec::new());
-        for e in self.entries_of(&self.original.kernel.tables.exceptions, |e| e.site) {
-            self.push_site(&mut table, e.site)?;
-            self.push_control(&mut table, e.fixup)?;
+        for (piece, e) in self.entries_of(&self.original.kernel.tables.exceptions, |e| e.site) {
+            self.push_site(&mut table, piece, e.site)?;
+            self.push_control(&mut table, piece, e.fixup)?;
             table.data.extend(e.data.to_le_bytes());
         }
         Ok(table)
@@ -154,8 +159,8 @@ impl ModuleWriter<'_, '_, '_> {
 
     fn bugs(&self) -> Result<ModuleSection> {
         let mut table = section("__bug_table", SHF_WRITE, 4, Vec::new());
-        for e in self.entries_of(&self.original.kernel.tables.bugs, |e| e.site) {
-            self.push_site(&mut table, e.site)?;
+        for (piece, e) in self.entries_of(&self.original.kernel.tables.bugs, |e| e.site) {
+            self.push_site(&mut table, piece, e.site)?;
             if let Some(format) = e.format {
                 self.push_kernel(&mut table, format);
             }
@@ -171,15 +176,19 @@ impl ModuleWriter<'_, '_, '_> {
     fn alternatives(&self, replacements: &mut ModuleSection) -> Result<ModuleSection> {
         let mut table = section(".altinstructions", READ_ONLY, 1, Vec::new());
         let form = self.original.kernel.tables.forms.alternative;
-        for e in self.entries_of(&self.original.kernel.tables.alternatives, |e| e.site) {
-            let (bytes, fixups) =
-                self.original.lift_replacement(LinkAddr(e.replacement), e.replacement_len)?;
+        for (piece, e) in self.entries_of(&self.original.kernel.tables.alternatives, |e| e.site) {
+            let context = self.original.inlining.context(piece);
+            let (bytes, fixups) = self.original.lift_replacement(
+                context,
+                LinkAddr(e.replacement),
+                e.replacement_len,
+            )?;
             let start = replacements.data.len() as u32;
             for f in fixups {
                 replacements.relocations.push(self.relocation(start + f.at, f.behind, f.target));
             }
             replacements.data.extend(bytes);
-            self.push_site(&mut table, e.site)?;
+            self.push_site(&mut table, piece, e.site)?;
             self.push_field(&mut table, RelocationBase::Section(REPLACEMENTS), i64::from(start));
             table.data.extend(&e.flags.to_le_bytes()[..form.flags]);
             table.data.extend([e.len, e.replacement_len]);
@@ -190,8 +199,8 @@ impl ModuleWriter<'_, '_, '_> {
     /// The calls through `pv_ops`, by absolute addresses.
     fn paravirt(&self) -> Result<ModuleSection> {
         let mut table = section(".parainstructions", READ_ONLY, 8, Vec::new());
-        for e in self.entries_of(&self.original.kernel.tables.paravirt, |e| e.site) {
-            let at = self.new_address(LinkAddr(e.site)).with_context(|| table.name)?;
+        for (piece, e) in self.entries_of(&self.original.kernel.tables.paravirt, |e| e.site) {
+            let at = self.new_address(piece, LinkAddr(e.site)).with_context(|| table.name)?;
             table.relocations.push(ModuleRelocation {
                 offset: table.data.len() as u64,
                 kind: R_X86_64_64,
@@ -219,8 +228,9 @@ impl ModuleWriter<'_, '_, '_> {
         };
         for &i in order {
             let (start, lifted) = (self.place_of(i as usize), &self.lifted[i as usize]);
+            let context = self.original.inlining.context(i as usize);
             for &(old, at) in &lifted.instructions {
-                let state = tables.orc_at(old.0);
+                let state = self.original.state_in(context, old)?;
                 if let Some(code) = lifted.counter
                     && code + counter::CODE.len() as u32 == at
                 {

@@ -160,6 +160,10 @@ pub struct LiveArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 99.5, requires = "live",
         value_parser = percent)]
     pub share: f64,
+
+    /// Record once more with the code of small or hot callees in place of their calls, where it pays
+    #[arg(long, requires = "live")]
+    pub inline: bool,
 }
 
 impl LiveArgs {
@@ -212,6 +216,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
             vmlinux: args.live.vmlinux.clone(),
             headers: args.live.headers.clone(),
             share: args.live.share / 100.0,
+            inline: args.live.inline,
         })?
     } else if args.rebuild {
         rebuild(Rebuild {

@@ -49,7 +49,8 @@ macro_rules! assert_fields {
 fn the_structures_are_those_of_the_header() {
     assert_fields!(
         RawFunction, "function",
-        entry: 8, copy: 8, patch_at: 1, expected: constant("KERNLANE_JUMP"), reserved: 2,
+        entry: 8, copy: 8, patch_at: 1, expected: constant("KERNLANE_JUMP"),
+        inlined: 1, reserved: 1,
     );
     assert_fields!(RawCall, "call", site: 8, function: 4, reserved: 4);
     assert_fields!(
@@ -152,7 +153,7 @@ fn a_busy_bpf_trampoline_is_waited_for_and_not_for_ever() {
 
 #[test]
 fn the_status_is_read() {
-    let text = "kernlane 4\n\
+    let text = "kernlane 5\n\
         group kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900 \
         number 0f0102030405060708090a0b0c0d0ef0\n\
         function ffffffff81000000 ffffffffc0000000 traced\n";
@@ -167,8 +168,8 @@ fn the_status_is_read() {
     assert_eq!(leaving[0].state.to_string(), "leaving");
     let unknown = parse(&text.replace(" installed ", " arriving ")).unwrap_err();
     assert!(unknown.to_string().contains("arriving"), "{unknown}");
-    assert!(parse("kernlane 4\nfunction 1 2 direct\n").is_err());
-    assert!(parse("kernlane 4\ngroup x\n").is_err());
+    assert!(parse("kernlane 5\nfunction 1 2 direct\n").is_err());
+    assert!(parse("kernlane 5\ngroup x\n").is_err());
     for (from, to) in [("12", "soon"), ("traced", "traced too"), ("ffffffffc0", "x"), ("0f01", "")]
     {
         let damaged = text.replacen(from, to, 1);

@@ -241,7 +241,7 @@ static void mutate_function(struct arena *arena, const struct slot *slot, uint32
 		flip(function->expected, sizeof(function->expected));
 		break;
 	case 4:
-		flip(function->reserved, sizeof(function->reserved));
+		flip(&function->inlined, sizeof(function->inlined) + sizeof(function->reserved));
 		break;
 	case 5:
 		kept = *function;
@@ -366,7 +366,8 @@ void build_random(struct arena *arena, const struct slot *slot)
 		function->copy = odd_address(slot);
 		function->patch_at = one_in(2) ? 5 : one_in(2) ? 9 : below(256);
 		memset(function->expected, one_in(4) ? draw() : 6, sizeof(function->expected));
-		memset(function->reserved, one_in(4) ? draw() : 0, sizeof(function->reserved));
+		function->inlined = one_in(8) ? draw() : below(2);
+		function->reserved = one_in(4) ? draw() : 0;
 	}
 	for (n = 0; n < calls; n++) {
 		arena->calls[n].site = odd_address(slot);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 14] = [
+const SCRIPTS: [(&str, &str); 15] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -35,6 +35,7 @@ const SCRIPTS: [(&str, &str); 14] = [
     ("at-once.sh", include_str!("at-once.sh")),
     ("waits.sh", include_str!("waits.sh")),
     ("cost.sh", include_str!("cost.sh")),
+    ("inline.sh", include_str!("inline.sh")),
 ];
 
 /// The guest's programs that need no library.
@@ -81,6 +82,7 @@ const MACHINES: &[Tried] = &[
             "mitigated.sh",
         )
     },
+    Tried::new(Machine::new("2 CPUs, inlining", 2, "max", &["preempt=full"]), "inline.sh"),
 ];
 
 /// On which others get in the way of replaced functions, and requests are malformed.

@@ -161,7 +161,7 @@ fn needed_flags_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>
         };
         // Where the unwinder's state forbids a counter none is written.
         let Ok(module) = emit(&group.original, &plan, &loading(kernel)?) else { continue };
-        let outcome = check_module(kernel, 0, &module.bytes, &claims(&group, &module));
+        let outcome = check_module(kernel, 0, &module.bytes, &claims(&group, &module), &[]);
         let carry = matches!(kernel.bytes(branch, 2), Some([0x72 | 0x73, _] | [0x0f, 0x82 | 0x83]));
         match outcome {
             Err(error) if format!("{error:#}").contains("needs a flag") => refused += 1,
@@ -196,7 +196,7 @@ fn wrong_pairs_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>)
     };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);
-    let is_found = |bytes: &[u8]| match check_module(kernel, 0, bytes, &claims) {
+    let is_found = |bytes: &[u8]| match check_module(kernel, 0, bytes, &claims, &[]) {
         Err(error) if format!("{error:#}").contains(".kernlane") => Ok(()),
         other => bail!("wrong pairs are not found: {other:?}"),
     };
@@ -262,7 +262,7 @@ fn flips_are_found(
     };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);
-    check_module(kernel, 0, &module.bytes, &claims).context("the unharmed module")?;
+    check_module(kernel, 0, &module.bytes, &claims, &[]).context("the unharmed module")?;
     let mut damaged = module.bytes.clone();
     let mut flipped = 0;
     for at in TEXT_AT..TEXT_AT + module.text_size as usize {
@@ -271,7 +271,7 @@ fn flips_are_found(
             continue;
         }
         damaged[at] ^= 1 << (at % 8);
-        let missed = check_module(kernel, 0, &damaged, &claims).is_ok();
+        let missed = check_module(kernel, 0, &damaged, &claims, &[]).is_ok();
         ensure!(
             !missed,
             "bit {} of .text+{:#x} was flipped, and the proof holds",

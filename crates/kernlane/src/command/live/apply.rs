@@ -12,6 +12,7 @@ use live::choice::{self, Choice};
 use live::device::Device;
 use live::eligible::Unfit;
 use live::group::Group;
+use live::inline::{InlineSettings, InlineSummary};
 use live::install::{CodeWrite, PreparedGroup};
 use live::owners::Owners;
 use live::planned;
@@ -66,6 +67,11 @@ pub struct ApplyArgs {
     /// For the random orders
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+
+    /// Put the code of small or hot callees in place of their calls, where the profile says that it
+    /// pays. The group is undone when a tracer is attached to a function that was inlined
+    #[arg(long, requires = "profile")]
+    pub inline: bool,
 
     /// Show everything that would be written, and write nothing
     #[arg(long)]
@@ -125,26 +131,53 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     };
     let chosen = choice.unowned(kernel, &Owners::read(), chosen, told)?;
     let group = choice.group(kernel, running, &chosen, &hint, told)?;
+    let (group, inlined) = inlined(group, profile.as_ref().filter(|_| args.inline))?;
     let prepared = planned::lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
     if let Some(path) = &args.keep_module {
         host::output::write(path, &prepared.module.bytes)?;
     }
     let Some((device, turn)) = turn else {
         print_plan(&group, &prepared)?;
+        print_inlined(inlined)?;
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(cycles) = args.cycles {
         print_summary(&group, &prepared)?;
+        print_inlined(inlined)?;
         return super::cycles::run(&group, &prepared, &device, cycles, &turn);
     }
     let installed = prepared.install(&group, &device, &turn)?;
     print_summary(&group, &prepared)?;
+    print_inlined(inlined)?;
     outln!(
         "processor time: {:.2} ms for loading the module, {:.2} ms for patching",
         installed.loading.as_secs_f64() * 1e3,
         installed.patching.as_secs_f64() * 1e3
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The group with calls inlined by a profile, and what that brings; without a profile as it is.
+fn inlined<'k, 'd>(
+    group: Group<'k, 'd>,
+    profile: Option<&Profile>,
+) -> Result<(Group<'k, 'd>, Option<InlineSummary>)> {
+    let Some(profile) = profile else { return Ok((group, None)) };
+    let (group, summary) = group.inline(profile, InlineSettings::default())?;
+    Ok((group, Some(summary)))
+}
+
+fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
+    let Some(InlineSummary { calls, executed, gone, hot_bytes, added_bytes }) = inlined else {
+        return Ok(());
+    };
+    let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    outln!(
+        "{calls} calls inlined: {:.1} % of the calls within the group that the profile counts, for \
+         {:.1} % more hot code",
+        percent(gone, executed),
+        percent(added_bytes, hot_bytes)
+    )
 }
 
 /// What may have changed the kernel's code: our own groups.
@@ -189,6 +222,9 @@ pub(super) fn print_plan(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Res
                 outln!("call {at:016x} in {}", caller.unwrap_or("?"))?
             }
         }
+    }
+    for (at, caller, callee) in PreparedGroup::inlined(group) {
+        outln!("inlined: {callee}, called at {at:016x}, in the copy of {caller}")?;
     }
     Ok(())
 }

@@ -1,0 +1,409 @@
+//! Proves that inlined code does what the call did.
+//!
+//! Input: the claims of inlined calls, each with the blocks of the called function in a context of
+//! its own. Output: nothing, or the first difference. These rules must hold:
+//!
+//! * The call is a plain one, to the entry of the function that the claim names. The kernel patches
+//!   neither the call nor the ways out of the function.
+//! * Where the function returns, control goes on behind the call. Where it jumps to another
+//!   function, the copy calls that function, and goes on behind the call.
+//! * The function never looks at its return address or beyond it: for each instruction the height
+//!   of the stack above it is known, each instruction changes it as the next one expects, and no
+//!   operand reaches the return address. So the stack may lie eight bytes lower.
+//! * The unwinder finds the caller's frame from each instruction.
+
+use super::{CopyClaim, Prover};
+use anyhow::{Context, Result, bail, ensure};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    OpKind, Register,
+};
+use image::address::LinkAddr;
+use image::linked::tables::within;
+use image::object::orc::OrcState;
+
+/// The claim that the code of the called function stands in place of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineClaim {
+    /// The context in which the call stands: 0 for the copies of functions, n for the code of the
+    /// claim n - 1. A claim's context is smaller than its own number plus one.
+    pub context: u32,
+    /// The address of the call.
+    pub site: LinkAddr,
+    /// The address of the called function.
+    pub callee: LinkAddr,
+    /// Bytes at its entry that are left out: ENDBR and the tracer's site.
+    pub skip: u32,
+}
+
+/// Bytes of a direct call, and of a return address.
+const CALL: u64 = 5;
+const RETURN_ADDRESS: i64 = 8;
+/// `ORC_REG_UNDEFINED` and `ORC_REG_PREV_SP`, arch/x86/include/asm/orc_types.h.
+const UNSAVED: u8 = 0;
+const SAVED_ON_STACK: u8 = 1;
+
+/// How inlined code is left.
+enum WayOut {
+    Return,
+    /// A jump to the entry of a function.
+    TailCall(u64),
+}
+
+impl Prover<'_> {
+    /// Checks each claim alone.
+    pub(super) fn inline_claims(&self) -> Result<()> {
+        let last = self.by_old.last().map_or(0, |block| block.context as usize);
+        ensure!(last <= self.inlined.len(), "a block of code that no claim inlines");
+        ensure!(self.contexts.len() == self.inlined.len(), "a call is inlined twice");
+        for (n, claim) in (1u32..).zip(&self.inlined) {
+            self.inline_claim(n, claim)
+                .with_context(|| format!("the call at {}, inlined", claim.site))?;
+        }
+        Ok(())
+    }
+
+    fn inline_claim(&self, own: u32, claim: &InlineClaim) -> Result<()> {
+        ensure!(claim.context < own, "stands in code that is inlined later");
+        let code = self.kernel.bytes(claim.site, CALL as usize).context("no bytes")?;
+        let call = Decoder::with_ip(64, code, claim.site.0, DecoderOptions::NONE).decode();
+        ensure!(
+            call.code() == Code::Call_rel32_64 && call.near_branch64() == claim.callee.0,
+            "{call} is no call of {}",
+            claim.callee
+        );
+        ensure!(!self.is_written(&call), "the kernel patches {call}");
+        let entry = CopyClaim {
+            context: 0,
+            old: claim.callee,
+            old_size: claim.skip,
+            skip: claim.skip,
+            new: 0,
+            new_size: 0,
+        };
+        ensure!(claim.skip > 0, "the function has no tracer's site");
+        self.check_skipped(&entry)?;
+        let first = claim.callee.0 + u64::from(claim.skip);
+        ensure!(self.height(first)? == 0, "the function's frame is not empty at its entry");
+        let mut factory = InstructionInfoFactory::new();
+        let body = self.by_old.iter().filter(|block| block.context == own);
+        for block in body {
+            self.frames(own, block, &mut factory)
+                .with_context(|| format!("the block at {}", block.old))?;
+        }
+        Ok(())
+    }
+
+    /// Compares the last instruction of a block where a call was inlined, or where inlined code is
+    /// left. Returns false if the instruction is neither.
+    pub(super) fn walk_joint(
+        &self,
+        claim: &CopyClaim,
+        original: &Instruction,
+        new: u32,
+        new_end: u32,
+    ) -> Result<bool> {
+        if let Some(&inlined) = self.contexts.get(&(claim.context, original.ip())) {
+            let called = self.inlined[inlined as usize - 1];
+            ensure!(original.next_ip() == claim.old_end(), "code follows the inlined call");
+            let entry = called.callee.0 + u64::from(called.skip);
+            self.check_follows(inlined, new, new_end, entry)?;
+            return Ok(true);
+        }
+        let Some(way) = self.way_out(claim.context, original)? else { return Ok(false) };
+        let behind = claim.old_end() - original.next_ip();
+        let behind = self.kernel.bytes(LinkAddr(original.next_ip()), behind as usize);
+        ensure!(behind.is_some_and(|b| b.iter().all(|&b| b == 0xcc)), "code follows the way out");
+        let mut new = new;
+        if let WayOut::TailCall(to) = way {
+            let copy = self.copied(new, new_end)?;
+            let calls = copy.instruction.code() == Code::Call_rel32_64;
+            ensure!(
+                calls && self.agrees(0, copy.named, to),
+                "{original} became {}",
+                copy.instruction
+            );
+            new += copy.len;
+        }
+        let inlined = self.inlined[claim.context as usize - 1];
+        self.check_follows(inlined.context, new, new_end, inlined.site.0 + CALL)?;
+        Ok(true)
+    }
+
+    /// How an instruction leaves inlined code; `None` if it stays there, or in context 0.
+    fn way_out(&self, context: u32, original: &Instruction) -> Result<Option<WayOut>> {
+        if context == 0 {
+            return Ok(None);
+        }
+        let tables = &self.kernel.tables;
+        let jumps = original.is_jmp_short_or_near();
+        let way = match original.mnemonic() {
+            Mnemonic::Ret => WayOut::Return,
+            _ if jumps && tables.returns.binary_search(&original.ip()).is_ok() => WayOut::Return,
+            _ if jumps && self.start_of(context, original.near_branch64()).is_none() => {
+                WayOut::TailCall(original.near_branch64())
+            }
+            _ => return Ok(None),
+        };
+        ensure!(original.op_count() == 0 || jumps, "{original} takes more than its address");
+        ensure!(!self.is_written(original), "the kernel patches {original}");
+        if let WayOut::TailCall(to) = way {
+            let function = self.kernel.function_at(LinkAddr(to));
+            let entry = function.map(|f| self.kernel.link_address(self.kernel.functions[f].at).0);
+            ensure!(entry == Some(to), "{original} goes to no function's entry");
+        }
+        Ok(Some(way))
+    }
+
+    /// Whether the kernel may write an instruction, other than as a return.
+    fn is_written(&self, instruction: &Instruction) -> bool {
+        let tables = &self.kernel.tables;
+        let (at, end) = (LinkAddr(instruction.ip()), LinkAddr(instruction.next_ip()));
+        self.is_patched(instruction.ip())
+            || !within(&tables.static_calls, |e| e.site, at, end).is_empty()
+            || !within(&tables.paravirt, |e| e.site, at, end).is_empty()
+            || !within(&tables.retpolines, |&s| s, at, end).is_empty()
+    }
+
+    /// The bytes on the stack above an instruction of a called function, up to its return address,
+    /// as the unwinder's table says it.
+    fn height(&self, old: u64) -> Result<i64> {
+        let form = self.kernel.tables.forms.orc;
+        let state = self.kernel.tables.orc_at(old);
+        let plain = state[5] == form.call_frame
+            && state[4] & 0xf == form.stack_pointer
+            && matches!(state[4] >> 4, UNSAVED | SAVED_ON_STACK);
+        ensure!(plain, "the frame at {old:x} is not found by the stack pointer alone");
+        let height = i64::from(i16::from_le_bytes([state[0], state[1]])) - RETURN_ADDRESS;
+        ensure!(height >= 0, "the frame at {old:x} has a negative size");
+        Ok(height)
+    }
+
+    /// Checks that no instruction of a block reaches the return address, and that each leaves the
+    /// stack as the next one expects it.
+    fn frames(
+        &self,
+        context: u32,
+        block: &CopyClaim,
+        factory: &mut InstructionInfoFactory,
+    ) -> Result<()> {
+        ensure!(block.skip == 0, "inlined code leaves out more than an entry");
+        let code = self.kernel.bytes(block.old, block.old_size as usize).context("no bytes")?;
+        for original in Decoder::with_ip(64, code, block.old.0, DecoderOptions::NONE) {
+            let height = self.height(original.ip())?;
+            let after = changed(height, &original, factory)
+                .with_context(|| format!("{original} at {:x}", original.ip()))?;
+            self.replacements(&original, height, factory)?;
+            match self.way_out(context, &original)? {
+                Some(_) => {
+                    ensure!(
+                        height == 0,
+                        "{original} at {:x}: the frame is not empty",
+                        original.ip()
+                    );
+                    break;
+                }
+                None => self.successors(context, block, &original, height, after)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the heights wherever control may go from an instruction.
+    fn successors(
+        &self,
+        context: u32,
+        block: &CopyClaim,
+        original: &Instruction,
+        height: i64,
+        after: i64,
+    ) -> Result<()> {
+        let tables = &self.kernel.tables;
+        let (at, end) = (LinkAddr(original.ip()), LinkAddr(original.next_ip()));
+        let goes = |to: u64, with: i64| -> Result<()> {
+            ensure!(
+                self.start_of(context, to).is_some(),
+                "goes to {to:x}, out of the inlined code"
+            );
+            ensure!(self.height(to)? == with, "comes to {to:x} with another height of the stack");
+            Ok(())
+        };
+        for fault in within(&tables.exceptions, |e| e.site, at, end) {
+            goes(fault.fixup, height)?;
+        }
+        if let Some(target) = self.static_key(original.ip()) {
+            goes(target, height)?;
+        }
+        let patched = self.is_patched(original.ip());
+        let mut runs_on = true;
+        match original.flow_control() {
+            FlowControl::Next | FlowControl::Exception => {}
+            // Behind a call that does not return, anything may stand.
+            FlowControl::Call | FlowControl::IndirectCall => return Ok(()),
+            FlowControl::Interrupt if original.code() == Code::Int3 => return Ok(()),
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+                let to = original.near_branch64();
+                // A short branch of an alternative stays within it.
+                if !(patched && original.len() < CALL as usize) {
+                    goes(to, after)?;
+                }
+                runs_on = patched || original.is_jcc_short_or_near();
+            }
+            _ => bail!("{original} leaves in a way that is not followed"),
+        }
+        // Behind a trap, another height may stand.
+        let traps = original.flow_control() == FlowControl::Exception;
+        let inside = end.0 < block.old_end() || self.start_of(context, end.0).is_some();
+        if runs_on && !traps && inside {
+            ensure!(self.height(end.0)? == after, "{original} leaves another height of the stack");
+        }
+        Ok(())
+    }
+
+    /// Checks the replacements of an alternative that begins at an instruction: they leave the stack
+    /// as it was.
+    fn replacements(
+        &self,
+        original: &Instruction,
+        height: i64,
+        factory: &mut InstructionInfoFactory,
+    ) -> Result<()> {
+        let at = LinkAddr(original.ip());
+        for entry in within(&self.kernel.tables.alternatives, |e| e.site, at, LinkAddr(at.0 + 1)) {
+            let from = LinkAddr(entry.replacement);
+            let code = self.kernel.bytes(from, usize::from(entry.replacement_len));
+            let mut after = height;
+            for new in Decoder::with_ip(64, code.context("no bytes")?, from.0, DecoderOptions::NONE)
+            {
+                after = changed(after, &new, factory)
+                    .with_context(|| format!("the replacement {new} of {at}"))?;
+                let stays = matches!(
+                    new.flow_control(),
+                    FlowControl::Next
+                        | FlowControl::Call
+                        | FlowControl::IndirectCall
+                        | FlowControl::UnconditionalBranch
+                        | FlowControl::ConditionalBranch
+                );
+                ensure!(stays, "the replacement {new} of {at} leaves the inlined code");
+            }
+            let behind = self.height(entry.site + u64::from(entry.len))?;
+            ensure!(after == behind, "a replacement of {at} leaves another height of the stack");
+        }
+        Ok(())
+    }
+
+    /// The unwinder's state that an instruction of a context must have.
+    pub(super) fn expected_state(&self, context: u32, old: u64) -> Result<OrcState> {
+        let state = self.kernel.tables.orc_at(old);
+        if context == 0 {
+            return Ok(state);
+        }
+        let form = self.kernel.tables.forms.orc;
+        let call = self.inlined[context as usize - 1];
+        let [low, high, bp_low, bp_high, registers, kind] =
+            self.expected_state(call.context, call.site.0)?;
+        ensure!(kind == form.call_frame, "the call at {} has no frame", call.site);
+        let saved = state[4] >> 4 == SAVED_ON_STACK;
+        if registers & 0xf == form.frame_pointer {
+            ensure!(!saved, "{old:x} has lost the frame pointer that finds the caller's frame");
+            return Ok([low, high, bp_low, bp_high, registers, kind]);
+        }
+        ensure!(registers & 0xf == form.stack_pointer, "the frame of the call is not found");
+        let number = |low, high| i64::from(i16::from_le_bytes([low, high]));
+        let bytes = |value: i64| Ok::<_, anyhow::Error>(i16::try_from(value)?.to_le_bytes());
+        let (outer, height) = (number(low, high), self.height(old)?);
+        let [new_low, new_high] = bytes(outer + height)?;
+        if registers >> 4 == UNSAVED && saved {
+            // The slot's distance from the stack pointer is the same as before.
+            let slot = height + RETURN_ADDRESS + number(state[2], state[3]);
+            let [slot_low, slot_high] = bytes(slot - (outer + height))?;
+            let registers = SAVED_ON_STACK << 4 | form.stack_pointer;
+            return Ok([new_low, new_high, slot_low, slot_high, registers, kind]);
+        }
+        ensure!(registers >> 4 <= SAVED_ON_STACK, "the call's frame pointer is not found");
+        Ok([new_low, new_high, bp_low, bp_high, registers, kind])
+    }
+}
+
+/// The height of the stack behind an instruction, if it reaches nothing from the return address on.
+fn changed(
+    height: i64,
+    instruction: &Instruction,
+    factory: &mut InstructionInfoFactory,
+) -> Result<i64> {
+    let is_branch = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+    let by_stack = !is_branch && instruction.memory_base() == Register::RSP;
+    ensure!(
+        is_branch || instruction.memory_index() != Register::RSP,
+        "the stack pointer is an index"
+    );
+    let displacement = instruction.memory_displacement64() as i64;
+    let to_stack_pointer = instruction.op_count() > 0
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op0_register() == Register::RSP;
+    let is_lea = instruction.mnemonic() == Mnemonic::Lea;
+    if is_lea && to_stack_pointer {
+        let plain = by_stack && instruction.memory_index() == Register::None;
+        ensure!(plain, "the stack pointer is computed");
+        return lowered(height, -displacement);
+    }
+    if by_stack {
+        let size = if is_lea { 1 } else { instruction.memory_size().size().max(1) as i64 };
+        ensure!(
+            displacement >= 0 && displacement + size <= height,
+            "reaches the return address or lies below the stack"
+        );
+    }
+    let immediate = || match instruction.op1_kind() {
+        OpKind::Immediate8to64 => Ok(instruction.immediate8to64()),
+        OpKind::Immediate32to64 => Ok(instruction.immediate32to64()),
+        _ => bail!("the stack pointer is computed"),
+    };
+    let named = (0..instruction.op_count()).any(|op| {
+        instruction.op_kind(op) == OpKind::Register
+            && instruction.op_register(op).full_register() == Register::RSP
+    });
+    match instruction.code() {
+        Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 | Code::Pushfq
+            if !named && !by_stack =>
+        {
+            return lowered(height, 8);
+        }
+        Code::Pop_r64 | Code::Pop_rm64 | Code::Popfq if !named && !by_stack => {
+            return lowered(height, -8);
+        }
+        Code::Call_rel32_64 | Code::Call_rm64 | Code::Retnq => return Ok(height),
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if named => {
+            // The address of what lies lowest on the stack, but for no frame pointer.
+            let copies = !to_stack_pointer
+                && instruction.op0_kind() == OpKind::Register
+                && instruction.op0_register() != Register::RBP
+                && height > 0;
+            ensure!(copies, "the stack pointer is copied");
+            return Ok(height);
+        }
+        _ if to_stack_pointer && instruction.mnemonic() == Mnemonic::Sub => {
+            return lowered(height, immediate()?);
+        }
+        _ if to_stack_pointer && instruction.mnemonic() == Mnemonic::Add => {
+            return lowered(height, -immediate()?);
+        }
+        _ => {}
+    }
+    let uses = factory.info(instruction).used_registers();
+    let plain = uses.iter().all(|used| {
+        used.register().full_register() != Register::RSP
+            || by_stack && used.access() == iced_x86::OpAccess::Read
+    });
+    ensure!(plain && !named, "uses the stack pointer in a way that is not followed");
+    Ok(height)
+}
+
+fn lowered(height: i64, by: i64) -> Result<i64> {
+    let after = height.checked_add(by).filter(|&after| after >= 0);
+    after.context("releases the return address")
+}
+
+#[cfg(test)]
+mod tests;

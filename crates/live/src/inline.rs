@@ -1,0 +1,443 @@
+//! Which calls of a group are inlined: those whose returns cost most for the bytes that their code
+//! takes.
+//!
+//! Input: a group, and a profile of its blocks and calls. Output: the group with the code of hot
+//! callees in their callers' copies, and the counts of that code. `emit::module` says what can be
+//! inlined; this module says what should be.
+
+use crate::group::Group;
+use anyhow::Result;
+use emit::module::{CallerFrame, InlinableBody, InlinedCall, Obstacle};
+use image::object::pieces::Piece;
+use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
+use profile::Profile;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+/// How much may be inlined.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineSettings {
+    /// The hot code may grow by this part of its bytes.
+    pub growth: f64,
+    /// The most hot bytes of a function that is inlined at one of several calls.
+    pub largest: u64,
+    /// The most hot bytes of a function that is nearly always called from one place.
+    pub largest_alone: u64,
+}
+
+impl Default for InlineSettings {
+    fn default() -> InlineSettings {
+        InlineSettings { growth: 0.15, largest: 320, largest_alone: 2048 }
+    }
+}
+
+/// What share of a function's executions each copy of its code has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InlineShares {
+    /// Per function of the group: its own copy.
+    own: Vec<f64>,
+    /// Per inlined call: the code in its place.
+    inlined: Vec<f64>,
+}
+
+/// What was inlined, and what it brings by the profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct InlineSummary {
+    /// Calls in the group whose callee's code stands in their place.
+    pub calls: usize,
+    /// How often calls within the group ran.
+    pub executed: u64,
+    /// How often those ran that are gone.
+    pub gone: u64,
+    /// Bytes of hot code before.
+    pub hot_bytes: u64,
+    /// Bytes of hot code that were added.
+    pub added_bytes: u64,
+}
+
+/// A block is hot in its function when it ran at least this part of the times that the function was
+/// called.
+const HOT: f64 = 0.02;
+/// A function is called from one place when this part of its calls comes from there.
+const ALONE: f64 = 0.95;
+/// Calls of which there are fewer than this part of all are left alone.
+const RARE: f64 = 5e-6;
+
+impl<'k, 'd> Group<'k, 'd> {
+    /// Inlines the calls of the group that pay most.
+    ///
+    /// # Errors
+    /// A function cannot be inlined, although it seemed so.
+    pub fn inline(
+        mut self,
+        profile: &Profile,
+        settings: InlineSettings,
+    ) -> Result<(Group<'k, 'd>, InlineSummary)> {
+        let (calls, shares, summary) = Chooser::new(&self, profile, settings).choose();
+        self.original = self.original.inline(&calls)?;
+        self.shares = shares;
+        Ok((self, summary))
+    }
+}
+
+/// A call that may be inlined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// How many returns it saves for each thousand bytes.
+    worth: u64,
+    /// How often it ran when this was computed.
+    count: u64,
+    call: CallKey,
+}
+
+/// A call in a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CallKey {
+    context: u32,
+    at: u32,
+}
+
+impl CallKey {
+    fn of(call: InlinedCall) -> CallKey {
+        CallKey { context: call.context, at: call.at }
+    }
+}
+
+/// A call of the group, wherever its code stands.
+#[derive(Clone, Copy, Debug)]
+struct Site {
+    /// The function that holds it.
+    function: u32,
+    callee: u32,
+    count: u64,
+}
+
+/// A context: the code of an inlined call.
+struct InlinedCode {
+    call: InlinedCall,
+    share: f64,
+    /// The function in whose copy it is.
+    root: u32,
+    /// The functions whose code it has: the callee, and parts of it that the compiler put elsewhere.
+    functions: Vec<u32>,
+    /// The caller's frame is found by the frame pointer.
+    frame: CallerFrame,
+}
+
+/// What is known of a function as a callee.
+struct Callee {
+    body: Result<InlinableBody, Obstacle>,
+    /// How often it was called.
+    entered: u64,
+    hot_bytes: u64,
+}
+
+struct Chooser<'a, 'k, 'd> {
+    group: &'a Group<'k, 'd>,
+    settings: InlineSettings,
+    graph: Graph,
+    /// By the offset of the call.
+    sites: BTreeMap<u32, Site>,
+    callees: HashMap<u32, Callee>,
+    /// What share of its executions each function's own copy has.
+    shares: Vec<f64>,
+    contexts: Vec<InlinedCode>,
+}
+
+impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
+    fn new(
+        group: &'a Group<'k, 'd>,
+        profile: &Profile,
+        settings: InlineSettings,
+    ) -> Chooser<'a, 'k, 'd> {
+        let graph = group.graph(Some(profile));
+        let original = &group.original;
+        let plain: Vec<Vec<(u32, u32)>> =
+            (0..original.pieces.len()).map(|piece| original.plain_calls(piece)).collect();
+        let mut sites: BTreeMap<u32, Site> = BTreeMap::new();
+        for (&(from, to), &count) in &profile.calls {
+            // A block of a profile ends with its call.
+            let (Some((piece, _)), Some((called, true))) =
+                (group.piece_at(from), group.piece_at(to))
+            else {
+                continue;
+            };
+            let from = (from.0 - original.kernel.text.start) as u32;
+            let callee = original.pieces[called.index()].function;
+            let of_piece = &plain[piece.index()];
+            let Some(&(at, _)) = of_piece.iter().find(|&&(at, to)| at >= from && to == callee)
+            else {
+                continue;
+            };
+            let function = original.pieces[piece.index()].function;
+            let site = sites.entry(at).or_insert(Site { function, callee, count: 0 });
+            site.count = site.count.saturating_add(count);
+        }
+        Chooser {
+            group,
+            settings,
+            graph,
+            sites,
+            callees: HashMap::new(),
+            shares: vec![1.0; original.functions.len()],
+            contexts: Vec::new(),
+        }
+    }
+
+    /// Takes the best call, again and again, until no more code may be added.
+    fn choose(mut self) -> (Vec<InlinedCall>, InlineShares, InlineSummary) {
+        let hot_bytes = self.hot_bytes();
+        let executed: u64 = self.sites.values().map(|site| site.count).sum();
+        let mut summary = InlineSummary { executed, hot_bytes, ..InlineSummary::default() };
+        let budget = hot_bytes as f64 * self.settings.growth;
+        let least = (executed as f64 * RARE).max(1.0);
+        let mut waiting = BinaryHeap::new();
+        let all: Vec<u32> = self.sites.keys().copied().collect();
+        for at in all {
+            self.offer(CallKey { context: 0, at }, &mut waiting);
+        }
+        let mut added = 0.0;
+        while let Some(candidate) = waiting.pop() {
+            let site = self.sites[&candidate.call.at];
+            let count = self.count(candidate.call);
+            if count < least {
+                continue;
+            }
+            if (count as u64) < candidate.count - candidate.count / 20 {
+                // Meanwhile a part of the caller's runs is in other copies of it.
+                self.offer(candidate.call, &mut waiting);
+                continue;
+            }
+            let callee = &self.callees[&site.callee];
+            let share = count / callee.entered.max(1) as f64;
+            let is_alone = share >= ALONE * self.shares[site.callee as usize];
+            let largest =
+                if is_alone { self.settings.largest_alone } else { self.settings.largest };
+            let more = if is_alone { 0.0 } else { callee.hot_bytes as f64 };
+            if callee.hot_bytes > largest || added + more > budget {
+                continue;
+            }
+            added += more;
+            self.take(candidate.call, site.callee, share, &mut waiting);
+        }
+        summary.added_bytes = added as u64;
+        summary.calls = self.contexts.len();
+        let gone = self.contexts.iter().map(|c| self.count(CallKey::of(c.call)));
+        summary.gone = gone.sum::<f64>() as u64;
+        let calls = self.contexts.iter().map(|context| context.call).collect();
+        let inlined = self.contexts.iter().map(|context| context.share).collect();
+        (calls, InlineShares { own: self.shares, inlined }, summary)
+    }
+
+    /// Inlines a call, and offers the calls of its code.
+    fn take(
+        &mut self,
+        call: CallKey,
+        callee: u32,
+        share: f64,
+        waiting: &mut BinaryHeap<Candidate>,
+    ) {
+        let frame = self.frame(call);
+        let body = self.callees[&callee].body.clone();
+        let (Ok(body), Ok(frame)) = (body, frame) else { return };
+        let pieces = &self.group.original.pieces;
+        let mut functions: Vec<u32> =
+            body.pieces.iter().map(|&piece| pieces[piece as usize].function).collect();
+        functions.dedup();
+        self.leave_own_copy(callee, &functions, share);
+        let root = match call.context.checked_sub(1) {
+            None => self.sites[&call.at].function,
+            Some(n) => self.contexts[n as usize].root,
+        };
+        let call = InlinedCall { context: call.context, at: call.at, callee };
+        let inside = functions.clone();
+        self.contexts.push(InlinedCode { call, share, root, functions, frame });
+        let context = self.contexts.len() as u32;
+        for function in inside {
+            let function = &self.group.original.functions[function as usize];
+            let inside: Vec<u32> =
+                self.sites.range(function.at..function.end).map(|(&at, _)| at).collect();
+            for at in inside {
+                self.offer(CallKey { context, at }, waiting);
+            }
+        }
+    }
+
+    /// Takes a share of a function's executions from its own copy, and so from the code that was
+    /// inlined into that copy. What that code calls is called elsewhere again.
+    fn leave_own_copy(&mut self, callee: u32, functions: &[u32], share: f64) {
+        let before = self.shares[callee as usize];
+        let after = (before - share).max(0.0);
+        for &function in functions {
+            self.shares[function as usize] = after;
+        }
+        let part = if before > 0.0 { after / before } else { 1.0 };
+        for context in self.contexts.iter_mut().filter(|c| functions.contains(&c.root)) {
+            let gone = context.share * (1.0 - part);
+            context.share -= gone;
+            for &function in &context.functions {
+                self.shares[function as usize] += gone;
+            }
+        }
+    }
+
+    /// Adds a call to those that wait, if it can be inlined.
+    fn offer(&mut self, call: CallKey, waiting: &mut BinaryHeap<Candidate>) {
+        let site = self.sites[&call.at];
+        self.learn(site.callee);
+        let Callee { body: Ok(body), hot_bytes, .. } = &self.callees[&site.callee] else { return };
+        let fits = self.frame(call).is_ok_and(|frame| body.fits(frame));
+        if !fits || self.is_inside(call, site.callee) {
+            return;
+        }
+        let count = self.count(call) as u64;
+        let worth = count.saturating_mul(1000) / (*hot_bytes).max(1);
+        waiting.push(Candidate { worth, count, call });
+    }
+
+    fn learn(&mut self, callee: u32) {
+        if self.callees.contains_key(&callee) {
+            return;
+        }
+        let body = self.group.original.inlinable(callee);
+        let first = self.graph.functions[callee as usize].start as usize;
+        let entered = self.graph.counts[first];
+        let hot_bytes = body.as_ref().map_or(0, |body| {
+            let hot = |&&piece: &&u32| {
+                self.graph.counts[piece as usize] as f64 >= (entered as f64 * HOT).max(1.0)
+            };
+            let size = |&piece: &u32| u64::from(self.graph.sizes[piece as usize]);
+            body.pieces.iter().filter(hot).map(size).sum()
+        });
+        self.callees.insert(callee, Callee { body, entered, hot_bytes });
+    }
+
+    /// How often a call runs in its context.
+    fn count(&self, call: CallKey) -> f64 {
+        let site = self.sites[&call.at];
+        let share = match call.context.checked_sub(1) {
+            None => self.shares[site.function as usize],
+            Some(n) => self.contexts[n as usize].share,
+        };
+        site.count as f64 * share
+    }
+
+    /// How the unwinder finds the frame at a call.
+    fn frame(&self, call: CallKey) -> Result<CallerFrame, Obstacle> {
+        let outer = call.context.checked_sub(1).map(|n| self.contexts[n as usize].frame);
+        match outer {
+            Some(CallerFrame::ByFramePointer) => Ok(CallerFrame::ByFramePointer),
+            _ => self.group.original.caller_frame(call.at),
+        }
+    }
+
+    /// Whether a call stands in code of the function that it calls.
+    fn is_inside(&self, mut call: CallKey, callee: u32) -> bool {
+        while let Some(n) = call.context.checked_sub(1) {
+            let outer = self.contexts[n as usize].call;
+            if outer.callee == callee {
+                return true;
+            }
+            call = CallKey::of(outer);
+        }
+        self.sites[&call.at].function == callee
+    }
+
+    /// The bytes of all blocks that are hot in their function.
+    fn hot_bytes(&self) -> u64 {
+        let hot = |range: &std::ops::Range<u32>| {
+            let entered = self.graph.counts[range.start as usize] as f64;
+            let is_hot =
+                move |&block: &usize| self.graph.counts[block] as f64 >= (entered * HOT).max(1.0);
+            let blocks = (range.start as usize..range.end as usize).filter(is_hot);
+            blocks.map(|block| u64::from(self.graph.sizes[block])).sum::<u64>()
+        };
+        self.graph.functions.iter().map(hot).sum()
+    }
+}
+
+/// Adds the blocks of inlined code to the graph of a group's own copies, with their share of the
+/// counts.
+pub(crate) fn expand(group: &Group<'_, '_>, own: Graph) -> Graph {
+    let original = &group.original;
+    let (pieces, inlining) = (&original.pieces, &original.inlining);
+    let share_of = |function: u32| group.shares.own[function as usize];
+    let scaled = |count: u64, share: f64| (count as f64 * share).round() as u64;
+    let mut graph = own.clone();
+    let sizes = |piece: &Piece| piece.size.max(1);
+    graph.sizes.extend(pieces[own.sizes.len()..].iter().map(sizes));
+    graph.counts.resize(pieces.len(), 0);
+    graph.glued.resize(pieces.len(), false);
+    graph.alignments.resize(pieces.len(), 1);
+    for (count, piece) in graph.counts.iter_mut().zip(&pieces[..own.sizes.len()]) {
+        *count = scaled(*count, share_of(piece.function));
+    }
+    for edge in &mut graph.edges {
+        edge.count = scaled(edge.count, share_of(pieces[edge.from.index()].function));
+    }
+    for call in &mut graph.calls {
+        call.count = scaled(call.count, share_of(pieces[call.from.index()].function));
+    }
+    let edges = by_block(own.sizes.len(), own.edges.iter().map(|e| (e.from, *e)));
+    let calls = by_block(own.sizes.len(), own.calls.iter().map(|c| (c.from, *c)));
+    for (n, _) in (0u32..).zip(inlining.calls()) {
+        let (context, share) = (n + 1, group.shares.inlined[n as usize]);
+        let range = inlining.pieces(context, pieces.len());
+        let copy_of: HashMap<BlockId, BlockId> = range
+            .clone()
+            .filter_map(|copy| Some((group.own_piece(&pieces[copy])?, BlockId(copy as u32))))
+            .collect();
+        for (&of, &copy) in &copy_of {
+            graph.counts[copy.index()] = scaled(own.counts[of.index()], share);
+            graph.edges.extend(edges[of.index()].iter().filter_map(|edge| {
+                let to = *copy_of.get(&edge.to)?;
+                Some(Edge { from: copy, to, count: scaled(edge.count, share), ..*edge })
+            }));
+            graph.calls.extend(calls[of.index()].iter().map(|call| Call {
+                from: copy,
+                count: scaled(call.count, share),
+                ..*call
+            }));
+        }
+        graph.functions.push(range.start as u32..range.end as u32);
+    }
+    join(group, &mut graph);
+    graph.edges.sort_by_key(|edge| (edge.from.0, edge.to.0));
+    graph.calls.sort_by_key(|call| (call.from.0, call.to.0));
+    graph
+}
+
+/// Leads each inlined call into its code, and the code's returns behind the call.
+fn join(group: &Group<'_, '_>, graph: &mut Graph) {
+    let original = &group.original;
+    let (pieces, inlining) = (&original.pieces, &original.inlining);
+    let mut callee_of: HashMap<BlockId, (BlockId, BlockId)> = HashMap::new();
+    for (n, call) in (0u32..).zip(inlining.calls()) {
+        let (caller, behind) = inlining.joint(n);
+        let entry = graph.functions[call.callee as usize].start;
+        callee_of.insert(BlockId(caller), (BlockId(behind), BlockId(entry)));
+    }
+    graph.edges.retain(|edge| callee_of.get(&edge.from).is_none_or(|&(to, _)| edge.to != to));
+    graph.calls.retain(|call| callee_of.get(&call.from).is_none_or(|&(_, to)| call.to != to));
+    for n in 0..inlining.calls().len() as u32 {
+        let (caller, behind) = inlining.joint(n);
+        let range = inlining.pieces(n + 1, pieces.len());
+        let mut jump = |from: usize, to: usize| {
+            let (count, kind) = (graph.counts[from], EdgeKind::Jump);
+            let (from, to) = (BlockId(from as u32), BlockId(to as u32));
+            graph.edges.push(Edge { from, to, count, kind });
+        };
+        jump(caller as usize, range.start);
+        for piece in range.filter(|&piece| original.leaves_inlined(piece)) {
+            jump(piece, behind as usize);
+        }
+    }
+}
+
+fn by_block<T>(blocks: usize, elements: impl Iterator<Item = (BlockId, T)>) -> Vec<Vec<T>> {
+    let mut found: Vec<Vec<T>> = (0..blocks).map(|_| Vec::new()).collect();
+    elements.for_each(|(block, element)| found[block.index()].push(element));
+    found
+}
+
+#[cfg(test)]
+mod tests;
