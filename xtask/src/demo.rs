@@ -56,6 +56,7 @@ pub(crate) fn demo(relink: bool) -> Result<()> {
         return run(&mut optimize);
     }
     let (kernel, headers) = debian::kernel_with_headers(debian::Flavour::Cloud)?;
-    optimize.args(["--live", "--machine", "zen4", "-o", "target/demo-live", "--kernel"]);
+    optimize.args(["--live", "--inline", "--machine", "zen4"]);
+    optimize.args(["-o", "target/demo-live", "--kernel"]);
     run(optimize.arg(kernel).arg("--headers").arg(headers))
 }

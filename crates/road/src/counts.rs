@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use exchange::kinds::FileKind;
 use execution::part::RecordingPart;
 use host::recording::Recording;
-use image::Image;
+use image::{BuildId, Image};
 use layout::Algorithm;
 use profile::collect::{self, ExtraCounts};
 use profile::{Profile, ProfileMerge, merge, merge_weighted};
@@ -64,21 +64,28 @@ fn of_input(
     part: &RecordingPart,
     extra: ExtraCounts,
 ) -> Result<Profile> {
-    let named = || path.display().to_string();
     if path.is_dir() {
         return collect::of_recording(&Recording::at(path), image, part, extra);
     }
     if !part.is_whole() {
         bail!("{}: a profile has no parts: cut the part out of the recording", path.display());
     }
+    of_file(path, &image.build_id)
+}
+
+/// Reads the profile of a kernel.
+///
+/// # Errors
+/// The file is not a profile, or is one of another kernel.
+pub(crate) fn of_file(path: &Path, kernel: &BuildId) -> Result<Profile> {
     let text = text_of(path, &[FileKind::Profile])?;
-    let profile = Profile::from_json(&text).with_context(named)?;
-    if profile.build_id != image.build_id {
+    let profile = Profile::from_json(&text).with_context(|| path.display().to_string())?;
+    if profile.build_id != *kernel {
         bail!(
             "{}: the recording's kernel has build id {}, but the kernel has build id {}",
             path.display(),
             profile.build_id.0,
-            image.build_id.0
+            kernel.0
         );
     }
     Ok(profile)

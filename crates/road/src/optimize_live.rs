@@ -4,6 +4,7 @@
 //! of each step: recordings, profile, results and a page. Everything happens in guests; only the
 //! module is compiled. A recording that exists is not made again.
 
+use crate::counts;
 use crate::live_guest::{self, LiveGuest, Replacement};
 use crate::optimization::Optimization;
 use crate::optimize::{Optimized, keep};
@@ -35,6 +36,9 @@ pub struct LiveOptimization {
     pub share: f64,
     /// Whether one more recording is made for each algorithm, with hot calls inlined.
     pub inline: bool,
+    /// A profile of the kernel, by which functions are chosen and laid out; without one that of the
+    /// recordings.
+    pub profile: Option<PathBuf>,
 }
 
 /// Records the workloads on the kernel, replaces the hot functions in a running one, and records
@@ -44,11 +48,13 @@ pub struct LiveOptimization {
 /// A step fails: the kernel has no headers, the module cannot be compiled, the workload fails, or
 /// no function can be replaced. The results of the steps before it stay.
 pub fn optimize_live(live: LiveOptimization) -> Result<Optimized> {
-    let LiveOptimization { optimization, vmlinux, headers, share, inline } = live;
+    let LiveOptimization { optimization, vmlinux, headers, share, inline, profile } = live;
     output::in_directory(&optimization.output, |_| {
         optimization.ensure_told_apart()?;
         let (boot_image, vmlinux) = (&optimization.tree, vmlinux.as_deref());
         let kernel = GuestKernel::open(boot_image, vmlinux)?;
+        let given =
+            profile.as_deref().map(|path| counts::of_file(path, &kernel.build_id)).transpose()?;
         say(&format!("compiling the module for Linux {}", kernel.release))?;
         let guest = LiveGuest::new(&kernel, headers.as_deref())?;
         let record = |name: &str, equip: &dyn Fn(&mut _) -> Result<()>| {
@@ -61,7 +67,10 @@ pub fn optimize_live(live: LiveOptimization) -> Result<Optimized> {
             Ok(())
         })?;
         let image = vmlinux::read(&kernel.vmlinux)?;
-        let profile = optimization.count(&originals, &image)?;
+        let profile = match given {
+            Some(profile) => profile,
+            None => optimization.count(&originals, &image)?,
+        };
         let json = profile.to_json();
         let mut replaced = Vec::new();
         let algorithms = optimization.algorithms.iter().copied();

@@ -69,9 +69,10 @@ pub struct OptimizeArgs {
     #[arg(long)]
     pub rebuild: bool,
 
-    /// Build with this sample profile, of an earlier version of the kernel for example, and say
-    /// what share of the executed code it knows
-    #[arg(long, value_name = "FILE", requires = "rebuild")]
+    /// With --rebuild: build with this sample profile, of an earlier version of the kernel for
+    /// example, and say what share of the executed code it knows. With --live: replace functions by
+    /// this profile of the kernel (.klp), of other workloads for example
+    #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
 
     /// The directory for recordings, layouts, kernels and the report
@@ -210,6 +211,10 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         sampling: args.sampling.sampling()?,
     };
     let is_relinked = !args.rebuild && !args.live.live;
+    ensure!(
+        args.profile.is_none() || !is_relinked,
+        "--profile is for --rebuild and for --live: a layout is made from the recordings"
+    );
     let optimized = if args.live.live {
         optimize_live(LiveOptimization {
             optimization,
@@ -217,6 +222,7 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
             headers: args.live.headers.clone(),
             share: args.live.share / 100.0,
             inline: args.live.inline,
+            profile: args.profile.clone(),
         })?
     } else if args.rebuild {
         rebuild(Rebuild {

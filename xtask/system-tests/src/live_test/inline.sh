@@ -53,10 +53,10 @@ load
 echo 0 >$T/events/$event/enable && echo 0 >$T/options/stacktrace
 grep -q '=> [a-z_0-9]*\.kernlane' $T/trace && passed "stacks name copies" ||
     failed "stacks name copies" "$(grep -m 3 '=>' $T/trace)"
-# Each stack begins at the entry code, or in an interrupt's.
-awk '/=> / { last = $2 } /^ *[a-z].*kmem_cache_free: / { if (last != "") ends[last]++ }
+# Each stack begins at the entry code, in an interrupt's, or with a thread.
+awk '/^#/ { next } /=> / { last = $2 } /^ *[a-z].*kmem_cache_free: / { if (last != "") ends[last]++ }
     END { for (end in ends) print ends[end], end }' $T/trace | sort -rn >/tmp/ends
-grep -v 'entry_SYSCALL_64_after_hwframe\|asm_\|ret_from_fork' /tmp/ends >/tmp/cut
+grep -v 'entry_SYSCALL_64_after_hwframe\|asm_\|ret_from_fork\|common_startup_64' /tmp/ends >/tmp/cut
 [ -s /tmp/ends ] && [ ! -s /tmp/cut ] && passed "no stack is cut short" ||
     failed "no stack is cut short" "$(head -n 5 /tmp/cut)"
 echo >$T/trace
