@@ -6,7 +6,7 @@
 
 use crate::eligible::{self, Fit, Unfit};
 use crate::explain::explain;
-use crate::inline::{self, InlineShares};
+use crate::inlined_counts::{self, InlineShares};
 use crate::memory::Memory;
 use anyhow::{Result, bail};
 use emit::module::{Inlining, Original};
@@ -128,7 +128,7 @@ impl<'k, 'd> Group<'k, 'd> {
         }
         match self.original.inlining.calls() {
             [] => graph,
-            _ => inline::expand(self, graph),
+            _ => inlined_counts::expand(&self.original, &self.shares, graph),
         }
     }
 
@@ -136,13 +136,6 @@ impl<'k, 'd> Group<'k, 'd> {
     fn own_pieces(&self) -> &[Piece] {
         let pieces = &self.original.pieces;
         &pieces[self.original.inlining.pieces(0, pieces.len())]
-    }
-
-    /// The piece of a function's own copy of which a piece of inlined code is another copy.
-    pub(crate) fn own_piece(&self, inlined: &Piece) -> Option<BlockId> {
-        let own = self.own_pieces();
-        let index = own.partition_point(|piece| piece.at <= inlined.at).checked_sub(1)?;
-        (own[index].end() == inlined.end()).then_some(BlockId(index as u32))
     }
 
     /// The piece of a function's own copy that holds an address, and whether it begins there.

@@ -6,10 +6,10 @@
 //! inlined; this module says what should be.
 
 use crate::group::Group;
+use crate::inlined_counts::InlineShares;
 use anyhow::Result;
 use emit::module::{CallerFrame, InlinableBody, InlinedCall, Obstacle};
-use image::object::pieces::Piece;
-use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
+use layout::graph::Graph;
 use profile::Profile;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
@@ -28,15 +28,6 @@ impl Default for InlineSettings {
     fn default() -> InlineSettings {
         InlineSettings { growth: 0.15, largest: 320, largest_alone: 2048 }
     }
-}
-
-/// What share of a function's executions each copy of its code has.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct InlineShares {
-    /// Per function of the group: its own copy.
-    own: Vec<f64>,
-    /// Per inlined call: the code in its place.
-    inlined: Vec<f64>,
 }
 
 /// What was inlined, and what it brings by the profile.
@@ -353,90 +344,6 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         };
         self.graph.functions.iter().map(hot).sum()
     }
-}
-
-/// Adds the blocks of inlined code to the graph of a group's own copies, with their share of the
-/// counts.
-pub(crate) fn expand(group: &Group<'_, '_>, own: Graph) -> Graph {
-    let original = &group.original;
-    let (pieces, inlining) = (&original.pieces, &original.inlining);
-    let share_of = |function: u32| group.shares.own[function as usize];
-    let scaled = |count: u64, share: f64| (count as f64 * share).round() as u64;
-    let mut graph = own.clone();
-    let sizes = |piece: &Piece| piece.size.max(1);
-    graph.sizes.extend(pieces[own.sizes.len()..].iter().map(sizes));
-    graph.counts.resize(pieces.len(), 0);
-    graph.glued.resize(pieces.len(), false);
-    graph.alignments.resize(pieces.len(), 1);
-    for (count, piece) in graph.counts.iter_mut().zip(&pieces[..own.sizes.len()]) {
-        *count = scaled(*count, share_of(piece.function));
-    }
-    for edge in &mut graph.edges {
-        edge.count = scaled(edge.count, share_of(pieces[edge.from.index()].function));
-    }
-    for call in &mut graph.calls {
-        call.count = scaled(call.count, share_of(pieces[call.from.index()].function));
-    }
-    let edges = by_block(own.sizes.len(), own.edges.iter().map(|e| (e.from, *e)));
-    let calls = by_block(own.sizes.len(), own.calls.iter().map(|c| (c.from, *c)));
-    for (n, _) in (0u32..).zip(inlining.calls()) {
-        let (context, share) = (n + 1, group.shares.inlined[n as usize]);
-        let range = inlining.pieces(context, pieces.len());
-        let copy_of: HashMap<BlockId, BlockId> = range
-            .clone()
-            .filter_map(|copy| Some((group.own_piece(&pieces[copy])?, BlockId(copy as u32))))
-            .collect();
-        for (&of, &copy) in &copy_of {
-            graph.counts[copy.index()] = scaled(own.counts[of.index()], share);
-            graph.edges.extend(edges[of.index()].iter().filter_map(|edge| {
-                let to = *copy_of.get(&edge.to)?;
-                Some(Edge { from: copy, to, count: scaled(edge.count, share), ..*edge })
-            }));
-            graph.calls.extend(calls[of.index()].iter().map(|call| Call {
-                from: copy,
-                count: scaled(call.count, share),
-                ..*call
-            }));
-        }
-        graph.functions.push(range.start as u32..range.end as u32);
-    }
-    join(group, &mut graph);
-    graph.edges.sort_by_key(|edge| (edge.from.0, edge.to.0));
-    graph.calls.sort_by_key(|call| (call.from.0, call.to.0));
-    graph
-}
-
-/// Leads each inlined call into its code, and the code's returns behind the call.
-fn join(group: &Group<'_, '_>, graph: &mut Graph) {
-    let original = &group.original;
-    let (pieces, inlining) = (&original.pieces, &original.inlining);
-    let mut callee_of: HashMap<BlockId, (BlockId, BlockId)> = HashMap::new();
-    for (n, call) in (0u32..).zip(inlining.calls()) {
-        let (caller, behind) = inlining.joint(n);
-        let entry = graph.functions[call.callee as usize].start;
-        callee_of.insert(BlockId(caller), (BlockId(behind), BlockId(entry)));
-    }
-    graph.edges.retain(|edge| callee_of.get(&edge.from).is_none_or(|&(to, _)| edge.to != to));
-    graph.calls.retain(|call| callee_of.get(&call.from).is_none_or(|&(_, to)| call.to != to));
-    for n in 0..inlining.calls().len() as u32 {
-        let (caller, behind) = inlining.joint(n);
-        let range = inlining.pieces(n + 1, pieces.len());
-        let mut jump = |from: usize, to: usize| {
-            let (count, kind) = (graph.counts[from], EdgeKind::Jump);
-            let (from, to) = (BlockId(from as u32), BlockId(to as u32));
-            graph.edges.push(Edge { from, to, count, kind });
-        };
-        jump(caller as usize, range.start);
-        for piece in range.filter(|&piece| original.leaves_inlined(piece)) {
-            jump(piece, behind as usize);
-        }
-    }
-}
-
-fn by_block<T>(blocks: usize, elements: impl Iterator<Item = (BlockId, T)>) -> Vec<Vec<T>> {
-    let mut found: Vec<Vec<T>> = (0..blocks).map(|_| Vec::new()).collect();
-    elements.for_each(|(block, element)| found[block.index()].push(element));
-    found
 }
 
 #[cfg(test)]

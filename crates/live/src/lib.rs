@@ -30,6 +30,7 @@ pub mod group;
 pub mod hot;
 pub mod identity;
 pub mod inline;
+mod inlined_counts;
 pub mod install;
 pub mod memory;
 pub mod module_sources;

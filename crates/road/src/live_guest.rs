@@ -18,8 +18,6 @@ use std::process::Command;
 const HOME: &str = "/kernlane/live";
 /// Sets the workload up, and replaces functions.
 const SET_UP: &str = include_str!("live_set_up.sh");
-/// The option of `live apply` in that script.
-const INLINE: &str = "--inline";
 /// What it takes to read the vmlinux and to lay functions out, in MB.
 const MEMORY_MB: u32 = 1024;
 /// The first words of the line that `check` prints before what was installed.
@@ -94,7 +92,7 @@ impl LiveGuest {
     /// Changes the scripts of a workload, and returns the files that they need.
     fn prepare(&self, workload: &mut Workload, profile: &str, how: Replacement) -> Vec<GuestFile> {
         let Replacement { share, algorithm, seed, inline } = how;
-        let inline = if inline { INLINE } else { "" };
+        let inline = if inline { "yes" } else { "" };
         let (program, share) = (&self.program.command, share * 100.0);
         let set_up = format!(
             "program='{program}'\nshare={share}\nalgorithm={algorithm}\nseed={seed}\n\
@@ -226,7 +224,7 @@ mod tests {
         assert_ne!(workload.sha256, digest("{ }", HOW));
         assert_ne!(workload.sha256, digest("{}", Replacement { seed: 2, ..HOW }));
         let inlined = prepared("{}", Replacement { inline: true, ..HOW }).0;
-        assert!(inlined.set_up.contains("\ninline=--inline\n"), "{}", inlined.set_up);
+        assert!(inlined.set_up.contains("\ninline=yes\n"), "{}", inlined.set_up);
     }
 
     #[test]

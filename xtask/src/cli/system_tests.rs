@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, ask_test, book_test, check_test, diff_test, guest_test, known_case, like_test,
-    live_fuzz, live_test, live_versions, matrix, module_test, package_test, page_test,
-    profiled_test, python_test, record_test, relink_test, road_test, services_test, shift_test,
-    uml_test, vm_test,
+    live_fuzz, live_test, live_versions, matrix, module_test, optimize_live_test, package_test,
+    page_test, profiled_test, python_test, record_test, relink_test, road_test, services_test,
+    shift_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -50,6 +50,9 @@ pub(super) enum SystemTest {
         /// The kernel: a build tree, or an installed kernel's vmlinux
         kernel: PathBuf,
     },
+    /// Replace functions of Debian's kernel while it runs in a guest, with a layout and with inlined
+    /// calls, and compare recordings
+    OptimizeLiveTest,
     /// Build a kernel by clang with a profile, whose hot functions lie in a section of their own,
     /// and send it down the whole road
     ProfiledTest,
@@ -157,6 +160,7 @@ impl SystemTest {
             Self::ServicesTest { kernel } => services_test::services_test(&kernel),
             Self::RelinkTest { tree } => relink_test::relink_test(&tree),
             Self::ModuleTest { kernel } => module_test::module_test(&kernel),
+            Self::OptimizeLiveTest => optimize_live_test::optimize_live_test(),
             Self::ProfiledTest => profiled_test::profiled_test(),
             Self::CheckTest { tree } => check_test::check_test(&tree),
             Self::ShiftTest { tree } => shift_test::shift_test(&tree),

@@ -107,6 +107,7 @@ const REST: &[Part] = &[
     .after(&[GCC])
     .alone(),
     part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
+    part("a stock kernel is faster with replaced functions", &["optimize-live-test"]),
     part("the live module's interface, fuzzed for a minute", &["live-fuzz", "--short"]),
     part(CLANG, &["kernel", "clang"]).alone(),
     part(CLANG_ROAD, &["road-test", "CLANG", "--drop-call-padding"]).after(&[CLANG]),

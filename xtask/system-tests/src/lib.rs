@@ -19,6 +19,7 @@ pub mod live_versions;
 mod machine;
 pub mod matrix;
 pub mod module_test;
+pub mod optimize_live_test;
 pub mod package_test;
 pub mod page_test;
 pub mod profiled_test;

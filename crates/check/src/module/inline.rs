@@ -260,8 +260,8 @@ impl Prover<'_> {
         Ok(())
     }
 
-    /// Checks the replacements of an alternative that begins at an instruction: they leave the stack
-    /// as it was.
+    /// Checks the replacements of an alternative that begins at an instruction: they leave the
+    /// stack as it was.
     fn replacements(
         &self,
         original: &Instruction,
@@ -377,7 +377,7 @@ fn changed(
         Code::Mov_r64_rm64 | Code::Mov_rm64_r64 if named => {
             // The address of what lies lowest on the stack, but for no frame pointer.
             let copies = !to_stack_pointer
-                && instruction.op0_kind() == OpKind::Register
+                && instruction.op1_register() == Register::RSP
                 && instruction.op0_register() != Register::RBP
                 && height > 0;
             ensure!(copies, "the stack pointer is copied");

@@ -1,7 +1,7 @@
 //! Reads a module of copies, and resolves its relocations.
 //!
-//! Input: the module's bytes, and the kernel whose symbols it names. Output: its code, and what each
-//! of its fields refers to. This module compares nothing.
+//! Input: the module's bytes, and the kernel whose symbols it names. Output: its code, and what
+//! each of its fields refers to. This module compares nothing.
 
 use super::CopyClaim;
 use anyhow::{Context, Result, bail, ensure};

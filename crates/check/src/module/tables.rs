@@ -76,8 +76,8 @@ impl Prover<'_> {
         })
     }
 
-    /// The place to which a jump of a context must go that went to `old` in the kernel. `None` if it
-    /// would leave inlined code.
+    /// The place to which a jump of a context must go that went to `old` in the kernel. `None` if
+    /// it would leave inlined code.
     fn control(&self, context: u32, old: u64) -> Option<NamedPlace> {
         match self.start_of(context, old) {
             Some(claim) => Some(NamedPlace::Copy(claim.new)),

@@ -4,8 +4,8 @@
 //! fixups for the fields that depend on the address. Code that the kernel patches later (static
 //! keys, alternatives, static calls) keeps the form that the kernel expects.
 
+use super::contexts::Inlining;
 use super::counter;
-use super::inline::Inlining;
 use crate::branch;
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
@@ -93,8 +93,8 @@ pub(crate) enum LiftedExit {
     Branch(u32),
 }
 
-/// Bytes of the jump in place of an inlined call, or of a return from inlined code. The placer makes
-/// it shorter, or drops it.
+/// Bytes of the jump in place of an inlined call, or of a return from inlined code. The placer
+/// makes it shorter, or drops it.
 const JOINING_JUMP: u8 = 5;
 
 /// `x86_nops[5]`, arch/x86/kernel/alternative.c: what the kernel expects at a static key.

@@ -8,14 +8,17 @@
 //! exception fixups, warnings, unwinding. The copies refer to the kernel by one exported symbol and
 //! a distance, since KASLR moves the kernel's image as a whole.
 
+mod contexts;
 pub mod counter;
 mod elf;
+mod inlinable;
 mod inline;
 mod lift;
 mod pairs;
 mod side_tables;
 
-pub use inline::{CallerFrame, InlinableBody, InlinedCall, Inlining, Obstacle};
+pub use contexts::{InlinedCall, Inlining};
+pub use inlinable::{CallerFrame, InlinableBody, Obstacle};
 pub use lift::Original;
 pub use pairs::NUMBER;
 

@@ -21,6 +21,7 @@ use check::module::{CopyClaim, InlineClaim, check_module};
 use image::linked::LinkedKernel;
 use image::linked::tables::LinkedTables;
 use image::sites::PatchSites;
+use layout::graph::EdgeKind;
 
 /// States by the size of the frame, with `rbp` saved 16 bytes below its end in the second form.
 const EMPTY: [u8; 6] = [8, 0, 0, 0, 5, 2];

@@ -4,6 +4,7 @@
 . /kl/prelude.sh
 serve
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
+dmesg -c >/dev/null
 
 # What is hot: counted under the load.
 rm -f /tmp/enough
@@ -62,8 +63,8 @@ grep -v 'entry_SYSCALL_64_after_hwframe\|asm_\|ret_from_fork\|common_startup_64'
 echo >$T/trace
 
 # A tracer at an inlined function.
-traced=$(sed -n 's/^inlined: vfs_\([a-z]*\), .*/vfs_\1/p' /tmp/plan | head -n 1)
-[ -n "$traced" ] || traced=$(sed -n 's/^inlined: \([a-z_0-9]*\), .*/\1/p' /tmp/plan | head -n 1)
+traced=$(sed -n 's/^inlined: \([fst][a-z_0-9]*\), .*/\1/p' /tmp/plan | sort | uniq -c | sort -rn |
+    awk 'NR == 1 { print $2 }')
 gone() { ! grep -q '^group .* installed' /dev/kernlane; }
 echo $traced >$T/set_ftrace_filter && echo function >$T/current_tracer
 check "a tracer at $traced undoes what it is inlined into" await gone
@@ -71,7 +72,10 @@ dmesg | grep -q "was undone: a tracer is attached to $traced" && passed "and the
     failed "and the log says so" "$(dmesg | tail -n 3)"
 echo >$T/trace
 load
+# Reading the trace is traced as well.
+echo 0 >$T/tracing_on
 hits=$(grep -c " $traced" $T/trace)
+echo 1 >$T/tracing_on
 [ "$hits" -gt 10 ] && passed "the tracer sees the calls" || failed "the tracer" "$hits calls"
 echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
 check "nothing is left" undo

@@ -5,11 +5,12 @@
 //! then single bits of a shuffled group's code are flipped, each of which the proof must find, and
 //! what the module says of its copies is changed. The
 //! same is done with counters in the copies, as `kernlane live watch` puts them there; and the
-//! proof must refuse counters where flags are needed.
+//! proof must refuse counters where flags are needed. Every call that can be inlined is inlined,
+//! and proven.
 
 use anyhow::{Context, Result, bail, ensure};
 use check::module::check_module;
-use emit::module::{ModulePlan, NUMBER, emit};
+use emit::module::{InlinableBody, InlinedCall, ModulePlan, NUMBER, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::functions::TextFunction;
@@ -21,6 +22,7 @@ use live::group::Group;
 use live::install::{claims, loading, prove};
 use live::memory::FileMemory;
 use live::survey::survey;
+use std::collections::HashMap;
 
 /// Bytes of the jump at an entry.
 const JUMP: u32 = 5;
@@ -71,6 +73,7 @@ pub(super) fn proof(vmlinux: &[u8]) -> Result<(usize, usize)> {
     }
     wrong_pairs_are_found(&kernel, &memory)?;
     counters_are_proven(&kernel, &memory)?;
+    inlined_calls_are_proven(&kernel, &memory)?;
     needed_flags_are_found(&kernel, &memory)?;
     Ok((found.proven, found.traced_functions))
 }
@@ -95,6 +98,53 @@ pub(super) fn entered(vmlinux: &[u8]) -> Result<Vec<String>> {
     let chosen = kernel.functions.iter().filter(branches_into_jump);
     let names = chosen.map(|f| kernel.function_name(f).to_owned());
     Ok(names.filter(|name| left_out.contains(&name.as_str())).take(20).collect())
+}
+
+/// Each call of a function that lies near the caller, with the blocks in another order.
+fn inlined_calls_are_proven(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -> Result<()> {
+    let (mut inlined, mut callees) = (0, [0, 0]);
+    let all: Vec<usize> = (0..kernel.functions.len()).collect();
+    for chosen in all.chunks(AT_ONCE) {
+        let mut group = Group::new(kernel, memory, chosen)?;
+        if group.members.is_empty() {
+            continue;
+        }
+        let original = &group.original;
+        let mut bodies: HashMap<u32, Option<InlinableBody>> = HashMap::new();
+        let mut calls = Vec::new();
+        for (n, piece) in original.pieces.iter().enumerate() {
+            for (at, callee) in original.plain_calls(n) {
+                let body = bodies.entry(callee).or_insert_with(|| original.inlinable(callee).ok());
+                let frame = original.caller_frame(at);
+                let fits = frame.is_ok_and(|frame| body.as_ref().is_some_and(|b| b.fits(frame)));
+                if fits && callee != piece.function {
+                    calls.push(InlinedCall { context: 0, at, callee });
+                }
+            }
+        }
+        callees[0] += bodies.values().flatten().count();
+        callees[1] += bodies.len();
+        inlined += calls.len();
+        group.original = group.original.inline(&calls)?;
+        let order: Vec<u32> = (0..group.original.pieces.len() as u32).rev().collect();
+        let plan = ModulePlan {
+            name: "kernlane_inlined",
+            number: [0; NUMBER],
+            order: &order,
+            counters: &[],
+            padding: 0,
+        };
+        let module = emit(&group.original, &plan, &loading(kernel)?)?;
+        prove(&group, &module)?;
+    }
+    let [fit, called] = callees;
+    ensure!(inlined > 1000, "only {inlined} calls were inlined");
+    println!(
+        "passed: each of {inlined} inlined calls is proven, of {fit} functions of {called} \
+         ({:.1} %)",
+        100.0 * f64::from(fit as u32) / f64::from(called.max(1) as u32)
+    );
+    Ok(())
 }
 
 /// Functions that are copied together.

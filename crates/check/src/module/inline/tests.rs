@@ -1,3 +1,5 @@
+//! The height of the stack over single instructions.
+
 use super::*;
 
 /// The height of the stack behind an instruction, in front of which it is `height`.
@@ -22,6 +24,7 @@ fn each_instruction_changes_the_height_of_the_stack_as_it_does() {
         (&[0xe8, 0, 0, 0, 0], 0),
         (&[0xff, 0xd0], 0),                   // call *%rax
         (&[0x48, 0x89, 0xe7], 0),             // mov %rsp,%rdi
+        (&[0x48, 0x89, 0x64, 0x24, 0x08], 0), // mov %rsp,8(%rsp)
         (&[0x48, 0x8b, 0x44, 0x24, 0x18], 0), // mov 24(%rsp),%rax
         (&[0x48, 0x8d, 0x7c, 0x24, 0x1f], 0), // lea 31(%rsp),%rdi
         (&[0x48, 0x83, 0x04, 0x24, 1], 0),    // addq $1,(%rsp)
@@ -47,6 +50,8 @@ fn what_reaches_the_return_address_is_found() {
         (32, &[0x48, 0x83, 0xe4, 0xf0]),           // and $-16,%rsp
         (32, &[0x48, 0x29, 0xc4]),                 // sub %rax,%rsp
         (32, &[0x48, 0x01, 0xe0]),                 // add %rsp,%rax
+        (32, &[0x48, 0x01, 0x64, 0x24, 0x08]),     // add %rsp,8(%rsp)
+        (32, &[0x48, 0x89, 0x64, 0x24, 0x19]),     // mov %rsp,25(%rsp)
         (32, &[0xc9]),                             // leave
         (32, &[0xff, 0x34, 0x24]),                 // push (%rsp)
         (32, &[0x48, 0x94]),                       // xchg %rax,%rsp

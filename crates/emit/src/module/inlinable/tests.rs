@@ -1,3 +1,5 @@
+//! Unwinder states put together, and instructions that see beyond their frame.
+
 use super::*;
 
 /// Of Linux 6.12.
@@ -69,6 +71,9 @@ fn an_instruction_is_refused_that_looks_beyond_the_frame() {
     // mov %rsp,%rdi: the address of a variable, or with an empty frame that of the return address.
     assert_eq!(allowed(8, &[0x48, 0x89, 0xe7]), Ok(()));
     assert_eq!(allowed(0, &[0x48, 0x89, 0xe7]), Err(Obstacle::StackPointer));
+    // mov %rsp,8(%rsp), a list's head that names itself; add %rsp,8(%rsp).
+    assert_eq!(allowed(16, &[0x48, 0x89, 0x64, 0x24, 0x08]), Ok(()));
+    assert_eq!(allowed(16, &[0x48, 0x01, 0x64, 0x24, 0x08]), Err(Obstacle::StackPointer));
     // push %rsp, pop %rsp, mov %rsp,%rbp, mov %rax,%rsp, and $-16,%rsp, sub %rax,%rsp, leave.
     for odd in [
         &[0x54][..],
