@@ -108,7 +108,8 @@ struct InlinedCode {
     share: f64,
     /// The function in whose copy it is.
     root: u32,
-    /// The functions whose code it has: the callee, and parts of it that the compiler put elsewhere.
+    /// The functions whose code it has: the callee, and parts of it that the compiler put
+    /// elsewhere.
     functions: Vec<u32>,
     /// The caller's frame is found by the frame pointer.
     frame: CallerFrame,

@@ -376,8 +376,8 @@ impl ModuleWriter<'_, '_, '_> {
     }
 
     /// A symbol for every contiguous part of a function: `f.kernlane` for the part with the entry,
-    /// `f.kernlane.N` for the others. Inlined code belongs to the function that it was inlined into,
-    /// as a compiler's does.
+    /// `f.kernlane.N` for the others. Inlined code belongs to the function that it was inlined
+    /// into, as a compiler's does.
     fn symbols(&self, order: &[u32]) -> Vec<ModuleSymbol> {
         let extents = self.extents();
         let mut stretches: Vec<(u32, u64, u64, bool)> = Vec::new();
