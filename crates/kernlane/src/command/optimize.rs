@@ -162,7 +162,8 @@ pub struct LiveArgs {
         value_parser = percent)]
     pub share: f64,
 
-    /// Record once more with the code of small or hot callees in place of their calls, where it pays
+    /// Record once more with the code of small or hot callees in place of their calls, where it
+    /// pays
     #[arg(long, requires = "live")]
     pub inline: bool,
 }
