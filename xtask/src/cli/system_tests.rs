@@ -50,8 +50,8 @@ pub(super) enum SystemTest {
         /// The kernel: a build tree, or an installed kernel's vmlinux
         kernel: PathBuf,
     },
-    /// Replace functions of Debian's kernel while it runs in a guest, with a layout and with inlined
-    /// calls, and compare recordings
+    /// Replace functions of Debian's kernel while it runs in a guest, with a layout and with
+    /// inlined calls, and compare recordings
     OptimizeLiveTest,
     /// Build a kernel by clang with a profile, whose hot functions lie in a section of their own,
     /// and send it down the whole road
