@@ -41,6 +41,7 @@ void kernlane_free_group(struct group *group)
 	kernlane_let_this_go();
 	kvfree(group->functions);
 	kvfree(group->calls);
+	kvfree(group->carried);
 	kfree(group);
 }
 
@@ -355,6 +356,8 @@ struct group *kernlane_take_group(struct request *request)
 		err = kernlane_take_counters(group);
 	if (!err)
 		err = kernlane_check_pairs(group, &request->group.bad_address);
+	if (!err && (request->group.flags & KERNLANE_CARRIES))
+		err = kernlane_take_carried(group);
 	if (err) {
 		kernlane_free_group(group);
 		return ERR_PTR(err);

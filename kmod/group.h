@@ -82,6 +82,9 @@ struct group {
 	struct call *calls;
 	unsigned int nr_functions;
 	unsigned int nr_calls;
+	/* The tracer's sites of the functions that only copies have code of. */
+	unsigned long *carried;
+	unsigned int nr_carried;
 	enum group_state state;
 	/* A task may have entered a copy. */
 	bool entered;
@@ -125,6 +128,7 @@ bool kernlane_is_allowed(void);
 /* pairs.c: what a module of copies says of itself. */
 const struct kernlane_pairs *kernlane_find_pairs(const struct module *module);
 int kernlane_check_pairs(const struct group *group, u64 *bad_address);
+int kernlane_take_carried(struct group *group);
 
 /* group.c: checks requests of user space. */
 extern struct list_head kernlane_groups;
@@ -167,7 +171,7 @@ void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 int kernlane_write_group(struct group *group, u64 *bad_address);
 bool kernlane_is_written(const struct group *group);
 int kernlane_restore_group(struct group *group, u64 *bad_address);
-const struct function *kernlane_find_unseen(const struct group *group);
+unsigned long kernlane_find_unseen(const struct group *group);
 void kernlane_follow_tracers(struct group *group);
 
 /* stacks.c: finds the tasks that may be in copies. */

@@ -97,6 +97,8 @@ struct kernlane_call {
  * @calls: pointer to struct kernlane_call
  * @nr_functions: number of functions
  * @nr_calls: number of calls
+ * @flags: KERNLANE_CARRIES or 0
+ * @reserved: zero
  * @bad_address: set on failure: the address at which the kernel is not what
  *	the group expects (EBUSY), at which a kprobe is registered
  *	(EADDRINUSE), which a tracer or a BPF program is attached to (EUSERS),
@@ -120,8 +122,17 @@ struct kernlane_group {
 	__u64 calls;
 	__u32 nr_functions;
 	__u32 nr_calls;
+	__u32 flags;
+	__u32 reserved;
 	__u64 bad_address;
 };
+
+/*
+ * Functions of the module's pairs that are not among @functions have been
+ * inlined, or are called by copies only: as for struct kernlane_function's
+ * @inlined, the group is undone when a tracer is attached to one.
+ */
+#define KERNLANE_CARRIES	1
 
 #define KERNLANE_COOKIES	"kernlane cookies"
 #define KERNLANE_COOKIES_ALIGN	16

@@ -5,9 +5,12 @@
  */
 #include <linux/align.h>
 #include <linux/overflow.h>
+#include <linux/rcupdate.h>
+#include <linux/slab.h>
 #include <linux/string.h>
 
 #include "group.h"
+#include "symbols.h"
 
 /* The pairs in a module's data, or NULL. */
 const struct kernlane_pairs *kernlane_find_pairs(const struct module *module)
@@ -61,6 +64,38 @@ int kernlane_check_pairs(const struct group *group, u64 *bad_address)
 			*bad_address = function->entry;
 			return -EINVAL;
 		}
+	}
+	return 0;
+}
+
+/*
+ * Takes the tracer's sites of the functions that stand in the module, but are
+ * not entered from outside of it.
+ */
+int kernlane_take_carried(struct group *group)
+{
+	const struct kernlane_pairs *pairs = kernlane_find_pairs(group->module);
+	const struct function *function = group->functions;
+	const struct function *end = function + group->nr_functions;
+	u64 i;
+
+	group->carried = kvcalloc(pairs->nr_pairs, sizeof(*group->carried),
+				  GFP_KERNEL);
+	if (!group->carried)
+		return -ENOMEM;
+	for (i = 0; i < pairs->nr_pairs; i++) {
+		unsigned long entry = entry_of(&pairs->pairs[i]), site;
+
+		while (function < end && function->entry < entry)
+			function++;
+		if (function < end && function->entry == entry)
+			continue;
+		site = static_call(tracer_site_at)(entry);
+		if (!site)
+			return -EINVAL;
+		group->carried[group->nr_carried++] = site;
+		/* As in take_each(), group.c. */
+		cond_resched_tasks_rcu_qs();
 	}
 	return 0;
 }

@@ -61,12 +61,17 @@ static bool queue_call(struct call *call, bool direct)
 	return true;
 }
 
-/* Whether something is attached to a function's tracer site. */
-static bool is_traced(const struct function *function)
+/* Whether something is attached to a tracer's site. */
+static bool is_used(unsigned long site)
 {
 	static const u8 nop[] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
 
-	return memcmp((void *)function->tracer_site, nop, sizeof(nop));
+	return memcmp((void *)site, nop, sizeof(nop));
+}
+
+static bool is_traced(const struct function *function)
+{
+	return is_used(function->tracer_site);
 }
 
 static __always_inline int by_tracer_site(const void *key, const void *element)
@@ -370,7 +375,10 @@ static int restore_calls(struct group *group, unsigned int from,
 	return 0;
 }
 
-/* The first traced function's site: it would not be diverted for certain. */
+/*
+ * The first traced function's site: it would not be diverted for certain, or
+ * its tracer would not see every call.
+ */
 static unsigned long find_traced(const struct group *group)
 {
 	unsigned int i;
@@ -378,7 +386,7 @@ static unsigned long find_traced(const struct group *group)
 	for (i = 0; i < group->nr_functions; i++)
 		if (is_traced(&group->functions[i]))
 			return group->functions[i].tracer_site;
-	return 0;
+	return kernlane_find_unseen(group);
 }
 
 /*
@@ -443,16 +451,19 @@ int kernlane_restore_group(struct group *group, u64 *bad_address)
 				 bad_address);
 }
 
-/* A function that is traced, and some of whose calls its tracer does not see. */
-const struct function *kernlane_find_unseen(const struct group *group)
+/* The site of a tracer that does not see some calls of its function, or 0. */
+unsigned long kernlane_find_unseen(const struct group *group)
 {
 	unsigned int i;
 
 	for (i = 0; i < group->nr_functions; i++)
 		if (group->functions[i].inlined &&
 		    is_traced(&group->functions[i]))
-			return &group->functions[i];
-	return NULL;
+			return group->functions[i].tracer_site;
+	for (i = 0; i < group->nr_carried; i++)
+		if (is_used(group->carried[i]))
+			return group->carried[i];
+	return 0;
 }
 
 /* Aims calls at the entries of traced functions, and others at the copies. */

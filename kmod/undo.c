@@ -139,13 +139,13 @@ static unsigned long watch_leaving(struct group *group)
  */
 static bool give_way_to_tracers(struct group *group)
 {
-	const struct function *function = kernlane_find_unseen(group);
+	unsigned long site = kernlane_find_unseen(group);
 	u64 bad_address;
 
-	if (!function || kernlane_restore_group(group, &bad_address))
+	if (!site || kernlane_restore_group(group, &bad_address))
 		return true;
 	pr_info("%s was undone: a tracer is attached to %ps, which was inlined\n",
-		group->name, (void *)function->entry);
+		group->name, (void *)site);
 	kernlane_start_leaving(group);
 	return false;
 }

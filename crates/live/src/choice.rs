@@ -7,6 +7,7 @@
 use crate::eligible::Unfit;
 use crate::group::{self, Group};
 use crate::hot;
+use crate::inline::{self, InlineSettings, InlineSummary};
 use crate::memory::Memory;
 use crate::owners::Owners;
 use anyhow::{Result, bail, ensure};
@@ -171,6 +172,36 @@ impl Choice<'_> {
         told: &mut dyn FnMut(&str),
     ) -> Result<Group<'k, 'd>> {
         let group = Group::new(kernel, memory, chosen)?;
+        self.tell_left_out(kernel, &group, hint, told)?;
+        Ok(group)
+    }
+
+    /// Likewise with calls inlined by a profile, and what that brings.
+    ///
+    /// # Errors
+    /// As [`Choice::group`] and [`inline::group`].
+    pub fn inlined_group<'k, 'd>(
+        &self,
+        kernel: &'k LinkedKernel<'d>,
+        memory: &dyn Memory,
+        chosen: &[usize],
+        profile: &Profile,
+        hint: &dyn Fn(Unfit) -> Result<String>,
+        told: &mut dyn FnMut(&str),
+    ) -> Result<(Group<'k, 'd>, InlineSummary)> {
+        let settings = InlineSettings::default();
+        let (group, summary) = inline::group(kernel, memory, chosen, profile, settings)?;
+        self.tell_left_out(kernel, &group, hint, told)?;
+        Ok((group, summary))
+    }
+
+    fn tell_left_out(
+        &self,
+        kernel: &LinkedKernel<'_>,
+        group: &Group<'_, '_>,
+        hint: &dyn Fn(Unfit) -> Result<String>,
+        told: &mut dyn FnMut(&str),
+    ) -> Result<()> {
         for &(index, reason) in &group.left_out {
             let name = kernel.function_name(&kernel.functions[index]);
             let hint = hint(reason)?;
@@ -180,7 +211,7 @@ impl Choice<'_> {
             );
             told(&format!("left out: {name}: {reason}{hint}"));
         }
-        Ok(group)
+        Ok(())
     }
 }
 

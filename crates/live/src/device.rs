@@ -59,8 +59,13 @@ struct RawGroup {
     calls: u64,
     nr_functions: u32,
     nr_calls: u32,
+    flags: u32,
+    reserved: u32,
     bad_address: u64,
 }
+
+/// Functions of the module that are not in the request have been inlined: `KERNLANE_CARRIES`.
+const CARRIES: u32 = 1;
 
 /// `struct kernlane_counters`.
 #[repr(C)]
@@ -250,8 +255,10 @@ impl Device {
         id: &GroupId,
         functions: &[RawFunction],
         calls: &[RawCall],
+        carries: bool,
     ) -> Result<()> {
         let mut group = raw_group(id)?;
+        group.flags = if carries { CARRIES } else { 0 };
         group.functions = functions.as_ptr() as u64;
         group.calls = calls.as_ptr() as u64;
         group.nr_functions = u32::try_from(functions.len())?;
@@ -499,6 +506,8 @@ fn raw_group(id: &GroupId) -> Result<RawGroup> {
         calls: 0,
         nr_functions: 0,
         nr_calls: 0,
+        flags: 0,
+        reserved: 0,
         bad_address: 0,
     })
 }

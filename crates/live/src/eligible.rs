@@ -179,6 +179,29 @@ pub(crate) fn decide(
     Ok(Fit { function: index, patch_at, code })
 }
 
+/// Decides whether a function that cannot be replaced can be inlined all the same: only its entry is
+/// in the way, or it is a lock's. Its copy is entered from other copies only.
+pub(crate) fn carried(
+    kernel: &LinkedKernel<'_>,
+    index: usize,
+    live: &[u8],
+    slide: u64,
+) -> Option<Fit> {
+    let entry_is_in_the_way = match decide(kernel, index, live, slide).err()? {
+        Unfit::TooShort | Unfit::PatchedEntry | Unfit::EnteredEntry => true,
+        Unfit::ReservedCode(apart) => apart == ReservedCode::Locks,
+        _ => false,
+    };
+    let function = &kernel.functions[index];
+    let (from, name) = (kernel.link_address(function.at), kernel.function_name(function));
+    let is_refused = is_unprobed(kernel, from, name) || by_name(name).is_some();
+    if !entry_is_in_the_way || is_refused || understood(kernel, index).is_err() {
+        return None;
+    }
+    let patch_at = tracer_site(kernel, function)?;
+    Some(Fit { function: index, patch_at, code: explain(kernel, function, live, slide).ok()? })
+}
+
 /// Why a function of this name is left alone. `kmod/refuse.c` has the same lists.
 fn by_name(name: &str) -> Option<Unfit> {
     // Compilers put ".isra.0" and the like behind a name.

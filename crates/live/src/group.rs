@@ -16,7 +16,7 @@ use image::object::flow;
 use image::object::pieces::Piece;
 use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
 use profile::Profile;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A group, cut into pieces.
@@ -44,21 +44,44 @@ impl<'k, 'd> Group<'k, 'd> {
         memory: &dyn Memory,
         chosen: &[usize],
     ) -> Result<Group<'k, 'd>> {
+        Group::carrying(kernel, memory, chosen, &|_| false)
+    }
+
+    /// Likewise, and also copies the functions that are `wanted` among those that cannot be
+    /// replaced, if they can be inlined. Only other copies enter these copies.
+    ///
+    /// # Errors
+    /// As [`Group::new`].
+    pub(crate) fn carrying(
+        kernel: &'k LinkedKernel<'d>,
+        memory: &dyn Memory,
+        chosen: &[usize],
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Group<'k, 'd>> {
         let slide = memory.slide();
         let mut parts: BTreeMap<usize, (Vec<u8>, u32)> = BTreeMap::new();
         let mut left_out = Vec::new();
+        let mut carried = BTreeSet::new();
         for &index in chosen {
-            match decide(kernel, memory, index)? {
-                Err(reason) => left_out.push((index, reason)),
-                Ok(fit) => {
-                    for cold in eligible::cold_parts(kernel, index) {
-                        if let Some(code) = copyable(kernel, memory, cold, slide)? {
-                            parts.entry(cold).or_insert((code, 0));
-                        }
-                    }
-                    parts.insert(index, (fit.code, fit.patch_at));
+            let fit = match decide(kernel, memory, index)? {
+                Ok(fit) => fit,
+                Err(reason) => {
+                    left_out.push((index, reason));
+                    let function = &kernel.functions[index];
+                    let (at, size) = (kernel.link_address(function.at), function.end - function.at);
+                    let live = memory.read(at, size as usize)?;
+                    let fit = wanted(index).then(|| eligible::carried(kernel, index, &live, slide));
+                    let Some(fit) = fit.flatten() else { continue };
+                    carried.insert(index);
+                    fit
+                }
+            };
+            for cold in eligible::cold_parts(kernel, index) {
+                if let Some(code) = copyable(kernel, memory, cold, slide)? {
+                    parts.entry(cold).or_insert((code, 0));
                 }
             }
+            parts.insert(index, (fit.code, fit.patch_at));
         }
         left_out.sort_unstable();
         left_out.dedup();
@@ -75,9 +98,9 @@ impl<'k, 'd> Group<'k, 'd> {
         }
         let (code, skip): (Vec<Vec<u8>>, Vec<u32>) = parts.into_values().unzip();
         let members = (0u32..)
-            .zip(&skip)
-            .filter(|&(_, &skip)| skip > 0)
-            .map(|(i, &skip)| (i, skip))
+            .zip(numbers.iter().zip(&skip))
+            .filter(|&(_, (index, &skip))| skip > 0 && !carried.contains(index))
+            .map(|(i, (_, &skip))| (i, skip))
             .collect();
         Ok(Group {
             original: Original {

@@ -7,11 +7,13 @@
 
 use crate::group::Group;
 use crate::inlined_counts::InlineShares;
+use crate::memory::Memory;
 use anyhow::Result;
 use emit::module::{CallerFrame, InlinableBody, InlinedCall, Obstacle};
+use image::linked::LinkedKernel;
 use layout::graph::Graph;
 use profile::Profile;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 /// How much may be inlined.
 #[derive(Clone, Copy, Debug)]
@@ -53,21 +55,34 @@ const ALONE: f64 = 0.95;
 /// Calls of which there are fewer than this part of all are left alone.
 const RARE: f64 = 5e-6;
 
-impl<'k, 'd> Group<'k, 'd> {
-    /// Inlines the calls of the group that pay most.
-    ///
-    /// # Errors
-    /// A function cannot be inlined, although it seemed so.
-    pub fn inline(
-        mut self,
-        profile: &Profile,
-        settings: InlineSettings,
-    ) -> Result<(Group<'k, 'd>, InlineSummary)> {
-        let (calls, shares, summary) = Chooser::new(&self, profile, settings).choose();
-        self.original = self.original.inline(&calls)?;
-        self.shares = shares;
-        Ok((self, summary))
-    }
+/// A group of functions with the calls inlined that pay most: calls among them, and calls of those
+/// that cannot be replaced but inlined. `chosen`: as for [`Group::new`].
+///
+/// # Errors
+/// As [`Group::new`]; or a function cannot be inlined, although it seemed so.
+pub fn group<'k, 'd>(
+    kernel: &'k LinkedKernel<'d>,
+    memory: &dyn Memory,
+    chosen: &[usize],
+    profile: &Profile,
+    settings: InlineSettings,
+) -> Result<(Group<'k, 'd>, InlineSummary)> {
+    let chosen_calls = |wanted: &dyn Fn(usize) -> bool| {
+        let group = Group::carrying(kernel, memory, chosen, wanted)?;
+        let choice = Chooser::new(&group, profile, settings).choose();
+        anyhow::Ok((group, choice))
+    };
+    // What nobody inlines need not be copied: a tracer may come to it.
+    let (group, (calls, ..)) = chosen_calls(&|_| true)?;
+    let functions = &group.original.functions;
+    let index = |call: &InlinedCall| {
+        kernel.function_at(kernel.link_address(functions[call.callee as usize].at))
+    };
+    let inlined: BTreeSet<usize> = calls.iter().filter_map(index).collect();
+    let (mut group, (calls, shares, summary)) = chosen_calls(&|index| inlined.contains(&index))?;
+    group.original = group.original.inline(&calls)?;
+    group.shares = shares;
+    Ok((group, summary))
 }
 
 /// A call that may be inlined.

@@ -317,7 +317,8 @@ impl PreparedGroup {
         let text = text_of(&self.id.module)?;
         let (functions, calls) = self.request(group, text);
         let begun = processor_time();
-        device.install(&self.id, &functions, &calls)?;
+        let carries = !group.original.inlining.calls().is_empty();
+        device.install(&self.id, &functions, &calls, carries)?;
         Ok(Installation { text, loading, patching: processor_time() - begun })
     }
 

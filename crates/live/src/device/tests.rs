@@ -56,7 +56,7 @@ fn the_structures_are_those_of_the_header() {
     assert_fields!(
         RawGroup, "group",
         module: NAME, number: NUMBER, functions: 8, calls: 8, nr_functions: 4, nr_calls: 4,
-        bad_address: 8,
+        flags: 4, reserved: 4, bad_address: 8,
     );
     assert_fields!(
         RawCounters, "counters",
@@ -78,6 +78,7 @@ fn the_constants_are_those_of_the_header() {
     assert_eq!(constant("KERNLANE_NUMBER"), NUMBER);
     assert_eq!(constant("KERNLANE_MAX_TIMED"), MOST_TIMED);
     assert_eq!(format!("kernlane {}", constant("KERNLANE_VERSION")), VERSION);
+    assert_eq!(constant("KERNLANE_CARRIES"), CARRIES as usize);
     assert_eq!(constant("KERNLANE_MAX_COUNTERS"), emit::module::counter::MOST_COUNTERS);
     let each = emit::module::counter::COUNTERS_A_COOKIE;
     assert_eq!(constant("KERNLANE_COUNTERS_A_COOKIE"), each);

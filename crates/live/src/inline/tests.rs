@@ -13,6 +13,7 @@
 //! ```
 
 use super::*;
+use crate::eligible::Unfit;
 use crate::install::{claims, inline_claims, prove};
 use crate::memory::FileMemory;
 use crate::test_elf::{DATA, TestSymbol, elf};
@@ -41,7 +42,7 @@ fn names_data() -> [u8; 7] {
     code
 }
 
-fn vmlinux(k: [u8; 7]) -> Vec<u8> {
+fn vmlinux(k: &[u8]) -> Vec<u8> {
     let mut text = vec![0xcc; 0x100];
     let mut put = |at: u64, bytes: &[u8]| {
         text[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
@@ -57,7 +58,7 @@ fn vmlinux(k: [u8; 7]) -> Vec<u8> {
     put(0x50, &near(0xe8, 0x50, K));
     put(0x55, &[0x5d, 0xc3]);
     put(0x85, &near(0xe9, 0x85, K));
-    put(0xc5, &[&k[..], &[0xc3]].concat());
+    put(0xc5, &[k, &[0xc3]].concat());
     let note = [&[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[0x5f; 20]].concat();
     elf(
         &[
@@ -69,7 +70,7 @@ fn vmlinux(k: [u8; 7]) -> Vec<u8> {
             TestSymbol("f", TEXT + F, 0x15),
             TestSymbol("g", TEXT + G, 0x17),
             TestSymbol("h", TEXT + H, 0xa),
-            TestSymbol("k", TEXT + K, 0xd),
+            TestSymbol("k", TEXT + K, 5 + k.len() as u64 + 1),
             TestSymbol("_stext", TEXT, 0),
             TestSymbol("value", DATA, 8),
         ],
@@ -118,16 +119,24 @@ fn profile(kernel: &LinkedKernel<'_>) -> Profile {
 const PLENTY: InlineSettings = InlineSettings { growth: 10.0, largest: 100, largest_alone: 100 };
 
 fn with_kernel(tables: LinkedTables, test: impl FnOnce(&LinkedKernel<'_>)) {
-    with_code(names_data(), tables, test);
+    with_code(&names_data(), tables, test);
 }
 
 /// A kernel in which k does something else.
-fn with_code(k: [u8; 7], tables: LinkedTables, test: impl FnOnce(&LinkedKernel<'_>)) {
+fn with_code(k: &[u8], tables: LinkedTables, test: impl FnOnce(&LinkedKernel<'_>)) {
     let file = vmlinux(k);
     let mut kernel = LinkedKernel::parse(&file).unwrap();
     kernel.sites = PatchSites::of(&tables);
     kernel.tables = tables;
     test(&kernel);
+}
+
+fn inlined_group<'k, 'd>(
+    kernel: &'k LinkedKernel<'d>,
+    settings: InlineSettings,
+) -> (Group<'k, 'd>, InlineSummary) {
+    let (memory, all) = (FileMemory(kernel), [0, 1, 2, 3]);
+    super::group(kernel, &memory, &all, &profile(kernel), settings).unwrap()
 }
 
 /// The group of all functions with its calls inlined.
@@ -136,9 +145,8 @@ fn with_inlined(
     test: impl FnOnce(&LinkedKernel<'_>, Group<'_, '_>, InlineSummary),
 ) {
     with_kernel(tables(), |kernel| {
-        let group = Group::new(kernel, &FileMemory(kernel), &[0, 1, 2, 3]).unwrap();
+        let (group, summary) = inlined_group(kernel, settings);
         assert!(group.left_out.is_empty(), "{:?}", group.left_out);
-        let (group, summary) = group.inline(&profile(kernel), settings).unwrap();
         test(kernel, group, summary);
     });
 }
@@ -320,7 +328,7 @@ fn the_proof_refuses_code_that_would_see_the_difference() {
             for at in places {
                 changed[at..at + 7].copy_from_slice(&k);
             }
-            with_code(k, tables(), |kernel| {
+            with_code(&k, tables(), |kernel| {
                 let (claims, inlined) = (claims(&group, &module), inline_claims(&group));
                 let error = check_module(kernel, 0, &changed, &claims, &inlined).unwrap_err();
                 assert!(format!("{error:#}").contains(words), "{error:#}");
@@ -330,6 +338,28 @@ fn the_proof_refuses_code_that_would_see_the_difference() {
                 assert_eq!(own.original.inlinable(0).is_ok(), pushes, "{k:x?}");
             });
         }
+    });
+}
+
+/// k has two bytes and a return: no jump fits behind its tracer's site.
+#[test]
+fn a_function_that_cannot_be_replaced_is_inlined_all_the_same() {
+    with_code(&[0x31, 0xc0], tables(), |kernel| {
+        let (group, _) = inlined_group(kernel, PLENTY);
+        assert_eq!(group.left_out, [(3, Unfit::TooShort)]);
+        assert!(inlined(&group).iter().any(|&(.., callee)| callee == 3), "{:?}", inlined(&group));
+        assert_eq!(group.members, [(0, 5), (1, 5), (2, 5)]);
+        let module = emitted(&group, &own_order(&group), &[]).unwrap();
+        prove(&group, &module).unwrap();
+        // Where nobody inlines it, it is not copied either.
+        let settings = InlineSettings { growth: 0.0, ..PLENTY };
+        let (group, _) = inlined_group(kernel, settings);
+        assert_eq!((group.left_out.len(), group.original.functions.len()), (1, 3));
+    });
+    // A function whose frame is not known is neither.
+    let odd = LinkedTables { orc: vec![(TEXT, EMPTY), (TEXT + K, [0; 6])], ..tables() };
+    with_code(&[0x31, 0xc0], odd, |kernel| {
+        assert_eq!(inlined_group(kernel, PLENTY).0.original.functions.len(), 3);
     });
 }
 
@@ -365,7 +395,7 @@ fn functions_without_a_known_frame_and_patched_calls_stay() {
     with_kernel(odd, |kernel| {
         let group = Group::new(kernel, &FileMemory(kernel), &[0, 1, 2, 3]).unwrap();
         assert_eq!(group.original.inlinable(3).err(), Some(Obstacle::Frame));
-        let (group, _) = group.inline(&profile(kernel), PLENTY).unwrap();
+        let (group, _) = inlined_group(kernel, PLENTY);
         assert!(inlined(&group).iter().all(|&(.., callee)| callee != 3));
     });
     // The kernel patches the call of g: it is a static call.
@@ -374,8 +404,7 @@ fn functions_without_a_known_frame_and_patched_calls_stay() {
         ..tables()
     };
     with_kernel(patched, |kernel| {
-        let group = Group::new(kernel, &FileMemory(kernel), &[0, 1, 2, 3]).unwrap();
-        let (group, _) = group.inline(&profile(kernel), PLENTY).unwrap();
+        let (group, _) = inlined_group(kernel, PLENTY);
         assert!(inlined(&group).iter().all(|&(_, at, _)| at != 9), "{:?}", inlined(&group));
     });
 }

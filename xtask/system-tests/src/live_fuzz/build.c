@@ -54,6 +54,8 @@ static void place_arrays(struct arena *arena, uint32_t functions, uint32_t calls
 	group->calls = (uintptr_t)arena->calls;
 	group->nr_functions = functions;
 	group->nr_calls = calls;
+	group->flags = one_in(2) ? KERNLANE_CARRIES : 0;
+	group->reserved = 0;
 	group->bad_address = 0;
 }
 
@@ -198,7 +200,10 @@ static void mutate_group(struct arena *arena, const struct slot *slot)
 {
 	struct kernlane_group *group = arena->group;
 
-	switch (below(7)) {
+	switch (below(8)) {
+	case 7:
+		flip(&group->flags, sizeof(group->flags) + sizeof(group->reserved));
+		break;
 	case 0:
 		group->functions = one_in(2) ? odd_pointer(arena) : group->functions - 32 + below(64);
 		break;

@@ -80,6 +80,14 @@ echo 1 >$T/tracing_on
 echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
 check "nothing is left" undo
 check "it is installed again" inline 0
+# At a function that cannot be replaced, but was inlined.
+carried=$(sed -n 's/^inlined: \(_raw_spin_[a-z_]*\), .*/\1/p' /tmp/plan | head -n 1)
+echo "${carried:-none}" >$T/set_ftrace_filter && echo function >$T/current_tracer
+check "a tracer at ${carried:-a lock} undoes what it is inlined into" await gone
+refused "and keeps it from coming back" "$carried" inline 0
+echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
+check "nothing is left of that" undo
+check "without the tracer it comes" inline 0
 # And at a function that calls inlined code, but is not inlined itself.
 other=$(awk '/^jump / { print $4 } /^inlined: / { sub(",", "", $2); print "-", $2 }' /tmp/plan |
     awk '$1 == "-" { gone[$2]; next } { all[$1] } END {

@@ -12,7 +12,7 @@ use live::choice::{self, Choice};
 use live::device::Device;
 use live::eligible::Unfit;
 use live::group::Group;
-use live::inline::{InlineSettings, InlineSummary};
+use live::inline::InlineSummary;
 use live::install::{CodeWrite, PreparedGroup};
 use live::owners::Owners;
 use live::planned;
@@ -130,8 +130,14 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         false => Some((Device::open()?, Turn::wait(told)?)),
     };
     let chosen = choice.unowned(kernel, &Owners::read(), chosen, told)?;
-    let group = choice.group(kernel, running, &chosen, &hint, told)?;
-    let (group, inlined) = inlined(group, profile.as_ref().filter(|_| args.inline))?;
+    let (group, inlined) = match profile.as_ref().filter(|_| args.inline) {
+        None => (choice.group(kernel, running, &chosen, &hint, told)?, None),
+        Some(profile) => {
+            let (group, summary) =
+                choice.inlined_group(kernel, running, &chosen, profile, &hint, told)?;
+            (group, Some(summary))
+        }
+    };
     let prepared = planned::lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
     if let Some(path) = &args.keep_module {
         host::output::write(path, &prepared.module.bytes)?;
@@ -155,16 +161,6 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         installed.patching.as_secs_f64() * 1e3
     )?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The group with calls inlined by a profile, and what that brings; without a profile as it is.
-fn inlined<'k, 'd>(
-    group: Group<'k, 'd>,
-    profile: Option<&Profile>,
-) -> Result<(Group<'k, 'd>, Option<InlineSummary>)> {
-    let Some(profile) = profile else { return Ok((group, None)) };
-    let (group, summary) = group.inline(profile, InlineSettings::default())?;
-    Ok((group, Some(summary)))
 }
 
 fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
