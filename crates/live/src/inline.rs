@@ -307,10 +307,14 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         }
         let body = self.group.original.inlinable(callee);
         let first = self.graph.functions[callee as usize].start as usize;
-        let entered = self.graph.counts[first];
+        let counted = self.graph.counts[first];
+        // A profile may know a function by its calls only: all of it may be hot then.
+        let called = self.sites.values().filter(|site| site.callee == callee);
+        let entered = counted.max(called.map(|site| site.count).sum());
         let hot_bytes = body.as_ref().map_or(0, |body| {
             let hot = |&&piece: &&u32| {
-                self.graph.counts[piece as usize] as f64 >= (entered as f64 * HOT).max(1.0)
+                let count = self.graph.counts[piece as usize];
+                counted == 0 || count as f64 >= (entered as f64 * HOT).max(1.0)
             };
             let size = |&piece: &u32| u64::from(self.graph.sizes[piece as usize]);
             body.pieces.iter().filter(hot).map(size).sum()

@@ -363,6 +363,23 @@ fn a_function_that_cannot_be_replaced_is_inlined_all_the_same() {
     });
 }
 
+/// A profile that counts no block of a callee, only its calls.
+#[test]
+fn a_callee_that_was_not_counted_is_known_by_its_calls() {
+    with_kernel(tables(), |kernel| {
+        let mut profile = profile(kernel);
+        profile.blocks.retain(|&block, _| block < at(K));
+        let (memory, all) = (FileMemory(kernel), [0, 1, 2, 3]);
+        let inlined_by = |settings| {
+            let (group, summary) = super::group(kernel, &memory, &all, &profile, settings).unwrap();
+            (inlined(&group).iter().any(|&(.., callee)| callee == 3), summary.gone)
+        };
+        assert_eq!(inlined_by(PLENTY), (true, 230));
+        // All of its 13 bytes count.
+        assert_eq!(inlined_by(InlineSettings { largest_alone: 12, ..PLENTY }), (false, 100));
+    });
+}
+
 /// Where the module's `.text` lies in its file.
 fn text_of(module: &[u8]) -> usize {
     use object::{Object, ObjectSection};

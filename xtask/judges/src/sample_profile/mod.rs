@@ -135,7 +135,8 @@ impl Judge {
     fn built(&self, mut compiler: Command, name: &str, more: &[&str]) -> Result<()> {
         compiler.args(LINK).args(more).arg("queries.c").arg(self.sqlite.join("sqlite3.c"));
         lab::run(compiler.args(["-lm", "-o", name]))?;
-        let mut objcopy = Command::new("llvm-objcopy-22");
+        // LLVM's refuses what the linker of gcc makes of a static program.
+        let mut objcopy = Command::new("objcopy");
         objcopy.current_dir(&self.directory).args(["--strip-debug", name]);
         lab::run(objcopy.arg(format!("{name}.stripped")))
     }
