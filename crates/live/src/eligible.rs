@@ -179,8 +179,8 @@ pub(crate) fn decide(
     Ok(Fit { function: index, patch_at, code })
 }
 
-/// Decides whether a function that cannot be replaced can be inlined all the same: only its entry is
-/// in the way, or it is a lock's. Its copy is entered from other copies only.
+/// Decides whether a function that cannot be replaced can be inlined all the same: only its entry
+/// is in the way, or it is a lock's. Its copy is entered from other copies only.
 pub(crate) fn carried(
     kernel: &LinkedKernel<'_>,
     index: usize,
