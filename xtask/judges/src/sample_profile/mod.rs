@@ -106,12 +106,13 @@ impl Judge {
             Ok(run) => print(&format!("{gcc}, samples"), &run),
             Err(error) => println!("{gcc}, samples: not built: {error:#}"),
         }
-        // gcc names the counters after the program.
-        self.built(self.compiler(gcc), "guided", &["-fprofile-generate"])?;
-        let mut run = Command::new(self.path("guided"));
+        // gcc names the counters after the program, and reads no other version's.
+        let name = format!("by-{gcc}");
+        self.built(self.compiler(gcc), &name, &["-fprofile-generate"])?;
+        let mut run = Command::new(self.path(&name));
         lab::succeeded(run.current_dir(&self.directory).arg(ROWS))?;
         let of_counters = ["-fprofile-use", "-Wno-missing-profile"];
-        print(&format!("{gcc}, counters"), &counted("guided", &of_counters)?);
+        print(&format!("{gcc}, counters"), &counted(&name, &of_counters)?);
         Ok(())
     }
 
