@@ -59,7 +59,7 @@ grep -q '=> [a-z_0-9]*\.kernlane' $T/trace && passed "stacks name copies" ||
 # Each stack begins at the entry code, in an interrupt's, or with a thread.
 awk '/^#/ { next } /=> / { last = $2 } /^ *[a-z].*kmem_cache_free: / { if (last != "") ends[last]++ }
     END { for (end in ends) print ends[end], end }' $T/trace | sort -rn >/tmp/ends
-grep -v 'entry_SYSCALL_64_after_hwframe\|asm_\|ret_from_fork\|common_startup_64' /tmp/ends >/tmp/cut
+grep -v 'entry_SYSCALL_64_after_hwframe\|asm_\|ret_from_fork\|_startup_64' /tmp/ends >/tmp/cut
 [ -s /tmp/ends ] && [ ! -s /tmp/cut ] && passed "no stack is cut short" ||
     failed "no stack is cut short" "$(head -n 5 /tmp/cut)"
 echo >$T/trace
