@@ -39,9 +39,8 @@ pub struct InlineClaim {
 /// Bytes of a direct call, and of a return address.
 const CALL: u64 = 5;
 const RETURN_ADDRESS: i64 = 8;
-/// `ORC_REG_UNDEFINED` and `ORC_REG_PREV_SP`, arch/x86/include/asm/orc_types.h.
+/// `ORC_REG_UNDEFINED`, arch/x86/include/asm/orc_types.h.
 const UNSAVED: u8 = 0;
-const SAVED_ON_STACK: u8 = 1;
 
 /// How inlined code is left.
 enum WayOut {
@@ -172,7 +171,7 @@ impl Prover<'_> {
         let state = self.kernel.tables.orc_at(old);
         let plain = state[5] == form.call_frame
             && state[4] & 0xf == form.stack_pointer
-            && matches!(state[4] >> 4, UNSAVED | SAVED_ON_STACK);
+            && [UNSAVED, form.frame_end].contains(&(state[4] >> 4));
         ensure!(plain, "the frame at {old:x} is not found by the stack pointer alone");
         let height = i64::from(i16::from_le_bytes([state[0], state[1]])) - RETURN_ADDRESS;
         ensure!(height >= 0, "the frame at {old:x} has a negative size");
@@ -304,7 +303,7 @@ impl Prover<'_> {
         let [low, high, bp_low, bp_high, registers, kind] =
             self.expected_state(call.context, call.site.0)?;
         ensure!(kind == form.call_frame, "the call at {} has no frame", call.site);
-        let saved = state[4] >> 4 == SAVED_ON_STACK;
+        let saved = state[4] >> 4 == form.frame_end;
         if registers & 0xf == form.frame_pointer {
             ensure!(!saved, "{old:x} has lost the frame pointer that finds the caller's frame");
             return Ok([low, high, bp_low, bp_high, registers, kind]);
@@ -318,10 +317,11 @@ impl Prover<'_> {
             // The slot's distance from the stack pointer is the same as before.
             let slot = height + RETURN_ADDRESS + number(state[2], state[3]);
             let [slot_low, slot_high] = bytes(slot - (outer + height))?;
-            let registers = SAVED_ON_STACK << 4 | form.stack_pointer;
+            let registers = form.frame_end << 4 | form.stack_pointer;
             return Ok([new_low, new_high, slot_low, slot_high, registers, kind]);
         }
-        ensure!(registers >> 4 <= SAVED_ON_STACK, "the call's frame pointer is not found");
+        let is_found = [UNSAVED, form.frame_end].contains(&(registers >> 4));
+        ensure!(is_found, "the call's frame pointer is not found");
         Ok([new_low, new_high, bp_low, bp_high, registers, kind])
     }
 }

@@ -92,7 +92,8 @@ mod tests {
     use super::*;
 
     /// Of Linux 6.12.
-    const FORM: OrcForm = OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4 };
+    const FORM: OrcForm =
+        OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4, frame_end: 1 };
 
     #[test]
     fn a_push_moves_only_what_is_found_by_the_stack_pointer() {

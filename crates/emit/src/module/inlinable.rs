@@ -20,8 +20,6 @@ use std::fmt;
 /// `ORC_REG_UNDEFINED`, arch/x86/include/asm/orc_types.h: the caller's frame pointer is where it
 /// was.
 const KEPT: u8 = 0;
-/// `ORC_REG_PREV_SP`: it lies on the stack, at a distance from the frame's end.
-const ON_STACK: u8 = 1;
 
 /// Why a function cannot be inlined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -316,7 +314,7 @@ impl Frame {
         let saved = registers >> 4;
         let is_plain = kind == form.call_frame
             && registers & 0xf == form.stack_pointer
-            && matches!(saved, KEPT | ON_STACK);
+            && (saved == KEPT || saved == form.frame_end);
         let size = i64::from(i16::from_le_bytes([low, high])) - 8;
         (is_plain && size >= 0).then_some(Frame { size, changes_frame_pointer: saved != KEPT })
     }
@@ -417,12 +415,13 @@ pub(crate) fn composed(base: OrcState, state: OrcState, form: OrcForm) -> Option
         // The frame pointer is still the caller's.
         return (saved == KEPT).then_some(base);
     }
-    if base_registers & 0xf != form.stack_pointer || !matches!(base_saved, KEPT | ON_STACK) {
+    let is_known = base_saved == KEPT || base_saved == form.frame_end;
+    if base_registers & 0xf != form.stack_pointer || !is_known {
         return None;
     }
     let outer = number(base_low, base_high).checked_sub(8)?;
     let [low, high] = number(low, high).checked_add(outer)?.to_le_bytes();
-    if base_saved == ON_STACK || saved == KEPT {
+    if base_saved == form.frame_end || saved == KEPT {
         return Some([low, high, base_bp_low, base_bp_high, base_registers, kind]);
     }
     let [bp_low, bp_high] = number(bp_low, bp_high).checked_sub(outer)?.to_le_bytes();

@@ -71,14 +71,17 @@ pub struct OrcForm {
     pub stack_pointer: u8,
     /// `sp_reg` of a frame that is found by the frame pointer: `ORC_REG_BP`.
     pub frame_pointer: u8,
+    /// `bp_reg` where the caller's frame pointer lies on the stack, at a distance from the frame's
+    /// end: `ORC_REG_PREV_SP`.
+    pub frame_end: u8,
 }
 
 /// Every form of the unwinder's states, from the newest on. Up to 6.3 an ordinary frame is 0; in
 /// 7.2 the registers have other numbers.
 const ORC: [OrcForm; 3] = [
-    OrcForm { call_frame: 2, stack_pointer: 3, frame_pointer: 4 },
-    OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4 },
-    OrcForm { call_frame: 0, stack_pointer: 5, frame_pointer: 4 },
+    OrcForm { call_frame: 2, stack_pointer: 3, frame_pointer: 4, frame_end: 8 },
+    OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4, frame_end: 1 },
+    OrcForm { call_frame: 0, stack_pointer: 5, frame_pointer: 4, frame_end: 1 },
 ];
 
 /// The forms of one kernel's tables.

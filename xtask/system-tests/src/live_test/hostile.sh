@@ -275,6 +275,9 @@ asked "a jump elsewhere" $EINVAL $entry install $copies 1 0 $entry $copy \
     "$(requests packed "$entry" 200)"
 asked "a reserved byte of a function" $EINVAL $entry install $copies 1 0 $entry $copy \
     "01$(printf %014x 0x$third)"
+asked "a function that is neither inlined nor not" $EINVAL $entry install $copies 1 0 $entry \
+    $copy "$(printf %x $((0x$third | 2 << 48)))"
+asked "an unknown flag" $EINVAL 0 install $copies 1 200000000 $entry $copy $third
 asked "other bytes than expected" $EBUSY "$(jump vfs_read | sed 's/^0*//')" install $copies 1 0 \
     $entry $copy "$(printf %x $((0x$third ^ 0x100)))"
 asked "a reserved word of a call" $EINVAL $from install $copies 1 1 $entry $copy $third $from \

@@ -6,7 +6,8 @@
  *
  * requests install NAME FUNCTIONS CALLS WORD…: an INSTALL request. The words are hexadecimal, as
  * they stand in memory: three for each function, two for each call. FUNCTIONS and CALLS are the
- * numbers in the request, which need not fit the words. A name of 56 characters has no zero at its
+ * numbers in the request, which need not fit the words. Behind the lower 32 bits of CALLS are the
+ * request's flags. A name of 56 characters has no zero at its
  * end.
  * requests undo NAME: an UNDO request.
  * requests stall NAME: an INSTALL request with functions that nobody supplies (userfaultfd).
@@ -32,8 +33,8 @@
 #define NAME 56
 #define NUMBER 16
 #define WORDS 4096
-#define INSTALL 0xc068b701
-#define UNDO 0xc068b702
+#define INSTALL 0xc070b701
+#define UNDO 0xc070b702
 #define COUNTERS 0x4058b703
 #define TIME 0xc020b704
 
@@ -51,6 +52,7 @@ struct group {
 	unsigned long calls;
 	unsigned int nr_functions;
 	unsigned int nr_calls;
+	unsigned long flags;
 	unsigned long bad_address;
 };
 
@@ -174,6 +176,7 @@ static void ask(unsigned long command, char **arguments, long count)
 			group.calls = group.functions;
 		group.nr_functions = functions;
 		group.nr_calls = hex(arguments[2]);
+		group.flags = hex(arguments[2]) >> 32;
 	}
 	result = call(NR_IOCTL, open("/dev/kernlane"), command, (long)&group, 0, 0, 0);
 	print(result);

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Of Linux 6.12.
-const FORM: OrcForm = OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4 };
+const FORM: OrcForm = OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4, frame_end: 1 };
 
 /// The state of a frame of this size, its frame pointer saved at a distance from its end.
 fn state(size: i16, saved: Option<i16>) -> OrcState {
@@ -39,6 +39,21 @@ fn a_frame_found_by_the_frame_pointer_stays_as_long_as_the_callee_leaves_it() {
         assert_eq!(composed(state(24, None), other, FORM), None);
     }
     assert_eq!(composed([0; 6], state(0, None), FORM), None);
+}
+
+#[test]
+fn since_7_2_the_registers_have_other_numbers() {
+    let form = OrcForm { stack_pointer: 3, frame_end: 8, ..FORM };
+    let of = |size, saved| {
+        let [low, high, bp_low, bp_high, registers, kind] = state(size, saved);
+        let registers = if registers >> 4 == 0 { 0x03 } else { 0x83 };
+        [low, high, bp_low, bp_high, registers, kind]
+    };
+    let found = composed(of(24, None), of(16, Some(-16)), form);
+    assert_eq!(found, Some(of(40, Some(-40))));
+    // What was the frame's end is another register now.
+    assert_eq!(composed(of(24, None), [24, 0, 0xf0, 0xff, 0x13, 2], form), None);
+    assert_eq!(composed(state(24, None), state(16, None), form), None);
 }
 
 #[test]
