@@ -232,15 +232,20 @@ impl Prover<'_> {
             walked.sites.insert((claim.context, old), new);
             new += copy.len;
             old = next;
-            before = Some(original);
-            let away =
-                leaves(&original) && !self.is_patched(original.ip()) || self.is_bug(original.ip());
+            let away = leaves(&original) && !self.is_patched(original.ip())
+                || self.is_bug(original.ip())
+                || self.is_dead_end(&original);
             left = if away { Leaves::Elsewhere } else { Leaves::RunsOn };
+            before = Some(original);
         }
+        let calls_last = before.is_some_and(|last| last.is_call_near());
         match left {
             Leaves::Elsewhere => {
                 ensure!(new == new_end, "{} bytes too many in the copy", new_end - new)
             }
+            // A function's last instruction calls one that does not return. The next function may
+            // begin directly behind it.
+            Leaves::RunsOn if calls_last && new == new_end && self.ends_function(end) => {}
             Leaves::RunsOn if self.start_of(claim.context, end).is_some() => {
                 self.check_follows(claim.context, new, new_end, end)?
             }
@@ -357,6 +362,16 @@ impl Prover<'_> {
         let bugs = &self.kernel.tables.bugs;
         bugs.binary_search_by_key(&at, |e| e.site)
             .is_ok_and(|i| bugs[i].flags & BUGFLAG_WARNING == 0)
+    }
+
+    /// Whether an instruction is a trap that no table names: where a compiler proved that the program
+    /// is wrong. The kernel dies there.
+    fn is_dead_end(&self, instruction: &Instruction) -> bool {
+        let tables = &self.kernel.tables;
+        let (at, end) = (LinkAddr(instruction.ip()), LinkAddr(instruction.next_ip()));
+        instruction.code() == Code::Ud2
+            && tables.bugs.binary_search_by_key(&at.0, |e| e.site).is_err()
+            && within(&tables.exceptions, |e| e.site, at, end).is_empty()
     }
 
     fn static_key(&self, at: u64) -> Option<u64> {

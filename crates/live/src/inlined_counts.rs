@@ -88,7 +88,7 @@ fn join(original: &Original<'_, '_>, graph: &mut Graph) {
             let (from, to) = (BlockId(from as u32), BlockId(to as u32));
             graph.edges.push(Edge { from, to, count, kind });
         };
-        jump(caller as usize, range.start);
+        jump(caller as usize, inlining.entry(n) as usize);
         for piece in range.filter(|&piece| original.leaves_inlined(piece)) {
             jump(piece, behind as usize);
         }

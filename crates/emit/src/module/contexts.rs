@@ -33,6 +33,9 @@ struct Joint {
     caller: u32,
     /// The piece behind the call.
     behind: u32,
+    /// The piece with which the callee begins. Parts that the compiler put elsewhere may lie in
+    /// front of it.
+    entry: u32,
 }
 
 impl Inlining {
@@ -41,12 +44,22 @@ impl Inlining {
         &self.calls
     }
 
-    /// Adds a call: the piece that ends with it, the one behind it, and the first of its code,
-    /// which is behind all others.
-    pub(super) fn push(&mut self, call: InlinedCall, caller: u32, behind: u32, first: u32) {
+    /// Adds a call: the piece that ends with it, the one behind it, the one with which the callee
+    /// begins, and the first of its code, which is behind all others.
+    pub(super) fn push(
+        &mut self,
+        call: InlinedCall,
+        [caller, behind, entry]: [u32; 3],
+        first: u32,
+    ) {
         self.calls.push(call);
-        self.joints.push(Joint { caller, behind });
+        self.joints.push(Joint { caller, behind, entry });
         self.starts.push(first);
+    }
+
+    /// The piece with which the code of an inlined call begins.
+    pub fn entry(&self, call: u32) -> u32 {
+        self.joints[call as usize].entry
     }
 
     /// The context of a piece: 0 in the copies of functions, n in the code of call n - 1.
@@ -69,9 +82,9 @@ impl Inlining {
         (joint.caller, joint.behind)
     }
 
-    /// The first piece of the code that a piece enters in place of the call at its end.
+    /// The piece that another one enters in place of the call at its end.
     pub fn entered_from(&self, piece: usize) -> Option<u32> {
-        let call = self.joints.iter().position(|joint| joint.caller as usize == piece)?;
-        Some(self.starts[call])
+        let joint = self.joints.iter().find(|joint| joint.caller as usize == piece)?;
+        Some(joint.entry)
     }
 }

@@ -139,8 +139,13 @@ impl Original<'_, '_> {
             let behind = behind.with_context(|| format!("no code is behind the call at {at}"))?;
             let body = self.inlinable(call.callee).map_err(|o| anyhow::anyhow!("{at}: {o}"))?;
             ensure!(body.pieces.iter().all(|&piece| (piece as usize) < own), "{at}: no own code");
-            self.inlining.push(*call, caller, behind, self.pieces.len() as u32);
+            let first = self.pieces.len() as u32;
             let copies: Vec<Piece> = body.pieces.iter().filter_map(|&n| self.inlined(n)).collect();
+            let callee = &self.functions[call.callee as usize];
+            let begin = callee.at + self.skip[call.callee as usize];
+            let entry = copies.iter().position(|piece| piece.at == begin);
+            let entry = entry.with_context(|| format!("{at}: the callee has no first block"))?;
+            self.inlining.push(*call, [caller, behind, first + entry as u32], first);
             self.pieces.extend(copies);
         }
         Ok(self)
