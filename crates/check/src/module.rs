@@ -364,8 +364,8 @@ impl Prover<'_> {
             .is_ok_and(|i| bugs[i].flags & BUGFLAG_WARNING == 0)
     }
 
-    /// Whether an instruction is a trap that no table names: where a compiler proved that the program
-    /// is wrong. The kernel dies there.
+    /// Whether an instruction is a trap that no table names: where a compiler proved that the
+    /// program is wrong. The kernel dies there.
     fn is_dead_end(&self, instruction: &Instruction) -> bool {
         let tables = &self.kernel.tables;
         let (at, end) = (LinkAddr(instruction.ip()), LinkAddr(instruction.next_ip()));
