@@ -380,6 +380,60 @@ fn a_callee_that_was_not_counted_is_known_by_its_calls() {
     });
 }
 
+/// A kernel whose g has a rare part in front of it, as since 7.2:
+///
+/// ```text
+/// 00 f: call __fentry__    20 g.cold: mov $1,%ecx    40 g: call __fentry__
+/// 05    nop                25         jmp 4d         45    test %edi,%edi
+/// 06    call g                                       47    je 20
+/// 0b    ret                                          4d    ret
+/// ```
+#[test]
+fn the_code_of_a_callee_is_entered_at_its_entry_and_not_at_its_first_part() {
+    let mut text = vec![0xcc; 0x80];
+    let mut put = |at: usize, bytes: &[u8]| text[at..at + bytes.len()].copy_from_slice(bytes);
+    for entry in [F, G] {
+        put(entry as usize, &near(0xe8, entry, 0x1000));
+    }
+    put(0x05, &[&[0x90][..], &near(0xe8, 0x06, G), &[0xc3]].concat());
+    put(0x20, &[&[0xb9, 1, 0, 0, 0][..], &near(0xe9, 0x25, 0x4d)].concat());
+    put(0x45, &[&[0x85, 0xff, 0x0f, 0x84][..], &(-0x2d_i32).to_le_bytes(), &[0xc3]].concat());
+    let note = [&[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[0x5f; 20]].concat();
+    let file = elf(
+        &[
+            (".text", TEXT, 6, text),
+            (".data", DATA, 3, vec![0; 0x40]),
+            (".notes", DATA + 0x200, 2, note),
+        ],
+        &[
+            TestSymbol("f", TEXT, 0xc),
+            TestSymbol("g.cold", TEXT + 0x20, 0xa),
+            TestSymbol("g", TEXT + G, 0xe),
+            TestSymbol("_stext", TEXT, 0),
+            TestSymbol("value", DATA, 8),
+        ],
+        0,
+    );
+    let mut kernel = LinkedKernel::parse(&file).unwrap();
+    let tables = LinkedTables {
+        tracer_sites: vec![TEXT, TEXT + G],
+        orc: vec![(TEXT, EMPTY)],
+        ..LinkedTables::default()
+    };
+    kernel.sites = PatchSites::of(&tables);
+    kernel.tables = tables;
+    let mut profile = Profile::empty(kernel.build_id.clone());
+    profile.blocks.extend([(at(F), 9), (at(0x0b), 9), (at(G), 9), (at(0x4d), 9)]);
+    profile.calls.insert((at(F), at(G)), 9);
+    let memory = FileMemory(&kernel);
+    let (group, _) = super::group(&kernel, &memory, &[0, 2], &profile, PLENTY).unwrap();
+    assert_eq!(inlined(&group), [(0, 0x06, 2)], "{:?}", group.left_out);
+    for order in [own_order(&group), own_order(&group).into_iter().rev().collect()] {
+        let module = emitted(&group, &order, &[]).unwrap();
+        prove(&group, &module).unwrap();
+    }
+}
+
 /// Where the module's `.text` lies in its file.
 fn text_of(module: &[u8]) -> usize {
     use object::{Object, ObjectSection};
