@@ -120,7 +120,7 @@ impl Original<'_, '_> {
     /// to.
     ///
     /// # Errors
-    /// A call is none of [`plain_calls`](Original::plain_calls), or its callee cannot be inlined
+    /// [`plain_calls`](Original::plain_calls) does not name a call, or its callee cannot be inlined
     /// there.
     pub fn inline(mut self, calls: &[InlinedCall]) -> Result<Self> {
         let mut cuts: Vec<u32> = calls.iter().map(|call| call.at + CALL).collect();
