@@ -117,7 +117,10 @@ pub struct RecordedAmounts {
 pub fn is_made(request: &RecordingRequest) -> bool {
     RecordingSummary::read(&Files::at(&request.output)).is_ok_and(|made| {
         made.conditions.kernel_build_id == request.kernel.build_id.0
-            && made.modules.iter().all(|module| request.kernel.has_module(&module.identity))
+            && made.modules.iter().all(|module| {
+                // Additional files may bring modules; the workload's digest knows these files.
+                !request.files.is_empty() || request.kernel.has_module(&module.identity)
+            })
             && made.conditions.workload_sha256 == request.workload.sha256
             && request.workload.brought().is_ok_and(|brought| {
                 made.conditions.copied_sha256 == brought.copied_sha256

@@ -72,7 +72,7 @@ impl LiveGuest {
         let directory = scratch::directory(&std::env::temp_dir(), "kernlane-live-")?;
         Ok(LiveGuest {
             program: OwnProgram::new(HOME)?,
-            module: compile(&headers, directory.path())?,
+            module: without_types(compile(&headers, directory.path())?, directory.path())?,
             vmlinux: without_debug_information(&kernel.vmlinux, directory.path())?,
         })
     }
@@ -149,6 +149,18 @@ fn compile(headers: &Path, directory: &Path) -> Result<Vec<u8>> {
     run(make, &directory.join("make")).context("the kernel module cannot be compiled")?;
     let module = build.join("kernlane.ko");
     fs::read(&module).with_context(|| format!("reading {}", module.display()))
+}
+
+/// The module without the descriptions of its types. They differ from one build to the next, and a
+/// recording with another module would be made again.
+fn without_types(module: Vec<u8>, directory: &Path) -> Result<Vec<u8>> {
+    let (whole, stripped) = (directory.join("whole.ko"), directory.join("kernlane.ko"));
+    fs::write(&whole, module).with_context(|| format!("writing {}", whole.display()))?;
+    let mut objcopy = Command::new("objcopy");
+    objcopy.args(["--strip-debug", "--remove-section=.BTF", "--remove-section=.BTF.base"]);
+    objcopy.arg(&whole).arg(&stripped);
+    run(objcopy, &directory.join("objcopy"))?;
+    fs::read(&stripped).with_context(|| format!("reading {}", stripped.display()))
 }
 
 /// The vmlinux without its debugging information.
