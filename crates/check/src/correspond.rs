@@ -111,6 +111,12 @@ impl<'k, 'd> Correspondence<'k, 'd> {
         prove_dropped(old, new, &anchors.dropped, &placed_new, findings);
         let mut regions = Vec::new();
         for (index, section) in old.sections.iter().enumerate() {
+            if old.is_inlined(section) {
+                // The map says where all of it went: there is nothing to pair it with.
+                let free = section_regions(section, &map.blocks, &[], &anchors.cut, old, findings);
+                debug_assert!(free.is_empty(), "regions begin at anchors");
+                continue;
+            }
             let Some(twin) = twin_of(old, new, index) else {
                 findings.differ(
                     "sections",

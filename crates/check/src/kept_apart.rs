@@ -72,6 +72,11 @@ pub(crate) fn labels(c: &Correspondence, units: &[CodeUnit]) -> Findings {
     findings
 }
 
+/// The parts of a kernel that are kept apart.
+pub(crate) fn parts(kernel: &KernelFile) -> Vec<Range<u64>> {
+    PARTS.into_iter().filter_map(|names| part(kernel, names)).collect()
+}
+
 fn part(kernel: &KernelFile, [start, end]: [&str; 2]) -> Option<Range<u64>> {
     Some(kernel.symbol(start)?..kernel.symbol(end)?)
 }

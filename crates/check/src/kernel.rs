@@ -9,12 +9,12 @@ use image::address::LinkAddr;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, SectionIndex};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const LE: LittleEndian = LittleEndian;
 
 /// A section that the running kernel has in memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KernelSection<'d> {
     /// Its name.
     pub name: &'d str,
@@ -55,7 +55,7 @@ impl KernelSection<'_> {
 }
 
 /// A symbol of a section in memory, or an absolute symbol.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KernelSymbol<'d> {
     /// Its name.
     pub name: &'d str,
@@ -70,6 +70,27 @@ pub struct KernelSymbol<'d> {
     pub function: bool,
 }
 
+/// The most fields of an entry of a table.
+pub(crate) const MOST_FIELDS: usize = 5;
+/// The fields of an entry of a table, each as (address, other bits).
+pub(crate) type EntryValues = [(u64, u128); MOST_FIELDS];
+
+/// What a kernel has in addition, whose calls were inlined in its bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Additions {
+    /// The calls that are gone.
+    pub gone: HashSet<u64>,
+    /// The entries of inlined code, by the table's name, in the order of the calls.
+    pub entries: HashMap<&'static str, Vec<EntryValues>>,
+    /// The unwinder's states of inlined code, ascending.
+    pub states: Vec<(u64, [u8; 6])>,
+    /// Where inlined code begins, ascending, and the address of the call in a function of the
+    /// kernel.
+    pub owners: Vec<(u64, u64)>,
+    /// The addresses behind inlined functions.
+    pub ends: HashSet<u64>,
+}
+
 /// A linked kernel.
 pub struct KernelFile<'d> {
     /// The address of the entry point.
@@ -82,6 +103,7 @@ pub struct KernelFile<'d> {
     /// The PC-relative relocations outside code, if the file keeps its relocations: address and
     /// bytes of each field.
     pub pc_relative: Option<Vec<(u64, u8)>>,
+    pub(crate) additions: Option<&'d Additions>,
 }
 
 impl<'d> KernelFile<'d> {
@@ -178,7 +200,7 @@ impl<'d> KernelFile<'d> {
         for (index, symbol) in symbols.iter().enumerate() {
             by_name.entry(symbol.name).or_default().push(index as u32);
         }
-        KernelFile { entry: 0, sections, symbols, by_name, pc_relative }
+        KernelFile { entry: 0, sections, symbols, by_name, pc_relative, additions: None }
     }
 
     fn read_pc_relative(
@@ -281,9 +303,23 @@ impl<'d> KernelFile<'d> {
         &self.symbols[from..from + count]
     }
 
+    /// The address in a function that inlined code belongs to; other addresses are their own.
+    pub(crate) fn in_function(&self, addr: u64) -> u64 {
+        let owners = self.additions.map_or(&[][..], |additions| &additions.owners);
+        let own = owners.partition_point(|&(start, _)| start <= addr);
+        own.checked_sub(1).map_or(addr, |own| owners[own].1)
+    }
+
+    /// Whether a section holds inlined code, which no new section corresponds to.
+    pub(crate) fn is_inlined(&self, section: &KernelSection<'_>) -> bool {
+        let owners = self.additions.and_then(|additions| additions.owners.first());
+        owners.is_some_and(|&(start, _)| section.end() > start)
+    }
+
     /// The symbols at the last address, up to and including `addr`, that has a symbol of a section
     /// in memory.
     pub fn nearest(&self, addr: u64) -> Option<&[KernelSymbol<'d>]> {
+        let addr = self.in_function(addr);
         let mut after = self.symbols.partition_point(|s| s.addr.0 <= addr);
         loop {
             let symbols = self.symbols_at(self.symbols[after.checked_sub(1)?].addr.0);
@@ -297,6 +333,7 @@ impl<'d> KernelFile<'d> {
     /// Describes an address for people, for example `vfs_read+0x1c`.
     pub fn describe(&self, addr: u64) -> String {
         match self.nearest(addr).and_then(|symbols| symbols.iter().find(|s| s.section.is_some())) {
+            Some(symbol) if self.in_function(addr) != addr => format!("inlined in {}", symbol.name),
             Some(symbol) => format!("{}+{:#x}", symbol.name, addr - symbol.addr.0),
             None => format!("{addr:#x}"),
         }
@@ -322,7 +359,8 @@ impl<'d> KernelFile<'d> {
 
     /// The addresses from the lowest to the highest section that is linked at a kernel address.
     pub fn image(&self) -> std::ops::Range<u64> {
-        let kernel = || self.sections.iter().filter(|s| s.addr >> 63 == 1);
+        let kernel =
+            || self.sections.iter().filter(|s| s.addr >> 63 == 1 && !self.is_inlined(s));
         let start = kernel().map(|s| s.addr).min().unwrap_or(0);
         start..kernel().map(KernelSection::end).max().unwrap_or(0)
     }

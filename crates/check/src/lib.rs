@@ -28,6 +28,8 @@ mod correspond;
 mod data;
 #[cfg(test)]
 mod forms_tests;
+mod frames;
+mod inlined;
 mod intervals;
 mod kallsyms;
 mod kept_apart;
@@ -57,6 +59,7 @@ use anyhow::{Context, Result, bail, ensure};
 use code_walk::{CodeWalk, OldKernelFacts};
 use correspond::{Correspondence, DataFacts};
 use image::mapping::map_file;
+use inlined::{InlinedCode, RefusedClaim};
 use image::place::Placement;
 use image::relative_words::{self, RelativeWords};
 use kernel::{KernelFile, SectionLoad};
@@ -180,6 +183,24 @@ fn same_link(kernel: &KernelFile, unstripped: &KernelFile) -> bool {
 /// # Errors
 /// The comparison is impossible, for example because the map is not ascending.
 pub fn check(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Result<Findings> {
+    if map.inlined.is_empty() {
+        return compare_all(old, new, map);
+    }
+    const KIND: &str = "calls inlined";
+    let mut findings = Findings::default();
+    match InlinedCode::of(old, &map.inlined) {
+        Ok(code) => {
+            findings = compare_all(&code.kernel(old), new, map)?;
+            findings.prove(KIND, map.inlined.len() as u64);
+        }
+        Err(RefusedClaim { site, why }) => {
+            findings.differ(KIND, Some(site), None, format!("{why:#}"));
+        }
+    }
+    Ok(findings)
+}
+
+fn compare_all(old: &CheckedKernel, new: &CheckedKernel, map: &Placement) -> Result<Findings> {
     ordered(map)?;
     let mut findings = Findings::default();
     sections(&old.kernel, &new.kernel, &mut findings);

@@ -424,7 +424,7 @@ fn placed(
         })
     };
     let blocks = map.blocks.iter().map(block).collect::<Result<_>>()?;
-    Ok(Placement { call_padding: map.call_padding, blocks })
+    Ok(Placement { call_padding: map.call_padding, blocks, ..Placement::default() })
 }
 
 /// Compares the sections that are not placed in memory.

@@ -8,22 +8,20 @@
 use super::code_walk::CodeWalk;
 use super::correspond::Correspondence;
 use super::kernel::KernelFile;
+use super::frames::UnwindState;
 use super::verdict::Findings;
 use rayon::prelude::*;
-
-/// A `struct orc_entry`: two offsets, two registers, type and signal.
-type UnwindState = [u8; 6];
 
 const KIND: &str = "unwinder states";
 
 /// The table of one kernel: ascending addresses, and the state from each address on.
-struct UnwindTable {
+pub(crate) struct UnwindTable {
     ips: Vec<u64>,
     states: Vec<UnwindState>,
 }
 
 impl UnwindTable {
-    fn read(kernel: &KernelFile) -> Result<Option<UnwindTable>, String> {
+    pub(crate) fn read(kernel: &KernelFile) -> Result<Option<UnwindTable>, String> {
         let (Some(ip), Some(unwind)) =
             (kernel.section(".orc_unwind_ip"), kernel.section(".orc_unwind"))
         else {
@@ -41,16 +39,21 @@ impl UnwindTable {
             let distance = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             ip.addr.wrapping_add(4 * i as u64).wrapping_add(i64::from(distance) as u64)
         };
-        let ips: Vec<u64> = ip.data.chunks_exact(4).enumerate().map(at).collect();
+        let mut ips: Vec<u64> = ip.data.chunks_exact(4).enumerate().map(at).collect();
         if let Some(i) = ips.windows(2).position(|pair| pair[0] > pair[1]) {
             return Err(format!("the unwinder's table is not sorted at entry {i}"));
         }
-        let states =
+        let mut states: Vec<UnwindState> =
             unwind.data.chunks_exact(6).map(|e| [e[0], e[1], e[2], e[3], e[4], e[5]]).collect();
+        // Inlined code lies behind the kernel.
+        for &(at, state) in kernel.additions.iter().flat_map(|additions| &additions.states) {
+            ips.push(at);
+            states.push(state);
+        }
         Ok(Some(UnwindTable { ips, states }))
     }
 
-    fn state(&self, addr: u64) -> Option<UnwindState> {
+    pub(crate) fn state(&self, addr: u64) -> Option<UnwindState> {
         self.ips.partition_point(|&ip| ip <= addr).checked_sub(1).map(|i| self.states[i])
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 
 /// The places of words that KASLR shifts, ascending. A place in per-CPU data is its address in that
 /// section.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relocs {
     /// 64-bit absolute addresses.
     pub abs64: Vec<u64>,

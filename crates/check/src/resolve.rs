@@ -81,9 +81,10 @@ struct FunctionExtents {
 impl FunctionExtents {
     fn of(kernel: &KernelFile) -> Self {
         let sized = || kernel.symbols.iter().filter(|s| s.function && s.size > 0);
+        let inlined = kernel.additions.iter().flat_map(|additions| &additions.ends).copied();
         FunctionExtents {
             bytes: intervals(sized().map(|s| (s.addr.0, s.size))),
-            ends: sized().filter_map(|s| s.addr.0.checked_add(s.size)).collect(),
+            ends: sized().filter_map(|s| s.addr.0.checked_add(s.size)).chain(inlined).collect(),
         }
     }
 

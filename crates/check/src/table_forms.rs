@@ -5,7 +5,7 @@
 //! in the kernel. This module compares nothing, and never looks at a version. To add a table or a
 //! form: a line in `TABLES`.
 
-use super::kernel::KernelFile;
+use super::kernel::{EntryValues, KernelFile, MOST_FIELDS};
 
 /// Where a table lies.
 pub(super) enum TableLocation {
@@ -74,9 +74,6 @@ pub(super) struct SideTable {
     pub forms: &'static [EntryForm],
     pub order: EntryOrder,
 }
-
-/// The most fields of an entry.
-pub(super) const MOST_FIELDS: usize = 5;
 
 const fn form(size: usize, fields: &'static [TableField]) -> EntryForm {
     assert!(fields.len() <= MOST_FIELDS);
@@ -207,7 +204,7 @@ pub(super) struct TableEntry {
     /// The address of the entry itself.
     pub addr: u64,
     /// Each field as (address, other bits).
-    pub values: [(u64, u128); MOST_FIELDS],
+    pub values: EntryValues,
 }
 
 impl SideTable {
@@ -230,6 +227,23 @@ impl SideTable {
             return Some(only);
         }
         self.forms.iter().find(|form| form.fits(found, kernel))
+    }
+
+    /// The entries of the table, which have this form, and those of inlined code.
+    pub(super) fn all_entries(
+        &self,
+        form: &EntryForm,
+        found: &TableBytes,
+        kernel: &KernelFile,
+    ) -> Vec<TableEntry> {
+        let mut entries = self.entries(form, found);
+        if let Some(additions) = kernel.additions {
+            entries.retain(|entry| !additions.gone.contains(&entry.values[0].0));
+            let added = additions.entries.get(self.name).into_iter().flatten();
+            let added = added.filter(|values| !additions.gone.contains(&values[0].0));
+            entries.extend(added.map(|&values| TableEntry { addr: found.addr, values }));
+        }
+        entries
     }
 
     /// The entries of the table, which have this form.

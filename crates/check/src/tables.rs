@@ -76,7 +76,7 @@ fn formed_entries(
     let table = TABLES.iter().find(|t| t.name == name)?;
     let found = table.find(kernel)?;
     let form = table.form(&found, kernel)?;
-    Some((form, table.entries(form, &found)))
+    Some((form, table.all_entries(form, &found, kernel)))
 }
 
 /// Compares every table.
@@ -122,7 +122,7 @@ fn compare(
             return;
         }
     }
-    let (old, new) = (table.entries(form, old), table.entries(form, new));
+    let (old, new) = (table.all_entries(form, old, c.old), table.all_entries(form, new, c.new));
     if old.len() != new.len() {
         let what = format!("{} had {} entries and has {}", table.name, old.len(), new.len());
         findings.differ(table.name, None, None, what);

@@ -65,6 +65,30 @@ pub(crate) fn into_directory(
     output::write(&directory.join(MAP), map.as_bytes())
 }
 
+/// Moves all of a scratch tree into `directory`, which is empty but for that tree: with its links
+/// into the build tree it is a tree itself. What Kernlane keeps in the build tree stays there.
+pub(crate) fn tree_into_directory(scratch: &Path, directory: &Path) -> Result<()> {
+    let named = || format!("{}: cannot be moved", scratch.display());
+    let is_scratch = |path: &Path| path == scratch;
+    for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
+        let path = entry?.path();
+        ensure!(
+            is_scratch(&path),
+            "{}: is there already; give a new directory, or remove this one",
+            path.display()
+        );
+    }
+    for entry in fs::read_dir(scratch).with_context(named)? {
+        let entry = entry.with_context(named)?;
+        let name = entry.file_name();
+        let is_ours = name.to_string_lossy().trim_start_matches('.').starts_with("kernlane");
+        if !is_ours {
+            move_file(&entry.path(), &directory.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
 /// The results that exist. The files with relocations are included if they exist: kbuild makes
 /// `vmlinux` and `vmlinux.relocs` of `vmlinux.unstripped`.
 fn existing(root: &Path, results: ResultFiles) -> impl Iterator<Item = &'static str> + use<> {

@@ -8,8 +8,9 @@ use crate::counting::plan::ObjectFlow;
 use crate::counting::{self, Counters};
 use crate::install::{self, OriginalLink};
 use crate::kbuild::BuildTree;
+use crate::object::inlined::{self, Expanded};
 use crate::object::{
-    BlockCounter, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten,
+    BlockCounter, CallToInline, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten,
     hot_share_in_whole, rewrite,
 };
 use crate::originals::{LaidOutObject, Originals};
@@ -21,14 +22,15 @@ use image::BuildId;
 use image::address::LinkAddr;
 use image::forms;
 use image::map::PlacementMap;
-use image::object::KernelObject;
+use image::linked::LinkedKernel;
+use image::object::{KernelObject, ObjectHints};
 use image::object::elf::SectionId;
 use image::object::linked::LinkAddresses;
 use image::order::Layout;
 use image::place::{Ending, PlacedBlock, Placement};
 use image::sealed;
 use sha2::{Digest, Sha256};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -39,6 +41,16 @@ pub enum RelinkWork {
     Order(Layout),
     /// Keep the order, and add counters.
     Count,
+    /// Put the code of callees in the place of their calls, behind the code of each caller.
+    Inline(InlineWork),
+}
+
+/// Which calls of a kernel are inlined.
+pub struct InlineWork {
+    /// The kernel.
+    pub build_id: BuildId,
+    /// The calls. One that stands in inlined code follows the call that this code belongs to.
+    pub calls: Vec<CallToInline>,
 }
 
 /// Where to put the new kernel.
@@ -137,37 +149,98 @@ struct RewrittenTree<'a> {
     counters: Vec<(BlockCounter, u32)>,
 }
 
+/// A tree's object with inlined calls, and the link address of its `.text`.
+struct ExpandedTree {
+    expanded: Expanded,
+    base: LinkAddr,
+    /// Bytes of the old `.text`.
+    size: u64,
+}
+
+impl ExpandedTree {
+    fn new(tree: &BuildTree, work: &InlineWork, originals: &Originals) -> Result<ExpandedTree> {
+        let linked = linked_of(tree, originals)?;
+        ensure_same(tree, &linked, &work.build_id, "profile")?;
+        let layout = Layout::original(linked.build_id.clone());
+        let noreturn = noreturns(tree);
+        let laid_out =
+            LaidOutObject::new(originals, originals.gathered(), &linked, &layout, &noreturn)?;
+        let kernel = LinkedKernel::parse(&originals.vmlinux)?;
+        let LaidOutObject { object, base, .. } = laid_out;
+        let expanded = inlined::expand(&object, base, &work.calls, kernel.tables.forms.orc)
+            .with_context(|| originals.name.clone())?;
+        Ok(ExpandedTree { expanded, base, size: object.elf.section(object.text).size })
+    }
+}
+
+/// Which of these functions of a tree's kernel cannot be inlined there, and why.
+///
+/// # Errors
+/// The tree's vmlinux.o cannot be read, or a function is not in its code.
+pub fn not_inlinable(
+    tree: &BuildTree,
+    callees: &BTreeSet<LinkAddr>,
+) -> Result<BTreeMap<LinkAddr, String>> {
+    let originals = Originals::read(tree)?;
+    let linked = linked_of(tree, &originals)?;
+    let layout = Layout::original(linked.build_id.clone());
+    let noreturn = noreturns(tree);
+    let laid_out =
+        LaidOutObject::new(&originals, originals.gathered(), &linked, &layout, &noreturn)?;
+    Ok(inlined::not_inlinable(&laid_out.object, laid_out.base, callees))
+}
+
+fn linked_of<'a>(tree: &BuildTree, originals: &'a Originals) -> Result<LinkAddresses<'a>> {
+    LinkAddresses::read(&originals.vmlinux)
+        .with_context(|| tree.file("vmlinux").display().to_string())
+}
+
+/// Makes sure that a file is for the tree's kernel. `what`: the file.
+fn ensure_same(
+    tree: &BuildTree,
+    linked: &LinkAddresses<'_>,
+    build_id: &BuildId,
+    what: &str,
+) -> Result<()> {
+    ensure!(
+        linked.build_id == *build_id,
+        "the {what} is for the kernel {}, but {} is {}: the tree was built again after the \
+         recording, or it is another tree; record it again",
+        build_id.0,
+        tree.file("vmlinux").display(),
+        linked.build_id.0
+    );
+    Ok(())
+}
+
 impl<'a> RewrittenTree<'a> {
+    /// `expanded`: the object with inlined calls, if the work is to inline calls.
     fn new(
         tree: &BuildTree,
         work: &RelinkWork,
         originals: &'a Originals,
+        expanded: Option<&'a ExpandedTree>,
     ) -> Result<RewrittenTree<'a>> {
-        let linked = LinkAddresses::read(&originals.vmlinux)
-            .with_context(|| tree.file("vmlinux").display().to_string())?;
+        if let Some(expanded) = expanded {
+            return RewrittenTree::of_expanded(tree, originals, expanded);
+        }
+        let linked = linked_of(tree, originals)?;
         let in_order;
         let layout = match work {
             RelinkWork::Order(layout) => layout,
-            RelinkWork::Count => {
+            RelinkWork::Count | RelinkWork::Inline(_) => {
                 in_order = Layout::original(linked.build_id.clone());
                 &in_order
             }
         };
-        ensure!(
-            linked.build_id == layout.build_id,
-            "the layout is for the kernel {}, but {} is {}: the tree was built again after the \
-             recording, or it is another tree; record it again",
-            layout.build_id.0,
-            tree.file("vmlinux").display(),
-            linked.build_id.0
-        );
+        ensure_same(tree, &linked, &layout.build_id, "layout")?;
         let layout = &layout.of_vmlinux();
         layout.ensure_within(&linked.code())?;
         let noreturn = noreturns(tree);
         let read = |sections| LaidOutObject::new(originals, sections, &linked, layout, &noreturn);
         let mut laid_out = read(originals.gathered())?;
         let counters = match work {
-            RelinkWork::Order(_) => Vec::new(),
+            RelinkWork::Order(_) | RelinkWork::Inline(_) => Vec::new(),
             RelinkWork::Count => {
                 counting::plan::plan(&laid_out.object, &ObjectFlow::of(&laid_out.object))
             }
@@ -183,6 +256,38 @@ impl<'a> RewrittenTree<'a> {
         let rewritten = rewrite(&object, &plan).with_context(|| originals.name.clone())?;
         Ok(RewrittenTree { object, linked, base, rewritten, counters })
     }
+
+    /// Puts inlined code behind the code of its callers.
+    fn of_expanded(
+        tree: &BuildTree,
+        originals: &'a Originals,
+        ExpandedTree { expanded, base, size }: &'a ExpandedTree,
+    ) -> Result<RewrittenTree<'a>> {
+        let hints = ObjectHints { noreturn: noreturns(tree), ..ObjectHints::default() };
+        let object = KernelObject::read(&expanded.bytes, &hints)
+            .with_context(|| format!("{} with inlined calls", originals.name))?;
+        let order = expanded.order(&object)?;
+        let plan = RewritePlan {
+            order: &order,
+            hot: 0,
+            base: *base,
+            names: PartNames::Readable,
+            counters: &[],
+        };
+        let mut rewritten = rewrite(&object, &plan).with_context(|| originals.name.clone())?;
+        for block in &mut rewritten.placement.blocks {
+            block.old = inlined::old_address(*base, *size, block.old);
+        }
+        rewritten.placement.inlined.clone_from(&expanded.calls);
+        rewritten.summary.text_before = *size;
+        Ok(RewrittenTree {
+            object,
+            linked: linked_of(tree, originals)?,
+            base: *base,
+            rewritten,
+            counters: Vec::new(),
+        })
+    }
 }
 
 /// Predicts where a link puts the layout's blocks. Code behind `.text` moves with its end. Blocks
@@ -193,9 +298,9 @@ impl<'a> RewrittenTree<'a> {
 pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placement> {
     let originals = Originals::read(tree)?;
     let RewrittenTree { object, linked, base, rewritten, .. } =
-        RewrittenTree::new(tree, &RelinkWork::Order(layout.clone()), &originals)?;
+        RewrittenTree::new(tree, &RelinkWork::Order(layout.clone()), &originals, None)?;
     let RewriteSummary { text_before, text_after, .. } = rewritten.summary;
-    let Placement { call_padding, mut blocks } = rewritten.placement;
+    let Placement { call_padding, mut blocks, .. } = rewritten.placement;
     let shift = linked.expected_shift(&object, base);
     blocks.iter_mut().for_each(|b| b.new = LinkAddr(b.new.0.wrapping_add(shift)));
     let behind = linked.bases(&object.elf, |id| id != object.text)?;
@@ -206,7 +311,7 @@ pub fn predicted_placement(tree: &BuildTree, layout: &Layout) -> Result<Placemen
     }
     blocks.extend(tree_modules::predicted(tree, layout)?);
     blocks.sort_by_key(|b| b.old);
-    Ok(Placement { call_padding, blocks })
+    Ok(Placement { call_padding, blocks, ..Placement::default() })
 }
 
 /// Does the work and puts the kernel at its destination. An existing result that was made from the
@@ -244,14 +349,21 @@ fn relink_in(
     progress: &dyn Fn(&str),
 ) -> Result<RelinkedKernel> {
     let begun = Instant::now();
+    if let RelinkWork::Inline(_) = work {
+        ensure_inlinable(tree, destination)?;
+    }
     let originals = Originals::read(tree)?;
     let key = key(work)?;
     if let Some(made) = home.and_then(|home| made_before(tree, home, destination, &key)) {
         return Ok(made);
     }
     progress("rewriting vmlinux.o");
+    let expanded = match work {
+        RelinkWork::Inline(work) => Some(ExpandedTree::new(tree, work, &originals)?),
+        _ => None,
+    };
     let RewrittenTree { object, linked, base, rewritten, counters } =
-        RewrittenTree::new(tree, work, &originals)?;
+        RewrittenTree::new(tree, work, &originals, expanded.as_ref())?;
     let types = match tree.has_types() {
         true => Some(linked.types()?.context(
             "vmlinux: has no .BTF, although CONFIG_DEBUG_INFO_BTF is set; run make in the tree",
@@ -271,11 +383,11 @@ fn relink_in(
         modules: Vec::new(),
         hot_staying: match work {
             RelinkWork::Order(layout) => originals.hot_share_that_stays(&layout.of_vmlinux()),
-            RelinkWork::Count => 0.0,
+            RelinkWork::Count | RelinkWork::Inline(_) => 0.0,
         },
         hot_whole: match work {
             RelinkWork::Order(layout) => hot_share_in_whole(&layout.of_vmlinux(), &object, base),
-            RelinkWork::Count => 0.0,
+            RelinkWork::Count | RelinkWork::Inline(_) => 0.0,
         },
         rewrite_seconds: begun.elapsed().as_secs_f64(),
         link_seconds: None,
@@ -313,6 +425,10 @@ fn relink_in(
             let paths: Vec<_> = report.modules.iter().map(|module| module.path.clone()).collect();
             OwnModules::of(&tree.path)?.install(&beside, &paths)?;
         }
+        _ if expanded.is_some() => {
+            install::tree_into_directory(scratch.path(), home)?;
+            output::write(&home.join(install::MAP), map.to_text().as_bytes())?;
+        }
         _ => {
             // A directory that is replaced lacks these until it is whole.
             for name in [REPORT, COUNTERS, install::MAP] {
@@ -343,6 +459,21 @@ fn relink_in(
     Ok(RelinkedKernel { report, map: Some(map) })
 }
 
+/// Calls are inlined in kernels for x86-64, and the result is a tree of its own.
+fn ensure_inlinable(tree: &BuildTree, destination: &Destination<'_>) -> Result<()> {
+    ensure!(
+        tree.machine() == KernelTarget::X86,
+        "{}: calls are inlined in kernels for x86-64 only, not for User Mode Linux",
+        tree.path.display()
+    );
+    ensure!(
+        !matches!(destination, Destination::Tree),
+        "a kernel with inlined calls needs a directory of its own, since it is a tree that can be \
+         recorded and laid out again"
+    );
+    Ok(())
+}
+
 /// The prefix of the directory in which the kernel is linked.
 const SCRATCH: &str = ".relink-";
 /// What the last relink into a directory did.
@@ -362,6 +493,12 @@ fn key(work: &RelinkWork) -> Result<String> {
     match work {
         RelinkWork::Order(layout) => hash.update(layout.to_text()),
         RelinkWork::Count => hash.update("count"),
+        RelinkWork::Inline(work) => {
+            hash.update(format!("inline {}", work.build_id.0));
+            for call in &work.calls {
+                hash.update(format!("\n{} {} {}", call.context, call.site, call.callee));
+            }
+        }
     }
     Ok(image::sealed::hex(&hash.finalize()))
 }
@@ -405,7 +542,7 @@ fn with_other_sections(
     base: LinkAddr,
 ) -> Result<Placement> {
     let shift = new.text_shift(object, &placement, base)?;
-    let Placement { call_padding, mut blocks } = placement;
+    let Placement { call_padding, mut blocks, inlined } = placement;
     blocks.iter_mut().for_each(|b| b.new = LinkAddr(b.new.0.wrapping_add(shift)));
     let new = new.bases(&object.elf, |id| id != object.text)?;
     for (id, from) in old.bases(&object.elf, |id| id != object.text)? {
@@ -414,7 +551,7 @@ fn with_other_sections(
         }
     }
     blocks.sort_by_key(|b| b.old);
-    Ok(Placement { call_padding, blocks })
+    Ok(Placement { call_padding, blocks, inlined })
 }
 
 /// A code section that moved as a whole.

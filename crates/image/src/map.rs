@@ -7,7 +7,7 @@
 
 use crate::BuildId;
 use crate::address::LinkAddr;
-use crate::place::{CallPadding, Ending, PlacedBlock, Placement};
+use crate::place::{CallPadding, Ending, InlinedCall, PlacedBlock, Placement};
 use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -36,6 +36,12 @@ pub enum MapError {
          hex"
     )]
     Block(usize),
+    /// A line does not describe an inlined call.
+    #[error(
+        "line {0}: an inlined call is \"inlined SITE AT START SIZE…\", all numbers in hex, and its \
+         code is not empty"
+    )]
+    Inlined(usize),
     /// A block is empty or ends beyond the address space.
     #[error("line {0}: the block is empty or ends beyond the address space")]
     Extent(usize),
@@ -70,6 +76,8 @@ pub enum MapError {
 }
 
 const KIND: &str = "kernlane-map";
+/// The beginning of the line of an inlined call.
+const INLINED: &str = "inlined ";
 
 impl PlacementMap {
     /// Whether a text is a map, not another kind of file.
@@ -81,6 +89,13 @@ impl PlacementMap {
     pub fn to_text(&self) -> String {
         let mut text =
             format!("kernel {}\n{}", self.build_id.0, self.placement.call_padding.line());
+        for call in &self.placement.inlined {
+            let _ = write!(text, "{INLINED}{} {}", call.site, call.at);
+            for (start, size) in &call.code {
+                let _ = write!(text, " {start} {size:x}");
+            }
+            text.push('\n');
+        }
         for b in &self.placement.blocks {
             let ending = match b.ending {
                 Ending::Same => "same",
@@ -98,14 +113,15 @@ impl PlacementMap {
     }
 
     /// Makes sure that every block's old place lies within a stretch of `code`, the code of the old
-    /// kernel.
+    /// kernel, or in inlined code.
     ///
     /// # Errors
     /// The first block that does not.
     pub fn ensure_within(&self, code: &[Range<u64>]) -> Result<(), MapError> {
         let is_inside = |block: &&PlacedBlock| {
             let (start, end) = (block.old.0, block.old.0.checked_add(block.old_size.into()));
-            code.iter().any(|code| code.start <= start && end.is_some_and(|end| end <= code.end))
+            start >= InlinedCall::BASE.0 && !self.placement.inlined.is_empty()
+                || code.iter().any(|code| code.start <= start && end.is_some_and(|end| end <= code.end))
         };
         match self.placement.blocks.iter().find(|block| !is_inside(block)) {
             Some(block) => Err(MapError::Outside { start: block.old, size: block.old_size }),
@@ -124,6 +140,10 @@ impl PlacementMap {
         let build_id = BuildId(kernel.ok_or(MapError::Kernel)?.to_owned());
         let dropped = lines.next_if(|&(_, line)| line == CallPadding::DROPPED);
         let call_padding = dropped.map_or(CallPadding::Kept, |_| CallPadding::Dropped);
+        let mut inlined = Vec::new();
+        while let Some((number, line)) = lines.next_if(|(_, line)| line.starts_with(INLINED)) {
+            inlined.push(parse_inlined(line).ok_or(MapError::Inlined(number))?);
+        }
         let mut blocks: Vec<PlacedBlock> = Vec::new();
         while let Some((number, line)) = lines.next() {
             if let Some(announced) = line.strip_prefix("end ") {
@@ -136,7 +156,7 @@ impl PlacementMap {
                 }
                 return Ok(PlacementMap {
                     build_id,
-                    placement: Placement { call_padding, blocks },
+                    placement: Placement { call_padding, blocks, inlined },
                 });
             }
             let block = parse_block(line).ok_or(MapError::Block(number))?;
@@ -155,6 +175,21 @@ impl PlacementMap {
         }
         Err(MapError::CutOff)
     }
+}
+
+fn parse_inlined(line: &str) -> Option<InlinedCall> {
+    let numbers = line.strip_prefix(INLINED)?.split(' ');
+    let numbers: Vec<u64> =
+        numbers.map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
+    let [site, at, code @ ..] = numbers.as_slice() else { return None };
+    let (stretches, rest) = code.as_chunks::<2>();
+    let stretch = |&[start, size]: &[u64; 2]| {
+        let size = u32::try_from(size).ok().filter(|&size| size > 0)?;
+        start.checked_add(u64::from(size)).map(|_| (LinkAddr(start), size))
+    };
+    let code: Vec<_> = stretches.iter().map(stretch).collect::<Option<_>>()?;
+    let is_whole = rest.is_empty() && !code.is_empty();
+    is_whole.then_some(InlinedCall { site: LinkAddr(*site), at: LinkAddr(*at), code })
 }
 
 fn parse_block(line: &str) -> Option<PlacedBlock> {
@@ -193,6 +228,13 @@ mod tests {
             appended,
             ending,
         };
+        let inlined = vec![
+            InlinedCall {
+                site: LinkAddr(0xffff_ffff_8100_0020),
+                at: InlinedCall::BASE,
+                code: vec![(LinkAddr(0xffff_ffff_8100_0054), 9), (LinkAddr(0xffff_ffff_8100_0070), 4)],
+            },
+        ];
         let blocks = vec![
             block(0xffff_ffff_8100_0000, 0x40, 0xffff_ffff_8120_0000, 0x43, 0, Ending::Inverted),
             block(0xffff_ffff_8100_0040, 2, 0xffff_ffff_8120_0100, 0, 5, Ending::JumpDropped),
@@ -200,7 +242,7 @@ mod tests {
         ];
         PlacementMap {
             build_id: BuildId("5f3c".to_owned()),
-            placement: Placement { blocks, ..Placement::default() },
+            placement: Placement { blocks, inlined, ..Placement::default() },
         }
     }
 
@@ -213,6 +255,7 @@ mod tests {
     #[test]
     fn the_text_is_as_documented() {
         let wanted = "kernlane-map 2\nkernel 5f3c\n\
+            inlined ffffffff81000020 ffffffffc0000000 ffffffff81000054 9 ffffffff81000070 4\n\
             ffffffff81000000 40 ffffffff81200000 43 0 inverted\n\
             ffffffff81000040 2 ffffffff81200100 0 5 dropped\n\
             ffffffff81000050 10 ffffffff81100000 10 2 same\n\
@@ -258,7 +301,7 @@ mod tests {
         let text = example().to_text();
         let text = format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap());
         assert_eq!(PlacementMap::from_text(&text), Ok(example()));
-        assert_eq!(PlacementMap::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(7)));
+        assert_eq!(PlacementMap::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(8)));
         for cut in 0..text.len() - 2 {
             assert!(PlacementMap::from_text(&text[..cut]).is_err(), "cut at {cut}");
         }

@@ -66,6 +66,30 @@ pub struct Placement {
     pub call_padding: CallPadding,
     /// The placed blocks, ascending by old address.
     pub blocks: Vec<PlacedBlock>,
+    /// The calls whose callee's code stands in their place. A call in inlined code follows the call
+    /// that this code belongs to.
+    pub inlined: Vec<InlinedCall>,
+}
+
+/// A call whose callee's code stands in its place. So that blocks of this code have an old address,
+/// it is numbered as if it lay behind the old kernel: the instructions of `code`, one behind the
+/// other, with branches in their long form, a static key of five bytes, a jump behind the call for
+/// each return, and a call with such a jump for each jump to a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InlinedCall {
+    /// The old address of the call.
+    pub site: LinkAddr,
+    /// The old address that its code has.
+    pub at: LinkAddr,
+    /// The code of the callee: the old address and the bytes of each stretch. The first one begins
+    /// behind the tracer's site.
+    pub code: Vec<(LinkAddr, u32)>,
+}
+
+impl InlinedCall {
+    /// Where the old addresses of inlined code begin. No kernel has its own code here
+    /// (`MODULES_VADDR`, arch/x86/include/asm/pgtable_64_types.h).
+    pub const BASE: LinkAddr = LinkAddr(0xffff_ffff_c000_0000);
 }
 
 /// What becomes of the no-ops in front of a function that moves.

@@ -7,9 +7,11 @@
 
 use crate::group::Group;
 use crate::inlined_counts::InlineShares;
-use crate::memory::Memory;
+use crate::memory::{FileMemory, Memory};
 use anyhow::Result;
+use emit::object::CallToInline;
 use emit::module::{CallerFrame, InlinableBody, InlinedCall, Obstacle};
+use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use layout::graph::Graph;
 use profile::Profile;
@@ -85,6 +87,33 @@ pub fn group<'k, 'd>(
     Ok((group, summary))
 }
 
+/// The calls that pay most among those of the kernel's hot functions, in the order in which they
+/// are inlined into one another, for another emitter than that of live copies. `chosen`: the hot
+/// functions; `refused`: entries of functions that this emitter cannot inline.
+///
+/// # Errors
+/// As [`group`].
+pub fn calls(
+    kernel: &LinkedKernel<'_>,
+    chosen: &[usize],
+    profile: &Profile,
+    settings: InlineSettings,
+    refused: &BTreeSet<LinkAddr>,
+) -> Result<(Vec<CallToInline>, InlineSummary)> {
+    let memory = FileMemory(kernel);
+    let group = Group::carrying(kernel, &memory, chosen, &|_| true)?;
+    let mut chooser = Chooser::new(&group, profile, settings);
+    chooser.refused = refused.clone();
+    let (calls, _, summary) = chooser.choose();
+    let entry = |callee: u32| kernel.link_address(group.original.functions[callee as usize].at);
+    let calls = calls.iter().map(|call| CallToInline {
+        context: call.context,
+        site: kernel.link_address(call.at),
+        callee: entry(call.callee),
+    });
+    Ok((calls.collect(), summary))
+}
+
 /// A call that may be inlined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
@@ -148,6 +177,8 @@ struct Chooser<'a, 'k, 'd> {
     /// What share of its executions each function's own copy has.
     shares: Vec<f64>,
     contexts: Vec<InlinedCode>,
+    /// Functions that are not inlined, by their entries.
+    refused: BTreeSet<LinkAddr>,
 }
 
 impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
@@ -187,6 +218,7 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
             callees: HashMap::new(),
             shares: vec![1.0; original.functions.len()],
             contexts: Vec::new(),
+            refused: BTreeSet::new(),
         }
     }
 
@@ -292,6 +324,11 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         let site = self.sites[&call.at];
         self.learn(site.callee);
         let Callee { body: Ok(body), hot_bytes, .. } = &self.callees[&site.callee] else { return };
+        let original = &self.group.original;
+        let entry = original.functions[site.callee as usize].at;
+        if self.refused.contains(&original.kernel.link_address(entry)) {
+            return;
+        }
         let fits = self.frame(call).is_ok_and(|frame| body.fits(frame));
         if !fits || self.is_inside(call, site.callee) {
             return;

@@ -95,7 +95,7 @@ impl ModulePlaces {
             }));
         }
         blocks.sort_by_key(|block| block.old);
-        Placement { call_padding: placement.call_padding, blocks }
+        Placement { blocks, ..placement.clone() }
     }
 }
 

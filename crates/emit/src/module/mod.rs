@@ -18,6 +18,7 @@ mod pairs;
 mod side_tables;
 
 pub use contexts::{InlinedCall, Inlining};
+pub(crate) use inlinable::composed;
 pub use inlinable::{CallerFrame, InlinableBody, Obstacle};
 pub use lift::Original;
 pub use pairs::NUMBER;

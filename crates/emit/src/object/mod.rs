@@ -5,6 +5,7 @@
 //! ORC is made again from that translation. This module never reads or writes a file.
 
 mod counters;
+pub(crate) mod inlined;
 mod orc;
 mod order;
 mod relocations;
@@ -15,6 +16,7 @@ mod write;
 
 pub use counters::BlockCounter;
 pub(crate) use counters::COUNTS;
+pub use inlined::CallToInline;
 pub(crate) use order::cuts_of;
 pub(crate) use order::hot_share_in_whole;
 pub(crate) use order::order_of;
@@ -120,7 +122,8 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Result<Rewr
     let debug = debug_of(object, plan);
     let relocations =
         relocations::rewrite(object, &translation, plan, counters.as_ref(), &symbols, debug)?;
-    let bytes = write::write(object, text, &symbols, orc, relocations, counters.as_ref(), debug)?;
+    let changed = write::ChangedSections { text, tables: Vec::new() };
+    let bytes = write::write(object, changed, &symbols, orc, relocations, counters.as_ref(), debug)?;
     let count = |ending: Ending| places.ending.iter().filter(|&&e| e == ending).count();
     let summary = RewriteSummary {
         functions: object.functions.len(),

@@ -33,12 +33,22 @@ pub(super) fn rewrite(
     else {
         return Ok(None);
     };
+    let old_ip = &object.relocations[sections.ip.0 as usize];
+    let old = sections.table(elf, old_ip, object.text)?;
+    let fresh = new_table(object, places, translation, order, head, &old);
+    Ok(Some(with_states_of_text(object, &sections, &fresh)?))
+}
+
+/// The tables with these states of `.text`, ascending, in the place of the old ones.
+pub(super) fn with_states_of_text(
+    object: &KernelObject<'_>,
+    sections: &OrcSections<'_>,
+    fresh: &[(u32, OrcState)],
+) -> Result<OrcTables> {
+    let elf = &object.elf;
     let (ip_section, unwind_section, states) = (sections.ip, sections.unwind, sections.states);
     let old_ip = &object.relocations[ip_section.0 as usize];
     let is_text = |r: &ElfRelocation| elf.symbol(r.symbol).section() == Some(object.text);
-    let old = sections.table(elf, old_ip, object.text)?;
-    let fresh = new_table(object, places, translation, order, head, &old);
-
     let symbol = object.elf.section_symbol(object.text)?;
     let first_of_text = old_ip.iter().position(is_text).unwrap_or(old_ip.len());
     let mut orc = OrcTables {
@@ -50,7 +60,7 @@ pub(super) fn rewrite(
     };
     for (i, r) in old_ip.iter().enumerate() {
         if i == first_of_text {
-            for &(at, state) in &fresh {
+            for &(at, state) in fresh {
                 orc.push(ElfRelocation { symbol, addend: i64::from(at), ..*r }, state);
             }
         }
@@ -59,7 +69,7 @@ pub(super) fn rewrite(
         }
     }
     orc.ip = vec![0; orc.relocations.len() * 4];
-    Ok(Some(orc))
+    Ok(orc)
 }
 
 impl OrcTables {

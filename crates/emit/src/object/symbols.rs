@@ -16,6 +16,7 @@ use image::object::functions::TextFunction;
 use image::place::{BlockPlaces, CallPadding};
 use object::elf::{STB_LOCAL, STT_FUNC, STT_OBJECT, SymbolOther};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// The table, and the numbers that the rest of the object needs.
 pub(super) struct RewrittenSymbols {
@@ -91,14 +92,8 @@ pub(super) fn rewrite(
     let mut added = Vec::new();
     for (part, name) in parts.iter().zip(&names) {
         let Some(name) = name else { continue };
-        added.push(ElfSymbol {
-            name: add_string(&mut strings, &name.part)?,
-            info: STB_LOCAL | STT_FUNC,
-            other: SymbolOther(0),
-            place: SymbolPlace::Section(object.text),
-            value: u64::from(part.from),
-            size: u64::from(part.to - part.from),
-        });
+        let name = add_string(&mut strings, &name.part)?;
+        added.push(local_function(object, name, part.from..part.to));
     }
     if let Some(room) = counters {
         added.push(ElfSymbol {
@@ -125,6 +120,45 @@ pub(super) fn rewrite(
     rewritten.first_global = rewritten.table.len() as u32;
     rewritten.append(globals, global_out);
     Ok(rewritten)
+}
+
+/// The table with a local function more for each name, at an offset of `.text` from its first to
+/// behind its last byte. Nothing else changes.
+pub(super) fn with_functions(
+    object: &KernelObject<'_>,
+    functions: impl Iterator<Item = (String, (u32, u32))>,
+) -> Result<RewrittenSymbols> {
+    let elf = &object.elf;
+    let first_global = elf.section(elf.symtab).info as usize;
+    let mut strings = elf.bytes(elf.strtab).to_vec();
+    let mut added = Vec::new();
+    for (name, (from, to)) in functions {
+        let name = add_string(&mut strings, &name)?;
+        added.push(local_function(object, name, from..to));
+    }
+    let mut rewritten = RewrittenSymbols {
+        table: Vec::with_capacity(elf.symbols.len() + added.len()),
+        strings,
+        first_global: (first_global + added.len()) as u32,
+        numbers: Vec::with_capacity(elf.symbols.len()),
+        functions_split: 0,
+    };
+    let stays = vec![false; elf.symbols.len()];
+    rewritten.append(elf.symbols[..first_global].to_vec(), &stays);
+    rewritten.table.append(&mut added);
+    rewritten.append(elf.symbols[first_global..].to_vec(), &stays);
+    Ok(rewritten)
+}
+
+fn local_function(object: &KernelObject<'_>, name: u32, extent: Range<u32>) -> ElfSymbol {
+    ElfSymbol {
+        name,
+        info: STB_LOCAL | STT_FUNC,
+        other: SymbolOther(0),
+        place: SymbolPlace::Section(object.text),
+        value: u64::from(extent.start),
+        size: u64::from(extent.end - extent.start),
+    }
 }
 
 /// Which symbols name padding that was dropped: they would be second names of the functions'

@@ -18,10 +18,17 @@ use object::pod;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+/// What has other bytes than before, beside the tables that follow from code.
+pub(super) struct ChangedSections {
+    pub text: Vec<u8>,
+    /// Tables with other entries.
+    pub tables: Vec<(SectionId, Vec<u8>)>,
+}
+
 /// Assembles the file. Removed debugging information leaves empty sections.
 pub(super) fn write(
     object: &KernelObject<'_>,
-    text: Vec<u8>,
+    changed: ChangedSections,
     symbols: &RewrittenSymbols,
     orc: Option<OrcTables>,
     mut relocations: Vec<Vec<ElfRelocation>>,
@@ -30,7 +37,8 @@ pub(super) fn write(
 ) -> Result<Vec<u8>> {
     let file = &object.elf;
     let mut contents: HashMap<SectionId, Cow<'_, [u8]>> = HashMap::new();
-    contents.insert(object.text, Cow::Owned(text));
+    contents.insert(object.text, Cow::Owned(changed.text));
+    contents.extend(changed.tables.into_iter().map(|(id, bytes)| (id, Cow::Owned(bytes))));
     contents.insert(file.strtab, Cow::Borrowed(&symbols.strings));
     contents.insert(file.symtab, Cow::Owned(symbol_bytes(&symbols.table, file.symtab_shndx)?));
     if let Some(id) = file.symtab_shndx {

@@ -221,7 +221,8 @@ pub(super) const RUNTIME: [(&str, u8); 3] =
 impl LinkedKernel<'_> {
     /// Refuses a kernel with a section that may describe code in a way that is not known.
     pub(super) fn ensure_known_sections(&self) -> Result<()> {
-        for name in self.loaded_names() {
+        // An empty section describes nothing: lld leaves such in a kernel.
+        for name in self.sections.iter().filter(|s| !s.bytes.is_empty()).map(|s| s.name) {
             let known = SECTIONS.contains(&name)
                 || RUNTIME.iter().any(|&(beginning, _)| name.starts_with(beginning));
             ensure!(

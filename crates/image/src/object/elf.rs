@@ -140,7 +140,7 @@ impl ElfRelocation {
     }
 
     /// The bytes of the field.
-    pub(super) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         if matches!(self.kind, elf::R_X86_64_64 | elf::R_X86_64_PC64) { 8 } else { 4 }
     }
 

@@ -224,8 +224,11 @@ fn from_data(
 }
 
 /// The form of a table's entries: of the given ones, the first whose size divides the table's and
-/// whose fields are filled in every entry.
-fn form_of(
+/// whose fields are filled in every entry. `list`: the table's relocations.
+///
+/// # Errors
+/// None is.
+pub fn form_of(
     elf: &Elf<'_>,
     id: SectionId,
     list: &[ElfRelocation],

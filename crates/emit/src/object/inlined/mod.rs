@@ -1,0 +1,360 @@
+//! Puts the code of callees in the place of their calls, in an object whose code does not move yet.
+//!
+//! Input: an object, and the calls. Output: the bytes of an object whose `.text` has the inlined
+//! code behind all other code. A call became a jump to that code, which jumps back: nothing else
+//! moved, so all that refers to code still holds, and the side tables have the entries of the
+//! inlined code in addition. [`rewrite`](super::rewrite) then moves it. This module does not decide
+//! what is inlined.
+
+mod body;
+mod tables;
+
+use super::orc::{self, OrcTables};
+use super::symbols::{self, RewrittenSymbols};
+use super::{DebugInformation, write};
+use crate::module::composed;
+use anyhow::{Context, Result, ensure};
+use body::{Body, BodyFacts, CALL, Written};
+use image::address::LinkAddr;
+use image::linked::forms::OrcForm;
+use image::object::KernelObject;
+use image::object::elf::ElfRelocation;
+use image::object::orc::{OrcSections, OrcState, UNDEFINED, state_at};
+use image::place::InlinedCall;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A call to inline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallToInline {
+    /// Where it stands: 0 in the code of its own function, n in the code of call n - 1.
+    pub context: u32,
+    /// The link address of the call, in the code of its own function.
+    pub site: LinkAddr,
+    /// The link address of the callee's entry.
+    pub callee: LinkAddr,
+}
+
+/// An object with inlined calls.
+pub(crate) struct Expanded {
+    /// The bytes of the object.
+    pub bytes: Vec<u8>,
+    /// What was inlined, as the map of the new kernel says it.
+    pub calls: Vec<InlinedCall>,
+    /// The offset of each call's inlined code, ascending, and that of the function into which it
+    /// was inlined.
+    pub owners: Vec<(u32, u32)>,
+}
+
+impl Expanded {
+    /// The order of the pieces of the object in which inlined code stands behind the code of the
+    /// function that it was inlined into. `object`: the object, read again.
+    ///
+    /// # Errors
+    /// The object is not cut where code was inlined.
+    pub(crate) fn order(&self, object: &KernelObject<'_>) -> Result<Vec<u32>> {
+        let first = self.owners.first().map_or(u32::MAX, |&(start, _)| start);
+        let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let own = object.pieces.partition_point(|piece| piece.at < first);
+        for (number, piece) in (0u32..).zip(&object.pieces).skip(own) {
+            let call = self.owners.partition_point(|&(start, _)| start <= piece.at);
+            let &(_, owner) = &self.owners[call - 1];
+            behind.entry(owner).or_default().push(number);
+        }
+        let mut order = Vec::with_capacity(object.pieces.len());
+        for (number, piece) in (0u32..).zip(&object.pieces[..own]) {
+            order.push(number);
+            let function = piece.function;
+            let next = object.pieces[..own].get(number as usize + 1);
+            if next.is_none_or(|next| next.function != function) {
+                let entry = object.functions[function as usize].at;
+                order.extend(behind.remove(&entry).unwrap_or_default());
+            }
+        }
+        let lost = behind.keys().next();
+        ensure!(lost.is_none(), "no function is at .text+{:#x}", lost.copied().unwrap_or(0));
+        Ok(order)
+    }
+}
+
+/// The byte between functions: `int3`, as in the kernel's own linker script.
+const FILL: u8 = 0xcc;
+/// Code of calls begins at a multiple of this number of bytes.
+const ALIGNMENT: usize = 16;
+
+/// The link address of an offset behind the end of the old `.text`. No kernel has code there.
+fn address(object: &KernelObject<'_>, base: LinkAddr, at: u32) -> LinkAddr {
+    let size = object.elf.section(object.text).size;
+    match u64::from(at).checked_sub(size) {
+        Some(behind) => LinkAddr(InlinedCall::BASE.0 + behind),
+        None => LinkAddr(base.0 + u64::from(at)),
+    }
+}
+
+/// The link addresses of blocks of an expanded object: those of inlined code as the map names them.
+/// `size`: the bytes of `.text` before.
+pub(crate) fn old_address(base: LinkAddr, size: u64, at: LinkAddr) -> LinkAddr {
+    match at.0.checked_sub(base.0 + size) {
+        Some(behind) => LinkAddr(InlinedCall::BASE.0 + behind),
+        None => at,
+    }
+}
+
+/// Inlines calls. `base`: the link address of the object's `.text`. A call that stands in inlined
+/// code follows the call that this code belongs to.
+///
+/// # Errors
+/// A call is not where it should be, its callee cannot be inlined, or something refers to the
+/// callee's code that does not know of copies.
+pub(crate) fn expand(
+    object: &KernelObject<'_>,
+    base: LinkAddr,
+    calls: &[CallToInline],
+    form: OrcForm,
+) -> Result<Expanded> {
+    let facts = BodyFacts::of(object);
+    let mut expansion = Expansion::new(object, base, form)?;
+    let mut bodies: BTreeMap<u32, Body> = BTreeMap::new();
+    for call in calls {
+        let named = || format!("the call at {}", call.site);
+        let offset = |at: LinkAddr| {
+            let offset = at.0.checked_sub(base.0).and_then(|at| u32::try_from(at).ok());
+            offset.with_context(|| format!("{at} is not in .text"))
+        };
+        let (site, callee) =
+            (offset(call.site).with_context(named)?, offset(call.callee).with_context(named)?);
+        if !bodies.contains_key(&callee) {
+            bodies.insert(callee, Body::of(&facts, callee).with_context(named)?);
+        }
+        expansion.inline(call, site, &bodies[&callee], &facts).with_context(named)?;
+    }
+    expansion.finish(&facts)
+}
+
+/// Which functions cannot be inlined, and why.
+pub(crate) fn not_inlinable(
+    object: &KernelObject<'_>,
+    base: LinkAddr,
+    callees: &BTreeSet<LinkAddr>,
+) -> BTreeMap<LinkAddr, String> {
+    let facts = BodyFacts::of(object);
+    let reason = |callee: &LinkAddr| {
+        let at = callee.0.checked_sub(base.0).and_then(|at| u32::try_from(at).ok());
+        match at.map(|at| Body::of(&facts, at)) {
+            None => Some((*callee, "it is not in .text".to_owned())),
+            Some(Err(error)) => Some((*callee, format!("{error:#}"))),
+            Some(Ok(_)) => None,
+        }
+    };
+    callees.iter().filter_map(reason).collect()
+}
+
+/// Code of an inlined call, or the old code (the first).
+struct CodeContext {
+    /// The function in whose code it stands.
+    owner: u32,
+    /// What was written, ascending by old offset. Empty for the old code, which is where it was.
+    written: Vec<Written>,
+    /// The unwinder's state at the call.
+    outer: Option<OrcState>,
+}
+
+struct Expansion<'o, 'a> {
+    object: &'o KernelObject<'a>,
+    base: LinkAddr,
+    form: OrcForm,
+    states: Vec<(u32, OrcState)>,
+    text: Vec<u8>,
+    relocations: Vec<ElfRelocation>,
+    /// The offsets of calls that are gone.
+    gone: BTreeSet<u32>,
+    contexts: Vec<CodeContext>,
+    calls: Vec<InlinedCall>,
+    owners: Vec<(u32, u32)>,
+    /// The unwinder's states of the inlined code.
+    added_states: Vec<(u32, OrcState)>,
+}
+
+impl<'o, 'a> Expansion<'o, 'a> {
+    fn new(object: &'o KernelObject<'a>, base: LinkAddr, form: OrcForm) -> Result<Self> {
+        let elf = &object.elf;
+        let sections = orc_sections(object)?;
+        let ip = &object.relocations[sections.ip.0 as usize];
+        let states = sections.table(elf, ip, object.text)?;
+        let old = CodeContext { owner: 0, written: Vec::new(), outer: None };
+        Ok(Expansion {
+            object,
+            base,
+            form,
+            states,
+            text: elf.bytes(object.text).to_vec(),
+            relocations: object.relocations[object.text.0 as usize].clone(),
+            gone: BTreeSet::new(),
+            contexts: vec![old],
+            calls: Vec::new(),
+            owners: Vec::new(),
+            added_states: Vec::new(),
+        })
+    }
+
+    /// Where an instruction of a context is now; `None` if it is gone.
+    fn place(&self, context: u32, at: u32) -> Option<u32> {
+        match context {
+            0 => Some(at),
+            n => self.contexts[n as usize].place(at),
+        }
+    }
+
+    /// The unwinder's state at an instruction of a context.
+    fn state(&self, context: u32, at: u32) -> Result<OrcState> {
+        let state = state_at(&self.states, at);
+        match self.contexts[context as usize].outer {
+            None => Ok(state),
+            Some(outer) => composed(outer, state, self.form).with_context(|| {
+                format!(".text+{at:#x}: the unwinder's states cannot be put together")
+            }),
+        }
+    }
+
+    fn inline(
+        &mut self,
+        call: &CallToInline,
+        site: u32,
+        body: &Body,
+        facts: &BodyFacts<'_, '_>,
+    ) -> Result<()> {
+        ensure!(
+            (call.context as usize) < self.contexts.len(),
+            "it stands in code that was not inlined"
+        );
+        let found = facts.call_at(site).context("no plain call is there")?;
+        ensure!(found == body.entry, "it goes to another function");
+        let owner = match call.context {
+            0 => facts.function_at(site).context("no function is there")?,
+            n => self.contexts[n as usize].owner,
+        };
+        let at = self.place(call.context, site).context("the call is not in this code")?;
+        ensure!(self.gone.insert(at), "it is inlined already");
+        let outer = self.state(call.context, site)?;
+        let behind = at + CALL;
+
+        self.text.resize(self.text.len().next_multiple_of(ALIGNMENT), FILL);
+        let start = self.text.len() as u32;
+        let jump = (start.wrapping_sub(behind) as i32).to_le_bytes();
+        self.text[at as usize] = 0xe9;
+        self.text[at as usize + 1..behind as usize].copy_from_slice(&jump);
+        let in_call = |r: &ElfRelocation| r.offset >= u64::from(at) && r.offset < u64::from(behind);
+        self.relocations.retain(|r| !in_call(r));
+
+        let written = body.write(facts, behind, &mut self.text, &mut self.relocations)?;
+        self.contexts.push(CodeContext { owner, written, outer: Some(outer) });
+        let context = self.contexts.len() as u32 - 1;
+        for i in 0..self.contexts[context as usize].written.len() {
+            let Written { old, new, .. } = self.contexts[context as usize].written[i];
+            let state = self.state(context, old)?;
+            self.added_states.push((new, state));
+        }
+        let linked = |at| LinkAddr(self.base.0 + u64::from(at));
+        self.calls.push(InlinedCall {
+            site: address(self.object, self.base, at),
+            at: address(self.object, self.base, start),
+            code: body.parts.iter().map(|part| (linked(part.start), part.len() as u32)).collect(),
+        });
+        self.owners.push((start, owner));
+        Ok(())
+    }
+
+    /// Writes the object.
+    fn finish(self, facts: &BodyFacts<'_, '_>) -> Result<Expanded> {
+        let object = self.object;
+        let mut relocations = object.relocations.clone();
+        relocations[object.text.0 as usize] = self.relocations.clone();
+        let contents = tables::with_entries(facts, &self, &mut relocations)?;
+        let orc = self.orc()?;
+        let mut names = names(object, &self.owners);
+        let symbols = self.symbols(&mut names)?;
+        relocations.iter_mut().flatten().for_each(|r| r.symbol = symbols.number(r.symbol));
+        let debug = match object.elf.sections.iter().any(|section| section.is_debug()) {
+            true => DebugInformation::Dropped,
+            false => DebugInformation::None,
+        };
+        let changed = write::ChangedSections { text: self.text, tables: contents };
+        let bytes = write::write(object, changed, &symbols, Some(orc), relocations, None, debug)?;
+        Ok(Expanded { bytes, calls: self.calls, owners: self.owners })
+    }
+
+    /// The unwinder's table, with the states of the inlined code.
+    fn orc(&self) -> Result<OrcTables> {
+        let mut fresh = self.states.clone();
+        let end = self.object.elf.section(self.object.text).size as u32;
+        fresh.retain(|&(at, _)| at < end);
+        fresh.push((end, UNDEFINED));
+        let mut last = (end, UNDEFINED);
+        for (context, added) in self.contexts.iter().zip(self.added()) {
+            let Some(first) = context.written.first() else { continue };
+            // Between the code of two calls lies padding.
+            if last.1 != UNDEFINED && last.0 < first.new {
+                fresh.push((last.0, UNDEFINED));
+            }
+            let mut state = UNDEFINED;
+            for &(at, next) in added {
+                if next != state {
+                    fresh.push((at, next));
+                    state = next;
+                }
+            }
+            let end = context.written.iter().map(|w| w.new + w.len).max().unwrap_or(first.new);
+            last = (end, state);
+        }
+        fresh.push((self.text.len() as u32, UNDEFINED));
+        fresh.dedup_by_key(|&mut (at, _)| at);
+        orc::with_states_of_text(self.object, &orc_sections(self.object)?, &fresh)
+    }
+
+    /// The states of the inlined code of each context.
+    fn added(&self) -> impl Iterator<Item = &[(u32, OrcState)]> {
+        let mut rest = self.added_states.as_slice();
+        self.contexts.iter().map(move |context| {
+            let (own, behind) = rest.split_at(context.written.len());
+            rest = behind;
+            own
+        })
+    }
+
+    fn symbols(&self, names: &mut Vec<String>) -> Result<RewrittenSymbols> {
+        let ends = self.owners[1..].iter().map(|&(start, _)| start);
+        let ends = ends.chain([self.text.len() as u32]);
+        let code = self.contexts[1..].iter().zip(self.owners.iter().zip(ends));
+        let extents = code.map(|(context, (&(start, _), end))| {
+            let used = context.written.iter().map(|w| w.new + w.len).max().unwrap_or(end);
+            (start, used.min(end))
+        });
+        symbols::with_functions(self.object, names.drain(..).zip(extents))
+    }
+}
+
+impl CodeContext {
+    fn place(&self, at: u32) -> Option<u32> {
+        let index = self.written.binary_search_by_key(&at, |w| w.old).ok()?;
+        Some(self.written[index].new)
+    }
+}
+
+fn orc_sections<'a>(object: &KernelObject<'a>) -> Result<OrcSections<'a>> {
+    let sections = OrcSections::find(&object.elf, |id| object.relocations[id.0 as usize].len())?;
+    sections.context("the kernel has no unwinder's table (ORC)")
+}
+
+/// The names of inlined code: the name of the function that it was inlined into, and a number.
+fn names(object: &KernelObject<'_>, owners: &[(u32, u32)]) -> Vec<String> {
+    let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut name = |&(_, owner): &(u32, u32)| {
+        let number = numbers.entry(owner).or_default();
+        *number += 1;
+        let index = object.functions.partition_point(|f| f.at < owner);
+        format!("{}.inlined.{}", object.function_name(&object.functions[index]), *number - 1)
+    };
+    owners.iter().map(&mut name).collect()
+}
+
+#[cfg(test)]
+mod tests;
