@@ -70,6 +70,14 @@ impl Originals {
         Ok(Originals { object, vmlinux, present, gathered, moves, name })
     }
 
+    /// The build id of the original vmlinux.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn build_id(&self) -> Result<BuildId> {
+        Ok(LinkAddresses::read(&self.vmlinux)?.build_id)
+    }
+
     /// The object, with its sections of ordinary functions as one.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use live::device::PartlyInstalled;
 use profile::ProfileError;
 use replay::bound::TooManyFetches;
 use replay::results::UnknownResultFormat;
+use road::inlined::Livepatched;
 use road::optimize_live::NoHeaders;
 use road::probed::NotRepeatable;
 use road::workload::UnknownBenchmark;
@@ -50,6 +51,7 @@ fn typed(error: &Error) -> Option<&'static str> {
         error.is::<NoDataAccesses>().then_some("`kernlane record --data`"),
         error.is::<NoHeaders>().then_some("--headers"),
         error.is::<NoCounts>().then_some("`kernlane relink --count`"),
+        error.is::<Livepatched>().then_some("--despite-livepatch"),
         error.is::<NotPutBack>().then_some("`kernlane relink --restore`"),
         error.is::<PartlyInstalled>().then_some("`kernlane live undo`"),
         error.is::<TooManyFetches>().then_some("--from, --until"),

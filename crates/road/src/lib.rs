@@ -18,6 +18,7 @@
 //! | prove that a relinked kernel is the old program | [`proof`] |
 //! | replay recordings over layouts and machines | [`replayed`] |
 //! | go from a workload to a faster kernel | [`optimization`], [`optimize`], [`rebuild`] |
+//! | inline hot calls in a kernel | [`inlined`] |
 //! | the same without a build, in a kernel that runs | [`optimize_live`] |
 //! | test layouts on other workloads, and as Torrellas did | [`cross_validation`], [`evaluation`] |
 //! | open recordings for tables, and what a page shows of them | [`opened`], [`overview`] |
@@ -95,6 +96,7 @@ pub mod export;
 pub mod ground;
 pub mod guests;
 pub mod import;
+pub mod inlined;
 pub mod input_file;
 pub mod kernel;
 pub mod laid_out;

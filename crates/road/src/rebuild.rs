@@ -99,7 +99,7 @@ pub fn rebuild(request: Rebuild) -> Result<Optimized> {
         let (options, variables) = with_profile(tree, &samples, &compiler_options);
         let how = Compilation { options, variables, inputs: &[&samples] };
         let (_, _, _, profiled) = take(builder(tree), PROFILED, how)?;
-        rows.extend(profiled.into_iter().map(of_profiled));
+        rows.extend(profiled.into_iter().map(|row| named(row, PROFILED)));
         keep(&directory, rows)
     })
 }
@@ -234,7 +234,7 @@ impl Builder<'_> {
 }
 
 /// Whether recordings of the original kernel are there, as far as their names tell.
-fn is_recorded(of: &Optimization) -> bool {
+pub(crate) fn is_recorded(of: &Optimization) -> bool {
     let several = of.workloads.len() > 1;
     let is_there = |guest: &RecordedGuest, workload: &WeightedWorkload| {
         let workload = workload::open(&workload.workload);
@@ -302,13 +302,13 @@ fn read_samples(path: &Path) -> Result<(String, SourceSamples)> {
     Ok((text, samples))
 }
 
-/// A row of the kernel with the profile, to stand beside the original without.
-fn of_profiled(mut row: ResultRow) -> ResultRow {
+/// A row of a kernel with this name, to stand beside the tree's own kernel.
+pub(crate) fn named(mut row: ResultRow, kernel: &str) -> ResultRow {
     row.layout = match row.layout == ORIGINAL {
-        true => PROFILED.to_owned(),
-        false => format!("{PROFILED}, {}", row.layout),
+        true => kernel.to_owned(),
+        false => format!("{kernel}, {}", row.layout),
     };
-    // Its change was against the profiled kernel.
+    // Its change was against that kernel.
     if let Some(sampled) = row.counters.core.as_mut().and_then(|core| core.sampled.as_mut()) {
         sampled.change = None;
     }
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn rows_of_the_profiled_kernel_stand_beside_the_original_one() {
         let layouts: Vec<String> = [replay::examples::original(), replay::examples::recorded()]
-            .map(|row| of_profiled(row).layout)
+            .map(|row| named(row, PROFILED).layout)
             .into();
         assert_eq!(layouts, ["profiled", "profiled, ext-tsp"]);
     }

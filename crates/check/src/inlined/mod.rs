@@ -208,3 +208,6 @@ impl Inliner<'_, '_, '_> {
         self.facts.add_entries(written, &places, &mut self.code.additions)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ use host::out;
 use host::outln;
 use report::{rebuilt, text};
 use road::guests::RecordedGuest;
+use road::inlined::{InlinedOptimization, optimize_inlined};
 use road::optimization::{Optimization, WeightedWorkload};
 use road::optimize::optimize;
 use road::optimize_live::{LiveOptimization, optimize_live};
@@ -39,6 +40,10 @@ use trace::CpuCount;
 /// is made for that kernel; no step needs a processor that records branches. The table then has
 /// the layout alone, the profile alone, and both.
 ///
+/// With --inline, hot calls are gone from a second kernel: the code of their callees stands in
+/// their place, and the layout is made for that kernel. The table has the layout alone, the inlined
+/// calls alone, and both.
+///
 /// With --live, no kernel is built: a distribution's kernel is recorded in a guest, its hot
 /// functions are replaced while it runs, as `kernlane live apply` does it, and it is recorded
 /// again. This machine's own kernel stays as it is. It needs the kernel's headers, make, gcc and
@@ -47,6 +52,7 @@ use trace::CpuCount;
 #[command(after_help = "Examples:
   kernlane optimize net --tree ~/linux -o net.optimized
   kernlane optimize net --live -o net.live
+  kernlane optimize net --inline --tree ~/linux -o net.inlined
   kernlane optimize net files web --rebuild --tree ~/linux -o fastest")]
 pub struct OptimizeArgs {
     #[arg(help = argument_help(), required = true, value_name = "WORKLOAD")]
@@ -69,9 +75,19 @@ pub struct OptimizeArgs {
     #[arg(long)]
     pub rebuild: bool,
 
+    /// Record once more with the code of small or hot callees in place of their calls, where it
+    /// pays
+    #[arg(long, conflicts_with = "rebuild")]
+    pub inline: bool,
+
+    /// Inline calls in a tree's kernel that can be livepatched
+    #[arg(long, requires = "inline", conflicts_with = "live")]
+    pub despite_livepatch: bool,
+
     /// With --rebuild: build with this sample profile, of an earlier version of the kernel for
     /// example, and say what share of the executed code it knows. With --live: replace functions by
-    /// this profile of the kernel (.klp), of other workloads for example
+    /// this profile of the kernel (.klp), of other workloads for example; with --inline: choose the
+    /// calls by it
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
 
@@ -162,10 +178,6 @@ pub struct LiveArgs {
         value_parser = percent)]
     pub share: f64,
 
-    /// Record once more with the code of small or hot callees in place of their calls, where it
-    /// pays
-    #[arg(long, requires = "live")]
-    pub inline: bool,
 }
 
 impl LiveArgs {
@@ -211,10 +223,10 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
         time_limit: args.time_limit.duration(),
         sampling: args.sampling.sampling()?,
     };
-    let is_relinked = !args.rebuild && !args.live.live;
+    let is_relinked = !args.rebuild && !args.live.live && !args.inline;
     ensure!(
         args.profile.is_none() || !is_relinked,
-        "--profile is for --rebuild and for --live: a layout is made from the recordings"
+        "--profile is for --rebuild, --inline and --live: a layout is made from the recordings"
     );
     let optimized = if args.live.live {
         optimize_live(LiveOptimization {
@@ -222,8 +234,14 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
             vmlinux: args.live.vmlinux.clone(),
             headers: args.live.headers.clone(),
             share: args.live.share / 100.0,
-            inline: args.live.inline,
+            inline: args.inline,
             profile: args.profile.clone(),
+        })?
+    } else if args.inline {
+        optimize_inlined(InlinedOptimization {
+            optimization,
+            profile: args.profile.clone(),
+            despite_livepatch: args.despite_livepatch,
         })?
     } else if args.rebuild {
         rebuild(Rebuild {
@@ -237,7 +255,8 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
     if args.json {
         out!("{}", optimized.results.to_json()?)?;
     } else {
-        let text = if args.rebuild { rebuilt::text } else { text::comparisons };
+        let several = args.rebuild || args.inline && !args.live.live;
+        let text = if several { rebuilt::text } else { text::comparisons };
         out!("{}", text(&optimized.comparisons))?;
         outln!("\nthe report is {}", optimized.page.display())?;
     }

@@ -6,11 +6,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use emit::kbuild::BuildTree;
 use emit::object::{DebugInformation, RewriteSummary};
-use emit::relink::{self, Destination, RelinkReport, RelinkWork};
+use emit::relink::{self, Destination, RelinkReport, RelinkWork, RelinkedKernel};
 use emit::tree_modules::SignatureChange;
 use host::interrupt;
+use host::note;
 use host::outln;
 use host::progress::Progress;
+use road::inlined;
 use road::layout_file::read_layout;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,12 +29,17 @@ use std::process::ExitCode;
 /// --output, they and the tree's other modules go to the same directory. Without --output, they
 /// replace the tree's own, and their maps are in TREE/.kernlane.
 ///
+/// With --inline, hot calls are gone: the code of the callee stands in their place, behind the code
+/// of the caller. The new kernel is a tree of its own, to be recorded and laid out like any other
+/// (`kernlane optimize --inline` does both). The file vmlinux.inlined in it lists what was inlined.
+///
 /// With --count the code keeps its order and gets counters, for one CPU. `kernlane counts` makes a
 /// profile from them.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  kernlane relink --tree ~/linux --layout net.kll -o net.kernel\n  \
     kernlane relink --tree ~/linux --layout net.kll\n  kernlane relink --tree ~/linux --restore\n  \
+    kernlane relink --tree ~/linux --inline net.klp -o net.inlined\n  \
     kernlane relink --tree ~/linux-um --count -o counting.kernel"
 )]
 pub struct RelinkArgs {
@@ -41,8 +48,17 @@ pub struct RelinkArgs {
     pub tree: PathBuf,
 
     /// The layout, from `kernlane layout`
-    #[arg(long, value_name = "FILE.kll", required_unless_present_any = ["restore", "count"])]
+    #[arg(long, value_name = "FILE.kll",
+        required_unless_present_any = ["restore", "count", "inline"])]
     pub layout: Option<PathBuf>,
+
+    /// Put the code of callees in the place of their calls, where it pays by this profile
+    #[arg(long, value_name = "FILE.klp", conflicts_with_all = ["layout", "restore", "count"])]
+    pub inline: Option<PathBuf>,
+
+    /// Inline calls in a kernel that can be livepatched
+    #[arg(long, requires = "inline")]
+    pub despite_livepatch: bool,
 
     /// Leave the order as it is and put counters into the code
     #[arg(long, requires = "output", conflicts_with_all = ["layout", "restore", "dry_run"])]
@@ -77,23 +93,39 @@ pub(crate) fn run(args: &RelinkArgs) -> Result<ExitCode> {
     }
     let progress = Progress::new("reading the kernel");
     let tree = BuildTree::open(&args.tree, &args.make)?;
-    let work = match &args.layout {
-        Some(path) => RelinkWork::Order(read_layout(path)?),
-        None => RelinkWork::Count,
-    };
     drop(progress);
     let destination = match &args.output {
         _ if args.dry_run => Destination::Nowhere,
         Some(directory) => Destination::Directory(directory),
         None => Destination::Tree,
     };
-    let report = road::relink::relink(&tree, &work, &destination)?.report;
+    let report = match (&args.layout, &args.inline) {
+        (Some(path), _) => {
+            road::relink::relink(&tree, &RelinkWork::Order(read_layout(path)?), &destination)?
+        }
+        (None, Some(path)) => inline(args, path, &tree, &destination)?,
+        (None, None) => road::relink::relink(&tree, &RelinkWork::Count, &destination)?,
+    };
+    let report = report.report;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         print(&report, &tree, &destination)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Inlines the calls that pay by a profile.
+fn inline(
+    args: &RelinkArgs,
+    profile: &Path,
+    tree: &BuildTree,
+    destination: &Destination<'_>,
+) -> Result<RelinkedKernel> {
+    let profile = inlined::profile_of(tree, profile)?;
+    let chosen = inlined::choose(tree, &profile, args.despite_livepatch)?;
+    note!("{}", inlined::summary(&chosen.summary));
+    inlined::make(tree, chosen, destination)
 }
 
 fn restore(tree: &Path) -> Result<ExitCode> {
