@@ -359,8 +359,7 @@ impl<'d> KernelFile<'d> {
 
     /// The addresses from the lowest to the highest section that is linked at a kernel address.
     pub fn image(&self) -> std::ops::Range<u64> {
-        let kernel =
-            || self.sections.iter().filter(|s| s.addr >> 63 == 1 && !self.is_inlined(s));
+        let kernel = || self.sections.iter().filter(|s| s.addr >> 63 == 1 && !self.is_inlined(s));
         let start = kernel().map(|s| s.addr).min().unwrap_or(0);
         start..kernel().map(KernelSection::end).max().unwrap_or(0)
     }

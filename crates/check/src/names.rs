@@ -130,7 +130,8 @@ fn functions_of_blocks(c: &Correspondence, units: &[CodeUnit], findings: &mut Fi
         // A block that was only a jump, and lost it, has no address of its own.
         c.in_map(u.old)
             && u.new_size > 0
-            && nearest.any(|s| s.size == 0 || c.old.in_function(u.old) < s.addr.0.saturating_add(s.size))
+            && nearest
+                .any(|s| s.size == 0 || c.old.in_function(u.old) < s.addr.0.saturating_add(s.size))
     };
     let wrong: Vec<(u64, u64, String)> = units
         .par_iter()

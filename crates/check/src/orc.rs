@@ -7,8 +7,8 @@
 
 use super::code_walk::CodeWalk;
 use super::correspond::Correspondence;
-use super::kernel::KernelFile;
 use super::frames::UnwindState;
+use super::kernel::KernelFile;
 use super::verdict::Findings;
 use rayon::prelude::*;
 

@@ -39,6 +39,8 @@ pub(crate) fn elf(
         let size = bytes.len() as u64;
         let (kind, align) = match *name {
             ".notes" => (7, 4),
+            // Without bytes in the file.
+            ".bss" => (8, 4096),
             name if name.starts_with(".rela") => (4, 8),
             _ => (1, 16),
         };
@@ -47,7 +49,9 @@ pub(crate) fn elf(
         for (word, at) in segment.iter().zip((64 + 56 * i..).step_by(8)) {
             file[at..at + 8].copy_from_slice(&word.to_le_bytes());
         }
-        file.extend_from_slice(bytes);
+        if *name != ".bss" {
+            file.extend_from_slice(bytes);
+        }
     }
     let mut strings = vec![0u8];
     let mut table = vec![0u8; 24];

@@ -10,8 +10,8 @@ use crate::install::{self, OriginalLink};
 use crate::kbuild::BuildTree;
 use crate::object::inlined::{self, Expanded};
 use crate::object::{
-    BlockCounter, CallToInline, DebugInformation, PartNames, RewritePlan, RewriteSummary, Rewritten,
-    hot_share_in_whole, rewrite,
+    BlockCounter, CallToInline, DebugInformation, InlineLimits, PartNames, RewritePlan,
+    RewriteSummary, Rewritten, hot_share_in_whole, rewrite,
 };
 use crate::originals::{LaidOutObject, Originals};
 use crate::own_modules::OwnModules;
@@ -21,16 +21,16 @@ use host::{interrupt, output, scratch};
 use image::BuildId;
 use image::address::LinkAddr;
 use image::forms;
-use image::map::PlacementMap;
 use image::linked::LinkedKernel;
-use image::object::{KernelObject, ObjectHints};
+use image::map::PlacementMap;
 use image::object::elf::SectionId;
 use image::object::linked::LinkAddresses;
+use image::object::{KernelObject, ObjectHints};
 use image::order::Layout;
 use image::place::{Ending, PlacedBlock, Placement};
 use image::sealed;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -161,33 +161,29 @@ impl ExpandedTree {
     fn new(tree: &BuildTree, work: &InlineWork, originals: &Originals) -> Result<ExpandedTree> {
         let linked = linked_of(tree, originals)?;
         ensure_same(tree, &linked, &work.build_id, "profile")?;
-        let layout = Layout::original(linked.build_id.clone());
-        let noreturn = noreturns(tree);
-        let laid_out =
-            LaidOutObject::new(originals, originals.gathered(), &linked, &layout, &noreturn)?;
         let kernel = LinkedKernel::parse(&originals.vmlinux)?;
-        let LaidOutObject { object, base, .. } = laid_out;
+        let LaidOutObject { object, base, .. } = in_order(tree, originals)?;
         let expanded = inlined::expand(&object, base, &work.calls, kernel.tables.forms.orc)
             .with_context(|| originals.name.clone())?;
         Ok(ExpandedTree { expanded, base, size: object.elf.section(object.text).size })
     }
 }
 
-/// Which of these functions of a tree's kernel cannot be inlined there, and why.
+/// What of the calls of these functions can be inlined in a tree's kernel.
 ///
 /// # Errors
-/// The tree's vmlinux.o cannot be read, or a function is not in its code.
-pub fn not_inlinable(
-    tree: &BuildTree,
-    callees: &BTreeSet<LinkAddr>,
-) -> Result<BTreeMap<LinkAddr, String>> {
+/// The tree's vmlinux.o cannot be read.
+pub fn inline_limits(tree: &BuildTree, callees: &BTreeSet<LinkAddr>) -> Result<InlineLimits> {
     let originals = Originals::read(tree)?;
-    let linked = linked_of(tree, &originals)?;
+    let LaidOutObject { object, base, .. } = in_order(tree, &originals)?;
+    Ok(inlined::limits(&object, base, callees))
+}
+
+/// The tree's object in its own order.
+fn in_order<'a>(tree: &BuildTree, originals: &'a Originals) -> Result<LaidOutObject<'a>> {
+    let linked = linked_of(tree, originals)?;
     let layout = Layout::original(linked.build_id.clone());
-    let noreturn = noreturns(tree);
-    let laid_out =
-        LaidOutObject::new(&originals, originals.gathered(), &linked, &layout, &noreturn)?;
-    Ok(inlined::not_inlinable(&laid_out.object, laid_out.base, callees))
+    LaidOutObject::new(originals, originals.gathered(), &linked, &layout, &noreturns(tree))
 }
 
 fn linked_of<'a>(tree: &BuildTree, originals: &'a Originals) -> Result<LinkAddresses<'a>> {

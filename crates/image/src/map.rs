@@ -121,7 +121,9 @@ impl PlacementMap {
         let is_inside = |block: &&PlacedBlock| {
             let (start, end) = (block.old.0, block.old.0.checked_add(block.old_size.into()));
             start >= InlinedCall::BASE.0 && !self.placement.inlined.is_empty()
-                || code.iter().any(|code| code.start <= start && end.is_some_and(|end| end <= code.end))
+                || code
+                    .iter()
+                    .any(|code| code.start <= start && end.is_some_and(|end| end <= code.end))
         };
         match self.placement.blocks.iter().find(|block| !is_inside(block)) {
             Some(block) => Err(MapError::Outside { start: block.old, size: block.old_size }),
@@ -228,13 +230,11 @@ mod tests {
             appended,
             ending,
         };
-        let inlined = vec![
-            InlinedCall {
-                site: LinkAddr(0xffff_ffff_8100_0020),
-                at: InlinedCall::BASE,
-                code: vec![(LinkAddr(0xffff_ffff_8100_0054), 9), (LinkAddr(0xffff_ffff_8100_0070), 4)],
-            },
-        ];
+        let inlined = vec![InlinedCall {
+            site: LinkAddr(0xffff_ffff_8100_0020),
+            at: InlinedCall::BASE,
+            code: vec![(LinkAddr(0xffff_ffff_8100_0054), 9), (LinkAddr(0xffff_ffff_8100_0070), 4)],
+        }];
         let blocks = vec![
             block(0xffff_ffff_8100_0000, 0x40, 0xffff_ffff_8120_0000, 0x43, 0, Ending::Inverted),
             block(0xffff_ffff_8100_0040, 2, 0xffff_ffff_8120_0100, 0, 5, Ending::JumpDropped),

@@ -9,9 +9,8 @@ use crate::group::Group;
 use crate::inlined_counts::InlineShares;
 use crate::memory::{FileMemory, Memory};
 use anyhow::Result;
-use emit::object::CallToInline;
 use emit::module::{CallerFrame, InlinableBody, InlinedCall, Obstacle};
-use image::address::LinkAddr;
+use emit::object::{CallToInline, InlineLimits};
 use image::linked::LinkedKernel;
 use layout::graph::Graph;
 use profile::Profile;
@@ -89,7 +88,7 @@ pub fn group<'k, 'd>(
 
 /// The calls that pay most among those of the kernel's hot functions, in the order in which they
 /// are inlined into one another, for another emitter than that of live copies. `chosen`: the hot
-/// functions; `refused`: entries of functions that this emitter cannot inline.
+/// functions; `limits`: what this emitter can inline.
 ///
 /// # Errors
 /// As [`group`].
@@ -98,12 +97,12 @@ pub fn calls(
     chosen: &[usize],
     profile: &Profile,
     settings: InlineSettings,
-    refused: &BTreeSet<LinkAddr>,
+    limits: InlineLimits,
 ) -> Result<(Vec<CallToInline>, InlineSummary)> {
     let memory = FileMemory(kernel);
     let group = Group::carrying(kernel, &memory, chosen, &|_| true)?;
     let mut chooser = Chooser::new(&group, profile, settings);
-    chooser.refused = refused.clone();
+    chooser.limits = Some(limits);
     let (calls, _, summary) = chooser.choose();
     let entry = |callee: u32| kernel.link_address(group.original.functions[callee as usize].at);
     let calls = calls.iter().map(|call| CallToInline {
@@ -112,6 +111,33 @@ pub fn calls(
         callee: entry(call.callee),
     });
     Ok((calls.collect(), summary))
+}
+
+/// Every call of a kernel's functions that can be inlined, once each, for tests of emitters.
+/// `limits`: as for [`calls`].
+///
+/// # Errors
+/// As [`group`].
+pub fn all_calls(kernel: &LinkedKernel<'_>, limits: &InlineLimits) -> Result<Vec<CallToInline>> {
+    let all: Vec<usize> = (0..kernel.functions.len()).collect();
+    let Group { original, .. } = Group::carrying(kernel, &FileMemory(kernel), &all, &|_| true)?;
+    let mut bodies: HashMap<u32, Option<InlinableBody>> = HashMap::new();
+    let mut calls = Vec::new();
+    for piece in 0..original.pieces.len() {
+        for (at, callee) in original.plain_calls(piece) {
+            let caller = original.pieces[piece].function;
+            let entry =
+                |function: u32| kernel.link_address(original.functions[function as usize].at);
+            let body = bodies.entry(callee).or_insert_with(|| original.inlinable(callee).ok());
+            let frame = original.caller_frame(at).ok();
+            let fits = body.as_ref().zip(frame).is_some_and(|(body, frame)| body.fits(frame));
+            if fits && callee != caller && limits.allow(entry(caller), entry(callee)) {
+                let (site, callee) = (kernel.link_address(at), entry(callee));
+                calls.push(CallToInline { context: 0, site, callee });
+            }
+        }
+    }
+    Ok(calls)
 }
 
 /// A call that may be inlined.
@@ -177,8 +203,8 @@ struct Chooser<'a, 'k, 'd> {
     /// What share of its executions each function's own copy has.
     shares: Vec<f64>,
     contexts: Vec<InlinedCode>,
-    /// Functions that are not inlined, by their entries.
-    refused: BTreeSet<LinkAddr>,
+    /// What another emitter than that of live copies can inline.
+    limits: Option<InlineLimits>,
 }
 
 impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
@@ -218,7 +244,7 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
             callees: HashMap::new(),
             shares: vec![1.0; original.functions.len()],
             contexts: Vec::new(),
-            refused: BTreeSet::new(),
+            limits: None,
         }
     }
 
@@ -325,8 +351,9 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         self.learn(site.callee);
         let Callee { body: Ok(body), hot_bytes, .. } = &self.callees[&site.callee] else { return };
         let original = &self.group.original;
-        let entry = original.functions[site.callee as usize].at;
-        if self.refused.contains(&original.kernel.link_address(entry)) {
+        let entry = |f: u32| original.kernel.link_address(original.functions[f as usize].at);
+        let (caller, callee) = (entry(site.function), entry(site.callee));
+        if self.limits.as_ref().is_some_and(|limits| !limits.allow(caller, callee)) {
             return;
         }
         let fits = self.frame(call).is_ok_and(|frame| body.fits(frame));

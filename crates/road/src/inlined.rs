@@ -84,11 +84,7 @@ pub fn profile_of(tree: &BuildTree, path: &Path) -> Result<Profile> {
 ///
 /// # Errors
 /// [`Livepatched`], unless `despite_livepatch`; the tree's files cannot be read or are not understood, or the profile is of another kernel.
-pub fn choose(
-    tree: &BuildTree,
-    profile: &Profile,
-    despite_livepatch: bool,
-) -> Result<ChosenCalls> {
+pub fn choose(tree: &BuildTree, profile: &Profile, despite_livepatch: bool) -> Result<ChosenCalls> {
     if tree.has_option("CONFIG_LIVEPATCH=y") && !despite_livepatch {
         return Err(Livepatched(tree.path.display().to_string()).into());
     }
@@ -110,10 +106,9 @@ pub fn choose(
     };
     let callees: BTreeSet<LinkAddr> =
         profile.calls.keys().filter_map(|(_, to)| entry(to)).collect();
-    let refused: BTreeSet<LinkAddr> =
-        emit::relink::not_inlinable(tree, &callees)?.into_keys().collect();
+    let limits = emit::relink::inline_limits(tree, &callees)?;
     let settings = InlineSettings::default();
-    let (calls, summary) = live::inline::calls(&kernel, &chosen, profile, settings, &refused)?;
+    let (calls, summary) = live::inline::calls(&kernel, &chosen, profile, settings, limits)?;
     let name = |at: LinkAddr| {
         let index = kernel.function_at(at);
         index.map_or(at.to_string(), |index| {

@@ -4,7 +4,7 @@
 //! layout.
 
 use crate::input_file::text_of;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use emit::kbuild::BuildTree;
 use emit::{relink, tree_modules};
 use exchange::kinds::FileKind;
@@ -92,10 +92,16 @@ impl LayoutFile {
         let text = text_of(path, &[FileKind::Layout, FileKind::Map])?;
         let name = path.file_stem().with_context(named)?.to_string_lossy().into_owned();
         let content = match PlacementMap::is_map(&text) {
-            true => LayoutContent::Map(
-                PlacementMap::from_text(&text).with_context(named)?,
-                beside(path)?,
-            ),
+            true => {
+                let map = PlacementMap::from_text(&text).with_context(named)?;
+                ensure!(
+                    map.placement.inlined.is_empty(),
+                    "{}: is the map of a kernel with inlined calls, which executes other \
+                     instructions than the old one: record that kernel itself",
+                    path.display()
+                );
+                LayoutContent::Map(map, beside(path)?)
+            }
             false => LayoutContent::Order(Layout::from_text(&text).with_context(named)?),
         };
         Ok(LayoutFile { path: path.to_owned(), name, content })
@@ -194,5 +200,30 @@ pub fn placed(layout: &Layout, kernel: Option<&Path>, image: Option<&Image>) -> 
         }
         (_, Some(image)) => estimate::placement(image, layout),
         _ => bail!("a layout names blocks of its kernel: give the kernel"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::BuildId;
+    use image::address::LinkAddr;
+    use image::place::InlinedCall;
+
+    #[test]
+    fn a_recording_is_not_carried_to_a_kernel_with_inlined_calls() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("net.klm");
+        let read = |inlined: Vec<InlinedCall>| {
+            let placement = Placement { inlined, ..Placement::default() };
+            let map = PlacementMap { build_id: BuildId("ab".into()), placement };
+            std::fs::write(&path, map.to_text()).unwrap();
+            LayoutFile::read(&path).map_err(|error| format!("{error:#}"))
+        };
+        assert!(read(Vec::new()).is_ok());
+        let code = vec![(LinkAddr(0x1005), 8)];
+        let call = InlinedCall { site: LinkAddr(0x1100), at: InlinedCall::BASE, code };
+        let refused = read(vec![call]).err().unwrap();
+        assert!(refused.contains("net.klm") && refused.contains("inlined calls"), "{refused}");
     }
 }

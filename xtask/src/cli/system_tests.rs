@@ -5,10 +5,10 @@ use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
-    ab_test, ask_test, book_test, check_test, diff_test, guest_test, known_case, like_test,
-    live_fuzz, live_test, live_versions, matrix, module_test, optimize_live_test, package_test,
-    page_test, profiled_test, python_test, record_test, relink_test, road_test, services_test,
-    shift_test, uml_test, vm_test,
+    ab_test, ask_test, book_test, check_test, diff_test, guest_test, inline_test, known_case,
+    like_test, live_fuzz, live_test, live_versions, matrix, module_test, optimize_live_test,
+    package_test, page_test, profiled_test, python_test, record_test, relink_test, road_test,
+    services_test, shift_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -41,6 +41,11 @@ pub(super) enum SystemTest {
     /// Test that the original order gives the original kernel, that objtool accepts other orders,
     /// and that failures leave nothing behind
     RelinkTest {
+        /// The kernel's build tree
+        tree: PathBuf,
+    },
+    /// Inline every call that can be inlined, and those that pay; prove both, and compare recordings
+    InlineTest {
         /// The kernel's build tree
         tree: PathBuf,
     },
@@ -159,6 +164,7 @@ impl SystemTest {
             Self::LikeTest { kernel } => like_test::like_test(&kernel),
             Self::ServicesTest { kernel } => services_test::services_test(&kernel),
             Self::RelinkTest { tree } => relink_test::relink_test(&tree),
+            Self::InlineTest { tree } => inline_test::inline_test(&tree),
             Self::ModuleTest { kernel } => module_test::module_test(&kernel),
             Self::OptimizeLiveTest => optimize_live_test::optimize_live_test(),
             Self::ProfiledTest => profiled_test::profiled_test(),

@@ -10,6 +10,7 @@ mod units;
 use anyhow::Result;
 use lab::kernel::{self, Compiler};
 use std::path::Path;
+use system_tests::inline_test;
 use system_tests::road_test as road;
 
 pub(crate) use units::quick;
@@ -48,6 +49,7 @@ const GCC: &str = "the demo kernel, built by gcc";
 const CLANG: &str = "the demo kernel, built by clang";
 const UML: &str = "the demo kernel for User Mode Linux";
 const ROAD: &str = "the whole road: a layout for a workload, and a random order of all blocks";
+const INLINED: &str = "every call inlined that can be, and those that pay";
 const CLANG_ROAD: &str = "the whole road of clang's kernel, without call padding";
 
 /// The parts that a contributor needs in order to trust a change. Long parts come first, so that
@@ -76,6 +78,12 @@ const TEST: &[Part] = &[
         &["relink-test", "GCC"],
     )
     .after(&[GCC]),
+    part(INLINED, &["inline-test", "GCC"]).after(&[GCC]),
+    part(
+        "in a guest, the kernel with every call inlined works like the original",
+        &["vm-test", "GCC", "INLINED/all.kernel", "inlined"],
+    )
+    .after(&[INLINED]),
     part("modules in a random order are proved, load and work", &["module-test", "GCC"])
         .after(&[GCC]),
     part("counts of services agree with the guest's own counts", &["services-test", "GCC"])
@@ -158,6 +166,7 @@ fn spelled(word: &str) -> Result<String> {
         "GCC" => text(&kernel::place(Compiler::Gcc)?),
         "CLANG" => text(&kernel::place(Compiler::Clang)?),
         "ROAD" => text(&road::directory(&kernel::place(Compiler::Gcc)?)),
+        "INLINED" => text(&inline_test::directory(&kernel::place(Compiler::Gcc)?)),
         "CLANG_ROAD" => text(&road::directory(&kernel::place(Compiler::Clang)?)),
         _ => word.to_owned(),
     })

@@ -4,8 +4,8 @@
 //! within this code and to reach nothing beyond the function's frame; and the code with branches in
 //! their long form. This module shares nothing with the emitter.
 
-use super::facts::Facts;
 pub(super) use super::facts::CALL;
+use super::facts::Facts;
 use crate::frames::{self, changed};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{
@@ -43,7 +43,10 @@ enum Form {
     Same,
     Jump(u64),
     Branch(u64),
-    Key { jumps: bool, to: u64 },
+    Key {
+        jumps: bool,
+        to: u64,
+    },
     Return,
     TailCall(u64),
     /// `int3` behind a way out.
@@ -152,7 +155,8 @@ impl<'d> Body<'d> {
                 // Behind a call that does not return, and behind a trap, anything may stand.
                 continue;
             }
-            let next = follows.with_context(|| format!("{}: code runs out of the claim", named()))?;
+            let next =
+                follows.with_context(|| format!("{}: code runs out of the claim", named()))?;
             ensure!(height(next)? == after, "{}: leaves another height of the stack", named());
         }
         Ok(())
@@ -170,10 +174,8 @@ impl<'d> Body<'d> {
                 Form::TailCall(_) => 2 * CALL,
                 Form::Gone => 0,
             };
-            let stays = matches!(
-                form,
-                Form::Same | Form::Jump(_) | Form::Branch(_) | Form::Key { .. }
-            );
+            let stays =
+                matches!(form, Form::Same | Form::Jump(_) | Form::Branch(_) | Form::Key { .. });
             written.push(Written {
                 old: instruction.ip(),
                 old_len: bytes.len() as u64,
@@ -237,8 +239,7 @@ fn relative(instruction: &Instruction, constants: &ConstantOffsets) -> Option<(u
     if instruction.is_ip_rel_memory_operand() {
         return Some((constants.displacement_offset(), instruction.ip_rel_memory_address()));
     }
-    let is_branch =
-        instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
+    let is_branch = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
     (is_branch && constants.immediate_size() == 4)
         .then(|| (constants.immediate_offset(), instruction.near_branch64()))
 }
@@ -329,7 +330,8 @@ fn replacements(
         let code = facts.kernel.bytes(from, len).context("a replacement has no bytes")?;
         let mut after = height;
         for new in Decoder::with_ip(64, code, from, DecoderOptions::NONE) {
-            after = changed(after, &new, factory).with_context(|| format!("its replacement {new}"))?;
+            after =
+                changed(after, &new, factory).with_context(|| format!("its replacement {new}"))?;
             let is_jump = matches!(
                 new.flow_control(),
                 FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch

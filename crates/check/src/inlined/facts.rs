@@ -143,13 +143,15 @@ impl<'k, 'd> Facts<'k, 'd> {
     /// function.
     pub(super) fn plain_call(&self, at: u64) -> Result<u64> {
         let owner = self.functions.range(..=at).next_back();
-        let (&start, &end) =
-            owner.filter(|&(_, &end)| at < end).context("no function holds it")?;
+        let (&start, &end) = owner.filter(|&(_, &end)| at < end).context("no function holds it")?;
         let code = self.kernel.bytes(start, end - start).context("no bytes")?;
         let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
         let call = decoder.iter().find(|i| i.ip() >= at).filter(|i| i.ip() == at);
         let call = call.context("no instruction begins there")?;
-        ensure!(call.code() == Code::Call_rel32_64 && call.len() == CALL as usize, "{call} is there");
+        ensure!(
+            call.code() == Code::Call_rel32_64 && call.len() == CALL as usize,
+            "{call} is there"
+        );
         ensure!(at + CALL < end, "no code follows it");
         ensure!(!self.is_opaque(at) && !self.patched.contains(&at), "the kernel writes the call");
         let named = self.tables.iter().filter(|table| table.name != CALLS);
@@ -265,7 +267,9 @@ fn frame_form<'s>(
     let at_entries: Vec<UnwindState> = tracers.filter_map(|&at| states.state(at)).collect();
     let fits = |form: &&FrameForm| {
         let empty = |state: &&UnwindState| {
-            state[..2] == [8, 0] && state[4] & 0xf == form.stack_pointer && state[5] == form.call_frame
+            state[..2] == [8, 0]
+                && state[4] & 0xf == form.stack_pointer
+                && state[5] == form.call_frame
         };
         at_entries.iter().filter(empty).count() * 20 > at_entries.len() * 19
     };

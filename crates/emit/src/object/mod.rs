@@ -16,7 +16,7 @@ mod write;
 
 pub use counters::BlockCounter;
 pub(crate) use counters::COUNTS;
-pub use inlined::CallToInline;
+pub use inlined::{CallToInline, InlineLimits};
 pub(crate) use order::cuts_of;
 pub(crate) use order::hot_share_in_whole;
 pub(crate) use order::order_of;
@@ -123,7 +123,8 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Result<Rewr
     let relocations =
         relocations::rewrite(object, &translation, plan, counters.as_ref(), &symbols, debug)?;
     let changed = write::ChangedSections { text, tables: Vec::new() };
-    let bytes = write::write(object, changed, &symbols, orc, relocations, counters.as_ref(), debug)?;
+    let bytes =
+        write::write(object, changed, &symbols, orc, relocations, counters.as_ref(), debug)?;
     let count = |ending: Ending| places.ending.iter().filter(|&&e| e == ending).count();
     let summary = RewriteSummary {
         functions: object.functions.len(),

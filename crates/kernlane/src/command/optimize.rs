@@ -177,7 +177,6 @@ pub struct LiveArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 99.5, requires = "live",
         value_parser = percent)]
     pub share: f64,
-
 }
 
 impl LiveArgs {

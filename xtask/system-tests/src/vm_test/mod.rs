@@ -62,6 +62,20 @@ const MITIGATED: &[&str] = &[
     "no_complaints",
 ];
 
+/// The tests that see no function by the name under which it is called: inlined calls have none.
+const OF_INLINED: &[&str] = &[
+    "kaslr",
+    "traceable_functions",
+    "workload",
+    "kprobes_on_parts",
+    "tracepoints",
+    "bad_pointers",
+    "modules",
+    "livepatch",
+    "no_complaints",
+    "provoked",
+];
+
 const MACHINES: &[MachineTests] = &[
     MachineTests {
         machine: Machine::new("1 CPU", 1, "max", &[]),
@@ -110,8 +124,16 @@ const MACHINES: &[MachineTests] = &[
         page_levels: 5,
         tests: MITIGATED,
     },
+    MachineTests {
+        machine: Machine::new(INLINED, 2, "max", &[]),
+        mitigation: "",
+        page_levels: 5,
+        tests: OF_INLINED,
+    },
 ];
 
+/// The name that selects the tests of a kernel with inlined calls.
+const INLINED: &str = "inlined";
 /// The name that selects the shipped workloads instead of a machine.
 const WORKLOADS: &str = "workloads";
 
@@ -128,7 +150,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// A test fails or cannot run.
 pub fn vm_test(old: &Path, new: &Path, wanted: &[String]) -> Result<()> {
     let (old, new) = (GuestKernel::open(old, None)?, GuestKernel::open(new, None)?);
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    // Without names, all that a kernel without inlined calls must pass.
+    let is_wanted = |name: &str| match wanted {
+        [] => name != INLINED,
+        _ => wanted.iter().any(|wanted| wanted == name),
+    };
     let bad_pointers = lab::bare::compile("bad-pointers.c", BAD_POINTERS)?;
     let parts = parts(&old.vmlinux, &new.vmlinux)?;
     // A relinked kernel loads the modules of the original.

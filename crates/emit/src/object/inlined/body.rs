@@ -61,9 +61,8 @@ impl<'o, 'a> BodyFacts<'o, 'a> {
             id != object.text && !knows_copies
         };
         let references = object.references.iter();
-        let outside = references.filter(|r| {
-            r.meaning != ReferenceMeaning::Regenerated && is_outside(r.section)
-        });
+        let outside = references
+            .filter(|r| r.meaning != ReferenceMeaning::Regenerated && is_outside(r.section));
         let mut outside: Vec<u32> = outside.map(|r| r.target).collect();
         outside.sort_unstable();
         let keys = object.sites.iter().filter_map(|site| match site.kind {
@@ -135,14 +134,24 @@ impl<'o, 'a> BodyFacts<'o, 'a> {
 
     /// The callee of a direct call that nobody patches.
     pub(super) fn call_at(&self, at: u32) -> Option<u32> {
-        let end = at.checked_add(CALL)?;
-        let function = self.function(at).filter(|f| f.whole.is_none() && end < f.end)?;
-        let code = self.decode(&(function.at..function.end));
-        let call = &code[code.binary_search_by_key(&at, |i| i.at).ok()?];
-        let is_plain = call.kind == InstructionKind::Call
-            && u32::from(call.len) == CALL
-            && !self.is_patched(call);
-        self.target(call).filter(|_| is_plain)
+        let function = self.function(at)?;
+        self.calls_in(function).into_iter().find(|&(site, _)| site == at).map(|(_, callee)| callee)
+    }
+
+    /// The direct calls of a function that nobody patches, and that code follows, each with the
+    /// callee in `.text`.
+    pub(super) fn calls_in(&self, function: &TextFunction) -> Vec<(u32, u32)> {
+        if function.whole.is_some() {
+            return Vec::new();
+        }
+        let plain = |i: &DecodedInstruction| {
+            let is_plain = i.kind == InstructionKind::Call
+                && u32::from(i.len) == CALL
+                && i.end() < function.end
+                && !self.is_patched(i);
+            Some((i.at, self.target(i).filter(|_| is_plain)?))
+        };
+        self.decode(&(function.at..function.end)).iter().filter_map(plain).collect()
     }
 
     /// Whether the kernel may write an instruction, other than as a return or a static key.
@@ -338,7 +347,8 @@ fn parts(facts: &BodyFacts<'_, '_>, function: &TextFunction) -> Result<Vec<Range
     let tracer = entry + guard;
     ensure!(facts.tracers.contains(&tracer), "no tracer's site is at its entry");
     ensure!(!facts.not_probed.contains(&entry), "it may not be probed");
-    let mut parts = vec![tracer + CALL..function.end];
+    let behind = tracer + CALL..function.end;
+    let mut parts = vec![behind];
     let name = facts.object.function_name(function);
     let mut next = 0;
     while let Some(part) = parts.get(next).cloned() {

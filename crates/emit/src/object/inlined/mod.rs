@@ -21,6 +21,7 @@ use image::object::KernelObject;
 use image::object::elf::ElfRelocation;
 use image::object::orc::{OrcSections, OrcState, UNDEFINED, state_at};
 use image::place::InlinedCall;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A call to inline.
@@ -122,21 +123,40 @@ pub(crate) fn expand(
         };
         let (site, callee) =
             (offset(call.site).with_context(named)?, offset(call.callee).with_context(named)?);
-        if !bodies.contains_key(&callee) {
-            bodies.insert(callee, Body::of(&facts, callee).with_context(named)?);
-        }
-        expansion.inline(call, site, &bodies[&callee], &facts).with_context(named)?;
+        let body = match bodies.entry(callee) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Body::of(&facts, callee).with_context(named)?),
+        };
+        expansion.inline(call, site, body, &facts).with_context(named)?;
     }
     expansion.finish(&facts)
 }
 
-/// Which functions cannot be inlined, and why.
-pub(crate) fn not_inlinable(
+/// What of a kernel's calls can be inlined in its object.
+#[derive(Debug, Default)]
+pub struct InlineLimits {
+    /// The entries of the functions whose calls can be inlined.
+    pub callers: BTreeSet<LinkAddr>,
+    /// The entries of functions that cannot be inlined, and why. Others were not looked at.
+    pub refused: BTreeMap<LinkAddr, String>,
+}
+
+impl InlineLimits {
+    /// Whether a call in the function `caller` of the function `callee` can be inlined.
+    pub fn allow(&self, caller: LinkAddr, callee: LinkAddr) -> bool {
+        self.callers.contains(&caller) && !self.refused.contains_key(&callee)
+    }
+}
+
+/// What of the calls of these functions can be inlined.
+pub(crate) fn limits(
     object: &KernelObject<'_>,
     base: LinkAddr,
     callees: &BTreeSet<LinkAddr>,
-) -> BTreeMap<LinkAddr, String> {
+) -> InlineLimits {
     let facts = BodyFacts::of(object);
+    let callers = object.functions.iter().filter(|f| f.whole.is_none());
+    let callers = callers.map(|f| LinkAddr(base.0 + u64::from(f.at))).collect();
     let reason = |callee: &LinkAddr| {
         let at = callee.0.checked_sub(base.0).and_then(|at| u32::try_from(at).ok());
         match at.map(|at| Body::of(&facts, at)) {
@@ -145,7 +165,7 @@ pub(crate) fn not_inlinable(
             Some(Ok(_)) => None,
         }
     };
-    callees.iter().filter_map(reason).collect()
+    InlineLimits { callers, refused: callees.iter().filter_map(reason).collect() }
 }
 
 /// Code of an inlined call, or the old code (the first).
@@ -242,9 +262,6 @@ impl<'o, 'a> Expansion<'o, 'a> {
         let jump = (start.wrapping_sub(behind) as i32).to_le_bytes();
         self.text[at as usize] = 0xe9;
         self.text[at as usize + 1..behind as usize].copy_from_slice(&jump);
-        let in_call = |r: &ElfRelocation| r.offset >= u64::from(at) && r.offset < u64::from(behind);
-        self.relocations.retain(|r| !in_call(r));
-
         let written = body.write(facts, behind, &mut self.text, &mut self.relocations)?;
         self.contexts.push(CodeContext { owner, written, outer: Some(outer) });
         let context = self.contexts.len() as u32 - 1;
@@ -267,7 +284,12 @@ impl<'o, 'a> Expansion<'o, 'a> {
     fn finish(self, facts: &BodyFacts<'_, '_>) -> Result<Expanded> {
         let object = self.object;
         let mut relocations = object.relocations.clone();
-        relocations[object.text.0 as usize] = self.relocations.clone();
+        let in_call = |r: &&ElfRelocation| {
+            let field = r.offset as u32;
+            self.gone.range(..=field).next_back().is_some_and(|&at| field < at + CALL)
+        };
+        relocations[object.text.0 as usize] =
+            self.relocations.iter().filter(|r| !in_call(r)).copied().collect();
         let contents = tables::with_entries(facts, &self, &mut relocations)?;
         let orc = self.orc()?;
         let mut names = names(object, &self.owners);

@@ -33,9 +33,9 @@ pub(super) fn with_entries(
             TableForm::Entries(forms) if !list.is_empty() => {
                 Some(FormedTable::of_entries(form_of(elf, id, &list, forms)?))
             }
-            TableForm::Uniform(meaning) if is_of_code(name, meaning) => list.first().map(|first| {
-                FormedTable { size: first.width() as u64, site: 0, fields: vec![0] }
-            }),
+            TableForm::Uniform(meaning) if is_of_code(name, meaning) => list
+                .first()
+                .map(|first| FormedTable { size: first.width() as u64, site: 0, fields: vec![0] }),
             _ => None,
         };
         let Some(form) = form else {
@@ -58,12 +58,8 @@ pub(super) fn with_entries(
 /// The tracer's sites, sealed entries and the probes' list name entries of functions, which are not
 /// inlined. What objtool discards has done its work.
 fn is_of_code(name: &str, meaning: ReferenceMeaning) -> bool {
-    let names_entries = [
-        "__mcount_loc",
-        "__patchable_function_entries",
-        ".ibt_endbr_seal",
-        ".cfi_sites",
-    ];
+    let names_entries =
+        ["__mcount_loc", "__patchable_function_entries", ".ibt_endbr_seal", ".cfi_sites"];
     matches!(meaning, ReferenceMeaning::Instruction | ReferenceMeaning::Middle)
         && !name.starts_with(".discard")
         && !names_entries.contains(&name)
@@ -162,7 +158,8 @@ impl<'t, 'o, 'a> Table<'t, 'o, 'a> {
                 let at_start = by_site.get(&written.old).into_iter().flatten();
                 let named = at_start.map(|&number| (number, written.old, written.new));
                 let middle = inside.get(&written.old).into_iter().flatten();
-                let middle = middle.map(|&(number, at)| (number, at, written.new + at - written.old));
+                let middle =
+                    middle.map(|&(number, at)| (number, at, written.new + at - written.old));
                 for (number, at, new) in named.chain(middle) {
                     let is_gone = expansion.gone.contains(&written.new);
                     let stays = written.stays && !is_gone;

@@ -8,8 +8,7 @@ use image::object::ObjectHints;
 use image::object::elf::Elf;
 
 const BASE: LinkAddr = LinkAddr(0xffff_ffff_8100_0000);
-const FORM: OrcForm =
-    OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4, frame_end: 1 };
+const FORM: OrcForm = OrcForm { call_frame: 2, stack_pointer: 5, frame_pointer: 4, frame_end: 1 };
 /// Bytes of `.text`, and where inlined code begins behind it.
 const SIZE: u32 = 0x5a;
 const INLINED: u32 = 0x60;
