@@ -7,7 +7,7 @@
 
 use super::address_words::AddressWords;
 use super::intervals::{contains, intervals};
-use super::kernel::{KernelFile, KernelSection, KernelSymbol, START_KERNEL_MAP};
+use super::kernel::{KernelFile, KernelSection, KernelSymbol, START_KERNEL_MAP, twin_of};
 use super::padding::{
     FunctionPadding, PADDING_PREFIX, PaddingChange, is_compilers_label, is_label_in_padding,
     is_padding, paddings, patched_padding, prove_dropped,
@@ -290,17 +290,6 @@ const ROUNDINGS: [u64; 3] = [0xfff, 0x1f_ffff, u64::MAX];
 
 fn distance(addr: u64, region: &ShiftedRegion) -> u64 {
     if addr < region.old { region.old - addr } else { addr.saturating_sub(region.old_end) }
-}
-
-/// The new section with the same name. Among sections with the same name, the ranks must be equal.
-pub(crate) fn twin_of<'k, 'd>(
-    old: &KernelFile<'d>,
-    new: &'k KernelFile<'d>,
-    index: usize,
-) -> Option<&'k KernelSection<'d>> {
-    let name = old.sections[index].name;
-    let rank = old.sections[..index].iter().filter(|s| s.name == name).count();
-    new.sections.iter().filter(|s| s.name == name).nth(rank)
 }
 
 /// A label of the linker script in the padding of a function of the map, in both kernels.

@@ -251,7 +251,7 @@ mod tests {
     /// Where a large page ends.
     const END: u64 = DATA + (2 << 20);
 
-    /// A kernel whose zeroed memory begins there and ends at `end`, with a variable of `size` bytes.
+    /// A kernel whose zeroed memory lies from `start` to `end`, with a variable of `size` bytes.
     fn kernel(start: u64, end: u64, size: u64) -> Vec<u8> {
         let zeroed = vec![0; (end - start) as usize];
         let sections = [(".text", TEXT, 0x6, vec![0xc3; 16]), (".bss", start, 0x3, zeroed)];

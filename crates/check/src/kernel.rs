@@ -365,6 +365,17 @@ impl<'d> KernelFile<'d> {
     }
 }
 
+/// The new section with the same name. Among sections with the same name, the ranks must be equal.
+pub(crate) fn twin_of<'k, 'd>(
+    old: &KernelFile<'d>,
+    new: &'k KernelFile<'d>,
+    index: usize,
+) -> Option<&'k KernelSection<'d>> {
+    let name = old.sections[index].name;
+    let rank = old.sections[..index].iter().filter(|s| s.name == name).count();
+    new.sections.iter().filter(|s| s.name == name).nth(rank)
+}
+
 fn loaded_by(
     section: &elf::SectionHeader64<LittleEndian>,
     segments: &[elf::ProgramHeader64<LittleEndian>],

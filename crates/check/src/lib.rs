@@ -299,7 +299,7 @@ fn ordered(map: &Placement) -> Result<()> {
 fn sections(old: &KernelFile, new: &KernelFile, findings: &mut Findings) {
     const KIND: &str = "sections";
     for (index, section) in old.sections.iter().enumerate() {
-        let Some(twin) = correspond::twin_of(old, new, index) else {
+        let Some(twin) = kernel::twin_of(old, new, index) else {
             continue;
         };
         let (was, is) = (loaded(section, old), loaded(twin, new));
@@ -313,7 +313,7 @@ fn sections(old: &KernelFile, new: &KernelFile, findings: &mut Findings) {
         });
     }
     for (index, section) in new.sections.iter().enumerate() {
-        if correspond::twin_of(new, old, index).is_none() {
+        if kernel::twin_of(new, old, index).is_none() {
             findings.differ(
                 KIND,
                 None,

@@ -6,8 +6,8 @@
 //! repeated.
 //!
 //! [`live::inline`] chooses the calls, [`emit`] puts the code of callees in their place, and
-//! [`check`] proves it. The layout alone, the inlined calls alone and both stand beside the original
-//! in one comparison.
+//! [`check`] proves it. The layout alone, the inlined calls alone and both stand beside the
+//! original in one comparison.
 
 use crate::counts;
 use crate::optimization::Optimization;
@@ -83,7 +83,8 @@ pub fn profile_of(tree: &BuildTree, path: &Path) -> Result<Profile> {
 /// Chooses the calls to inline in the kernel of a tree by a profile of it.
 ///
 /// # Errors
-/// [`Livepatched`], unless `despite_livepatch`; the tree's files cannot be read or are not understood, or the profile is of another kernel.
+/// [`Livepatched`], unless `despite_livepatch`; the tree's files cannot be read or are not
+/// understood, or the profile is of another kernel.
 pub fn choose(tree: &BuildTree, profile: &Profile, despite_livepatch: bool) -> Result<ChosenCalls> {
     if tree.has_option("CONFIG_LIVEPATCH=y") && !despite_livepatch {
         return Err(Livepatched(tree.path.display().to_string()).into());

@@ -4,8 +4,8 @@
 //! within this code and to reach nothing beyond the function's frame; and the code with branches in
 //! their long form. This module shares nothing with the emitter.
 
-pub(super) use super::facts::CALL;
 use super::facts::Facts;
+use super::written::{CALL, Written};
 use crate::frames::{self, changed};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{
@@ -19,24 +19,6 @@ use std::collections::HashMap;
 const BRANCH: u64 = 6;
 /// The no-op of five bytes that a static key's site holds.
 const NO_OP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
-
-/// An instruction of the code.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
-    /// Its address in the callee.
-    pub old: u64,
-    pub old_len: u64,
-    /// Its address in the place of the call.
-    pub new: u64,
-    /// Its bytes there.
-    len: u64,
-    /// Whether it is the same instruction.
-    pub stays: bool,
-    /// Whether it is a direct call that is still one.
-    pub is_call: bool,
-    /// Whether it is a call that was a jump to a function.
-    pub calls: bool,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {

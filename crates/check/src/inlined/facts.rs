@@ -4,7 +4,7 @@
 //! behind a fault, the unwinder's state at an instruction; and the tables' entries for code that is
 //! written once more.
 
-use super::body::Written;
+use super::written::{CALL, Written};
 use crate::frames::{FrameForm, UnwindState};
 use crate::kept_apart;
 use crate::kernel::{Additions, EntryValues, KernelFile};
@@ -22,8 +22,6 @@ const RETURNS: &str = ".return_sites";
 /// Tables whose entries name entries of functions, or symbols: inlined code has none.
 const OF_FUNCTIONS: [&str; 5] =
     ["__mcount_loc", ".ibt_endbr_seal", ".cfi_sites", "__ksymtab", "__ksymtab_gpl"];
-/// Bytes of a direct call.
-pub(super) const CALL: u64 = 5;
 
 /// The numbers in an unwinder's state, from the newest kernels on: 7.2 numbers the registers
 /// otherwise; up to 6.3 an ordinary frame is 0.

@@ -15,17 +15,19 @@
 
 mod body;
 mod facts;
+mod written;
 
 use crate::CheckedKernel;
 use crate::frames::{self, UnwindState};
 use crate::kernel::{Additions, KernelFile, KernelSection, SectionLoad};
 use crate::relocs::Relocs;
 use anyhow::{Context, Result, ensure};
-use body::{Body, CALL, Written};
+use body::Body;
 use facts::Facts;
 use image::address::LinkAddr;
 use image::place::InlinedCall;
 use std::collections::{BTreeMap, HashMap};
+use written::{CALL, Written};
 
 /// The code of inlined calls, and what the tables of a kernel say about it.
 pub(crate) struct InlinedCode {
