@@ -44,7 +44,7 @@ pub(super) enum SystemTest {
         /// The kernel's build tree
         tree: PathBuf,
     },
-    /// Inline every call that can be inlined, and those that pay; prove both, and compare recordings
+    /// Inline every call that can be inlined, and those that pay; prove both; compare recordings
     InlineTest {
         /// The kernel's build tree
         tree: PathBuf,

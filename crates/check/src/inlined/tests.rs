@@ -1,3 +1,5 @@
+//! Tests of claims: a kernel of a few functions, with a call inlined, and wrong ones.
+
 use super::*;
 use crate::check;
 use crate::test_elf::{DATA, TestSymbol, elf};

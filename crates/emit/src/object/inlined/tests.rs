@@ -1,3 +1,5 @@
+//! Tests of inlining in an object of four functions.
+
 use super::*;
 use ::object::write::{Object, Relocation, SectionId, Symbol, SymbolSection};
 use ::object::{
