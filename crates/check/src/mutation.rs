@@ -68,6 +68,29 @@ impl Mutation {
     }
 }
 
+/// Whether the checker finds a changed byte of code in a new kernel: a difference in the
+/// instruction there. `new`: the kernel of `build`, which is `old` by the map; `bits`: what is
+/// changed of the byte at `at`.
+///
+/// # Errors
+/// The kernel has no byte there, or the copy cannot be compared.
+pub fn finds_changed_code(
+    old: &CheckedKernel,
+    (build, new): (&KernelBuild, &CheckedKernel),
+    map: &Placement,
+    (at, bits): (LinkAddr, u8),
+) -> Result<bool> {
+    /// The most bytes of an instruction.
+    const LONGEST: u64 = 15;
+    let mut file = build.vmlinux().to_vec();
+    file[MutationMaker::new(build, new).offset(at.0)?] ^= bits;
+    let findings = check(old, &build.side(&file)?, map)?;
+    let near = |d: &crate::verdict::KernelDifference| {
+        d.new.is_some_and(|new| new <= at.0 && at.0 - new < LONGEST)
+    };
+    Ok(findings.differences.iter().any(near))
+}
+
 /// All mistakes for this kernel.
 ///
 /// # Errors

@@ -5,15 +5,20 @@
 //! numbers must move. `vm-test` boots the first kernel.
 
 use anyhow::{Context, Result, ensure};
+use check::mutation::finds_changed_code;
+use check::{KernelBuild, check};
 use emit::kbuild::BuildTree;
 use emit::relink::{Destination, InlineWork, MAP, RelinkWork, inline_limits};
+use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use image::place::InlinedCall;
 use lab::{run, succeeded};
 use profile::Profile;
 use replay::comparison;
 use replay::results::ResultFile;
 use road::ground::Ground;
 use road::layout::Algorithm;
+use road::layout_file::read_map;
 use road::proof::{ProvedMap, prove};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,6 +34,10 @@ const CHANGES: [(&str, f64, f64); 3] = [
     ("kernel returns", -0.20, -0.20),
     ("kernel L1I misses", 0.05, -0.20),
 ];
+
+/// How many bytes of inlined code are changed, and in how many claims each number.
+const CHANGED_BYTES: usize = 24;
+const CHANGED_CLAIMS: usize = 8;
 
 /// Where the results of a tree's kernel lie: `all.kernel` has every call inlined.
 pub fn directory(tree: &Path) -> PathBuf {
@@ -47,7 +56,8 @@ pub fn inline_test(tree: &Path) -> Result<()> {
     every_call(tree, &all)?;
     a_random_order(&all, &directory.join("all-random.kernel"))?;
     refusals(tree, &directory)?;
-    what_pays(tree, &directory.join(WORKLOAD))
+    what_pays(tree, &directory.join(WORKLOAD))?;
+    wrong_kernels_are_found(tree, &directory.join(WORKLOAD).join("inlined.kernel"))
 }
 
 /// Inlines every call that can be.
@@ -79,6 +89,40 @@ fn a_random_order(tree: &Path, to: &Path) -> Result<()> {
     proved(tree, to, &to.join(MAP))?;
     println!("passed: a random order of that kernel is proved");
     remove(to)
+}
+
+/// Changes bytes of inlined code, and claims of the map.
+fn wrong_kernels_are_found(old: &Path, new: &Path) -> Result<()> {
+    let (old, build) = (KernelBuild::read(old)?, KernelBuild::read(new)?);
+    let (old, new_kernel) = (old.kernel()?, build.kernel()?);
+    let map = read_map(&new.join(MAP))?.placement;
+    let inlined: Vec<_> = map.blocks.iter().filter(|b| b.old >= InlinedCall::BASE).collect();
+    let places = inlined.iter().filter(|block| block.new_size > 0);
+    let mut changed = 0;
+    for (number, block) in places.step_by(inlined.len().div_ceil(CHANGED_BYTES)).enumerate() {
+        let at = LinkAddr(block.new.0 + number as u64 % u64::from(block.new_size));
+        let bits = 1 << (number % 8);
+        let found = finds_changed_code(&old, (&build, &new_kernel), &map, (at, bits))?;
+        ensure!(found, "a changed byte at {at} ({bits:#x}) is not found");
+        changed += 1;
+    }
+    println!("passed: {changed} changed bytes of inlined code are found");
+    let is_refused = |change: &dyn Fn(&mut InlinedCall), number: usize| {
+        let mut wrong = map.clone();
+        change(&mut wrong.inlined[number]);
+        let findings = check(&old, &new_kernel, &wrong)?;
+        let at = map.inlined[number].site;
+        ensure!(!findings.equal(), "a wrong claim of the call at {at} is not found");
+        anyhow::Ok(())
+    };
+    for number in (0..map.inlined.len()).step_by(map.inlined.len().div_ceil(CHANGED_CLAIMS)) {
+        is_refused(&|call| call.site.0 += 1, number)?;
+        is_refused(&|call| call.at.0 += 1, number)?;
+        is_refused(&|call| call.code[0].0.0 += 1, number)?;
+        is_refused(&|call| call.code[0].1 -= 1, number)?;
+    }
+    println!("passed: changed claims are refused");
+    Ok(())
 }
 
 fn proved(old: &Path, new: &Path, map: &Path) -> Result<()> {
