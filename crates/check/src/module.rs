@@ -459,6 +459,12 @@ impl Prover<'_> {
         let same_kind = original.mnemonic() == copy.instruction.mnemonic()
             || original.is_jmp_short_or_near() && copy.instruction.is_jmp_short_or_near();
         ensure!(same_kind, "another instruction");
+        // A jump's length may change, but a prefix does not come in. It may be the operand's size.
+        let plain = matches!(new[0], 0xe8 | 0xe9 | 0xeb | 0x0f | 0x70..=0x7f);
+        let prefix = |code: &[u8]| code[..code.len().saturating_sub(4)].to_vec();
+        let (old_prefix, new_prefix) = (prefix(&bytes[..original.len()]), prefix(new));
+        let has_same = old_prefix == new_prefix || plain && !original.is_call_near();
+        ensure!(has_same, "another prefix");
         if self.is_patched(original.ip()) {
             ensure!(original.len() == new.len(), "an alternative of another length");
             if original.len() < 5 {
