@@ -12,7 +12,7 @@
 //! * Each side-table entry of the kernel has an equal entry in the module, and the module has no
 //!   others.
 //! * The module names the copy of each function, and no other pairs.
-//! * Inlined code does what the call did ([`InlineClaim`]).
+//! * Inlined and promoted calls do what the call did ([`InlineClaim`]).
 //!
 //! Addresses and constants that the running kernel has filled in are not compared here:
 //! `live::explain` has compared them with memory.
@@ -80,9 +80,11 @@ pub fn check_module(
             pair[1].new
         );
     }
-    let contexts =
-        (1u32..).zip(inlined).map(|(n, call)| ((call.context, call.site.0), n)).collect();
-    let prover = Prover { kernel, slide, reading, by_old, inlined: inlined.to_vec(), contexts };
+    let calls = (1u32..).zip(inlined).map(|(n, call)| ((call.context, call.site.0), n));
+    let (promoted, contexts) =
+        calls.partition(|&((_, site), _)| promote::indirect_call(kernel, site).is_some());
+    let inlined = inlined.to_vec();
+    let prover = Prover { kernel, slide, reading, by_old, inlined, contexts, promoted };
     prover.inline_claims()?;
     let mut walked = Walked::default();
     for claim in &prover.by_old {
@@ -110,8 +112,10 @@ struct Prover<'a> {
     /// Ascending by context and address.
     by_old: Vec<CopyClaim>,
     inlined: Vec<InlineClaim>,
-    /// Context and address of each inlined call → the context of its code.
+    /// Context and address of each inlined direct call → the context of its code.
     contexts: BTreeMap<(u32, u64), u32>,
+    /// Likewise for indirect calls.
+    promoted: BTreeMap<(u32, u64), u32>,
 }
 
 /// Context and old address of an instruction → offset of its copy.
@@ -122,6 +126,9 @@ type Sites = BTreeMap<(u32, u64), u32>;
 struct Walked {
     sites: Sites,
     counters: Vec<CounterFound>,
+    /// Context, old address and offset of each added instruction that has the unwinder's state of
+    /// the instruction at the old address.
+    added: Vec<(u32, u64, u32)>,
 }
 
 impl Prover<'_> {
@@ -212,7 +219,7 @@ impl Prover<'_> {
             ensure!(!original.is_invalid(), "the original does not decode at {old:x}");
             let next = original.next_ip();
             let last = next >= end;
-            if self.walk_joint(claim, &original, new, new_end)? {
+            if self.walk_joint(claim, &original, new, new_end, walked)? {
                 (new, left) = (new_end, Leaves::Elsewhere);
                 break;
             }
@@ -246,6 +253,9 @@ impl Prover<'_> {
             // A function's last instruction calls one that does not return. The next function may
             // begin directly behind it.
             Leaves::RunsOn if calls_last && new == new_end && self.ends_function(end) => {}
+            Leaves::RunsOn if self.promoted.contains_key(&(claim.context, end)) => {
+                self.walk_guard(claim, new, walked)?
+            }
             Leaves::RunsOn if self.start_of(claim.context, end).is_some() => {
                 self.check_follows(claim.context, new, new_end, end)?
             }
@@ -459,6 +469,12 @@ impl Prover<'_> {
         let same_kind = original.mnemonic() == copy.instruction.mnemonic()
             || original.is_jmp_short_or_near() && copy.instruction.is_jmp_short_or_near();
         ensure!(same_kind, "another instruction");
+        // A jump's length may change, but a prefix does not come in. It may be the operand's size.
+        let plain = matches!(new[0], 0xe8 | 0xe9 | 0xeb | 0x0f | 0x70..=0x7f);
+        let prefix = |code: &[u8]| code[..code.len().saturating_sub(4)].to_vec();
+        let (old_prefix, new_prefix) = (prefix(&bytes[..original.len()]), prefix(new));
+        let has_same = old_prefix == new_prefix || plain && !original.is_call_near();
+        ensure!(has_same, "another prefix");
         if self.is_patched(original.ip()) {
             ensure!(original.len() == new.len(), "an alternative of another length");
             if original.len() < 5 {
@@ -495,6 +511,7 @@ fn leaves(instruction: &Instruction) -> bool {
 mod counters;
 mod inline;
 mod pairs;
+mod promote;
 mod reader;
 mod tables;
 #[cfg(test)]

@@ -1,19 +1,21 @@
 //! Which calls of a group are inlined: those whose returns cost most for the bytes that their code
-//! takes.
+//! takes. Which indirect calls are promoted: those with a frequent target whose code is inlined, or
+//! that a direct call saves a retpoline.
 //!
 //! Input: a group, and a profile of its blocks and calls. Output: the group with the code of hot
 //! callees in their callers' copies, and the counts of that code. `emit::module` says what can be
-//! inlined; this module says what should be.
+//! inlined and promoted; this module says what should be.
 
 use crate::group::Group;
 use crate::inlined_counts::InlineShares;
 use crate::memory::{FileMemory, Memory};
 use anyhow::Result;
-use emit::module::{CallerFrame, InlinableBody, InlinedCall, Obstacle};
+use emit::module::{CallerFrame, GUARD, InPlace, InlinableBody, InlinedCall, Obstacle};
 use emit::object::{CallToInline, InlineLimits};
 use image::linked::LinkedKernel;
 use layout::graph::Graph;
 use profile::Profile;
+use sites::Site;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 /// How much may be inlined.
@@ -38,10 +40,16 @@ impl Default for InlineSettings {
 pub struct InlineSummary {
     /// Calls in the group whose callee's code stands in their place.
     pub calls: usize,
-    /// How often calls within the group ran.
+    /// How often calls within the group ran: direct ones, and indirect ones that can be promoted.
     pub executed: u64,
     /// How often those ran that are gone.
     pub gone: u64,
+    /// Indirect calls that compare the pointer first, and then run inlined code or call directly.
+    pub promoted: usize,
+    /// How often the group's indirect calls ran that go through a register.
+    pub indirect: u64,
+    /// How often the pointer of those that are promoted names the function that is compared.
+    pub direct: u64,
     /// Bytes of hot code before.
     pub hot_bytes: u64,
     /// Bytes of hot code that were added.
@@ -55,6 +63,8 @@ const HOT: f64 = 0.02;
 const ALONE: f64 = 0.95;
 /// Calls of which there are fewer than this part of all are left alone.
 const RARE: f64 = 5e-6;
+/// Bytes of a direct call.
+const CALL: u32 = 5;
 
 /// A group of functions with the calls inlined that pay most: calls among them, and calls of those
 /// that cannot be replaced but inlined. `chosen`: as for [`Group::new`].
@@ -68,16 +78,18 @@ pub fn group<'k, 'd>(
     profile: &Profile,
     settings: InlineSettings,
 ) -> Result<(Group<'k, 'd>, InlineSummary)> {
+    let retpolines = sites::calls_by_retpolines(kernel, memory)?;
     let chosen_calls = |wanted: &dyn Fn(usize) -> bool| {
         let group = Group::carrying(kernel, memory, chosen, wanted)?;
-        let choice = Chooser::new(&group, profile, settings).choose();
+        let choice = Chooser::new(&group, profile, settings).choose(retpolines);
         anyhow::Ok((group, choice))
     };
     // What nobody inlines need not be copied: a tracer may come to it.
     let (group, (calls, ..)) = chosen_calls(&|_| true)?;
     let functions = &group.original.functions;
     let index = |call: &InlinedCall| {
-        kernel.function_at(kernel.link_address(functions[call.callee as usize].at))
+        let callee = &functions[call.inlined()? as usize];
+        kernel.function_at(kernel.link_address(callee.at))
     };
     let inlined: BTreeSet<usize> = calls.iter().filter_map(index).collect();
     let (mut group, (calls, shares, summary)) = chosen_calls(&|index| inlined.contains(&index))?;
@@ -86,9 +98,9 @@ pub fn group<'k, 'd>(
     Ok((group, summary))
 }
 
-/// The calls that pay most among those of the kernel's hot functions, in the order in which they
-/// are inlined into one another, for another emitter than that of live copies. `chosen`: the hot
-/// functions; `limits`: what this emitter can inline.
+/// The direct calls that pay most among those of the kernel's hot functions, in the order in which
+/// they are inlined into one another, for another emitter than that of live copies. `chosen`: the
+/// hot functions; `limits`: what this emitter can inline.
 ///
 /// # Errors
 /// As [`group`].
@@ -103,12 +115,12 @@ pub fn calls(
     let group = Group::carrying(kernel, &memory, chosen, &|_| true)?;
     let mut chooser = Chooser::new(&group, profile, settings);
     chooser.limits = Some(limits);
-    let (calls, _, summary) = chooser.choose();
+    chooser.sites.retain(|_, site| !site.is_indirect());
+    let (calls, _, summary) = chooser.choose(false);
     let entry = |callee: u32| kernel.link_address(group.original.functions[callee as usize].at);
-    let calls = calls.iter().map(|call| CallToInline {
-        context: call.context,
-        site: kernel.link_address(call.at),
-        callee: entry(call.callee),
+    let calls = calls.iter().filter_map(|call| {
+        let callee = entry(call.inlined()?);
+        Some(CallToInline { context: call.context, site: kernel.link_address(call.at), callee })
     });
     Ok((calls.collect(), summary))
 }
@@ -140,6 +152,44 @@ pub fn all_calls(kernel: &LinkedKernel<'_>, limits: &InlineLimits) -> Result<Vec
     Ok(calls)
 }
 
+/// A call that is inlined or promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedCall<'d> {
+    /// Its address in the running kernel.
+    pub at: u64,
+    /// The function whose copy it was in.
+    pub caller: &'d str,
+    /// The called function.
+    pub called: &'d str,
+    /// The called function's code stands in its place.
+    pub is_inlined: bool,
+    /// It was an indirect call.
+    pub is_promoted: bool,
+}
+
+/// The calls of a group that are inlined or promoted.
+pub fn listed<'d>(group: &Group<'_, 'd>) -> Vec<ListedCall<'d>> {
+    let original = &group.original;
+    let (kernel, inlining) = (original.kernel, &original.inlining);
+    let calls = (0u32..).zip(inlining.calls());
+    let calls = calls.map(|(n, call)| {
+        let called = match call.code {
+            InPlace::Code(callee) => group.name(callee),
+            InPlace::Call(target) => kernel
+                .function_at(target)
+                .map_or("", |f| kernel.function_name(&kernel.functions[f])),
+        };
+        ListedCall {
+            at: kernel.link_address(call.at).0.wrapping_add(original.slide),
+            caller: group.name(original.copy_of(inlining.joint(n).0 as usize)),
+            called,
+            is_inlined: call.inlined().is_some(),
+            is_promoted: inlining.unlikely(n).is_some(),
+        }
+    });
+    calls.collect()
+}
+
 /// A call that may be inlined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
@@ -161,15 +211,6 @@ impl CallKey {
     fn of(call: InlinedCall) -> CallKey {
         CallKey { context: call.context, at: call.at }
     }
-}
-
-/// A call of the group, wherever its code stands.
-#[derive(Clone, Copy, Debug)]
-struct Site {
-    /// The function that holds it.
-    function: u32,
-    callee: u32,
-    count: u64,
 }
 
 /// A context: the code of an inlined call.
@@ -199,6 +240,8 @@ struct Chooser<'a, 'k, 'd> {
     graph: Graph,
     /// By the offset of the call.
     sites: BTreeMap<u32, Site>,
+    /// How often indirect calls ran.
+    indirect: u64,
     callees: HashMap<u32, Callee>,
     /// What share of its executions each function's own copy has.
     shares: Vec<f64>,
@@ -214,44 +257,25 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         settings: InlineSettings,
     ) -> Chooser<'a, 'k, 'd> {
         let graph = group.graph(Some(profile));
-        let original = &group.original;
-        let plain: Vec<Vec<(u32, u32)>> =
-            (0..original.pieces.len()).map(|piece| original.plain_calls(piece)).collect();
-        let mut sites: BTreeMap<u32, Site> = BTreeMap::new();
-        for (&(from, to), &count) in &profile.calls {
-            // A block of a profile ends with its call.
-            let (Some((piece, _)), Some((called, true))) =
-                (group.piece_at(from), group.piece_at(to))
-            else {
-                continue;
-            };
-            let from = (from.0 - original.kernel.text.start) as u32;
-            let callee = original.pieces[called.index()].function;
-            let of_piece = &plain[piece.index()];
-            let Some(&(at, _)) = of_piece.iter().find(|&&(at, to)| at >= from && to == callee)
-            else {
-                continue;
-            };
-            let function = original.pieces[piece.index()].function;
-            let site = sites.entry(at).or_insert(Site { function, callee, count: 0 });
-            site.count = site.count.saturating_add(count);
-        }
+        let (sites, indirect) = sites::of(group, profile);
         Chooser {
             group,
             settings,
             graph,
             sites,
+            indirect,
             callees: HashMap::new(),
-            shares: vec![1.0; original.functions.len()],
+            shares: vec![1.0; group.original.functions.len()],
             contexts: Vec::new(),
             limits: None,
         }
     }
 
     /// Takes the best call, again and again, until no more code may be added.
-    fn choose(mut self) -> (Vec<InlinedCall>, InlineShares, InlineSummary) {
+    fn choose(mut self, retpolines: bool) -> (Vec<InlinedCall>, InlineShares, InlineSummary) {
         let hot_bytes = self.hot_bytes();
-        let executed: u64 = self.sites.values().map(|site| site.count).sum();
+        let within = self.sites.values().filter(|site| site.callee.is_some());
+        let executed: u64 = within.map(|site| site.count).sum();
         let mut summary = InlineSummary { executed, hot_bytes, ..InlineSummary::default() };
         let budget = hot_bytes as f64 * self.settings.growth;
         let least = (executed as f64 * RARE).max(1.0);
@@ -272,24 +296,35 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
                 self.offer(candidate.call, &mut waiting);
                 continue;
             }
-            let callee = &self.callees[&site.callee];
+            let Some(number) = site.callee else { continue };
+            let callee = &self.callees[&number];
             let share = count / callee.entered.max(1) as f64;
-            let is_alone = share >= ALONE * self.shares[site.callee as usize];
+            let is_alone = share >= ALONE * self.shares[number as usize];
             let largest =
                 if is_alone { self.settings.largest_alone } else { self.settings.largest };
-            let more = if is_alone { 0.0 } else { callee.hot_bytes as f64 };
+            let code = if is_alone { 0.0 } else { callee.hot_bytes as f64 };
+            let more = if site.is_indirect() { code + f64::from(GUARD) } else { code };
             if callee.hot_bytes > largest || added + more > budget {
                 continue;
             }
             added += more;
-            self.take(candidate.call, site.callee, share, &mut waiting);
+            self.take(candidate.call, number, share, &mut waiting);
         }
-        summary.added_bytes = added as u64;
+        let promoted = if retpolines { self.promoted(least) } else { Vec::new() };
+        added += promoted.len() as f64 * f64::from(GUARD + CALL);
+        let inlined = self.contexts.iter().map(|context| (context.call, context.share));
+        let (calls, inlined): (Vec<InlinedCall>, _) = inlined.chain(promoted).unzip();
+        let executed = |counted: &dyn Fn(&InlinedCall) -> bool| {
+            let chosen = calls.iter().filter(|call| counted(call));
+            chosen.map(|&call| self.count(CallKey::of(call))).sum::<f64>() as u64
+        };
+        let is_indirect = |call: &InlinedCall| self.sites[&call.at].is_indirect();
         summary.calls = self.contexts.len();
-        let gone = self.contexts.iter().map(|c| self.count(CallKey::of(c.call)));
-        summary.gone = gone.sum::<f64>() as u64;
-        let calls = self.contexts.iter().map(|context| context.call).collect();
-        let inlined = self.contexts.iter().map(|context| context.share).collect();
+        summary.gone = executed(&|call| call.inlined().is_some());
+        summary.promoted = calls.iter().filter(|call| is_indirect(call)).count();
+        summary.indirect = self.indirect;
+        summary.direct = executed(&is_indirect);
+        summary.added_bytes = added as u64;
         (calls, InlineShares { own: self.shares, inlined }, summary)
     }
 
@@ -313,18 +348,43 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
             None => self.sites[&call.at].function,
             Some(n) => self.contexts[n as usize].root,
         };
-        let call = InlinedCall { context: call.context, at: call.at, callee };
+        let code = InPlace::Code(callee);
+        let call = InlinedCall { context: call.context, at: call.at, code };
         let inside = functions.clone();
         self.contexts.push(InlinedCode { call, share, root, functions, frame });
         let context = self.contexts.len() as u32;
         for function in inside {
-            let function = &self.group.original.functions[function as usize];
-            let inside: Vec<u32> =
-                self.sites.range(function.at..function.end).map(|(&at, _)| at).collect();
-            for at in inside {
+            for at in self.sites_of(function) {
                 self.offer(CallKey { context, at }, waiting);
             }
         }
+    }
+
+    /// The offsets of a function's calls.
+    fn sites_of(&self, function: u32) -> Vec<u32> {
+        let function = &self.group.original.functions[function as usize];
+        self.sites.range(function.at..function.end).map(|(&at, _)| at).collect()
+    }
+
+    /// The indirect calls that are not inlined and run at least this often, as direct calls. For
+    /// each, the share of its executions that goes there.
+    fn promoted(&self, least: f64) -> Vec<(InlinedCall, f64)> {
+        let own = (0..self.group.original.functions.len() as u32).map(|function| (0, function));
+        let inlined = (1u32..).zip(&self.contexts).flat_map(|(context, inlined)| {
+            inlined.functions.iter().map(move |&function| (context, function))
+        });
+        let taken: BTreeSet<CallKey> =
+            self.contexts.iter().map(|context| CallKey::of(context.call)).collect();
+        let calls = own.chain(inlined).flat_map(|(context, function)| {
+            self.sites_of(function).into_iter().map(move |at| CallKey { context, at })
+        });
+        let promoted = calls.filter_map(|call| {
+            let (site, count) = (self.sites[&call.at], self.count(call));
+            let ran = site.ran.filter(|_| count >= least && !taken.contains(&call))?;
+            let code = InPlace::Call(site.target);
+            Some((InlinedCall { context: call.context, at: call.at, code }, count / ran as f64))
+        });
+        promoted.collect()
     }
 
     /// Takes a share of a function's executions from its own copy, and so from the code that was
@@ -348,16 +408,17 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
     /// Adds a call to those that wait, if it can be inlined.
     fn offer(&mut self, call: CallKey, waiting: &mut BinaryHeap<Candidate>) {
         let site = self.sites[&call.at];
-        self.learn(site.callee);
-        let Callee { body: Ok(body), hot_bytes, .. } = &self.callees[&site.callee] else { return };
+        let Some(callee) = site.callee else { return };
+        self.learn(callee);
+        let Callee { body: Ok(body), hot_bytes, .. } = &self.callees[&callee] else { return };
         let original = &self.group.original;
         let entry = |f: u32| original.kernel.link_address(original.functions[f as usize].at);
-        let (caller, callee) = (entry(site.function), entry(site.callee));
-        if self.limits.as_ref().is_some_and(|limits| !limits.allow(caller, callee)) {
+        let allowed = |limits: &InlineLimits| limits.allow(entry(site.function), entry(callee));
+        if !self.limits.as_ref().is_none_or(allowed) {
             return;
         }
         let fits = self.frame(call).is_ok_and(|frame| body.fits(frame));
-        if !fits || self.is_inside(call, site.callee) {
+        if !fits || self.is_inside(call, callee) {
             return;
         }
         let count = self.count(call) as u64;
@@ -373,7 +434,7 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         let first = self.graph.functions[callee as usize].start as usize;
         let counted = self.graph.counts[first];
         // A profile may know a function by its calls only: all of it may be hot then.
-        let called = self.sites.values().filter(|site| site.callee == callee);
+        let called = self.sites.values().filter(|site| site.callee == Some(callee));
         let entered = counted.max(called.map(|site| site.count).sum());
         let hot_bytes = body.as_ref().map_or(0, |body| {
             let hot = |&&piece: &&u32| {
@@ -409,7 +470,7 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
     fn is_inside(&self, mut call: CallKey, callee: u32) -> bool {
         while let Some(n) = call.context.checked_sub(1) {
             let outer = self.contexts[n as usize].call;
-            if outer.callee == callee {
+            if outer.inlined() == Some(callee) {
                 return true;
             }
             call = CallKey::of(outer);
@@ -430,5 +491,6 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
     }
 }
 
+mod sites;
 #[cfg(test)]
 mod tests;

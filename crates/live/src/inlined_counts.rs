@@ -4,7 +4,8 @@
 //! function's executions each copy of its code has. Output: the graph with the blocks of inlined
 //! code.
 
-use emit::module::Original;
+use emit::module::{InPlace, Original};
+use image::address::LinkAddr;
 use image::object::pieces::Piece;
 use layout::graph::{BlockId, Call, Edge, EdgeKind, Graph};
 use std::collections::HashMap;
@@ -69,30 +70,59 @@ pub(crate) fn expand(original: &Original<'_, '_>, shares: &InlineShares, own: Gr
     graph
 }
 
-/// Leads each inlined call into its code, and the code's returns behind the call.
+/// Leads each inlined call into its code, and the code's returns behind the call. An indirect call
+/// keeps what does not go to the function that was promoted.
 fn join(original: &Original<'_, '_>, graph: &mut Graph) {
     let (pieces, inlining) = (&original.pieces, &original.inlining);
-    let mut callee_of: HashMap<BlockId, (BlockId, BlockId)> = HashMap::new();
+    let mut callee_of: HashMap<BlockId, (BlockId, Option<BlockId>)> = HashMap::new();
+    let mut left: HashMap<(BlockId, BlockId), u64> = HashMap::new();
     for (n, call) in (0u32..).zip(inlining.calls()) {
         let (caller, behind) = inlining.joint(n);
-        let entry = graph.functions[call.callee as usize].start;
-        callee_of.insert(BlockId(caller), (BlockId(behind), BlockId(entry)));
-    }
-    graph.edges.retain(|edge| callee_of.get(&edge.from).is_none_or(|&(to, _)| edge.to != to));
-    graph.calls.retain(|call| callee_of.get(&call.from).is_none_or(|&(_, to)| call.to != to));
-    for n in 0..inlining.calls().len() as u32 {
-        let (caller, behind) = inlining.joint(n);
-        let range = inlining.pieces(n + 1, pieces.len());
-        let mut jump = |from: usize, to: usize| {
-            let (count, kind) = (graph.counts[from], EdgeKind::Jump);
-            let (from, to) = (BlockId(from as u32), BlockId(to as u32));
-            graph.edges.push(Edge { from, to, count, kind });
+        let callee = match call.code {
+            InPlace::Code(callee) => Some(graph.functions[callee as usize].start),
+            InPlace::Call(target) => own_entry(original, target),
         };
-        jump(caller as usize, inlining.entry(n) as usize);
-        for piece in range.filter(|&piece| original.leaves_inlined(piece)) {
-            jump(piece, behind as usize);
+        callee_of.insert(BlockId(caller), (BlockId(behind), callee.map(BlockId)));
+        if let Some(unlikely) = inlining.unlikely(n) {
+            let promoted = graph.counts[inlining.entry(n) as usize];
+            left.insert((BlockId(caller), BlockId(unlikely)), promoted);
+            left.insert((BlockId(unlikely), BlockId(behind)), promoted);
+            let count = &mut graph.counts[unlikely as usize];
+            *count = count.saturating_sub(promoted);
         }
     }
+    for edge in &mut graph.edges {
+        let promoted = left.get(&(edge.from, edge.to)).copied().unwrap_or(0);
+        edge.count = edge.count.saturating_sub(promoted);
+    }
+    graph.edges.retain(|edge| callee_of.get(&edge.from).is_none_or(|&(to, _)| edge.to != to));
+    graph.calls.retain(|call| callee_of.get(&call.from).is_none_or(|&(_, to)| to != Some(call.to)));
+    for (n, call) in (0u32..).zip(inlining.calls()) {
+        let (caller, behind) = inlining.joint(n);
+        let range = inlining.pieces(n + 1, pieces.len());
+        let (entry, kind) = (inlining.entry(n), EdgeKind::Jump);
+        let counted = if inlining.unlikely(n).is_some() { entry } else { caller };
+        let mut jump = |from: u32, to: u32, count| {
+            graph.edges.push(Edge { from: BlockId(from), to: BlockId(to), count, kind });
+        };
+        jump(caller, entry, graph.counts[counted as usize]);
+        for piece in range.filter(|&piece| original.leaves_inlined(piece)) {
+            jump(piece as u32, behind, graph.counts[piece]);
+        }
+        if let InPlace::Call(target) = call.code
+            && let Some(to) = own_entry(original, target)
+        {
+            let count = graph.counts[entry as usize];
+            graph.calls.push(Call { from: BlockId(entry), to: BlockId(to), count });
+        }
+    }
+}
+
+/// The piece of the group's own copies that begins at an address.
+fn own_entry(original: &Original<'_, '_>, at: LinkAddr) -> Option<u32> {
+    let offset = u32::try_from(at.0.checked_sub(original.kernel.text.start)?).ok()?;
+    let own = original.inlining.pieces(0, original.pieces.len());
+    Some(original.pieces[own].binary_search_by_key(&offset, |piece| piece.at).ok()? as u32)
 }
 
 /// The piece of a function's own copy of which a piece of inlined code is another copy.

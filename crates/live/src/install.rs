@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::turn::Turn;
 use anyhow::{Context, Result, bail, ensure};
 use check::module::{CopyClaim, InlineClaim, check_module};
-use emit::module::{EmittedModule, InlinedCall, LoaderFacts, ModulePlan, emit};
+use emit::module::{EmittedModule, InPlace, InlinedCall, LoaderFacts, ModulePlan, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::exports::ExportedSymbol;
@@ -187,14 +187,19 @@ pub fn claims(group: &Group<'_, '_>, module: &EmittedModule) -> Vec<CopyClaim> {
     pieces.map(|(piece, &(new, size))| claim(piece, new, size)).collect()
 }
 
-/// The claims which calls are inlined.
+/// The claims which calls are inlined or promoted.
 pub fn inline_claims(group: &Group<'_, '_>) -> Vec<InlineClaim> {
     let original = &group.original;
-    let claim = |call: &InlinedCall| InlineClaim {
-        context: call.context,
-        site: original.kernel.link_address(call.at),
-        callee: original.kernel.link_address(original.functions[call.callee as usize].at),
-        skip: original.skip[call.callee as usize],
+    let claim = |call: &InlinedCall| {
+        let (callee, skip) = match call.code {
+            InPlace::Call(target) => (target, None),
+            InPlace::Code(n) => {
+                let entry = original.functions[n as usize].at;
+                (original.kernel.link_address(entry), Some(original.skip[n as usize]))
+            }
+        };
+        let site = original.kernel.link_address(call.at);
+        InlineClaim { context: call.context, site, callee, skip }
     };
     original.inlining.calls().iter().map(claim).collect()
 }
@@ -205,7 +210,7 @@ fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at
     let from = entry + patch_at;
     let mut expected = [0; 5];
     expected.copy_from_slice(original.bytes(function, from, from + 5));
-    let inlined = original.inlining.calls().iter().any(|call| call.callee == function);
+    let inlined = original.inlining.calls().iter().any(|call| call.inlined() == Some(function));
     Member {
         function,
         entry: original.kernel.link_address(entry),
@@ -257,20 +262,6 @@ impl PreparedGroup {
         writes
     }
 
-    /// The calls that are gone: the address of each in the running kernel, and the names of the
-    /// function whose copy it was in and of the called one.
-    pub fn inlined<'d>(group: &Group<'_, 'd>) -> Vec<(u64, &'d str, &'d str)> {
-        let original = &group.original;
-        let inlining = &original.inlining;
-        let calls = (0u32..).zip(inlining.calls());
-        let calls = calls.map(|(n, call)| {
-            let caller = original.copy_of(inlining.joint(n).0 as usize);
-            let at = original.kernel.link_address(call.at).0.wrapping_add(original.slide);
-            (at, group.name(caller), group.name(call.callee))
-        });
-        calls.collect()
-    }
-
     /// Keeps the entries and callers of all functions but `roots` as they are: only copies enter
     /// the other copies.
     ///
@@ -317,7 +308,8 @@ impl PreparedGroup {
         let text = text_of(&self.id.module)?;
         let (functions, calls) = self.request(group, text);
         let begun = processor_time();
-        let carries = !group.original.inlining.calls().is_empty();
+        let inlining = &group.original.inlining;
+        let carries = inlining.calls().iter().any(|call| call.inlined().is_some());
         device.install(&self.id, &functions, &calls, carries)?;
         Ok(Installation { text, loading, patching: processor_time() - begun })
     }

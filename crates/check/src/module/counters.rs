@@ -215,7 +215,7 @@ impl Prover<'_> {
         has(at) || has(at + 4)
     }
 
-    fn instruction(&self, at: u64) -> Result<Instruction> {
+    pub(super) fn instruction(&self, at: u64) -> Result<Instruction> {
         let bytes = (1..=15).rev().find_map(|len| self.kernel.bytes(LinkAddr(at), len));
         let bytes = bytes.context("control goes where the file has no bytes")?;
         let i = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode();

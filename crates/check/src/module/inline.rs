@@ -11,8 +11,10 @@
 //!   of the stack above it is known, each instruction changes it as the next one expects, and no
 //!   operand reaches the return address. So the stack may lie eight bytes lower.
 //! * The unwinder finds the caller's frame from each instruction.
+//!
+//! Indirect calls have rules of their own ([`super::promote`]).
 
-use super::{CopyClaim, Prover};
+use super::{CopyClaim, Prover, Walked};
 use crate::frames::{self, FrameForm, changed};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{
@@ -23,7 +25,8 @@ use image::linked::forms::OrcForm;
 use image::linked::tables::within;
 use image::object::orc::OrcState;
 
-/// The claim that the code of the called function stands in place of a call.
+/// The claim that the code of the called function, or a direct call of it, stands in place of a
+/// call. In front of the code for an indirect call, the function's address is compared.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineClaim {
     /// The context in which the call stands: 0 for the copies of functions, n for the code of the
@@ -33,8 +36,9 @@ pub struct InlineClaim {
     pub site: LinkAddr,
     /// The address of the called function.
     pub callee: LinkAddr,
-    /// Bytes at its entry that are left out: ENDBR and the tracer's site.
-    pub skip: u32,
+    /// Bytes at its entry that its code leaves out: ENDBR and the tracer's site. `None` where a
+    /// direct call of it stands in place of an indirect one.
+    pub skip: Option<u32>,
 }
 
 /// Bytes of a direct call.
@@ -43,8 +47,8 @@ const CALL: u64 = 5;
 /// How inlined code is left.
 enum WayOut {
     Return,
-    /// A jump to the entry of a function.
-    TailCall(u64),
+    /// A jump to the entry of a function, or a call of it that was indirect.
+    Call(u64),
 }
 
 impl Prover<'_> {
@@ -52,7 +56,8 @@ impl Prover<'_> {
     pub(super) fn inline_claims(&self) -> Result<()> {
         let last = self.by_old.last().map_or(0, |block| block.context as usize);
         ensure!(last <= self.inlined.len(), "a block of code that no claim inlines");
-        ensure!(self.contexts.len() == self.inlined.len(), "a call is inlined twice");
+        let different = self.contexts.len() + self.promoted.len();
+        ensure!(different == self.inlined.len(), "a call is inlined twice");
         for (n, claim) in (1u32..).zip(&self.inlined) {
             self.inline_claim(n, claim)
                 .with_context(|| format!("the call at {}, inlined", claim.site))?;
@@ -62,6 +67,20 @@ impl Prover<'_> {
 
     fn inline_claim(&self, own: u32, claim: &InlineClaim) -> Result<()> {
         ensure!(claim.context < own, "stands in code that is inlined later");
+        if self.promoted.contains_key(&(claim.context, claim.site.0)) {
+            self.promoted_claim(claim)?;
+        } else {
+            self.plain_call(claim)?;
+        }
+        match claim.skip {
+            Some(skip) => self.inlined_code(own, claim.callee, skip),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a call is a plain one of the function that the claim names.
+    fn plain_call(&self, claim: &InlineClaim) -> Result<()> {
+        ensure!(claim.skip.is_some(), "is a direct call already");
         let code = self.kernel.bytes(claim.site, CALL as usize).context("no bytes")?;
         let call = Decoder::with_ip(64, code, claim.site.0, DecoderOptions::NONE).decode();
         ensure!(
@@ -70,17 +89,16 @@ impl Prover<'_> {
             claim.callee
         );
         ensure!(!self.is_written(&call), "the kernel patches {call}");
-        let entry = CopyClaim {
-            context: 0,
-            old: claim.callee,
-            old_size: claim.skip,
-            skip: claim.skip,
-            new: 0,
-            new_size: 0,
-        };
-        ensure!(claim.skip > 0, "the function has no tracer's site");
+        Ok(())
+    }
+
+    /// Checks that the code of a context can be that of a function that was called.
+    fn inlined_code(&self, own: u32, callee: LinkAddr, skip: u32) -> Result<()> {
+        let entry =
+            CopyClaim { context: 0, old: callee, old_size: skip, skip, new: 0, new_size: 0 };
+        ensure!(skip > 0, "the function has no tracer's site");
         self.check_skipped(&entry)?;
-        let first = claim.callee.0 + u64::from(claim.skip);
+        let first = callee.0 + u64::from(skip);
         ensure!(self.height(first)? == 0, "the function's frame is not empty at its entry");
         let mut factory = InstructionInfoFactory::new();
         let body = self.by_old.iter().filter(|block| block.context == own);
@@ -99,12 +117,11 @@ impl Prover<'_> {
         original: &Instruction,
         new: u32,
         new_end: u32,
+        walked: &mut Walked,
     ) -> Result<bool> {
         if let Some(&inlined) = self.contexts.get(&(claim.context, original.ip())) {
-            let called = self.inlined[inlined as usize - 1];
             ensure!(original.next_ip() == claim.old_end(), "code follows the inlined call");
-            let entry = called.callee.0 + u64::from(called.skip);
-            self.check_follows(inlined, new, new_end, entry)?;
+            self.check_follows(inlined, new, new_end, self.first_of(inlined))?;
             return Ok(true);
         }
         let Some(way) = self.way_out(claim.context, original)? else { return Ok(false) };
@@ -112,7 +129,7 @@ impl Prover<'_> {
         let behind = self.kernel.bytes(LinkAddr(original.next_ip()), behind as usize);
         ensure!(behind.is_some_and(|b| b.iter().all(|&b| b == 0xcc)), "code follows the way out");
         let mut new = new;
-        if let WayOut::TailCall(to) = way {
+        if let WayOut::Call(to) = way {
             let copy = self.copied(new, new_end)?;
             let calls = copy.instruction.code() == Code::Call_rel32_64;
             ensure!(
@@ -120,11 +137,19 @@ impl Prover<'_> {
                 "{original} became {}",
                 copy.instruction
             );
+            walked.added.push((claim.context, original.ip(), new));
             new += copy.len;
         }
         let inlined = self.inlined[claim.context as usize - 1];
-        self.check_follows(inlined.context, new, new_end, inlined.site.0 + CALL)?;
+        let call = self.instruction(inlined.site.0)?;
+        self.check_follows(inlined.context, new, new_end, call.next_ip())?;
         Ok(true)
+    }
+
+    /// The old address at which the code of a context begins.
+    pub(super) fn first_of(&self, context: u32) -> u64 {
+        let claim = self.inlined[context as usize - 1];
+        claim.skip.map_or(claim.site.0, |skip| claim.callee.0 + u64::from(skip))
     }
 
     /// How an instruction leaves inlined code; `None` if it stays there, or in context 0.
@@ -132,34 +157,47 @@ impl Prover<'_> {
         if context == 0 {
             return Ok(None);
         }
+        if let InlineClaim { skip: None, callee, .. } = self.inlined[context as usize - 1] {
+            return Ok(Some(WayOut::Call(callee.0)));
+        }
         let tables = &self.kernel.tables;
         let jumps = original.is_jmp_short_or_near();
         let way = match original.mnemonic() {
             Mnemonic::Ret => WayOut::Return,
             _ if jumps && tables.returns.binary_search(&original.ip()).is_ok() => WayOut::Return,
             _ if jumps && self.start_of(context, original.near_branch64()).is_none() => {
-                WayOut::TailCall(original.near_branch64())
+                WayOut::Call(original.near_branch64())
             }
             _ => return Ok(None),
         };
         ensure!(original.op_count() == 0 || jumps, "{original} takes more than its address");
         ensure!(!self.is_written(original), "the kernel patches {original}");
-        if let WayOut::TailCall(to) = way {
-            let function = self.kernel.function_at(LinkAddr(to));
-            let entry = function.map(|f| self.kernel.link_address(self.kernel.functions[f].at).0);
-            ensure!(entry == Some(to), "{original} goes to no function's entry");
+        if let WayOut::Call(to) = way {
+            ensure!(self.is_entry(LinkAddr(to)), "{original} goes to no function's entry");
         }
         Ok(Some(way))
     }
 
+    /// Whether a function begins at an address.
+    pub(super) fn is_entry(&self, at: LinkAddr) -> bool {
+        let function = self.kernel.function_at(at).map(|f| &self.kernel.functions[f]);
+        function.is_some_and(|function| self.kernel.link_address(function.at) == at)
+    }
+
     /// Whether the kernel may write an instruction, other than as a return.
     fn is_written(&self, instruction: &Instruction) -> bool {
+        let (at, end) = (LinkAddr(instruction.ip()), LinkAddr(instruction.next_ip()));
+        self.is_redirected(instruction)
+            || !within(&self.kernel.tables.retpolines, |&s| s, at, end).is_empty()
+    }
+
+    /// Whether the kernel may write an instruction, other than as a return or a retpoline.
+    pub(super) fn is_redirected(&self, instruction: &Instruction) -> bool {
         let tables = &self.kernel.tables;
         let (at, end) = (LinkAddr(instruction.ip()), LinkAddr(instruction.next_ip()));
         self.is_patched(instruction.ip())
             || !within(&tables.static_calls, |e| e.site, at, end).is_empty()
             || !within(&tables.paravirt, |e| e.site, at, end).is_empty()
-            || !within(&tables.retpolines, |&s| s, at, end).is_empty()
     }
 
     /// The bytes on the stack above an instruction of a called function, up to its return address,
@@ -296,6 +334,9 @@ impl Prover<'_> {
             return Ok(state);
         }
         let call = self.inlined[context as usize - 1];
+        if call.skip.is_none() {
+            return self.expected_state(call.context, call.site.0);
+        }
         let outer = self.expected_state(call.context, call.site.0)?;
         let together = frames::composed(outer, state, self.frame_form());
         together.with_context(|| format!("{old:x}, in the code of the call at {}", call.site))

@@ -258,7 +258,8 @@ impl Prover<'_> {
         }
         let state_at =
             |new: u32| table.range(..=new).next_back().map_or(&[][..], |(_, &state)| state);
-        for (&(context, old), &new) in &walked.sites {
+        let copied = walked.sites.iter().map(|(&(context, old), &new)| (context, old, new));
+        for (context, old, new) in copied.chain(walked.added.iter().copied()) {
             ensure!(
                 state_at(new) == self.expected_state(context, old)?,
                 "the unwinder's state at {old:x} differs"

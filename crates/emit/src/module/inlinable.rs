@@ -95,7 +95,7 @@ impl Original<'_, '_> {
     }
 
     /// Whether the kernel may write an instruction.
-    fn is_patched(&self, instruction: &Instruction) -> bool {
+    pub(super) fn is_patched(&self, instruction: &Instruction) -> bool {
         let tables = &self.kernel.tables;
         let (at, end) = (LinkAddr(instruction.ip()), LinkAddr(instruction.next_ip()));
         self.is_in_alternative(at)
@@ -198,10 +198,7 @@ impl Original<'_, '_> {
             return Err(Obstacle::PatchedExit);
         }
         let pops_more = instruction.mnemonic() == Mnemonic::Ret && instruction.op_count() > 0;
-        let is_entry = |at: LinkAddr| {
-            let function = self.kernel.function_at(at).map(|f| &self.kernel.functions[f]);
-            function.is_some_and(|function| self.kernel.link_address(function.at) == at)
-        };
+        let is_entry = |at| self.entry_at(at).is_ok();
         match frame.size == 0 && !pops_more && calls.is_none_or(is_entry) {
             true => Ok(()),
             false => Err(Obstacle::Leaves),

@@ -1,15 +1,16 @@
-//! Calls whose callee's code stands in the caller's copy, without call and return.
+//! Calls whose callee's code stands in the caller's copy, without call and return, and promoted
+//! indirect calls.
 //!
-//! Input: a group's functions, and the calls to inline. Output: the group's pieces, cut at these
-//! calls, and behind them the pieces of each callee once more for each call. This module decides
-//! what can be inlined, never what should be.
+//! Input: a group's functions, and these calls. Output: the group's pieces, cut at these calls, and
+//! behind them the pieces of each callee once more for each call, or the promoted call. This module
+//! decides what can be inlined, never what should be.
 //!
 //! Code that was called finds its return address on the stack. Inlined code does not: everything
 //! from the caller's frame on lies eight bytes lower. So code is refused that looks at its return
 //! address or beyond it, that keeps its frame elsewhere than below the stack pointer, or that
 //! leaves in another way than by a return or a jump to a function.
 
-use super::contexts::{CALL, InlinedCall};
+use super::contexts::{CALL, Guard, InPlace, IndirectCall, InlinedCall, Joint};
 use super::inlinable::{composed, jump_target};
 use super::lift::Original;
 use anyhow::{Context, Result, ensure};
@@ -54,6 +55,9 @@ impl Original<'_, '_> {
         let Some(call) = context.checked_sub(1) else { return Ok(state) };
         let call = self.inlining.calls()[call as usize];
         let base = self.state_in(call.context, self.kernel.link_address(call.at))?;
+        if call.inlined().is_none() {
+            return Ok(base);
+        }
         let together = composed(base, state, tables.forms.orc);
         together
             .with_context(|| format!("{at}: the unwinder's state cannot be that of inlined code"))
@@ -63,19 +67,20 @@ impl Original<'_, '_> {
     /// was inlined, and without a return of inlined code.
     pub(crate) fn kept_end(&self, piece: usize) -> u32 {
         let end = self.pieces[piece].end();
-        match self.inlining.entered_from(piece) {
-            Some(_) => end - CALL,
+        match self.inlining.joint_at(piece) {
+            Some(Joint { guard: None, .. }) => end - CALL,
+            Some(Joint { guard: Some(_), .. }) => end,
             None => self.inlined_exit(piece).map_or(end, |exit| exit.at),
         }
     }
 
     /// How a piece of inlined code leaves it; `None` if it does not.
     pub(crate) fn inlined_exit(&self, piece: usize) -> Option<InlinedExit> {
-        match self.inlining.context(piece) {
-            0 => None,
-            context => {
-                self.exit_of(&self.pieces[piece], &|at| self.piece_in(context, at).is_some())
-            }
+        let context = self.inlining.context(piece);
+        let owned = &self.pieces[piece];
+        match self.inlining.calls()[context.checked_sub(1)? as usize].code {
+            InPlace::Code(_) => self.exit_of(owned, &|at| self.piece_in(context, at).is_some()),
+            InPlace::Call(target) => Some(InlinedExit { at: owned.at, calls: Some(target) }),
         }
     }
 
@@ -116,39 +121,82 @@ impl Original<'_, '_> {
         self.inlined_exit(piece).is_some()
     }
 
-    /// Inlines calls. A call that stands in inlined code follows the call that this code belongs
-    /// to.
+    /// Inlines and promotes calls. A call that stands in inlined code follows the call that this
+    /// code belongs to.
     ///
     /// # Errors
-    /// [`plain_calls`](Original::plain_calls) does not name a call, or its callee cannot be inlined
+    /// Neither [`plain_calls`](Original::plain_calls) nor
+    /// [`indirect_calls`](Original::indirect_calls) names a call, or its callee cannot be inlined
     /// there.
     pub fn inline(mut self, calls: &[InlinedCall]) -> Result<Self> {
-        let mut cuts: Vec<u32> = calls.iter().map(|call| call.at + CALL).collect();
+        let indirect: Vec<Option<IndirectCall>> =
+            calls.iter().map(|call| self.indirect_call_at(call.at)).collect();
+        let cuts = calls.iter().zip(&indirect).flat_map(|(call, indirect)| match indirect {
+            Some(indirect) => vec![indirect.at, indirect.at + indirect.len],
+            None => vec![call.at + CALL],
+        });
+        let mut cuts: Vec<u32> = cuts.collect();
         cuts.sort_unstable();
         cuts.dedup();
         self.cut_at(&cuts);
         let own = self.pieces.len();
-        for call in calls {
+        for (call, indirect) in calls.iter().zip(indirect) {
             let at = self.kernel.link_address(call.at);
-            let caller = self.piece_that_ends(call.context, call.at + CALL);
-            let caller =
-                caller.with_context(|| format!("{at} is no call of context {}", call.context))?;
-            let plain = self.plain_calls(caller as usize);
-            ensure!(plain.contains(&(call.at, call.callee)), "{at} is not such a call");
-            let behind = self.piece_in(call.context, call.at + CALL);
-            let behind = behind.with_context(|| format!("no code is behind the call at {at}"))?;
-            let body = self.inlinable(call.callee).map_err(|o| anyhow::anyhow!("{at}: {o}"))?;
-            ensure!(body.pieces.iter().all(|&piece| (piece as usize) < own), "{at}: no own code");
-            let first = self.pieces.len() as u32;
-            let copies: Vec<Piece> = body.pieces.iter().filter_map(|&n| self.inlined(n)).collect();
-            let callee = &self.functions[call.callee as usize];
-            let begin = callee.at + self.skip[call.callee as usize];
-            let entry = copies.iter().position(|piece| piece.at == begin);
-            let entry = entry.with_context(|| format!("{at}: the callee has no first block"))?;
-            self.inlining.push(*call, [caller, behind, first + entry as u32], first);
-            self.pieces.extend(copies);
+            self.take(*call, indirect, own).with_context(|| format!("the call at {at}"))?;
         }
         Ok(self)
+    }
+
+    /// The indirect call at an offset, if it can be promoted. Nothing is inlined yet.
+    fn indirect_call_at(&self, at: u32) -> Option<IndirectCall> {
+        let piece = self.pieces.partition_point(|piece| piece.at <= at).checked_sub(1)?;
+        self.indirect_calls(piece).into_iter().find(|call| call.at == at)
+    }
+
+    /// Puts code in place of a call. `own`: the number of pieces of the functions' own copies.
+    fn take(
+        &mut self,
+        call: InlinedCall,
+        indirect: Option<IndirectCall>,
+        own: usize,
+    ) -> Result<()> {
+        let target = match call.code {
+            InPlace::Code(n) => self.kernel.link_address(self.functions[n as usize].at),
+            InPlace::Call(target) => self.entry_at(target)?,
+        };
+        let guard = indirect.map(|call| Guard { call, target });
+        let (caller_end, end) = match indirect {
+            Some(indirect) => (call.at, call.at + indirect.len),
+            None => (call.at + CALL, call.at + CALL),
+        };
+        let caller = self.piece_that_ends(call.context, caller_end);
+        let caller = caller.with_context(|| format!("is not in context {}", call.context))?;
+        let behind = self.piece_in(call.context, end).context("no code is behind it")?;
+        let first = self.pieces.len() as u32;
+        let (copies, entry) = match call.code {
+            InPlace::Code(callee) => {
+                let is_plain = || self.plain_calls(caller as usize).contains(&(call.at, callee));
+                let is_call = guard.is_some() && self.skip[callee as usize] > 0 || is_plain();
+                ensure!(is_call, "is no call of that function");
+                let body =
+                    self.inlinable(callee).map_err(|obstacle| anyhow::anyhow!("{obstacle}"))?;
+                ensure!(body.pieces.iter().all(|&piece| (piece as usize) < own), "no own code");
+                let copies: Vec<Piece> =
+                    body.pieces.iter().filter_map(|&n| self.inlined(n)).collect();
+                let begin = self.functions[callee as usize].at + self.skip[callee as usize];
+                let entry = copies.iter().position(|piece| piece.at == begin);
+                (copies, entry.context("the callee has no first block")?)
+            }
+            InPlace::Call(_) => {
+                ensure!(guard.is_some(), "is no indirect call");
+                let indirect = self.piece_in(call.context, call.at).context("is no block")?;
+                (vec![self.pieces[indirect as usize].clone()], 0)
+            }
+        };
+        let joint = Joint { caller, behind, entry: first + entry as u32, guard };
+        ensure!(self.inlining.push(call, joint, first), "two calls end the same block");
+        self.pieces.extend(copies);
+        Ok(())
     }
 
     /// A piece as it stands in inlined code: without what a copy leaves out at an entry. `None` if

@@ -4,7 +4,7 @@
 //! fixups for the fields that depend on the address. Code that the kernel patches later (static
 //! keys, alternatives, static calls) keeps the form that the kernel expects.
 
-use super::contexts::Inlining;
+use super::contexts::{GUARD_BRANCH, Inlining};
 use super::counter;
 use crate::branch;
 use anyhow::{Context, Result, bail, ensure};
@@ -34,7 +34,7 @@ pub struct Original<'k, 'd> {
     pub skip: Vec<u32>,
     /// The distance in bytes by which KASLR moved the kernel.
     pub slide: u64,
-    /// Which calls are inlined.
+    /// Which calls are inlined or promoted.
     pub inlining: Inlining,
 }
 
@@ -96,6 +96,9 @@ pub(crate) enum LiftedExit {
 /// Bytes of the jump in place of an inlined call, or of a return from inlined code. The placer
 /// makes it shorter, or drops it.
 const JOINING_JUMP: u8 = 5;
+
+/// The condition code of the branch behind a guard's comparison: `je`.
+const EQUAL: u8 = 4;
 
 /// `x86_nops[5]`, arch/x86/kernel/alternative.c: what the kernel expects at a static key.
 const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
@@ -195,6 +198,10 @@ impl Original<'_, '_> {
                 None => self.lift_instruction(index, &decoder, &instruction, &mut lifted)?,
             }
         }
+        if let Some(guard) = self.inlining.joint_at(index).and_then(|joint| joint.guard) {
+            lifted.instructions.push((self.at(end), lifted.bytes.len() as u32));
+            lifted.bytes.extend(self.guard_code(guard)?);
+        }
         if lifted.tail > 0 {
             if count_before == Some(self.at(end)) {
                 lifted.add_counter();
@@ -202,7 +209,7 @@ impl Original<'_, '_> {
             lifted.instructions.push((self.at(end), lifted.bytes.len() as u32));
         }
         if let Some(function) = self.inlined_exit(index).and_then(|exit| exit.calls) {
-            // What the callee jumped to returns to the code behind the inlined call.
+            // What the callee jumped to, or a promoted call, returns to the code behind the call.
             lifted.bytes.push(0xe8);
             self.push_field(&mut lifted, self.branch_target(0, function.0), 4);
         }
@@ -211,20 +218,24 @@ impl Original<'_, '_> {
 
     /// The bytes of the branch at a piece's end that its lifted form has taken off.
     fn old_tail(&self, index: usize, lifted: &Lifted) -> u8 {
-        match self.joined_to(index) {
+        match self.joined(index) {
             Some(_) => 0,
             None => lifted.tail,
         }
     }
 
-    /// The piece at which control goes on where a call was inlined, or where inlined code returned.
-    fn joined_to(&self, index: usize) -> Option<u32> {
-        let returned = || {
-            self.inlined_exit(index)?;
-            let call = self.inlining.context(index).checked_sub(1)?;
-            Some(self.inlining.joint(call).1)
-        };
-        self.inlining.entered_from(index).or_else(returned)
+    /// How control leaves a piece whose call was inlined or promoted, or where inlined code
+    /// returned, and the size in bytes of the branch.
+    fn joined(&self, index: usize) -> Option<(LiftedExit, u8)> {
+        if let Some(joint) = self.inlining.joint_at(index) {
+            return Some(match joint.guard {
+                Some(_) => (LiftedExit::Branch(joint.entry), GUARD_BRANCH),
+                None => (LiftedExit::Jump(joint.entry), JOINING_JUMP),
+            });
+        }
+        self.inlined_exit(index)?;
+        let call = self.inlining.context(index).checked_sub(1)?;
+        Some((LiftedExit::Jump(self.inlining.joint(call).1), JOINING_JUMP))
     }
 
     fn at(&self, offset: u32) -> LinkAddr {
@@ -237,8 +248,9 @@ impl Original<'_, '_> {
         let tail = |exit| (exit, piece.tail);
         let context = self.inlining.context(index);
         let target = |to| self.piece_in(context, to);
-        let (exit, tail) = match (self.joined_to(index), piece.exit) {
-            (Some(to), _) => (LiftedExit::Jump(to), JOINING_JUMP),
+        let joined = self.joined(index);
+        let (exit, tail) = match (joined, piece.exit) {
+            (Some(joined), _) => joined,
             (None, PieceExit::Stop) => (LiftedExit::Stop, 0),
             (None, PieceExit::Runs) => (LiftedExit::Runs, 0),
             (None, PieceExit::Jump(to)) => {
@@ -249,6 +261,7 @@ impl Original<'_, '_> {
             }
         };
         let condition = match exit {
+            LiftedExit::Branch(_) if joined.is_some() => EQUAL,
             LiftedExit::Branch(_) => branch::condition_of(self.bytes(
                 piece.function,
                 piece.end() - u32::from(tail),
@@ -267,7 +280,7 @@ impl Original<'_, '_> {
             instructions: Vec::new(),
             exit,
             tail,
-            pinned: piece.pinned && self.joined_to(index).is_none(),
+            pinned: piece.pinned && joined.is_none(),
             condition,
             counter: None,
         })

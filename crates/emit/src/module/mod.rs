@@ -15,9 +15,10 @@ mod inlinable;
 mod inline;
 mod lift;
 mod pairs;
+mod promote;
 mod side_tables;
 
-pub use contexts::{InlinedCall, Inlining};
+pub use contexts::{GUARD, InPlace, IndirectCall, InlinedCall, Inlining};
 pub(crate) use inlinable::composed;
 pub use inlinable::{CallerFrame, InlinableBody, Obstacle};
 pub use lift::Original;
@@ -92,6 +93,8 @@ pub struct ModuleSummary {
     pub jumps_added: usize,
     /// Calls whose callee's code stands in their place.
     pub calls_inlined: usize,
+    /// Indirect calls that compare the pointer first, inlined ones included.
+    pub calls_promoted: usize,
 }
 
 /// The numbers of the first sections.
@@ -119,9 +122,9 @@ pub fn emit(
     plan: &ModulePlan<'_>,
     loading: &LoaderFacts<'_>,
 ) -> Result<EmittedModule> {
-    let inlined = original.inlining.calls().len();
+    let calls = original.inlining.calls();
     ensure!(
-        inlined == 0 || plan.counters.iter().all(Option::is_none),
+        calls.is_empty() || plan.counters.iter().all(Option::is_none),
         "counters cannot stand in inlined code"
     );
     let lifted: Vec<Lifted> = (0..original.pieces.len())
@@ -153,7 +156,7 @@ pub fn emit(
         pieces: writer.extents(),
         counted,
         text_size,
-        summary: ModuleSummary { calls_inlined: inlined, ..summary(&places) },
+        summary: summary(original, &places),
     })
 }
 
@@ -169,14 +172,16 @@ fn fill_last_page(sections: &mut [ModuleSection]) {
     sections[REPLACEMENTS].data.resize(filled, FILL);
 }
 
-fn summary(places: &BlockPlaces) -> ModuleSummary {
+fn summary(original: &Original<'_, '_>, places: &BlockPlaces) -> ModuleSummary {
+    let (inlining, calls) = (&original.inlining, original.inlining.calls());
     let count = |ending| places.ending.iter().filter(|&&e| e == ending).count();
     ModuleSummary {
         pieces: places.new.len(),
         branches_inverted: count(place::Ending::Inverted),
         jumps_dropped: count(place::Ending::JumpDropped),
         jumps_added: places.appended.iter().filter(|&&a| a > 0).count(),
-        calls_inlined: 0,
+        calls_inlined: calls.iter().filter(|call| call.inlined().is_some()).count(),
+        calls_promoted: (0..calls.len() as u32).filter(|&n| inlining.unlikely(n).is_some()).count(),
     }
 }
 

@@ -24,6 +24,8 @@ use image::linked::tables::LinkedTables;
 use image::sites::PatchSites;
 use layout::graph::EdgeKind;
 
+mod promoted;
+
 /// States by the size of the frame, with `rbp` saved 16 bytes below its end in the second form.
 const EMPTY: [u8; 6] = [8, 0, 0, 0, 5, 2];
 const ONE: [u8; 6] = [16, 0, 0, 0, 5, 2];
@@ -154,7 +156,7 @@ fn with_inlined(
 /// Context, offset of the call, and callee's number of each inlined call.
 fn inlined(group: &Group<'_, '_>) -> Vec<(u32, u32, u32)> {
     let calls = group.original.inlining.calls();
-    calls.iter().map(|call| (call.context, call.at, call.callee)).collect()
+    calls.iter().filter_map(|call| Some((call.context, call.at, call.inlined()?))).collect()
 }
 
 /// The order in which the code runs: the own copies, then each inlined code at its call.
@@ -194,7 +196,8 @@ fn inlined_code_has_its_share_of_the_counts() {
             range.into_iter().find(|&n| u64::from(pieces[n].at) == at).unwrap()
         };
         let of = |callee: u32| {
-            inlining.calls().iter().position(|call| call.callee == callee).unwrap() as u32 + 1
+            inlining.calls().iter().position(|call| call.inlined() == Some(callee)).unwrap() as u32
+                + 1
         };
         let count = |context, at| graph.counts[piece(context, at)];
         // The own copies of g and h do not run, k runs behind the jump of h that became a call.
@@ -282,12 +285,14 @@ fn the_proof_refuses_other_claims() {
         for n in 0..3 {
             let error = with(n, &|claim| claim.callee.0 ^= 0x40);
             assert!(error.contains("is no call of"), "{error}");
-            let error = with(n, &|claim| claim.skip = 0);
+            let error = with(n, &|claim| claim.skip = Some(0));
             assert!(error.contains("no tracer's site"), "{error}");
-            let error = with(n, &|claim| claim.skip += 1);
+            let error = with(n, &|claim| claim.skip = Some(6));
             assert!(error.contains("leaves out more"), "{error}");
             let error = with(n, &|claim| claim.context = 3);
             assert!(error.contains("inlined later") || error.contains("at ffffffff81"), "{error}");
+            let error = with(n, &|claim| claim.skip = None);
+            assert!(error.contains("is a direct call already"), "{error}");
             let other = inlined[(n + 1) % 3];
             with(n, &|claim| *claim = other);
         }

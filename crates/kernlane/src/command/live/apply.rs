@@ -12,7 +12,7 @@ use live::choice::{self, Choice};
 use live::device::Device;
 use live::eligible::Unfit;
 use live::group::Group;
-use live::inline::InlineSummary;
+use live::inline::{self, InlineSummary, ListedCall};
 use live::install::{CodeWrite, PreparedGroup};
 use live::owners::Owners;
 use live::planned;
@@ -164,16 +164,23 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
 }
 
 fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
-    let Some(InlineSummary { calls, executed, gone, hot_bytes, added_bytes }) = inlined else {
-        return Ok(());
-    };
+    let Some(summary) = inlined else { return Ok(()) };
+    let InlineSummary { calls, promoted, .. } = summary;
     let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     outln!(
         "{calls} calls inlined: {:.1} % of the calls within the group that the profile counts, for \
          {:.1} % more hot code",
-        percent(gone, executed),
-        percent(added_bytes, hot_bytes)
-    )
+        percent(summary.gone, summary.executed),
+        percent(summary.added_bytes, summary.hot_bytes)
+    )?;
+    match summary.indirect {
+        0 => Ok(()),
+        indirect => outln!(
+            "{promoted} indirect calls promoted: {:.1} % of those within the group that the profile \
+             counts",
+            percent(summary.direct, indirect)
+        ),
+    }
 }
 
 /// What may have changed the kernel's code: our own groups.
@@ -219,8 +226,10 @@ pub(super) fn print_plan(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Res
             }
         }
     }
-    for (at, caller, callee) in PreparedGroup::inlined(group) {
-        outln!("inlined: {callee}, called at {at:016x}, in the copy of {caller}")?;
+    for ListedCall { at, caller, called, is_inlined, is_promoted } in inline::listed(group) {
+        let what = if is_inlined { "inlined" } else { "promoted" };
+        let how = if is_promoted { "called indirectly" } else { "called" };
+        outln!("{what}: {called}, {how} at {at:016x}, in the copy of {caller}")?;
     }
     Ok(())
 }
