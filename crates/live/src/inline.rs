@@ -67,9 +67,26 @@ pub fn group<'k, 'd>(
     profile: &Profile,
     settings: InlineSettings,
 ) -> Result<(Group<'k, 'd>, InlineSummary)> {
+    group_calling(kernel, memory, chosen, profile, settings, &[])
+}
+
+/// Likewise, but the functions of `called` (indices into the kernel's functions) stay called: a
+/// tracer can come to them, and nothing gives way.
+///
+/// # Errors
+/// As [`group`].
+pub(crate) fn group_calling<'k, 'd>(
+    kernel: &'k LinkedKernel<'d>,
+    memory: &dyn Memory,
+    chosen: &[usize],
+    profile: &Profile,
+    settings: InlineSettings,
+    called: &[usize],
+) -> Result<(Group<'k, 'd>, InlineSummary)> {
+    let called: BTreeSet<u32> = called.iter().map(|&index| kernel.functions[index].at).collect();
     let chosen_calls = |wanted: &dyn Fn(usize) -> bool| {
         let group = Group::carrying(kernel, memory, chosen, wanted)?;
-        let choice = Chooser::new(&group, profile, settings).choose();
+        let choice = Chooser::new(&group, profile, settings, &called).choose();
         anyhow::Ok((group, choice))
     };
     // What nobody inlines need not be copied: a tracer may come to it.
@@ -141,6 +158,8 @@ struct Callee {
 struct Chooser<'a, 'k, 'd> {
     group: &'a Group<'k, 'd>,
     settings: InlineSettings,
+    /// The offsets of the functions that stay called.
+    called: &'a BTreeSet<u32>,
     graph: Graph,
     /// By the offset of the call.
     sites: BTreeMap<u32, Site>,
@@ -155,6 +174,7 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         group: &'a Group<'k, 'd>,
         profile: &Profile,
         settings: InlineSettings,
+        called: &'a BTreeSet<u32>,
     ) -> Chooser<'a, 'k, 'd> {
         let graph = group.graph(Some(profile));
         let original = &group.original;
@@ -182,6 +202,7 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         Chooser {
             group,
             settings,
+            called,
             graph,
             sites,
             callees: HashMap::new(),
@@ -293,7 +314,8 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         self.learn(site.callee);
         let Callee { body: Ok(body), hot_bytes, .. } = &self.callees[&site.callee] else { return };
         let fits = self.frame(call).is_ok_and(|frame| body.fits(frame));
-        if !fits || self.is_inside(call, site.callee) {
+        let stays = self.called.contains(&self.group.original.functions[site.callee as usize].at);
+        if !fits || stays || self.is_inside(call, site.callee) {
             return;
         }
         let count = self.count(call) as u64;

@@ -69,7 +69,8 @@ pub struct ApplyArgs {
     pub seed: u64,
 
     /// Put the code of small or hot callees in place of their calls, where the profile says that it
-    /// pays. The group is undone when a tracer is attached to a function that was inlined
+    /// pays. Copies give way to their originals when a tracer is attached to what is inlined in
+    /// them
     #[arg(long, requires = "profile")]
     pub inline: bool,
 
@@ -163,7 +164,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
+pub(super) fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
     let Some(InlineSummary { calls, executed, gone, hot_bytes, added_bytes }) = inlined else {
         return Ok(());
     };
