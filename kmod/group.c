@@ -41,7 +41,7 @@ void kernlane_free_group(struct group *group)
 	kernlane_let_this_go();
 	kvfree(group->functions);
 	kvfree(group->calls);
-	kvfree(group->carried);
+	kvfree(group->holders);
 	kfree(group);
 }
 
@@ -60,31 +60,34 @@ static int take_function(struct group *group, unsigned int index,
 	if (index && function[-1].entry >= from->entry)
 		return -EINVAL;
 	if ((from->patch_at != 5 && from->patch_at != 9) ||
-	    from->inlined > 1 || from->reserved)
+	    from->carried > 1 || from->reserved)
 		return -EINVAL;
 	patch_end = from->entry + from->patch_at + JUMP_SIZE;
 	if (!kernlane_in_kernel_text(from->entry) ||
 	    !kernlane_in_kernel_text(patch_end - JUMP_SIZE) ||
-	    kernlane_is_apart(from->entry, patch_end) ||
 	    kernlane_is_refused(from->entry))
 		return -EPERM;
-	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset ||
-	    size < from->patch_at + JUMP_SIZE)
+	/* What is in the way of a jump is not in the way of calls. */
+	if (!from->carried && kernlane_is_apart(from->entry, patch_end))
+		return -EPERM;
+	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset)
 		return -EINVAL;
-	if (!in_module_text(group, from->copy, 1) ||
-	    kernlane_is_reserved(patch_end - JUMP_SIZE))
+	if (!from->carried && (size < from->patch_at + JUMP_SIZE ||
+			       kernlane_is_reserved(patch_end - JUMP_SIZE)))
+		return -EINVAL;
+	if (!in_module_text(group, from->copy, 1))
 		return -EINVAL;
 	function->entry = from->entry;
 	function->end = from->entry + size;
 	function->copy = from->copy;
-	function->inlined = from->inlined;
+	function->carried = from->carried;
 	function->patch = from->entry + from->patch_at;
 	function->tracer_site = function->patch - MCOUNT_INSN_SIZE;
 	/* For an entry that is not a site, ftrace_location() gives the next site. */
 	if (static_call(tracer_site_at)(function->tracer_site) !=
 	    function->tracer_site)
 		return -EINVAL;
-	if (kernlane_is_entered(function))
+	if (!function->carried && kernlane_is_entered(function))
 		return -EPERM;
 	memcpy(function->original, from->expected, JUMP_SIZE);
 	kernlane_make_branch(function->jump, JUMP_OPCODE, function->patch,
@@ -129,6 +132,8 @@ static int take_call(struct group *group, unsigned int index, const void *data,
 	call->function = &group->functions[from->function];
 	call->in_module = in_module_text(group, from->site, JUMP_SIZE);
 	call->direct = call->in_module;
+	if (!call->in_module && call->function->carried)
+		return -EINVAL;
 	if (!call->in_module &&
 	    (!kernlane_in_kernel_text(from->site) ||
 	     kernlane_is_apart(from->site, from->site + JUMP_SIZE)))
@@ -189,7 +194,7 @@ static int sort_calls(struct group *group, u64 *bad_address)
 
 /*
  * Whether one of the bytes [@start, @end) lies between a function's entry and
- * the end of its jump.
+ * the end of its jump, if it has one.
  */
 static bool in_entries(const struct group *group, unsigned long start,
 		       unsigned long end)
@@ -204,6 +209,8 @@ static bool in_entries(const struct group *group, unsigned long start,
 		else
 			high = middle;
 	}
+	while (low && group->functions[low - 1].carried)
+		low--;
 	return low && group->functions[low - 1].patch + JUMP_SIZE > start;
 }
 
@@ -234,6 +241,8 @@ static unsigned long find_taken(const struct group *group,
 		unsigned long start = group->functions[i].entry;
 		unsigned long end = group->functions[i].patch + JUMP_SIZE;
 
+		if (group->functions[i].carried)
+			continue;
 		if (in_entries(by, start, end) || in_calls(by, start, end))
 			return start;
 	}
@@ -306,6 +315,17 @@ static int take_module(struct group *group, const struct request *request)
 	return 0;
 }
 
+/* Whether a function is entered through a jump: an empty filter of ftrace is all. */
+static bool has_jump(const struct group *group)
+{
+	unsigned int i;
+
+	for (i = 0; i < group->nr_functions; i++)
+		if (!group->functions[i].carried)
+			return true;
+	return false;
+}
+
 static int take_arrays(struct group *group, struct request *request)
 {
 	struct kernlane_group *from = &request->group;
@@ -323,6 +343,8 @@ static int take_arrays(struct group *group, struct request *request)
 	if (err)
 		return err;
 	group->nr_functions = from->nr_functions;
+	if (!has_jump(group))
+		return -EINVAL;
 	err = take_each(group, take_call, request->calls, from->nr_calls,
 			sizeof(struct kernlane_call), &from->bad_address);
 	if (err)
@@ -356,8 +378,8 @@ struct group *kernlane_take_group(struct request *request)
 		err = kernlane_take_counters(group);
 	if (!err)
 		err = kernlane_check_pairs(group, &request->group.bad_address);
-	if (!err && (request->group.flags & KERNLANE_CARRIES))
-		err = kernlane_take_carried(group);
+	if (!err)
+		err = kernlane_take_holders(group);
 	if (err) {
 		kernlane_free_group(group);
 		return ERR_PTR(err);

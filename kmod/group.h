@@ -39,14 +39,25 @@ struct function {
 	unsigned long tracer_site;
 	u8 original[JUMP_SIZE];
 	u8 jump[JUMP_SIZE];
-	/* Copies of other functions have its code in place of a call. */
-	bool inlined;
+	/* Only copies call its copy: there is no jump. */
+	bool carried;
 	/* The jump is there. */
 	bool written;
-	/* A tracer is attached, and all calls that can be written go to entry. */
-	bool traced;
-	/* A tracer is attached: all calls must go to the entry. */
+	/* All calls that can be written go to the entry. */
+	bool at_entry;
+	/* A tracer is attached, or @away: all calls must go to the entry. */
 	bool to_entry;
+	/*
+	 * A tracer has been attached to a function whose code is in its copy. So
+	 * it runs its original, also when the tracer has gone.
+	 */
+	bool away;
+};
+
+/* A copy that runs the code of an inlined function without a call of it. */
+struct holder {
+	const struct function *inlined;
+	struct function *copy;
 };
 
 struct call {
@@ -82,9 +93,9 @@ struct group {
 	struct call *calls;
 	unsigned int nr_functions;
 	unsigned int nr_calls;
-	/* The tracer's sites of the functions that only copies have code of. */
-	unsigned long *carried;
-	unsigned int nr_carried;
+	/* The copies of an inlined function stand together. */
+	struct holder *holders;
+	unsigned int nr_holders;
 	enum group_state state;
 	/* A task may have entered a copy. */
 	bool entered;
@@ -128,7 +139,7 @@ bool kernlane_is_allowed(void);
 /* pairs.c: what a module of copies says of itself. */
 const struct kernlane_pairs *kernlane_find_pairs(const struct module *module);
 int kernlane_check_pairs(const struct group *group, u64 *bad_address);
-int kernlane_take_carried(struct group *group);
+int kernlane_take_holders(struct group *group);
 
 /* group.c: checks requests of user space. */
 extern struct list_head kernlane_groups;
@@ -171,7 +182,6 @@ void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
 int kernlane_write_group(struct group *group, u64 *bad_address);
 bool kernlane_is_written(const struct group *group);
 int kernlane_restore_group(struct group *group, u64 *bad_address);
-unsigned long kernlane_find_unseen(const struct group *group);
 void kernlane_follow_tracers(struct group *group);
 
 /* stacks.c: finds the tasks that may be in copies. */

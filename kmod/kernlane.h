@@ -14,7 +14,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KERNLANE_VERSION	5
+#define KERNLANE_VERSION	6
 #define KERNLANE_NAME		56
 #define KERNLANE_NUMBER		16
 #define KERNLANE_JUMP		5
@@ -38,19 +38,36 @@ struct kernlane_pair {
 };
 
 /**
+ * struct kernlane_holder - a copy that runs an inlined function's code
+ * @inlined: index of the inlined function's pair
+ * @copy: index of the pair whose copy has the function's code in place of a call,
+ *	or jumps to a copy that does
+ *
+ * A tracer that is attached to the function would not see it run there. So the
+ * copy gives way to its original when a tracer comes.
+ */
+struct kernlane_holder {
+	__u32 inlined;
+	__u32 copy;
+};
+
+/**
  * struct kernlane_pairs - data of a module of copies, which is never written
  * @magic: KERNLANE_PAIRS, without a zero at its end
  * @number: drawn at random when the module was made: no other module has it
  * @nr_pairs: number of pairs
+ * @nr_holders: number of struct kernlane_holder behind the last pair
  * @pairs: ascending by the functions' entries
  *
  * It begins at a multiple of KERNLANE_PAIRS_ALIGN. A request is refused for a
- * module with another number, and for a function and a copy that are not a pair.
+ * module with another number, for a function and a copy that are not a pair, and
+ * without a function that a holder names.
  */
 struct kernlane_pairs {
 	__u8 magic[16];
 	__u8 number[KERNLANE_NUMBER];
 	__u64 nr_pairs;
+	__u64 nr_holders;
 	struct kernlane_pair pairs[];
 };
 
@@ -62,9 +79,8 @@ struct kernlane_pairs {
  * @patch_at: bytes from @entry to the instruction behind the tracer's site; a
  *	jump is written there
  * @expected: the bytes that must be there now
- * @inlined: 1 if calls of the function are gone from copies of the group, which
- *	have its code instead; else 0. The group is undone when a tracer or a BPF
- *	program is attached to such a function: it would not see these calls.
+ * @carried: 1 if only copies call the copy: nothing is written at @entry, and
+ *	@expected does not matter; else 0
  * @reserved: zero
  */
 struct kernlane_function {
@@ -72,14 +88,14 @@ struct kernlane_function {
 	__u64 copy;
 	__u8 patch_at;
 	__u8 expected[KERNLANE_JUMP];
-	__u8 inlined;
+	__u8 carried;
 	__u8 reserved;
 };
 
 /**
  * struct kernlane_call - a direct call or jump of five bytes to a function
  * @site: address of the instruction. In the kernel it must now go to the
- *	function, in the module to the copy.
+ *	function, which is not carried; in the module to the copy.
  * @function: index into the group's functions
  * @reserved: zero
  */
@@ -93,11 +109,10 @@ struct kernlane_call {
  * struct kernlane_group - a request to install or to undo a group
  * @module: name of the module that contains the copies, with a zero at its end
  * @number: the number of that module, as in struct kernlane_pairs
- * @functions: pointer to struct kernlane_function
+ * @functions: pointer to struct kernlane_function, one of them not carried
  * @calls: pointer to struct kernlane_call
  * @nr_functions: number of functions
  * @nr_calls: number of calls
- * @flags: KERNLANE_CARRIES or 0
  * @reserved: zero
  * @bad_address: set on failure: the address at which the kernel is not what
  *	the group expects (EBUSY), at which a kprobe is registered
@@ -122,17 +137,9 @@ struct kernlane_group {
 	__u64 calls;
 	__u32 nr_functions;
 	__u32 nr_calls;
-	__u32 flags;
-	__u32 reserved;
+	__u64 reserved;
 	__u64 bad_address;
 };
-
-/*
- * Functions of the module's pairs that are not among @functions have been
- * inlined, or are called by copies only: as for struct kernlane_function's
- * @inlined, the group is undone when a tracer is attached to one.
- */
-#define KERNLANE_CARRIES	1
 
 #define KERNLANE_COOKIES	"kernlane cookies"
 #define KERNLANE_COOKIES_ALIGN	16

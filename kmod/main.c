@@ -10,6 +10,9 @@
  * calls go to the original's entry again. A livepatch is loaded only after all
  * groups have been undone, since it must replace the copies too.
  *
+ * A copy may have another function's code in place of a call. When a tracer is
+ * attached to that function, such copies give way: they are not entered any more.
+ *
  * The order of steps keeps every moment consistent:
  *
  * install: compare all bytes; divert all entries by ftrace; wait until no task
@@ -153,9 +156,12 @@ static void show_group(struct seq_file *seq, const struct group *group)
 	for (i = 0; i < group->nr_functions; i++) {
 		const struct function *function = &group->functions[i];
 
-		seq_printf(seq, "function %lx %lx %s\n", function->entry,
-			   function->copy,
-			   function->traced ? "traced" : "direct");
+		seq_printf(seq, "%s %lx %lx %s\n",
+			   function->carried ? "carried" : "function",
+			   function->entry, function->copy,
+			   function->away     ? "away" :
+			   function->at_entry ? "traced" :
+						"direct");
 	}
 }
 

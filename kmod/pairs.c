@@ -26,7 +26,11 @@ const struct kernlane_pairs *kernlane_find_pairs(const struct module *module)
 		if (memcmp(pairs->magic, KERNLANE_PAIRS, sizeof(pairs->magic)))
 			continue;
 		if (pairs->nr_pairs > KERNLANE_MAX_FUNCTIONS ||
-		    struct_size(pairs, pairs, pairs->nr_pairs) > end - at)
+		    pairs->nr_holders > U32_MAX ||
+		    size_add(struct_size(pairs, pairs, pairs->nr_pairs),
+			     array_size(pairs->nr_holders,
+					sizeof(struct kernlane_holder))) >
+			    end - at)
 			return NULL;
 		return pairs;
 	}
@@ -68,34 +72,57 @@ int kernlane_check_pairs(const struct group *group, u64 *bad_address)
 	return 0;
 }
 
-/*
- * Takes the tracer's sites of the functions that stand in the module, but are
- * not entered from outside of it.
- */
-int kernlane_take_carried(struct group *group)
+/* The group's function of each of the module's pairs, or NULL. */
+static struct function **functions_of(struct group *group,
+				      const struct kernlane_pairs *pairs)
 {
-	const struct kernlane_pairs *pairs = kernlane_find_pairs(group->module);
-	const struct function *function = group->functions;
-	const struct function *end = function + group->nr_functions;
+	struct function *function = group->functions;
+	struct function *end = function + group->nr_functions;
+	struct function **found;
 	u64 i;
 
-	group->carried = kvcalloc(pairs->nr_pairs, sizeof(*group->carried),
-				  GFP_KERNEL);
-	if (!group->carried)
-		return -ENOMEM;
-	for (i = 0; i < pairs->nr_pairs; i++) {
-		unsigned long entry = entry_of(&pairs->pairs[i]), site;
+	found = kvcalloc(pairs->nr_pairs, sizeof(*found), GFP_KERNEL);
+	for (i = 0; found && i < pairs->nr_pairs && function < end; i++)
+		if (entry_of(&pairs->pairs[i]) == function->entry)
+			found[i] = function++;
+	return found;
+}
 
-		while (function < end && function->entry < entry)
-			function++;
-		if (function < end && function->entry == entry)
-			continue;
-		site = static_call(tracer_site_at)(entry);
-		if (!site)
-			return -EINVAL;
-		group->carried[group->nr_carried++] = site;
+/*
+ * Takes the copies that run inlined functions' code. Call it when each function
+ * of the group is in a pair.
+ */
+int kernlane_take_holders(struct group *group)
+{
+	const struct kernlane_pairs *pairs = kernlane_find_pairs(group->module);
+	const struct kernlane_holder *from = (void *)&pairs->pairs[pairs->nr_pairs];
+	struct function **functions;
+	int err = 0;
+	u64 i;
+
+	if (!pairs->nr_holders)
+		return 0;
+	functions = functions_of(group, pairs);
+	group->holders = kvcalloc(pairs->nr_holders, sizeof(*group->holders),
+				  GFP_KERNEL);
+	if (!functions || !group->holders)
+		err = -ENOMEM;
+	for (i = 0; i < pairs->nr_holders && !err; i++, from++) {
+		struct holder *holder = &group->holders[i];
+
+		if (from->inlined >= pairs->nr_pairs ||
+		    from->copy >= pairs->nr_pairs) {
+			err = -EINVAL;
+			break;
+		}
+		holder->inlined = functions[from->inlined];
+		holder->copy = functions[from->copy];
+		if (!holder->inlined || !holder->copy)
+			err = -EINVAL;
 		/* As in take_each(), group.c. */
 		cond_resched_tasks_rcu_qs();
 	}
-	return 0;
+	group->nr_holders = pairs->nr_holders;
+	kvfree(functions);
+	return err;
 }

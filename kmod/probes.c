@@ -66,6 +66,12 @@ unsigned long kernlane_find_probe(unsigned long start, unsigned long end)
 	return 0;
 }
 
+/* Whether the group has written a jump at a function's entry, or will. */
+static bool has_entry(const struct function *function)
+{
+	return !function->carried && (function->written || !function->away);
+}
+
 /*
  * Every byte of a function counts. A kprobe in front of the jump may be
  * optimized: then it is a jump over several instructions. A kprobe behind the
@@ -84,7 +90,8 @@ static bool is_in_functions(const struct group *group, unsigned long addr)
 		else
 			high = middle;
 	}
-	return low && addr < group->functions[low - 1].end;
+	return low && addr < group->functions[low - 1].end &&
+	       has_entry(&group->functions[low - 1]);
 }
 
 /*

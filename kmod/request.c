@@ -34,7 +34,7 @@ int kernlane_read_request(struct request *request,
 	if (!kernlane_is_name(group->module) || !group->nr_functions ||
 	    group->nr_functions > KERNLANE_MAX_FUNCTIONS ||
 	    group->nr_calls > KERNLANE_MAX_CALLS ||
-	    (group->flags & ~KERNLANE_CARRIES) || group->reserved)
+	    group->reserved)
 		return -EINVAL;
 	group->bad_address = 0;
 	request->functions =

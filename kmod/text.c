@@ -3,6 +3,8 @@
  * Reads and writes the entries and calls of a group in the kernel's text, and
  * diverts the entries while it does.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/bsearch.h>
 #include <linux/ftrace.h>
 #include <linux/slab.h>
@@ -61,17 +63,12 @@ static bool queue_call(struct call *call, bool direct)
 	return true;
 }
 
-/* Whether something is attached to a tracer's site. */
-static bool is_used(unsigned long site)
+/* Whether something is attached to a function's tracer site. */
+static bool is_traced(const struct function *function)
 {
 	static const u8 nop[] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
 
-	return memcmp((void *)site, nop, sizeof(nop));
-}
-
-static bool is_traced(const struct function *function)
-{
-	return is_used(function->tracer_site);
+	return memcmp((void *)function->tracer_site, nop, sizeof(nop));
 }
 
 static __always_inline int by_tracer_site(const void *key, const void *element)
@@ -102,15 +99,15 @@ static int filter_sites(struct group *group)
 {
 	unsigned long *sites = kvmalloc_array(group->nr_functions,
 					      sizeof(*sites), GFP_KERNEL);
-	unsigned int i;
+	unsigned int i, nr = 0;
 	int err;
 
 	if (!sites)
 		return -ENOMEM;
 	for (i = 0; i < group->nr_functions; i++)
-		sites[i] = group->functions[i].tracer_site;
-	err = ftrace_set_filter_ips(&group->ops, sites, group->nr_functions, 0,
-				    0);
+		if (!group->functions[i].carried)
+			sites[nr++] = group->functions[i].tracer_site;
+	err = ftrace_set_filter_ips(&group->ops, sites, nr, 0, 0);
 	kvfree(sites);
 	return err;
 }
@@ -196,6 +193,9 @@ static int compare_entries(struct group *group, unsigned int from,
 	for (i = from; i < to; i++) {
 		const struct function *function = &group->functions[i];
 
+		/* Nothing needs to be written there, and others may. */
+		if (function->carried || (function->away && !function->written))
+			continue;
 		*bad_address = function->patch;
 		if (memcmp((void *)function->patch,
 			   function->written ? function->jump :
@@ -250,7 +250,7 @@ static int write_entries(struct group *group, unsigned int from,
 	for (i = from; i < to; i++) {
 		struct function *function = &group->functions[i];
 
-		if (function->written == jumps)
+		if (function->carried || function->written == jumps)
 			continue;
 		/* A task that hits the breakpoint goes to the copy. */
 		static_call(poke_queue)((void *)function->patch,
@@ -295,6 +295,8 @@ static int write_batch(struct group *group, unsigned int from, unsigned int to,
 		const struct function *function = &group->functions[i];
 		u8 bytes[JUMP_SIZE];
 
+		if (function->carried)
+			continue;
 		*bad_address = function->tracer_site;
 		kernlane_make_branch(bytes, CALL_OPCODE, function->tracer_site,
 				     group->ops.trampoline);
@@ -337,7 +339,7 @@ static int aim_batch(struct group *group, unsigned int from, unsigned int to,
 		struct function *function = call->function;
 
 		if (!queue_call(call, !function->to_entry))
-			function->traced = !function->to_entry;
+			function->at_entry = !function->to_entry;
 	}
 	static_call(poke_finish)();
 	return 0;
@@ -345,7 +347,7 @@ static int aim_batch(struct group *group, unsigned int from, unsigned int to,
 
 /*
  * Aims every call at the copy, or at the entry of a traced function. Where a
- * call cannot be written, "traced" differs from "to_entry", so that
+ * call cannot be written, "at_entry" differs from "to_entry", so that
  * kernlane_follow_tracers() tries again.
  */
 static void aim_calls(struct group *group)
@@ -353,7 +355,7 @@ static void aim_calls(struct group *group)
 	unsigned int i;
 
 	for (i = 0; i < group->nr_functions; i++)
-		group->functions[i].traced = group->functions[i].to_entry;
+		group->functions[i].at_entry = group->functions[i].to_entry;
 	in_batches(group, aim_batch, group->nr_calls, NULL);
 }
 
@@ -386,7 +388,7 @@ static unsigned long find_traced(const struct group *group)
 	for (i = 0; i < group->nr_functions; i++)
 		if (is_traced(&group->functions[i]))
 			return group->functions[i].tracer_site;
-	return kernlane_find_unseen(group);
+	return 0;
 }
 
 /*
@@ -451,33 +453,78 @@ int kernlane_restore_group(struct group *group, u64 *bad_address)
 				 bad_address);
 }
 
-/* The site of a tracer that does not see some calls of its function, or 0. */
-unsigned long kernlane_find_unseen(const struct group *group)
+/*
+ * A tracer does not see a function run whose code is in the copy of another. Such
+ * copies are left for good: a jump is written only while all entries are diverted.
+ */
+static void give_way(struct group *group)
+{
+	unsigned int i, next, nr;
+
+	for (i = 0; i < group->nr_holders; i = next) {
+		const struct function *inlined = group->holders[i].inlined;
+		bool traced = is_traced(inlined);
+
+		nr = 0;
+		for (next = i; next < group->nr_holders &&
+			       group->holders[next].inlined == inlined; next++) {
+			struct function *copy = group->holders[next].copy;
+
+			nr += traced && !copy->away;
+			copy->away |= traced;
+		}
+		if (nr)
+			pr_info("%s: %u of %u copies give way to their originals: a tracer is "
+				"attached to %ps, which is inlined in them\n",
+				group->name, nr, group->nr_functions,
+				(void *)inlined->entry);
+	}
+}
+
+/*
+ * Restores the entries of functions whose copies gave way. Where another tool has
+ * changed or probes one, the next check tries again.
+ */
+static int restore_away(struct group *group, unsigned int from, unsigned int to,
+			u64 *bad_address)
 {
 	unsigned int i;
 
-	for (i = 0; i < group->nr_functions; i++)
-		if (group->functions[i].inlined &&
-		    is_traced(&group->functions[i]))
-			return group->functions[i].tracer_site;
-	for (i = 0; i < group->nr_carried; i++)
-		if (is_used(group->carried[i]))
-			return group->carried[i];
+	for (i = from; i < to; i++) {
+		struct function *function = &group->functions[i];
+
+		if (!function->away || !function->written ||
+		    memcmp((void *)function->patch, function->jump, JUMP_SIZE) ||
+		    kernlane_find_probe(function->entry, function->end))
+			continue;
+		static_call(poke_queue)((void *)function->patch,
+					function->original, JUMP_SIZE,
+					function->jump);
+		function->written = false;
+	}
+	static_call(poke_finish)();
 	return 0;
 }
 
-/* Aims calls at the entries of traced functions, and others at the copies. */
+/*
+ * Aims calls at the entries of traced functions and of those whose copies gave
+ * way, and others at the copies.
+ */
 void kernlane_follow_tracers(struct group *group)
 {
-	bool changed = false;
+	bool changed = false, jumps = false;
 	unsigned int i;
 
+	give_way(group);
 	for (i = 0; i < group->nr_functions; i++) {
 		struct function *function = &group->functions[i];
 
-		function->to_entry = is_traced(function);
-		changed |= function->to_entry != function->traced;
+		function->to_entry = function->away || is_traced(function);
+		changed |= function->to_entry != function->at_entry;
+		jumps |= function->away && function->written;
 	}
 	if (changed)
 		aim_calls(group);
+	if (jumps)
+		in_batches(group, restore_away, group->nr_functions, NULL);
 }

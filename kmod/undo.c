@@ -132,24 +132,6 @@ static unsigned long watch_leaving(struct group *group)
 	return group->pause;
 }
 
-/*
- * A tracer sees no call whose callee's code stands in its place: such a group
- * goes when the tracer comes. If another tool keeps it, the next check tries
- * again. Returns whether the group is installed.
- */
-static bool give_way_to_tracers(struct group *group)
-{
-	unsigned long site = kernlane_find_unseen(group);
-	u64 bad_address;
-
-	if (!site || kernlane_restore_group(group, &bad_address))
-		return true;
-	pr_info("%s was undone: a tracer is attached to %ps, which was inlined\n",
-		group->name, (void *)site);
-	kernlane_start_leaving(group);
-	return false;
-}
-
 /* Follows tracers that come and go, and releases groups that have left. */
 static void watch(struct work_struct *work)
 {
@@ -161,8 +143,7 @@ static void watch(struct work_struct *work)
 		if (group->state == GROUP_LEAVING) {
 			pause = min(pause, watch_leaving(group));
 		} else {
-			if (give_way_to_tracers(group))
-				kernlane_follow_tracers(group);
+			kernlane_follow_tracers(group);
 			pause = WATCH_INTERVAL;
 		}
 	}

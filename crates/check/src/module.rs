@@ -11,7 +11,8 @@
 //! * What follows a block follows its copy.
 //! * Each side-table entry of the kernel has an equal entry in the module, and the module has no
 //!   others.
-//! * The module names the copy of each function, and no other pairs.
+//! * The module names the copy of each function, the copies that run the code of inlined functions
+//!   and where inlined code lies, and no others.
 //! * Inlined and promoted calls do what the call did ([`InlineClaim`]).
 //!
 //! Addresses and constants that the running kernel has filled in are not compared here:
@@ -93,6 +94,7 @@ pub fn check_module(
     prover.counters(&walked.counters)?;
     prover.tables(&walked)?;
     prover.pairs()?;
+    prover.inlined_table()?;
     prover.reading.check_all_used()?;
     Ok(walked.counters.len())
 }
@@ -509,7 +511,9 @@ fn leaves(instruction: &Instruction) -> bool {
 }
 
 mod counters;
+mod holders;
 mod inline;
+mod inlined_table;
 mod pairs;
 mod promote;
 mod reader;

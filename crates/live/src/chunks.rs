@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A function of a group, with the parts of it that the compiler put elsewhere.
+/// A function of a group, with the parts of it that the compiler put elsewhere, and with what is
+/// inlined in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunks {
     /// The function's name.
@@ -38,8 +39,8 @@ pub fn chunks(
     is_hot: &dyn Fn(usize) -> bool,
 ) -> Vec<Chunks> {
     let pieces = group.original.pieces.iter().zip(places).enumerate();
-    let placed = pieces.map(|(n, (piece, &(at, size)))| Placed {
-        function: piece.function,
+    let placed = pieces.map(|(n, (_, &(at, size)))| Placed {
+        function: group.original.copy_of(n),
         at,
         size,
         is_hot: is_hot(n),

@@ -18,7 +18,7 @@ pub(crate) const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
 /// The version of the interface, as the device prints it.
-const VERSION: &str = "kernlane 5";
+const VERSION: &str = "kernlane 6";
 
 /// `struct kernlane_function`.
 #[repr(C)]
@@ -32,8 +32,8 @@ pub struct RawFunction {
     pub patch_at: u8,
     /// The bytes that must be there.
     pub expected: [u8; 5],
-    /// 1 if the function's code also stands in other copies of the group, else 0.
-    pub inlined: u8,
+    /// 1 if only copies call the copy, and nothing is written at the entry; else 0.
+    pub carried: u8,
     /// Zero.
     pub reserved: u8,
 }
@@ -59,13 +59,9 @@ struct RawGroup {
     calls: u64,
     nr_functions: u32,
     nr_calls: u32,
-    flags: u32,
-    reserved: u32,
+    reserved: u64,
     bad_address: u64,
 }
-
-/// Functions of the module that are not in the request have been inlined: `KERNLANE_CARRIES`.
-const CARRIES: u32 = 1;
 
 /// `struct kernlane_counters`.
 #[repr(C)]
@@ -205,6 +201,11 @@ pub struct FunctionStatus {
     pub copy: u64,
     /// A tracer is attached: calls go to the entry first.
     pub traced: bool,
+    /// A tracer has been attached to a function whose code is in the copy: calls go to the
+    /// original, for good.
+    pub away: bool,
+    /// Only copies call the copy.
+    pub carried: bool,
 }
 
 /// A group of which a part is installed and stays.
@@ -255,10 +256,8 @@ impl Device {
         id: &GroupId,
         functions: &[RawFunction],
         calls: &[RawCall],
-        carries: bool,
     ) -> Result<()> {
         let mut group = raw_group(id)?;
-        group.flags = if carries { CARRIES } else { 0 };
         group.functions = functions.as_ptr() as u64;
         group.calls = calls.as_ptr() as u64;
         group.nr_functions = u32::try_from(functions.len())?;
@@ -480,12 +479,14 @@ fn parse(text: &str) -> Result<Vec<GroupStatus>> {
                     functions: Vec::new(),
                 });
             }
-            ["function", entry, copy, state] => {
+            [kind @ ("function" | "carried"), entry, copy, state] => {
                 let group = groups.last_mut().context("a function before its group")?;
                 group.functions.push(FunctionStatus {
                     entry: hex(entry)?,
                     copy: hex(copy)?,
                     traced: state == "traced",
+                    away: state == "away",
+                    carried: kind == "carried",
                 });
             }
             _ => bail!("{PATH} says {line:?}"),
@@ -506,7 +507,6 @@ fn raw_group(id: &GroupId) -> Result<RawGroup> {
         calls: 0,
         nr_functions: 0,
         nr_calls: 0,
-        flags: 0,
         reserved: 0,
         bad_address: 0,
     })

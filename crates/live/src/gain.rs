@@ -5,6 +5,7 @@
 
 use crate::chunks::Chunks;
 use crate::device::FunctionTime;
+use crate::inline::InlineSummary;
 use crate::occupancy::Occupancy;
 use crate::watch::Watched;
 use image::linked::LinkedKernel;
@@ -26,6 +27,9 @@ pub struct GainReport<'a> {
     pub roots: Vec<RootGain>,
     /// How the functions are split.
     pub functions: Vec<Chunks>,
+    /// What was inlined, if that was wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inlined: Option<InlineSummary>,
 }
 
 impl<'a> GainReport<'a> {
@@ -47,6 +51,7 @@ impl<'a> GainReport<'a> {
             counted,
             roots: roots.iter().map(|&root| RootGain::unmeasured(kernel, root)).collect(),
             functions,
+            inlined: None,
         }
     }
 

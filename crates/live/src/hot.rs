@@ -113,8 +113,13 @@ pub fn least_limit(
     limits.fold(f64::INFINITY, f64::min)
 }
 
-/// The blocks of a group that ran more often than `limit`, by their numbers, ascending.
+/// The blocks of a group that ran more often than `limit`, by their numbers, ascending. With
+/// inlined calls, each copy of a block has its share of the profile's count.
 pub fn blocks(group: &Group<'_, '_>, profile: &Profile, limit: f64) -> Vec<usize> {
+    if !group.original.inlining.calls().is_empty() {
+        let counts = group.graph(Some(profile)).counts;
+        return (0..counts.len()).filter(|&n| counts[n] as f64 > limit).collect();
+    }
     let count = |n: usize| {
         let at = group.original.kernel.link_address(group.original.pieces[n].at);
         profile.blocks.get(&at).copied().unwrap_or(0)

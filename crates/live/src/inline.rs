@@ -78,10 +78,27 @@ pub fn group<'k, 'd>(
     profile: &Profile,
     settings: InlineSettings,
 ) -> Result<(Group<'k, 'd>, InlineSummary)> {
+    group_calling(kernel, memory, chosen, profile, settings, &[])
+}
+
+/// Likewise, but the functions of `called` (indices into the kernel's functions) stay called: a
+/// tracer can come to them, and nothing gives way.
+///
+/// # Errors
+/// As [`group`].
+pub(crate) fn group_calling<'k, 'd>(
+    kernel: &'k LinkedKernel<'d>,
+    memory: &dyn Memory,
+    chosen: &[usize],
+    profile: &Profile,
+    settings: InlineSettings,
+    called: &[usize],
+) -> Result<(Group<'k, 'd>, InlineSummary)> {
     let retpolines = sites::calls_by_retpolines(kernel, memory)?;
+    let called: BTreeSet<u32> = called.iter().map(|&index| kernel.functions[index].at).collect();
     let chosen_calls = |wanted: &dyn Fn(usize) -> bool| {
         let group = Group::carrying(kernel, memory, chosen, wanted)?;
-        let choice = Chooser::new(&group, profile, settings).choose(retpolines);
+        let choice = Chooser::new(&group, profile, settings, &called).choose(retpolines);
         anyhow::Ok((group, choice))
     };
     // What nobody inlines need not be copied: a tracer may come to it.
@@ -113,7 +130,8 @@ pub fn calls(
 ) -> Result<(Vec<CallToInline>, InlineSummary)> {
     let memory = FileMemory(kernel);
     let group = Group::carrying(kernel, &memory, chosen, &|_| true)?;
-    let mut chooser = Chooser::new(&group, profile, settings);
+    let nothing = BTreeSet::new();
+    let mut chooser = Chooser::new(&group, profile, settings, &nothing);
     chooser.limits = Some(limits);
     chooser.sites.retain(|_, site| !site.is_indirect());
     let (calls, _, summary) = chooser.choose(false);
@@ -237,6 +255,8 @@ struct Callee {
 struct Chooser<'a, 'k, 'd> {
     group: &'a Group<'k, 'd>,
     settings: InlineSettings,
+    /// The offsets of the functions that stay called.
+    called: &'a BTreeSet<u32>,
     graph: Graph,
     /// By the offset of the call.
     sites: BTreeMap<u32, Site>,
@@ -255,12 +275,14 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
         group: &'a Group<'k, 'd>,
         profile: &Profile,
         settings: InlineSettings,
+        called: &'a BTreeSet<u32>,
     ) -> Chooser<'a, 'k, 'd> {
         let graph = group.graph(Some(profile));
         let (sites, indirect) = sites::of(group, profile);
         Chooser {
             group,
             settings,
+            called,
             graph,
             sites,
             indirect,
@@ -418,7 +440,8 @@ impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
             return;
         }
         let fits = self.frame(call).is_ok_and(|frame| body.fits(frame));
-        if !fits || self.is_inside(call, callee) {
+        let stays = self.called.contains(&original.functions[callee as usize].at);
+        if !fits || stays || self.is_inside(call, callee) {
             return;
         }
         let count = self.count(call) as u64;

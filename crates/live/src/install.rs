@@ -76,8 +76,8 @@ struct Member {
     patch_at: u32,
     expected: [u8; 5],
     copy: u32,
-    /// Its code also stands in other copies.
-    inlined: bool,
+    /// Only copies call its copy.
+    carried: bool,
 }
 
 /// The exported symbol through which the copies refer to the kernel. Every kernel has this one.
@@ -207,31 +207,34 @@ pub fn inline_claims(group: &Group<'_, '_>) -> Vec<InlineClaim> {
 fn member(group: &Group<'_, '_>, module: &EmittedModule, function: u32, patch_at: u32) -> Member {
     let original = &group.original;
     let entry = original.functions[function as usize].at;
+    let carried = group.members.binary_search(&(function, patch_at)).is_err();
     let from = entry + patch_at;
     let mut expected = [0; 5];
-    expected.copy_from_slice(original.bytes(function, from, from + 5));
-    let inlined = original.inlining.calls().iter().any(|call| call.inlined() == Some(function));
+    // A function without a jump may be too short for one.
+    if !carried {
+        expected.copy_from_slice(original.bytes(function, from, from + 5));
+    }
     Member {
         function,
         entry: original.kernel.link_address(entry),
         patch_at,
         expected,
         copy: module.entries[function as usize],
-        inlined,
+        carried,
     }
 }
 
 impl PreparedGroup {
-    /// All functions of the group are entered from outside. `module`: the group's copies;
+    /// All members of the group are entered from outside. `module`: the group's copies;
     /// `callers`: the calls and jumps to its members.
-    fn new(
+    pub(crate) fn new(
         id: GroupId,
         group: &Group<'_, '_>,
         module: EmittedModule,
         callers: Vec<Caller>,
     ) -> PreparedGroup {
-        let members = group.members.iter();
-        let functions = members.map(|&(f, patch_at)| member(group, &module, f, patch_at)).collect();
+        let called = (0u32..).zip(&group.original.skip).filter(|&(_, &skip)| skip > 0);
+        let functions = called.map(|(f, &skip)| member(group, &module, f, skip)).collect();
         PreparedGroup { id, module, callers, functions }
     }
 
@@ -305,18 +308,20 @@ impl PreparedGroup {
         device: &Device,
         loading: Duration,
     ) -> Result<Installation> {
-        let text = text_of(&self.id.module)?;
+        let text = section_of(&self.id.module, ".text")?;
         let (functions, calls) = self.request(group, text);
         let begun = processor_time();
-        let inlining = &group.original.inlining;
-        let carries = inlining.calls().iter().any(|call| call.inlined().is_some());
-        device.install(&self.id, &functions, &calls, carries)?;
+        device.install(&self.id, &functions, &calls)?;
         Ok(Installation { text, loading, patching: processor_time() - begun })
     }
 
-    /// What `/dev/kernlane` is asked for: the functions to enter through a jump, and the calls of
-    /// these functions to aim at their copies. `text`: the address of the copies' `.text`.
-    fn request(&self, group: &Group<'_, '_>, text: u64) -> (Vec<RawFunction>, Vec<RawCall>) {
+    /// What `/dev/kernlane` is asked for: the functions, and the calls of these functions to aim at
+    /// their copies. `text`: the address of the copies' `.text`.
+    pub(crate) fn request(
+        &self,
+        group: &Group<'_, '_>,
+        text: u64,
+    ) -> (Vec<RawFunction>, Vec<RawCall>) {
         let slide = group.original.slide;
         let functions: Vec<RawFunction> = self
             .functions
@@ -326,7 +331,7 @@ impl PreparedGroup {
                 copy: text + u64::from(m.copy),
                 patch_at: m.patch_at as u8,
                 expected: m.expected,
-                inlined: u8::from(m.inlined),
+                carried: u8::from(m.carried),
                 reserved: 0,
             })
             .collect();
@@ -438,9 +443,9 @@ pub fn modules_are_disabled() -> bool {
         .is_ok_and(|text| text.trim() == "1")
 }
 
-/// Where the loader put a module's `.text`.
-fn text_of(name: &str) -> Result<u64> {
-    let path = format!("/sys/module/{name}/sections/.text");
+/// Where the loader put a section of a module.
+pub(crate) fn section_of(name: &str, section: &str) -> Result<u64> {
+    let path = format!("/sys/module/{name}/sections/{section}");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     let hex = text.trim().trim_start_matches("0x");
     u64::from_str_radix(hex, 16).with_context(|| format!("{path}: {text:?}"))
@@ -479,7 +484,7 @@ mod tests {
         group: &Group<'_, '_>,
     ) -> (Vec<(u64, u64)>, Vec<(u64, u32)>) {
         let (functions, calls) = prepared.request(group, COPIES);
-        assert!(functions.iter().all(|f| (f.patch_at, f.inlined, f.reserved) == (5, 0, 0)));
+        assert!(functions.iter().all(|f| (f.patch_at, f.carried, f.reserved) == (5, 0, 0)));
         (
             functions.iter().map(|f| (f.entry, f.copy)).collect(),
             calls.iter().map(|call| (call.site, call.function)).collect(),

@@ -7,7 +7,8 @@
 
 use crate::gain::Counted;
 use crate::group::Group;
-use crate::hot::HotGroup;
+use crate::hot::{self, HotGroup};
+use crate::inline::{self, InlineSettings, InlineSummary};
 use crate::install::{self, PreparedGroup};
 use crate::memory::Memory;
 use crate::watch::{Watch, Watched};
@@ -55,6 +56,28 @@ impl<'k, 'd> PlannedGroup<'k, 'd> {
         let hot = HotGroup::new(kernel, memory, profile, &roots, settings.threshold)?;
         let order = order(&hot.group, Some(profile), settings.algorithm, 0)?;
         Ok(PlannedGroup { roots, hot, order })
+    }
+
+    /// The same functions with hot calls inlined by a profile, in an order of their own, and what
+    /// was inlined. The roots stay called, so that they can be measured.
+    ///
+    /// # Errors
+    /// The errors of [`PlannedGroup::new`] and [`inline::group`].
+    pub fn inlined(
+        &self,
+        kernel: &'k LinkedKernel<'d>,
+        memory: &dyn Memory,
+        profile: &Profile,
+        settings: PlanSettings,
+    ) -> Result<(PlannedGroup<'k, 'd>, InlineSummary)> {
+        let (roots, inlining) = (&self.roots, InlineSettings::default());
+        let chosen = hot::groups(kernel, profile, roots, settings.threshold);
+        let (group, summary) =
+            inline::group_calling(kernel, memory, &chosen, profile, inlining, roots)?;
+        let limit = hot::least_limit(kernel, profile, roots, settings.threshold);
+        let order = order(&group, Some(profile), settings.algorithm, 0)?;
+        let hot = HotGroup { blocks: hot::blocks(&group, profile, limit), group };
+        Ok((PlannedGroup { roots: roots.clone(), hot, order }, summary))
     }
 
     fn size(&self) -> PlanSize {
@@ -211,6 +234,34 @@ mod tests {
                 plan.err().unwrap().is::<NoRootEntered>()
             };
             assert!(never(&[H]) && never(&[]));
+        });
+    }
+
+    #[test]
+    fn a_plan_with_inlined_calls_has_the_same_functions_and_its_own_order() {
+        with(tables(), |kernel| {
+            let mut profile = Profile::empty(kernel.build_id.clone());
+            profile.blocks.extend([(at(0), 100), (at(0x0c), 50), (at(0x11), 50), (at(0x17), 100)]);
+            profile.blocks.insert(at(0x40), 50);
+            profile.calls.insert((at(0x0c), at(0x40)), 50);
+            let memory = FileMemory(kernel);
+            let plan = |roots: &[usize]| {
+                let plan = PlannedGroup::new(kernel, &memory, &profile, roots, ORIGINAL).unwrap();
+                let (inlined, summary) = plan.inlined(kernel, &memory, &profile, ORIGINAL).unwrap();
+                assert_eq!(inlined.roots, plan.roots);
+                assert_eq!(inlined.hot.group.members, plan.hot.group.members);
+                let end = std::cell::Cell::new(0);
+                let pieces = inlined.hot.group.original.pieces.iter();
+                let places: Vec<(u32, u32)> =
+                    pieces.map(|piece| (end.replace(end.get() + piece.size), piece.size)).collect();
+                let chunks = inlined.hot.chunks(&places);
+                let hot_of_g = chunks.iter().find(|row| row.function == "g").unwrap().hot_bytes;
+                (inlined.hot.blocks, inlined.order.len(), summary.calls, hot_of_g)
+            };
+            // The call in f, its end, and the code of g in it are hot; g's own copy does not run.
+            assert_eq!(plan(&[F]), (vec![0, 1, 2, 3, 5], 6, 1, 0));
+            // A root stays called, so that it can be measured.
+            assert_eq!(plan(&[F, G]), (vec![0, 1, 2, 3], 4, 0, 13));
         });
     }
 

@@ -5,6 +5,7 @@
 //! all commands.
 
 use crate::freed;
+use crate::kcore::KernelCore;
 use crate::memory::Memory;
 use crate::resident;
 use crate::symbols::KernelSymbols;
@@ -12,17 +13,12 @@ use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
-use object::read::elf::{FileHeader, ProgramHeader};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 /// The kernel that runs, and its memory.
 pub struct RunningKernel {
     /// The distance that is added to a link address.
     pub slide: u64,
-    core: File,
-    /// Address, offset in the core, size.
-    segments: Vec<(u64, u64, u64)>,
+    core: KernelCore,
 }
 
 impl RunningKernel {
@@ -44,9 +40,7 @@ impl RunningKernel {
         let symbols = KernelSymbols::read()?;
         let slide = symbols.slide(kernel)?;
         symbols.verify(kernel, slide)?;
-        let core = File::open("/proc/kcore").context("opening /proc/kcore: this needs root")?;
-        let segments = segments(&core).context("/proc/kcore")?;
-        let running = RunningKernel { slide, core, segments };
+        let running = RunningKernel { slide, core: KernelCore::open()? };
         freed::check_all_bounds(kernel)?;
         resident::verify(kernel, &running)?;
         Ok(running)
@@ -57,19 +51,7 @@ impl RunningKernel {
     /// # Errors
     /// The memory is not in `/proc/kcore`, or cannot be read.
     pub(crate) fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
-        let addr = at.0.wrapping_add(self.slide);
-        let end = addr.saturating_add(len as u64);
-        let segment = self
-            .segments
-            .iter()
-            .find(|&&(start, _, size)| start <= addr && end <= start.saturating_add(size));
-        let &(start, offset, _) =
-            segment.with_context(|| format!("/proc/kcore has no memory at {addr:x}"))?;
-        let mut bytes = vec![0; len];
-        self.core
-            .read_exact_at(&mut bytes, offset + (addr - start))
-            .with_context(|| format!("reading the kernel's memory at {addr:x}"))?;
-        Ok(bytes)
+        self.core.read(self.address(at), len)
     }
 
     /// Where a link address is in the running kernel.
@@ -127,32 +109,6 @@ fn refuse_lockdown() -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn segments(core: &File) -> Result<Vec<(u64, u64, u64)>> {
-    let mut head = vec![0; 64];
-    core.read_exact_at(&mut head, 0).context("cannot be read")?;
-    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice())
-        .context("is not an ELF file")?;
-    let (at, count) =
-        (elf.e_phoff.get(object::LittleEndian), usize::from(elf.e_phnum.get(object::LittleEndian)));
-    head.resize(usize::try_from(at)?.saturating_add(count * 56).min(1 << 20), 0);
-    core.read_exact_at(&mut head, 0).context("cannot be read")?;
-    let elf = object::elf::FileHeader64::<object::LittleEndian>::parse(head.as_slice())
-        .context("is not an ELF file")?;
-    let headers = elf
-        .program_headers(object::LittleEndian, head.as_slice())
-        .context("its segments cannot be read")?;
-    let loaded = headers.iter().filter(|h| h.p_type(object::LittleEndian) == object::elf::PT_LOAD);
-    Ok(loaded
-        .map(|h| {
-            (
-                h.p_vaddr(object::LittleEndian),
-                h.p_offset(object::LittleEndian),
-                h.p_memsz(object::LittleEndian),
-            )
-        })
-        .collect())
 }
 
 #[cfg(test)]

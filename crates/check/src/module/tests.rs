@@ -216,7 +216,7 @@ impl TestModule {
         let fixup = (Named::Section(".text"), i64::from(self.claims[1].new));
         let entry = (Named::Section(".text"), i64::from(self.claims[0].new));
         let replacement = (Named::Section(".altinstr_replacement"), 0);
-        let pairs = [&b"kernlane's pairs"[..], &[0; 16], &[1, 0, 0, 0, 0, 0, 0, 0], &[0; 8]];
+        let pairs = [&b"kernlane's pairs"[..], &[0; 16], &[1, 0, 0, 0, 0, 0, 0, 0], &[0; 16]];
         let mut states = vec![(FIRST as u64, STATE)];
         for &at in &self.counters {
             states.extend([(at, STATE), (at + 1, PUSHED), (at + 17, STATE)]);
@@ -242,7 +242,7 @@ impl TestModule {
             ("__bug_table", bug, vec![field(0, site(0x32)), field(4, kernel(FILE_NAME))]),
             (".altinstructions", alternative, vec![field(0, site(0x1e)), field(4, replacement)]),
             (".parainstructions", paravirt, vec![field(0, site(0x19))]),
-            (".kernlane", pairs.concat(), vec![field(40, kernel(TEXT)), field(44, entry)]),
+            (".kernlane", pairs.concat(), vec![field(48, kernel(TEXT)), field(52, entry)]),
             (
                 ".orc_unwind_ip",
                 vec![0; 4 * states.len()],
@@ -542,10 +542,11 @@ fn faults_in_tables_are_found() {
             ("do not fit together", |m| m.bytes(".orc_unwind").truncate(5)),
             (".kernlane begins with other bytes", |m| m.bytes(".kernlane")[3] = b'x'),
             (".kernlane has not the 1 pairs", |m| m.bytes(".kernlane")[32] = 2),
+            (".kernlane has not the 1 pairs and 0 holders", |m| m.bytes(".kernlane")[40] = 1),
             (".kernlane has not the 1 pairs", |m| m.bytes(".kernlane").push(0)),
-            (".kernlane: a field is not zero", |m| m.bytes(".kernlane")[44] = 1),
-            (".kernlane: pair 0 names", |m| m.field(".kernlane", 40).addend += 1),
-            (".kernlane: pair 0 names", |m| m.field(".kernlane", 44).addend += 1),
+            (".kernlane: a field is not zero", |m| m.bytes(".kernlane")[52] = 1),
+            (".kernlane: pair 0 names", |m| m.field(".kernlane", 48).addend += 1),
+            (".kernlane: pair 0 names", |m| m.field(".kernlane", 52).addend += 1),
         ],
     );
 }

@@ -11,8 +11,10 @@
 mod contexts;
 pub mod counter;
 mod elf;
+mod holders;
 mod inlinable;
 mod inline;
+mod inlined_table;
 mod lift;
 mod pairs;
 mod promote;
@@ -21,6 +23,7 @@ mod side_tables;
 pub use contexts::{GUARD, InPlace, IndirectCall, InlinedCall, Inlining};
 pub(crate) use inlinable::composed;
 pub use inlinable::{CallerFrame, InlinableBody, Obstacle};
+pub use inlined_table::{INLINED_MAGIC, INLINED_SECTION};
 pub use lift::Original;
 pub use pairs::NUMBER;
 
@@ -70,6 +73,9 @@ pub struct EmittedModule {
     /// Calls of five bytes from a copy to the entry of a copy: offset and number of the called
     /// function. Ascending.
     pub calls: Vec<(u32, u32)>,
+    /// Each inlined function with each function whose copy runs its code without a call of it.
+    /// Ascending.
+    pub holders: Vec<(u32, u32)>,
     /// Per piece: the offset of its copy and the size in bytes, appended jumps included.
     pub pieces: Vec<(u32, u32)>,
     /// The numbers of the pieces that have a counter, in the order of their counters.
@@ -144,18 +150,21 @@ pub fn emit(
     sections[COOKIES].data = counter::section(counted.len());
     writer.side_tables(&mut sections, plan.order)?;
     fill_last_page(&mut sections);
-    sections.push(writer.pairs(plan.number));
+    let holders = writer.holders()?;
+    sections.push(writer.pairs(plan.number, &holders));
+    let text_size = sections[TEXT].data.len();
+    sections.extend(writer.inlined_table(plan.number, text_size));
     sections.extend(writer.loader_sections(plan.name)?);
     let symbols = writer.symbols(plan.order);
-    let text_size = sections[TEXT].data.len() as u32;
     let bytes = elf::write(&sections, &symbols, &loading.base.name)?;
     Ok(EmittedModule {
         bytes,
         entries: writer.entries(),
         calls: writer.calls(),
+        holders,
         pieces: writer.extents(),
         counted,
-        text_size,
+        text_size: text_size as u32,
         summary: summary(original, &places),
     })
 }
@@ -357,19 +366,22 @@ impl ModuleWriter<'_, '_, '_> {
         let mut calls = Vec::new();
         for (i, l) in self.lifted.iter().enumerate() {
             for fixup in &l.fixups {
-                let ReferenceTarget::Piece(to) = fixup.target else { continue };
-                let callee = &self.original.pieces[to as usize];
-                let opcode = fixup.at.checked_sub(1).map(|at| l.bytes[at as usize]);
-                if callee.entry
-                    && self.original.skip[callee.function as usize] > 0
-                    && opcode == Some(0xe8)
-                {
-                    calls.push((self.place_of(i) + fixup.at - 1, callee.function));
+                if let Some(function) = self.called(l, fixup) {
+                    calls.push((self.place_of(i) + fixup.at - 1, function));
                 }
             }
         }
         calls.sort_unstable();
         calls
+    }
+
+    /// The function whose copy a field of a piece calls, with a call that can be aimed elsewhere.
+    fn called(&self, lifted: &Lifted, fixup: &Fixup) -> Option<u32> {
+        let ReferenceTarget::Piece(to) = fixup.target else { return None };
+        let callee = &self.original.pieces[to as usize];
+        let opcode = fixup.at.checked_sub(1).map(|at| lifted.bytes[at as usize]);
+        let is_entry = callee.entry && self.original.skip[callee.function as usize] > 0;
+        (is_entry && opcode == Some(0xe8)).then_some(callee.function)
     }
 
     fn extents(&self) -> Vec<(u32, u32)> {

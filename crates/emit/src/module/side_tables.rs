@@ -61,7 +61,7 @@ impl ModuleWriter<'_, '_, '_> {
     }
 
     /// The entries of a table whose sites are copied, each with the number of the piece.
-    fn entries_of<'t, T>(
+    pub(super) fn entries_of<'t, T>(
         &'t self,
         table: &'t [T],
         site: impl Fn(&T) -> u64 + Copy + 't,

@@ -50,13 +50,13 @@ fn the_structures_are_those_of_the_header() {
     assert_fields!(
         RawFunction, "function",
         entry: 8, copy: 8, patch_at: 1, expected: constant("KERNLANE_JUMP"),
-        inlined: 1, reserved: 1,
+        carried: 1, reserved: 1,
     );
     assert_fields!(RawCall, "call", site: 8, function: 4, reserved: 4);
     assert_fields!(
         RawGroup, "group",
         module: NAME, number: NUMBER, functions: 8, calls: 8, nr_functions: 4, nr_calls: 4,
-        flags: 4, reserved: 4, bad_address: 8,
+        reserved: 8, bad_address: 8,
     );
     assert_fields!(
         RawCounters, "counters",
@@ -78,7 +78,6 @@ fn the_constants_are_those_of_the_header() {
     assert_eq!(constant("KERNLANE_NUMBER"), NUMBER);
     assert_eq!(constant("KERNLANE_MAX_TIMED"), MOST_TIMED);
     assert_eq!(format!("kernlane {}", constant("KERNLANE_VERSION")), VERSION);
-    assert_eq!(constant("KERNLANE_CARRIES"), CARRIES as usize);
     assert_eq!(constant("KERNLANE_MAX_COUNTERS"), emit::module::counter::MOST_COUNTERS);
     let each = emit::module::counter::COUNTERS_A_COOKIE;
     assert_eq!(constant("KERNLANE_COUNTERS_A_COOKIE"), each);
@@ -154,11 +153,16 @@ fn a_busy_bpf_trampoline_is_waited_for_and_not_for_ever() {
 
 #[test]
 fn the_status_is_read() {
-    let text = "kernlane 5\n\
+    let text = "kernlane 6\n\
         group kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900 \
         number 0f0102030405060708090a0b0c0d0ef0\n\
-        function ffffffff81000000 ffffffffc0000000 traced\n";
+        function ffffffff81000000 ffffffffc0000000 traced\n\
+        function ffffffff81000040 ffffffffc0000040 away\n\
+        carried ffffffff81000080 ffffffffc0000080 direct\n";
     let groups = parse(text).unwrap();
+    let states: Vec<_> =
+        groups[0].functions.iter().map(|f| (f.traced, f.away, f.carried)).collect();
+    assert_eq!(states, [(true, false, false), (false, true, false), (false, false, true)]);
     assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
     assert_eq!(groups[0].id.module, "kl_1");
     assert_eq!(groups[0].age(UNIX_EPOCH + Duration::from_millis(99_900)), 87);
@@ -169,8 +173,8 @@ fn the_status_is_read() {
     assert_eq!(leaving[0].state.to_string(), "leaving");
     let unknown = parse(&text.replace(" installed ", " arriving ")).unwrap_err();
     assert!(unknown.to_string().contains("arriving"), "{unknown}");
-    assert!(parse("kernlane 5\nfunction 1 2 direct\n").is_err());
-    assert!(parse("kernlane 5\ngroup x\n").is_err());
+    assert!(parse("kernlane 6\nfunction 1 2 direct\n").is_err());
+    assert!(parse("kernlane 6\ngroup x\n").is_err());
     for (from, to) in [("12", "soon"), ("traced", "traced too"), ("ffffffffc0", "x"), ("0f01", "")]
     {
         let damaged = text.replacen(from, to, 1);

@@ -14,7 +14,8 @@
 
 use super::*;
 use crate::eligible::Unfit;
-use crate::install::{claims, inline_claims, prove};
+use crate::identity::{GroupId, ModuleNumber};
+use crate::install::{PreparedGroup, claims, inline_claims, prove};
 use crate::memory::FileMemory;
 use crate::test_elf::{DATA, TestSymbol, elf};
 use crate::test_kernel::{TEXT, at, emitted, near};
@@ -186,6 +187,24 @@ fn the_calls_that_pay_are_inlined_where_they_run() {
 }
 
 #[test]
+fn functions_that_should_stay_called_do() {
+    with_kernel(tables(), |kernel| {
+        let memory = FileMemory(kernel);
+        let of = |called: &[usize]| {
+            let profile = profile(kernel);
+            let all = [0, 1, 2, 3];
+            let group = group_calling(kernel, &memory, &all, &profile, PLENTY, called).unwrap().0;
+            let mut callees: Vec<u32> = inlined(&group).iter().map(|call| call.2).collect();
+            callees.sort_unstable();
+            callees
+        };
+        // Without g in f, k is inlined in g's own copy.
+        assert_eq!((of(&[]), of(&[1])), (vec![1, 2, 3], vec![2, 3]));
+        assert!(of(&[1, 2, 3]).is_empty());
+    });
+}
+
+#[test]
 fn inlined_code_has_its_share_of_the_counts() {
     with_inlined(PLENTY, |kernel, group, _| {
         let graph = group.graph(Some(&profile(kernel)));
@@ -261,6 +280,45 @@ fn the_proof_holds_in_any_order_and_finds_each_changed_byte() {
             }
             prove(&group, &module).unwrap();
         }
+    });
+}
+
+#[test]
+fn copies_that_run_inlined_code_without_a_call_are_listed() {
+    with_inlined(PLENTY, |kernel, group, _| {
+        for order in orders(&group, kernel) {
+            let mut module = emitted(&group, &order, &[]).unwrap();
+            // The copy of f holds the code of g, h and k. That of h jumps to the copy of k.
+            assert_eq!(module.holders, [(1, 0), (2, 0), (3, 0), (3, 2)]);
+            for name in [".kernlane", ".kernlane.inlined"] {
+                let (at, size) = section_of(&module.bytes, name);
+                for byte in at..at + size {
+                    module.bytes[byte] ^= 1;
+                    assert!(prove(&group, &module).is_err(), "{name}+{:#x}", byte - at);
+                    module.bytes[byte] ^= 1;
+                }
+            }
+            prove(&group, &module).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_function_that_only_copies_call_is_asked_for_without_a_jump() {
+    with_code(&[0x31, 0xc0], tables(), |kernel| {
+        let (group, _) = inlined_group(kernel, PLENTY);
+        let module = emitted(&group, &own_order(&group), &[]).unwrap();
+        let calls_of_k = module.calls.iter().filter(|&&(_, function)| function == 3).count();
+        let id = GroupId { module: "kl_test".into(), number: ModuleNumber([7; 16]) };
+        let prepared = PreparedGroup::new(id, &group, module, Vec::new());
+        let (functions, calls) = prepared.request(&group, 0xffff_ffff_c000_0000);
+        let carried: Vec<(u8, u8, [u8; 5])> =
+            functions.iter().map(|f| (f.patch_at, f.carried, f.expected)).collect();
+        let jump = near(0xe9, 0x85, K).try_into().unwrap();
+        assert_eq!(carried[2..], [(5, 0, jump), (5, 1, [0; 5])]);
+        // The call in g's own copy, and that in place of the jump of the h in f.
+        assert_eq!(calls_of_k, 2);
+        assert_eq!(calls.iter().filter(|call| call.function == 3).count(), 2);
     });
 }
 
@@ -441,9 +499,15 @@ fn the_code_of_a_callee_is_entered_at_its_entry_and_not_at_its_first_part() {
 
 /// Where the module's `.text` lies in its file.
 fn text_of(module: &[u8]) -> usize {
+    section_of(module, ".text").0
+}
+
+/// Where a section lies in the module's file, and its size.
+fn section_of(module: &[u8], name: &str) -> (usize, usize) {
     use object::{Object, ObjectSection};
     let file = object::File::parse(module).unwrap();
-    file.section_by_name(".text").unwrap().file_range().unwrap().0 as usize
+    let (at, size) = file.section_by_name(name).unwrap().file_range().unwrap();
+    (at as usize, size as usize)
 }
 
 #[test]

@@ -54,7 +54,6 @@ static void place_arrays(struct arena *arena, uint32_t functions, uint32_t calls
 	group->calls = (uintptr_t)arena->calls;
 	group->nr_functions = functions;
 	group->nr_calls = calls;
-	group->flags = one_in(2) ? KERNLANE_CARRIES : 0;
 	group->reserved = 0;
 	group->bad_address = 0;
 }
@@ -202,7 +201,7 @@ static void mutate_group(struct arena *arena, const struct slot *slot)
 
 	switch (below(8)) {
 	case 7:
-		flip(&group->flags, sizeof(group->flags) + sizeof(group->reserved));
+		flip(&group->reserved, sizeof(group->reserved));
 		break;
 	case 0:
 		group->functions = one_in(2) ? odd_pointer(arena) : group->functions - 32 + below(64);
@@ -246,7 +245,7 @@ static void mutate_function(struct arena *arena, const struct slot *slot, uint32
 		flip(function->expected, sizeof(function->expected));
 		break;
 	case 4:
-		flip(&function->inlined, sizeof(function->inlined) + sizeof(function->reserved));
+		flip(&function->carried, sizeof(function->carried) + sizeof(function->reserved));
 		break;
 	case 5:
 		kept = *function;
@@ -371,7 +370,7 @@ void build_random(struct arena *arena, const struct slot *slot)
 		function->copy = odd_address(slot);
 		function->patch_at = one_in(2) ? 5 : one_in(2) ? 9 : below(256);
 		memset(function->expected, one_in(4) ? draw() : 6, sizeof(function->expected));
-		function->inlined = one_in(8) ? draw() : below(2);
+		function->carried = one_in(8) ? draw() : below(2);
 		function->reserved = one_in(4) ? draw() : 0;
 	}
 	for (n = 0; n < calls; n++) {

@@ -275,9 +275,17 @@ asked "a jump elsewhere" $EINVAL $entry install $copies 1 0 $entry $copy \
     "$(requests packed "$entry" 200)"
 asked "a reserved byte of a function" $EINVAL $entry install $copies 1 0 $entry $copy \
     "01$(printf %014x 0x$third)"
-asked "a function that is neither inlined nor not" $EINVAL $entry install $copies 1 0 $entry \
+asked "a function that is neither carried nor not" $EINVAL $entry install $copies 1 0 $entry \
     $copy "$(printf %x $((0x$third | 2 << 48)))"
-asked "an unknown flag" $EINVAL 0 install $copies 1 200000000 $entry $copy $third
+carried=$(printf %x $((0x$third | 1 << 48)))
+asked "a group that nothing enters" $EINVAL 0 install $copies 1 0 $entry $copy $carried
+both="$entry $copy $carried" index=0
+second=$(symbol vfs_write)
+second="$second $(copy_in /tmp/plan vfs_write) $(requests packed $second $at)"
+[ $low = $entry ] && both="$both $second" || { both="$second $both"; index=1; }
+asked "a call in the kernel of a copy that only copies call" $EINVAL $from install $copies 2 1 \
+    $both $from $index
+asked "a reserved word" $EINVAL 0 install $copies 1 200000000 $entry $copy $third
 asked "other bytes than expected" $EBUSY "$(jump vfs_read | sed 's/^0*//')" install $copies 1 0 \
     $entry $copy "$(printf %x $((0x$third ^ 0x100)))"
 asked "a reserved word of a call" $EINVAL $from install $copies 1 1 $entry $copy $third $from \

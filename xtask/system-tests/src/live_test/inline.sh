@@ -1,6 +1,7 @@
 #!/bin/sh
 # Calls are inlined, under load: the load's results stay right, stacks name the callers, who traces
-# an inlined function sees every call, and what is undone is undone.
+# an inlined function sees every call while the rest of the group stays, and what is undone is
+# undone.
 . /kl/prelude.sh
 serve
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
@@ -64,14 +65,64 @@ grep -v 'entry_SYSCALL_64_after_hwframe\|asm_\|ret_from_fork\|_startup_64' /tmp/
     failed "no stack is cut short" "$(head -n 5 /tmp/cut)"
 echo >$T/trace
 
-# A tracer at an inlined function.
+# What is inlined, by what the kernel has.
+$K status >/tmp/status
+named=$(grep -c '^  inlined: ' /tmp/status)
+[ "$named" -ge 20 ] && passed "status names what is inlined in what" ||
+    failed "status names what is inlined in what" "$named lines"
+planned=$(sed -n 's/^inlined: \(.*\), called .*/\1/p' /tmp/plan | sort -u)
+found=$(sed -n 's/^  inlined: \(.*\) in .*/\1/p' /tmp/status | sort -u)
+[ "$planned" = "$found" ] && passed "as the plan says" || failed "as the plan says" "$found"
+$K status --ranges >/tmp/ranges
+awk '$2 <= $1 || $1 < last { wrong++ } { last = $2 } END { exit !NR || wrong }' /tmp/ranges &&
+    passed "$(wc -l </tmp/ranges) ranges of inlined code" ||
+    failed "ranges of inlined code" "$(head -n 3 /tmp/ranges)"
+# From each range the first address, as `k (inlined) in g (inlined) in f.kernlane+0x10`.
+first=$(awk 'NR % 20 == 1 { printf "%s%s", comma, $1; comma = "," }' /tmp/ranges)
+$K status --address $first >/tmp/frames 2>&1
+awk 'NR == FNR { stacks[$1] = $3; next }
+    { sub(":", "", $1); depth = split(stacks[$1], stack, ";"); at = 2
+      for (n = depth; n > 1; n--) { wrong += $at != stack[n] || $(at + 1) != "(inlined)"; at += 3 }
+      wrong += index($at, stack[1]) != 1; lines++ }
+    END { exit !lines || wrong }' /tmp/ranges /tmp/frames && passed "addresses are translated" ||
+    failed "addresses are translated" "$(head -n 3 /tmp/frames)"
+$K status --json | grep -q '"ranges"' && passed "also in JSON" || failed "also in JSON" "no ranges"
+$K status --address $(awk '$3 == "_stext" { print $1 }' /proc/kallsyms) >/tmp/out 2>&1 &&
+    failed "an address in no copy is refused" "$(cat /tmp/out)" ||
+    passed "an address in no copy is refused"
+# Stacks go through inlined code.
+echo 1 >$T/options/sym-addr && echo 1 >$T/options/stacktrace && echo 1 >$T/events/$event/enable
+load
+echo 0 >$T/events/$event/enable && echo 0 >$T/options/stacktrace
+$K status --address $(awk '/=> .*[.]kernlane/ { gsub("[<>]", "", $NF); print $NF }' $T/trace |
+    sort -u | tr '\n' , | sed 's/,$//') >/tmp/frames 2>&1
+echo 0 >$T/options/sym-addr && echo >$T/trace
+grep -q '(inlined) in .*[.]kernlane' /tmp/frames &&
+    passed "stacks have $(wc -l </tmp/frames) addresses, $(grep -c inlined /tmp/frames) inlined" ||
+    failed "addresses of stacks are inlined" "$(head -n 3 /tmp/frames)"
+
+# A tracer at an inlined function: the copies that hold its code give way.
 traced=$(sed -n 's/^inlined: \([fst][a-z_0-9]*\), .*/\1/p' /tmp/plan | sort | uniq -c | sort -rn |
     awk 'NR == 1 { print $2 }')
 gone() { ! grep -q '^group .* installed' /dev/kernlane; }
-echo $traced >$T/set_ftrace_filter && echo function >$T/current_tracer
-check "a tracer at $traced undoes what it is inlined into" await gone
-dmesg | grep -q "was undone: a tracer is attached to $traced" && passed "and the log says so" ||
-    failed "and the log says so" "$(dmesg | tail -n 3)"
+away() { grep -c ' away$' /dev/kernlane; }
+all() { grep -c '^function ' /dev/kernlane; }
+trace() { echo $1 >$T/set_ftrace_filter && echo function >$T/current_tracer; }
+trace_nothing() { echo nop >$T/current_tracer && echo >$T/set_ftrace_filter; }
+# Whether the copies that hold a function's code give way, and most others stay.
+give_way() { # FUNCTION
+    $K status | awk -v traced=$1 '
+        $1 == "inlined:" && $2 == traced { sub(/[.]kernlane:$/, "", $4); sub(/[.]cold$/, "", $4)
+            holds[$4] }
+        /gave way/ { away[$4] }
+        END { for (name in holds) { lines++; missing += !(name in away) }
+            exit !lines || missing }' && [ $(away) -lt $(($(all) / 2)) ] && ! gone
+}
+trace $traced
+check "a tracer at $traced: copies with its code give way" await give_way $traced
+echo "away: $(away) of $(all) copies, for $traced"
+dmesg | grep -q "copies give way to their originals: a tracer is attached to $traced" &&
+    passed "and the log says so" || failed "and the log says so" "$(dmesg | tail -n 3)"
 echo >$T/trace
 load
 # Reading the trace is traced as well.
@@ -79,19 +130,65 @@ echo 0 >$T/tracing_on
 hits=$(grep -c " $traced" $T/trace)
 echo 1 >$T/tracing_on
 [ "$hits" -gt 10 ] && passed "the tracer sees the calls" || failed "the tracer" "$hits calls"
-echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
+trace_nothing
+before=$(away)
+sleep 1
+[ "$(away)" = $before ] && ! gone && passed "what gave way stays away, the rest is installed" ||
+    failed "what gave way stays away, the rest is installed" "$(away) instead of $before"
+check "the load in the copies that are left" load
 check "nothing is left" undo
 check "it is installed again" inline 0
+[ "$(away)" = 0 ] && passed "with all copies" || failed "with all copies" "$(away)"
+# Each call is seen: dd reads as often as it is told, and each read calls these.
+for name in vfs_read rw_verify_area security_file_permission fdget_pos __fdget_pos __fget_light; do
+    grep -q "^inlined: $name, " /tmp/plan && whole=$name
+done
+if [ -n "$whole" ]; then
+    trace $whole
+    check "a tracer at $whole" await give_way $whole
+    echo >$T/trace
+    dd if=/dev/zero of=/dev/null bs=1 count=3000 2>/dev/null
+    echo 0 >$T/tracing_on
+    hits=$(grep -c " $whole <-" $T/trace)
+    echo 1 >$T/tracing_on
+    [ "$hits" -ge 3000 ] && passed "it sees all calls of 3000" ||
+        failed "it sees all calls of 3000" "$hits"
+    trace_nothing
+else
+    echo "nothing that each read calls is inlined"
+fi
+check "nothing is left of ${whole:-the group}" undo
 # At a function that cannot be replaced, but was inlined.
 carried=$(sed -n 's/^inlined: \(_raw_spin_[a-z_]*\), .*/\1/p' /tmp/plan | head -n 1)
-echo "${carried:-none}" >$T/set_ftrace_filter && echo function >$T/current_tracer
-check "a tracer at ${carried:-a lock} undoes what it is inlined into" await gone
+check "it is installed for ${carried:-a lock}" inline 0
+trace "${carried:-none}"
+check "a tracer at ${carried:-a lock}: copies with its code give way" await give_way $carried
+echo "away: $(away) of $(all) copies, for $carried"
+check "they are undone beside the tracer" undo
 # Who installs then leaves the traced function out.
 check "it comes back without $carried" inline 0
 sleep 1
-gone && failed "and stays" "$(dmesg | tail -n 2)" || passed "and stays"
-echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
+[ "$(away)" = 0 ] && ! gone && passed "and stays" || failed "and stays" "$(dmesg | tail -n 2)"
+trace_nothing
 check "nothing is left of that" undo
+# Tracers come and go under load.
+rm -f /tmp/enough
+(mkdir -p /tmp/load1; cd /tmp/load1; while [ ! -e /tmp/enough ]; do load ||
+    echo "FAILED: the load beside tracers"; done) &
+loading=$!
+renice -n 19 -p $loading >/dev/null
+for n in 1 2 3 4 5; do
+    inline $n >/tmp/out 2>&1 || failed "installed in round $n" "$(tail -n 3 /tmp/out)"
+    for name in $traced $carried; do
+        trace $name
+        await give_way $name || failed "$name in round $n" "$(dmesg | tail -n 2)"
+        trace_nothing
+    done
+    undo >/tmp/out 2>&1 || failed "undone in round $n" "$(cat /tmp/out)"
+done
+touch /tmp/enough
+wait $loading
+passed "5 rounds with tracers under load"
 check "without the tracer it comes" inline 0
 # And at a function that calls inlined code, but is not inlined itself.
 other=$(awk '/^jump / { print $4 } /^inlined: / { sub(",", "", $2); print "-", $2 }' /tmp/plan |
@@ -101,11 +198,25 @@ other=$(awk '/^jump / { print $4 } /^inlined: / { sub(",", "", $2); print "-", $
 echo $other >$T/set_ftrace_filter && echo function >$T/current_tracer
 load
 sleep 1
-gone && failed "a tracer at $other leaves the group" "$(dmesg | tail -n 2)" ||
-    passed "a tracer at $other leaves the group"
+[ "$(away)" = 0 ] && ! gone && passed "a tracer at $other leaves the copies" ||
+    failed "a tracer at $other leaves the copies" "$(dmesg | tail -n 2)"
 echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
 check "undone" undo
 check "the load afterwards" load
+# Everything in one command.
+rm -f /tmp/enough
+(mkdir -p /tmp/load1; cd /tmp/load1; while [ ! -e /tmp/enough ]; do load; done) &
+loading=$!
+check "auto inlines" $K auto $V --root $ROOTS --time 1 --depth 3 --inline --report /tmp/report.json
+touch /tmp/enough
+wait $loading
+grep ' calls inlined: ' /tmp/out || failed "auto inlines calls" "$(tail -n 3 /tmp/out)"
+grep -q '"inlined"' /tmp/report.json && passed "its report says so" ||
+    failed "its report says so" "$(head -c 200 /tmp/report.json)"
+# It has measured the roots, with a tracer at each.
+[ "$(away)" = 0 ] && ! gone && passed "measuring leaves the copies" ||
+    failed "measuring leaves the copies" "$(away) away"
+check "auto is undone" undo
 lsmod | grep -q kernlane_ && failed "no module is left" "$(lsmod | grep kernlane_)" ||
     passed "no module is left"
 dmesg | grep -qi 'warning:\|bug:\|oops\|unreliable' &&

@@ -6,9 +6,8 @@
  *
  * requests install NAME FUNCTIONS CALLS WORD…: an INSTALL request. The words are hexadecimal, as
  * they stand in memory: three for each function, two for each call. FUNCTIONS and CALLS are the
- * numbers in the request, which need not fit the words. Behind the lower 32 bits of CALLS are the
- * request's flags. A name of 56 characters has no zero at its
- * end.
+ * numbers in the request, which need not fit the words. Behind the lower 32 bits of CALLS are those
+ * of the request's reserved word. A name of 56 characters has no zero at its end.
  * requests undo NAME: an UNDO request.
  * requests stall NAME: an INSTALL request with functions that nobody supplies (userfaultfd).
  * requests counters NAME NR RESERVED SUMS: a COUNTERS request.
@@ -52,7 +51,7 @@ struct group {
 	unsigned long calls;
 	unsigned int nr_functions;
 	unsigned int nr_calls;
-	unsigned long flags;
+	unsigned long reserved;
 	unsigned long bad_address;
 };
 
@@ -176,7 +175,7 @@ static void ask(unsigned long command, char **arguments, long count)
 			group.calls = group.functions;
 		group.nr_functions = functions;
 		group.nr_calls = hex(arguments[2]);
-		group.flags = hex(arguments[2]) >> 32;
+		group.reserved = hex(arguments[2]) >> 32;
 	}
 	result = call(NR_IOCTL, open("/dev/kernlane"), command, (long)&group, 0, 0, 0);
 	print(result);

@@ -69,7 +69,8 @@ pub struct ApplyArgs {
     pub seed: u64,
 
     /// Put the code of small or hot callees in place of their calls, where the profile says that it
-    /// pays. The group is undone when a tracer is attached to a function that was inlined
+    /// pays. Copies give way to their originals when a tracer is attached to what is inlined in
+    /// them
     #[arg(long, requires = "profile")]
     pub inline: bool,
 
@@ -163,7 +164,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
+pub(super) fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
     let Some(summary) = inlined else { return Ok(()) };
     let InlineSummary { calls, promoted, .. } = summary;
     let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;

@@ -58,6 +58,12 @@ pub struct AutoArgs {
     #[arg(long, default_value_t = Algorithm::ExtTspGlobal, value_parser = algorithms())]
     pub algorithm: Algorithm,
 
+    /// Put the code of small or hot callees in place of their calls, where the counts say that it
+    /// pays. The roots stay called. Copies give way to their originals when a tracer is attached to
+    /// what is inlined in them
+    #[arg(long)]
+    pub inline: bool,
+
     /// Do not count once more in the optimized code
     #[arg(long)]
     pub once: bool,
@@ -102,13 +108,11 @@ impl<'d> Auto<'_, 'd> {
         let Auto { kernel, running, device, args } = self;
         let told = &mut |what: &str| note!("{what}");
         let mut watch = Watch { kernel, running, device, time: self.time()?, told };
-        let settings =
-            PlanSettings { threshold: args.threshold / 100.0, algorithm: args.algorithm };
         let counted = planned::count_and_plan(
             &mut watch,
             roots,
             args.depth,
-            settings,
+            self.settings(),
             !args.once,
             &mut print_step,
         )
@@ -119,9 +123,25 @@ impl<'d> Auto<'_, 'd> {
         Ok(counted)
     }
 
+    fn settings(&self) -> PlanSettings {
+        let AutoArgs { threshold, algorithm, .. } = *self.args;
+        PlanSettings { threshold: threshold / 100.0, algorithm }
+    }
+
     fn install(&self, counted: CountedPlan<'_, '_>) -> Result<ExitCode> {
         let Auto { running, device, args, .. } = self;
-        let CountedPlan { plan: PlannedGroup { roots, hot, order }, counted, .. } = counted;
+        let CountedPlan { plan, counted, profile } = counted;
+        let cache = super::cache::geometry()?;
+        let before = plan.hot.original(cache);
+        let (plan, inlined) = match args.inline {
+            false => (plan, None),
+            true => {
+                let settings = self.settings();
+                let (plan, summary) = plan.inlined(self.kernel, *running, &profile, settings)?;
+                (plan, Some(summary))
+            }
+        };
+        let PlannedGroup { roots, hot, order } = plan;
         let group = &hot.group;
         // A trial leaves the kernel as it is, and needs no name of its own.
         let turn = match args.dry_run {
@@ -130,13 +150,13 @@ impl<'d> Auto<'_, 'd> {
         };
         let prepared = install::prepare(group, *running, &order, &[], &install::free_name()?)?;
         let places = &prepared.module.pieces;
-        let cache = super::cache::geometry()?;
-        let before = hot.original(cache);
         super::cache::draw_original(&before)?;
         let chunks = hot.chunks(places);
         outln!("{}", chunks::Table(&chunks))?;
         let algorithm = args.algorithm.to_string();
         let mut report = GainReport::new(self.kernel, algorithm, counted, &roots, &before, chunks);
+        report.inlined = inlined;
+        super::apply::print_inlined(inlined)?;
         let Some(turn) = turn else {
             super::apply::print_plan(group, &prepared)?;
             self.write(&report)?;

@@ -7,6 +7,7 @@ mod cache;
 mod cycles;
 mod origin;
 mod roots;
+mod status;
 mod time;
 mod undo;
 mod watch;
@@ -42,7 +43,7 @@ pub enum LiveCommand {
     Watch(watch::WatchArgs),
     Apply(apply::ApplyArgs),
     Auto(auto::AutoArgs),
-    Status(undo::StatusArgs),
+    Status(status::StatusArgs),
     Undo(undo::UndoArgs),
     Count(watch::CountArgs),
     Time(time::TimeArgs),
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &LiveArgs) -> Result<ExitCode> {
         LiveCommand::Apply(args) => apply::run(args),
         LiveCommand::Auto(args) => auto::run(args),
         LiveCommand::Time(args) => time::run(args),
-        LiveCommand::Status(args) => undo::status(args),
+        LiveCommand::Status(args) => status::run(args),
         LiveCommand::Undo(args) => undo::run(args),
     }
 }

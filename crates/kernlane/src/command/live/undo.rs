@@ -1,24 +1,13 @@
-//! `kernlane live status` and `kernlane live undo`.
+//! `kernlane live undo`.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use host::outln;
 use host::progress::Progress;
-use live::device::{self, GroupStatus};
-use live::install::{self, Unloaded};
-use live::symbols::KernelSymbols;
+use live::install::Unloaded;
 use live::undo::{self, TakenBack};
-use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
-
-/// Say what is installed, since when, and how the copies are entered
-#[derive(Args)]
-pub struct StatusArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
+use std::time::Duration;
 
 /// Restore the kernel's code, byte for byte
 ///
@@ -83,51 +72,6 @@ pub(super) fn refuse_installed() -> Result<()> {
             "installed already: {names}. Blocks are counted in the kernel's own code: run \
              `kernlane live undo` first"
         );
-    }
-    Ok(())
-}
-
-pub(super) fn status(args: &StatusArgs) -> Result<ExitCode> {
-    let groups = device::status()?;
-    if args.json {
-        outln!("{}", serde_json::to_string_pretty(&groups)?)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if groups.is_empty() {
-        outln!("nothing is installed: the kernel runs its own code")?;
-    }
-    let symbols = KernelSymbols::read()?;
-    let names = symbols.by_address();
-    for group in &groups {
-        print(group, &names)?;
-    }
-    let stray = undo::stray_modules(&groups);
-    if !stray.is_empty() {
-        let then = if install::modules_are_disabled() {
-            "they stay until the next boot: sysctl kernel.modules_disabled"
-        } else {
-            "`kernlane live undo` removes them"
-        };
-        outln!("loaded, but not installed: {} ({then})", stray.join(", "))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print(group: &GroupStatus, names: &BTreeMap<u64, &str>) -> Result<()> {
-    outln!(
-        "{}: {} for {} s, {} functions, {} of {} calls go straight to a copy; written in {} us",
-        group.id,
-        group.state,
-        group.age(SystemTime::now()),
-        group.functions.len(),
-        group.direct,
-        group.calls,
-        group.poke_us
-    )?;
-    for f in &group.functions {
-        let name = names.get(&f.entry).unwrap_or(&"?");
-        let traced = if f.traced { "  traced: entered through the original" } else { "" };
-        outln!("  {:016x} → {:016x}  {name}{traced}", f.entry, f.copy)?;
     }
     Ok(())
 }
