@@ -8,8 +8,8 @@
 //! 16  the module's number
 //! 32  numbers of calls and of ranges, size of .text in bytes, and zero, each in 4 bytes
 //! 48  inlined calls of 12 bytes: the context of the call (0 in the copies of functions, n in the
-//!     code of call n - 1), and two addresses in the kernel, each relative to its own field: that of the
-//!     called function, and that of the call
+//!     code of call n - 1), and two addresses in the kernel, each relative to its own field: that
+//!     of the called function, and that of the call
 //!  …  ranges of 12 bytes, ascending: offset in .text, size, context of the code
 //! ```
 
