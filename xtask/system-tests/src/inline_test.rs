@@ -27,7 +27,7 @@ use std::process::Command;
 const WORKLOAD: &str = "files";
 /// The rows of the kernels that are compared with the original.
 const INLINED: &str = "inlined";
-const BOTH: &str = "inlined, ext-tsp";
+const BOTH: &str = "inlined, ext-tsp-global";
 /// What each number must at least change by in the kernel with inlined calls, and with both.
 const CHANGES: [(&str, f64, f64); 3] = [
     ("kernel cycles, out-of-order core", -0.08, -0.12),

@@ -101,7 +101,7 @@ pub struct OptimizeArgs {
     pub compiler_options: Vec<String>,
 
     /// A layout algorithm; may be given several times
-    /// [default: ext-tsp; with --live ext-tsp-global]
+    /// [default: ext-tsp; with --live or --inline ext-tsp-global]
     #[arg(long, short, value_name = "ALGORITHM", value_parser = algorithms())]
     pub layout: Vec<Algorithm>,
 
@@ -274,7 +274,9 @@ pub(crate) fn run(args: &OptimizeArgs) -> Result<ExitCode> {
 
 impl OptimizeArgs {
     fn algorithms(&self) -> Vec<Algorithm> {
-        match (&self.layout[..], self.live.live) {
+        // Inlined code is laid out with the code around it only by an algorithm that knows no
+        // functions.
+        match (&self.layout[..], self.live.live || self.inline) {
             ([], true) => vec![Algorithm::ExtTspGlobal],
             ([], false) => vec![Algorithm::default()],
             (named, _) => named.to_vec(),
@@ -286,7 +288,8 @@ impl OptimizeArgs {
         let workload = workload::open(&self.workloads[0])?.name;
         let recording =
             guest.recording("original", (self.workloads.len() > 1).then_some(&*workload));
-        let road = if self.rebuild { self.output.join("original") } else { self.output.clone() };
+        let is_twofold = self.rebuild || self.inline && !self.live.live;
+        let road = if is_twofold { self.output.join("original") } else { self.output.clone() };
         Ok(road.join(recording))
     }
 

@@ -3,7 +3,8 @@
 //! Input: result rows. Output: layouts that miss more, or jump more, than the original on the same
 //! recording and machine. Replay counts the original as recorded and every layout as predicted. A
 //! relinked kernel that was recorded itself executes another number of instructions, so every
-//! number is compared per instruction. A layout made from other work can lose: code that did not
+//! number is compared per instruction. Where an out-of-order core tells the time, a kernel that
+//! takes less of it does not lose. A layout made from other work can lose: code that did not
 //! run in that work lies with the cold code. This module only warns, and never refuses a layout.
 
 use super::{ORIGINAL, ResultCounters, ResultKind, ResultRow};
@@ -85,6 +86,11 @@ fn loss(row: &ResultRow, original: &ResultRow) -> Option<LayoutLoss> {
     let share = |count: fn(&ResultCounters) -> u64| {
         scale * count(&row.counters) as f64 / count(&original.counters).max(1) as f64 - 1.0
     };
+    let cycles = |row: &ResultRow| row.counters.core.as_ref().map(|core| core.cycles);
+    if cycles(row).zip(cycles(original)).is_some_and(|(row, original)| row < original) {
+        // Where the time is known, it decides: a jump in place of a call is not a loss.
+        return None;
+    }
     let more = COUNTS.map(|(what, count)| Excess { what, share: share(count) });
     let more: Vec<_> = more.into_iter().filter(|excess| excess.share > NOTABLE).collect();
     (!more.is_empty()).then(|| LayoutLoss {
@@ -100,10 +106,33 @@ fn loss(row: &ResultRow, original: &ResultRow) -> Option<LayoutLoss> {
 mod tests {
     use super::*;
     use crate::examples::{original, row};
+    use crate::results::CoreResult;
+    use sim::PerMode;
+    use std::collections::BTreeMap;
 
     /// As [`crate::rows::rows`] makes them: the original is recorded, layouts are predicted.
     fn replayed(layout: &str, misses: u64) -> ResultRow {
         row(layout, ResultKind::Predicted, misses, &[])
+    }
+
+    #[test]
+    fn what_is_faster_does_not_lose() {
+        let with_cycles = |mut row: ResultRow, cycles: u64| {
+            row.counters.core = Some(CoreResult {
+                widths: [6, 8],
+                cycles,
+                counters: PerMode::default(),
+                unknown: BTreeMap::new(),
+                functions: Vec::new(),
+                sampled: None,
+            });
+            row
+        };
+        let rows = |cycles| {
+            let rows = [with_cycles(original(), 100), with_cycles(replayed("new", 5000), cycles)];
+            losses(&rows).len()
+        };
+        assert_eq!([rows(99), rows(100)], [0, 1]);
     }
 
     #[test]
