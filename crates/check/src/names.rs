@@ -100,9 +100,15 @@ fn parts(c: &Correspondence, units: &[CodeUnit], extra: &[&KernelSymbol], findin
     by_new.sort_by_key(|u| u.new);
     for symbol in extra {
         let addr = symbol.addr.0;
-        let unit = by_new[..by_new.partition_point(|u| u.new <= addr)].last();
-        let owner = unit.filter(|u| addr - u.new < u.new_size.max(1)).filter(|u| c.in_map(u.old));
-        let fits = owner.is_some_and(|u| named_after(symbol.name, c.old.nearest(u.old)));
+        let before = &by_new[..by_new.partition_point(|u| u.new <= addr)];
+        // What became of a dropped jump lies where the code begins to which it went, perhaps that
+        // of another function.
+        let last = before.last().map_or(0, |u| u.new);
+        let here = before.iter().rev().take_while(|u| u.new == last);
+        let owners = here.filter(|u| addr - u.new < u.new_size.max(1)).filter(|u| c.in_map(u.old));
+        let is_named = |u: &&&CodeUnit| named_after(symbol.name, c.old.nearest(u.old));
+        let fits = owners.clone().any(|u| is_named(&u));
+        let owner = owners.clone().next();
         let what = || {
             format!(
                 "the new symbol {} is not the name of the function there with a suffix",

@@ -227,6 +227,41 @@ fn only_a_map_drops_call_padding() {
     assert!(!kinds_between(&padded(), &elsewhere, &dropped).is_empty());
 }
 
+/// k jumps into the inside of h, and lost the jump: a part of h, with its name, follows.
+#[test]
+fn a_part_behind_the_dropped_jump_of_another_function_has_its_own_name() {
+    let (mut before, mut after, mut map) = (old(), new(), map());
+    // h: xor; 22: ret. k: nop; jmp 22.
+    before.text[0x20..0x24].copy_from_slice(&[0x31, 0xc0, 0xc3, 0xcc]);
+    before.text[0x30..0x34].copy_from_slice(&[0x66, 0x90, 0xeb, 0xee]);
+    before.symbols.retain(|s| s.0 != "h");
+    before.symbols.extend([TestSymbol("h", TEXT + 0x20, 4), TestSymbol("k", TEXT + 0x30, 4)]);
+    // h: xor; jmp 2a. k: nop, then the ret.
+    after.text[0x20..0x24].copy_from_slice(&[0x31, 0xc0, 0xeb, 0x06]);
+    after.text[0x28..0x2c].copy_from_slice(&[0x66, 0x90, 0xc3, 0xcc]);
+    after.exceptions[0].1 = TEXT + 0x28;
+    after.symbols.push(TestSymbol("k", TEXT + 0x28, 2));
+    let block = |old, new, new_size, appended, ending| PlacedBlock {
+        old: LinkAddr(TEXT + old),
+        old_size: 2,
+        new: LinkAddr(TEXT + new),
+        new_size,
+        appended,
+        ending,
+    };
+    map.blocks.truncate(4);
+    map.blocks.extend([
+        block(0x20, 0x20, 2, 2, Ending::Same),
+        block(0x22, 0x2a, 2, 0, Ending::Same),
+        block(0x30, 0x28, 2, 0, Ending::Same),
+        block(0x32, 0x2a, 0, 0, Ending::JumpDropped),
+    ]);
+    after.symbols.push(TestSymbol("h.warm.0", TEXT + 0x2a, 2));
+    assert_eq!(kinds_between(&before, &after, &map), [""; 0]);
+    after.symbols.last_mut().unwrap().0 = "f.warm.0";
+    assert_ne!(kinds_between(&before, &after, &map), [""; 0]);
+}
+
 /// Control that arrives there goes on to the code, but the kernel's tables name the entry.
 #[test]
 fn a_branch_to_the_no_ops_in_front_of_its_target_is_found() {
