@@ -275,6 +275,7 @@ impl<'a> RewrittenTree<'a> {
             block.old = inlined::old_address(*base, *size, block.old);
         }
         rewritten.placement.inlined.clone_from(&expanded.calls);
+        rewritten.summary.calls_inlined = expanded.calls.len();
         rewritten.summary.text_before = *size;
         Ok(RewrittenTree {
             object,

@@ -58,6 +58,9 @@ pub struct RewriteSummary {
     pub jumps_added: usize,
     /// Static-key sites that grew from two to five bytes.
     pub static_keys_grown: usize,
+    /// Calls whose callee's code stands in their place.
+    #[serde(default)]
+    pub calls_inlined: usize,
     /// Bytes of the old `.text`.
     pub text_before: u64,
     /// Bytes of the new `.text`.
@@ -134,6 +137,7 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Result<Rewr
         jumps_dropped: count(Ending::JumpDropped),
         jumps_added: places.appended.iter().filter(|&&a| a > 0).count(),
         static_keys_grown: places.grown.iter().filter(|&&g| g).count() - plan.counters.len(),
+        calls_inlined: 0,
         text_before: object.elf.section(object.text).size,
         text_after: u64::from(size),
     };
