@@ -66,17 +66,28 @@ pub(crate) fn into_directory(
 }
 
 /// Moves all of a scratch tree into `directory`, which is empty but for that tree: with its links
-/// into the build tree it is a tree itself. What Kernlane keeps in the build tree stays there.
-pub(crate) fn tree_into_directory(scratch: &Path, directory: &Path) -> Result<()> {
+/// into the build tree it is a tree itself. What Kernlane keeps in the build tree stays there. An
+/// earlier tree, which has the file `report`, is removed.
+pub(crate) fn tree_into_directory(scratch: &Path, directory: &Path, report: &str) -> Result<()> {
     let named = || format!("{}: cannot be moved", scratch.display());
-    let is_scratch = |path: &Path| path == scratch;
+    let is_ours = directory.join(report).exists();
     for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
+        if path == scratch {
+            continue;
+        }
         ensure!(
-            is_scratch(&path),
+            is_ours,
             "{}: is there already; give a new directory, or remove this one",
             path.display()
         );
+        // Links into the build tree are removed, and not what they lead to.
+        let removed = match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        };
+        removed.with_context(|| format!("{}: cannot be removed", path.display()))?;
     }
     for entry in fs::read_dir(scratch).with_context(named)? {
         let entry = entry.with_context(named)?;
@@ -298,6 +309,31 @@ mod tests {
 
     fn id(text: &str) -> BuildId {
         BuildId(text.to_owned())
+    }
+
+    #[test]
+    fn an_earlier_tree_is_replaced_and_what_its_links_lead_to_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let kept = tempfile::tempdir().unwrap();
+        fs::write(kept.path().join("source.c"), "").unwrap();
+        let scratch = |name: &str| {
+            let scratch = home.path().join(name);
+            fs::create_dir(&scratch).unwrap();
+            std::os::unix::fs::symlink(kept.path(), scratch.join("kernel")).unwrap();
+            fs::write(scratch.join("vmlinux"), name).unwrap();
+            fs::write(scratch.join(".kernlane.mk"), "").unwrap();
+            tree_into_directory(&scratch, home.path(), "report.json")
+        };
+        let vmlinux = || fs::read_to_string(home.path().join("vmlinux")).unwrap();
+        scratch("first").unwrap();
+        assert!(home.path().join("kernel/source.c").exists() && vmlinux() == "first");
+        assert!(!home.path().join(".kernlane.mk").exists());
+        // Without a report it is somebody's directory.
+        let refused = format!("{:#}", scratch("second").unwrap_err());
+        assert!(refused.contains("is there already") && vmlinux() == "first", "{refused}");
+        fs::write(home.path().join("report.json"), "{}").unwrap();
+        scratch("third").unwrap();
+        assert!(kept.path().join("source.c").exists() && vmlinux() == "third");
     }
 
     #[test]

@@ -423,7 +423,7 @@ fn relink_in(
             OwnModules::of(&tree.path)?.install(&beside, &paths)?;
         }
         _ if expanded.is_some() => {
-            install::tree_into_directory(scratch.path(), home)?;
+            install::tree_into_directory(scratch.path(), home, REPORT)?;
             output::write(&home.join(install::MAP), map.to_text().as_bytes())?;
         }
         _ => {
