@@ -7,7 +7,7 @@
 use super::written::{CALL, Written};
 use crate::frames::{FrameForm, UnwindState};
 use crate::kept_apart;
-use crate::kernel::{Additions, EntryValues, KernelFile};
+use crate::kernel::{Additions, EntryValues, KernelFile, KernelSymbol};
 use crate::orc::UnwindTable;
 use crate::table_forms::{EntryForm, TABLES, TableEntry};
 use crate::tables;
@@ -94,7 +94,12 @@ impl<'k, 'd> Facts<'k, 'd> {
             fixups.entry(from).or_default().push(to);
         }
         let mut functions: BTreeMap<u64, u64> = BTreeMap::new();
-        for symbol in kernel.symbols.iter().filter(|s| s.function && s.size > 0) {
+        // Compilers give the parts of functions that they put elsewhere no type.
+        let is_code = |s: &&KernelSymbol| {
+            let section = s.section.map(|section| &kernel.sections[section]);
+            s.size > 0 && section.is_some_and(|section| section.executable)
+        };
+        for symbol in kernel.symbols.iter().filter(is_code) {
             let end = functions.entry(symbol.addr.0).or_default();
             *end = (*end).max(symbol.addr.0.saturating_add(symbol.size));
         }

@@ -232,7 +232,7 @@ impl Body {
             for (index, &i) in code.iter().enumerate() {
                 let before = body.code.last().filter(|_| index > 0).map(|&(_, form)| form);
                 let form = form(facts, &body.parts, &i, before);
-                let form = form.with_context(|| format!("{name}+{:#x}", i.at - function.at))?;
+                let form = form.with_context(|| format!("{name}, at .text+{:#x}", i.at))?;
                 body.code.push((i, form));
             }
             let last = body.code.last().context("no code is behind the tracer's site")?;
@@ -415,7 +415,7 @@ fn form(
             None => bail!("it jumps out in an unusual way"),
         },
         InstructionKind::Branch => {
-            let to = target.filter(|&to| is_inside(to) && !i.linked);
+            let to = target.filter(|&to| is_inside(to) && matches!(i.len, 2 | 6));
             to.map(Form::Branch).context("it branches to another function")
         }
         InstructionKind::Int3 if matches!(before, Some(Form::Return | Form::TailCall)) => {

@@ -312,19 +312,22 @@ impl<'o, 'a> Expansion<'o, 'a> {
         fresh.push((end, UNDEFINED));
         let mut last = (end, UNDEFINED);
         for (context, added) in self.contexts.iter().zip(self.added()) {
-            let Some(first) = context.written.first() else { continue };
+            // Parts that the compiler put elsewhere come behind, wherever they were.
+            let mut added = added.to_vec();
+            added.sort_unstable_by_key(|&(at, _)| at);
+            let Some(&(first, _)) = added.first() else { continue };
             // Between the code of two calls lies padding.
-            if last.1 != UNDEFINED && last.0 < first.new {
+            if last.1 != UNDEFINED && last.0 < first {
                 fresh.push((last.0, UNDEFINED));
             }
             let mut state = UNDEFINED;
-            for &(at, next) in added {
+            for (at, next) in added {
                 if next != state {
                     fresh.push((at, next));
                     state = next;
                 }
             }
-            let end = context.written.iter().map(|w| w.new + w.len).max().unwrap_or(first.new);
+            let end = context.written.iter().map(|w| w.new + w.len).max().unwrap_or(first);
             last = (end, state);
         }
         fresh.push((self.text.len() as u32, UNDEFINED));

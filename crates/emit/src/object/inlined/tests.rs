@@ -44,6 +44,7 @@ const TEXT: [u8; SIZE as usize] = [
 
 struct Builder {
     object: Object<'static>,
+    code: SectionId,
     text: ::object::write::SymbolId,
 }
 
@@ -53,22 +54,11 @@ impl Builder {
         let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
         let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
         object.append_section_data(text, code, 16);
-        let mut b = Builder { text: object.section_symbol(text), object };
-        let symbol = |name: &str, value, size, section| Symbol {
-            name: name.as_bytes().to_vec(),
-            value,
-            size,
-            kind: SymbolKind::Text,
-            scope: SymbolScope::Linkage,
-            weak: false,
-            section,
-            flags: SymbolFlags::None,
-        };
-        let section = SymbolSection::Section(text);
+        let mut b = Builder { text: object.section_symbol(text), code: text, object };
+        let code = SymbolSection::Section(text);
         let [_, g, _, k] = [("f", 0, 0x11), ("g", 0x20, 0x1a), ("h", 0x40, 7), ("k", 0x50, 10)]
-            .map(|(name, at, size)| b.object.add_symbol(symbol(name, at, size, section)));
-        let thunk = symbol("__x86_return_thunk", 0, 0, SymbolSection::Undefined);
-        let thunk = b.object.add_symbol(thunk);
+            .map(|(name, at, size)| b.symbol(name, at, size, code));
+        let thunk = b.symbol("__x86_return_thunk", 0, 0, SymbolSection::Undefined);
         for (at, to) in [(0x07, g), (0x0d, thunk), (0x2c, thunk), (0x31, k), (0x56, thunk)] {
             b.refer(text, at, to, -4, elf::R_X86_64_PLT32);
         }
@@ -90,6 +80,25 @@ impl Builder {
             b.object.append_section_data(orc, &state, 1);
         }
         b
+    }
+
+    fn symbol(
+        &mut self,
+        name: &str,
+        value: u64,
+        size: u64,
+        section: SymbolSection,
+    ) -> ::object::write::SymbolId {
+        self.object.add_symbol(Symbol {
+            name: name.as_bytes().to_vec(),
+            value,
+            size,
+            kind: SymbolKind::Text,
+            scope: SymbolScope::Linkage,
+            weak: false,
+            section,
+            flags: SymbolFlags::None,
+        })
     }
 
     fn section(&mut self, name: &str, size: usize) -> SectionId {
@@ -216,6 +225,30 @@ fn the_unwinder_finds_the_caller() {
     assert_eq!(state_at(&table, 0x59), [8, 0, 0, 0, 5, 2]);
     assert_eq!(state_at(&table, 0x5a), UNDEFINED, "padding");
     assert_eq!(state_at(&table, 0x81), UNDEFINED, "the end");
+}
+
+/// A part of g lies in front of it, in the padding behind f, and g branches to it.
+#[test]
+fn a_part_in_front_of_the_callee_comes_behind_its_code() {
+    let mut code = TEXT;
+    // jmp 2b, and je 12
+    code[0x12..0x17].copy_from_slice(&[0xe9, 0x14, 0, 0, 0]);
+    code[0x28] = 0xe9;
+    let mut builder = Builder::new(&code);
+    builder.symbol("g.cold", 0x12, 5, SymbolSection::Section(builder.code));
+    let made = expanded(&builder, &[call(0, 0x06, 0x20)]).unwrap();
+    let parts = [(LinkAddr(BASE.0 + 0x25), 0x15), (LinkAddr(BASE.0 + 0x12), 5)];
+    assert_eq!(made.calls[0].code, parts);
+    let code = text(&made.bytes);
+    assert_eq!(code[0x62..0x68], [0x0f, 0x84, 0x19, 0, 0, 0], "je 81");
+    assert_eq!(code[0x81..], [0xe9, 0xe7, 0xff, 0xff, 0xff], "jmp 6d");
+    let object = KernelObject::read(&made.bytes, &ObjectHints::default()).unwrap();
+    let sections = orc_sections(&object).unwrap();
+    let ip = &object.relocations[sections.ip.0 as usize];
+    let table = sections.table(&object.elf, ip, object.text).unwrap();
+    for at in [0x60, 0x77, 0x81] {
+        assert_eq!(state_at(&table, at), [16, 0, 0, 0, 5, 2], "{at:#x}");
+    }
 }
 
 #[test]
