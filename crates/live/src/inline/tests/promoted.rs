@@ -388,7 +388,7 @@ fn calls_that_may_differ_are_refused() {
         let fault = ExceptionEntry { site: TEXT + 0x1b, fixup: TEXT + 0x1d, data: 0 };
         let faults = LinkedTables { exceptions: vec![fault], ..tables() };
         refused(&f, faults, bytes, &CALLS[..2], "may fault");
-        // A plain call of what is no thunk.
+        // A plain call whose target is not a thunk.
         let none = LinkedTables { retpolines: vec![TEXT + 0x12], ..tables() };
         refused(&f, none, bytes, &CALLS[1..], "is a direct call already");
         // `nop; nop; popf` in front of the first call.
