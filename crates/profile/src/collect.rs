@@ -7,6 +7,7 @@
 use crate::joint::{self, JointMisses};
 use crate::temporal_edges::{RECENT_BYTES, TemporalEdges};
 use crate::transfers::{IndirectTransfers, KernelBlocks};
+use crate::translated::WayOut;
 use crate::{Process, Profile, ProfileSource};
 use anyhow::Context;
 use execution::code::TranslatedCode;
@@ -96,8 +97,7 @@ impl Observer for ProfileCollector<'_> {
         codes: &[TranslatedCode],
     ) -> anyhow::Result<()> {
         for (translation, code) in translations.iter().zip(codes) {
-            self.executions.define(translation, code);
-            self.transfers.define(code);
+            self.transfers.define(self.executions.define(translation, code));
         }
         Ok(())
     }
@@ -109,6 +109,7 @@ impl Observer for ProfileCollector<'_> {
     fn piece(&mut self, piece: &Piece<'_>) -> anyhow::Result<()> {
         self.executions.running.turn_to(piece.cpu, RunningOnCpu::default);
         piece.events().for_each(|event| self.executions.event(&event));
+        self.transfers.turn_to(piece.cpu);
         if let Some(control) = &piece.control {
             for id in control.fragments {
                 self.transfers.ran(&control.flow.fragments[id.0 as usize]);
@@ -180,13 +181,13 @@ impl<'a> ExecutionCounts<'a> {
         }
     }
 
-    fn define(&mut self, translation: &Translation, code: &TranslatedCode) {
+    fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> WayOut {
         self.instructions.push(translation.instructions());
         self.joint.define(self.image, translation.addr.0, &translation.lengths);
         if let Some(temporal_edges) = &mut self.temporal_edges {
             temporal_edges.define(self.image, translation.addr.0, &translation.lengths);
         }
-        self.blocks.define(code);
+        self.blocks.define(code)
     }
 
     fn name(&mut self, tasks: &[Task]) {

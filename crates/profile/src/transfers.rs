@@ -3,22 +3,25 @@
 //! Input: the counts of the walk over a recording. Output: counts, added to a profile. This module
 //! never follows control itself.
 
-use crate::translated::{BlockTransfer, TranslatedBlocks, leads_anywhere};
+use crate::translated::{BlockTransfer, TranslatedBlocks, WayOut};
 use crate::{Process, Profile};
 use execution::code::TranslatedCode;
 use execution::flow::{ExecutionFlow, Fragment, FragmentExit};
+use execution::per_cpu::PerCpu;
 use image::{BlockIndex, Image};
 use layout::graph::EdgeKind;
+use trace::CpuId;
 
 /// Where control went from translation blocks of the kernel that end with a return or an indirect
-/// branch.
+/// branch. A thunk stands in the place of an indirect branch, so what enters it counts as this
+/// branch, and leads to where the thunk leads.
 #[derive(Default)]
 pub(super) struct IndirectTransfers {
-    /// By translation block: whether it is kernel code and ends with a return or an indirect
-    /// branch.
-    leads_anywhere: Vec<bool>,
-    /// The translation block of the last fragment, if it leads anywhere.
-    departed: Option<u32>,
+    /// By translation block.
+    ways: Vec<WayOut>,
+    /// The translation block of the last fragment, if it leads anywhere; behind a thunk, that which
+    /// entered the thunk.
+    departed: PerCpu<Option<u32>>,
     /// By translation block. Most have few destinations; the most frequent is near the front.
     destinations: Vec<Vec<IndirectDestination>>,
 }
@@ -31,20 +34,30 @@ struct IndirectDestination {
 
 impl IndirectTransfers {
     /// Learns the next translation block.
-    pub(crate) fn define(&mut self, code: &TranslatedCode) {
-        self.leads_anywhere.push(code.addr.is_kernel() && leads_anywhere(code));
+    pub(crate) fn define(&mut self, way: WayOut) {
+        self.ways.push(way);
         self.destinations.push(Vec::new());
     }
 
-    /// A fragment ran, after the fragment of the previous call.
+    /// The fragments of this CPU follow.
+    pub(crate) fn turn_to(&mut self, cpu: CpuId) {
+        self.departed.turn_to(cpu, || None);
+    }
+
+    /// A fragment ran, after the fragment of the previous call on this CPU.
     #[inline]
     pub(crate) fn ran(&mut self, fragment: &Fragment) {
         let translation = fragment.translation.0;
-        if let Some(from) = self.departed.take() {
+        let way = self.ways[translation as usize];
+        if let Some(from) = self.departed.current.take() {
+            if way == WayOut::OfThunk && self.ways[from as usize] == WayOut::IntoThunk {
+                self.departed.current = Some(from);
+                return;
+            }
             self.count(from, translation);
         }
-        if fragment.exit == FragmentExit::Taken && self.leads_anywhere[translation as usize] {
-            self.departed = Some(translation);
+        if fragment.exit == FragmentExit::Taken && way != WayOut::Known {
+            self.departed.current = Some(translation);
         }
     }
 
@@ -74,10 +87,13 @@ impl<'a> KernelBlocks<'a> {
         KernelBlocks { image, translated: Vec::new() }
     }
 
-    /// Learns the next translation block.
-    pub(crate) fn define(&mut self, code: &TranslatedCode) {
+    /// Learns the next translation block. Says how control leaves it.
+    pub(crate) fn define(&mut self, code: &TranslatedCode) -> WayOut {
         let kernel = code.addr.is_kernel();
-        self.translated.push(kernel.then(|| TranslatedBlocks::new(self.image, code)));
+        let translated = kernel.then(|| TranslatedBlocks::new(self.image, code));
+        let way = translated.as_ref().map_or(WayOut::Known, |it| it.way_out(code, self.image));
+        self.translated.push(translated);
+        way
     }
 
     /// The blocks of a translation block; `None` for user code.

@@ -9,6 +9,7 @@
 use execution::code::{LastInstruction, TranslatedCode};
 use execution::flow::FragmentExit;
 use image::address::LinkAddr;
+use image::sites::ThunkUse;
 use image::{BlockEnd, BlockIndex, Image};
 use layout::graph::{EdgeKind, SeedClass};
 use sim::BranchKind;
@@ -29,6 +30,19 @@ pub(super) struct TranslatedBlocks {
     pub entry: Option<SeedClass>,
     /// Its first block lies in movable text.
     pub movable: bool,
+}
+
+/// How control leaves a translation block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WayOut {
+    /// The code says where to, or it is user code.
+    Known,
+    /// Only the recording says where to: a return or an indirect branch.
+    Anywhere,
+    /// Into a thunk, which leads anywhere.
+    IntoThunk,
+    /// It is a thunk's code.
+    OfThunk,
 }
 
 /// The kind of a transfer of control between two blocks.
@@ -82,7 +96,10 @@ impl TranslatedBlocks {
         image: &Image,
     ) -> Option<BlockTransfer> {
         let from = self.last?;
-        let taken = |kind, to: RunAddr| taken(image, from, kind, block_from(image, to.0)?);
+        let taken = |kind, to: RunAddr| match self.thunk_branch(code, image) {
+            Some(_) => None,
+            None => taken(image, from, kind, block_from(image, to.0)?),
+        };
         match (code.last, exit) {
             (
                 LastInstruction::Plain | LastInstruction::Conditional { .. },
@@ -105,8 +122,45 @@ impl TranslatedBlocks {
         }
     }
 
+    /// How control leaves `code`, the code of these blocks.
+    pub(crate) fn way_out(&self, code: &TranslatedCode, image: &Image) -> WayOut {
+        if self.first.map_or(true, |first| thunk_of(image, first).is_some()) {
+            // Some thunks are made while the kernel runs, and are in no file.
+            return WayOut::OfThunk;
+        }
+        match code.last {
+            LastInstruction::Taken(_) => WayOut::Anywhere,
+            _ if self.thunk_branch(code, image).is_some() => WayOut::IntoThunk,
+            _ => WayOut::Known,
+        }
+    }
+
+    /// The indirect branch in whose place `code`, the code of these blocks, goes to a thunk.
+    fn thunk_branch(&self, code: &TranslatedCode, image: &Image) -> Option<BranchKind> {
+        let (kind, target) = match code.last {
+            LastInstruction::Call { target } => (BranchKind::IndirectCall, target),
+            LastInstruction::Jump { target } | LastInstruction::Conditional { target } => {
+                (BranchKind::IndirectJump, target)
+            }
+            _ => return None,
+        };
+        let is_thunk = |to| thunk_of(image, to) == Some(ThunkUse::IndirectBranches);
+        let to = match image.block_at(LinkAddr(target.0)) {
+            Some(to) => to,
+            // A thunk that is in no file has taken the place of the file's.
+            None => match image.block(self.last?).end {
+                BlockEnd::Call(Some(to)) | BlockEnd::Jump(to) | BlockEnd::Branch(to) => {
+                    image.block_at(to)?
+                }
+                _ => return None,
+            },
+        };
+        is_thunk(to).then_some(kind)
+    }
+
     /// The edge or call from `code`, the code of these blocks, to `next`, when `code` ends with a
-    /// return or an indirect branch: then only the recording says where it leads.
+    /// return, an indirect branch, or a branch to a thunk that stands in the place of one: then
+    /// only the recording says where it leads.
     pub(crate) fn indirect_transfer(
         &self,
         code: &TranslatedCode,
@@ -115,11 +169,17 @@ impl TranslatedBlocks {
     ) -> Option<BlockTransfer> {
         let from = self.last?;
         let to = next.first.filter(|&to| image.block(to).addr == next.start)?;
-        match code.last {
-            LastInstruction::Taken(kind) => taken(image, from, kind, to),
-            _ => None,
-        }
+        let kind = match code.last {
+            LastInstruction::Taken(kind) => kind,
+            _ => self.thunk_branch(code, image)?,
+        };
+        taken(image, from, kind, to)
     }
+}
+
+/// What leads into the thunk that holds a block; `None` for all code but thunks.
+fn thunk_of(image: &Image, block: BlockIndex) -> Option<ThunkUse> {
+    ThunkUse::of(&image.function_of(block).name)
 }
 
 /// The blocks that begin inside of an instruction: the kernel patched it over the call and the
@@ -166,12 +226,6 @@ pub fn is_gate(image: &Image, at: LinkAddr) -> bool {
 /// The stubs of the interrupts' vectors, one behind the other (asm/idtentry.h).
 fn is_vector_table(function: &str) -> bool {
     matches!(function, "irq_entries_start" | "spurious_entries_start")
-}
-
-/// Whether only the recording says where the last instruction leads: to a caller, or to where a
-/// register or memory points.
-pub(super) fn leads_anywhere(code: &TranslatedCode) -> bool {
-    matches!(code.last, LastInstruction::Taken(_))
 }
 
 /// The block that begins at an address.

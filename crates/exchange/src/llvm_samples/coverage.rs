@@ -90,8 +90,8 @@ impl SampleCoverage {
         }
         if self.through_thunks > 0 {
             notes.push(format!(
-                "{:.1} % of the calls go through thunks, so their callees are not known: record a \
-                 guest like a machine whose kernel needs no retpolines",
+                "{:.1} % of the calls go through thunks, so their callees are not known: a \
+                 recording's profile knows them",
                 percent(self.through_thunks as f64 / self.calls.max(1) as f64)
             ));
         }
