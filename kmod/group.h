@@ -54,9 +54,9 @@ struct function {
 	bool away;
 };
 
-/* A copy that runs the code of an inlined function without a call of it. */
+/* A copy that runs the code of a function without a call of it. */
 struct holder {
-	const struct function *inlined;
+	const struct function *function;
 	struct function *copy;
 };
 
@@ -93,7 +93,7 @@ struct group {
 	struct call *calls;
 	unsigned int nr_functions;
 	unsigned int nr_calls;
-	/* The copies of an inlined function stand together. */
+	/* The copies of a function stand together. */
 	struct holder *holders;
 	unsigned int nr_holders;
 	enum group_state state;

@@ -38,8 +38,8 @@ struct kernlane_pair {
 };
 
 /**
- * struct kernlane_holder - a copy that runs an inlined function's code
- * @inlined: index of the inlined function's pair
+ * struct kernlane_holder - a copy that runs a function's code without a call
+ * @function: index of the pair of the function that is inlined or jumped to
  * @copy: index of the pair whose copy has the function's code in place of a call,
  *	or jumps to a copy that does
  *
@@ -47,7 +47,7 @@ struct kernlane_pair {
  * copy gives way to its original when a tracer comes.
  */
 struct kernlane_holder {
-	__u32 inlined;
+	__u32 function;
 	__u32 copy;
 };
 

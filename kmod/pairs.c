@@ -89,7 +89,7 @@ static struct function **functions_of(struct group *group,
 }
 
 /*
- * Takes the copies that run inlined functions' code. Call it when each function
+ * Takes the copies that run other functions' code. Call it when each function
  * of the group is in a pair.
  */
 int kernlane_take_holders(struct group *group)
@@ -110,14 +110,14 @@ int kernlane_take_holders(struct group *group)
 	for (i = 0; i < pairs->nr_holders && !err; i++, from++) {
 		struct holder *holder = &group->holders[i];
 
-		if (from->inlined >= pairs->nr_pairs ||
+		if (from->function >= pairs->nr_pairs ||
 		    from->copy >= pairs->nr_pairs) {
 			err = -EINVAL;
 			break;
 		}
-		holder->inlined = functions[from->inlined];
+		holder->function = functions[from->function];
 		holder->copy = functions[from->copy];
-		if (!holder->inlined || !holder->copy)
+		if (!holder->function || !holder->copy)
 			err = -EINVAL;
 		/* As in take_each(), group.c. */
 		cond_resched_tasks_rcu_qs();

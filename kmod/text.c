@@ -454,20 +454,21 @@ int kernlane_restore_group(struct group *group, u64 *bad_address)
 }
 
 /*
- * A tracer does not see a function run whose code is in the copy of another. Such
- * copies are left for good: a jump is written only while all entries are diverted.
+ * A tracer does not see a function run whose code is in the copy of another, or to
+ * whose copy another jumps. Such copies are left for good: a jump is written only
+ * while all entries are diverted.
  */
 static void give_way(struct group *group)
 {
 	unsigned int i, next, nr;
 
 	for (i = 0; i < group->nr_holders; i = next) {
-		const struct function *inlined = group->holders[i].inlined;
-		bool traced = is_traced(inlined);
+		const struct function *function = group->holders[i].function;
+		bool traced = is_traced(function);
 
 		nr = 0;
 		for (next = i; next < group->nr_holders &&
-			       group->holders[next].inlined == inlined; next++) {
+			       group->holders[next].function == function; next++) {
 			struct function *copy = group->holders[next].copy;
 
 			nr += traced && !copy->away;
@@ -475,9 +476,9 @@ static void give_way(struct group *group)
 		}
 		if (nr)
 			pr_info("%s: %u of %u copies give way to their originals: a tracer is "
-				"attached to %ps, which is inlined in them\n",
+				"attached to %ps, whose code they run without a call\n",
 				group->name, nr, group->nr_functions,
-				(void *)inlined->entry);
+				(void *)function->entry);
 	}
 }
 

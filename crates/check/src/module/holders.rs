@@ -1,8 +1,8 @@
-//! Which copies must give way when a tracer is attached to an inlined function.
+//! Which copies must give way when a tracer is attached to a function.
 //!
 //! Input: the claims, and the kernel's code. Output: pairs of functions, for the comparison with
 //! what the module says. `kmod/` aims calls among copies at the originals, so a copy is on the list
-//! of an inlined function when its code gets there without such a call: it holds the function's
+//! of a function when its code gets there without such a call: it holds the function's
 //! code, or it jumps to the function's copy or to a copy on the list.
 
 use super::Prover;
@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 type Jumps = BTreeMap<usize, BTreeSet<usize>>;
 
 impl Prover<'_> {
-    /// Address of each inlined function and of each function whose copy is on its list, ascending.
+    /// Address of each function that is inlined or jumped to, and of each function whose copy is on
+    /// its list, ascending.
     pub(super) fn holders(&self) -> Result<Vec<(u64, u64)>> {
         let jumps = self.jumps()?;
         let mut lists: Jumps = BTreeMap::new();
@@ -24,10 +25,15 @@ impl Prover<'_> {
         for (n, claim) in inlined {
             lists.entry(self.function(claim.callee.0)?).or_default().insert(self.copy_of(n)?);
         }
+        // Other code is not called, and no tracer is attached to it.
+        let is_called = |at: u64| self.start_of(0, at).is_some_and(|claim| claim.skip > 0);
+        for &function in jumps.keys().filter(|&&function| is_called(self.entry(function))) {
+            lists.entry(function).or_default();
+        }
         let mut pairs = Vec::new();
-        for (inlined, mut list) in lists {
+        for (traced, mut list) in lists {
             let mut to_follow: BTreeSet<usize> = list.clone();
-            to_follow.insert(inlined);
+            to_follow.insert(traced);
             while let Some(copy) = to_follow.pop_first() {
                 for &from in jumps.get(&copy).into_iter().flatten() {
                     if list.insert(from) {
@@ -36,8 +42,8 @@ impl Prover<'_> {
                 }
             }
             let entries = list.into_iter().map(|copy| self.entry(copy));
-            let called = entries.filter(|&at| self.start_of(0, at).is_some_and(|c| c.skip > 0));
-            pairs.extend(called.map(|at| (self.entry(inlined), at)));
+            let called = entries.filter(|&at| is_called(at));
+            pairs.extend(called.map(|at| (self.entry(traced), at)));
         }
         Ok(pairs)
     }

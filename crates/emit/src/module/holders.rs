@@ -1,9 +1,9 @@
-//! Which copies run the code of an inlined function without a call of it.
+//! Which copies run the code of a function without a call of it.
 //!
-//! Input: the group's pieces as they are emitted. Output: pairs of functions. A tracer at an
-//! inlined function sees every call when these copies are not entered any more: calls among copies
-//! can be aimed at the originals (`EmittedModule::calls`), but code that was inlined cannot, and a
-//! jump from copy to copy may be gone. This module writes no code.
+//! Input: the group's pieces as they are emitted. Output: pairs of functions. A tracer at a
+//! function sees every call when these copies are not entered any more: calls among copies can be
+//! aimed at the originals (`EmittedModule::calls`), but code that was inlined cannot, and a jump
+//! from copy to copy may be gone. This module writes no code.
 
 use super::{ModuleWriter, ReferenceTarget};
 use crate::module::lift::LiftedExit;
@@ -12,17 +12,17 @@ use image::address::LinkAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ModuleWriter<'_, '_, '_> {
-    /// Each inlined function with each function whose copy holds its code, or jumps to a copy that
-    /// does. Ascending, by the numbers of the group's functions.
+    /// Each function that is inlined or jumped to, with each function whose copy holds its code, or
+    /// jumps to a copy that does. Ascending, by the numbers of the group's functions.
     ///
     /// # Errors
     /// The replacement of an alternative cannot be copied.
     pub(super) fn holders(&self) -> Result<Vec<(u32, u32)>> {
         let original = self.original;
         let calls = original.inlining.calls();
-        if calls.is_empty() {
-            return Ok(Vec::new());
-        }
+        // Nothing is called, or traced, that has no tracer's site: parts that the compiler put
+        // elsewhere.
+        let is_called = |function: u32| original.skip[function as usize] > 0;
         let jumped_from = self.jumps()?;
         let from = |to: u32| jumped_from.get(&to).into_iter().flatten().copied();
         let mut holders: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -31,6 +31,9 @@ impl ModuleWriter<'_, '_, '_> {
             let copy = original.copy_of(original.inlining.entry(n) as usize);
             holders.entry(callee).or_default().insert(copy);
         }
+        for &jumped_to in jumped_from.keys().filter(|&&to| is_called(to)) {
+            holders.entry(jumped_to).or_default();
+        }
         let mut pairs = Vec::new();
         for (function, mut held) in holders {
             // Who jumps to the function's own copy does not call it either.
@@ -38,8 +41,7 @@ impl ModuleWriter<'_, '_, '_> {
             while let Some(copy) = waiting.pop() {
                 waiting.extend(from(copy).filter(|&from| held.insert(from)));
             }
-            // No call enters a part that the compiler put elsewhere.
-            let called = held.into_iter().filter(|&holder| original.skip[holder as usize] > 0);
+            let called = held.into_iter().filter(|&holder| is_called(holder));
             pairs.extend(called.map(|holder| (function, holder)));
         }
         Ok(pairs)

@@ -1,7 +1,7 @@
 //! The section of a module of copies that lists which copy belongs to which function, and which
-//! copies run the code of inlined functions.
+//! copies run another function's code without a call.
 //!
-//! Input: the module's number, the places of the copies, and the holders of inlined code. Output:
+//! Input: the module's number, the places of the copies, and the holders of such code. Output:
 //! `struct kernlane_pairs` of kmod/kernlane.h. The kernel's loader turns its fields into addresses,
 //! and `kmod/pairs.c` refuses a request that names other ones. This module writes no code.
 

@@ -303,6 +303,27 @@ fn copies_that_run_inlined_code_without_a_call_are_listed() {
     });
 }
 
+/// A tracer at k sees no jump of h's copy to k's.
+#[test]
+fn copies_that_jump_to_another_are_listed_also_without_inlined_calls() {
+    let nothing = InlineSettings { growth: 0.0, largest: 0, largest_alone: 0 };
+    with_inlined(nothing, |kernel, group, summary| {
+        assert_eq!(summary.calls, 0);
+        for order in orders(&group, kernel) {
+            let mut module = emitted(&group, &order, &[]).unwrap();
+            assert_eq!(module.holders, [(3, 2)]);
+            let (at, size) = section_of(&module.bytes, ".kernlane");
+            // Behind the module's number, which may be any.
+            for byte in at + 0x20..at + size {
+                module.bytes[byte] ^= 1;
+                assert!(prove(&group, &module).is_err(), ".kernlane+{:#x}", byte - at);
+                module.bytes[byte] ^= 1;
+            }
+            prove(&group, &module).unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_function_that_only_copies_call_is_asked_for_without_a_jump() {
     with_code(&[0x31, 0xc0], tables(), |kernel| {

@@ -60,6 +60,21 @@ check "a kprobe at the entry is hit" grep -q 'kl: (vfs_read' $T/trace
 echo 0 >$T/events/kprobes/kl/enable && echo >$T/kprobe_events
 $K undo >/dev/null
 check "the load after tracing" load
+# Its copy would jump to that of ksys_read, past the tracer's site.
+apply __x64_sys_read,ksys_read 3 >/dev/null
+echo ksys_read >$T/set_ftrace_filter && echo function >$T/current_tracer
+gave_way() { $K status | grep -q '__x64_sys_read .*gave way'; }
+check "a copy that jumps to a traced function gives way" await gave_way
+echo >$T/trace
+dd if=/dev/zero of=/dev/null bs=1 count=3000 2>/dev/null
+echo 0 >$T/tracing_on
+hits=$(grep -c ' ksys_read <-' $T/trace)
+echo 1 >$T/tracing_on
+[ "$hits" -ge 3000 ] && passed "the tracer sees all of 3000 calls" ||
+    failed "the tracer sees all of 3000 calls" "$hits"
+echo nop >$T/current_tracer && echo >$T/set_ftrace_filter
+$K undo >/dev/null
+check "the load after a copy gave way" load
 
 echo 'p:kl vfs_read' >$T/kprobe_events && echo 1 >$T/events/kprobes/kl/enable
 refused "a function with a kprobe" "a kprobe" $K apply $V --function vfs_read

@@ -101,7 +101,9 @@ fn print(group: &GroupStatus, names: &Names<'_>) -> Result<()> {
     for f in &group.functions {
         let name = names.get(&f.entry).unwrap_or(&"?");
         let entered = match (f.carried, f.traced, f.away) {
-            (_, _, true) => "  gave way to the original: a tracer came to what is inlined in it",
+            (_, _, true) => {
+                "  gave way to the original: a tracer came to a function whose code it runs"
+            }
             (_, true, _) => "  traced: entered through the original",
             (true, ..) => "  entered from copies only",
             _ => "",
