@@ -13,10 +13,11 @@ fn main() {
         name => panic!("{name} has no directory of files here"),
     };
     let is_source = directory == "kmod";
-    let directory = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../..").join(directory);
+    // A link to the directory at the top, which a published crate has as a copy.
+    let directory = Path::new(&variable("CARGO_MANIFEST_DIR")).join(directory);
     // Covers files that come and go. A file that changes is known by its `include_str`.
     println!("cargo::rerun-if-changed={}", directory.display());
-    println!("cargo::rerun-if-changed=../shipped.rs");
+    println!("cargo::rerun-if-changed=build.rs");
     let mut files: Vec<PathBuf> = fs::read_dir(&directory)
         .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
         .map(|entry| entry.expect("a directory can be listed").path())

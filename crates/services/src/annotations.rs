@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 /// The shipped annotations, for the kernels that `README.md` names.
-pub const SHIPPED: &str = include_str!("../../../annotations/linux.toml");
+pub const SHIPPED: &str = include_str!("../annotations/linux.toml");
 
 /// The kind of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]

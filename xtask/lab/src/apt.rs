@@ -57,7 +57,10 @@ impl Apt {
 }
 
 /// The site of Debian's archive from which this machine gets its packages.
-fn site() -> Result<String> {
+///
+/// # Errors
+/// apt knows none.
+pub fn site() -> Result<String> {
     let format = "$(REPO_URI) $(COMPONENT) $(ORIGIN) $(LABEL)";
     let words = ["indextargets", "--format", format, "Created-By: Packages"];
     let output = succeeded(Command::new("apt-get").args(words))?;

@@ -4,13 +4,14 @@
 //! recordings of guests with files of their own ([`recording`], [`plugin`]), kernels for User Mode
 //! Linux ([`uml`]), live replacement in a guest ([`live_tool`]), the processor and slices that were
 //! timed on it ([`processor`], [`timed`]), the score of a test ([`score`]), and work that goes on
-//! where it was ended ([`made`], [`session`], [`kept`]). Tests nothing itself, and knows no command
+//! where it was ended ([`made`], [`session`], [`kept`]). What is published ([`dist`]). Tests nothing itself, and knows no command
 //! line.
 
 mod apt;
 pub mod bare;
 mod built;
 mod command;
+pub mod dist;
 pub mod kept;
 pub mod kernel;
 pub mod live_tool;
@@ -25,5 +26,6 @@ pub mod session;
 pub mod timed;
 pub mod uml;
 
+pub use apt::site as debian_archive;
 pub use built::{build_plugin, kernlane, static_suite, target_directory};
 pub use command::{joined, run, succeeded};

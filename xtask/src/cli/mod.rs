@@ -14,6 +14,7 @@ use crate::fuzz::{self, Fuzz};
 use crate::test;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::path::PathBuf;
 
 /// Everything of Kernlane's development that cargo alone cannot do
 #[derive(Debug, Parser)]
@@ -58,6 +59,12 @@ enum Task {
         #[arg(long, conflicts_with = "quick")]
         all: bool,
     },
+    /// Make what is published of the committed sources: Debian packages, archives, checksums
+    Dist {
+        /// A new directory for them
+        #[arg(default_value = "target/dist")]
+        directory: PathBuf,
+    },
     /// Give each target of fuzz/ many inputs; resumes, and keeps a small corpus
     Fuzz(Fuzz),
 }
@@ -73,6 +80,12 @@ impl Command {
             Self::Task(Task::Test { quick: true, .. }) => test::quick(),
             Self::Task(Task::Test { all: true, .. }) => test::rest(),
             Self::Task(Task::Test { .. }) => test::test(),
+            Self::Task(Task::Dist { directory }) => {
+                for file in lab::dist::dist(&directory)? {
+                    println!("{}", file.display());
+                }
+                Ok(())
+            }
             Self::Task(Task::Fuzz(request)) => fuzz::fuzz(&request),
             Self::SystemTest(test) => test.run(),
             Self::Study(study) => study.run(),

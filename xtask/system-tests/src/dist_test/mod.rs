@@ -1,0 +1,170 @@
+//! `cargo xtask dist-test`: what `cargo xtask dist` makes, used as a new user would.
+//!
+//! Output: a line for each test. Makes everything in two directories and compares the bytes. Then
+//! installs the packages on a clean Debian 12 and 13, works with them without a checkout, removes
+//! them, and compares the systems with what they were. Each step is made once, in
+//! `target/dist-test`.
+
+mod root;
+
+use crate::debian::disk;
+use anyhow::{Context, Result, ensure};
+use lab::live_tool::debian::{self, Flavour};
+use lab::made::make;
+use lab::score::TestScore;
+use root::DebianRoot;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What makes the systems, and Debian's package of it.
+const NEEDED: &[(&str, &str)] = &[("/usr/bin/mmdebstrap", "mmdebstrap")];
+
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn dist_test() -> Result<()> {
+    host::interrupt::catch()?;
+    disk::install(lab::dist::NEEDED)?;
+    disk::install(NEEDED)?;
+    let directory = std::path::absolute("target/dist-test")?;
+    let [first, second] = ["first", "second/with a space"].map(|name| directory.join(name));
+    for made in [&first, &second] {
+        make(made, || lab::dist::dist(made).map(drop))?;
+    }
+    let mut score = TestScore::default();
+    score.count("two directories give the same bytes", same_bytes(&first, &second));
+    score.count("no file names a directory of this machine", names_no_path(&first));
+    let mut publish = Command::new("cargo");
+    publish.args(["publish", "--workspace", "--dry-run", "--quiet"]);
+    score.count("the crates can be published", lab::run(&mut publish));
+    let (kernel, _) = debian::kernel_with_headers(Flavour::Cloud)?;
+    for suite in ["bookworm", "trixie"] {
+        host::interrupt::check()?;
+        let root = DebianRoot::make(&directory.join(suite), suite, &kernel)?;
+        try_packages(&mut score, &root, &first)?;
+    }
+    score.finish("what is published does not work; see target/dist-test")
+}
+
+/// Installs the packages, works, and removes them.
+fn try_packages(score: &mut TestScore, root: &DebianRoot, made: &Path) -> Result<()> {
+    let suite = root.suite;
+    let before = root.files()?;
+    root.add_packages(&debs(made)?)?;
+    let mut work = |what: &str, script: &str| {
+        score.count(&format!("{suite}: {what}"), root.run(script));
+    };
+    work("the packages install", "apt-get install -y -q /packages/*.deb");
+    work(
+        "the program, its manual and its completions are there",
+        "kernlane --version && test -s /usr/share/man/man1/kernlane-record.1.gz &&
+         test -s /usr/share/bash-completion/completions/kernlane",
+    );
+    // The status is 1: here is no kernel to replace functions of.
+    work(
+        "doctor says that recording is ready",
+        "{ kernlane doctor || true; } | grep '^record: ready'",
+    );
+    work(
+        "DKMS builds the module for each kernel whose headers are installed",
+        "for kernel in /usr/src/linux-headers-*-amd64; do
+             release=${kernel#/usr/src/linux-headers-}
+             dkms install kernlane/0.1.0 -k \"$release\" || exit 1
+             ls /lib/modules/\"$release\"/updates/dkms/kernlane.ko* || exit 1
+         done",
+    );
+    let kernel = format!("--kernel /kernel/boot/vmlinuz-{}", root.release);
+    work(
+        "records a workload, and lays the kernel out",
+        &format!(
+            "cd /work && kernlane record files {kernel} -o files.rec &&
+             kernlane layout files.rec {kernel} -o files.kll &&
+             kernlane report os-share files.rec {kernel}"
+        ),
+    );
+    if root.has_headers_of_kernel {
+        let headers = format!("/usr/src/linux-headers-{}", root.release);
+        work(
+            "replaces functions of a stock kernel while it runs in a guest",
+            &format!(
+                "cd /work && kernlane optimize files --live --machine zen4 {kernel} \
+                 --headers {headers} -o files.live"
+            ),
+        );
+    }
+    work("the packages go", "apt-get purge -y -q kernlane kernlane-dkms");
+    let after = root.files()?;
+    score.count(&format!("{suite}: every file is as before the packages came"), {
+        let differ = lines_of_one(&before, &after);
+        match differ.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{} lines, first {}", differ.len(), differ[0])),
+        }
+    });
+    Ok(())
+}
+
+/// The lines that only one of two sorted texts has.
+fn lines_of_one<'a>(one: &'a str, other: &'a str) -> Vec<&'a str> {
+    let [one, other] = [one, other].map(|text| text.lines().collect::<BTreeSet<_>>());
+    one.symmetric_difference(&other).copied().collect()
+}
+
+fn debs(directory: &Path) -> Result<Vec<PathBuf>> {
+    let files = names(directory)?.into_iter().map(|name| directory.join(name));
+    Ok(files.filter(|file| file.extension().is_some_and(|it| it == "deb")).collect())
+}
+
+/// The names of the files in a directory, ascending.
+fn names(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(PathBuf::from(entry?.file_name()));
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn same_bytes(first: &Path, second: &Path) -> Result<()> {
+    let found = names(first)?;
+    ensure!(found.len() >= 5, "there are only {found:?}");
+    ensure!(found == names(second)?, "{found:?} and {:?}", names(second)?);
+    for name in found {
+        let [one, other] = [first, second].map(|directory| fs::read(directory.join(&name)));
+        ensure!(one? == other?, "{} differs", name.display());
+    }
+    Ok(())
+}
+
+/// The packed programs name neither the directory in which they were built nor cargo's.
+fn names_no_path(made: &Path) -> Result<()> {
+    let home = std::env::var("HOME").context("HOME is not set")?;
+    let here = std::env::current_dir()?.display().to_string();
+    for name in names(made)?.iter().filter(|name| name.extension().is_some_and(|it| it == "xz")) {
+        let mut unpack = Command::new("tar");
+        let unpacked = lab::succeeded(unpack.arg("-xOf").arg(made.join(name)))?.stdout;
+        for path in [format!("{home}/.cargo"), here.clone()] {
+            let found = unpacked.windows(path.len()).any(|bytes| bytes == path.as_bytes());
+            ensure!(!found, "{} names {path}", name.display());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_changed_came_or_went_is_seen() {
+        let before = "a  ./etc/passwd\nb  ./etc/group";
+        assert_eq!(lines_of_one(before, before), Vec::<&str>::new());
+        assert_eq!(lines_of_one(before, "a  ./etc/passwd"), ["b  ./etc/group"]);
+        let changed = "a  ./etc/passwd\nc  ./etc/group";
+        assert_eq!(lines_of_one(before, changed), ["b  ./etc/group", "c  ./etc/group"]);
+    }
+}
