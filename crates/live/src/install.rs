@@ -273,8 +273,11 @@ impl PreparedGroup {
     pub(crate) fn enter_only(&mut self, kernel: &LinkedKernel<'_>, roots: &[usize]) -> Result<()> {
         let entries: Vec<LinkAddr> =
             roots.iter().map(|&root| kernel.link_address(kernel.functions[root].at)).collect();
-        self.functions.retain(|member| entries.contains(&member.entry));
-        ensure!(!self.functions.is_empty(), "no root is left that can be replaced");
+        for member in self.functions.iter_mut().filter(|it| !entries.contains(&it.entry)) {
+            (member.carried, member.expected) = (true, [0; 5]);
+        }
+        let is_entered = self.functions.iter().any(|member| !member.carried);
+        ensure!(is_entered, "no root is left that can be replaced");
         Ok(())
     }
 
@@ -337,17 +340,17 @@ impl PreparedGroup {
             .collect();
         let members: HashMap<u32, u32> =
             self.functions.iter().map(|m| m.function).zip(0..).collect();
-        let outside = self
-            .callers
-            .iter()
-            .map(|c| (c.site.0.wrapping_add(slide), group.members[c.function].0));
-        let inside = self.module.calls.iter().map(|&(at, f)| (text + u64::from(at), f));
+        let is_carried = |member: u32| self.functions[member as usize].carried;
+        let outside = self.callers.iter().filter_map(|c| {
+            let &member = members.get(&group.members[c.function].0)?;
+            (!is_carried(member)).then_some((c.site.0.wrapping_add(slide), member))
+        });
+        let inside = self.module.calls.iter().filter_map(|&(at, function)| {
+            members.get(&function).map(|&member| (text + u64::from(at), member))
+        });
         let calls: Vec<RawCall> = outside
             .chain(inside)
-            .filter_map(|(site, function)| {
-                let &member = members.get(&function)?;
-                Some(RawCall { site, function: member, reserved: 0 })
-            })
+            .map(|(site, function)| RawCall { site, function, reserved: 0 })
             .collect();
         (functions, calls)
     }
@@ -477,16 +480,17 @@ mod tests {
         })
     }
 
-    /// Entry and copy of each function, then site and function of each call, as the device gets
-    /// them.
+    /// Entry and copy of each function that is entered, then site and function of each call, as the
+    /// device gets them.
     fn asked(
         prepared: &PreparedGroup,
         group: &Group<'_, '_>,
     ) -> (Vec<(u64, u64)>, Vec<(u64, u32)>) {
         let (functions, calls) = prepared.request(group, COPIES);
-        assert!(functions.iter().all(|f| (f.patch_at, f.carried, f.reserved) == (5, 0, 0)));
+        assert!(functions.iter().all(|f| (f.patch_at, f.reserved) == (5, 0)));
+        let entered = functions.iter().filter(|f| f.carried == 0);
         (
-            functions.iter().map(|f| (f.entry, f.copy)).collect(),
+            entered.map(|f| (f.entry, f.copy)).collect(),
             calls.iter().map(|call| (call.site, call.function)).collect(),
         )
     }
@@ -518,9 +522,14 @@ mod tests {
             let (functions, calls) = asked(&prepared, group);
             let copy = COPIES + u64::from(prepared.module.entries[G]);
             assert_eq!(functions, [(TEXT + 0x40, copy)]);
-            // The functions of calls are numbers among the functions that are left.
             let inside = COPIES + u64::from(prepared.module.calls[0].0);
-            assert_eq!(calls, [(TEXT + 0x0c, 0), (inside, 0)]);
+            assert_eq!(calls, [(TEXT + 0x0c, 1), (inside, 1)]);
+            // The others are asked for without a jump: a tracer at them is seen.
+            let carried: Vec<(u8, [u8; 5])> = {
+                let (functions, _) = prepared.request(group, COPIES);
+                functions.iter().map(|f| (f.carried, f.expected)).collect()
+            };
+            assert_eq!((carried[0], carried[2]), ((1, [0; 5]), (1, [0; 5])));
             // Nothing goes to the copy of g any more if it is no root.
             let error = prepared.enter_only(kernel, &[F]).unwrap_err().to_string();
             assert_eq!(error, "no root is left that can be replaced");
@@ -529,7 +538,9 @@ mod tests {
             prepared.enter_only(group.original.kernel, &[H, F]).unwrap();
             let (functions, calls) = asked(&prepared, group);
             let entries: Vec<u64> = functions.iter().map(|&(entry, _)| entry).collect();
-            assert_eq!((entries, calls), (vec![TEXT, TEXT + 0x80], vec![]));
+            let inside = COPIES + u64::from(prepared.module.calls[0].0);
+            // The call of g in the copy of f, which a tracer at g turns to the original.
+            assert_eq!((entries, calls), (vec![TEXT, TEXT + 0x80], vec![(inside, 1)]));
         });
     }
 
