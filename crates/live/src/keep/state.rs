@@ -1,12 +1,13 @@
 //! The directory of what is kept: the groups, and what is known about them.
 //!
-//! Input: a directory. Output: four files, each written whole and on the disk before the call
+//! Input: a directory. Output: small files, each written whole and on the disk before the call
 //! returns. `kept.json` has the groups. `unproven` is there from before an installation at boot
 //! until the groups have run for a while: a later boot that finds it knows that this one did not
-//! end in order. `bad` says why the groups are not installed any more. `learned.json` has what was
-//! sampled since they were installed.
+//! end in order. `bad` says why the groups are not installed any more. `trusted` has the time
+//! at which somebody said that they are good all the same. `learned.json` has what was sampled since
+//! they were installed.
 
-use super::kept::Kept;
+use super::kept::{self, Kept};
 use crate::learn::Learned;
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -19,6 +20,7 @@ pub const DIRECTORY: &str = "/var/lib/kernlane/keep";
 const KEPT: &str = "kept.json";
 const UNPROVEN: &str = "unproven";
 const BAD: &str = "bad";
+const TRUSTED: &str = "trusted";
 const LEARNED: &str = "learned.json";
 
 /// The directory.
@@ -55,8 +57,9 @@ impl KeepState {
     pub fn keep(&self, kept: &Kept) -> Result<()> {
         self.write(KEPT, &kept.to_json()?)?;
         // Were this interrupted, the new groups would not be installed.
-        self.remove(UNPROVEN)?;
-        self.remove(BAD)?;
+        for name in [UNPROVEN, BAD, TRUSTED] {
+            self.remove(name)?;
+        }
         Ok(())
     }
 
@@ -66,9 +69,9 @@ impl KeepState {
     /// A file cannot be removed.
     pub fn forget(&self) -> Result<bool> {
         let was_kept = self.remove(KEPT)?;
-        self.remove(UNPROVEN)?;
-        self.remove(BAD)?;
-        self.remove(LEARNED)?;
+        for name in [UNPROVEN, BAD, TRUSTED, LEARNED] {
+            self.remove(name)?;
+        }
         Ok(was_kept)
     }
 
@@ -91,13 +94,24 @@ impl KeepState {
         Ok(())
     }
 
-    /// The groups may be installed again. False if they were not marked.
+    /// The groups may be installed again, whatever happened before. False if they were not marked.
     ///
     /// # Errors
-    /// A file cannot be removed.
+    /// The directory cannot be written to.
     pub fn mark_good(&self) -> Result<bool> {
+        self.write(TRUSTED, &format!("{}\n", kept::now()))?;
         let unproven = self.remove(UNPROVEN)?;
         Ok(self.remove(BAD)? || unproven)
+    }
+
+    /// Since when a crash counts against the groups, in seconds since 1970: since they were kept,
+    /// or since somebody said that they are good.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn trusted_since(&self, kept: &Kept) -> Result<u64> {
+        let trusted = self.read(TRUSTED)?.and_then(|text| text.trim().parse().ok());
+        Ok(trusted.unwrap_or(0).max(kept.since))
     }
 
     /// What was sampled since the groups were installed.
@@ -241,8 +255,11 @@ mod tests {
         assert_eq!(state.bad().unwrap().as_deref(), Some("an oops\nin f"));
         assert!(state.mark_good().unwrap() && !state.mark_good().unwrap());
         assert_eq!(state.bad().unwrap(), None);
+        let kept = Kept { since: 0, ..kept() };
+        assert!(state.trusted_since(&kept).unwrap() > 1_000_000_000);
         state.mark_bad("an oops").unwrap();
-        state.keep(&kept()).unwrap();
+        state.keep(&kept).unwrap();
+        assert_eq!(state.trusted_since(&kept).unwrap(), 0);
         assert_eq!(state.bad().unwrap(), None);
     }
 

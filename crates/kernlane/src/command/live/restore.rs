@@ -158,7 +158,7 @@ fn reason_against(args: &RestoreArgs, kept: &Kept, state: &KeepState) -> Result<
             "an earlier boot ended without order soon after the groups had been installed"
                 .to_owned(),
         ),
-        false => kernel_log::crash_since(kept.since)
+        false => kernel_log::crash_since(state.trusted_since(kept)?)
             .map(|complaint| format!("a kernel crashed in installed code: {complaint}")),
     };
     if let Some(reason) = crash {
