@@ -123,7 +123,7 @@ check "the load afterwards" load
 $K keep $STATE --retry >/dev/null
 # A lockup, by what the kernel prints about it.
 check "guarded once more" guarded
-echo '<0>watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [dd:77]' >/dev/kmsg
+echo '<1>watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [dd:77]' >/dev/kmsg
 echo '<4>RIP: 0010:vfs_read.kernlane+0x12/0x44 [kernlane_1]' >/dev/kmsg
 check "a lockup in a copy: it is taken back" await none_installed
 wait $guard
