@@ -102,10 +102,8 @@ pub(super) fn run(args: &LearnArgs) -> Result<ExitCode> {
     ensure!(args.budget > 0.0, "--budget: more than 0 %");
     let begun = Instant::now();
     let state = args.state.open();
-    if let Some(reason) = state.bad()? {
-        return restore::unchanged(&format!(
-            "{reason}; `kernlane live keep --retry` lets it be installed again"
-        ));
+    if let Some(reason) = restore::trouble(state.kept()?.as_ref(), &state, args.dry_run)? {
+        return restore::unchanged(&reason);
     }
     interrupt::catch()?;
     let device = Device::open()?;

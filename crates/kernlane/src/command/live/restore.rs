@@ -72,7 +72,9 @@ pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let Some(kept) = state.kept()? else {
         return unchanged(&format!("nothing is kept in {}", state.path().display()));
     };
-    if let Some(reason) = reason_against(args, &kept, &state)? {
+    if let Some(reason) =
+        trouble(Some(&kept), &state, args.dry_run)?.or_else(|| too_old(args, &kept))
+    {
         return unchanged(&reason);
     }
     interrupt::catch()?;
@@ -147,34 +149,42 @@ pub(super) fn unchanged(reason: &str) -> Result<ExitCode> {
     Ok(ExitCode::from(UNCHANGED))
 }
 
-/// Why nothing is installed, whatever the kernel is. A crash is marked, except in a dry run.
-fn reason_against(args: &RestoreArgs, kept: &Kept, state: &KeepState) -> Result<Option<String>> {
+/// What happened to the groups that speaks against installing them. A crash is marked, except in a
+/// dry run.
+pub(super) fn trouble(
+    kept: Option<&Kept>,
+    state: &KeepState,
+    dry_run: bool,
+) -> Result<Option<String>> {
     const AGAIN: &str = "`kernlane live keep --retry` lets it be installed again";
     if let Some(reason) = state.bad()? {
         return Ok(Some(format!("{reason}; {AGAIN}")));
     }
-    let crash = match state.has_crashed(&state::this_boot()?)? {
-        true => Some(
+    let crash = match (state.has_crashed(&state::this_boot()?)?, kept) {
+        (true, _) => Some(
             "an earlier boot ended without order soon after the groups had been installed"
                 .to_owned(),
         ),
-        false => kernel_log::crash_since(state.trusted_since(kept)?)
+        (false, Some(kept)) => kernel_log::crash_since(state.trusted_since(kept)?)
             .map(|complaint| format!("a kernel crashed in installed code: {complaint}")),
+        (false, None) => None,
     };
-    if let Some(reason) = crash {
-        if !args.dry_run {
-            state.mark_bad(&reason)?;
-        }
-        return Ok(Some(format!("{reason}; {AGAIN}")));
+    let Some(reason) = crash else { return Ok(None) };
+    if !dry_run {
+        state.mark_bad(&reason)?;
     }
+    Ok(Some(format!("{reason}; {AGAIN}")))
+}
+
+fn too_old(args: &RestoreArgs, kept: &Kept) -> Option<String> {
     let days = kept.age().as_secs() / 86_400;
-    Ok((days > args.max_age).then(|| {
+    (days > args.max_age).then(|| {
         format!(
             "it was kept {days} days ago, and what is older than {} days is not installed \
              (--max-age): count again, and `kernlane live keep`",
             args.max_age
         )
-    }))
+    })
 }
 
 fn too_little(
