@@ -195,7 +195,7 @@ impl Choice<'_> {
         Ok((group, summary))
     }
 
-    fn tell_left_out(
+    pub(crate) fn tell_left_out(
         &self,
         kernel: &LinkedKernel<'_>,
         group: &Group<'_, '_>,

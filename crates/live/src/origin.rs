@@ -29,17 +29,25 @@ pub struct MissingVmlinux {
 /// # Errors
 /// The kernel's release cannot be read.
 pub fn installed_vmlinux() -> Result<Result<PathBuf, MissingVmlinux>> {
-    const RELEASE: &str = "/proc/sys/kernel/osrelease";
-    let release = std::fs::read_to_string(RELEASE).context("reading the kernel's osrelease")?;
-    let release = release.trim();
-    if let Some(path) = places(release).into_iter().find(|path| path.is_file()) {
+    let release = release()?;
+    if let Some(path) = places(&release).into_iter().find(|path| path.is_file()) {
         return Ok(Ok(path));
     }
     Ok(Err(MissingVmlinux {
-        release: release.to_owned(),
+        release,
         build_id: running::build_id().ok(),
         is_debian: is_debian(&std::fs::read_to_string("/proc/version").unwrap_or_default()),
     }))
+}
+
+/// The running kernel's release, as `uname -r` prints it.
+///
+/// # Errors
+/// The release cannot be read.
+pub fn release() -> Result<String> {
+    const RELEASE: &str = "/proc/sys/kernel/osrelease";
+    let release = std::fs::read_to_string(RELEASE).context("reading the kernel's osrelease")?;
+    Ok(release.trim().to_owned())
 }
 
 fn places(release: &str) -> [PathBuf; 2] {

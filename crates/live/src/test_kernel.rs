@@ -39,19 +39,28 @@ pub(crate) fn near(opcode: u8, at: u64, to: u64) -> Vec<u8> {
 }
 
 pub(crate) fn vmlinux() -> Vec<u8> {
-    let mut text = vec![0xcc; 0x100];
-    let mut put = |at: usize, bytes: &[u8]| text[at..at + bytes.len()].copy_from_slice(bytes);
+    another_build(0, 0x5f)
+}
+
+/// The same kernel with all code this number of bytes behind where it is above, and a build id of
+/// this byte.
+pub(crate) fn another_build(by: u64, id: u8) -> Vec<u8> {
+    let mut text = vec![0xcc; 0x100 + by as usize];
+    let mut put = |at: u64, bytes: &[u8]| {
+        let at = (at + by) as usize;
+        text[at..at + bytes.len()].copy_from_slice(bytes);
+    };
     for entry in [0, 0x40, 0x80] {
-        put(entry as usize, &near(0xe8, entry, 0x1000));
+        put(entry, &near(0xe8, entry, 0x1000));
     }
-    let read = (DATA.wrapping_sub(TEXT + 0x17) as u32).to_le_bytes();
+    let read = (DATA.wrapping_sub(TEXT + by + 0x17) as u32).to_le_bytes();
     put(0x05, &[0x48, 0x89, 0xfb, 0x85, 0xff, 0x74, 0x0b]);
     put(0x0c, &near(0xe8, 0x0c, 0x40));
     put(0x11, &[&[0x8b, 0x05][..], &read, &[0xc3]].concat());
     put(0x45, &[&[0x48, 0xc7, 0xc0][..], &(DATA as u32).to_le_bytes(), &[0xc3]].concat());
     put(0x85, &near(0xe9, 0x85, 0x40));
     put(0xc0, &near(0xe9, 0xc0, 0x47));
-    let note = [&[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[0x5f; 20]].concat();
+    let note = [&[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[id; 20]].concat();
     elf(
         &[
             (".text", TEXT, 6, text),
@@ -59,10 +68,10 @@ pub(crate) fn vmlinux() -> Vec<u8> {
             (".notes", DATA + 0x200, 2, note),
         ],
         &[
-            TestSymbol("f", TEXT, 0x18),
-            TestSymbol("g", TEXT + 0x40, 0xd),
-            TestSymbol("h", TEXT + 0x80, 0xa),
-            TestSymbol("stray", TEXT + 0xc0, 5),
+            TestSymbol("f", TEXT + by, 0x18),
+            TestSymbol("g", TEXT + by + 0x40, 0xd),
+            TestSymbol("h", TEXT + by + 0x80, 0xa),
+            TestSymbol("stray", TEXT + by + 0xc0, 5),
             TestSymbol("_stext", TEXT, 0),
             TestSymbol("value", DATA, 8),
         ],

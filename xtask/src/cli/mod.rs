@@ -189,6 +189,10 @@ mod tests {
             ("live-fuzz --short", "short: true, kernel: \"debian\""),
             ("live-test --cycles 1000", "kernel: None, script: None, cycles: Some(1000)"),
             ("live-test vmlinuz trial.sh", "Some(\"vmlinuz\"), script: Some(\"trial.sh\")"),
+            (
+                "live-boots vmlinuz --boots 2 --upgrade a --upgrade b",
+                "kernel: Some(\"vmlinuz\"), boots: 2, upgrade: [\"a\", \"b\"]",
+            ),
             ("road-test tree --drop-call-padding", "tree: \"tree\", drop_call_padding: true"),
             ("vm-test old new EPYC workloads", "wanted: [\"EPYC\", \"workloads\"]"),
             ("champsim-test configuration", "instead: Some(Configuration)"),

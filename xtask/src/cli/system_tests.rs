@@ -127,6 +127,8 @@ pub(super) enum SystemTest {
     /// Replace functions of each of Debian's kernels; keep the results in bench/ and in the book;
     /// resumes
     LiveVersions(LiveVersions),
+    /// Keep a group of replaced functions over reboots and upgrades of the kernel, in guests
+    LiveBoots(LiveBoots),
     /// Fuzz the live module's interface in a guest, while kprobes, tracers, livepatches and modules
     /// come and go
     LiveFuzz(LiveFuzz),
@@ -187,6 +189,9 @@ impl SystemTest {
             Self::LiveTest(test) => test.run(),
             Self::LiveVersions(LiveVersions { kernels, cycles, again }) => {
                 live_versions::live_versions(&live_versions::Request { kernels, cycles, again })
+            }
+            Self::LiveBoots(LiveBoots { kernel, boots, upgrade }) => {
+                live_test::boots(kernel.as_deref(), boots, &upgrade)
             }
             Self::LiveFuzz(test) => test.run(),
             Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
@@ -260,6 +265,19 @@ impl LiveTest {
             None => live_test::live_test(self.kernel.as_deref(), self.script.as_deref()),
         }
     }
+}
+
+/// How often a kernel is booted with what is kept, and which kernels after it.
+#[derive(Debug, clap::Args)]
+pub(super) struct LiveBoots {
+    /// A boot image, or one of Debian's kernels by its name [default: the cloud flavour of 6.12]
+    kernel: Option<String>,
+    /// How often it is booted again
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    boots: u32,
+    /// A kernel to boot after it, as an upgrade; any number
+    #[arg(long, value_name = "KERNEL", default_value = "6.1-cloud")]
+    upgrade: Vec<String>,
 }
 
 /// Which of Debian's kernels to try.

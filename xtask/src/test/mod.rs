@@ -115,6 +115,7 @@ const REST: &[Part] = &[
     .after(&[GCC])
     .alone(),
     part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
+    part("replaced functions come back over ten reboots and an upgrade", &["live-boots"]),
     part("a stock kernel is faster with replaced functions", &["optimize-live-test"]),
     part("the live module's interface, fuzzed for a minute", &["live-fuzz", "--short"]),
     part(CLANG, &["kernel", "clang"]).alone(),

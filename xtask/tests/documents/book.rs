@@ -186,7 +186,7 @@ fn lines_of(block: &str, program: &str) -> Vec<String> {
 
 /// Why Kernlane would refuse these words. With `partial` they only name a command: a required
 /// argument may be missing, and a value may be a placeholder.
-fn refused(words: &[String], partial: bool) -> Option<String> {
+pub(super) fn refused(words: &[String], partial: bool) -> Option<String> {
     let error = kernlane::cli::Cli::command().try_get_matches_from(words).err()?;
     let fine = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,

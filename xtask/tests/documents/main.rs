@@ -3,6 +3,7 @@
 
 mod book;
 mod reference;
+mod units;
 
 use std::fs;
 use std::path::{Path, PathBuf};

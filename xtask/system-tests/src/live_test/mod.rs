@@ -7,8 +7,11 @@
 //! these lines and fails with the first machine on which one did. What must not harm a kernel is
 //! tried on both of Debian's flavours.
 
+mod boots;
 mod flips;
 mod proof;
+
+pub use boots::boots;
 
 use crate::machine::{self, Machine, side_by_side};
 use anyhow::{Context, Result, bail, ensure};
@@ -20,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 15] = [
+const SCRIPTS: [(&str, &str); 18] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -36,6 +39,9 @@ const SCRIPTS: [(&str, &str); 15] = [
     ("waits.sh", include_str!("waits.sh")),
     ("cost.sh", include_str!("cost.sh")),
     ("inline.sh", include_str!("inline.sh")),
+    ("kept.sh", include_str!("kept.sh")),
+    ("keep.sh", include_str!("keep.sh")),
+    ("boots.sh", include_str!("boots.sh")),
 ];
 
 /// The guest's programs that need no library.
@@ -83,6 +89,7 @@ const MACHINES: &[Tried] = &[
         )
     },
     Tried::new(Machine::new("2 CPUs, inlining", 2, "max", &["preempt=full"]), "inline.sh"),
+    Tried::new(Machine::new("2 CPUs, kept", 2, "max", &["preempt=full"]), "keep.sh"),
 ];
 
 /// On which others get in the way of replaced functions, and requests are malformed.
@@ -277,7 +284,7 @@ impl Guest {
             "xtask/system-tests/src/live_test/provoke".as_ref(),
             directory.path(),
         )?;
-        for name in ["provoke.ko", "overrule.ko", "cookies.ko", "occupy.ko"] {
+        for name in ["provoke.ko", "overrule.ko", "cookies.ko", "occupy.ko", "warns.ko"] {
             add(name, 0o644, &provoke.join(name))?;
         }
         for (name, source) in PROGRAMS {

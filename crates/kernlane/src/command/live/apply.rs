@@ -14,6 +14,7 @@ use live::eligible::Unfit;
 use live::group::Group;
 use live::inline::{self, InlineSummary, ListedCall};
 use live::install::{CodeWrite, PreparedGroup};
+use live::keep::kept::{KeptGroup, KeptLayout};
 use live::owners::Owners;
 use live::planned;
 use live::running::RunningKernel;
@@ -90,6 +91,10 @@ pub struct ApplyArgs {
     /// Also write the module into this file
     #[arg(long, value_name = "FILE.ko")]
     pub keep_module: Option<PathBuf>,
+
+    /// Install it again at every boot, with everything else that is installed: `kernlane live keep`
+    #[arg(long, conflicts_with_all = ["dry_run", "cycles"])]
+    pub keep: bool,
 }
 
 /// A share, in percent.
@@ -153,6 +158,9 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         print_inlined(inlined)?;
         return super::cycles::run(&group, &prepared, &device, cycles, &turn);
     }
+    let layout = KeptLayout { algorithm: args.algorithm, seed: args.seed, inline: args.inline };
+    let described = KeptGroup::new(kernel, &chosen, &[], profile.as_ref(), layout);
+    super::keep::note(&prepared.id, &described, kernel)?;
     let installed = prepared.install(&group, &device, &turn)?;
     print_summary(&group, &prepared)?;
     print_inlined(inlined)?;
@@ -161,6 +169,9 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         installed.loading.as_secs_f64() * 1e3,
         installed.patching.as_secs_f64() * 1e3
     )?;
+    if args.keep {
+        super::keep::keep_as_usual()?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

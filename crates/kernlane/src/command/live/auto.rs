@@ -13,13 +13,16 @@ use layout::Algorithm;
 use live::chunks;
 use live::device::{Device, FunctionTime};
 use live::gain::{GainReport, RootGain};
+use live::hot;
 use live::install::{self, PreparedGroup};
+use live::keep::kept::{KeptGroup, KeptLayout};
 use live::planned::{self, CountedPlan, NoRootEntered, PlanSettings, PlanStep, PlannedGroup};
 use live::running::RunningKernel;
 use live::timing;
 use live::turn::Turn;
 use live::undo;
 use live::watch::Watch;
+use profile::Profile;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -163,6 +166,7 @@ impl<'d> Auto<'_, 'd> {
             return Ok(ExitCode::SUCCESS);
         };
         let times_before = self.measure(&roots)?;
+        super::keep::note(&prepared.id, &self.described(&roots, &profile), self.kernel)?;
         let text = prepared.install(group, device, &turn)?.text;
         drop(turn);
         let after = hot.copied(cache, places, text);
@@ -180,6 +184,14 @@ impl<'d> Auto<'_, 'd> {
             return Err(error);
         }
         wait_for_the_user(device, &prepared)
+    }
+
+    /// What the group is made from, so that it can be kept.
+    fn described(&self, roots: &[usize], profile: &Profile) -> KeptGroup {
+        let PlanSettings { threshold, algorithm } = self.settings();
+        let chosen = hot::groups(self.kernel, profile, roots, threshold);
+        let layout = KeptLayout { algorithm, seed: 0, inline: self.args.inline };
+        KeptGroup::new(self.kernel, &chosen, roots, Some(profile), layout)
     }
 
     /// For how long each batch of functions is counted, and each root is measured.

@@ -5,7 +5,11 @@ mod apply;
 mod auto;
 mod cache;
 mod cycles;
+mod guard;
+mod keep;
+mod learn;
 mod origin;
+mod restore;
 mod roots;
 mod status;
 mod time;
@@ -27,7 +31,8 @@ use std::process::ExitCode;
 ///
 /// Needs root and Kernlane's kernel module (`kmod/`, see docs/how-to/live.md). Functions are copied
 /// in another order into a module, and entered by one jump and by aimed calls; `kernlane live undo`
-/// restores every byte. The kernel's files are not touched: after a reboot everything is as before.
+/// restores every byte. The kernel's files are not touched: after a reboot everything is as before,
+/// unless `kernlane live keep` was called.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  kernlane live apply --profile net.klp --root tcp_v4_rcv --dry-run"
@@ -44,6 +49,9 @@ pub enum LiveCommand {
     Apply(apply::ApplyArgs),
     Auto(auto::AutoArgs),
     Status(status::StatusArgs),
+    Keep(keep::KeepArgs),
+    Restore(restore::RestoreArgs),
+    Learn(learn::LearnArgs),
     Undo(undo::UndoArgs),
     Count(watch::CountArgs),
     Time(time::TimeArgs),
@@ -58,6 +66,9 @@ pub(crate) fn run(args: &LiveArgs) -> Result<ExitCode> {
         LiveCommand::Auto(args) => auto::run(args),
         LiveCommand::Time(args) => time::run(args),
         LiveCommand::Status(args) => status::run(args),
+        LiveCommand::Keep(args) => keep::run(args),
+        LiveCommand::Restore(args) => restore::run(args),
+        LiveCommand::Learn(args) => learn::run(args),
         LiveCommand::Undo(args) => undo::run(args),
     }
 }

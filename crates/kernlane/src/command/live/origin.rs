@@ -38,8 +38,13 @@ pub(super) fn vouch(path: &Path, bytes: &[u8], kernel: &LinkedKernel<'_>) -> Res
 pub(super) fn installed_vmlinux() -> Result<PathBuf> {
     match origin::installed_vmlinux()? {
         Ok(path) => Ok(path),
-        Err(missing) => bail!("no vmlinux of the running kernel: {}", advice(&missing)),
+        Err(error) => bail!("{}", missing(&error)),
     }
+}
+
+/// That the vmlinux is missing, and how to get it.
+pub(super) fn missing(missing: &MissingVmlinux) -> String {
+    format!("no vmlinux of the running kernel: {}", advice(missing))
 }
 
 /// How to get the vmlinux.

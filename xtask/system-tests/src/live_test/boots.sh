@@ -1,0 +1,42 @@
+#!/bin/sh
+# One boot of several that share what is kept: the first keeps a group, the others install it as at
+# boot, or leave the kernel as it is. /kl/boot says which, /kl/state.tar.gz has what was kept. Prints
+# a line a test, and what is kept now.
+. /kl/prelude.sh
+. /kl/kept.sh
+boot=$(cat /kl/boot)
+load
+(sleep 1; load) >/dev/null 2>&1
+before=$(text)
+if [ $boot = first ]; then
+    make_kept
+    check "it is undone" undo
+else
+    mkdir -p $KEPT && tar -xzf /kl/state.tar.gz -C $KEPT
+    restore --guard >/tmp/guard 2>&1 &
+    guard=$!
+    until installed || ! kill -0 $guard 2>/dev/null; do usleep 200000; done
+    usleep 500000
+    grep -v '^left out\|^neither a package' /tmp/guard
+    if installed; then
+        passed "$boot: the group is installed"
+        [ $boot != upgrade ] || grep -q 'instructions fit' /tmp/guard ||
+            failed "it says how much fits" "$(cat /tmp/guard)"
+        for n in 1 2 3; do check "$boot: the load in it, $n" load; done
+        kill -TERM $guard
+        wait $guard || failed "$boot: stopped in order" "$(cat /tmp/guard)"
+    else
+        wait $guard
+        status=$?
+        [ $boot = upgrade ] && [ $status = 1 ] && grep -q 'left as it is' /tmp/guard &&
+            passed "$boot: the kernel is left as it is" ||
+            failed "$boot: the group is installed" "$status: $(cat /tmp/guard)"
+    fi
+fi
+none_installed && passed "$boot: nothing is installed" || failed "nothing is installed" "$boot"
+check "$boot: the load afterwards" load
+check_text "$boot"
+dmesg | grep -qi 'warning:\|bug:\|oops\|unreliable' &&
+    failed "the log is clean" "$(dmesg | grep -i -m 3 'warning:\|bug:\|oops\|unreliable')"
+tar -czf /tmp/state.tar.gz -C $KEPT . && echo "state $(base64 /tmp/state.tar.gz | tr -d '\n')"
+exit 0
