@@ -20,6 +20,7 @@ use crate::memory::FileMemory;
 use crate::test_elf::{DATA, TestSymbol, elf};
 use crate::test_kernel::{TEXT, at, emitted, near};
 use check::module::{CopyClaim, InlineClaim, check_module};
+use emit::module::Obstacle;
 use image::linked::LinkedKernel;
 use image::linked::tables::LinkedTables;
 use image::sites::PatchSites;
@@ -119,7 +120,8 @@ fn profile(kernel: &LinkedKernel<'_>) -> Profile {
     profile
 }
 
-const PLENTY: InlineSettings = InlineSettings { growth: 10.0, largest: 100, largest_alone: 100 };
+const PLENTY: InlineSettings =
+    InlineSettings { growth: 10.0, largest: 100, largest_alone: 100, costs: None };
 
 fn with_kernel(tables: LinkedTables, test: impl FnOnce(&LinkedKernel<'_>)) {
     with_code(&names_data(), tables, test);
