@@ -43,6 +43,9 @@ pub struct InlinableCode {
     /// The functions whose code it has, by number: the function itself, and parts of it that the
     /// compiler put elsewhere.
     pub functions: Vec<u32>,
+    /// The share of its executions that leave it by a jump to a function. In the place of a call
+    /// this jump is a call: a call is gone, and another one is there.
+    pub tail_calls: f64,
     /// It can only stand where the caller's frame is found by the stack pointer.
     pub needs_stack_pointer: bool,
 }
@@ -92,13 +95,16 @@ pub struct CallCosts {
     pub direct: f64,
     /// The same for an indirect call.
     pub indirect: f64,
+    /// A jump to a function, and what that executes because it is entered. Saved when a callee that
+    /// leaves by such a jump is inlined: the call of the other function remains.
+    pub jump: f64,
     /// A comparison of a pointer and the branch behind it.
     pub guard: f64,
 }
 
 impl CallCosts {
     /// Each call counts as one, whichever it is: the choice for a machine that is not known.
-    pub const ONE_EACH: CallCosts = CallCosts { direct: 1.0, indirect: 1.0, guard: 0.0 };
+    pub const ONE_EACH: CallCosts = CallCosts { direct: 1.0, indirect: 1.0, jump: 0.1, guard: 0.0 };
     /// Likewise on a kernel with retpolines: a misprediction more for each indirect call.
     pub const ONE_EACH_BY_RETPOLINES: CallCosts = CallCosts { indirect: 2.0, ..Self::ONE_EACH };
 }

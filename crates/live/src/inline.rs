@@ -48,7 +48,8 @@ pub struct InlineSummary {
     pub calls: usize,
     /// How often calls within the group ran: direct ones, and indirect ones that can be promoted.
     pub executed: u64,
-    /// How often those ran that are gone.
+    /// How many of these executions are gone. Where a callee leaves by a jump to a function, that
+    /// jump is a call instead.
     pub gone: u64,
     /// Indirect calls that compare the pointer first, and then run inlined code or call directly.
     pub promoted: usize,
@@ -74,6 +75,8 @@ const RARE: f64 = 5e-6;
 /// The functions through which safe returns go (arch/x86/lib/retpoline.S), for Zen 1 and 2, and for
 /// Zen 3 and 4.
 const SAFE_RETURNS: [&str; 2] = ["srso_safe_ret", "srso_alias_safe_ret"];
+/// How the names of the thunks end through which functions return (the same file).
+const RETURN_THUNK: &str = "_return_thunk";
 /// The retpolines of all registers (arch/x86/lib/retpoline.S), and their bytes.
 const RETPOLINES: &str = "__x86_indirect_thunk_array";
 const RETPOLINES_BYTES: u64 = 16 * 32;
@@ -291,18 +294,15 @@ impl Chooser<'_> {
             };
             InlinedCall { context: call.context, at, code }
         });
-        let counted = |counts: &dyn Fn(&ChosenCall) -> bool| {
-            let counted = chosen.iter().zip(&evaluation.counts).filter(|(call, _)| counts(call));
-            counted.map(|(_, count)| count).sum::<f64>().round() as u64
-        };
         let is_indirect = |call: &ChosenCall| problem.sites[call.site as usize].ran.is_some();
+        let direct = chosen.iter().zip(&evaluation.counts).filter(|(call, _)| is_indirect(call));
         let summary = InlineSummary {
             calls: chosen.iter().filter(|call| call.inlined).count(),
             executed,
-            gone: counted(&|call| call.inlined),
+            gone: evaluation.gone.iter().sum::<f64>().round() as u64,
             promoted: chosen.iter().filter(|&call| is_indirect(call)).count(),
             indirect,
-            direct: counted(&is_indirect),
+            direct: direct.map(|(_, count)| count).sum::<f64>().round() as u64,
             hot_bytes: problem.hot_bytes,
             added_bytes: evaluation.growth as i64,
             saved_cycles: costs.map(|_| evaluation.saved.round() as u64),
@@ -328,8 +328,9 @@ impl Chooser<'_> {
                 *called.entry(callee).or_default() += site.count;
             }
         }
+        let tail_calls = tail_calls(group, profile);
         for (&callee, &calls) in &called {
-            functions[callee as usize] = function(group, &graph, callee, calls);
+            functions[callee as usize] = function(group, &graph, callee, calls, &tail_calls);
         }
         let call_sites = sites.iter().map(|(&at, site)| {
             let can_inline = |callee| {
@@ -355,8 +356,36 @@ impl Chooser<'_> {
     }
 }
 
-/// What is known of a function as a callee. `calls`: how often it was called by the group.
-fn function(group: &Group<'_, '_>, graph: &Graph, callee: u32, calls: u64) -> InliningFunction {
+/// How often control left each function by a jump to the entry of another one. A jump to a return
+/// thunk is a return.
+fn tail_calls(group: &Group<'_, '_>, profile: &Profile) -> BTreeMap<u32, u64> {
+    let mut left: BTreeMap<u32, u64> = BTreeMap::new();
+    let kernel = group.original.kernel;
+    for (&(from, to), &(_, count)) in &profile.edges {
+        let Some((piece, _)) = group.piece_at(from) else { continue };
+        let function = group.original.pieces[piece.index()].function;
+        let from = kernel.function_at(from);
+        let enters = |to_function: usize| {
+            let function = &kernel.functions[to_function];
+            let returns = kernel.function_name(function).ends_with(RETURN_THUNK);
+            Some(to_function) != from && kernel.link_address(function.at) == to && !returns
+        };
+        if kernel.function_at(to).is_some_and(enters) {
+            *left.entry(function).or_default() += count;
+        }
+    }
+    left
+}
+
+/// What is known of a function as a callee. `calls`: how often it was called by the group;
+/// `tail_calls`: how often control left functions by a jump to another one.
+fn function(
+    group: &Group<'_, '_>,
+    graph: &Graph,
+    callee: u32,
+    calls: u64,
+    tail_calls: &BTreeMap<u32, u64>,
+) -> InliningFunction {
     let original = &group.original;
     let first = graph.functions[callee as usize].start as usize;
     // A profile may know a function by its calls only: all of it may be hot then.
@@ -372,7 +401,15 @@ fn function(group: &Group<'_, '_>, graph: &Graph, callee: u32, calls: u64) -> In
         let mut functions: Vec<u32> =
             pieces.map(|&piece| original.pieces[piece as usize].function).collect();
         functions.dedup();
+        // A part that the compiler put elsewhere is entered by a jump, and is no other function.
+        let entered_parts = functions.iter().filter(|&&function| function != callee);
+        let into_parts: u64 = entered_parts
+            .map(|&part| graph.counts[graph.functions[part as usize].start as usize])
+            .sum();
+        let left: u64 = functions.iter().filter_map(|function| tail_calls.get(function)).sum();
+        let left = left.saturating_sub(into_parts);
         InlinableCode {
+            tail_calls: (left as f64 / entered.max(1) as f64).min(1.0),
             hot_bytes: body.pieces.iter().filter(hot).map(size).sum(),
             functions,
             needs_stack_pointer: !body.fits(CallerFrame::ByFramePointer),

@@ -57,6 +57,8 @@ enum Inside {
     Call,
     /// A call through a register.
     IndirectCall,
+    /// The work behind a jump, and a tracer's site.
+    JumpedWork,
 }
 
 /// What calls cost on a machine; `None` if it describes no out-of-order core.
@@ -73,6 +75,7 @@ pub fn call_costs(machine: &MachineModel, forms: CallForms) -> Result<Option<Cal
     Ok(Some(CallCosts {
         direct: cost(Inside::Call)?,
         indirect: cost(Inside::IndirectCall)?,
+        jump: cost(Inside::JumpedWork)?,
         guard: cost(Inside::GuardedWork)?,
     }))
 }
@@ -118,11 +121,13 @@ impl Program {
         }
         let mut at = LOOP;
         for _ in 0..CALLS {
+            let jump = near(0xe9, at, at + 5);
             let call = near(0xe8, at, if by_retpoline { CALL_THUNK } else { CALLEE });
             // A translation ends with a branch.
             let parts: Vec<Vec<&[u8]>> = match inside {
                 Inside::Work => vec![WORK.to_vec()],
                 Inside::GuardedWork => vec![GUARD.to_vec(), WORK.to_vec()],
+                Inside::JumpedWork => vec![vec![&jump], [&[TRACER], &WORK[..]].concat()],
                 Inside::IndirectCall if !by_retpoline => vec![vec![INDIRECT_CALL]],
                 Inside::Call | Inside::IndirectCall => vec![vec![&call]],
             };
@@ -188,12 +193,15 @@ mod tests {
     #[test]
     fn a_call_costs_what_its_return_costs_on_the_machine() {
         let safe = costs("zen4", true, false);
+        println!("zen4 with safe returns: {safe:?}");
         assert!((28.0..36.0).contains(&safe.direct), "{safe:?}");
         for machine in ["zen4", "golden-cove"] {
             let plain = costs(machine, false, false);
             assert!((1.0..6.0).contains(&plain.direct), "{machine}: {plain:?}");
             assert!((plain.direct - plain.indirect).abs() < 2.0, "{machine}: {plain:?}");
             assert!((0.0..1.0).contains(&plain.guard), "{machine}: {plain:?}");
+            assert!((0.1..2.0).contains(&plain.jump), "{machine}: {plain:?}");
+            println!("{machine}: {plain:?}");
             let retpolines = costs(machine, false, true);
             assert_eq!(retpolines.direct, plain.direct);
             assert!(retpolines.indirect > plain.indirect + 20.0, "{machine}: {retpolines:?}");

@@ -8,12 +8,15 @@
 //! with the calls that stay behind is subtracted. So no step undoes what an earlier one has saved.
 //!
 //! Where the budget holds few calls, small ones with the most for each byte may leave no room for
-//! the one that saves most. So the choice is made twice, once with that call first.
+//! one that saves more. So the choice is made again with each of the calls first that save most, and
+//! the best choice counts.
 
-use super::model::{Shares, functions_of};
+use super::model::{Shares, body, functions_of};
 use super::{ALONE, CallCosts, ChosenCall, Inlining, InliningLimits, InliningProblem, SiteFrame};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+/// As many calls are tried as the first one.
+const FIRST: usize = 8;
 /// A call is computed anew when it saves less than this part of what it did for each byte.
 const STALE: f64 = 0.95;
 
@@ -24,11 +27,10 @@ pub fn choose(
     limits: &InliningLimits,
     least: f64,
 ) -> Inlining {
-    let chosen = |most_first: bool| {
+    let chosen = |first: Option<u32>| {
         let mut greedy = Greedy::new(problem, costs, limits, least);
-        if most_first {
-            greedy.take_most();
-        }
+        let first = first.and_then(|site| greedy.computed(greedy.form(0, site)));
+        first.iter().for_each(|offer| _ = greedy.take(offer));
         (0..problem.sites.len() as u32).for_each(|site| greedy.offer(0, site));
         while let Some(candidate) = greedy.waiting.pop() {
             greedy.consider(candidate);
@@ -39,11 +41,14 @@ pub fn choose(
         shares.settle(problem);
         Inlining { evaluation: shares.evaluation(problem, costs, limits), calls: shares.calls }
     };
-    let (by_worth, by_most) = (chosen(false), chosen(true));
-    match by_most.evaluation.saved > by_worth.evaluation.saved {
-        true => by_most,
-        false => by_worth,
+    let mut best = chosen(None);
+    for site in Greedy::new(problem, costs, limits, least).most() {
+        let other = chosen(Some(site));
+        if other.evaluation.saved > best.evaluation.saved {
+            best = other;
+        }
     }
+    best
 }
 
 /// A call that waits.
@@ -126,21 +131,26 @@ impl<'p> Greedy<'p> {
         }
     }
 
-    /// Takes the call that saves most of all for which there is room.
-    fn take_most(&mut self) {
-        let offers = (0..self.problem.sites.len() as u32).filter_map(|site| {
-            let inlined = self.can_inline(0, site);
-            self.computed(ChosenCall { context: 0, site, inlined })
-        });
-        let fitting = offers.filter(|offer| self.growth + offer.growth <= self.budget);
-        if let Some(most) = fitting.max_by(|a, b| a.saved.total_cmp(&b.saved)) {
-            self.take(&most);
-        }
+    /// The calls that save most of all for which there is room, the best first.
+    fn most(&self) -> Vec<u32> {
+        let offers = (0..self.problem.sites.len() as u32)
+            .filter_map(|site| Some((self.computed(self.form(0, site))?, site)));
+        let mut offers: Vec<(f64, u32)> = offers
+            .filter(|(offer, _)| self.growth + offer.growth <= self.budget)
+            .map(|(offer, site)| (offer.saved, site))
+            .collect();
+        offers.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        offers.into_iter().take(FIRST).map(|(_, site)| site).collect()
+    }
+
+    /// A call as it would be chosen: inlined if that can be, else promoted.
+    fn form(&self, context: u32, site: u32) -> ChosenCall {
+        ChosenCall { context, site, inlined: self.can_inline(context, site) }
     }
 
     /// Adds a call to those that wait: to be inlined if that can be, else to be promoted.
     fn offer(&mut self, context: u32, site: u32) {
-        self.push(ChosenCall { context, site, inlined: self.can_inline(context, site) });
+        self.push(self.form(context, site));
     }
 
     /// Adds a call to those that wait, in this form, if it saves anything, or else promoted.
@@ -315,11 +325,10 @@ impl<'p> Greedy<'p> {
 
     /// Whether the callee's code can stand where the frame is found so.
     fn fits(&self, frame: SiteFrame, site: u32) -> bool {
-        let callee = self.problem.sites[site as usize].callee;
-        let body = callee.and_then(|callee| self.problem.functions[callee as usize].body.as_ref());
+        let body = || body(self.problem, site);
         match frame {
             SiteFrame::StackPointer => true,
-            SiteFrame::FramePointer => body.is_some_and(|body| !body.needs_stack_pointer),
+            SiteFrame::FramePointer => body().is_some_and(|body| !body.needs_stack_pointer),
             SiteFrame::Unknown => false,
         }
     }

@@ -8,7 +8,7 @@
 //! a function for an average one: a copy that has half of the executions makes half of each of the
 //! function's calls.
 
-use super::{ALONE, CallCosts, ChosenCall, InliningLimits, InliningProblem};
+use super::{ALONE, CallCosts, ChosenCall, InlinableCode, InliningLimits, InliningProblem};
 
 /// What the model says of a choice.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +20,9 @@ pub struct Evaluation {
     pub shares: Vec<f64>,
     /// How often each chosen call goes to the callee.
     pub counts: Vec<f64>,
+    /// How many calls are gone for each chosen one: fewer than `counts` when the callee leaves by
+    /// jumps to functions, which become calls.
+    pub gone: Vec<f64>,
     /// The cycles that are saved.
     pub saved: f64,
     /// The bytes of hot code that are added; negative when own copies became cold.
@@ -68,12 +71,17 @@ impl Shares {
 
     /// Adds a call. [`Shares::settle`] must follow.
     pub(super) fn push(&mut self, problem: &InliningProblem, call: ChosenCall) {
-        self.roots.push(match call.context.checked_sub(1) {
-            None => problem.sites[call.site as usize].caller,
-            Some(n) => self.roots[n as usize],
-        });
+        self.roots.push(self.root(problem, call));
         self.calls.push(call);
         self.inlined.push(0.0);
+    }
+
+    /// The function in whose copy a call stands.
+    fn root(&self, problem: &InliningProblem, call: ChosenCall) -> u32 {
+        match call.context.checked_sub(1) {
+            None => problem.sites[call.site as usize].caller,
+            Some(n) => self.roots[n as usize],
+        }
     }
 
     /// The share of the caller's executions that a context has.
@@ -168,7 +176,8 @@ impl Shares {
         growth as f64
     }
 
-    /// The cycles that a call saves in a context when it is chosen so.
+    /// The cycles that a call saves in a context when it is chosen so. In a cold copy it saves
+    /// nothing, as its code takes no hot bytes there.
     pub(super) fn saving(
         &self,
         problem: &InliningProblem,
@@ -176,11 +185,17 @@ impl Shares {
         call: ChosenCall,
     ) -> f64 {
         let ChosenCall { context, site, inlined } = call;
+        if self.is_cold(self.root(problem, call)) {
+            return 0.0;
+        }
         let before = match problem.sites[site as usize].ran {
             None => costs.direct,
             Some(_) => costs.indirect,
         };
-        let after = if inlined { 0.0 } else { costs.direct };
+        let after = match inlined {
+            true => (costs.direct - costs.jump) * tail_calls(problem, site),
+            false => costs.direct,
+        };
         self.count(problem, context, site) * (before - after)
             - self.ran(problem, context, site) * costs.guard
     }
@@ -191,7 +206,11 @@ impl Shares {
         costs: CallCosts,
         limits: &InliningLimits,
     ) -> Evaluation {
-        let counts = self.calls.iter().map(|c| self.count(problem, c.context, c.site)).collect();
+        let count = |c: &ChosenCall| self.count(problem, c.context, c.site);
+        let gone = |c: &ChosenCall| match c.inlined {
+            true => count(c) * (1.0 - tail_calls(problem, c.site)),
+            false => 0.0,
+        };
         let shares = self.calls.iter().zip(&self.inlined).map(|(call, &share)| {
             let ran = problem.sites[call.site as usize].ran.unwrap_or(0).max(1);
             let count = self.count(problem, call.context, call.site);
@@ -199,7 +218,8 @@ impl Shares {
         });
         Evaluation {
             shares: shares.collect(),
-            counts,
+            counts: self.calls.iter().map(count).collect(),
+            gone: self.calls.iter().map(gone).collect(),
             saved: self.calls.iter().map(|&call| self.saving(problem, costs, call)).sum(),
             growth: self.growth(problem, limits),
             own: self.own.clone(),
@@ -209,14 +229,21 @@ impl Shares {
 
 /// The functions whose code stands in the place of a call.
 pub(super) fn functions_of(problem: &InliningProblem, site: u32) -> &[u32] {
-    let callee = problem.sites[site as usize].callee;
-    let body = callee.and_then(|callee| problem.functions[callee as usize].body.as_ref());
-    body.map_or(&[], |body| &body.functions)
+    body(problem, site).map_or(&[], |body| &body.functions)
 }
 
 /// The hot bytes of the code that would stand in the place of a call.
 fn hot_bytes(problem: &InliningProblem, site: u32) -> u64 {
-    let callee = problem.sites[site as usize].callee;
-    let body = callee.and_then(|callee| problem.functions[callee as usize].body.as_ref());
-    body.map_or(0, |body| body.hot_bytes)
+    body(problem, site).map_or(0, |body| body.hot_bytes)
+}
+
+/// The share of the callee's executions that leave it by a jump to a function.
+fn tail_calls(problem: &InliningProblem, site: u32) -> f64 {
+    body(problem, site).map_or(0.0, |body| body.tail_calls)
+}
+
+/// The code that would stand in the place of a call.
+pub(super) fn body(problem: &InliningProblem, site: u32) -> Option<&InlinableCode> {
+    let callee = problem.sites[site as usize].callee?;
+    problem.functions[callee as usize].body.as_ref()
 }
