@@ -160,8 +160,8 @@ pub fn calls(
     Ok((calls.collect(), summary))
 }
 
-/// How the kernel called and returned while a profile was recorded: by the thunks that ran. `memory`:
-/// that of the running kernel, which says itself how it calls.
+/// How the kernel called and returned while a profile was recorded: by the thunks that ran.
+/// `memory`: that of the running kernel, which says itself how it calls.
 ///
 /// # Errors
 /// Memory cannot be read.

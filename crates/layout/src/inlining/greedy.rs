@@ -8,8 +8,8 @@
 //! with the calls that stay behind is subtracted. So no step undoes what an earlier one has saved.
 //!
 //! Where the budget holds few calls, small ones with the most for each byte may leave no room for
-//! one that saves more. So the choice is made again with each of the calls first that save most, and
-//! the best choice counts.
+//! one that saves more. So the choice is made again with each of the calls first that save most,
+//! and the best choice counts.
 
 use super::model::{Shares, body, functions_of};
 use super::{ALONE, CallCosts, ChosenCall, Inlining, InliningLimits, InliningProblem, SiteFrame};

@@ -25,6 +25,7 @@ use image::linked::tables::{ExceptionEntry, StaticCallEntry};
 const THUNKS: u64 = 0x200;
 const THUNK_RAX: u64 = THUNKS;
 const THUNK_R11: u64 = THUNKS + 11 * 32;
+const SAFE_RETURN: u64 = 0x3f0;
 /// Where f's calls stand.
 const CALLS: [u64; 3] = [0x0a, 0x12, 0x1b];
 
@@ -66,6 +67,7 @@ fn vmlinux(f: &[u8]) -> Vec<u8> {
             TestSymbol("__x86_indirect_thunk_array", TEXT + THUNKS, 0),
             TestSymbol("__x86_indirect_thunk_rax", TEXT + THUNK_RAX, 0),
             TestSymbol("__x86_indirect_thunk_r11", TEXT + THUNK_R11, 0),
+            TestSymbol("srso_alias_safe_ret", TEXT + SAFE_RETURN, 0),
             TestSymbol("_stext", TEXT, 0),
             TestSymbol("value", DATA, 8),
         ],
@@ -181,6 +183,46 @@ fn other_calls_are_not_promoted() {
         let (group, summary) = group_by(kernel, &profile, NOTHING);
         assert_eq!(calls(&group), [(0x12, InPlace::Call(at(H)))]);
         assert_eq!((summary.promoted, summary.indirect, summary.direct), (1, 300, 50));
+    });
+}
+
+#[test]
+fn how_the_kernel_calls_is_known_by_the_thunks_that_ran() {
+    with_code(&code_of_f(), tables(), |kernel| {
+        let forms = |ran: &[u64], memory: Option<&dyn Memory>| {
+            let mut profile = profile(kernel);
+            profile.blocks.extend(ran.iter().map(|&thunk| (at(thunk), 1)));
+            let CallForms { safe_returns, retpolines } =
+                call_forms(kernel, memory, &profile).unwrap();
+            (safe_returns, retpolines)
+        };
+        assert_eq!(forms(&[], None), (false, false));
+        assert_eq!(forms(&[SAFE_RETURN], None), (true, false));
+        assert_eq!(forms(&[THUNK_R11 + 7], None), (false, true));
+        // What follows the retpolines is none.
+        assert_eq!(forms(&[THUNKS + 16 * 32 - 1], None), (false, true));
+        assert_eq!(forms(&[THUNKS + 16 * 32], None), (false, false));
+        // The running kernel says itself whether it uses them.
+        assert_eq!(forms(&[], Some(&memory(kernel, &[]))), (false, true));
+        let patched = memory(kernel, &[(0x0a, 0xff), (0x0b, 0xd0), (0x12, 0x41), (0x13, 0xff)]);
+        assert_eq!(forms(&[THUNK_RAX], Some(&patched)), (false, false));
+    });
+}
+
+#[test]
+fn what_calls_cost_decides_and_says_what_is_saved() {
+    with_code(&code_of_f(), tables(), |kernel| {
+        let of = |guard| {
+            let costs = CallCosts { direct: 30.0, indirect: 32.0, jump: 0.5, guard };
+            group_by(kernel, &profile(kernel), InlineSettings { costs: Some(costs), ..PLENTY }).1
+        };
+        // 90 of 100, 100 and 100 calls; the last is only promoted.
+        let saved = 90.0 * 32.0 - 100.0 + 100.0 * 31.0 + 100.0 * (2.0 - 1.0);
+        let summary = of(1.0);
+        assert_eq!((summary.promoted, summary.saved_cycles), (3, Some(saved as u64)));
+        // The comparison costs as much as a direct call saves.
+        assert_eq!(of(2.0).promoted, 2);
+        assert_eq!(group_by(kernel, &profile(kernel), PLENTY).1.saved_cycles, None);
     });
 }
 
