@@ -25,7 +25,7 @@ use image::linked::tables::{ExceptionEntry, StaticCallEntry};
 const THUNKS: u64 = 0x200;
 const THUNK_RAX: u64 = THUNKS;
 const THUNK_R11: u64 = THUNKS + 11 * 32;
-const SAFE_RETURN: u64 = 0x3f0;
+const SAFE_RETURN: u64 = 0x1f0;
 /// Where f's calls stand.
 const CALLS: [u64; 3] = [0x0a, 0x12, 0x1b];
 
