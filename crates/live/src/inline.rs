@@ -42,7 +42,7 @@ impl Default for InlineSettings {
 }
 
 /// What was inlined, and what it brings by the profile.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct InlineSummary {
     /// Calls in the group whose callee's code stands in their place.
     pub calls: usize,
