@@ -11,6 +11,7 @@
 //!
 //! * [`validate()`] checks the rules of a graph, which every algorithm relies on.
 //! * [`check()`] checks an order. It shares no code with the algorithms.
+//! * [`inlining`] chooses the calls to inline, by counts and sizes.
 //! * [`score()`] scores an order. It also shares no code with the algorithms.
 //!
 //! ```
@@ -51,6 +52,7 @@ mod filling;
 mod forced;
 pub mod graph;
 mod hot;
+pub mod inlining;
 mod jumps;
 mod packing;
 mod pieces;

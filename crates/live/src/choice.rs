@@ -13,6 +13,7 @@ use crate::owners::Owners;
 use anyhow::{Result, bail, ensure};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use layout::inlining::CallCosts;
 use profile::Profile;
 
 /// The only function of that name: its index into the kernel's functions.
@@ -96,6 +97,8 @@ pub struct Choice<'a> {
     /// Leave out functions that cannot be replaced, belong to another tool, or do not exist, and
     /// report them. Otherwise a function that was named is refused.
     pub skip_unfit: bool,
+    /// What calls cost on the machine, where calls are inlined; `None`: it is not known.
+    pub call_costs: Option<CallCosts>,
 }
 
 impl Choice<'_> {
@@ -189,7 +192,7 @@ impl Choice<'_> {
         hint: &dyn Fn(Unfit) -> Result<String>,
         told: &mut dyn FnMut(&str),
     ) -> Result<(Group<'k, 'd>, InlineSummary)> {
-        let settings = InlineSettings::default();
+        let settings = InlineSettings { costs: self.call_costs, ..InlineSettings::default() };
         let (group, summary) = inline::group(kernel, memory, chosen, profile, settings)?;
         self.tell_left_out(kernel, &group, hint, told)?;
         Ok((group, summary))
@@ -231,7 +234,7 @@ mod tests {
     }
 
     fn choice<'a>(named: &'a [String], roots: &'a [String], skip_unfit: bool) -> Choice<'a> {
-        Choice { named, roots, threshold: 0.1, share: 0.0, skip_unfit }
+        Choice { named, roots, threshold: 0.1, share: 0.0, skip_unfit, call_costs: None }
     }
 
     #[test]

@@ -1,24 +1,28 @@
-//! Which calls of a group are inlined: those whose returns cost most for the bytes that their code
-//! takes. Which indirect calls are promoted: those with a frequent target whose code is inlined, or
-//! that a direct call saves a retpoline.
+//! Which calls of a group are inlined, and which indirect calls are promoted.
 //!
 //! Input: a group, and a profile of its blocks and calls. Output: the group with the code of hot
 //! callees in their callers' copies, and the counts of that code. `emit::module` says what can be
-//! inlined and promoted; this module says what should be.
+//! inlined and promoted; [`layout::inlining`] says what should be. This module asks the one and
+//! tells the other.
 
 use crate::group::Group;
 use crate::inlined_counts::InlineShares;
 use crate::memory::{FileMemory, Memory};
 use anyhow::Result;
-use emit::module::{CallerFrame, GUARD, InPlace, InlinableBody, InlinedCall, Obstacle};
+use emit::module::{CallerFrame, GUARD, InPlace, InlinableBody, InlinedCall};
 use emit::object::{CallToInline, InlineLimits};
+use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use layout::graph::Graph;
+use layout::inlining::{
+    self, CallCosts, CallForms, CallSite, ChosenCall, InlinableCode, Inlining, InliningFunction,
+    InliningLimits, InliningProblem, SiteFrame,
+};
 use profile::Profile;
 use sites::Site;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How much may be inlined.
+/// How much may be inlined, and what it saves.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineSettings {
     /// The hot code may grow by this part of its bytes.
@@ -27,11 +31,13 @@ pub struct InlineSettings {
     pub largest: u64,
     /// The most hot bytes of a function that is nearly always called from one place.
     pub largest_alone: u64,
+    /// What calls cost on the machine; `None`: it is not known, and each call counts as one.
+    pub costs: Option<CallCosts>,
 }
 
 impl Default for InlineSettings {
     fn default() -> InlineSettings {
-        InlineSettings { growth: 0.15, largest: 320, largest_alone: 2048 }
+        InlineSettings { growth: 0.15, largest: 320, largest_alone: 2048, costs: None }
     }
 }
 
@@ -42,7 +48,8 @@ pub struct InlineSummary {
     pub calls: usize,
     /// How often calls within the group ran: direct ones, and indirect ones that can be promoted.
     pub executed: u64,
-    /// How often those ran that are gone.
+    /// How many of these executions are gone. Where a callee leaves by a jump to a function, that
+    /// jump is a call instead.
     pub gone: u64,
     /// Indirect calls that compare the pointer first, and then run inlined code or call directly.
     pub promoted: usize,
@@ -52,19 +59,29 @@ pub struct InlineSummary {
     pub direct: u64,
     /// Bytes of hot code before.
     pub hot_bytes: u64,
-    /// Bytes of hot code that were added.
-    pub added_bytes: u64,
+    /// Bytes of hot code that were added; negative if more own copies became cold.
+    pub added_bytes: i64,
+    /// Kernel cycles that the calls that are gone took, by what a call costs on the machine and the
+    /// counts of the profile; `None` if the machine is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved_cycles: Option<u64>,
 }
 
 /// A block is hot in its function when it ran at least this part of the times that the function was
 /// called.
 const HOT: f64 = 0.02;
-/// A function is called from one place when this part of its calls comes from there.
-const ALONE: f64 = 0.95;
 /// Calls of which there are fewer than this part of all are left alone.
 const RARE: f64 = 5e-6;
+/// The functions through which safe returns go (arch/x86/lib/retpoline.S), for Zen 1 and 2, and for
+/// Zen 3 and 4.
+const SAFE_RETURNS: [&str; 2] = ["srso_safe_ret", "srso_alias_safe_ret"];
+/// How the names of the thunks end through which functions return (the same file).
+const RETURN_THUNK: &str = "_return_thunk";
+/// The retpolines of all registers (arch/x86/lib/retpoline.S), and their bytes.
+const RETPOLINES: &str = "__x86_indirect_thunk_array";
+const RETPOLINES_BYTES: u64 = 16 * 32;
 /// Bytes of a direct call.
-const CALL: u32 = 5;
+const CALL: u64 = 5;
 
 /// A group of functions with the calls inlined that pay most: calls among them, and calls of those
 /// that cannot be replaced but inlined. `chosen`: as for [`Group::new`].
@@ -98,7 +115,8 @@ pub(crate) fn group_calling<'k, 'd>(
     let called: BTreeSet<u32> = called.iter().map(|&index| kernel.functions[index].at).collect();
     let chosen_calls = |wanted: &dyn Fn(usize) -> bool| {
         let group = Group::carrying(kernel, memory, chosen, wanted)?;
-        let choice = Chooser::new(&group, profile, settings, &called).choose(retpolines);
+        let choice =
+            Chooser { settings, called: &called, retpolines, limits: None }.choose(&group, profile);
         anyhow::Ok((group, choice))
     };
     // What nobody inlines need not be copied: a tracer may come to it.
@@ -131,16 +149,40 @@ pub fn calls(
     let memory = FileMemory(kernel);
     let group = Group::carrying(kernel, &memory, chosen, &|_| true)?;
     let nothing = BTreeSet::new();
-    let mut chooser = Chooser::new(&group, profile, settings, &nothing);
-    chooser.limits = Some(limits);
-    chooser.sites.retain(|_, site| !site.is_indirect());
-    let (calls, _, summary) = chooser.choose(false);
+    let (called, limits) = (&nothing, Some(limits));
+    let chooser = Chooser { settings, called, retpolines: false, limits };
+    let (calls, _, summary) = chooser.choose(&group, profile);
     let entry = |callee: u32| kernel.link_address(group.original.functions[callee as usize].at);
     let calls = calls.iter().filter_map(|call| {
         let callee = entry(call.inlined()?);
         Some(CallToInline { context: call.context, site: kernel.link_address(call.at), callee })
     });
     Ok((calls.collect(), summary))
+}
+
+/// How the kernel called and returned while a profile was recorded: by the thunks that ran.
+/// `memory`: that of the running kernel, which says itself how it calls.
+///
+/// # Errors
+/// Memory cannot be read.
+pub fn call_forms(
+    kernel: &LinkedKernel<'_>,
+    memory: Option<&dyn Memory>,
+    profile: &Profile,
+) -> Result<CallForms> {
+    let ran = |name: &str, bytes: u64| {
+        kernel.address_of(name).is_some_and(|at| {
+            let code = at..LinkAddr(at.0 + bytes);
+            profile.blocks.range(code).any(|(_, &count)| count > 0)
+        })
+    };
+    Ok(CallForms {
+        safe_returns: SAFE_RETURNS.iter().any(|name| ran(name, 1)),
+        retpolines: match memory {
+            Some(memory) => sites::calls_by_retpolines(kernel, memory)?,
+            None => ran(RETPOLINES, RETPOLINES_BYTES),
+        },
+    })
 }
 
 /// Every call of a kernel's functions that can be inlined, once each, for tests of emitters.
@@ -208,310 +250,183 @@ pub fn listed<'d>(group: &Group<'_, 'd>) -> Vec<ListedCall<'d>> {
     calls.collect()
 }
 
-/// A call that may be inlined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    /// How many returns it saves for each thousand bytes.
-    worth: u64,
-    /// How often it ran when this was computed.
-    count: u64,
-    call: CallKey,
-}
-
-/// A call in a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct CallKey {
-    context: u32,
-    at: u32,
-}
-
-impl CallKey {
-    fn of(call: InlinedCall) -> CallKey {
-        CallKey { context: call.context, at: call.at }
-    }
-}
-
-/// A context: the code of an inlined call.
-struct InlinedCode {
-    call: InlinedCall,
-    share: f64,
-    /// The function in whose copy it is.
-    root: u32,
-    /// The functions whose code it has: the callee, and parts of it that the compiler put
-    /// elsewhere.
-    functions: Vec<u32>,
-    /// The caller's frame is found by the frame pointer.
-    frame: CallerFrame,
-}
-
-/// What is known of a function as a callee.
-struct Callee {
-    body: Result<InlinableBody, Obstacle>,
-    /// How often it was called.
-    entered: u64,
-    hot_bytes: u64,
-}
-
-struct Chooser<'a, 'k, 'd> {
-    group: &'a Group<'k, 'd>,
+/// What the choice depends on besides counts and code.
+struct Chooser<'a> {
     settings: InlineSettings,
     /// The offsets of the functions that stay called.
     called: &'a BTreeSet<u32>,
-    graph: Graph,
-    /// By the offset of the call.
-    sites: BTreeMap<u32, Site>,
-    /// How often indirect calls ran.
-    indirect: u64,
-    callees: HashMap<u32, Callee>,
-    /// What share of its executions each function's own copy has.
-    shares: Vec<f64>,
-    contexts: Vec<InlinedCode>,
+    /// The kernel makes indirect calls by retpolines.
+    retpolines: bool,
     /// What another emitter than that of live copies can inline.
     limits: Option<InlineLimits>,
 }
 
-impl<'a, 'k, 'd> Chooser<'a, 'k, 'd> {
-    fn new(
-        group: &'a Group<'k, 'd>,
+impl Chooser<'_> {
+    fn choose(
+        &self,
+        group: &Group<'_, '_>,
         profile: &Profile,
-        settings: InlineSettings,
-        called: &'a BTreeSet<u32>,
-    ) -> Chooser<'a, 'k, 'd> {
-        let graph = group.graph(Some(profile));
-        let (sites, indirect) = sites::of(group, profile);
-        Chooser {
-            group,
-            settings,
-            called,
-            graph,
-            sites,
-            indirect,
-            callees: HashMap::new(),
-            shares: vec![1.0; group.original.functions.len()],
-            contexts: Vec::new(),
-            limits: None,
+    ) -> (Vec<InlinedCall>, InlineShares, InlineSummary) {
+        let (mut sites, indirect) = sites::of(group, profile);
+        if self.limits.is_some() {
+            sites.retain(|_, site| !site.is_indirect());
         }
-    }
-
-    /// Takes the best call, again and again, until no more code may be added.
-    fn choose(mut self, retpolines: bool) -> (Vec<InlinedCall>, InlineShares, InlineSummary) {
-        let hot_bytes = self.hot_bytes();
-        let within = self.sites.values().filter(|site| site.callee.is_some());
+        let problem = self.problem(group, profile, &sites);
+        let InlineSettings { growth, largest, largest_alone, costs } = self.settings;
+        let (guard_bytes, call_bytes) = (u64::from(GUARD), CALL);
+        let limits = InliningLimits { growth, largest, largest_alone, guard_bytes, call_bytes };
+        let within = sites.values().filter(|site| site.callee.is_some());
         let executed: u64 = within.map(|site| site.count).sum();
-        let mut summary = InlineSummary { executed, hot_bytes, ..InlineSummary::default() };
-        let budget = hot_bytes as f64 * self.settings.growth;
         let least = (executed as f64 * RARE).max(1.0);
-        let mut waiting = BinaryHeap::new();
-        let all: Vec<u32> = self.sites.keys().copied().collect();
-        for at in all {
-            self.offer(CallKey { context: 0, at }, &mut waiting);
-        }
-        let mut added = 0.0;
-        while let Some(candidate) = waiting.pop() {
-            let site = self.sites[&candidate.call.at];
-            let count = self.count(candidate.call);
-            if count < least {
-                continue;
-            }
-            if (count as u64) < candidate.count - candidate.count / 20 {
-                // Meanwhile a part of the caller's runs is in other copies of it.
-                self.offer(candidate.call, &mut waiting);
-                continue;
-            }
-            let Some(number) = site.callee else { continue };
-            let callee = &self.callees[&number];
-            let share = count / callee.entered.max(1) as f64;
-            let is_alone = share >= ALONE * self.shares[number as usize];
-            let largest =
-                if is_alone { self.settings.largest_alone } else { self.settings.largest };
-            let code = if is_alone { 0.0 } else { callee.hot_bytes as f64 };
-            let more = if site.is_indirect() { code + f64::from(GUARD) } else { code };
-            if callee.hot_bytes > largest || added + more > budget {
-                continue;
-            }
-            added += more;
-            self.take(candidate.call, number, share, &mut waiting);
-        }
-        let promoted = if retpolines { self.promoted(least) } else { Vec::new() };
-        added += promoted.len() as f64 * f64::from(GUARD + CALL);
-        let inlined = self.contexts.iter().map(|context| (context.call, context.share));
-        let (calls, inlined): (Vec<InlinedCall>, _) = inlined.chain(promoted).unzip();
-        let executed = |counted: &dyn Fn(&InlinedCall) -> bool| {
-            let chosen = calls.iter().filter(|call| counted(call));
-            chosen.map(|&call| self.count(CallKey::of(call))).sum::<f64>() as u64
+        let unknown = match self.retpolines {
+            true => CallCosts::ONE_EACH_BY_RETPOLINES,
+            false => CallCosts::ONE_EACH,
         };
-        let is_indirect = |call: &InlinedCall| self.sites[&call.at].is_indirect();
-        summary.calls = self.contexts.len();
-        summary.gone = executed(&|call| call.inlined().is_some());
-        summary.promoted = calls.iter().filter(|call| is_indirect(call)).count();
-        summary.indirect = self.indirect;
-        summary.direct = executed(&is_indirect);
-        summary.added_bytes = added as u64;
-        (calls, InlineShares { own: self.shares, inlined }, summary)
-    }
-
-    /// Inlines a call, and offers the calls of its code.
-    fn take(
-        &mut self,
-        call: CallKey,
-        callee: u32,
-        share: f64,
-        waiting: &mut BinaryHeap<Candidate>,
-    ) {
-        let frame = self.frame(call);
-        let body = self.callees[&callee].body.clone();
-        let (Ok(body), Ok(frame)) = (body, frame) else { return };
-        let pieces = &self.group.original.pieces;
-        let mut functions: Vec<u32> =
-            body.pieces.iter().map(|&piece| pieces[piece as usize].function).collect();
-        functions.dedup();
-        self.leave_own_copy(callee, &functions, share);
-        let root = match call.context.checked_sub(1) {
-            None => self.sites[&call.at].function,
-            Some(n) => self.contexts[n as usize].root,
-        };
-        let code = InPlace::Code(callee);
-        let call = InlinedCall { context: call.context, at: call.at, code };
-        let inside = functions.clone();
-        self.contexts.push(InlinedCode { call, share, root, functions, frame });
-        let context = self.contexts.len() as u32;
-        for function in inside {
-            for at in self.sites_of(function) {
-                self.offer(CallKey { context, at }, waiting);
-            }
-        }
-    }
-
-    /// The offsets of a function's calls.
-    fn sites_of(&self, function: u32) -> Vec<u32> {
-        let function = &self.group.original.functions[function as usize];
-        self.sites.range(function.at..function.end).map(|(&at, _)| at).collect()
-    }
-
-    /// The indirect calls that are not inlined and run at least this often, as direct calls. For
-    /// each, the share of its executions that goes there.
-    fn promoted(&self, least: f64) -> Vec<(InlinedCall, f64)> {
-        let own = (0..self.group.original.functions.len() as u32).map(|function| (0, function));
-        let inlined = (1u32..).zip(&self.contexts).flat_map(|(context, inlined)| {
-            inlined.functions.iter().map(move |&function| (context, function))
-        });
-        let taken: BTreeSet<CallKey> =
-            self.contexts.iter().map(|context| CallKey::of(context.call)).collect();
-        let calls = own.chain(inlined).flat_map(|(context, function)| {
-            self.sites_of(function).into_iter().map(move |at| CallKey { context, at })
-        });
-        let promoted = calls.filter_map(|call| {
-            let (site, count) = (self.sites[&call.at], self.count(call));
-            let ran = site.ran.filter(|_| count >= least && !taken.contains(&call))?;
-            let code = InPlace::Call(site.target);
-            Some((InlinedCall { context: call.context, at: call.at, code }, count / ran as f64))
-        });
-        promoted.collect()
-    }
-
-    /// Takes a share of a function's executions from its own copy, and so from the code that was
-    /// inlined into that copy. What that code calls is called elsewhere again.
-    fn leave_own_copy(&mut self, callee: u32, functions: &[u32], share: f64) {
-        let before = self.shares[callee as usize];
-        let after = (before - share).max(0.0);
-        for &function in functions {
-            self.shares[function as usize] = after;
-        }
-        let part = if before > 0.0 { after / before } else { 1.0 };
-        for context in self.contexts.iter_mut().filter(|c| functions.contains(&c.root)) {
-            let gone = context.share * (1.0 - part);
-            context.share -= gone;
-            for &function in &context.functions {
-                self.shares[function as usize] += gone;
-            }
-        }
-    }
-
-    /// Adds a call to those that wait, if it can be inlined.
-    fn offer(&mut self, call: CallKey, waiting: &mut BinaryHeap<Candidate>) {
-        let site = self.sites[&call.at];
-        let Some(callee) = site.callee else { return };
-        self.learn(callee);
-        let Callee { body: Ok(body), hot_bytes, .. } = &self.callees[&callee] else { return };
-        let original = &self.group.original;
-        let entry = |f: u32| original.kernel.link_address(original.functions[f as usize].at);
-        let allowed = |limits: &InlineLimits| limits.allow(entry(site.function), entry(callee));
-        if !self.limits.as_ref().is_none_or(allowed) {
-            return;
-        }
-        let fits = self.frame(call).is_ok_and(|frame| body.fits(frame));
-        let stays = self.called.contains(&original.functions[callee as usize].at);
-        if !fits || stays || self.is_inside(call, callee) {
-            return;
-        }
-        let count = self.count(call) as u64;
-        let worth = count.saturating_mul(1000) / (*hot_bytes).max(1);
-        waiting.push(Candidate { worth, count, call });
-    }
-
-    fn learn(&mut self, callee: u32) {
-        if self.callees.contains_key(&callee) {
-            return;
-        }
-        let body = self.group.original.inlinable(callee);
-        let first = self.graph.functions[callee as usize].start as usize;
-        let counted = self.graph.counts[first];
-        // A profile may know a function by its calls only: all of it may be hot then.
-        let called = self.sites.values().filter(|site| site.callee == Some(callee));
-        let entered = counted.max(called.map(|site| site.count).sum());
-        let hot_bytes = body.as_ref().map_or(0, |body| {
-            let hot = |&&piece: &&u32| {
-                let count = self.graph.counts[piece as usize];
-                counted == 0 || count as f64 >= (entered as f64 * HOT).max(1.0)
+        let Inlining { calls: chosen, evaluation } =
+            inlining::choose(&problem, costs.unwrap_or(unknown), &limits, least);
+        let offsets: Vec<u32> = sites.keys().copied().collect();
+        let calls = chosen.iter().map(|call| {
+            let at = offsets[call.site as usize];
+            let Site { callee, target, .. } = sites[&at];
+            let code = match callee.filter(|_| call.inlined) {
+                Some(callee) => InPlace::Code(callee),
+                None => InPlace::Call(target),
             };
-            let size = |&piece: &u32| u64::from(self.graph.sizes[piece as usize]);
-            body.pieces.iter().filter(hot).map(size).sum()
+            InlinedCall { context: call.context, at, code }
         });
-        self.callees.insert(callee, Callee { body, entered, hot_bytes });
-    }
-
-    /// How often a call runs in its context.
-    fn count(&self, call: CallKey) -> f64 {
-        let site = self.sites[&call.at];
-        let share = match call.context.checked_sub(1) {
-            None => self.shares[site.function as usize],
-            Some(n) => self.contexts[n as usize].share,
+        let is_indirect = |call: &ChosenCall| problem.sites[call.site as usize].ran.is_some();
+        let direct = chosen.iter().zip(&evaluation.counts).filter(|(call, _)| is_indirect(call));
+        let summary = InlineSummary {
+            calls: chosen.iter().filter(|call| call.inlined).count(),
+            executed,
+            gone: evaluation.gone.iter().sum::<f64>().round() as u64,
+            promoted: chosen.iter().filter(|&call| is_indirect(call)).count(),
+            indirect,
+            direct: direct.map(|(_, count)| count).sum::<f64>().round() as u64,
+            hot_bytes: problem.hot_bytes,
+            added_bytes: evaluation.growth as i64,
+            saved_cycles: costs.map(|_| evaluation.saved.round() as u64),
         };
-        site.count as f64 * share
+        let shares = InlineShares { own: evaluation.own, inlined: evaluation.shares };
+        (calls.collect(), shares, summary)
     }
 
-    /// How the unwinder finds the frame at a call.
-    fn frame(&self, call: CallKey) -> Result<CallerFrame, Obstacle> {
-        let outer = call.context.checked_sub(1).map(|n| self.contexts[n as usize].frame);
-        match outer {
-            Some(CallerFrame::ByFramePointer) => Ok(CallerFrame::ByFramePointer),
-            _ => self.group.original.caller_frame(call.at),
-        }
-    }
-
-    /// Whether a call stands in code of the function that it calls.
-    fn is_inside(&self, mut call: CallKey, callee: u32) -> bool {
-        while let Some(n) = call.context.checked_sub(1) {
-            let outer = self.contexts[n as usize].call;
-            if outer.inlined() == Some(callee) {
-                return true;
+    /// The group's functions and calls, as the choice sees them.
+    fn problem(
+        &self,
+        group: &Group<'_, '_>,
+        profile: &Profile,
+        sites: &BTreeMap<u32, Site>,
+    ) -> InliningProblem {
+        let original = &group.original;
+        let graph = group.graph(Some(profile));
+        let entry = |f: u32| original.kernel.link_address(original.functions[f as usize].at);
+        let mut functions = vec![InliningFunction::default(); original.functions.len()];
+        let mut called: BTreeMap<u32, u64> = BTreeMap::new();
+        for site in sites.values() {
+            if let Some(callee) = site.callee {
+                *called.entry(callee).or_default() += site.count;
             }
-            call = CallKey::of(outer);
         }
-        self.sites[&call.at].function == callee
+        let tail_calls = tail_calls(group, profile);
+        for (&callee, &calls) in &called {
+            functions[callee as usize] = function(group, &graph, callee, calls, &tail_calls);
+        }
+        let call_sites = sites.iter().map(|(&at, site)| {
+            let can_inline = |callee| {
+                let limits = self.limits.as_ref();
+                let stays = self.called.contains(&original.functions[callee as usize].at);
+                let allowed = limits.is_none_or(|l| l.allow(entry(site.function), entry(callee)));
+                allowed && !stays
+            };
+            CallSite {
+                caller: site.function,
+                callee: site.callee,
+                count: site.count,
+                ran: site.ran,
+                frame: match original.caller_frame(at) {
+                    Ok(CallerFrame::ByStackPointer) => SiteFrame::StackPointer,
+                    Ok(CallerFrame::ByFramePointer) => SiteFrame::FramePointer,
+                    Err(_) => SiteFrame::Unknown,
+                },
+                can_inline: site.callee.is_some_and(can_inline),
+            }
+        });
+        InliningProblem { sites: call_sites.collect(), functions, hot_bytes: hot_bytes(&graph) }
     }
+}
 
-    /// The bytes of all blocks that are hot in their function.
-    fn hot_bytes(&self) -> u64 {
-        let hot = |range: &std::ops::Range<u32>| {
-            let entered = self.graph.counts[range.start as usize] as f64;
-            let is_hot =
-                move |&block: &usize| self.graph.counts[block] as f64 >= (entered * HOT).max(1.0);
-            let blocks = (range.start as usize..range.end as usize).filter(is_hot);
-            blocks.map(|block| u64::from(self.graph.sizes[block])).sum::<u64>()
+/// How often control left each function by a jump to the entry of another one. A jump to a return
+/// thunk is a return.
+fn tail_calls(group: &Group<'_, '_>, profile: &Profile) -> BTreeMap<u32, u64> {
+    let mut left: BTreeMap<u32, u64> = BTreeMap::new();
+    let kernel = group.original.kernel;
+    for (&(from, to), &(_, count)) in &profile.edges {
+        let Some((piece, _)) = group.piece_at(from) else { continue };
+        let function = group.original.pieces[piece.index()].function;
+        let from = kernel.function_at(from);
+        let enters = |to_function: usize| {
+            let function = &kernel.functions[to_function];
+            let returns = kernel.function_name(function).ends_with(RETURN_THUNK);
+            Some(to_function) != from && kernel.link_address(function.at) == to && !returns
         };
-        self.graph.functions.iter().map(hot).sum()
+        if kernel.function_at(to).is_some_and(enters) {
+            *left.entry(function).or_default() += count;
+        }
     }
+    left
+}
+
+/// What is known of a function as a callee. `calls`: how often it was called by the group;
+/// `tail_calls`: how often control left functions by a jump to another one.
+fn function(
+    group: &Group<'_, '_>,
+    graph: &Graph,
+    callee: u32,
+    calls: u64,
+    tail_calls: &BTreeMap<u32, u64>,
+) -> InliningFunction {
+    let original = &group.original;
+    let first = graph.functions[callee as usize].start as usize;
+    // A profile may know a function by its calls only: all of it may be hot then.
+    let counted = graph.counts[first];
+    let entered = counted.max(calls);
+    let body = original.inlinable(callee).ok().map(|body| {
+        let hot = |&&piece: &&u32| {
+            let count = graph.counts[piece as usize];
+            counted == 0 || count as f64 >= (entered as f64 * HOT).max(1.0)
+        };
+        let size = |&piece: &u32| u64::from(graph.sizes[piece as usize]);
+        let pieces = body.pieces.iter();
+        let mut functions: Vec<u32> =
+            pieces.map(|&piece| original.pieces[piece as usize].function).collect();
+        functions.dedup();
+        // A part that the compiler put elsewhere is entered by a jump, and is no other function.
+        let entered_parts = functions.iter().filter(|&&function| function != callee);
+        let into_parts: u64 = entered_parts
+            .map(|&part| graph.counts[graph.functions[part as usize].start as usize])
+            .sum();
+        let left: u64 = functions.iter().filter_map(|function| tail_calls.get(function)).sum();
+        let left = left.saturating_sub(into_parts);
+        InlinableCode {
+            tail_calls: (left as f64 / entered.max(1) as f64).min(1.0),
+            hot_bytes: body.pieces.iter().filter(hot).map(size).sum(),
+            functions,
+            needs_stack_pointer: !body.fits(CallerFrame::ByFramePointer),
+        }
+    });
+    InliningFunction { entered, body }
+}
+
+/// The bytes of all blocks that are hot in their function.
+fn hot_bytes(graph: &Graph) -> u64 {
+    let hot = |range: &std::ops::Range<u32>| {
+        let entered = graph.counts[range.start as usize] as f64;
+        let is_hot = move |&block: &usize| graph.counts[block] as f64 >= (entered * HOT).max(1.0);
+        let blocks = (range.start as usize..range.end as usize).filter(is_hot);
+        blocks.map(|block| u64::from(graph.sizes[block])).sum::<u64>()
+    };
+    graph.functions.iter().map(hot).sum()
 }
 
 mod sites;

@@ -45,6 +45,7 @@
 mod amounts;
 pub mod application;
 pub mod bound;
+pub mod call_costs;
 pub mod comparison;
 pub mod evaluation;
 #[cfg(any(test, feature = "examples"))]

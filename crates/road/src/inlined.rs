@@ -25,8 +25,12 @@ use emit::relink::{Destination, InlineWork, RelinkWork, RelinkedKernel};
 use host::{note, output};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use layout::inlining::CallCosts;
 use live::inline::{InlineSettings, InlineSummary};
+use live::memory::Memory;
 use profile::Profile;
+use replay::call_costs::call_costs;
+use sim::MachineModel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,12 +84,18 @@ pub fn profile_of(tree: &BuildTree, path: &Path) -> Result<Profile> {
     counts::of_file(path, &Originals::read(tree)?.build_id()?)
 }
 
-/// Chooses the calls to inline in the kernel of a tree by a profile of it.
+/// Chooses the calls to inline in the kernel of a tree by a profile of it. `machine`: what calls
+/// cost on it decides; without it, or if it describes no out-of-order core, each call counts as one.
 ///
 /// # Errors
 /// [`Livepatched`], unless `despite_livepatch`; the tree's files cannot be read or are not
 /// understood, or the profile is of another kernel.
-pub fn choose(tree: &BuildTree, profile: &Profile, despite_livepatch: bool) -> Result<ChosenCalls> {
+pub fn choose(
+    tree: &BuildTree,
+    profile: &Profile,
+    machine: Option<&MachineModel>,
+    despite_livepatch: bool,
+) -> Result<ChosenCalls> {
     if tree.has_option("CONFIG_LIVEPATCH=y") && !despite_livepatch {
         return Err(Livepatched(tree.path.display().to_string()).into());
     }
@@ -108,7 +118,8 @@ pub fn choose(tree: &BuildTree, profile: &Profile, despite_livepatch: bool) -> R
     let callees: BTreeSet<LinkAddr> =
         profile.calls.keys().filter_map(|(_, to)| entry(to)).collect();
     let limits = emit::relink::inline_limits(tree, &callees)?;
-    let settings = InlineSettings::default();
+    let costs = costs(&kernel, None, profile, machine)?;
+    let settings = InlineSettings { costs, ..InlineSettings::default() };
     let (calls, summary) = live::inline::calls(&kernel, &chosen, profile, settings, limits)?;
     let name = |at: LinkAddr| {
         let index = kernel.function_at(at);
@@ -122,6 +133,22 @@ pub fn choose(tree: &BuildTree, profile: &Profile, despite_livepatch: bool) -> R
     }
     let work = InlineWork { build_id: profile.build_id.clone(), calls };
     Ok(ChosenCalls { work, summary, pairs })
+}
+
+/// What calls cost on a machine, as the kernel called when the profile was recorded; `None` if the
+/// machine is not known, or describes no out-of-order core. `memory`: as for
+/// [`live::inline::call_forms`].
+///
+/// # Errors
+/// Memory cannot be read, or the machine's numbers contradict each other.
+pub fn costs(
+    kernel: &LinkedKernel<'_>,
+    memory: Option<&dyn Memory>,
+    profile: &Profile,
+    machine: Option<&MachineModel>,
+) -> Result<Option<CallCosts>> {
+    let Some(machine) = machine else { return Ok(None) };
+    call_costs(machine, live::inline::call_forms(kernel, memory, profile)?)
 }
 
 /// The address, in a function's own code, of the call that holds another one after all.
@@ -195,7 +222,9 @@ pub fn optimize_inlined(request: InlinedOptimization) -> Result<Optimized> {
         let kernel = home.join(format!("{INLINED}.kernel"));
         let what = format!("the kernel with inlined calls, in {}", kernel.display());
         steps.step(&what, true, || {
-            let chosen = choose(&tree, &given(&counts)?, despite_livepatch)?;
+            let mut machines = optimization.guests.iter().flat_map(|guest| &guest.machines);
+            let machine = machines.find(|machine| machine.core.is_some());
+            let chosen = choose(&tree, &given(&counts)?, machine, despite_livepatch)?;
             note!("{}", summary(&chosen.summary));
             proven(&tree, chosen, &kernel, &home)
         })?;
@@ -207,14 +236,22 @@ pub fn optimize_inlined(request: InlinedOptimization) -> Result<Optimized> {
 
 /// What was inlined, in words.
 pub fn summary(summary: &InlineSummary) -> String {
-    let InlineSummary { calls, executed, gone, hot_bytes, added_bytes, .. } = summary;
-    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    let InlineSummary { calls, executed, gone, hot_bytes, added_bytes, .. } = *summary;
+    let share = |part: f64, whole: u64| 100.0 * part / whole.max(1) as f64;
     format!(
         "{calls} calls inlined; by the profile {:.1} % of the calls among hot functions are gone, \
-         and there are {:.1} % more bytes of hot code",
-        share(*gone, *executed),
-        share(*added_bytes, *hot_bytes)
+         and there are {:.1} % more bytes of hot code{}",
+        share(gone as f64, executed),
+        share(added_bytes as f64, hot_bytes),
+        predicted(summary)
     )
+}
+
+/// The kernel cycles that inlined calls save by the model, in words behind others; nothing if the
+/// machine is not known.
+pub fn predicted(summary: &InlineSummary) -> String {
+    let cycles = |cycles| format!("; predicted: {cycles} kernel cycles less in the profile's run");
+    summary.saved_cycles.map_or_else(String::new, cycles)
 }
 
 /// Makes the kernel, unless it is there, and proves it, unless it is proved.

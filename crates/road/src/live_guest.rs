@@ -25,7 +25,7 @@ const INSTALLED: &str = "-- replaced functions";
 
 /// How functions of the guest's kernel are chosen and laid out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Replacement {
+pub(crate) struct Replacement<'m> {
     /// The share of the executed bytes that the replaced functions hold, 0 to 1.
     pub(crate) share: f64,
     /// The layout algorithm.
@@ -34,6 +34,8 @@ pub(crate) struct Replacement {
     pub(crate) seed: u64,
     /// Whether hot calls are inlined.
     pub(crate) inline: bool,
+    /// The shipped machine by which calls are chosen.
+    pub(crate) machine: Option<&'m str>,
 }
 
 /// The headers with which a kernel's modules are compiled are not installed.
@@ -84,19 +86,29 @@ impl LiveGuest {
 
     /// Lets the guest replace functions when its workload is set up. `profile`: the JSON of a
     /// profile of the kernel.
-    pub(crate) fn equip(&self, request: &mut RecordingRequest, profile: &str, how: Replacement) {
+    pub(crate) fn equip(
+        &self,
+        request: &mut RecordingRequest,
+        profile: &str,
+        how: Replacement<'_>,
+    ) {
         Self::enlarge(request);
         request.files = self.prepare(&mut request.workload, profile, how);
     }
 
     /// Changes the scripts of a workload, and returns the files that they need.
-    fn prepare(&self, workload: &mut Workload, profile: &str, how: Replacement) -> Vec<GuestFile> {
-        let Replacement { share, algorithm, seed, inline } = how;
-        let inline = if inline { "yes" } else { "" };
+    fn prepare(
+        &self,
+        workload: &mut Workload,
+        profile: &str,
+        how: Replacement<'_>,
+    ) -> Vec<GuestFile> {
+        let Replacement { share, algorithm, seed, inline, machine } = how;
+        let (inline, machine) = (if inline { "yes" } else { "" }, machine.unwrap_or(""));
         let (program, share) = (&self.program.command, share * 100.0);
         let set_up = format!(
             "program='{program}'\nshare={share}\nalgorithm={algorithm}\nseed={seed}\n\
-             inline={inline}\n{SET_UP}"
+             inline={inline}\nmachine={machine}\n{SET_UP}"
         );
         let check = format!("/bin/sh -e {HOME}/check\necho '{INSTALLED}'\ncat {HOME}/said\n");
         let text = |name: &str, text: &str| (format!("{HOME}/{name}"), 0o644, text.into());
@@ -120,9 +132,12 @@ impl LiveGuest {
 }
 
 /// What the guest of a recording said when functions were replaced. `output`: what it printed.
-pub(crate) fn installed(output: &str) -> Option<&str> {
+pub(crate) fn installed(output: &str) -> Option<String> {
     let (_, said) = output.split_once(&format!("{INSTALLED}\n"))?;
-    said.lines().find(|line| line.contains(" functions, "))
+    let is_shown =
+        |line: &&str| [" functions, ", " calls inlined"].iter().any(|w| line.contains(w));
+    let shown: Vec<&str> = said.lines().filter(is_shown).collect();
+    (!shown.is_empty()).then(|| shown.join("; "))
 }
 
 /// The headers of a kernel where distributions install them.
@@ -203,8 +218,13 @@ mod tests {
         LiveGuest { program, module: b"module".to_vec(), vmlinux: b"vmlinux".to_vec() }
     }
 
-    const HOW: Replacement =
-        Replacement { share: 0.99, algorithm: Algorithm::ExtTspGlobal, seed: 1, inline: false };
+    const HOW: Replacement<'_> = Replacement {
+        share: 0.99,
+        algorithm: Algorithm::ExtTspGlobal,
+        seed: 1,
+        inline: false,
+        machine: None,
+    };
 
     #[test]
     fn functions_are_replaced_between_the_set_up_and_the_run() {
@@ -235,15 +255,17 @@ mod tests {
         assert_ne!(workload.sha256, original.sha256);
         assert_ne!(workload.sha256, digest("{ }", HOW));
         assert_ne!(workload.sha256, digest("{}", Replacement { seed: 2, ..HOW }));
-        let inlined = prepared("{}", Replacement { inline: true, ..HOW }).0;
-        assert!(inlined.set_up.contains("\ninline=yes\n"), "{}", inlined.set_up);
+        let how = Replacement { inline: true, machine: Some("zen4"), ..HOW };
+        let inlined = prepared("{}", how).0;
+        assert!(inlined.set_up.contains("\ninline=yes\nmachine=zen4\n"), "{}", inlined.set_up);
     }
 
     #[test]
     fn what_was_installed_is_read_from_the_guests_output() {
         let output = "all files are equal\n-- replaced functions\nleft out: memcpy\nkl_1: 9 functions, \
-                      7 calls in the kernel\nprocessor time: 1 ms\n";
-        assert_eq!(installed(output), Some("kl_1: 9 functions, 7 calls in the kernel"));
+                      7 calls in the kernel\n3 calls inlined: all\nprocessor time: 1 ms\n";
+        let expected = "kl_1: 9 functions, 7 calls in the kernel; 3 calls inlined: all";
+        assert_eq!(installed(output).as_deref(), Some(expected));
         assert_eq!(installed("kl_1: 9 functions, 7 calls\n"), None);
     }
 

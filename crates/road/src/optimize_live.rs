@@ -17,6 +17,7 @@ use host::{note, output};
 use image::vmlinux;
 use replay::ReplayLayout;
 use replay::results::ORIGINAL;
+use sim::MachineModel;
 use std::path::{Path, PathBuf};
 
 pub use crate::live_guest::NoHeaders;
@@ -73,11 +74,15 @@ pub fn optimize_live(live: LiveOptimization) -> Result<Optimized> {
         };
         let json = profile.to_json();
         let mut replaced = Vec::new();
+        let shipped = machines::names_with_core();
+        let named = |machine: &&MachineModel| shipped.split(", ").any(|name| name == machine.name);
+        let mut machines = optimization.guests.iter().flat_map(|guest| &guest.machines);
+        let machine = machines.find(named).map(|machine| machine.name.as_str());
         let algorithms = optimization.algorithms.iter().copied();
         let ways = algorithms
             .flat_map(|algorithm| [Some((algorithm, false)), inline.then_some((algorithm, true))]);
         for (algorithm, inline) in ways.flatten() {
-            let how = Replacement { share, algorithm, seed: optimization.seed, inline };
+            let how = Replacement { share, algorithm, seed: optimization.seed, inline, machine };
             let name = if inline { format!("{algorithm}-inlined") } else { algorithm.to_string() };
             let recordings = record(&name, &|request| {
                 guest.equip(request, &json, how);
@@ -106,5 +111,5 @@ fn installed(recording: &Path) -> Result<String> {
     let said = live_guest::installed(&output);
     let said = said.with_context(|| format!("{}: nothing was replaced", path.display()))?;
     ensure!(!said.contains(": 0 functions"), "{}: no function was replaced", path.display());
-    Ok(said.to_owned())
+    Ok(said)
 }

@@ -56,6 +56,11 @@ pub struct RelinkArgs {
     #[arg(long, value_name = "FILE.klp", conflicts_with_all = ["layout", "restore", "count"])]
     pub inline: Option<PathBuf>,
 
+    /// The machine on which the kernel will run: what calls cost there decides, and the cycles that
+    /// are saved are predicted. Without it, each call counts as one
+    #[arg(long, short, value_name = "NAME|FILE.toml", requires = "inline")]
+    pub machine: Option<String>,
+
     /// Inline calls in a kernel that can be livepatched
     #[arg(long, requires = "inline")]
     pub despite_livepatch: bool,
@@ -123,7 +128,9 @@ fn inline(
     destination: &Destination<'_>,
 ) -> Result<RelinkedKernel> {
     let profile = inlined::profile_of(tree, profile)?;
-    let chosen = inlined::choose(tree, &profile, args.despite_livepatch)?;
+    let machine = args.machine.as_deref().map(machines::find).transpose()?;
+    let model = machine.as_ref().map(|machine| &machine.model);
+    let chosen = inlined::choose(tree, &profile, model, args.despite_livepatch)?;
     note!("{}", inlined::summary(&chosen.summary));
     inlined::make(tree, chosen, destination)
 }

@@ -21,6 +21,7 @@ use live::running::RunningKernel;
 use live::turn::Turn;
 use live::undo;
 use profile::Profile;
+use road::inlined;
 use road::input_file::text_of;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,6 +76,11 @@ pub struct ApplyArgs {
     #[arg(long, requires = "profile")]
     pub inline: bool,
 
+    /// This machine, as it is described: what calls cost on it decides which are inlined, and the
+    /// cycles that are saved are predicted. Without it, each call counts as one
+    #[arg(long, short, value_name = "NAME|FILE.toml", requires = "inline")]
+    pub machine: Option<String>,
+
     /// Show everything that would be written, and write nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -111,12 +117,19 @@ pub(super) fn run(args: &ApplyArgs) -> Result<ExitCode> {
 
 fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
     let profile = args.profile.as_deref().map(|path| read_profile(path, kernel)).transpose()?;
+    let machine = args.machine.as_deref().map(machines::find).transpose()?;
+    let machine = machine.as_ref().map(|machine| &machine.model);
+    let call_costs = match &profile {
+        Some(profile) => inlined::costs(kernel, Some(running), profile, machine)?,
+        None => None,
+    };
     let choice = Choice {
         named: &args.function,
         roots: &args.root,
         threshold: args.threshold / 100.0,
         share: args.share.unwrap_or(0.0) / 100.0,
         skip_unfit: args.skip_unfit,
+        call_costs,
     };
     let told = &mut |what: &str| note!("{what}");
     let chosen = choice.functions(kernel, profile.as_ref(), told)?;
@@ -136,7 +149,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         false => Some((Device::open()?, Turn::wait(told)?)),
     };
     let chosen = choice.unowned(kernel, &Owners::read(), chosen, told)?;
-    let (group, inlined) = match profile.as_ref().filter(|_| args.inline) {
+    let (group, summary) = match profile.as_ref().filter(|_| args.inline) {
         None => (choice.group(kernel, running, &chosen, &hint, told)?, None),
         Some(profile) => {
             let (group, summary) =
@@ -150,12 +163,12 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     }
     let Some((device, turn)) = turn else {
         print_plan(&group, &prepared)?;
-        print_inlined(inlined)?;
+        print_inlined(summary)?;
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(cycles) = args.cycles {
         print_summary(&group, &prepared)?;
-        print_inlined(inlined)?;
+        print_inlined(summary)?;
         return super::cycles::run(&group, &prepared, &device, cycles, &turn);
     }
     let layout = KeptLayout { algorithm: args.algorithm, seed: args.seed, inline: args.inline };
@@ -163,7 +176,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     super::keep::note(&prepared.id, &described, kernel)?;
     let installed = prepared.install(&group, &device, &turn)?;
     print_summary(&group, &prepared)?;
-    print_inlined(inlined)?;
+    print_inlined(summary)?;
     outln!(
         "processor time: {:.2} ms for loading the module, {:.2} ms for patching",
         installed.loading.as_secs_f64() * 1e3,
@@ -175,22 +188,23 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn print_inlined(inlined: Option<InlineSummary>) -> Result<()> {
-    let Some(summary) = inlined else { return Ok(()) };
+pub(super) fn print_inlined(summary: Option<InlineSummary>) -> Result<()> {
+    let Some(summary) = summary else { return Ok(()) };
     let InlineSummary { calls, promoted, .. } = summary;
-    let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    let percent = |part: f64, whole: u64| 100.0 * part / whole.max(1) as f64;
     outln!(
         "{calls} calls inlined: {:.1} % of the calls within the group that the profile counts, for \
-         {:.1} % more hot code",
-        percent(summary.gone, summary.executed),
-        percent(summary.added_bytes, summary.hot_bytes)
+         {:.1} % more hot code{}",
+        percent(summary.gone as f64, summary.executed),
+        percent(summary.added_bytes as f64, summary.hot_bytes),
+        inlined::predicted(&summary)
     )?;
     match summary.indirect {
         0 => Ok(()),
         indirect => outln!(
             "{promoted} indirect calls promoted: {:.1} % of those within the group that the profile \
              counts",
-            percent(summary.direct, indirect)
+            percent(summary.direct as f64, indirect)
         ),
     }
 }
