@@ -111,3 +111,53 @@ fn with_plain_returns(mut bytes: Vec<u8>) -> Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// A program like a kernel: `f` returns by the code `ends`, which a table names.
+    fn program(ends: &str) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, program) = (directory.path().join("f.s"), directory.path().join("f"));
+        let text = format!(
+            ".globl _start, {THUNK}\n_start: .skip 11, 0x90\n.type f, @function\nf: nop\n\
+             1: {ends}\n.size f, . - f\n.type {THUNK}, @function\n{THUNK}: ret\nint3\n\
+             .section .return_sites, \"a\"\n.long 1b - .\n"
+        );
+        fs::write(&source, text).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-static", "-nostdlib", "-Wl,--build-id=sha1", "-o"]).arg(&program).arg(&source);
+        lab::run(&mut cc).unwrap();
+        fs::read(&program).unwrap()
+    }
+
+    #[test]
+    fn each_return_that_a_table_names_becomes_plain() {
+        let before = program(&format!(".byte 0xe9\n.long {THUNK} - . - 4"));
+        let after = with_plain_returns(before.clone()).unwrap();
+        let changed: Vec<usize> = (0..before.len()).filter(|&n| before[n] != after[n]).collect();
+        let kernel = LinkedKernel::parse(&after).unwrap();
+        let at = LinkAddr(kernel.tables.returns[0]);
+        assert_eq!(kernel.bytes(at, JUMP), Some(&PLAIN[..]));
+        // Nothing else changed.
+        let first = kernel.bytes(at, 1).unwrap().as_ptr().addr() - after.as_ptr().addr();
+        assert!(changed.iter().all(|n| (first..first + JUMP).contains(n)), "{changed:?}");
+    }
+
+    #[test]
+    fn a_return_that_is_no_jump_to_the_thunk_is_named() {
+        let error = with_plain_returns(program(".skip 5, 0x90")).unwrap_err().to_string();
+        assert!(error.contains(&format!("no jump to {THUNK}")), "{error}");
+        // By another distance.
+        let other = program(&format!(".byte 0xe9\n.long {THUNK} - ."));
+        assert!(with_plain_returns(other).is_err());
+        let tables = program(&format!(".byte 0xe9\n.long {THUNK} - . - 4"));
+        let name = tables.windows(13).position(|w| w == b".return_sites").unwrap();
+        let mut without = tables;
+        without[name + 1] = b'x';
+        let error = with_plain_returns(without).unwrap_err().to_string();
+        assert_eq!(error, "has no .return_sites");
+    }
+}
