@@ -117,25 +117,31 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A program like a kernel: `f` returns by the code `ends`, which a table names.
-    fn program(ends: &str) -> Vec<u8> {
+    /// A program like a kernel: `f` returns by the code `ends`, which the section `table` names.
+    fn program(ends: &str, table: &str) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let (source, program) = (directory.path().join("f.s"), directory.path().join("f"));
         let text = format!(
             ".globl _start, {THUNK}\n_start: .skip 11, 0x90\n.type f, @function\nf: nop\n\
              1: {ends}\n.size f, . - f\n.type {THUNK}, @function\n{THUNK}: ret\nint3\n\
-             .section .return_sites, \"a\"\n.long 1b - .\n"
+             .section {table}, \"a\"\n.long 1b - .\n\
+             .section .notes, \"a\", @note\n.long 4, 20, 3\n.asciz \"GNU\"\n.fill 20, 1, 0x5f\n"
         );
         fs::write(&source, text).unwrap();
         let mut cc = Command::new("cc");
-        cc.args(["-static", "-nostdlib", "-Wl,--build-id=sha1", "-o"]).arg(&program).arg(&source);
-        lab::run(&mut cc).unwrap();
+        cc.args(["-static", "-nostdlib", "-Wl,--build-id=none", "-Wa,-mx86-used-note=no"]);
+        lab::run(cc.arg("-o").arg(&program).arg(&source)).unwrap();
         fs::read(&program).unwrap()
+    }
+
+    /// A jump that names the thunk, if the field is `behind` bytes in front of the jump's end.
+    fn jump(behind: u32) -> String {
+        format!(".byte 0xe9\n.long {THUNK} - . - {behind}")
     }
 
     #[test]
     fn each_return_that_a_table_names_becomes_plain() {
-        let before = program(&format!(".byte 0xe9\n.long {THUNK} - . - 4"));
+        let before = program(&jump(4), ".return_sites");
         let after = with_plain_returns(before.clone()).unwrap();
         let changed: Vec<usize> = (0..before.len()).filter(|&n| before[n] != after[n]).collect();
         let kernel = LinkedKernel::parse(&after).unwrap();
@@ -148,16 +154,12 @@ mod tests {
 
     #[test]
     fn a_return_that_is_no_jump_to_the_thunk_is_named() {
-        let error = with_plain_returns(program(".skip 5, 0x90")).unwrap_err().to_string();
-        assert!(error.contains(&format!("no jump to {THUNK}")), "{error}");
-        // By another distance.
-        let other = program(&format!(".byte 0xe9\n.long {THUNK} - ."));
-        assert!(with_plain_returns(other).is_err());
-        let tables = program(&format!(".byte 0xe9\n.long {THUNK} - . - 4"));
-        let name = tables.windows(13).position(|w| w == b".return_sites").unwrap();
-        let mut without = tables;
-        without[name + 1] = b'x';
-        let error = with_plain_returns(without).unwrap_err().to_string();
-        assert_eq!(error, "has no .return_sites");
+        let error = |ends: &str, table: &str| {
+            with_plain_returns(program(ends, table)).unwrap_err().to_string()
+        };
+        let no_jump = error(".skip 5, 0x90", ".return_sites");
+        assert!(no_jump.contains(&format!("no jump to {THUNK}")), "{no_jump}");
+        assert!(error(&jump(3), ".return_sites").contains("no jump"), "to the byte behind it");
+        assert_eq!(error(&jump(4), ".rodata"), "has no .return_sites");
     }
 }
