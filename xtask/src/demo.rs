@@ -19,6 +19,8 @@ pub(crate) enum DemoKernel {
     Uml,
     /// For User Mode Linux, by clang
     UmlClang,
+    /// For User Mode Linux, by gcc, with return thunks and side tables as for x86
+    UmlLikeX86,
     /// By gcc, with file systems and a firewall in modules
     Modules,
     /// With KASAN, for the fuzzer of the live module
@@ -37,6 +39,7 @@ impl DemoKernel {
             Self::Clang => kernel::tree(Compiler::Clang),
             Self::Uml => kernel::tree(Compiler::GccUserMode),
             Self::UmlClang => kernel::tree(Compiler::ClangUserMode),
+            Self::UmlLikeX86 => kernel::tree(Compiler::GccUserModeLikeX86),
             Self::Modules => kernel::tree(Compiler::GccModules),
             Self::Kasan => kernel::tree(Compiler::GccKasan),
             Self::Kcsan => kernel::tree(Compiler::GccKcsan),

@@ -347,7 +347,7 @@ fn relink_in(
 ) -> Result<RelinkedKernel> {
     let begun = Instant::now();
     if let RelinkWork::Inline(_) = work {
-        ensure_inlinable(tree, destination)?;
+        ensure_inlinable(destination)?;
     }
     let originals = Originals::read(tree)?;
     let key = key(work)?;
@@ -456,13 +456,8 @@ fn relink_in(
     Ok(RelinkedKernel { report, map: Some(map) })
 }
 
-/// Calls are inlined in kernels for x86-64, and the result is a tree of its own.
-fn ensure_inlinable(tree: &BuildTree, destination: &Destination<'_>) -> Result<()> {
-    ensure!(
-        tree.machine() == KernelTarget::X86,
-        "{}: calls are inlined in kernels for x86-64 only, not for User Mode Linux",
-        tree.path.display()
-    );
+/// A kernel with inlined calls is a tree of its own.
+fn ensure_inlinable(destination: &Destination<'_>) -> Result<()> {
     ensure!(
         !matches!(destination, Destination::Tree),
         "a kernel with inlined calls needs a directory of its own, since it is a tree that can be \

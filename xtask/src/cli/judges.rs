@@ -135,11 +135,15 @@ impl JudgeProcessor {
 /// What to compare, where, how long, and whether to simulate.
 #[derive(Debug, clap::Args)]
 pub(super) struct BenchUml {
-    /// Where kernels and ratios are kept [default: target/bench-uml, or target/bench-uml-profile]
+    /// Where kernels and ratios are kept [default: target/bench-uml, with -profile or -inlined]
     directory: Option<PathBuf>,
     /// Instead of layouts, compare the compiler's profile and a layout, each alone and together
     #[arg(long)]
     profile: bool,
+    /// Instead of layouts, compare inlined calls and a layout, each alone and together, in a kernel
+    /// with return thunks
+    #[arg(long, conflicts_with = "profile")]
+    inline: bool,
     /// How long to measure
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     #[arg(default_value_t = bench_uml::MINUTES)]
@@ -157,8 +161,12 @@ pub(super) struct BenchUml {
 
 impl BenchUml {
     fn run(self) -> Result<()> {
-        let BenchUml { directory, profile, minutes, simulate, machine, json } = self;
-        let comparison = if profile { Comparison::Profile } else { Comparison::Layouts };
+        let BenchUml { directory, profile, inline, minutes, simulate, machine, json } = self;
+        let comparison = match (profile, inline) {
+            (true, _) => Comparison::Profile,
+            (_, true) => Comparison::Inlined,
+            _ => Comparison::Layouts,
+        };
         let directory = directory.unwrap_or_else(|| comparison.directory().to_owned());
         bench_uml::bench(&bench_uml::Options {
             comparison,

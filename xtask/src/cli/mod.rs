@@ -200,13 +200,10 @@ mod tests {
             ("live-gain directory tcp files", "benchmarks: [\"tcp\", \"files\"]"),
             ("layout-times directory net", "workloads: [\"net\"]"),
             ("ab-test kexec stop", "trials: [\"kexec\", \"stop\"]"),
-            (
-                "bench-uml",
-                "directory: None, profile: false, minutes: Minutes(15.0), simulate: false",
-            ),
+            ("bench-uml", "directory: None, profile: false, inline: false, minutes: Minutes(15.0)"),
             (
                 "bench-uml here --profile --minutes 2.5 --json",
-                "Some(\"here\"), profile: true, minutes: Minutes(2.5)",
+                "Some(\"here\"), profile: true, inline: false, minutes: Minutes(2.5)",
             ),
             ("slowdown-test --minutes 0", "\"target/slowdown-test\", minutes: Minutes(0.0)"),
             ("judge-processor here --machine zen4", "\"here\", machine: Some(\"zen4\")"),
@@ -235,6 +232,7 @@ mod tests {
             ("ab-test typo", "systemd-boot"),
             ("bench-uml --minutes -1", "0 or more"),
             ("bench-uml --colour", "--colour"),
+            ("bench-uml --profile --inline", "--inline"),
             ("slowdown-test --minutes", "--minutes"),
             ("judge-processor --minutes many", "--minutes"),
             ("judge-processor --points --programs", "--programs"),

@@ -214,6 +214,32 @@ const SECTIONS: [&str; 52] = [
     ".kunit_test_suites",
 ];
 
+/// A section that only kernels for User Mode Linux have.
+const OF_USER_MODE: &str = ".uml.setup.init";
+/// The beginnings of the names of further sections of such a kernel. They have code and data of the
+/// C library, unwinding of that code, and pointers to functions; nothing about the inside of the
+/// kernel's functions.
+const USER_MODE: [&str; 18] = [
+    ".text.",
+    ".init",
+    ".fini",
+    ".exitcall",
+    ".uml.",
+    ".syscall_stub",
+    "init.data",
+    "__libc_",
+    "__mcount_loc",
+    ".iplt",
+    ".igot.plt",
+    ".got",
+    ".rela.plt",
+    ".data",
+    ".tdata",
+    ".tbss",
+    ".eh_frame",
+    ".gcc_except_table",
+];
+
 /// The beginnings of the names of tables with fields inside instructions.
 pub(super) const RUNTIME: [(&str, u8); 3] =
     [("runtime_ptr_", 8), ("runtime_shift_", 1), ("runtime_mask_", 4)];
@@ -221,10 +247,12 @@ pub(super) const RUNTIME: [(&str, u8); 3] =
 impl LinkedKernel<'_> {
     /// Refuses a kernel with a section that may describe code in a way that is not known.
     pub(super) fn ensure_known_sections(&self) -> Result<()> {
+        let is_user_mode = self.section(OF_USER_MODE).is_some();
         // An empty section describes nothing: lld leaves such in a kernel.
         for name in self.sections.iter().filter(|s| !s.bytes.is_empty()).map(|s| s.name) {
             let known = SECTIONS.contains(&name)
-                || RUNTIME.iter().any(|&(beginning, _)| name.starts_with(beginning));
+                || RUNTIME.iter().any(|&(beginning, _)| name.starts_with(beginning))
+                || is_user_mode && USER_MODE.iter().any(|beginning| name.starts_with(beginning));
             ensure!(
                 known,
                 "has a section {name} that Kernlane does not know, and that may describe code; \
@@ -243,6 +271,8 @@ impl LinkedKernel<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BuildId;
+    use crate::linked::LoadedSection;
 
     #[test]
     fn the_unwinder_s_form_is_found_by_the_states_at_entries() {
@@ -261,6 +291,20 @@ mod tests {
         assert_eq!(found(&[old, usual]), None, "one kernel has one form");
         let mostly = [&[usual; 99][..], &[[0; 6]]].concat();
         assert_eq!(found(&mostly), Some(ORC[1]), "a function in assembly");
+    }
+
+    #[test]
+    fn sections_of_user_mode_linux_are_known_there_only() {
+        let known = |names: &[&'static str]| {
+            let section =
+                |name: &&'static str| LoadedSection { name, addr: 0, bytes: &[0], code: false };
+            let sections = names.iter().map(section).collect();
+            LinkedKernel::without_code(BuildId("5f".into()), sections).ensure_known_sections()
+        };
+        let own = [".text", ".iplt", ".initcall.init", "__libc_atexit", OF_USER_MODE];
+        known(&own).unwrap();
+        assert!(known(&own[..4]).unwrap_err().to_string().contains(" .iplt "));
+        assert!(known(&[OF_USER_MODE, "__patches"]).is_err());
     }
 
     #[test]

@@ -15,12 +15,16 @@
 //! With `--profile`, the kernels are those of the compiler's profile and a layout, each alone and
 //! both together (`profiled`).
 //!
+//! With `--inline`, they are those of a layout and of inlined calls, each alone and both together,
+//! with safe returns and with plain ones (`inlined`).
+//!
 //! With `--simulate`, the model of a processor says what it expects. Its figures stand beside the
 //! measured ones.
 //!
 //! Kernels and ratios are kept in a directory. The command goes on where it was ended.
 
 mod agreement;
+mod inlined;
 mod kernels;
 mod profiled;
 mod served;
@@ -72,6 +76,9 @@ pub enum Comparison {
     Layouts,
     /// The compiler's profile and a layout, alone and together, of the kernel that clang built.
     Profile,
+    /// A layout and inlined calls, alone and together, of the kernel that gcc built with return
+    /// thunks; with safe returns and with plain ones.
+    Inlined,
 }
 
 impl Comparison {
@@ -80,6 +87,7 @@ impl Comparison {
         Path::new(match self {
             Self::Layouts => "target/bench-uml",
             Self::Profile => "target/bench-uml-profile",
+            Self::Inlined => "target/bench-uml-inlined",
         })
     }
 
@@ -88,6 +96,7 @@ impl Comparison {
         match self {
             Self::Layouts => "bench/uml.txt",
             Self::Profile => "bench/uml-profile.txt",
+            Self::Inlined => "bench/uml-inlined.txt",
         }
     }
 
@@ -96,12 +105,25 @@ impl Comparison {
         match self {
             Self::Layouts => kernels::kernels(&kernel::tree(Compiler::GccUserMode)?, directory),
             Self::Profile => profiled::kernels(&kernel::tree(Compiler::ClangUserMode)?, directory),
+            Self::Inlined => {
+                inlined::kernels(&kernel::tree(Compiler::GccUserModeLikeX86)?, directory)
+            }
         }
     }
 
-    /// The kernel that is also compared with each other one.
-    fn rival(self) -> Option<&'static str> {
-        (self == Self::Profile).then_some(profiled::BOTH)
+    /// The kernels that are also compared with one another, as (kernel, other one).
+    fn pairs(self, kernels: &[MeasuredKernel]) -> Vec<(&'static str, &'static str)> {
+        match self {
+            Self::Layouts => Vec::new(),
+            Self::Profile => {
+                let names = kernels.iter().map(|kernel| kernel.name);
+                names
+                    .filter(|&name| name != profiled::BOTH)
+                    .map(|it| (profiled::BOTH, it))
+                    .collect()
+            }
+            Self::Inlined => inlined::PAIRS.to_vec(),
+        }
     }
 }
 
@@ -243,8 +265,8 @@ pub fn bench(options: &Options) -> Result<()> {
             Some([user_mode, with_host])
         }
     };
-    let (measured, rival) = (&kept.results, options.comparison.rival());
-    let tables = Tables { measured, model, kernels: &kernels, rival, conditions };
+    let (measured, pairs) = (&kept.results, options.comparison.pairs(&kernels));
+    let tables = Tables { measured, model, kernels: &kernels, pairs, conditions };
     let text = tables.text();
     session::keep_in_checkout(options.comparison.kept(), &text)?;
     match options.json {
@@ -426,6 +448,7 @@ fn with_host(speeds: &ModelSpeeds, shares: &BTreeMap<String, Shares>) -> ModelSp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn kernel(name: &'static str) -> MeasuredKernel {
         MeasuredKernel { name, program: PathBuf::new() }
@@ -520,28 +543,31 @@ mod tests {
             measured: &measured,
             model: None,
             kernels: &kernels,
-            rival: Some("both"),
+            pairs: vec![("both", "alone")],
             conditions: Vec::new(),
         };
         let text = tables.text();
-        let (_, rival) =
-            text.split_once("speed of \"both\" relative to each other kernel").unwrap();
-        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let row = cells(rival.lines().find(|line| line.starts_with("alone")).unwrap());
-        assert_eq!(row[..3], ["alone", "1.020", "±0.00"]);
-        assert!(!rival.lines().any(|line| line.starts_with("both")), "{rival}");
+        let (_, pairs) = text.split_once("speed relative to another kernel").unwrap();
+        let row: Vec<&str> = pairs.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(row[..5], ["both", "/", "alone", "1.020", "±0.00"]);
         let document = tables.document();
-        assert_eq!(document["rival"]["kernel"], "both");
-        let over = &document["rival"]["over"]["alone"][ALL];
+        let pair = &document["pairs"][0];
+        assert_eq!((&pair["kernel"], &pair["over"]), (&"both".into(), &"alone".into()));
+        let over = &pair["measured"][ALL];
         assert!((over["value"].as_f64().unwrap() - 1.02).abs() < 1e-12, "{over}");
     }
 
     #[test]
     fn comparisons_keep_their_results_apart() {
-        let [layouts, profile] = [Comparison::Layouts, Comparison::Profile];
-        assert_ne!(layouts.directory(), profile.directory());
-        assert_ne!(layouts.kept(), profile.kept());
-        assert_eq!((layouts.rival(), profile.rival()), (None, Some("profiled, ext-tsp")));
+        let all = [Comparison::Layouts, Comparison::Profile, Comparison::Inlined];
+        let count =
+            |of: &dyn Fn(&Comparison) -> String| all.iter().map(of).collect::<BTreeSet<_>>();
+        assert_eq!(count(&|it| it.directory().display().to_string()).len(), all.len());
+        assert_eq!(count(&|it| it.kept().to_owned()).len(), all.len());
+        let kernels = [ORIGINAL, "profiled, ext-tsp"].map(kernel);
+        let pairs = all.map(|it| it.pairs(&kernels));
+        assert_eq!(pairs[..2], [vec![], vec![("profiled, ext-tsp", ORIGINAL)]]);
+        assert!(pairs[2].contains(&("plain both", "plain layout")));
     }
 
     #[test]
@@ -557,7 +583,8 @@ mod tests {
         let model = Some([user_mode, with_host]);
         let conditions = vec!["Processor.".to_owned()];
         let kernels = &kernels;
-        let tables = Tables { measured: &measured, model, kernels, rival: None, conditions };
+        let pairs = Vec::new();
+        let tables = Tables { measured: &measured, model, kernels, pairs, conditions };
         let text = tables.text();
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("fast")).collect();
         assert!(rows[0].contains("1.100 ±0.00 %"), "{text}");

@@ -17,8 +17,8 @@ pub(super) struct Tables<'a> {
     /// Speeds in user mode, and with the time of the host's kernel; `None`: nothing was simulated.
     pub model: Option<[ModelSpeeds; 2]>,
     pub kernels: &'a [MeasuredKernel],
-    /// The kernel that is also compared with each other one.
-    pub rival: Option<&'a str>,
+    /// The kernels that are also compared with one another, as (kernel, other one).
+    pub pairs: Vec<(&'a str, &'a str)>,
     pub conditions: Vec<String>,
 }
 
@@ -44,20 +44,15 @@ impl Tables<'_> {
             "unit": "core cycles of the original kernel over those of this one; of what was \
                      measured the ends of the 95 % interval over starts",
             "kernels": self.kernels.iter().skip(1).map(row).collect::<Vec<_>>(),
-            "rival": self.rival.map(|rival| self.rival_document(rival)),
+            "pairs": self.pairs.iter().map(|&pair| self.pair_document(pair)).collect::<Vec<_>>(),
         })
     }
 
-    /// The speed of `rival` over that of each other kernel.
-    fn rival_document(&self, rival: &str) -> serde_json::Value {
-        let others = self.kernels.iter().filter(|kernel| kernel.name != rival);
-        let over: BTreeMap<&str, BTreeMap<&str, Option<Figure>>> = others
-            .map(|other| {
-                let figure = |load| (load, self.measured.figure_over(rival, other.name, load));
-                (other.name, columns().map(figure).collect())
-            })
-            .collect();
-        json!({ "kernel": rival, "over": over })
+    /// The speed of a kernel over that of another one.
+    fn pair_document(&self, (kernel, other): (&str, &str)) -> serde_json::Value {
+        let figure = |load| (load, self.measured.figure_over(kernel, other, load));
+        let loads: BTreeMap<&str, Option<Figure>> = columns().map(figure).collect();
+        json!({ "kernel": kernel, "over": other, "measured": loads })
     }
 
     pub(super) fn text(&self) -> String {
@@ -66,17 +61,15 @@ impl Tables<'_> {
              half of the 95 % interval\n",
             self.conditions.join("\n")
         );
-        let all = self.kernels;
-        text += &rows(&all[1..], |kernel, load| self.measured.figure(kernel, load).map(measured));
-        if let Some(rival) = self.rival {
-            text += &format!(
-                "\nMeasured speed of \"{rival}\" relative to each other kernel, in the same \
-                 starts\n"
-            );
-            let others: Vec<MeasuredKernel> =
-                all.iter().filter(|kernel| kernel.name != rival).cloned().collect();
-            text += &rows(&others, |other, load| {
-                self.measured.figure_over(rival, other, load).map(measured)
+        let names: Vec<&str> = self.kernels[1..].iter().map(|kernel| kernel.name).collect();
+        text += &rows(&names, |at, load| self.measured.figure(names[at], load).map(measured));
+        if !self.pairs.is_empty() {
+            text += "\nMeasured speed relative to another kernel, in the same starts\n";
+            let pairs: Vec<String> =
+                self.pairs.iter().map(|(kernel, other)| format!("{kernel} / {other}")).collect();
+            text += &rows(&pairs, |at, load| {
+                let (kernel, other) = self.pairs[at];
+                self.measured.figure_over(kernel, other, load).map(measured)
             });
         }
         let Some([user_mode, with_host]) = &self.model else { return text };
@@ -85,9 +78,9 @@ impl Tables<'_> {
             ("Simulated, with the time of the host's kernel as it was measured", with_host),
         ] {
             text += &format!("\n{title}\n");
-            text += &rows(&all[1..], |kernel, load| {
+            text += &rows(&names, |kernel, load| {
                 let at = columns().position(|column| column == load)?;
-                Some(format!("{:.3}", model.get(kernel)?[at]?))
+                Some(format!("{:.3}", model.get(names[kernel])?[at]?))
             });
         }
         text += "\n";
@@ -108,13 +101,19 @@ fn measured(figure: Figure) -> String {
     format!("{:.3} ±{:.2} %", figure.value, 100.0 * figure.half_width())
 }
 
-/// A table with a row for each kernel and a column for each load.
-fn rows(kernels: &[MeasuredKernel], cell: impl Fn(&str, &str) -> Option<String>) -> String {
+/// The least width of the first column, in characters.
+const NAME: usize = 18;
+
+/// A table with a row for each kernel, or pair of kernels, and a column for each load. `cell`: by
+/// the number of the row, and the load.
+fn rows<N: AsRef<str>>(names: &[N], cell: impl Fn(usize, &str) -> Option<String>) -> String {
     let loads = columns().map(|load| Column::right(load).fixed(16).gap(1));
-    let mut table = TextTable::of([Column::left("kernel").fixed(18)].into_iter().chain(loads));
-    for kernel in kernels {
-        let of_load = |load| cell(kernel.name, load).unwrap_or("-".to_owned());
-        let cells = [kernel.name.to_owned()].into_iter().chain(columns().map(of_load));
+    let longest = names.iter().map(|name| name.as_ref().chars().count()).max();
+    let name = Column::left("kernel").fixed(longest.unwrap_or(0).max(NAME));
+    let mut table = TextTable::of([name].into_iter().chain(loads));
+    for (at, name) in names.iter().enumerate() {
+        let of_load = |load| cell(at, load).unwrap_or("-".to_owned());
+        let cells = [name.as_ref().to_owned()].into_iter().chain(columns().map(of_load));
         table.push(cells.collect());
     }
     table.to_text()

@@ -11,6 +11,7 @@
 //!
 //! Results are kept in a directory. The command goes on where it was ended.
 
+mod inlined;
 mod measured;
 mod memory_here;
 pub(crate) mod model;

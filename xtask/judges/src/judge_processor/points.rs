@@ -9,7 +9,7 @@
 
 use super::point::{Memory, Point, repeated};
 use super::singles::{SINGLES, single};
-use super::{random_bits, thunks, window};
+use super::{inlined, random_bits, thunks, window};
 use anyhow::{Result, bail};
 use lab::bare;
 use std::collections::BTreeSet;
@@ -418,6 +418,7 @@ pub(super) fn all() -> Vec<Point> {
     points.extend(RETURNS.map(returns));
     points.extend([512, 1024, 2000, 3000, 4000].map(calls_once));
     points.extend(thunks::points());
+    points.extend(inlined::points());
     points.extend(DIRECTION.map(direction));
     points.extend([128, 1024, 4096].map(directions));
     points.extend(INDIRECT.map(indirect));
@@ -457,7 +458,7 @@ pub(super) fn operation(point: &Point) -> &'static str {
         "btb-pair" => "pair of taken jumps",
         "btb-conditional" => "taken branch",
         "l1i-alone" => "line and what is before it",
-        "returns" | "call-once" | thunks::CURVE => "call and return",
+        "returns" | "call-once" | thunks::CURVE | inlined::CURVE => "call and return",
         "direction" => "iteration with the branch",
         curve if random_bits::has(curve) => "iteration with the branch",
         "direction-eight" => "branch",

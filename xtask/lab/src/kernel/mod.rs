@@ -3,6 +3,8 @@
 //! `modules` has, in modules, what a server loads: `modules-kernel.config` on top.
 //! `kasan` and `kcsan` are kernels for the fuzzer of the live module: `fuzz-kernel.config` on top,
 //! with KASAN or with KCSAN.
+//! `uml-like-x86` is a kernel for User Mode Linux in which calls can be inlined: objtool gave it
+//! the side tables of a kernel for x86, and its functions return through a thunk.
 //!
 //! The trees are kept in the cache, outside the checkout. A tree is built under another name and
 //! renamed when it is complete. It is built again after a change of the sources' version, the
@@ -29,6 +31,11 @@ pub const CONFIG: &str = include_str!("../../../demo-kernel.config");
 const UML_CONFIG: &str = include_str!("../../../uml.config");
 const MODULES_CONFIG: &str = include_str!("../../../modules-kernel.config");
 const FUZZ_CONFIG: &str = include_str!("../../../fuzz-kernel.config");
+/// Gives User Mode Linux what objtool needs, and the safe returns.
+const LIKE_X86: &str = include_str!("like-x86.patch");
+/// What objtool does to the object of a kernel for x86, as far as User Mode Linux has it: no-ops
+/// at the tracer's sites, the unwinder's table, and the table of returns.
+const TABLES: [&str; 5] = ["--mcount", "--mnop", "--orc", "--rethunk", "--link"];
 /// Takes 18a5daf0e497 back.
 const OLD_ORDER: &str = include_str!("old-order.patch");
 /// The address sanitizer (Documentation/dev-tools/kasan.rst), also of vmalloc's memory.
@@ -68,6 +75,9 @@ pub enum Compiler {
     GccUserMode,
     /// clang, for User Mode Linux, with the line of each instruction.
     ClangUserMode,
+    /// gcc, for User Mode Linux, with direct calls, tracer's sites, return thunks and side tables
+    /// as in a kernel for x86.
+    GccUserModeLikeX86,
     /// gcc, with the file systems and the firewall of a server in modules.
     GccModules,
     /// gcc, with KASAN and lockdep.
@@ -83,6 +93,7 @@ impl Compiler {
             Self::Clang => "clang",
             Self::GccUserMode => "uml",
             Self::ClangUserMode => "uml-clang",
+            Self::GccUserModeLikeX86 => "uml-like-x86",
             Self::GccModules => "modules",
             Self::GccKasan => "kasan",
             Self::GccKcsan => "kcsan",
@@ -93,7 +104,7 @@ impl Compiler {
         match self {
             Self::Gcc | Self::GccModules | Self::GccKasan | Self::GccKcsan => &[],
             Self::Clang => &["LLVM=-22"],
-            Self::GccUserMode => &["ARCH=um"],
+            Self::GccUserMode | Self::GccUserModeLikeX86 => &["ARCH=um"],
             Self::ClangUserMode => &["ARCH=um", "LLVM=-22", WITH_LINES],
         }
     }
@@ -102,7 +113,9 @@ impl Compiler {
     fn config(self) -> String {
         match self {
             Self::Gcc | Self::Clang => CONFIG.to_owned(),
-            Self::GccUserMode | Self::ClangUserMode => UML_CONFIG.to_owned(),
+            Self::GccUserMode | Self::ClangUserMode | Self::GccUserModeLikeX86 => {
+                UML_CONFIG.to_owned()
+            }
             Self::GccModules => [CONFIG, MODULES_CONFIG].concat(),
             Self::GccKasan => [CONFIG, FUZZ_CONFIG, KASAN_CONFIG].concat(),
             Self::GccKcsan => [CONFIG, FUZZ_CONFIG, KCSAN_CONFIG].concat(),
@@ -110,7 +123,12 @@ impl Compiler {
     }
 
     fn is_user_mode(self) -> bool {
-        matches!(self, Self::GccUserMode | Self::ClangUserMode)
+        matches!(self, Self::GccUserMode | Self::ClangUserMode | Self::GccUserModeLikeX86)
+    }
+
+    /// The patch of the sources.
+    fn patch(self) -> Option<&'static str> {
+        (self == Self::GccUserModeLikeX86).then_some(LIKE_X86)
     }
 
     fn recipe(self) -> Result<Recipe> {
@@ -124,6 +142,7 @@ impl Compiler {
                 Self::Clang | Self::ClangUserMode => "clang-22",
                 Self::Gcc
                 | Self::GccUserMode
+                | Self::GccUserModeLikeX86
                 | Self::GccModules
                 | Self::GccKasan
                 | Self::GccKcsan => "gcc",
@@ -132,7 +151,7 @@ impl Compiler {
             targets: targets.iter().map(|&target| target.to_owned()).collect(),
             expected_lines: match self {
                 Self::Gcc | Self::Clang => recipe::DEMO_LINES,
-                Self::GccUserMode | Self::ClangUserMode => UML_LINES,
+                Self::GccUserMode | Self::ClangUserMode | Self::GccUserModeLikeX86 => UML_LINES,
                 Self::GccModules => MODULES_LINES,
                 Self::GccKasan | Self::GccKcsan => FUZZ_LINES,
             },
@@ -167,15 +186,42 @@ pub fn place(compiler: Compiler) -> Result<PathBuf> {
 /// The sources or the compiler are not installed, or the kernel cannot be built.
 pub fn tree(compiler: Compiler) -> Result<PathBuf> {
     let recipe = compiler.recipe()?;
-    kept(&place(compiler)?, &recipe.stamp()?, |part| {
+    let stamp = stamp(&recipe, compiler.patch())?;
+    kept(&place(compiler)?, &stamp, |part| {
         fs::create_dir_all(part)?;
         recipe.unpack(part)?;
         if compiler.is_user_mode() {
             link_from_one_object(part)?;
         }
+        compiler.patch().map_or(Ok(()), |patch| apply(patch, part))?;
         recipe.configure(part)?;
-        recipe.build(part, recipe::all_processors())
+        recipe.build(part, recipe::all_processors())?;
+        match compiler {
+            Compiler::GccUserModeLikeX86 => with_tables(&recipe, part),
+            _ => Ok(()),
+        }
     })
+}
+
+/// What identifies the input of a tree.
+fn stamp(recipe: &Recipe, patch: Option<&str>) -> Result<String> {
+    let patch = patch.map(|patch| format!("patch {}\n", sealed::sha256(patch.as_bytes())));
+    Ok(recipe.stamp()? + &patch.unwrap_or_default())
+}
+
+/// Applies a patch to the sources of a tree.
+fn apply(patch: &str, tree: &Path) -> Result<()> {
+    fs::write(tree.join(".kernlane-patch"), patch)?;
+    run(Command::new("patch").args(["-s", "-p1", "-i", ".kernlane-patch"]).current_dir(tree))
+}
+
+/// Gives the object of a kernel for User Mode Linux the side tables of one for x86, by the objtool
+/// of the demo kernel, whose sources are the same. make links it again, because it changed.
+fn with_tables(recipe: &Recipe, tree: &Path) -> Result<()> {
+    let objtool = self::tree(Compiler::Gcc)?.join("tools/objtool/objtool");
+    let log = fs::File::create(tree.join(".kernlane-objtool.log"))?;
+    run(Command::new(objtool).args(TABLES).arg("vmlinux.o").current_dir(tree).stderr(log))?;
+    recipe.build(tree, recipe::all_processors())
 }
 
 /// The demo kernel with a patch: a copy of its tree, in which only the patched files are built
@@ -186,14 +232,12 @@ pub fn tree(compiler: Compiler) -> Result<PathBuf> {
 pub fn patched(compiler: Compiler, name: &str, patch: &str) -> Result<PathBuf> {
     let original = tree(compiler)?;
     let mut recipe = compiler.recipe()?;
-    let stamp = format!("{}patch {}\n", recipe.stamp()?, sealed::sha256(patch.as_bytes()));
+    let stamp = stamp(&recipe, Some(patch))?;
     recipe.targets.truncate(1);
     kept(&cache()?.join("trees").join(format!("{}-{name}", recipe.name)), &stamp, |part| {
         run(Command::new("cp").args(["-a", "--reflink=auto"]).arg(&original).arg(part))?;
         fs::remove_file(part.join(STAMP))?;
-        fs::write(part.join(".kernlane-patch"), patch)?;
-        let mut command = Command::new("patch");
-        run(command.args(["-s", "-p1", "-i", ".kernlane-patch"]).current_dir(part))?;
+        apply(patch, part)?;
         recipe.build(part, recipe::all_processors())
     })
 }

@@ -229,6 +229,8 @@ impl<'o, 'a> Expansion<'o, 'a> {
         let state = state_at(&self.states, at);
         match self.contexts[context as usize].outer {
             None => Ok(state),
+            // Between a jump and an aligned loop lies padding, to which control never comes.
+            Some(_) if state == UNDEFINED => Ok(UNDEFINED),
             Some(outer) => composed(outer, state, self.form).with_context(|| {
                 format!(".text+{at:#x}: the unwinder's states cannot be put together")
             }),

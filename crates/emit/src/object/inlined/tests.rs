@@ -51,6 +51,12 @@ struct Builder {
 impl Builder {
     /// The object. `code`: its `.text`.
     fn new(code: &[u8]) -> Builder {
+        Builder::with_states(code, &[(0x00, 8), (0x06, 16), (0x0c, 8), (0x5a, 0)])
+    }
+
+    /// `states`: where the unwinder's states begin, each with the height of the stack; 0 where
+    /// control never comes.
+    fn with_states(code: &[u8], states: &[(i64, u8)]) -> Builder {
         let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
         let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
         object.append_section_data(text, code, 16);
@@ -71,10 +77,9 @@ impl Builder {
         let keys = b.section("__jump_table", 16);
         b.refer(keys, 0, b.text, 0x29, elf::R_X86_64_PC32);
         b.refer(keys, 4, b.text, 0x30, elf::R_X86_64_PC32);
-        let states = [(0x00, 8), (0x06, 16), (0x0c, 8), (0x5a, 0)];
         let ips = b.section(".orc_unwind_ip", 4 * states.len());
         let orc = b.section(".orc_unwind", 0);
-        for (number, (at, sp)) in (0u64..).zip(states) {
+        for (number, &(at, sp)) in (0u64..).zip(states) {
             b.refer(ips, 4 * number, b.text, at, elf::R_X86_64_PC32);
             let state = [sp, 0, 0, 0, 5, if sp == 0 { 0 } else { 2 }];
             b.object.append_section_data(orc, &state, 1);
@@ -225,6 +230,26 @@ fn the_unwinder_finds_the_caller() {
     assert_eq!(state_at(&table, 0x59), [8, 0, 0, 0, 5, 2]);
     assert_eq!(state_at(&table, 0x5a), UNDEFINED, "padding");
     assert_eq!(state_at(&table, 0x81), UNDEFINED, "the end");
+}
+
+/// As between a jump and a loop that is aligned.
+#[test]
+fn padding_in_the_callee_has_no_state() {
+    let states = [(0x00, 8), (0x06, 16), (0x0c, 8), (0x2b, 0), (0x30, 8), (0x5a, 0)];
+    let made = expanded(&Builder::with_states(&TEXT, &states), &[call(0, 0x06, 0x20)]).unwrap();
+    let object = KernelObject::read(&made.bytes, &ObjectHints::default()).unwrap();
+    let sections = orc_sections(&object).unwrap();
+    let ip = &object.relocations[sections.ip.0 as usize];
+    let table = sections.table(&object.elf, ip, object.text).unwrap();
+    let [inside, behind] = [0x68, 0x72].map(|at| state_at(&table, at));
+    assert_eq!((inside, behind), ([16, 0, 0, 0, 5, 2], [16, 0, 0, 0, 5, 2]));
+    assert_eq!(state_at(&table, 0x6d), UNDEFINED);
+    // But a call there has no state from which that of its code could follow.
+    let error = expanded(
+        &Builder::with_states(&TEXT, &[(0x00, 8), (0x06, 0), (0x0b, 8), (0x5a, 0)]),
+        &[call(0, 0x06, 0x20)],
+    );
+    assert!(format!("{:#}", error.err().unwrap()).contains("cannot be put together"));
 }
 
 /// A part of g lies in front of it, in the padding behind f, and g branches to it.
