@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+pub mod fields;
 pub mod misses;
+pub mod objects;
 pub mod sizes;
 
 use crate::misses::table::MissTable;

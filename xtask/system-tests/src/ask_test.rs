@@ -10,6 +10,9 @@ use guest::{GuestKernel, RecordingRequest, Workload};
 use host::recording::Recording;
 use image::vmlinux;
 use lab::score::TestScore;
+use memory::fields::FieldStudy;
+use memory::misses::owners::StructureClass;
+use memory::misses::table::StructureRow;
 use profile::collect::{self, ExtraCounts};
 use road::opened::Opening;
 use road::probed::Probing;
@@ -179,6 +182,7 @@ fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool
     let row = format!("a join finds {} of {} calls of schedule", sum[0], all[0]);
     score.holds(&row, sum == all[..2] && all[0] > 0);
     pairs(&database, score)?;
+    fields(&database, recording, kernel, score, one_cpu)?;
     if one_cpu { misses(&database, attribution, recording, &opened.path, score) } else { Ok(()) }
 }
 
@@ -313,6 +317,67 @@ fn misses(
     score.holds(&format!("{} data structures have the misses of the report", found.len()), {
         report_difference(&expected, &found)
     });
+    Ok(())
+}
+
+/// Tests the fields of a slab cache: their accesses, and with one CPU their misses.
+fn fields(
+    database: &Database,
+    recording: &Path,
+    kernel: &Path,
+    score: &mut TestScore,
+    one_cpu: bool,
+) -> Result<()> {
+    let cache = "dentry";
+    let machines = [MACHINE.to_owned()];
+    let opening = Opening {
+        kernel: Some(kernel),
+        annotations: None,
+        machines: if one_cpu { &machines } else { &[] },
+        part: RecordingPart::WHOLE,
+    };
+    let opened = opening.open(recording)?;
+    let table = FieldStudy::new(&opened.attribution, &opened.path)?.table(recording, cache)?;
+    let asked = counts(
+        database,
+        &format!(
+            "SELECT cast(size AS text), '', sum(kind = 'load'), sum(kind = 'store') FROM accesses \
+             WHERE class = 'slab' AND structure = '{cache}' AND code < 0 GROUP BY 1"
+        ),
+    )?;
+    let all = asked.values().fold([0, 0], |sum, n| [sum[0] + n[0], sum[1] + n[1]]);
+    let in_fields = table
+        .fields
+        .iter()
+        .fold([0, 0], |sum, row| [sum[0] + row.accesses.reads, sum[1] + row.accesses.writes]);
+    let row = format!("fields of {cache} have {in_fields:?} reads and writes, {all:?} asked");
+    score.holds(&row, in_fields == all && all[0] > 0 && all[1] > 0);
+    // Objects without a type in BTF: each field has one size.
+    let mut by_size: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
+    for row in table.fields.iter().filter(|row| row.kind.is_empty()) {
+        let sum = by_size.entry((row.size.to_string(), String::new())).or_default();
+        (sum[0], sum[1]) = (sum[0] + row.accesses.reads, sum[1] + row.accesses.writes);
+    }
+    let asked: BTreeMap<_, _> = asked.into_iter().map(|(key, n)| (key, [n[0], n[1]])).collect();
+    if table.members.is_empty() {
+        score.holds(&format!("accesses of {} sizes to {cache} are those asked", by_size.len()), {
+            report_difference(&asked, &by_size)
+        });
+    }
+    let by_services: u64 = table.services.iter().map(|row| row.accesses.total()).sum();
+    let row = format!("services have {by_services} of {} accesses", table.accesses.total());
+    score.holds(&row, by_services == table.accesses.total());
+    if one_cpu {
+        let misses = memory::misses(&opened.attribution, recording, &opened.path)?;
+        let misses = misses.first().context("no table of misses")?;
+        let of_cache = |row: &&StructureRow| row.class == StructureClass::Slab && row.name == cache;
+        let expected: u64 =
+            misses.structures.iter().filter(of_cache).map(|row| row.kernel.l1d.total()).sum();
+        let found: u64 =
+            table.fields.iter().filter_map(|row| row.misses).map(|misses| misses.l1d).sum();
+        let row = format!("fields of {cache} have {found} misses of the kernel, report {expected}");
+        score.holds(&row, found == expected && found > 0);
+    }
     Ok(())
 }
 
