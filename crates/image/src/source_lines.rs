@@ -74,7 +74,7 @@ mod tests {
         });
         let line = lines.line(own.unwrap().address()).unwrap();
         assert!(line.contains("source_lines.rs:"), "{line}");
-        assert_eq!((lines.known(), lines.line(u64::MAX)), (true, None));
+        assert_eq!((lines.known(), lines.line(1 << 60)), (true, None));
     }
 
     #[test]

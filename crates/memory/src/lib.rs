@@ -1,5 +1,5 @@
 //! The misses of a recording: by cause, function, address and data structure, and by the size of
-//! caches.
+//! caches; and who uses which fields of the kernel's structures.
 //!
 //! Takes a recording with data accesses, its kernel and machines; gives tables. Prints nothing;
 //! never asks the guest.

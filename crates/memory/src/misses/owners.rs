@@ -290,6 +290,9 @@ impl DataOwners {
             if let Some(seen @ FrameEvidence::Nothing) = self.seen.get_mut(frame as usize) {
                 *seen = FrameEvidence::Vmalloc;
             }
+            if self.is_mapped_stack(frame) {
+                return MissOwner::Known(self.structure(StructureClass::KernelStack, ""));
+            }
             return self.in_frame(frame);
         }
         let class = match addr {
@@ -311,6 +314,9 @@ impl DataOwners {
                 && let Some(seen @ FrameEvidence::Nothing) = self.seen.get_mut(frame as usize)
             {
                 *seen = FrameEvidence::Vmalloc;
+            }
+            if !in_map && self.is_mapped_stack(frame) {
+                return DataPlace::Class(StructureClass::KernelStack);
             }
             return match self.slab(frame) {
                 Some((cache, first)) => DataPlace::Slab { cache, first },
@@ -337,6 +343,12 @@ impl DataOwners {
             _ if CPU_ENTRY_AREA.contains(&addr) => StructureClass::CpuEntryArea,
             _ => StructureClass::Other,
         })
+    }
+
+    /// Whether a frame that was reserved at boot and is mapped again is used as a stack. The stacks of
+    /// interrupts are (`map_irq_stack` in arch/x86/kernel/irq_64.c).
+    fn is_mapped_stack(&self, frame: u64) -> bool {
+        self.used(frame) == FrameUse::Reserved && self.seen(frame) == FrameEvidence::Stack
     }
 
     /// The class of a frame that is no slab, if it is known now.
@@ -567,5 +579,11 @@ mod tests {
             Some("Held"),
             "every stack in the image has a name"
         );
+        // The stack of interrupts lies in memory that was set aside at boot, and is mapped again.
+        change(&mut memory, 6, FrameUse::Reserved);
+        assert_eq!(owner(&mut memory, mapped, 6), "Boot");
+        memory.is_a_stack(mapped, 6);
+        assert_eq!(owner(&mut memory, mapped, 6), "KernelStack");
+        assert_eq!(owner(&mut memory, 0xffff_8880_0000_6000, 6), "Boot");
     }
 }
