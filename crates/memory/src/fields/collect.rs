@@ -4,7 +4,7 @@
 //! of fields: a field is a place and a size that instructions access.
 
 use super::resolve::{Asked, Located, Resolved, Resolver, TypedBy};
-use super::together::ServiceTrack;
+use super::together::{ServiceTrack, Uses};
 use crate::misses::collector::accesses_only_a_stack;
 use crate::misses::hierarchy_walk::{DataMiss, MissObserver};
 use crate::misses::owners::{StructureClass, StructureId};
@@ -71,23 +71,6 @@ impl<'a> Wanted<'a> {
         let found = before.checked_sub(1).map(|at| places[at]);
         let found = found.filter(|at| located.offset - at < self.bytes);
         Ok(found.map(|at| (located.base + at, located.offset - at)))
-    }
-}
-
-/// How often something was read and written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Uses {
-    pub reads: u64,
-    pub writes: u64,
-}
-
-impl Uses {
-    #[inline]
-    pub(super) fn add(&mut self, is_store: bool, times: u64) {
-        match is_store {
-            true => self.writes += times,
-            false => self.reads += times,
-        }
     }
 }
 

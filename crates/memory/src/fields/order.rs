@@ -287,7 +287,10 @@ fn chained(
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::{FieldRow, FieldServiceRow, TypedShare};
+    use super::super::together::ServiceName;
     use super::*;
+    use services::annotations::ServiceKind;
 
     fn member(name: &str, offset: u64, size: u64) -> LaidMember {
         LaidMember {
@@ -333,5 +336,97 @@ mod tests {
             units(&members, true).iter().map(|unit| (unit.from, unit.size)).collect();
         assert_eq!(found, [(0, 8), (8, 16), (24, 1), (32, 8)]);
         assert_eq!(units(&members, false).len(), 7);
+    }
+
+    /// `struct s { u64 a; u64 cold[8]; u64 b; u64 w; u64 c; }`, 96 bytes
+    fn section() -> Vec<u8> {
+        let strings = b"\0s\0a\0cold\0b\0w\0c\0u64\0";
+        let members = [(3, 2, 0), (5, 3, 64), (10, 2, 576), (12, 2, 640), (14, 2, 704)];
+        let members = members.into_iter().flat_map(|(name, kind, bits)| [name, kind, bits]);
+        let types = [
+            [1, 4 << 24 | 5, 96].into_iter().chain(members).collect(), // 1
+            vec![16, 1 << 24, 8, 64],                                  // 2: u64
+            vec![0, 3 << 24, 0, 2, 2, 8],                              // 3: u64[8]
+        ];
+        image::examples::btf_section(&types, strings)
+    }
+
+    /// `a` and `b` are read by one service, `c` by another, `w` is written.
+    fn table() -> FieldTable {
+        let field = |name: &str, offset, service: &str, reads, writes| {
+            let accesses = AccessCounts { reads, writes };
+            let service = ServiceName { kind: ServiceKind::SystemCall, name: service.to_owned() };
+            FieldRow {
+                name: name.to_owned(),
+                kind: String::new(),
+                offset,
+                size: 8,
+                line: 0,
+                accesses,
+                sending: AccessCounts::default(),
+                receiving: AccessCounts::default(),
+                from_other: None,
+                misses: None,
+                services: vec![FieldServiceRow { service, accesses }],
+                sites: Vec::new(),
+            }
+        };
+        FieldTable {
+            workload: String::new(),
+            kernel_build_id: String::new(),
+            seed: 1,
+            cpus: 1,
+            machine: None,
+            structure: "s".to_owned(),
+            bytes: 96,
+            line_bytes: LINE,
+            accesses: AccessCounts { reads: 270, writes: 50 },
+            sources: Vec::new(),
+            fields: vec![
+                field("a", 0, "read", 100, 0),
+                field("b", 72, "read", 80, 0),
+                field("c", 88, "write", 90, 0),
+                field("w", 80, "write", 0, 50),
+            ],
+            members: Vec::new(),
+            pairs: Vec::new(),
+            services: Vec::new(),
+            typed: TypedShare::default(),
+            frames_unknown: None,
+        }
+    }
+
+    #[test]
+    fn members_that_are_read_together_stand_together_and_apart_from_written_ones() {
+        let section = section();
+        let btf = Btf::parse(&section).unwrap();
+        let of = btf.type_of_structure("s").unwrap().unwrap();
+        // With lines of their own, the written member and the unused ones do not fit into 96 bytes.
+        let order = suggested(&btf, of, 96, &table()).unwrap();
+        assert_eq!([0, 72, 88, 80, 8].map(|offset| order.place(offset)), [0, 8, 16, 24, 32]);
+        let order = suggested(&btf, of, 192, &table()).unwrap();
+        assert_eq!([0, 72, 88, 80, 8].map(|offset| order.place(offset)), [0, 8, 16, 64, 128]);
+    }
+
+    #[test]
+    fn wishes_are_read() {
+        let section = section();
+        let btf = Btf::parse(&section).unwrap();
+        let of = btf.type_of_structure("s").unwrap().unwrap();
+        let order = wished(&btf, of, 96, "w=0, c=0x8").unwrap();
+        assert_eq!([80, 88, 0, 8, 72].map(|offset| order.place(offset)), [0, 8, 16, 24, 88]);
+        assert_eq!(order.bytes, 96);
+        for (wishes, message) in [
+            ("", "no field is named"),
+            ("w", "write FIELD=OFFSET"),
+            ("w=x", "is not a number"),
+            ("x=0", "has no field x"),
+            ("w=4", "must be a multiple of 8"),
+            ("w=0,c=0", "overlap at their new offsets"),
+            ("w=0,w=8", "overlap in the source"),
+        ] {
+            let error = format!("{:#}", wished(&btf, of, 96, wishes).unwrap_err());
+            assert!(error.contains(message), "{wishes}: {error}");
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! Input: counts by place and size. Output: rows that add up to the accesses of the kernel to objects
 //! of the structure.
 
-use super::collect::{FieldMisses, FieldsWalk, Part, PartUses, Uses};
-use super::together::{Direction, LINE, ServiceName, ServiceUses};
+use super::collect::{FieldMisses, FieldsWalk, Part, PartUses};
+use super::together::{Direction, LINE, ServiceName, ServiceUses, Uses};
 use crate::misses::collector::function_at;
 use crate::misses::owners::StructureClass;
 use crate::objects::names::VariableTypes;
@@ -192,7 +192,7 @@ pub struct UntypedRow {
 }
 
 /// How many of the kernel's accesses have a structure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TypedShare {
     /// The kernel's accesses.
     pub accesses: u64,
@@ -529,16 +529,7 @@ fn sources(walk: &FieldsWalk<'_>, misses: Option<&FieldMisses<'_>>) -> Vec<Sourc
 
 fn typed(walk: &FieldsWalk<'_>, symbols: &KernelSymbols) -> TypedShare {
     use super::resolve::TypedBy;
-    let mut share = TypedShare {
-        accesses: 0,
-        by_cache: 0,
-        by_symbol: 0,
-        by_code: 0,
-        plain: 0,
-        by_name: 0,
-        unknown: 0,
-        untyped: Vec::new(),
-    };
+    let mut share = TypedShare::default();
     for (by, &count) in &walk.typed.by {
         share.accesses += count;
         *match by {

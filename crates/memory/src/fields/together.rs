@@ -3,7 +3,6 @@
 //! Input: accesses to parts of objects, and which invocation they belong to. Output: counts by
 //! service. Only open invocations are in memory.
 
-use super::collect::Uses;
 use serde::Serialize;
 use services::annotations::ServiceKind;
 use services::stretches::StretchTrack;
@@ -11,6 +10,23 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// The bytes of a cache line.
 pub(super) const LINE: u64 = 64;
+
+/// How often something was read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Uses {
+    pub reads: u64,
+    pub writes: u64,
+}
+
+impl Uses {
+    #[inline]
+    pub(super) fn add(&mut self, is_store: bool, times: u64) {
+        match is_store {
+            true => self.writes += times,
+            false => self.reads += times,
+        }
+    }
+}
 
 /// Whether a service sends to a network or receives from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
