@@ -2,8 +2,7 @@
 //!
 //! Input: the members in the order of the source, and wishes: fields with new offsets, or how the
 //! members are used. Output: where each byte of the structure goes. Members keep their alignment. A
-//! wish names a member or a field within one; all other members keep their order and fill what is
-//! left. This module simulates nothing.
+//! wish names a member or a field within one; all other members stay, unless their place is taken. This module simulates nothing.
 
 use super::table::{AccessCounts, FieldTable};
 use super::together::{LINE, joined};
@@ -112,34 +111,34 @@ pub(super) fn wished(
     Ok(placed(fixed, &rest, bytes))
 }
 
-/// Places units in their order around bytes that are fixed. Where that needs more bytes than the
-/// structure has, a unit goes to the first gap that it fits into.
+/// The order with some bytes at new places. A unit whose place is taken goes to the first gap that it
+/// fits into; all others stay.
 fn placed(fixed: Vec<MovedBytes>, rest: &[&Unit], bytes: u64) -> FieldOrder {
-    let in_order = around(&fixed, rest, false);
-    let found = if in_order.bytes > bytes { around(&fixed, rest, true) } else { in_order };
-    FieldOrder { bytes: found.bytes.max(bytes), ..found }
-}
-
-fn around(fixed: &[MovedBytes], rest: &[&Unit], first_fit: bool) -> FieldOrder {
-    let mut taken = joined(fixed.iter().map(|it| (it.to, it.to + it.size)).collect());
-    let (mut moved, mut at) = (fixed.to_vec(), 0_u64);
-    for unit in rest {
-        let mut to: u64 = if first_fit { 0 } else { at };
+    let is_taken = |unit: &&Unit| {
+        let end = unit.from + unit.size;
+        fixed.iter().any(|it| unit.from < it.to + it.size && it.to < end)
+    };
+    let (displaced, kept): (Vec<&Unit>, Vec<&Unit>) = rest.iter().copied().partition(is_taken);
+    let ranges = fixed.iter().map(|it| (it.to, it.to + it.size));
+    let mut taken =
+        joined(ranges.chain(kept.iter().map(|unit| (unit.from, unit.from + unit.size))).collect());
+    let mut moved = fixed.clone();
+    for unit in displaced {
+        let mut to = 0_u64;
         loop {
             to = to.next_multiple_of(unit.alignment);
             let hit = taken.iter().find(|(begin, end)| to < *end && *begin < to + unit.size);
             let Some((_, end)) = hit else { break };
             to = *end;
         }
-        at = to + unit.size;
-        taken = joined(taken.into_iter().chain([(to, at)]).collect());
+        taken = joined(taken.into_iter().chain([(to, to + unit.size)]).collect());
         for member in &unit.members {
             let name = member.name.clone();
             let to = to + (member.offset - unit.from);
             moved.push(MovedBytes { name, from: member.offset, size: member.size, to });
         }
     }
-    FieldOrder { moved, bytes: taken.last().map_or(0, |(_, end)| *end) }
+    FieldOrder { moved, bytes: taken.last().map_or(0, |(_, end)| *end).max(bytes) }
 }
 
 /// The units of a structure. `groups`: whether members between `__cacheline_group_begin__…` and
@@ -304,16 +303,16 @@ mod tests {
     }
 
     #[test]
-    fn others_keep_their_order_around_a_moved_field() {
+    fn others_stay_unless_their_place_is_taken() {
         let members =
             [member("a", 0, 8), member("b", 8, 4), member("c", 12, 4), member("d", 16, 8)];
         let units = units(&members, false);
         let rest: Vec<&Unit> = units.iter().filter(|unit| unit.from != 16).collect();
         let fixed = vec![MovedBytes { name: "d".to_owned(), from: 16, size: 8, to: 0 }];
         let order = placed(fixed, &rest, 24);
-        assert_eq!([0, 8, 12, 16, 20].map(|at| order.place(at)), [8, 16, 20, 0, 4]);
+        assert_eq!([0, 8, 12, 16, 20].map(|at| order.place(at)), [16, 8, 12, 0, 4]);
         assert_eq!(order.bytes, 24);
-        // In order, `a` would begin at 16 and the structure would grow; `b` and `c` fill the gap.
+        // `b` and `c` go to the gap at the beginning.
         let fixed = vec![MovedBytes { name: "d".to_owned(), from: 16, size: 8, to: 8 }];
         let order = placed(fixed, &rest[1..], 24);
         assert_eq!([8, 12, 16].map(|at| order.place(at)), [0, 4, 8]);
@@ -413,8 +412,8 @@ mod tests {
         let section = section();
         let btf = Btf::parse(&section).unwrap();
         let of = btf.type_of_structure("s").unwrap().unwrap();
-        let order = wished(&btf, of, 96, "w=0, c=0x8").unwrap();
-        assert_eq!([80, 88, 0, 8, 72].map(|offset| order.place(offset)), [0, 8, 16, 24, 88]);
+        let order = wished(&btf, of, 96, "w=88, c=0x50").unwrap();
+        assert_eq!([80, 88, 0, 8, 72].map(|offset| order.place(offset)), [88, 80, 0, 8, 72]);
         assert_eq!(order.bytes, 96);
         for (wishes, message) in [
             ("", "no field is named"),
