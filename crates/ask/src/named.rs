@@ -55,8 +55,6 @@ shipped!(
     "interrupted",
     "lock-waits",
     "offcpu",
-    "one-target-calls",
-    "one-way-branches",
     "pairs",
     "run-queue",
     "slow-services",

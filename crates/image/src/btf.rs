@@ -6,6 +6,7 @@
 //! that these do not need are skipped.
 
 pub mod fields;
+pub mod layouts;
 pub mod shapes;
 
 use anyhow::{Context, Result, bail, ensure};

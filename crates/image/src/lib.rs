@@ -2,7 +2,8 @@
 //!
 //! Input: ELF files. Output: an [`Image`] of functions and blocks, or everything that moving the
 //! code requires ([`object`], [`linked`]). With an order of blocks ([`order`]) this crate also
-//! computes their new addresses ([`place`], [`map`]). It never changes a file and needs no DWARF.
+//! computes their new addresses ([`place`], [`map`]). It never changes a file. Only [`source_lines`]
+//! reads DWARF.
 //!
 //! ```
 //! use kernlane_image::address::LinkAddr;
@@ -35,6 +36,7 @@ pub mod place;
 pub mod relative_words;
 pub mod runs;
 pub mod sealed;
+pub mod source_lines;
 mod symbols;
 pub mod vmlinux;
 

@@ -1,5 +1,5 @@
 //! The misses of a recording: by cause, function, address and data structure, and by the size of
-//! caches.
+//! caches; and who uses which fields of the kernel's structures.
 //!
 //! Takes a recording with data accesses, its kernel and machines; gives tables. Prints nothing;
 //! never asks the guest.
@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+pub mod fields;
 pub mod misses;
+pub mod objects;
 pub mod sizes;
 
 use crate::misses::table::MissTable;

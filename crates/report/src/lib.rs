@@ -17,11 +17,13 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod coherence;
+pub mod constants;
 mod core_time;
 pub mod cross_validation;
 pub mod difference;
 pub mod dump;
 pub mod evaluation;
+pub mod fields;
 pub mod generations;
 pub mod locality;
 pub mod locks;

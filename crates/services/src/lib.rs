@@ -29,6 +29,7 @@ mod caches;
 pub mod calls;
 mod code;
 mod coherent;
+pub mod constants;
 pub mod core_time;
 pub mod difference;
 #[cfg(any(test, feature = "examples"))]
@@ -46,6 +47,7 @@ mod services_walk;
 pub mod share;
 pub mod spans;
 pub mod stays;
+pub mod stretches;
 pub mod symbols;
 pub mod table;
 mod tasks;

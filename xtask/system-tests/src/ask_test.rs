@@ -10,6 +10,9 @@ use guest::{GuestKernel, RecordingRequest, Workload};
 use host::recording::Recording;
 use image::vmlinux;
 use lab::score::TestScore;
+use memory::fields::FieldStudy;
+use memory::misses::owners::StructureClass;
+use memory::misses::table::StructureRow;
 use profile::collect::{self, ExtraCounts};
 use road::opened::Opening;
 use road::probed::Probing;
@@ -179,6 +182,7 @@ fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool
     let row = format!("a join finds {} of {} calls of schedule", sum[0], all[0]);
     score.holds(&row, sum == all[..2] && all[0] > 0);
     pairs(&database, score)?;
+    fields(&database, recording, kernel, score, one_cpu)?;
     if one_cpu { misses(&database, attribution, recording, &opened.path, score) } else { Ok(()) }
 }
 
@@ -313,6 +317,58 @@ fn misses(
     score.holds(&format!("{} data structures have the misses of the report", found.len()), {
         report_difference(&expected, &found)
     });
+    Ok(())
+}
+
+/// Tests the fields of a slab cache: their accesses, and with one CPU their misses.
+fn fields(
+    database: &Database,
+    recording: &Path,
+    kernel: &Path,
+    score: &mut TestScore,
+    one_cpu: bool,
+) -> Result<()> {
+    let cache = "dentry";
+    let machines = [MACHINE.to_owned()];
+    let opening = Opening {
+        kernel: Some(kernel),
+        annotations: None,
+        machines: if one_cpu { &machines } else { &[] },
+        part: RecordingPart::WHOLE,
+    };
+    let opened = opening.open(recording)?;
+    let table = FieldStudy::new(&opened.attribution, &opened.path)?.table(recording, cache)?;
+    let asked = counts(
+        database,
+        &format!(
+            "SELECT 'all', '', sum(kind = 'load'), sum(kind = 'store') FROM accesses \
+             WHERE class = 'slab' AND structure = '{cache}' AND code < 0"
+        ),
+    )?;
+    let all = asked.values().next().context("no accesses")?;
+    let in_fields = table
+        .fields
+        .iter()
+        .fold([0, 0], |sum, row| [sum[0] + row.accesses.reads, sum[1] + row.accesses.writes]);
+    // A page is written before it has the mark of its slab cache. Tables name it later; the fields of
+    // its objects are not known then.
+    let near = |ours: u64, asked: u64| ours <= asked && 100 * (asked - ours) <= asked && ours > 0;
+    let row = format!("fields of {cache} have {in_fields:?} reads and writes, {all:?} asked");
+    score.holds(&row, near(in_fields[0], all[0]) && near(in_fields[1], all[1]));
+    let by_services: u64 = table.services.iter().map(|row| row.accesses.total()).sum();
+    let row = format!("services have {by_services} of {} accesses", table.accesses.total());
+    score.holds(&row, by_services == table.accesses.total());
+    if one_cpu {
+        let misses = memory::misses(&opened.attribution, recording, &opened.path)?;
+        let misses = misses.first().context("no table of misses")?;
+        let of_cache = |row: &&StructureRow| row.class == StructureClass::Slab && row.name == cache;
+        let expected: u64 =
+            misses.structures.iter().filter(of_cache).map(|row| row.kernel.l1d.total()).sum();
+        let found: u64 =
+            table.fields.iter().filter_map(|row| row.misses).map(|misses| misses.l1d).sum();
+        let row = format!("fields of {cache} have {found} misses of the kernel, report {expected}");
+        score.holds(&row, near(found, expected));
+    }
     Ok(())
 }
 

@@ -16,12 +16,12 @@ mod tests;
 
 use crate::sharing::caches::SharedMachine;
 use crate::sharing::costs::{self, OrderedTotals};
-use crate::sharing::names::DataNames;
 use anyhow::{Context, Result, ensure};
 use execution::cpu_order::CpuOrder;
 use execution::served_log::ServedLog;
 use follow::LockFollower;
 use functions::{LockFunctions, LockKind, SEQUENCES};
+use memory::objects::names::DataNames;
 use services::{self, symbols::KernelSymbols};
 use sim::MachineModel;
 use std::io::Read;

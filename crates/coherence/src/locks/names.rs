@@ -7,10 +7,10 @@
 
 use super::book::LockUses;
 use super::functions::LockKind;
-use crate::sharing::names::VariableTypes;
-use crate::sharing::slabs::{SlabObjects, SlabPlaces};
 use anyhow::Result;
 use memory::misses::owners::{DataOwners, MissOwner, Structure, StructureClass};
+use memory::objects::names::VariableTypes;
+use memory::objects::slabs::{SlabObjects, SlabPlaces};
 use std::collections::BTreeMap;
 
 /// `sizeof(struct page)` on x86-64 without debugging options.

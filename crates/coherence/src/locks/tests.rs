@@ -7,10 +7,10 @@ mod side_by_side;
 
 use super::LockStudy;
 use super::table::{LockKind, LockRow, LockTable, LockUser};
-use crate::sharing::names::DataNames;
 use anyhow::Result;
 use execution::cpu_order::CpuOrder;
 use memory::misses::variables;
+use memory::objects::names::DataNames;
 use services::symbols::KernelSymbols;
 use std::collections::HashSet;
 use trace::{

@@ -4,10 +4,10 @@
 //! which an access is simulated. The fields of objects get their lines at their first use, one
 //! behind the other. This module knows no names but those of slab caches.
 
-use super::slabs::SlabFrames;
 use execution::coherent_walk::StepEditor;
 use execution::data::{DataAccess, DataFlow, Execution};
 use memory::misses::owners::{StructureClass, StructureId};
+use memory::objects::slabs::SlabFrames;
 use sim::PhysAddr;
 use std::collections::HashMap;
 use std::ops::Range;

@@ -6,13 +6,13 @@
 
 use super::caches::SharedMachine;
 use super::costs::{self, LineCosts, OrderedTotals};
-use super::names::VariableTypes;
-use super::slabs::{SlabFrames, SlabObjects, SlabPlaces};
 use anyhow::Result;
 use execution::coherent_walk::StepEditor;
 use execution::data::{DataAccess, DataFlow, Execution};
 use execution::served_log::ServedLog;
 use memory::misses::owners::{DataOwners, Structure};
+use memory::objects::names::VariableTypes;
+use memory::objects::slabs::{SlabFrames, SlabObjects, SlabPlaces};
 use std::io::Read;
 use trace::{Accesses, RecordingReader};
 

@@ -5,7 +5,6 @@ mod slabs;
 
 use super::SharingStudy;
 use super::caches::SharedMachine;
-use super::names::DataNames;
 use super::ranking;
 use super::table::{AccessCounts, Cure, FieldRow, LineCounts, SharingTable};
 use super::what_if::SharingChange;
@@ -14,6 +13,7 @@ use execution::cpu_order::CpuOrder;
 use image::BuildId;
 use image::examples::btf_section;
 use memory::misses::variables;
+use memory::objects::names::DataNames;
 use services::symbols::KernelSymbols;
 use sim::coherent::{ClassCounts, SupplierCounts};
 use std::collections::HashSet;

@@ -6,12 +6,12 @@
 //! closer together.
 
 use super::moved::{MovedField, MovedPlaces, MovedRange, WORD};
-use super::names::VariableTypes;
-use super::slabs::{SlabFrames, SlabObjects};
 use super::table::SharingTotal;
 use anyhow::{Context, Result, ensure};
 use execution::cpu_order::CpuOrder;
 use memory::misses::owners::{DataOwners, NamedObject};
+use memory::objects::names::VariableTypes;
+use memory::objects::slabs::{SlabFrames, SlabObjects};
 use serde::Serialize;
 use std::ops::Range;
 

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 const LONGEST_WAY: usize = 64;
 
 /// The number of a type in a `.BTF` section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeNumber(pub(super) u32);
 
 /// A field within a variable.

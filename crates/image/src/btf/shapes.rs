@@ -67,6 +67,11 @@ impl Btf<'_> {
     /// The section is damaged.
     pub fn function(&self, name: &str) -> Result<Option<FunctionType>> {
         let Some(number) = self.number(&[FUNC], name)? else { return Ok(None) };
+        self.function_type(number, name).map(Some)
+    }
+
+    /// The type of the function with this number.
+    pub(super) fn function_type(&self, number: TypeNumber, name: &str) -> Result<FunctionType> {
         let start = self.resolved(number)?;
         let start = self.resolved(TypeNumber(u32_at(self.types, start + 8)?))?;
         ensure!(self.kind(start)? == FUNC_PROTO, "BTF gives {name} a type of no function");
@@ -78,7 +83,7 @@ impl Btf<'_> {
             parameters.push((String::from_utf8_lossy(name).into_owned(), of));
         }
         let returns = TypeNumber(u32_at(self.types, start + 8)?);
-        Ok(Some(FunctionType { parameters, returns: self.is_value(returns)?.then_some(returns) }))
+        Ok(FunctionType { parameters, returns: self.is_value(returns)?.then_some(returns) })
     }
 
     /// The type that C calls `struct NAME`, `union NAME` or `enum NAME`, or by another name

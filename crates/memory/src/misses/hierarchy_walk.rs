@@ -16,18 +16,22 @@ use trace::{Accesses, RecordingHeader, RunAddr, Translation, TranslationId};
 
 /// A load or store that missed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DataMiss {
+pub(crate) struct DataMiss {
     /// The index of the instruction in its translation block.
     pub instruction: u16,
     /// The address of the access. For an access across a line's end: the address of the part in the
     /// missed line.
     pub addr: u64,
     pub physical: PhysAddr,
+    /// The address of the first byte of the access.
+    pub start: u64,
+    /// The bytes of the access.
+    pub size: u8,
     pub is_store: bool,
 }
 
 /// Receives every execution and every miss. `machine`: an index into the list of machines.
-pub(super) trait MissObserver {
+pub(crate) trait MissObserver {
     fn define(&mut self, translation: &Translation);
     /// A stream begins.
     fn stream(&mut self, accesses: &Accesses);
@@ -39,7 +43,7 @@ pub(super) trait MissObserver {
 }
 
 /// The caches of all machines while a recording runs, as an observer of it.
-pub(super) struct HierarchyWalk<O> {
+pub(crate) struct HierarchyWalk<O> {
     running: Vec<RunningMachine>,
     wish: DataWish,
     steps: Vec<RunStep>,
@@ -57,7 +61,7 @@ impl<O> HierarchyWalk<O> {
     ///
     /// # Errors
     /// A machine describes no data cache.
-    pub(super) fn new(machines: &[MachineModel], observer: O) -> Result<HierarchyWalk<O>> {
+    pub(crate) fn new(machines: &[MachineModel], observer: O) -> Result<HierarchyWalk<O>> {
         let running = |machine: &MachineModel| {
             let hierarchy = HierarchyRun::new(machine);
             let lines = FetchUnit::Lines(machine.l1i_line);
@@ -77,7 +81,7 @@ impl<O> HierarchyWalk<O> {
     }
 
     /// The counters of each machine.
-    pub(super) fn counters(&self) -> Vec<PerMode<MachineCounters>> {
+    pub(crate) fn counters(&self) -> Vec<PerMode<MachineCounters>> {
         self.running.iter().map(|running| running.hierarchy.counters()).collect()
     }
 }
@@ -141,12 +145,14 @@ impl<O: MissObserver> Observer for HierarchyWalk<O> {
                     MissedUnit::Data { access, line } => {
                         let access = &data.accesses[access as usize];
                         let physical = access.physical.max(line);
-                        let addr = data.flow.virtual_address(access);
-                        let addr = addr.wrapping_add(physical.0 - access.physical.0);
+                        let start = data.flow.virtual_address(access);
+                        let addr = start.wrapping_add(physical.0 - access.physical.0);
                         let miss = DataMiss {
                             instruction: access.instruction,
                             addr,
                             physical,
+                            start,
+                            size: access.size,
                             is_store: access.is_store,
                         };
                         observer.data_missed(machine, &miss, missed.levels);

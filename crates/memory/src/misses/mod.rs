@@ -7,7 +7,7 @@
 
 pub mod collector;
 pub mod events;
-mod hierarchy_walk;
+pub(crate) mod hierarchy_walk;
 pub mod owners;
 pub mod table;
 pub mod uses;

@@ -118,6 +118,31 @@ pub struct NamedObject {
     pub cpu: Option<u8>,
 }
 
+/// Where an address lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPlace<'v> {
+    /// In an object with a symbol, which begins at `start`.
+    Object {
+        /// The address of its first byte.
+        start: u64,
+        /// Its symbol.
+        variable: &'v Variable,
+        /// Whether each CPU has one.
+        per_cpu: bool,
+    },
+    /// In a slab, whose first frame is `first`.
+    Slab {
+        /// The cache.
+        cache: StructureId,
+        /// The frame.
+        first: u64,
+    },
+    /// In this frame, which is no slab.
+    Frame(u64),
+    /// Elsewhere, where the class is all that is known.
+    Class(StructureClass),
+}
+
 /// Knows which data structure lies at an address, as far as the recording says.
 pub struct DataOwners {
     variables: Variables,
@@ -172,6 +197,11 @@ impl DataOwners {
             numbers: HashMap::new(),
             unnamed: [None; StructureClass::Other as usize + 1],
         }
+    }
+
+    /// The symbols of data.
+    pub fn variables(&self) -> &Variables {
+        &self.variables
     }
 
     /// Why the recording does not contain the use of frames; `None` when it does.
@@ -260,6 +290,9 @@ impl DataOwners {
             if let Some(seen @ FrameEvidence::Nothing) = self.seen.get_mut(frame as usize) {
                 *seen = FrameEvidence::Vmalloc;
             }
+            if self.is_mapped_stack(frame) {
+                return MissOwner::Known(self.structure(StructureClass::KernelStack, ""));
+            }
             return self.in_frame(frame);
         }
         let class = match addr {
@@ -269,6 +302,59 @@ impl DataOwners {
             _ => StructureClass::Other,
         };
         MissOwner::Known(self.structure(class, ""))
+    }
+
+    /// Where an address in this frame lies. Makes no names, and takes less time than
+    /// [`DataOwners::owner`].
+    #[inline]
+    pub fn place(&mut self, addr: u64, frame: u64) -> DataPlace<'_> {
+        let in_map = self.direct_map.contains(&addr) && !self.per_cpu.contains(&addr);
+        if in_map || self.vmalloc.contains(&addr) {
+            if !in_map
+                && let Some(seen @ FrameEvidence::Nothing) = self.seen.get_mut(frame as usize)
+            {
+                *seen = FrameEvidence::Vmalloc;
+            }
+            if !in_map && self.is_mapped_stack(frame) {
+                return DataPlace::Class(StructureClass::KernelStack);
+            }
+            return match self.slab(frame) {
+                Some((cache, first)) => DataPlace::Slab { cache, first },
+                None => DataPlace::Frame(self.head(frame)),
+            };
+        }
+        let object = |start, variable, per_cpu| DataPlace::Object { start, variable, per_cpu };
+        if IMAGE.contains(&addr) {
+            let found = self.variables.image_variable(addr);
+            let nothing = DataPlace::Class(StructureClass::Static);
+            return found.map_or(nothing, |found| object(found.0, found, false));
+        }
+        if self.per_cpu.contains(&addr) {
+            let offset = addr - self.per_cpu.start;
+            let area = addr - offset % self.per_cpu_unit;
+            let found = self.variables.per_cpu_variable(offset % self.per_cpu_unit);
+            let nothing = DataPlace::Class(StructureClass::PerCpu);
+            return found.map_or(nothing, |found| object(area + found.0, found, true));
+        }
+        DataPlace::Class(match addr {
+            _ if addr >> 63 == 0 => StructureClass::User,
+            _ if self.struct_pages.contains(&addr) => StructureClass::StructPage,
+            _ if MODULES.contains(&addr) => StructureClass::Module,
+            _ if CPU_ENTRY_AREA.contains(&addr) => StructureClass::CpuEntryArea,
+            _ => StructureClass::Other,
+        })
+    }
+
+    /// Whether a frame that was reserved at boot and is mapped again is used as a stack. The stacks of
+    /// interrupts are (`map_irq_stack` in arch/x86/kernel/irq_64.c).
+    fn is_mapped_stack(&self, frame: u64) -> bool {
+        self.used(frame) == FrameUse::Reserved && self.seen(frame) == FrameEvidence::Stack
+    }
+
+    /// The class of a frame that is no slab, if it is known now.
+    pub fn class_of_frame(&mut self, frame: u64) -> Option<StructureClass> {
+        let marked = self.marked(self.used(frame))?;
+        Some(self.structures[marked.0 as usize].class)
     }
 
     /// The object with a symbol that holds an address: static, or a CPU's own.
@@ -493,5 +579,11 @@ mod tests {
             Some("Held"),
             "every stack in the image has a name"
         );
+        // The stack of interrupts lies in memory that was set aside at boot, and is mapped again.
+        change(&mut memory, 6, FrameUse::Reserved);
+        assert_eq!(owner(&mut memory, mapped, 6), "Boot");
+        memory.is_a_stack(mapped, 6);
+        assert_eq!(owner(&mut memory, mapped, 6), "KernelStack");
+        assert_eq!(owner(&mut memory, 0xffff_8880_0000_6000, 6), "Boot");
     }
 }

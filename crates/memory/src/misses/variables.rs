@@ -60,12 +60,12 @@ impl Variables {
     }
 
     /// The symbol that holds an address of the image.
-    pub(super) fn image_variable(&self, addr: u64) -> Option<&Variable> {
+    pub(crate) fn image_variable(&self, addr: u64) -> Option<&Variable> {
         containing(&self.image, addr)
     }
 
     /// The variable that holds an offset in a CPU's area.
-    pub(super) fn per_cpu_variable(&self, offset: u64) -> Option<&Variable> {
+    pub(crate) fn per_cpu_variable(&self, offset: u64) -> Option<&Variable> {
         containing(&self.per_cpu, offset).filter(|_| offset < self.per_cpu_bytes)
     }
 

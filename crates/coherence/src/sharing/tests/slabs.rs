@@ -2,11 +2,11 @@
 
 use super::{CORE, DIRECT, Guest, LOAD, STATIC, STORE};
 use super::{counts, false_sharing, names, true_sharing, untyped, used};
-use crate::sharing::names::DataNames;
 use crate::sharing::table::Cure;
 use crate::sharing::what_if::MovedObjects;
 use image::examples::btf_section;
 use memory::misses::variables;
+use memory::objects::names::DataNames;
 use trace::FrameUse;
 
 /// The numbers of the caches.

@@ -4,6 +4,7 @@
 
 mod caches;
 mod cpus;
+mod fields;
 mod old_spelling;
 mod opening;
 mod results;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
   kernlane report page net.rec -o net.html
   kernlane report services net.rec --machine server-32k
   kernlane report sharing files-4.rec --top 10
+  kernlane report fields tcp_sock net.rec --machine server-32k
   kernlane report layouts net.opt")]
 pub struct ReportArgs {
     #[command(subcommand)]
@@ -42,6 +44,8 @@ pub enum Report {
     Generations(services::GenerationsArgs),
     Locality(services::LocalityArgs),
     Misses(caches::MissesArgs),
+    Fields(fields::FieldsArgs),
+    Constants(fields::ConstantsArgs),
     Sizes(caches::SizesArgs),
     Sharing(cpus::SharingArgs),
     Multiprocessor(cpus::MultiprocessorArgs),
@@ -59,6 +63,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode> {
         Report::Generations(args) => services::generations(args)?,
         Report::Locality(args) => services::locality(args)?,
         Report::Misses(args) => caches::misses(args)?,
+        Report::Fields(args) => fields::fields(args)?,
+        Report::Constants(args) => fields::constants(args)?,
         Report::Sizes(args) => caches::sizes(args)?,
         Report::Sharing(args) => cpus::sharing(args)?,
         Report::Multiprocessor(args) => cpus::multiprocessor(args)?,

@@ -4,20 +4,20 @@
 //! variables have symbols. Their fields have names when the kernel has BTF that describes the
 //! variable. This module never guesses a type.
 
+use crate::misses::owners::{DataOwners, NamedObject};
+use crate::misses::variables::Variables;
 use anyhow::{Context, Result, bail, ensure};
 use image::btf::Btf;
 use image::btf::fields::{FieldPlace, TypeNumber};
 use image::mapping::map_file;
-use memory::misses::owners::{DataOwners, NamedObject};
-use memory::misses::variables::Variables;
 use object::{Object, ObjectSection};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use trace::RecordingHeader;
 
 /// The symbols of a kernel's data, and the types of its variables.
-pub(crate) struct DataNames {
+pub struct DataNames {
     variables: Variables,
     /// The `.BTF` section; `None` when the kernel has none.
     types: Option<Vec<u8>>,
@@ -28,7 +28,7 @@ impl DataNames {
     ///
     /// # Errors
     /// The file cannot be read, is not an ELF file, or has no symbols.
-    pub(crate) fn read(vmlinux: &Path) -> Result<DataNames> {
+    pub fn read(vmlinux: &Path) -> Result<DataNames> {
         let bytes = map_file(vmlinux)?;
         let read = || -> Result<DataNames> {
             let variables = Variables::read(&bytes)?;
@@ -42,13 +42,19 @@ impl DataNames {
         read().with_context(|| vmlinux.display().to_string())
     }
 
-    #[cfg(test)]
-    pub(crate) fn of(variables: Variables, types: Option<Vec<u8>>) -> DataNames {
+    /// Names made by hand.
+    #[cfg(any(test, feature = "examples"))]
+    pub fn of(variables: Variables, types: Option<Vec<u8>>) -> DataNames {
         DataNames { variables, types }
     }
 
+    /// The symbols of data.
+    pub fn variables(&self) -> &Variables {
+        &self.variables
+    }
+
     /// Finds the owners of addresses in a recording.
-    pub(crate) fn owners(&self, header: &RecordingHeader) -> DataOwners {
+    pub fn owners(&self, header: &RecordingHeader) -> DataOwners {
         DataOwners::new(header, self.variables.clone())
     }
 
@@ -56,33 +62,47 @@ impl DataNames {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(crate) fn types(&self) -> Result<VariableTypes<'_>> {
+    pub fn types(&self) -> Result<VariableTypes<'_>> {
         let parsed = self.types.as_deref().map(Btf::parse).transpose();
-        Ok(VariableTypes { btf: parsed.context("the kernel's .BTF")?, found: RefCell::default() })
+        Ok(VariableTypes { btf: parsed.context("the kernel's .BTF")?, found: Mutex::default() })
     }
 }
 
 /// The types of a kernel's variables, as far as they are known.
-pub(crate) struct VariableTypes<'a> {
+pub struct VariableTypes<'a> {
     btf: Option<Btf<'a>>,
     /// The types of variables that were searched for. They are kept because each search reads the
     /// whole section.
-    found: RefCell<HashMap<String, Option<TypeNumber>>>,
+    found: Mutex<HashMap<String, Option<TypeNumber>>>,
 }
 
 impl VariableTypes<'_> {
     /// Whether the kernel describes its types.
-    pub(crate) fn known(&self) -> bool {
+    pub fn known(&self) -> bool {
         self.btf.is_some()
     }
 
+    /// The kernel's description of its types.
+    pub fn btf(&self) -> Option<&Btf<'_>> {
+        self.btf.as_ref()
+    }
+
     fn of(&self, object: &NamedObject) -> Result<Option<TypeNumber>> {
+        self.of_variable(&object.name)
+    }
+
+    /// The type of the variable with this name. `None`: it is not known.
+    ///
+    /// # Errors
+    /// The kernel's BTF is damaged.
+    pub fn of_variable(&self, name: &str) -> Result<Option<TypeNumber>> {
         let Some(btf) = &self.btf else { return Ok(None) };
-        if let Some(&found) = self.found.borrow().get(&object.name) {
+        let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&found) = known.get(name) {
             return Ok(found);
         }
-        let found = btf.variable(&object.name)?;
-        self.found.borrow_mut().insert(object.name.clone(), found);
+        let found = btf.variable(name)?;
+        known.insert(name.to_owned(), found);
         Ok(found)
     }
 
@@ -90,7 +110,7 @@ impl VariableTypes<'_> {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(crate) fn field(
+    pub fn field(
         &self,
         object: &NamedObject,
         offset: u64,
@@ -104,12 +124,7 @@ impl VariableTypes<'_> {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(super) fn field_at(
-        &self,
-        kind: TypeNumber,
-        offset: u64,
-        size: u64,
-    ) -> Result<Option<FieldPlace>> {
+    pub fn field_at(&self, kind: TypeNumber, offset: u64, size: u64) -> Result<Option<FieldPlace>> {
         self.btf.as_ref().map(|btf| btf.field_at(kind, offset, size)).transpose()
     }
 
@@ -117,7 +132,7 @@ impl VariableTypes<'_> {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(super) fn structure(&self, name: &str) -> Result<Option<(TypeNumber, u64)>> {
+    pub fn structure(&self, name: &str) -> Result<Option<(TypeNumber, u64)>> {
         let Some(btf) = &self.btf else { return Ok(None) };
         let Some(kind) = btf.type_of_structure(name)? else { return Ok(None) };
         Ok(Some((kind, btf.size(name)?)))
@@ -128,7 +143,7 @@ impl VariableTypes<'_> {
     ///
     /// # Errors
     /// The object has no such field or bytes, or its type is not known.
-    pub(super) fn part(&self, object: &NamedObject, text: &str) -> Result<(u64, u64)> {
+    pub fn part(&self, object: &NamedObject, text: &str) -> Result<(u64, u64)> {
         self.part_of(&object.name, object.bytes, self.of(object)?, text)
     }
 
@@ -136,7 +151,7 @@ impl VariableTypes<'_> {
     ///
     /// # Errors
     /// As `part`.
-    pub(super) fn part_of(
+    pub fn part_of(
         &self,
         name: &str,
         all: u64,

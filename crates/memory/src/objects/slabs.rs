@@ -15,10 +15,10 @@
 //! module counts nothing.
 
 use super::names::VariableTypes;
+use crate::misses::owners::{DataOwners, Structure, StructureClass, StructureId};
+use crate::misses::uses::FrameUses;
 use anyhow::Result;
 use image::btf::fields::{FieldPlace, TypeNumber};
-use memory::misses::owners::{DataOwners, Structure, StructureClass, StructureId};
-use memory::misses::uses::FrameUses;
 use std::collections::{BTreeMap, HashMap};
 use trace::Accesses;
 
@@ -76,7 +76,7 @@ impl UsedPlaces {
 
 /// Where the objects of slab caches were accessed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SlabPlaces {
+pub struct SlabPlaces {
     /// By cache and user.
     users: HashMap<(StructureId, u64), UsedPlaces>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct SlabPlaces {
 impl SlabPlaces {
     /// A user accesses an object. `user`: the number of an instruction or a function; `place`:
     /// bytes from the beginning of the slab.
-    pub(crate) fn add(&mut self, cache: StructureId, user: u64, place: u64) {
+    pub fn add(&mut self, cache: StructureId, user: u64, place: u64) {
         let new = || UsedPlaces { first: place, places: Vec::new(), step: 0 };
         self.users.entry((cache, user)).or_insert_with(new).add(place);
     }
@@ -93,7 +93,7 @@ impl SlabPlaces {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(crate) fn objects(
+    pub fn objects(
         &self,
         structures: &[Structure],
         types: &VariableTypes<'_>,
@@ -123,7 +123,7 @@ impl SlabPlaces {
 
 /// What is known of the objects of a slab cache.
 #[derive(Clone, Debug)]
-pub(crate) struct SlabCache {
+pub struct SlabCache {
     /// The bytes of an object, with padding; `None`: not known.
     pub bytes: Option<u64>,
     /// The name of the structure that the objects should be.
@@ -134,15 +134,34 @@ pub(crate) struct SlabCache {
 
 /// What is known of the objects of slab caches.
 #[derive(Clone, Debug)]
-pub(crate) struct SlabObjects {
+pub struct SlabObjects {
     /// By the cache's name.
     caches: BTreeMap<String, SlabCache>,
 }
 
 impl SlabObjects {
     /// The bytes of an object of a cache; `None`: not known.
-    pub(crate) fn bytes(&self, cache: &str) -> Option<u64> {
+    pub fn bytes(&self, cache: &str) -> Option<u64> {
         self.caches.get(cache)?.bytes
+    }
+
+    /// The names of the caches.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.caches.keys().map(String::as_str)
+    }
+
+    /// The name, type and bytes of the structure of a cache's objects. `None`: not known.
+    pub fn structure(&self, cache: &str) -> Option<(&str, TypeNumber, u64)> {
+        let of = self.caches.get(cache)?;
+        of.kind.map(|(kind, bytes)| (of.structure.as_str(), kind, bytes))
+    }
+
+    /// Takes another structure for the objects of a cache, or none.
+    pub fn set_structure(&mut self, cache: &str, structure: Option<(String, TypeNumber, u64)>) {
+        if let Some(of) = self.caches.get_mut(cache) {
+            of.kind = structure.as_ref().map(|(_, kind, bytes)| (*kind, *bytes));
+            of.structure = structure.map_or_else(|| cache.to_owned(), |(name, ..)| name);
+        }
     }
 
     /// The structure of a cache's objects, and its field of `size` bytes at an offset. `None`: not
@@ -150,7 +169,7 @@ impl SlabObjects {
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(crate) fn field(
+    pub fn field(
         &self,
         types: &VariableTypes<'_>,
         cache: &str,
@@ -165,7 +184,7 @@ impl SlabObjects {
     }
 
     /// The caches with this name, and those whose objects are structures of this name.
-    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = (&str, &SlabCache)> {
+    pub fn named(&self, name: &str) -> impl Iterator<Item = (&str, &SlabCache)> {
         let is = move |&(cache, of): &(&String, &SlabCache)| cache == name || of.structure == name;
         self.caches.iter().filter(is).map(|(cache, of)| (cache.as_str(), of))
     }
@@ -177,7 +196,7 @@ impl SlabCache {
     ///
     /// # Errors
     /// The object has no such field or bytes, or its type is not known.
-    pub(super) fn part(
+    pub fn part(
         &self,
         types: &VariableTypes<'_>,
         name: &str,
@@ -189,36 +208,37 @@ impl SlabCache {
 }
 
 /// Which slab cache the frames of memory belong to, while a recording runs.
-pub(super) struct SlabFrames {
+pub struct SlabFrames {
     owners: DataOwners,
     uses: FrameUses,
 }
 
 impl SlabFrames {
-    pub(super) fn new(owners: DataOwners) -> SlabFrames {
+    /// No frames yet.
+    pub fn new(owners: DataOwners) -> SlabFrames {
         SlabFrames { owners, uses: FrameUses::default() }
     }
 
     /// A stream begins.
-    pub(super) fn stream(&mut self, accesses: &Accesses) {
+    pub fn stream(&mut self, accesses: &Accesses) {
         self.uses.stream(accesses, &mut self.owners, |_, _| {});
     }
 
     /// The next execution begins.
     #[inline]
-    pub(super) fn executed(&mut self) {
+    pub fn executed(&mut self) {
         self.uses.executed(&mut self.owners, |_, _| {});
     }
 
     /// The slab cache of a physical address, and the address in the slab.
     #[inline]
-    pub(super) fn place(&self, physical: u64) -> Option<(StructureId, u64)> {
+    pub fn place(&self, physical: u64) -> Option<(StructureId, u64)> {
         let (cache, first) = self.owners.slab(physical >> 12)?;
         Some((cache, physical.saturating_sub(first << 12)))
     }
 
     /// The structures of the recording so far, by their numbers.
-    pub(super) fn structures(&self) -> &[Structure] {
+    pub fn structures(&self) -> &[Structure] {
         self.owners.structures()
     }
 }
