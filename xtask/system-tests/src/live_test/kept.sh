@@ -21,8 +21,8 @@ none_installed() { ! installed; }
 # Entries, and where the copies lie, from the first one on.
 places() {
     $K status | awk '/→/ { print $1, $4, $3 }' | sort | while read -r entry name copy; do
-        [ -n "$first" ] || first=$(printf %d 0x$copy)
-        echo $entry $name $(($(printf %d 0x$copy) - first))
+        [ -n "$first" ] || first=$(printf %d 0x${copy#????????})
+        echo $entry $name $(($(printf %d 0x${copy#????????}) - first))
     done
 }
 # The command ends with STATUS, says WORDS, and nothing is installed.
