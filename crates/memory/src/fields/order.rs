@@ -63,6 +63,14 @@ struct Unit {
     alignment: u64,
 }
 
+impl Unit {
+    /// The first place at or behind `at` that keeps the alignment of the members. A group may begin
+    /// in the middle of a word.
+    fn aligned(&self, at: u64) -> u64 {
+        at + self.from.wrapping_sub(at) % self.alignment
+    }
+}
+
 /// The order in which these fields stand at these offsets: `field=offset,field=offset`.
 ///
 /// # Errors
@@ -126,7 +134,7 @@ fn placed(fixed: Vec<MovedBytes>, rest: &[&Unit], bytes: u64) -> FieldOrder {
     for unit in displaced {
         let mut to = 0_u64;
         loop {
-            to = to.next_multiple_of(unit.alignment);
+            to = unit.aligned(to);
             let hit = taken.iter().find(|(begin, end)| to < *end && *begin < to + unit.size);
             let Some((_, end)) = hit else { break };
             to = *end;
@@ -242,7 +250,7 @@ pub(super) fn suggested(
             }
             let chain = if number < 2 { chained(&class, &known, &together) } else { class };
             for unit in chain.into_iter().map(|at| known[at].0) {
-                at = at.next_multiple_of(unit.alignment);
+                at = unit.aligned(at);
                 for member in &unit.members {
                     let name = member.name.clone();
                     let to = at + (member.offset - unit.from);
