@@ -124,7 +124,7 @@ impl TranslatedBlocks {
 
     /// How control leaves `code`, the code of these blocks.
     pub(crate) fn way_out(&self, code: &TranslatedCode, image: &Image) -> WayOut {
-        if self.first.map_or(true, |first| thunk_of(image, first).is_some()) {
+        if self.first.is_none_or(|first| thunk_of(image, first).is_some()) {
             // Some thunks are made while the kernel runs, and are in no file.
             return WayOut::OfThunk;
         }

@@ -186,7 +186,7 @@ mod tests {
     use layout::graph::EdgeKind;
 
     const LAYOUT: KeptLayout =
-        KeptLayout { algorithm: Algorithm::ExtTspGlobal, seed: 0, inline: false };
+        KeptLayout { algorithm: Algorithm::ExtTspGlobal, seed: 0, inline: false, call_costs: None };
     const BY: u64 = 0x30;
 
     fn kept(chosen: &[usize], called: &[usize], counted: bool) -> (KeptGroup, BuildId) {

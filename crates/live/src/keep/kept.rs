@@ -12,6 +12,7 @@ use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::sealed;
 use layout::Algorithm;
+use layout::inlining::CallCosts;
 use profile::Profile;
 use serde::{Deserialize, Serialize};
 
@@ -35,11 +36,13 @@ pub(super) struct KeptFunction {
 }
 
 /// What one group was made from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeptGroup {
     algorithm: String,
     seed: u64,
     inline: bool,
+    /// What a direct call, an indirect call, a jump and a guard cost, where the machine was known.
+    call_costs: Option<[f64; 4]>,
     pub(super) functions: Vec<KeptFunction>,
     /// The names of functions outside of the group that it calls, by their link addresses, hex.
     pub(super) callees: BTreeMap<String, String>,
@@ -48,7 +51,7 @@ pub struct KeptGroup {
 }
 
 /// How a group is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeptLayout {
     /// The layout algorithm.
     pub algorithm: Algorithm,
@@ -56,6 +59,8 @@ pub struct KeptLayout {
     pub seed: u64,
     /// Calls are inlined by the profile.
     pub inline: bool,
+    /// What calls cost on the machine; `None` where it is not known.
+    pub call_costs: Option<CallCosts>,
 }
 
 impl KeptGroup {
@@ -92,6 +97,10 @@ impl KeptGroup {
             algorithm: layout.algorithm.to_string(),
             seed: layout.seed,
             inline: layout.inline,
+            call_costs: layout.call_costs.map(|costs| {
+                let CallCosts { direct, indirect, jump, guard } = costs;
+                [direct, indirect, jump, guard]
+            }),
             callees: outside.collect(),
             functions: all.iter().map(function).collect(),
             profile: profile.map(|profile| profile.to_json()),
@@ -106,7 +115,13 @@ impl KeptGroup {
         let algorithm = self.algorithm.parse();
         let algorithm = algorithm
             .map_err(|_| anyhow::anyhow!("an unknown layout algorithm, {}", self.algorithm))?;
-        Ok(KeptLayout { algorithm, seed: self.seed, inline: self.inline })
+        let call_costs = self.call_costs.map(|[direct, indirect, jump, guard]| CallCosts {
+            direct,
+            indirect,
+            jump,
+            guard,
+        });
+        Ok(KeptLayout { algorithm, seed: self.seed, inline: self.inline, call_costs })
     }
 
     /// The names of the functions that were chosen.
@@ -161,7 +176,7 @@ pub(super) fn address(text: &str) -> Result<LinkAddr> {
 }
 
 /// The groups that are kept, in the order in which they are installed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// The release of the kernel that they were made in, as `uname -r` prints it.
     pub release: String,
@@ -253,8 +268,12 @@ mod tests {
     use super::*;
     use crate::test_kernel::{F, G, H, at, tables, with};
 
-    const LAYOUT: KeptLayout =
-        KeptLayout { algorithm: Algorithm::ExtTspGlobal, seed: 7, inline: true };
+    const LAYOUT: KeptLayout = KeptLayout {
+        algorithm: Algorithm::ExtTspGlobal,
+        seed: 7,
+        inline: true,
+        call_costs: Some(CallCosts { direct: 30.4, indirect: 40.0, jump: 0.5, guard: 0.0 }),
+    };
 
     fn profile(kernel: &LinkedKernel<'_>) -> Profile {
         let mut profile = Profile::empty(kernel.build_id.clone());

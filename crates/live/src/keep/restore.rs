@@ -75,13 +75,20 @@ impl CarriedGroup {
         running: &RunningKernel,
         told: &mut dyn FnMut(&str),
     ) -> Result<(Group<'k, 'd>, PreparedGroup)> {
-        let choice =
-            Choice { named: &[], roots: &[], threshold: 0.0, share: 0.0, skip_unfit: true };
+        let choice = Choice {
+            named: &[],
+            roots: &[],
+            threshold: 0.0,
+            share: 0.0,
+            skip_unfit: true,
+            call_costs: self.layout.call_costs,
+        };
         let chosen = choice.unowned(kernel, &Owners::read(), self.chosen.clone(), told)?;
         let group = match self.profile.as_ref().filter(|_| self.layout.inline) {
             None => Group::new(kernel, running, &chosen)?,
             Some(profile) => {
-                let settings = InlineSettings::default();
+                let costs = self.layout.call_costs;
+                let settings = InlineSettings { costs, ..InlineSettings::default() };
                 let called = &self.called;
                 inline::group_calling(kernel, running, &chosen, profile, settings, called)?.0
             }

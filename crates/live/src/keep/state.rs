@@ -210,7 +210,12 @@ mod tests {
 
     fn kept() -> Kept {
         with(tables(), |kernel| {
-            let layout = KeptLayout { algorithm: Algorithm::Original, seed: 0, inline: false };
+            let layout = KeptLayout {
+                algorithm: Algorithm::Original,
+                seed: 0,
+                inline: false,
+                call_costs: None,
+            };
             let group = KeptGroup::new(kernel, &[F], &[], None, layout);
             Kept::now(kernel.build_id.clone(), vec![group]).unwrap()
         })

@@ -55,7 +55,7 @@ pub(super) fn kernels(tree: &Path, directory: &Path) -> Result<Vec<MeasuredKerne
     let inlined = directory.join("inlined.kernel");
     make(&inlined, || {
         let built = BuildTree::open(tree, &[])?;
-        let chosen = inlined::choose(&built, &counts, false)?;
+        let chosen = inlined::choose(&built, &counts, None, false)?;
         note!("{}", inlined::summary(&chosen.summary));
         inlined::make(&built, chosen, &Destination::Directory(&inlined)).map(drop)
     })?;

@@ -171,7 +171,12 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         print_inlined(summary)?;
         return super::cycles::run(&group, &prepared, &device, cycles, &turn);
     }
-    let layout = KeptLayout { algorithm: args.algorithm, seed: args.seed, inline: args.inline };
+    let layout = KeptLayout {
+        algorithm: args.algorithm,
+        seed: args.seed,
+        inline: args.inline,
+        call_costs: choice.call_costs,
+    };
     let described = KeptGroup::new(kernel, &chosen, &[], profile.as_ref(), layout);
     super::keep::note(&prepared.id, &described, kernel)?;
     let installed = prepared.install(&group, &device, &turn)?;

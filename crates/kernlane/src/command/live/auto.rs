@@ -190,7 +190,7 @@ impl<'d> Auto<'_, 'd> {
     fn described(&self, roots: &[usize], profile: &Profile) -> KeptGroup {
         let PlanSettings { threshold, algorithm } = self.settings();
         let chosen = hot::groups(self.kernel, profile, roots, threshold);
-        let layout = KeptLayout { algorithm, seed: 0, inline: self.args.inline };
+        let layout = KeptLayout { algorithm, seed: 0, inline: self.args.inline, call_costs: None };
         KeptGroup::new(self.kernel, &chosen, roots, Some(profile), layout)
     }
 

@@ -292,8 +292,12 @@ impl Learner<'_, '_> {
         let group = &hottest.group;
         let prepared = install::prepare(group, running, order, &[], &install::free_name()?)?;
         let chosen = hot::groups(kernel, profile, roots, settings.threshold);
-        let layout =
-            KeptLayout { algorithm: settings.algorithm, seed: 0, inline: self.args.inline };
+        let layout = KeptLayout {
+            algorithm: settings.algorithm,
+            seed: 0,
+            inline: self.args.inline,
+            call_costs: None,
+        };
         let described = KeptGroup::new(kernel, &chosen, roots, Some(profile), layout);
         notes::note(&prepared.id, &described, &kernel.build_id, &device::status()?)?;
         prepared.install(group, self.device, &turn)?;
