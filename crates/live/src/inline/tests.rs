@@ -309,7 +309,7 @@ fn copies_that_run_inlined_code_without_a_call_are_listed() {
 /// A tracer at k sees no jump of h's copy to k's.
 #[test]
 fn copies_that_jump_to_another_are_listed_also_without_inlined_calls() {
-    let nothing = InlineSettings { growth: 0.0, largest: 0, largest_alone: 0 };
+    let nothing = InlineSettings { growth: 0.0, largest: 0, largest_alone: 0, costs: None };
     with_inlined(nothing, |kernel, group, summary| {
         assert_eq!(summary.calls, 0);
         for order in orders(&group, kernel) {

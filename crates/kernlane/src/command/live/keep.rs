@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_age_is_in_hours_or_days() {
-        let hours = |hours| age(Duration::from_secs(3600 * hours));
+        let hours = |hours: u64| age(Duration::from_secs(3600 * hours));
         assert_eq!(
             [0, 1, 47, 48, 24 * 400].map(hours),
             ["0 hours ago", "1 hour ago", "47 hours ago", "2 days ago", "400 days ago"]
