@@ -81,7 +81,7 @@ impl Builder {
         let orc = b.section(".orc_unwind", 0);
         for (number, &(at, sp)) in (0u64..).zip(states) {
             b.refer(ips, 4 * number, b.text, at, elf::R_X86_64_PC32);
-            let state = [sp, 0, 0, 0, 5, if sp == 0 { 0 } else { 2 }];
+            let state = if sp == 0 { UNDEFINED } else { [sp, 0, 0, 0, 5, 2] };
             b.object.append_section_data(orc, &state, 1);
         }
         b
