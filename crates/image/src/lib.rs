@@ -2,8 +2,8 @@
 //!
 //! Input: ELF files. Output: an [`Image`] of functions and blocks, or everything that moving the
 //! code requires ([`object`], [`linked`]). With an order of blocks ([`order`]) this crate also
-//! computes their new addresses ([`place`], [`map`]). It never changes a file. Only [`source_lines`]
-//! reads DWARF.
+//! computes their new addresses ([`place`], [`map`]). It never changes a file. Only
+//! [`source_lines`] reads DWARF.
 //!
 //! ```
 //! use kernlane_image::address::LinkAddr;

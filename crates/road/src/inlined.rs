@@ -85,7 +85,8 @@ pub fn profile_of(tree: &BuildTree, path: &Path) -> Result<Profile> {
 }
 
 /// Chooses the calls to inline in the kernel of a tree by a profile of it. `machine`: what calls
-/// cost on it decides; without it, or if it describes no out-of-order core, each call counts as one.
+/// cost on it decides; without it, or if it describes no out-of-order core, each call counts as
+/// one.
 ///
 /// # Errors
 /// [`Livepatched`], unless `despite_livepatch`; the tree's files cannot be read or are not

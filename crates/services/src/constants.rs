@@ -1,9 +1,9 @@
 //! What never changes in recordings of one kernel: conditional branches that always go one way, and
 //! indirect calls and jumps with one target.
 //!
-//! Takes recordings and their vmlinux; gives rows, those that were executed most first. Branches that
-//! the kernel patches itself (static keys, alternatives) are left out. A recording has no values, so
-//! loads and arguments that never change do not show. Samples nothing, prints nothing.
+//! Takes recordings and their vmlinux; gives rows, those that were executed most first. Branches
+//! that the kernel patches itself (static keys, alternatives) are left out. A recording has no
+//! values, so loads and arguments that never change do not show. Samples nothing, prints nothing.
 
 use crate::functions::{NAMELESS, function_name};
 use crate::symbols::{self, KernelSymbols};

@@ -17,8 +17,8 @@ use trace::{CpuId, RecordingHeader, Task, Translation};
 
 /// Receives stretches and the ends of invocations.
 pub trait StretchTrack {
-    /// The instructions of the recording before `end` that no stretch had belong to this invocation;
-    /// `None` for user mode.
+    /// The instructions of the recording before `end` that no stretch had belong to this
+    /// invocation; `None` for user mode.
     fn stretch(&mut self, end: u64, invocation: Option<u64>);
     /// An invocation ended; nothing more belongs to it.
     fn ended(&mut self, invocation: u64, kind: ServiceKind, name: &str);

@@ -4,8 +4,8 @@
 //! recordings of guests with files of their own ([`recording`], [`plugin`]), kernels for User Mode
 //! Linux ([`uml`]), live replacement in a guest ([`live_tool`]), the processor and slices that were
 //! timed on it ([`processor`], [`timed`]), the score of a test ([`score`]), and work that goes on
-//! where it was ended ([`made`], [`session`], [`kept`]). What is published ([`dist`]). Tests nothing itself, and knows no command
-//! line.
+//! where it was ended ([`made`], [`session`], [`kept`]). What is published ([`dist`]). Tests
+//! nothing itself, and knows no command line.
 
 mod apt;
 pub mod bare;

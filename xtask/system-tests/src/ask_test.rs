@@ -350,8 +350,8 @@ fn fields(
         .fields
         .iter()
         .fold([0, 0], |sum, row| [sum[0] + row.accesses.reads, sum[1] + row.accesses.writes]);
-    // A page is written before it has the mark of its slab cache. Tables name it later; the fields of
-    // its objects are not known then.
+    // A page is written before it has the mark of its slab cache. Tables name it later; the fields
+    // of its objects are not known then.
     let near = |ours: u64, asked: u64| ours <= asked && 100 * (asked - ours) <= asked && ours > 0;
     let row = format!("fields of {cache} have {in_fields:?} reads and writes, {all:?} asked");
     score.holds(&row, near(in_fields[0], all[0]) && near(in_fields[1], all[1]));

@@ -1,8 +1,8 @@
 //! The layout of structures: members in their order, types as C text, structures within others,
 //! pointers at offsets.
 //!
-//! Input: BTF and numbers of types. Output: what a reader of the source would see. This module knows
-//! no addresses.
+//! Input: BTF and numbers of types. Output: what a reader of the source would see. This module
+//! knows no addresses.
 
 use super::fields::TypeNumber;
 use super::shapes::{FunctionType, TypeShape};

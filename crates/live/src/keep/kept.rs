@@ -1,7 +1,7 @@
 //! What groups were made from, and its file: JSON with a format number and a checksum.
 //!
-//! Input: the functions, options and profile of a group. Output: [`Kept`], and its text. This module
-//! reads and writes no files.
+//! Input: the functions, options and profile of a group. Output: [`Kept`], and its text. This
+//! module reads and writes no files.
 
 use super::shape::Shape;
 use crate::eligible;

@@ -3,8 +3,8 @@
 //! Input: a directory. Output: small files, each written whole and on the disk before the call
 //! returns. `kept.json` has the groups. `unproven` is there from before an installation at boot
 //! until the groups have run for a while: a later boot that finds it knows that this one did not
-//! end in order. `bad` says why the groups are not installed any more. `trusted` has the time
-//! at which somebody said that they are good all the same. `learned.json` has what was sampled since
+//! end in order. `bad` says why the groups are not installed any more. `trusted` has the time at
+//! which somebody said that they are good all the same. `learned.json` has what was sampled since
 //! they were installed.
 
 use super::kept::{self, Kept};

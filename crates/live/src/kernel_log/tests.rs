@@ -1,3 +1,5 @@
+//! Reports of kernels, as they print them, and what is a complaint about installed code.
+
 use super::*;
 
 /// A warning of 6.12, as the kernel prints it, in a copy.

@@ -116,7 +116,8 @@ pub(super) struct FieldsWalk<'a> {
     resolver: Resolver<'a>,
     wanted: Wanted<'a>,
     pub stretches: StretchesWalk<'a, ServiceTrack>,
-    /// By translation block: for each instruction, whether it accesses only a stack. Empty: user code.
+    /// By translation block: for each instruction, whether it accesses only a stack. Empty: user
+    /// code.
     stack: Vec<Box<[bool]>>,
     /// By translation block: its address.
     pub addresses: Vec<RunAddr>,

@@ -1,5 +1,5 @@
-//! Who uses which fields of a structure of the kernel: by instruction and by service, with misses on
-//! a machine, and which fields are used together.
+//! Who uses which fields of a structure of the kernel: by instruction and by service, with misses
+//! on a machine, and which fields are used together.
 //!
 //! Takes a recording with data accesses, its vmlinux and, for misses, a machine; gives a table.
 //! Reads the recording twice: the first pass finds the objects of slab caches, the second counts.
@@ -113,8 +113,8 @@ impl<'a> FieldStudy<'a> {
     /// together into few lines, apart from those that are written.
     ///
     /// # Errors
-    /// As [`FieldStudy::table`]; no machine is named, the kernel does not describe the structure, or
-    /// the order does not fit into its objects.
+    /// As [`FieldStudy::table`]; no machine is named, the kernel does not describe the structure,
+    /// or the order does not fit into its objects.
     pub fn what_if(
         &self,
         recording: &Path,

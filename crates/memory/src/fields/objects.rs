@@ -1,9 +1,9 @@
 //! The objects of slab caches in a recording: their sizes and structures.
 //!
 //! Input: the accesses of a recording, and the structures that its code says. Output:
-//! [`SlabObjects`]. The name of a cache often is that of its structure. Code that accesses objects of
-//! the cache confirms that, or contradicts: the kernel merges caches of one size, and the caches of
-//! `kmalloc` hold many structures. Then the cache has none.
+//! [`SlabObjects`]. The name of a cache often is that of its structure. Code that accesses objects
+//! of the cache confirms that, or contradicts: the kernel merges caches of one size, and the caches
+//! of `kmalloc` hold many structures. Then the cache has none.
 
 use super::sites::{SitePlace, TypedSites};
 use crate::misses::owners::{DataOwners, StructureClass, StructureId};

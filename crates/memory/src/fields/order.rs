@@ -2,7 +2,8 @@
 //!
 //! Input: the members in the order of the source, and wishes: fields with new offsets, or how the
 //! members are used. Output: where each byte of the structure goes. Members keep their alignment. A
-//! wish names a member or a field within one; all other members stay, unless their place is taken. This module simulates nothing.
+//! wish names a member or a field within one; all other members stay, unless their place is taken.
+//! This module simulates nothing.
 
 use super::table::{AccessCounts, FieldTable};
 use super::together::{LINE, joined};
@@ -119,8 +120,8 @@ pub(super) fn wished(
     Ok(placed(fixed, &rest, bytes))
 }
 
-/// The order with some bytes at new places. A unit whose place is taken goes to the first gap that it
-/// fits into; all others stay.
+/// The order with some bytes at new places. A unit whose place is taken goes to the first gap that
+/// it fits into; all others stay.
 fn placed(fixed: Vec<MovedBytes>, rest: &[&Unit], bytes: u64) -> FieldOrder {
     let is_taken = |unit: &&Unit| {
         let end = unit.from + unit.size;
@@ -272,8 +273,8 @@ pub(super) fn suggested(
     Ok(FieldOrder { bytes, ..found })
 }
 
-/// Members of one class, so that neighbours are used by the same services: first the one that is used
-/// most, then always the one that is used most together with the last.
+/// Members of one class, so that neighbours are used by the same services: first the one that is
+/// used most, then always the one that is used most together with the last.
 fn chained(
     class: &[usize],
     known: &[(&Unit, AccessCounts, BTreeMap<String, u64>)],

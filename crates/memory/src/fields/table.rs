@@ -1,7 +1,7 @@
 //! The fields of a structure as rows for reports.
 //!
-//! Input: counts by place and size. Output: rows that add up to the accesses of the kernel to objects
-//! of the structure.
+//! Input: counts by place and size. Output: rows that add up to the accesses of the kernel to
+//! objects of the structure.
 
 use super::collect::{FieldMisses, FieldsWalk, Part, PartUses};
 use super::together::{Direction, LINE, ServiceName, ServiceUses, Uses};

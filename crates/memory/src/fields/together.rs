@@ -34,8 +34,8 @@ impl Uses {
 pub(super) enum Direction {
     /// System calls that send, and the softirq of queues.
     Sends,
-    /// System calls that receive, and the softirq of received packets with the packets that it sends
-    /// in answer.
+    /// System calls that receive, and the softirq of received packets with the packets that it
+    /// sends in answer.
     Receives,
     /// Everything else.
     Other,

@@ -345,8 +345,8 @@ impl DataOwners {
         })
     }
 
-    /// Whether a frame that was reserved at boot and is mapped again is used as a stack. The stacks of
-    /// interrupts are (`map_irq_stack` in arch/x86/kernel/irq_64.c).
+    /// Whether a frame that was reserved at boot and is mapped again is used as a stack. The stacks
+    /// of interrupts are (`map_irq_stack` in arch/x86/kernel/irq_64.c).
     fn is_mapped_stack(&self, frame: u64) -> bool {
         self.used(frame) == FrameUse::Reserved && self.seen(frame) == FrameEvidence::Stack
     }

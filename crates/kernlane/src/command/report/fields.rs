@@ -38,8 +38,8 @@ pub struct FieldsArgs {
     #[arg(long, conflicts_with = "json")]
     pub net_cachelines: bool,
 
-    /// Print the misses when fields stand at other offsets. All others stay; one whose place is taken
-    /// goes to the first gap that it fits into. Without --machine the machine is server-32k
+    /// Print the misses when fields stand at other offsets. All others stay; one whose place is
+    /// taken goes to the first gap that it fits into. Without --machine the machine is server-32k
     #[arg(long, value_name = "FIELD=OFFSET,…", conflicts_with = "net_cachelines")]
     pub what_if: Option<String>,
 
