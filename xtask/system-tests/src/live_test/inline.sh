@@ -129,7 +129,7 @@ load
 echo 0 >$T/tracing_on
 hits=$(grep -c " $traced" $T/trace)
 echo 1 >$T/tracing_on
-[ "$hits" -gt 10 ] && passed "the tracer sees the calls" || failed "the tracer" "$hits calls"
+[ "$hits" -gt 0 ] && passed "the tracer sees the calls" || failed "the tracer" "$hits calls"
 trace_nothing
 before=$(away)
 sleep 1
