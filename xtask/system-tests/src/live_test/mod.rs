@@ -41,6 +41,7 @@ const SCRIPTS: [(&str, &str); 18] = [
     ("inline.sh", include_str!("inline.sh")),
     ("kept.sh", include_str!("kept.sh")),
     ("keep.sh", include_str!("keep.sh")),
+    ("learn.sh", include_str!("learn.sh")),
     ("boots.sh", include_str!("boots.sh")),
 ];
 
@@ -90,6 +91,7 @@ const MACHINES: &[Tried] = &[
     },
     Tried::new(Machine::new("2 CPUs, inlining", 2, "max", &["preempt=full"]), "inline.sh"),
     Tried::new(Machine::new("2 CPUs, kept", 2, "max", &["preempt=full"]), "keep.sh"),
+    Tried::new(Machine::new("2 CPUs, learning", 2, "max", &["preempt=full"]), "learn.sh"),
 ];
 
 /// On which others get in the way of replaced functions, and requests are malformed.
