@@ -74,6 +74,8 @@ echo another-boot >$KEPT/unproven
 leaves "a boot that did not end in order" 1 "ended without order" restore
 leaves "nor at later boots" 1 "ended without order" restore
 check "until somebody says so" $K keep $STATE --retry
+# What is said and what is written have whole seconds.
+sleep 2
 mkdir -p /var/crash/1 && printf '%s\n' '[  1.5] BUG: kernel NULL pointer dereference' \
     '[  1.6] RIP: 0010:vfs_read.kernlane+0x10/0x200 [kernlane_1]' >/var/crash/1/dmesg.1
 leaves "a crash that kdump saw" 1 "crashed in installed code" restore
