@@ -84,7 +84,8 @@ check "which is forgiven as well" restore --dry-run
 
 # The guard.
 guarded() { # [OPTION]…
-    restore --guard "$@" >/tmp/guard 2>&1 &
+    # Not by the function above: what is killed must be the program.
+    $K restore $V $STATE --guard "$@" >/tmp/guard 2>&1 &
     guard=$!
     await installed && usleep 500000
 }

@@ -3,7 +3,7 @@
 # without a change leaves it. Prints a line a test.
 . /kl/prelude.sh
 . /kl/kept.sh
-learn() { $K learn $V $STATE --sample 2 --time 0.5 --once "$@"; }
+learn() { $K learn $V $STATE --sample 8 --time 0.5 --once "$@"; }
 load
 before=$(text)
 (mkdir -p /tmp/busy; cd /tmp/busy; while [ ! -e /tmp/enough ]; do load >/dev/null 2>&1; done) &
