@@ -435,7 +435,7 @@ impl FieldTable {
     }
 }
 
-/// The fields that the parts are. A part that only misses know was accessed, too.
+/// The fields that these parts belong to. A part is also listed if only its misses are known.
 fn named(
     parts: &[PartUses],
     misses: Option<&FieldMisses<'_>>,

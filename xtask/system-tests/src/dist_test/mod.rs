@@ -80,7 +80,7 @@ fn try_packages(score: &mut TestScore, root: &DebianRoot, made: &Path) -> Result
     work(
         "records a workload, and lays the kernel out",
         &format!(
-            "cd /work && kernlane record files {kernel} -o files.rec &&
+            "cd /tried && kernlane record files {kernel} -o files.rec &&
              kernlane layout files.rec {kernel} -o files.kll &&
              kernlane report os-share files.rec {kernel}"
         ),
@@ -90,7 +90,7 @@ fn try_packages(score: &mut TestScore, root: &DebianRoot, made: &Path) -> Result
         work(
             "replaces functions of a stock kernel while it runs in a guest",
             &format!(
-                "cd /work && kernlane optimize files --live --machine zen4 {kernel} \
+                "cd /tried && kernlane optimize files --live --machine zen4 {kernel} \
                  --headers {headers} -o files.live"
             ),
         );

@@ -18,12 +18,12 @@ const NOT_COMPARED: [&str; 12] = [
     "./proc/",
     "./run/",
     "./tmp/",
+    "./tried/",
     "./var/cache/",
     "./var/lib/apt/",
     "./var/lib/dkms/mok.",
     "./var/lib/dpkg/",
     "./var/log/",
-    "./work/",
 ];
 
 fn debug_file(release: &str) -> String {
@@ -75,7 +75,7 @@ impl DebianRoot {
             let sources = suites.iter().map(|suite| format!("deb {site} {suite} main"));
             run(bootstrap.arg(suite).arg(&part).args(sources))?;
             fs::copy("/etc/resolv.conf", part.join("etc/resolv.conf"))?;
-            for directory in ["work", "packages", "kernel/boot", "kernel/usr/lib/debug"] {
+            for directory in ["tried", "packages", "kernel/boot", "kernel/usr/lib/debug"] {
                 fs::create_dir_all(part.join(directory))?;
             }
             let unpacked = kernel.ancestors().nth(2).context("the kernel lies in no boot")?;
@@ -111,7 +111,7 @@ impl DebianRoot {
     /// The script fails; with the last lines that it printed.
     pub(super) fn run(&self, script: &str) -> Result<()> {
         let enter = "mount --bind /dev \"$1/dev\" && mount -t proc proc \"$1/proc\" && \
-                     exec chroot \"$1\" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/work \
+                     exec chroot \"$1\" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tried \
                      LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -euc \"$2\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "sh", "-c", enter, "sh"]);
