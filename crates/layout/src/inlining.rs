@@ -55,8 +55,8 @@ pub struct InlinableCode {
 pub struct CallSite {
     /// The function that holds it.
     pub caller: u32,
-    /// The called function; of an indirect call, the most frequent one. `None` if it is none of the
-    /// problem's.
+    /// The called function; for an indirect call, the one that is called most often. `None` if it
+    /// is not a function of the problem.
     pub callee: Option<u32>,
     /// How often the call went there.
     pub count: u64,

@@ -111,7 +111,7 @@ fn symbol(word: &str) -> Option<&str> {
 }
 
 /// The text of a record of `/dev/kmsg`: `LEVEL,NUMBER,MICROSECONDS,FLAGS;TEXT`, then lines of
-/// further facts, each behind a space. `None` for what is no record.
+/// further facts, each behind a space. `None` if the text is not a record.
 pub fn text_of_record(record: &str) -> Option<&str> {
     let (head, text) = record.split_once(';')?;
     head.starts_with(|first: char| first.is_ascii_digit()).then_some(())?;

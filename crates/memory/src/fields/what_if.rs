@@ -96,7 +96,7 @@ impl<'a> OrderWalk<'a> {
 impl Observer for OrderWalk<'_> {
     fn begin(&mut self, header: &RecordingHeader, has_data: bool) -> Result<Wants> {
         self.caches.begin(header, has_data)?;
-        // Two fields of one line may come to lie in two.
+        // In the new order, two fields of one line may lie in two lines.
         Ok(Wants { data: Some(DataWish::EVERY_ACCESS), ..Wants::default() })
     }
 
