@@ -248,8 +248,9 @@ pub(super) struct LiveTest {
     kernel: Option<String>,
     /// Run only this script, on two CPUs; it may source the other scripts in /kl
     script: Option<PathBuf>,
-    /// Install and undo a large group this number of times under load, on two and on four CPUs
-    #[arg(long, value_name = "N", conflicts_with_all = ["kernel", "cost"])]
+    /// Install and undo a large group this number of times under load, on two and on four CPUs;
+    /// with a script, the number of cycles that it reads in /kl/cycles
+    #[arg(long, value_name = "N", conflicts_with = "cost")]
     cycles: Option<u32>,
     /// Measure what installing and undoing a group of functions costs, in instructions and
     /// interrupts
@@ -259,10 +260,12 @@ pub(super) struct LiveTest {
 
 impl LiveTest {
     fn run(&self) -> Result<()> {
-        match self.cycles {
-            Some(count) => live_test::cycles(count),
-            None if self.cost => live_test::cost(),
-            None => live_test::live_test(self.kernel.as_deref(), self.script.as_deref()),
+        let kernel = self.kernel.as_deref();
+        match (&self.script, self.cycles) {
+            (Some(script), cycles) => live_test::script(kernel, script, cycles),
+            (None, Some(count)) => live_test::cycles(kernel, count),
+            (None, None) if self.cost => live_test::cost(),
+            (None, None) => live_test::live_test(kernel),
         }
     }
 }

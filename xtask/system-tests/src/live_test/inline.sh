@@ -29,7 +29,13 @@ inline 0 --dry-run >/tmp/plan 2>&1 || failed "a plan" "$(tail -n 3 /tmp/plan)"
 calls=$(grep -c '^inlined: ' /tmp/plan)
 [ "$calls" -ge 50 ] && passed "$(grep " calls inlined: " /tmp/plan)" || failed "$calls calls" "$(tail /tmp/plan)"
 
-# Under load, in the order of the counts and in random ones.
+trace() { echo $1 >$T/set_ftrace_filter && echo function >$T/current_tracer; }
+trace_nothing() { echo nop >$T/current_tracer && echo >$T/set_ftrace_filter; }
+
+# Under load, in the order of the counts and in random ones, while tracers come and go elsewhere:
+# of a function that runs at each tick, and of stacks, which go through copies.
+event=kmem/kmem_cache_free
+tick=$(existing update_process_times)
 rm -f /tmp/enough
 for n in 1 2; do
     (mkdir -p /tmp/load$n; cd /tmp/load$n; while [ ! -e /tmp/enough ]; do load ||
@@ -37,6 +43,15 @@ for n in 1 2; do
     renice -n 19 -p $! >/dev/null
     loading="$loading $!"
 done
+(while [ ! -e /tmp/enough ]; do
+    echo 1 >$T/options/stacktrace && echo 1 >$T/events/$event/enable
+    trace "$tick" && sleep 1 && grep -q "$tick <-" $T/trace && echo >>/tmp/times
+    trace_nothing
+    echo 0 >$T/events/$event/enable && echo 0 >$T/options/stacktrace
+    echo >$T/trace
+    sleep 2
+done) &
+loading="$loading $!"
 cycles=$(cat /kl/cycles 2>/dev/null || echo 10)
 check "$cycles cycles in the order of the counts" inline 0 --cycles $cycles
 for seed in 1 2; do
@@ -45,13 +60,15 @@ for seed in 1 2; do
 done
 touch /tmp/enough
 wait $loading
+times=$(wc -l </tmp/times)
+[ "$times" -ge 3 ] && passed "tracers came, saw what ran and went $times times" ||
+    failed "tracers come and go" "$times times"
 
 check "installed" inline 0
 sed -n 1p /tmp/out
 check "the load in the copies" load
 
 # Stacks through inlined code are whole, and name the function that it was inlined into.
-event=kmem/kmem_cache_free
 echo 1 >$T/options/stacktrace && echo 1 >$T/events/$event/enable
 load
 echo 0 >$T/events/$event/enable && echo 0 >$T/options/stacktrace
@@ -107,8 +124,6 @@ traced=$(sed -n 's/^inlined: \([fst][a-z_0-9]*\), .*/\1/p' /tmp/plan | sort | un
 gone() { ! grep -q '^group .* installed' /dev/kernlane; }
 away() { grep -c ' away$' /dev/kernlane; }
 all() { grep -c '^function ' /dev/kernlane; }
-trace() { echo $1 >$T/set_ftrace_filter && echo function >$T/current_tracer; }
-trace_nothing() { echo nop >$T/current_tracer && echo >$T/set_ftrace_filter; }
 # Whether the copies that hold a function's code give way, and most others stay.
 give_way() { # FUNCTION
     $K status | awk -v traced=$1 '
@@ -177,7 +192,8 @@ rm -f /tmp/enough
     echo "FAILED: the load beside tracers"; done) &
 loading=$!
 renice -n 19 -p $loading >/dev/null
-for n in 1 2 3 4 5; do
+rounds=$((cycles / 20 + 5))
+for n in $(seq $rounds); do
     inline $n >/tmp/out 2>&1 || failed "installed in round $n" "$(tail -n 3 /tmp/out)"
     for name in $traced $carried; do
         trace $name
@@ -188,7 +204,7 @@ for n in 1 2 3 4 5; do
 done
 touch /tmp/enough
 wait $loading
-passed "5 rounds with tracers under load"
+passed "$rounds rounds with tracers under load"
 check "without the tracer it comes" inline 0
 # And at a function that calls inlined code, but is not inlined itself.
 other=$(awk '/^jump / { print $4 } /^inlined: / { sub(",", "", $2); print "-", $2 }' /tmp/plan |

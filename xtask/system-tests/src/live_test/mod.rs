@@ -114,23 +114,36 @@ const COUNTED: [Tried; 3] = [
 /// Of many cycles, and of one kernel of many, beside other work.
 const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// Without `kernel` both of Debian's own of 6.12. `kernel` is a boot image, or the name of one of
-/// Debian's kernels. With `script`, for trials, only that runs, on two CPUs.
+/// Runs only this script, on two CPUs. `cycles`: how many of them it makes, if it makes any.
+/// `kernel`: as for [`live_test`].
 ///
 /// # Errors
 /// A test fails or cannot run.
-pub fn live_test(kernel: Option<&str>, script: Option<&Path>) -> Result<()> {
+pub fn script(kernel: Option<&str>, path: &Path, cycles: Option<u32>) -> Result<()> {
     let mut guest = Guest::new(&kernel.map_or_else(cloud, named)?)?;
-    if let Some(path) = script {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        guest.contents.file("/kl/trial.sh", 0o644, text);
-        let trial = Tried::new(
-            Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]),
-            "trial.sh",
-        );
-        return judge(&trial, &guest.run(&trial)?);
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    guest.contents.file("/kl/trial.sh", 0o644, text);
+    if let Some(count) = cycles {
+        guest.contents.file("/kl/cycles", 0o644, count.to_string());
     }
+    let trial =
+        Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "trial.sh");
+    let limit = |boot: &mut Boot| {
+        if cycles.is_some() {
+            boot.time_limit = CYCLES_LIMIT;
+        }
+    };
+    judge(&trial, &guest.run_with(&trial, limit)?)
+}
+
+/// Without `kernel` both of Debian's own of 6.12. `kernel` is a boot image, or the name of one of
+/// Debian's kernels.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn live_test(kernel: Option<&str>) -> Result<()> {
+    let guest = Guest::new(&kernel.map_or_else(cloud, named)?)?;
     let vmlinux = std::fs::read(&guest.vmlinux)?;
     proof::proof(&vmlinux)?;
     let boot_image = std::fs::read(&guest.kernel.boot_image)?;
@@ -221,12 +234,13 @@ fn cloud() -> Result<PathBuf> {
     debian::kernel(Flavour::Cloud)
 }
 
-/// Installs and undoes a large group this number of times under load.
+/// Installs and undoes a large group this number of times under load. `kernel`: as for
+/// [`live_test`]; without it, the cloud flavour.
 ///
 /// # Errors
 /// A test fails or cannot run.
-pub fn cycles(count: u32) -> Result<()> {
-    let mut guest = Guest::new(&cloud()?)?;
+pub fn cycles(kernel: Option<&str>, count: u32) -> Result<()> {
+    let mut guest = Guest::new(&kernel.map_or_else(cloud, named)?)?;
     guest.contents.file("/kl/cycles", 0o644, count.to_string());
     // Each is judged when it has ended: the other may take an hour more.
     let run = |tried| judge(tried, &guest.run_with(tried, |boot| boot.time_limit = CYCLES_LIMIT)?);
