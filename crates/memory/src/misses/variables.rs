@@ -82,7 +82,12 @@ impl Variables {
     /// The variable at an offset in a CPU's area; `None` behind the static part.
     pub fn per_cpu(&self, offset: u64) -> Option<&str> {
         let name = || self.per_cpu_variable(offset).map_or("(no symbol)", |(.., name)| name);
-        (offset < self.per_cpu_bytes).then(name)
+        self.is_per_cpu(offset).then(name)
+    }
+
+    /// Whether an offset lies in the static part of a CPU's area.
+    pub(super) fn is_per_cpu(&self, offset: u64) -> bool {
+        offset < self.per_cpu_bytes
     }
 }
 
