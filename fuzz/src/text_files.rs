@@ -8,7 +8,7 @@ use image::address::LinkAddr;
 use image::map::PlacementMap;
 use image::module::ModuleIdentity;
 use image::order::{Layout, Run};
-use image::place::{CallPadding, Ending, InlinedCall, PlacedBlock, Placement};
+use image::place::{CallPadding, Ending, InPlaceOfCall, InlinedCall, PlacedBlock, Placement};
 use layout::graph::{EdgeKind, SeedClass};
 use profile::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use replay::results::ResultFile;
@@ -134,11 +134,18 @@ pub fn map_seeds() -> Vec<Vec<u8>> {
         block(0xffff_ffff_8100_0010, 0xffff_ffff_8100_0000, 0, Ending::JumpDropped),
         block(0xffff_ffff_8100_0020, 0xffff_ffff_8100_0010, 0, Ending::Same),
     ];
-    let inlined = vec![InlinedCall {
-        site: LinkAddr(0xffff_ffff_8100_0004),
-        at: InlinedCall::BASE,
-        code: vec![(LinkAddr(0xffff_ffff_8100_0025), 0x10)],
-    }];
+    let inlined = vec![
+        InlinedCall {
+            site: LinkAddr(0xffff_ffff_8100_0004),
+            at: InlinedCall::BASE,
+            code: InPlaceOfCall::Code(vec![(LinkAddr(0xffff_ffff_8100_0025), 0x10)]),
+        },
+        InlinedCall {
+            site: LinkAddr(0xffff_ffff_8100_0014),
+            at: LinkAddr(InlinedCall::BASE.0 + 0x20),
+            code: InPlaceOfCall::Guard(LinkAddr(0xffff_ffff_8100_0020)),
+        },
+    ];
     let whole = PlacementMap {
         build_id: build_id(),
         placement: Placement { call_padding: CallPadding::Dropped, blocks, inlined },

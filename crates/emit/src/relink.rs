@@ -27,7 +27,7 @@ use image::object::elf::SectionId;
 use image::object::linked::LinkAddresses;
 use image::object::{KernelObject, ObjectHints};
 use image::order::Layout;
-use image::place::{Ending, PlacedBlock, Placement};
+use image::place::{Ending, InPlaceOfCall, InlinedCall, PlacedBlock, Placement};
 use image::sealed;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, HashSet};
@@ -275,7 +275,10 @@ impl<'a> RewrittenTree<'a> {
             block.old = inlined::old_address(*base, *size, block.old);
         }
         rewritten.placement.inlined.clone_from(&expanded.calls);
-        rewritten.summary.calls_inlined = expanded.calls.len();
+        let is_guard = |call: &&InlinedCall| matches!(call.code, InPlaceOfCall::Guard(_));
+        let guards = expanded.calls.iter().filter(is_guard).count();
+        rewritten.summary.calls_promoted = guards;
+        rewritten.summary.calls_inlined = expanded.calls.len() - guards;
         rewritten.summary.text_before = *size;
         Ok(RewrittenTree {
             object,

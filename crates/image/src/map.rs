@@ -7,7 +7,7 @@
 
 use crate::BuildId;
 use crate::address::LinkAddr;
-use crate::place::{CallPadding, Ending, InlinedCall, PlacedBlock, Placement};
+use crate::place::{CallPadding, Ending, InPlaceOfCall, InlinedCall, PlacedBlock, Placement};
 use crate::sealed::{self, SealError};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub enum MapError {
     Block(usize),
     /// A line does not describe an inlined call.
     #[error(
-        "line {0}: an inlined call is \"inlined SITE AT START SIZE…\", all numbers in hex, and its \
+        "line {0}: an inlined call is \"inlined SITE AT START SIZE…\" or \"guard SITE AT TARGET\", all numbers in hex, and its \
          code is not empty"
     )]
     Inlined(usize),
@@ -78,6 +78,8 @@ pub enum MapError {
 const KIND: &str = "kernlane-map";
 /// The beginning of the line of an inlined call.
 const INLINED: &str = "inlined ";
+/// Likewise of a promoted call.
+const GUARD: &str = "guard ";
 
 impl PlacementMap {
     /// Whether a text is a map, not another kind of file.
@@ -90,9 +92,17 @@ impl PlacementMap {
         let mut text =
             format!("kernel {}\n{}", self.build_id.0, self.placement.call_padding.line());
         for call in &self.placement.inlined {
-            let _ = write!(text, "{INLINED}{} {}", call.site, call.at);
-            for (start, size) in &call.code {
-                let _ = write!(text, " {start} {size:x}");
+            let (site, at) = (call.site, call.at);
+            match &call.code {
+                InPlaceOfCall::Code(stretches) => {
+                    let _ = write!(text, "{INLINED}{site} {at}");
+                    for (start, size) in stretches {
+                        let _ = write!(text, " {start} {size:x}");
+                    }
+                }
+                InPlaceOfCall::Guard(target) => {
+                    let _ = write!(text, "{GUARD}{site} {at} {target}");
+                }
             }
             text.push('\n');
         }
@@ -143,7 +153,8 @@ impl PlacementMap {
         let dropped = lines.next_if(|&(_, line)| line == CallPadding::DROPPED);
         let call_padding = dropped.map_or(CallPadding::Kept, |_| CallPadding::Dropped);
         let mut inlined = Vec::new();
-        while let Some((number, line)) = lines.next_if(|(_, line)| line.starts_with(INLINED)) {
+        let is_call = |line: &str| line.starts_with(INLINED) || line.starts_with(GUARD);
+        while let Some((number, line)) = lines.next_if(|&(_, line)| is_call(line)) {
             inlined.push(parse_inlined(line).ok_or(MapError::Inlined(number))?);
         }
         let mut blocks: Vec<PlacedBlock> = Vec::new();
@@ -180,18 +191,30 @@ impl PlacementMap {
 }
 
 fn parse_inlined(line: &str) -> Option<InlinedCall> {
-    let numbers = line.strip_prefix(INLINED)?.split(' ');
-    let numbers: Vec<u64> =
-        numbers.map(|word| u64::from_str_radix(word, 16).ok()).collect::<Option<_>>()?;
-    let [site, at, code @ ..] = numbers.as_slice() else { return None };
-    let (stretches, rest) = code.as_chunks::<2>();
-    let stretch = |&[start, size]: &[u64; 2]| {
-        let size = u32::try_from(size).ok().filter(|&size| size > 0)?;
-        start.checked_add(u64::from(size)).map(|_| (LinkAddr(start), size))
+    let (is_guard, numbers) = match line.strip_prefix(GUARD) {
+        Some(numbers) => (true, numbers),
+        None => (false, line.strip_prefix(INLINED)?),
     };
-    let code: Vec<_> = stretches.iter().map(stretch).collect::<Option<_>>()?;
-    let is_whole = rest.is_empty() && !code.is_empty();
-    is_whole.then_some(InlinedCall { site: LinkAddr(*site), at: LinkAddr(*at), code })
+    let numbers = numbers.split(' ').map(|word| u64::from_str_radix(word, 16).ok());
+    let numbers: Vec<u64> = numbers.collect::<Option<_>>()?;
+    let [site, at, code @ ..] = numbers.as_slice() else { return None };
+    let code = match code {
+        &[target] if is_guard => InPlaceOfCall::Guard(LinkAddr(target)),
+        _ if is_guard => return None,
+        code => {
+            let (stretches, rest) = code.as_chunks::<2>();
+            let stretch = |&[start, size]: &[u64; 2]| {
+                let size = u32::try_from(size).ok().filter(|&size| size > 0)?;
+                start.checked_add(u64::from(size)).map(|_| (LinkAddr(start), size))
+            };
+            let code: Vec<_> = stretches.iter().map(stretch).collect::<Option<_>>()?;
+            if code.is_empty() || !rest.is_empty() {
+                return None;
+            }
+            InPlaceOfCall::Code(code)
+        }
+    };
+    Some(InlinedCall { site: LinkAddr(*site), at: LinkAddr(*at), code })
 }
 
 fn parse_block(line: &str) -> Option<PlacedBlock> {
@@ -230,11 +253,20 @@ mod tests {
             appended,
             ending,
         };
-        let inlined = vec![InlinedCall {
-            site: LinkAddr(0xffff_ffff_8100_0020),
-            at: InlinedCall::BASE,
-            code: vec![(LinkAddr(0xffff_ffff_8100_0054), 9), (LinkAddr(0xffff_ffff_8100_0070), 4)],
-        }];
+        let stretches =
+            vec![(LinkAddr(0xffff_ffff_8100_0054), 9), (LinkAddr(0xffff_ffff_8100_0070), 4)];
+        let inlined = vec![
+            InlinedCall {
+                site: LinkAddr(0xffff_ffff_8100_0020),
+                at: InlinedCall::BASE,
+                code: InPlaceOfCall::Code(stretches),
+            },
+            InlinedCall {
+                site: LinkAddr(0xffff_ffff_8100_0030),
+                at: LinkAddr(InlinedCall::BASE.0 + 0x20),
+                code: InPlaceOfCall::Guard(LinkAddr(0xffff_ffff_8100_0050)),
+            },
+        ];
         let blocks = vec![
             block(0xffff_ffff_8100_0000, 0x40, 0xffff_ffff_8120_0000, 0x43, 0, Ending::Inverted),
             block(0xffff_ffff_8100_0040, 2, 0xffff_ffff_8120_0100, 0, 5, Ending::JumpDropped),
@@ -256,6 +288,7 @@ mod tests {
     fn the_text_is_as_documented() {
         let wanted = "kernlane-map 2\nkernel 5f3c\n\
             inlined ffffffff81000020 ffffffffc0000000 ffffffff81000054 9 ffffffff81000070 4\n\
+            guard ffffffff81000030 ffffffffc0000020 ffffffff81000050\n\
             ffffffff81000000 40 ffffffff81200000 43 0 inverted\n\
             ffffffff81000040 2 ffffffff81200100 0 5 dropped\n\
             ffffffff81000050 10 ffffffff81100000 10 2 same\n\
@@ -301,7 +334,7 @@ mod tests {
         let text = example().to_text();
         let text = format!("{KIND} 1\n{}", sealed::open(KIND, &text).unwrap());
         assert_eq!(PlacementMap::from_text(&text), Ok(example()));
-        assert_eq!(PlacementMap::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(8)));
+        assert_eq!(PlacementMap::from_text(&format!("{text}x\n")), Err(MapError::BehindEnd(9)));
         for cut in 0..text.len() - 2 {
             assert!(PlacementMap::from_text(&text[..cut]).is_err(), "cut at {cut}");
         }

@@ -66,24 +66,36 @@ pub struct Placement {
     pub call_padding: CallPadding,
     /// The placed blocks, ascending by old address.
     pub blocks: Vec<PlacedBlock>,
-    /// The calls whose callee's code stands in their place. A call in inlined code follows the call
-    /// that this code belongs to.
+    /// The calls whose callee's code, or a guard, stands in their place. A call in such code follows
+    /// the call that this code belongs to.
     pub inlined: Vec<InlinedCall>,
 }
 
-/// A call whose callee's code stands in its place. So that blocks of this code have an old address,
-/// it is numbered as if it lay behind the old kernel: the instructions of `code`, one behind the
-/// other, with branches in their long form, a static key of five bytes, a jump behind the call for
-/// each return, and a call with such a jump for each jump to a function.
+/// A call in whose place other code stands. So that blocks of this code have an old address, it is
+/// numbered as if it lay behind the old kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlinedCall {
-    /// The old address of the call.
+    /// The old address of the call. That of the direct call in a guard is where the guard has it.
     pub site: LinkAddr,
     /// The old address that its code has.
     pub at: LinkAddr,
+    /// The code.
+    pub code: InPlaceOfCall,
+}
+
+/// The code in the place of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InPlaceOfCall {
     /// The code of the callee: the old address and the bytes of each stretch. The first one begins
-    /// behind the tracer's site.
-    pub code: Vec<(LinkAddr, u32)>,
+    /// behind the tracer's site. The instructions stand one behind the other, with branches in
+    /// their long form, a static key of five bytes, a jump behind the call for each return, and a
+    /// call with such a jump for each jump to a function.
+    Code(Vec<(LinkAddr, u32)>),
+    /// Of an indirect call by a thunk, its guard, for the function at this old address: a
+    /// comparison of the pointer with it (`cmp`, 7 bytes), where they differ a jump (6 bytes) to
+    /// the indirect call, a direct call (5 bytes), a jump behind the call, the indirect call, and
+    /// a jump behind it.
+    Guard(LinkAddr),
 }
 
 impl InlinedCall {

@@ -10,7 +10,7 @@ use crate::inlined_counts::InlineShares;
 use crate::memory::{FileMemory, Memory};
 use anyhow::Result;
 use emit::module::{CallerFrame, GUARD, InPlace, InlinableBody, InlinedCall};
-use emit::object::{CallToInline, InlineLimits};
+use emit::object::{CallReplacement, CallToInline, InlineLimits};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use layout::graph::Graph;
@@ -133,9 +133,9 @@ pub(crate) fn group_calling<'k, 'd>(
     Ok((group, summary))
 }
 
-/// The direct calls that pay most among those of the kernel's hot functions, in the order in which
-/// they are inlined into one another, for another emitter than that of live copies. `chosen`: the
-/// hot functions; `limits`: what this emitter can inline.
+/// The calls that pay most among those of the kernel's hot functions, in the order in which they are
+/// inlined into one another, for another emitter than that of live copies. `chosen`: the hot
+/// functions; `limits`: what this emitter can inline and promote.
 ///
 /// # Errors
 /// As [`group`].
@@ -150,12 +150,21 @@ pub fn calls(
     let group = Group::carrying(kernel, &memory, chosen, &|_| true)?;
     let nothing = BTreeSet::new();
     let (called, limits) = (&nothing, Some(limits));
-    let chooser = Chooser { settings, called, retpolines: false, limits };
+    let retpolines = call_forms(kernel, None, profile)?.retpolines;
+    let chooser = Chooser { settings, called, retpolines, limits };
     let (calls, _, summary) = chooser.choose(&group, profile);
     let entry = |callee: u32| kernel.link_address(group.original.functions[callee as usize].at);
-    let calls = calls.iter().filter_map(|call| {
-        let callee = entry(call.inlined()?);
-        Some(CallToInline { context: call.context, site: kernel.link_address(call.at), callee })
+    let (sites, _) = sites::of(&group, profile);
+    let calls = calls.iter().map(|call| {
+        let (callee, replacement) = match call.code {
+            InPlace::Code(callee) if sites[&call.at].is_indirect() => {
+                (entry(callee), CallReplacement::GuardedCode)
+            }
+            InPlace::Code(callee) => (entry(callee), CallReplacement::Code),
+            InPlace::Call(target) => (target, CallReplacement::GuardedCall),
+        };
+        let site = kernel.link_address(call.at);
+        CallToInline { context: call.context, site, callee, replacement }
     });
     Ok((calls.collect(), summary))
 }
@@ -185,28 +194,50 @@ pub fn call_forms(
     })
 }
 
-/// Every call of a kernel's functions that can be inlined, once each, for tests of emitters.
-/// `limits`: as for [`calls`].
+/// Every call of a kernel's functions that can be inlined or promoted, once each, for tests of
+/// emitters. A promoted call gets some function for its target. `limits`: as for [`calls`].
 ///
 /// # Errors
 /// As [`group`].
 pub fn all_calls(kernel: &LinkedKernel<'_>, limits: &InlineLimits) -> Result<Vec<CallToInline>> {
     let all: Vec<usize> = (0..kernel.functions.len()).collect();
     let Group { original, .. } = Group::carrying(kernel, &FileMemory(kernel), &all, &|_| true)?;
+    let entry = |function: u32| kernel.link_address(original.functions[function as usize].at);
     let mut bodies: HashMap<u32, Option<InlinableBody>> = HashMap::new();
+    let mut fits = |at: u32, caller: u32, callee: u32| {
+        let body = bodies.entry(callee).or_insert_with(|| original.inlinable(callee).ok());
+        let frame = original.caller_frame(at).ok();
+        body.as_ref().zip(frame).is_some_and(|(body, frame)| body.fits(frame))
+            && callee != caller
+            && limits.allow(entry(caller), entry(callee))
+    };
     let mut calls = Vec::new();
+    let mut push = |at: u32, callee: LinkAddr, replacement: CallReplacement| {
+        let site = kernel.link_address(at);
+        calls.push(CallToInline { context: 0, site, callee, replacement });
+    };
+    let targets: Vec<u32> = (0u32..)
+        .take(original.functions.len())
+        .filter(|&function| limits.targets.contains(&entry(function)))
+        .collect();
+    let mut next = targets.iter().cycle();
     for piece in 0..original.pieces.len() {
+        let caller = original.pieces[piece].function;
         for (at, callee) in original.plain_calls(piece) {
-            let caller = original.pieces[piece].function;
-            let entry =
-                |function: u32| kernel.link_address(original.functions[function as usize].at);
-            let body = bodies.entry(callee).or_insert_with(|| original.inlinable(callee).ok());
-            let frame = original.caller_frame(at).ok();
-            let fits = body.as_ref().zip(frame).is_some_and(|(body, frame)| body.fits(frame));
-            if fits && callee != caller && limits.allow(entry(caller), entry(callee)) {
-                let (site, callee) = (kernel.link_address(at), entry(callee));
-                calls.push(CallToInline { context: 0, site, callee });
+            if fits(at, caller, callee) {
+                push(at, entry(callee), CallReplacement::Code);
             }
+        }
+        for call in original.indirect_calls(piece) {
+            if !limits.indirect.contains(&kernel.link_address(call.at)) {
+                continue;
+            }
+            let Some(&callee) = next.next() else { continue };
+            let replacement = match fits(call.at, caller, callee) {
+                true => CallReplacement::GuardedCode,
+                false => CallReplacement::GuardedCall,
+            };
+            push(call.at, entry(callee), replacement);
         }
     }
     Ok(calls)
@@ -268,8 +299,11 @@ impl Chooser<'_> {
         profile: &Profile,
     ) -> (Vec<InlinedCall>, InlineShares, InlineSummary) {
         let (mut sites, indirect) = sites::of(group, profile);
-        if self.limits.is_some() {
-            sites.retain(|_, site| !site.is_indirect());
+        if let Some(limits) = &self.limits {
+            let site_at = |at: u32| group.original.kernel.link_address(at);
+            sites.retain(|&at, site| {
+                !site.is_indirect() || limits.allow_guard(site_at(at), site.target)
+            });
         }
         let problem = self.problem(group, profile, &sites);
         let InlineSettings { growth, largest, largest_alone, costs } = self.settings;

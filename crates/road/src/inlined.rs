@@ -19,7 +19,7 @@ use crate::relink;
 use crate::said::say;
 use anyhow::{Context, Result, bail};
 use emit::kbuild::BuildTree;
-use emit::object::CallToInline;
+use emit::object::{CallReplacement, CallToInline};
 use emit::originals::Originals;
 use emit::relink::{Destination, InlineWork, RelinkWork, RelinkedKernel};
 use host::{note, output};
@@ -129,7 +129,7 @@ pub fn choose(
         })
     };
     let mut pairs = BTreeMap::new();
-    for call in &calls {
+    for call in calls.iter().filter(|call| call.replacement != CallReplacement::GuardedCall) {
         *pairs.entry((name(owner(&calls, *call)), name(call.callee))).or_default() += 1;
     }
     let work = InlineWork { build_id: profile.build_id.clone(), calls };
@@ -237,11 +237,11 @@ pub fn optimize_inlined(request: InlinedOptimization) -> Result<Optimized> {
 
 /// What was inlined, in words.
 pub fn summary(summary: &InlineSummary) -> String {
-    let InlineSummary { calls, executed, gone, hot_bytes, added_bytes, .. } = *summary;
+    let InlineSummary { calls, executed, gone, promoted, hot_bytes, added_bytes, .. } = *summary;
     let share = |part: f64, whole: u64| 100.0 * part / whole.max(1) as f64;
     format!(
-        "{calls} calls inlined; by the profile {:.1} % of the calls among hot functions are gone, \
-         and there are {:.1} % more bytes of hot code{}",
+        "{calls} calls inlined, {promoted} indirect calls promoted; by the profile {:.1} % of the \
+         calls among hot functions are gone, and there are {:.1} % more bytes of hot code{}",
         share(gone as f64, executed),
         share(added_bytes as f64, hot_bytes),
         predicted(summary)
@@ -282,7 +282,8 @@ mod tests {
     use super::*;
 
     fn call(context: u32, site: u64, callee: u64) -> CallToInline {
-        CallToInline { context, site: LinkAddr(site), callee: LinkAddr(callee) }
+        let replacement = CallReplacement::Code;
+        CallToInline { context, site: LinkAddr(site), callee: LinkAddr(callee), replacement }
     }
 
     #[test]

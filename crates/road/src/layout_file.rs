@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use image::BuildId;
     use image::address::LinkAddr;
-    use image::place::InlinedCall;
+    use image::place::{InPlaceOfCall, InlinedCall};
 
     #[test]
     fn a_recording_is_not_carried_to_a_kernel_with_inlined_calls() {
@@ -221,7 +221,7 @@ mod tests {
             LayoutFile::read(&path).map_err(|error| format!("{error:#}"))
         };
         assert!(read(Vec::new()).is_ok());
-        let code = vec![(LinkAddr(0x1005), 8)];
+        let code = InPlaceOfCall::Code(vec![(LinkAddr(0x1005), 8)]);
         let call = InlinedCall { site: LinkAddr(0x1100), at: InlinedCall::BASE, code };
         let refused = read(vec![call]).err().unwrap();
         assert!(refused.contains("net.klm") && refused.contains("inlined calls"), "{refused}");

@@ -12,13 +12,15 @@ use crate::orc::UnwindTable;
 use crate::table_forms::{EntryForm, TABLES, TableEntry};
 use crate::tables;
 use anyhow::{Context, Result, bail, ensure};
-use iced_x86::{Code, Decoder, DecoderOptions};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 /// The table of direct calls, and that of returns. objtool makes both.
 const CALLS: &str = ".call_sites";
 const RETURNS: &str = ".return_sites";
+/// The table of indirect calls by thunks, which objtool makes as well.
+const RETPOLINES: &str = ".retpoline_sites";
 /// Tables whose entries name entries of functions, or symbols: inlined code has none.
 const OF_FUNCTIONS: [&str; 5] =
     ["__mcount_loc", ".ibt_endbr_seal", ".cfi_sites", "__ksymtab", "__ksymtab_gpl"];
@@ -52,6 +54,8 @@ pub(super) struct Facts<'k, 'd> {
     pub returns: HashSet<u64>,
     /// Static calls and calls through thunks: the kernel writes them.
     pub patched: HashSet<u64>,
+    /// The calls and jumps through thunks.
+    pub retpolines: HashSet<u64>,
     /// Where control goes on behind faults.
     pub fixups: BTreeMap<u64, Vec<u64>>,
     tracers: HashSet<u64>,
@@ -104,12 +108,14 @@ impl<'k, 'd> Facts<'k, 'd> {
             *end = (*end).max(symbol.addr.0.saturating_add(symbol.size));
         }
         let mut patched = sites(".static_call_sites");
-        patched.extend(sites(".retpoline_sites"));
+        let retpolines = sites(RETPOLINES);
+        patched.extend(&retpolines);
         Ok(Facts {
             kernel,
             form: frame_form(&states, sites("__mcount_loc").iter())?,
             states,
             patched,
+            retpolines,
             opaque,
             keys: tables::static_keys(kernel),
             returns: sites(RETURNS),
@@ -145,24 +151,35 @@ impl<'k, 'd> Facts<'k, 'd> {
     /// The callee of a direct call that the kernel does not write, and that code follows in its
     /// function.
     pub(super) fn plain_call(&self, at: u64) -> Result<u64> {
+        let call = self.call(at, CALLS)?;
+        ensure!(call.len() == CALL as usize, "{call} is there");
+        ensure!(!self.patched.contains(&at), "the kernel writes the call");
+        Ok(call.near_branch64())
+    }
+
+    /// The direct call at an address, which code follows in its function, and which no table names
+    /// but one. `named_by`: that table.
+    pub(super) fn call(&self, at: u64, named_by: &str) -> Result<Instruction> {
+        let call = self.instructions_around(at)?.find(|i| i.ip() >= at);
+        let call = call.filter(|i| i.ip() == at).context("no instruction begins there")?;
+        ensure!(call.code() == Code::Call_rel32_64, "{call} is there");
+        ensure!(!self.is_opaque(at), "the kernel writes the call");
+        let behind = call.next_ip();
+        let follows = self.functions.range(..=at).next_back().is_some_and(|(_, &end)| behind < end);
+        ensure!(follows, "no code follows it");
+        let mut others = self.tables.iter().filter(|table| table.name != named_by);
+        if let Some(table) = others.find(|table| table.by_site.range(at..behind).next().is_some()) {
+            bail!("{} names the call", table.name);
+        }
+        Ok(call)
+    }
+
+    /// The instructions of the function that holds an address.
+    pub(super) fn instructions_around(&self, at: u64) -> Result<impl Iterator<Item = Instruction>> {
         let owner = self.functions.range(..=at).next_back();
         let (&start, &end) = owner.filter(|&(_, &end)| at < end).context("no function holds it")?;
         let code = self.kernel.bytes(start, end - start).context("no bytes")?;
-        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-        let call = decoder.iter().find(|i| i.ip() >= at).filter(|i| i.ip() == at);
-        let call = call.context("no instruction begins there")?;
-        ensure!(
-            call.code() == Code::Call_rel32_64 && call.len() == CALL as usize,
-            "{call} is there"
-        );
-        ensure!(at + CALL < end, "no code follows it");
-        ensure!(!self.is_opaque(at) && !self.patched.contains(&at), "the kernel writes the call");
-        let named = self.tables.iter().filter(|table| table.name != CALLS);
-        let mut named = named.filter(|table| table.by_site.range(at..at + CALL).next().is_some());
-        if let Some(table) = named.next() {
-            bail!("{} names the call", table.name);
-        }
-        Ok(call.near_branch64())
+        Ok(Decoder::with_ip(64, code, start, DecoderOptions::NONE).into_iter())
     }
 
     /// Whether a function, or code with a symbol of its own, begins at an address.

@@ -12,20 +12,24 @@
 //! * The function never looks at its return address or beyond it ([`frames`](crate::frames)), and
 //!   takes no address of its own code.
 //! * The unwinder finds the caller's frame from each instruction.
+//!
+//! A claimed guard in the place of an indirect call has rules of its own ([`guard`]).
 
 mod body;
 mod facts;
+mod guard;
 mod written;
 
 use crate::CheckedKernel;
 use crate::frames::{self, UnwindState};
 use crate::kernel::{Additions, KernelFile, KernelSection, SectionLoad};
 use crate::relocs::Relocs;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use body::Body;
 use facts::Facts;
+use guard::IndirectCall;
 use image::address::LinkAddr;
-use image::place::InlinedCall;
+use image::place::{InPlaceOfCall, InlinedCall};
 use std::collections::{BTreeMap, HashMap};
 use written::{CALL, Written};
 
@@ -67,7 +71,6 @@ impl InlinedCode {
                 additions: Additions::default(),
                 relocs: old.relocs.clone(),
             },
-            contexts: Vec::new(),
             calls: HashMap::new(),
         };
         for call in calls {
@@ -105,7 +108,8 @@ impl InlinedCode {
     }
 }
 
-/// The code of an inlined call.
+/// Where the code of an inlined call stands.
+#[derive(Clone, Copy)]
 struct CodeContext {
     /// The address in the old kernel of the call that it stands in, after all calls between.
     owner: u64,
@@ -113,13 +117,21 @@ struct CodeContext {
     outer: UnwindState,
 }
 
+/// A call of the old kernel, or in code that stands in the place of another one.
+#[derive(Clone, Copy)]
+enum OldCall {
+    /// As at this address of the old kernel.
+    At(u64),
+    /// The direct call in a guard, of the function at this address.
+    Guarded(u64),
+}
+
 struct Inliner<'f, 'k, 'd> {
     facts: &'f Facts<'k, 'd>,
     relocs: Option<&'f Relocs>,
     code: InlinedCode,
-    contexts: Vec<CodeContext>,
-    /// The direct calls in inlined code: by address, the context and the address in the callee.
-    calls: HashMap<u64, (usize, u64)>,
+    /// The calls in inlined code and guards by address, each with that code.
+    calls: HashMap<u64, (CodeContext, OldCall)>,
 }
 
 impl Inliner<'_, '_, '_> {
@@ -133,33 +145,69 @@ impl Inliner<'_, '_, '_> {
         self.code.code.resize(self.code.code.len() + gap, 0xcc);
 
         let inside = self.calls.get(&site).copied();
-        let (callee, outer, owner) = match inside {
-            Some((context, old)) => {
-                let callee = self.facts.plain_call(old)?;
-                let CodeContext { outer, owner } = self.contexts[context];
-                (callee, frames::composed(outer, self.facts.state(old)?, self.facts.form)?, owner)
+        let (old, context) = match inside {
+            Some((CodeContext { outer, owner }, OldCall::At(old))) => {
+                let outer = frames::composed(outer, self.facts.state(old)?, self.facts.form)?;
+                (OldCall::At(old), CodeContext { outer, owner })
             }
+            Some((guard, call)) => (call, guard),
             None => {
                 ensure!(site < InlinedCall::BASE.0, "no call of inlined code is there");
-                let callee = self.facts.plain_call(site)?;
                 ensure!(!self.facts.is_kept_apart(site), "it stands in code that is kept apart");
-                (callee, self.facts.state(site)?, site)
+                let outer = self.facts.state(site)?;
+                (OldCall::At(site), CodeContext { outer, owner: site })
             }
         };
-        ensure!(!self.code.additions.gone.contains(&site), "it is inlined already");
-        let body = Body::of(self.facts, callee, &call.code)?;
-        self.jump(site, at)?;
-        let behind = site + CALL;
-        let written = body.write(behind, at, &mut self.code.code)?;
+        ensure!(!self.code.additions.gone.contains(&site), "it is inlined or promoted already");
+        match &call.code {
+            InPlaceOfCall::Code(stretches) => {
+                let callee = match old {
+                    OldCall::At(old) => self.facts.plain_call(old)?,
+                    OldCall::Guarded(callee) => callee,
+                };
+                let body = Body::of(self.facts, callee, stretches)?;
+                self.jump(site, at, CALL)?;
+                let written = body.write(site + CALL, at, &mut self.code.code)?;
+                self.code.additions.ends.extend(body.ends(&written));
+                self.add_facts(&written, context)?;
+            }
+            InPlaceOfCall::Guard(target) => {
+                let OldCall::At(old) = old else { bail!("the call in a guard is direct") };
+                let indirect = self.facts.indirect_call(old)?;
+                self.jump(site, at, indirect.len())?;
+                self.guard(&indirect, target.0, site, at, context)?;
+            }
+        }
         self.code.additions.gone.insert(site);
-        self.contexts.push(CodeContext { owner, outer });
-        self.code.additions.owners.push((at, owner));
-        self.add_facts(&body, &written, outer)
+        self.code.additions.owners.push((at, context.owner));
+        Ok(())
     }
 
-    /// Puts a jump in the place of a call.
-    fn jump(&mut self, site: u64, to: u64) -> Result<()> {
-        let distance = (to.wrapping_sub(site + CALL) as i32).to_le_bytes();
+    /// Writes a guard at `at`, in the place of the indirect call at `site`.
+    fn guard(
+        &mut self,
+        call: &IndirectCall<'_>,
+        target: u64,
+        site: u64,
+        at: u64,
+        context: CodeContext,
+    ) -> Result<()> {
+        ensure!(self.facts.function(target).is_some(), "its target {target:x} is no function");
+        let guard = call.write(target, site + call.len(), at, &mut self.code.code)?;
+        let additions = &mut self.code.additions;
+        additions.states.push((at, context.outer));
+        additions.ends.insert(guard.end);
+        self.facts.add_entries(&guard.written, &HashMap::new(), additions)?;
+        if let Some(relocs) = &mut self.code.relocs {
+            relocs.abs32.push(guard.address);
+        }
+        self.calls.insert(guard.direct, (context, OldCall::Guarded(target)));
+        Ok(())
+    }
+
+    /// Puts a jump in the place of a call of `len` bytes.
+    fn jump(&mut self, site: u64, to: u64, len: u64) -> Result<()> {
+        let distance = (to.wrapping_sub(site + len) as i32).to_le_bytes();
         let (bytes, start) = match site.checked_sub(InlinedCall::BASE.0) {
             Some(offset) => (&mut self.code.code, offset),
             None => {
@@ -170,24 +218,26 @@ impl Inliner<'_, '_, '_> {
                 (bytes.or_insert_with(|| section.data.to_vec()), site - section.addr)
             }
         };
-        let bytes = bytes.get_mut(start as usize..start as usize + CALL as usize);
+        let bytes = bytes.get_mut(start as usize..(start + len) as usize);
         let bytes = bytes.context("it lies outside the kernel's bytes")?;
-        bytes[0] = 0xe9;
-        bytes[1..].copy_from_slice(&distance);
+        // A call with a prefix is longer than the jump, in front of which a no-op stands then.
+        let (no_ops, jump) = bytes.split_at_mut((len - CALL) as usize);
+        no_ops.fill(0x90);
+        jump[0] = 0xe9;
+        jump[1..].copy_from_slice(&distance);
         Ok(())
     }
 
     /// Adds what the tables say about the code that was written.
-    fn add_facts(&mut self, body: &Body, written: &[Written], outer: UnwindState) -> Result<()> {
-        let context = self.contexts.len() - 1;
+    fn add_facts(&mut self, written: &[Written], context: CodeContext) -> Result<()> {
         let places: HashMap<u64, u64> = written.iter().map(|w| (w.old, w.new)).collect();
         let mut states: Vec<(u64, UnwindState)> = Vec::with_capacity(written.len());
         for w in written {
-            let state = frames::composed(outer, self.facts.state(w.old)?, self.facts.form);
+            let state = frames::composed(context.outer, self.facts.state(w.old)?, self.facts.form);
             let state = state.with_context(|| format!("at {:x}", w.old))?;
             states.push((w.new, state));
             if w.is_call {
-                self.calls.insert(w.new, (context, w.old));
+                self.calls.insert(w.new, (context, OldCall::At(w.old)));
             }
             if let (Some(relocs), Some(new)) = (self.relocs, self.code.relocs.as_mut())
                 && w.stays
@@ -206,7 +256,6 @@ impl Inliner<'_, '_, '_> {
         }
         states.sort_unstable_by_key(|&(at, _)| at);
         self.code.additions.states.extend(states);
-        self.code.additions.ends.extend(body.ends(written));
         self.facts.add_entries(written, &places, &mut self.code.additions)
     }
 }

@@ -13,6 +13,7 @@ const ORC_IP: u64 = DATA + 0x2000;
 const ORC: u64 = DATA + 0x3000;
 const TRACERS: u64 = DATA + 0x4000;
 const KEYS: u64 = DATA + 0x5000;
+const RETPOLINES: u64 = DATA + 0x6000;
 /// Where the code of the call is in the new kernel, and its bytes.
 const INLINED: u64 = 0x60;
 const SIZE: u64 = 28;
@@ -25,6 +26,7 @@ struct TestKernel {
     unwinder: Vec<(u64, u8)>,
     tracers: Vec<u64>,
     keys: Vec<(u64, u64)>,
+    retpolines: Vec<u64>,
     symbols: Vec<(&'static str, u64, u64)>,
 }
 
@@ -53,7 +55,9 @@ impl TestKernel {
         let exceptions = self.exceptions.iter().enumerate().flat_map(exception).collect();
         let ips = self.unwinder.iter().enumerate().flat_map(ip).collect();
         let states = self.unwinder.iter().flat_map(state).collect();
-        let sections = [
+        let retpoline = |(i, &at): (usize, &u64)| near(RETPOLINES + 4 * i as u64, TEXT + at);
+        let retpolines: Vec<u8> = self.retpolines.iter().enumerate().flat_map(retpoline).collect();
+        let mut sections = vec![
             (".text", TEXT, 0x6, self.text.clone()),
             (".data", DATA, 0x3, vec![0; 16]),
             ("__ex_table", EXCEPTIONS, 0x2, exceptions),
@@ -62,6 +66,9 @@ impl TestKernel {
             ("tracers", TRACERS, 0x2, tracers),
             ("keys", KEYS, 0x2, keys),
         ];
+        if !retpolines.is_empty() {
+            sections.push((".retpoline_sites", RETPOLINES, 0x2, retpolines));
+        }
         let text = self.symbols.iter().map(|&(name, at, size)| TestSymbol(name, TEXT + at, size));
         let data = [
             TestSymbol("variable", DATA, 8),
@@ -88,7 +95,7 @@ const TRACER: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 /// ```
 fn old() -> TestKernel {
     let mut kernel = TestKernel {
-        text: vec![0xcc; 0x80],
+        text: vec![0xcc; 0x90],
         exceptions: vec![(0x2a, 0x2f)],
         unwinder: vec![
             (0x00, 8),
@@ -102,6 +109,7 @@ fn old() -> TestKernel {
         ],
         tracers: vec![0x00, 0x20, 0x40],
         keys: Vec::new(),
+        retpolines: Vec::new(),
         symbols: vec![("f", 0, 0x0d), ("g", 0x20, 0x15), ("h", 0x40, 6)],
     };
     for at in [0x00, 0x20, 0x40] {
@@ -152,7 +160,7 @@ fn map() -> Placement {
         inlined: vec![InlinedCall {
             site: LinkAddr(TEXT + 0x06),
             at: LinkAddr(BASE),
-            code: vec![(LinkAddr(TEXT + 0x25), 0x10)],
+            code: InPlaceOfCall::Code(vec![(LinkAddr(TEXT + 0x25), 0x10)]),
         }],
         ..Placement::default()
     }
@@ -213,16 +221,22 @@ fn each_wrong_entry_and_state_is_found() {
 #[test]
 fn wrong_claims_are_refused() {
     let claim = |change: &dyn Fn(&mut InlinedCall)| refusal(|_, map| change(&mut map.inlined[0]));
+    let code = |change: &dyn Fn(&mut Vec<(LinkAddr, u32)>)| {
+        claim(&|call| {
+            let InPlaceOfCall::Code(stretches) = &mut call.code else { panic!("a guard") };
+            change(stretches);
+        })
+    };
     assert!(claim(&|c| c.site.0 += 1).contains("no instruction begins there"));
     assert!(claim(&|c| c.site.0 -= 1).contains("push"));
     assert!(claim(&|c| c.site.0 = TEXT + 0x0e).contains("no function holds it"));
     assert!(claim(&|c| c.site.0 = BASE + 0x12).contains("no call of inlined code is there"));
-    assert!(claim(&|c| c.code[0].0.0 -= 5).contains("behind the callee's tracer's site"));
-    assert!(claim(&|c| c.code[0].1 -= 1).contains("no instruction"));
+    assert!(code(&|c| c[0].0.0 -= 5).contains("behind the callee's tracer's site"));
+    assert!(code(&|c| c[0].1 -= 1).contains("no instruction"));
     // Without its end, g is left where je goes.
-    assert!(claim(&|c| c.code[0].1 = 0x0a).contains("branches out of the code"));
-    assert!(claim(&|c| c.code.push((LinkAddr(TEXT + 0x25), 1))).contains("in two stretches"));
-    assert!(claim(&|c| c.code[0].0 = LinkAddr(DATA)).contains("does not begin behind"));
+    assert!(code(&|c| c[0].1 = 0x0a).contains("branches out of the code"));
+    assert!(code(&|c| c.push((LinkAddr(TEXT + 0x25), 1))).contains("in two stretches"));
+    assert!(code(&|c| c[0].0 = LinkAddr(DATA)).contains("does not begin behind"));
     assert!(claim(&|c| c.at.0 += 1 << 20).contains("far behind"));
     let twice = refusal(|_, map| map.inlined.push(map.inlined[0].clone()));
     assert!(twice.contains("overlaps"), "{twice}");
@@ -231,7 +245,7 @@ fn wrong_claims_are_refused() {
         again.at.0 += SIZE;
         map.inlined.push(again);
     });
-    assert!(twice.contains("inlined already"), "{twice}");
+    assert!(twice.contains("inlined or promoted already"), "{twice}");
 }
 
 #[test]
@@ -279,4 +293,117 @@ fn a_call_that_cannot_be_inlined_is_refused() {
         old.symbols.push(("__sched_text_end", 0x3f, 0));
     });
     assert!(apart.contains("the callee is kept apart"), "{apart}");
+}
+
+/// Bytes of a guard.
+const GUARD: u64 = 33;
+
+/// A kernel whose f calls rbx by its thunk.
+fn old_indirect() -> TestKernel {
+    let mut kernel = old();
+    kernel.put(0x06, &[0xe8, 0x45, 0, 0, 0]);
+    // jmp *rbx
+    kernel.put(0x50, &[0xff, 0xe3]);
+    kernel.unwinder.pop();
+    kernel.unwinder.push((0x52, 0));
+    kernel.retpolines = vec![0x06];
+    kernel.symbols.push(("__x86_indirect_thunk_rbx", 0x50, 2));
+    kernel
+}
+
+/// The same program, with a guard for g.
+fn new_indirect() -> TestKernel {
+    let mut kernel = old_indirect();
+    kernel.put(0x06, &[0xe9, 0x55, 0, 0, 0]);
+    kernel.put(
+        INLINED as usize,
+        &[
+            0x48, 0x81, 0xfb, 0x20, 0, 0, 0x81, // 60 cmp rbx, g
+            0x0f, 0x85, 0x0a, 0, 0, 0, // 67 jne 77
+            0xe8, 0xae, 0xff, 0xff, 0xff, // 6d call g
+            0xe9, 0x94, 0xff, 0xff, 0xff, // 72 jmp 0b
+            0xe8, 0xd4, 0xff, 0xff, 0xff, // 77 call thunk
+            0xe9, 0x8a, 0xff, 0xff, 0xff, // 7c jmp 0b
+        ],
+    );
+    kernel.unwinder.extend([(0x60, 16), (0x81, 0)]);
+    kernel.retpolines = vec![0x77];
+    kernel.symbols.push(("f.inlined.0", INLINED, GUARD));
+    kernel
+}
+
+fn guard() -> Placement {
+    let mut map = map();
+    map.blocks[0].old_size = GUARD as u32;
+    map.blocks[0].new_size = GUARD as u32;
+    map.inlined[0].code = InPlaceOfCall::Guard(LinkAddr(TEXT + 0x20));
+    map
+}
+
+/// What is said of a claimed guard that is refused.
+fn guard_refusal(change: impl FnOnce(&mut TestKernel, &mut Placement)) -> String {
+    let (mut old, mut map) = (old_indirect(), guard());
+    change(&mut old, &mut map);
+    let found = findings(&old, &new_indirect(), &map);
+    let refused = found.differences.iter().find(|d| d.kind == "calls inlined");
+    refused.map(|d| d.what.clone()).unwrap_or_default()
+}
+
+#[test]
+fn a_promoted_call_is_proved() {
+    let found = findings(&old_indirect(), &new_indirect(), &guard());
+    assert!(found.equal(), "{:#?}", found.differences);
+    assert_eq!(found.proved.get(".retpoline_sites"), Some(&1));
+}
+
+#[test]
+fn each_wrong_byte_of_a_guard_is_found() {
+    for at in (0x06..0x0b).chain(INLINED as usize..(INLINED + GUARD) as usize) {
+        for bit in 0..8 {
+            let mut wrong = new_indirect();
+            wrong.text[at] ^= 1 << bit;
+            let found = findings(&old_indirect(), &wrong, &guard());
+            assert!(!found.equal(), "{at:#x} ^ {bit:#x}");
+        }
+    }
+    let mut wrong = new_indirect();
+    wrong.retpolines = vec![0x06];
+    assert!(!findings(&old_indirect(), &wrong, &guard()).equal());
+    let mut wrong = new_indirect();
+    wrong.unwinder[8].1 += 8;
+    assert!(!findings(&old_indirect(), &wrong, &guard()).equal());
+    // A guard for another function than the claimed one.
+    let mut other = guard();
+    other.inlined[0].code = InPlaceOfCall::Guard(LinkAddr(TEXT + 0x40));
+    assert!(!findings(&old_indirect(), &new_indirect(), &other).equal());
+}
+
+#[test]
+fn wrong_claims_of_guards_are_refused() {
+    let no_function = guard_refusal(|_, map| {
+        map.inlined[0].code = InPlaceOfCall::Guard(LinkAddr(TEXT + 0x25));
+    });
+    assert!(no_function.contains("is no function"), "{no_function}");
+    let direct = guard_refusal(|old, _| old.retpolines.clear());
+    assert!(direct.contains("no call by a thunk"), "{direct}");
+    // popf
+    let flags = guard_refusal(|old, _| old.put(0x05, &[0x9d]));
+    assert!(flags.contains("hands flags"), "{flags}");
+    let named = guard_refusal(|old, _| old.exceptions.insert(0, (0x06, 0x0b)));
+    assert!(named.contains("__ex_table names the call"), "{named}");
+    let no_thunk = guard_refusal(|old, _| old.symbols[3].0 = "__x86_indirect_thunk_array");
+    assert!(no_thunk.contains("goes to no thunk"), "{no_thunk}");
+    let twice = guard_refusal(|_, map| {
+        let mut again = map.inlined[0].clone();
+        again.at.0 += GUARD;
+        map.inlined.push(again);
+    });
+    assert!(twice.contains("inlined or promoted already"), "{twice}");
+    // The direct call of a guard is no indirect one.
+    let inside = guard_refusal(|_, map| {
+        let mut again = map.inlined[0].clone();
+        (again.site, again.at.0) = (LinkAddr(BASE + 0x0d), again.at.0 + GUARD);
+        map.inlined.push(again);
+    });
+    assert!(inside.contains("the call in a guard is direct"), "{inside}");
 }

@@ -16,7 +16,7 @@ mod write;
 
 pub use counters::BlockCounter;
 pub(crate) use counters::COUNTS;
-pub use inlined::{CallToInline, InlineLimits};
+pub use inlined::{CallReplacement, CallToInline, InlineLimits};
 pub(crate) use order::cuts_of;
 pub(crate) use order::hot_share_in_whole;
 pub(crate) use order::order_of;
@@ -61,6 +61,9 @@ pub struct RewriteSummary {
     /// Calls whose callee's code stands in their place.
     #[serde(default)]
     pub calls_inlined: usize,
+    /// Indirect calls with a guard in their place, some of whose targets are inlined.
+    #[serde(default)]
+    pub calls_promoted: usize,
     /// Bytes of the old `.text`.
     pub text_before: u64,
     /// Bytes of the new `.text`.
@@ -138,6 +141,7 @@ pub fn rewrite(object: &KernelObject<'_>, plan: &RewritePlan<'_>) -> Result<Rewr
         jumps_added: places.appended.iter().filter(|&&a| a > 0).count(),
         static_keys_grown: places.grown.iter().filter(|&&g| g).count() - plan.counters.len(),
         calls_inlined: 0,
+        calls_promoted: 0,
         text_before: object.elf.section(object.text).size,
         text_after: u64::from(size),
     };

@@ -34,6 +34,8 @@ pub(super) struct BodyFacts<'o, 'a> {
     returns: HashSet<u32>,
     /// What the kernel patches, or replaces, other than returns and static keys.
     patched: HashSet<u32>,
+    /// The indirect calls by thunks, and jumps likewise, which it patches as well.
+    pub(super) thunks: HashSet<u32>,
     /// Functions that may not be probed.
     not_probed: HashSet<u32>,
     /// The static keys: their targets.
@@ -73,25 +75,26 @@ impl<'o, 'a> BodyFacts<'o, 'a> {
             object,
             tracers: targets(&["__mcount_loc", "__patchable_function_entries"]),
             returns: targets(&[".return_sites"]),
-            patched: targets(&[".static_call_sites", ".retpoline_sites", ".parainstructions"]),
+            patched: targets(&[".static_call_sites", ".parainstructions"]),
+            thunks: targets(&[".retpoline_sites"]),
             not_probed: targets(&["_kprobe_blacklist"]),
             keys: keys.collect(),
             outside,
         }
     }
 
-    fn relocations(&self) -> &'o [ElfRelocation] {
+    pub(super) fn relocations(&self) -> &'o [ElfRelocation] {
         &self.object.relocations[self.object.text.0 as usize]
     }
 
-    fn decode(&self, range: &Range<u32>) -> Vec<DecodedInstruction> {
+    pub(super) fn decode(&self, range: &Range<u32>) -> Vec<DecodedInstruction> {
         let bytes = self.object.elf.bytes(self.object.text);
         let code = &bytes[range.start as usize..range.end as usize];
         decode(code, range.start, bytes.len() as u32, self.relocations())
     }
 
     /// The relocations of the fields of an instruction.
-    fn fields(&self, i: &DecodedInstruction) -> &'o [ElfRelocation] {
+    pub(super) fn fields(&self, i: &DecodedInstruction) -> &'o [ElfRelocation] {
         let list = self.relocations();
         let from = list.partition_point(|r| r.offset < u64::from(i.at));
         let to = list.partition_point(|r| r.offset < u64::from(i.end()));
@@ -114,7 +117,7 @@ impl<'o, 'a> BodyFacts<'o, 'a> {
         u32::try_from((symbol.value as i64).wrapping_add(relocation.addend + behind)).ok()
     }
 
-    fn function(&self, at: u32) -> Option<&'o TextFunction> {
+    pub(super) fn function(&self, at: u32) -> Option<&'o TextFunction> {
         let functions = &self.object.functions;
         let function = &functions[functions.partition_point(|f| f.at <= at).checked_sub(1)?];
         (at < function.end).then_some(function)
@@ -156,6 +159,11 @@ impl<'o, 'a> BodyFacts<'o, 'a> {
 
     /// Whether the kernel may write an instruction, other than as a return or a static key.
     fn is_patched(&self, i: &DecodedInstruction) -> bool {
+        self.is_patched_otherwise(i) || self.thunks.contains(&i.at)
+    }
+
+    /// Likewise, also other than as a call by a thunk.
+    pub(super) fn is_patched_otherwise(&self, i: &DecodedInstruction) -> bool {
         self.is_in_alternative(i.at) || self.patched.contains(&i.at)
     }
 
@@ -405,7 +413,7 @@ fn form(
         }
         InstructionKind::Jump => match target {
             Some(to) if is_inside(to) => Ok(Form::Jump(to)),
-            _ if facts.patched.contains(&i.at) => bail!("the kernel patches a jump out of it"),
+            _ if facts.is_patched(i) => bail!("the kernel patches a jump out of it"),
             Some(to) => {
                 let is_entry = facts.function_at(to) == Some(to);
                 ensure!(is_entry, "it jumps into another function");

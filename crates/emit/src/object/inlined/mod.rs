@@ -3,10 +3,12 @@
 //! Input: an object, and the calls. Output: the bytes of an object whose `.text` has the inlined
 //! code behind all other code. A call became a jump to that code, which jumps back: nothing else
 //! moved, so all that refers to code still holds, and the side tables have the entries of the
-//! inlined code in addition. [`rewrite`](super::rewrite) then moves it. This module does not decide
-//! what is inlined.
+//! inlined code in addition. [`rewrite`](super::rewrite) then moves it. A promoted call becomes a
+//! jump to its guard in the same way, which holds the indirect call. This module does not decide
+//! what is inlined or promoted.
 
 mod body;
+mod guard;
 mod tables;
 
 use super::orc::{self, OrcTables};
@@ -20,11 +22,11 @@ use image::linked::forms::OrcForm;
 use image::object::KernelObject;
 use image::object::elf::ElfRelocation;
 use image::object::orc::{OrcSections, OrcState, UNDEFINED, state_at};
-use image::place::InlinedCall;
+use image::place::{InPlaceOfCall, InlinedCall};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A call to inline.
+/// A call to inline or to promote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallToInline {
     /// Where it stands: 0 in the code of its own function, n in the code of call n - 1.
@@ -33,6 +35,20 @@ pub struct CallToInline {
     pub site: LinkAddr,
     /// The link address of the callee's entry.
     pub callee: LinkAddr,
+    /// What takes its place.
+    pub replacement: CallReplacement,
+}
+
+/// What takes the place of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallReplacement {
+    /// Of a direct call: the callee's code.
+    Code,
+    /// Of an indirect call: a comparison of its pointer with the callee's address, the callee's
+    /// code where they are equal, and the call where they are not.
+    GuardedCode,
+    /// Likewise, with a direct call of the callee instead of its code.
+    GuardedCall,
 }
 
 /// An object with inlined calls.
@@ -79,6 +95,8 @@ impl Expanded {
 
 /// The byte between functions: `int3`, as in the kernel's own linker script.
 const FILL: u8 = 0xcc;
+/// A no-op of one byte.
+const NO_OP: u8 = 0x90;
 /// Code of calls begins at a multiple of this number of bytes.
 const ALIGNMENT: usize = 16;
 
@@ -115,19 +133,31 @@ pub(crate) fn expand(
     let facts = BodyFacts::of(object);
     let mut expansion = Expansion::new(object, base, form)?;
     let mut bodies: BTreeMap<u32, Body> = BTreeMap::new();
+    // The code of each call, the old code first.
+    let mut code: Vec<u32> = vec![0];
     for call in calls {
         let named = || format!("the call at {}", call.site);
+        let context = code.get(call.context as usize).copied();
+        let context = context.context("it stands in code that was not inlined");
+        let mut context = context.with_context(named)?;
         let offset = |at: LinkAddr| {
             let offset = at.0.checked_sub(base.0).and_then(|at| u32::try_from(at).ok());
             offset.with_context(|| format!("{at} is not in .text"))
         };
         let (site, callee) =
             (offset(call.site).with_context(named)?, offset(call.callee).with_context(named)?);
+        if call.replacement != CallReplacement::Code {
+            context = expansion.promote(context, site, callee, &facts).with_context(named)?;
+        }
+        if call.replacement == CallReplacement::GuardedCall {
+            code.push(context);
+            continue;
+        }
         let body = match bodies.entry(callee) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(Body::of(&facts, callee).with_context(named)?),
         };
-        expansion.inline(call, site, body, &facts).with_context(named)?;
+        code.push(expansion.inline(context, site, body, &facts).with_context(named)?);
     }
     expansion.finish(&facts)
 }
@@ -139,12 +169,21 @@ pub struct InlineLimits {
     pub callers: BTreeSet<LinkAddr>,
     /// The entries of functions that cannot be inlined, and why. Others were not looked at.
     pub refused: BTreeMap<LinkAddr, String>,
+    /// The indirect calls that can be promoted.
+    pub indirect: BTreeSet<LinkAddr>,
+    /// The entries of the functions to which a promoted call can go.
+    pub targets: BTreeSet<LinkAddr>,
 }
 
 impl InlineLimits {
     /// Whether a call in the function `caller` of the function `callee` can be inlined.
     pub fn allow(&self, caller: LinkAddr, callee: LinkAddr) -> bool {
         self.callers.contains(&caller) && !self.refused.contains_key(&callee)
+    }
+
+    /// Whether an indirect call at `site` can become a direct one of the function `target`.
+    pub fn allow_guard(&self, site: LinkAddr, target: LinkAddr) -> bool {
+        self.indirect.contains(&site) && self.targets.contains(&target)
     }
 }
 
@@ -156,7 +195,8 @@ pub(crate) fn limits(
 ) -> InlineLimits {
     let facts = BodyFacts::of(object);
     let callers = object.functions.iter().filter(|f| f.whole.is_none());
-    let callers = callers.map(|f| LinkAddr(base.0 + u64::from(f.at))).collect();
+    let linked = |at: u32| LinkAddr(base.0 + u64::from(at));
+    let callers = callers.map(|f| linked(f.at)).collect();
     let reason = |callee: &LinkAddr| {
         let at = callee.0.checked_sub(base.0).and_then(|at| u32::try_from(at).ok());
         match at.map(|at| Body::of(&facts, at)) {
@@ -165,17 +205,28 @@ pub(crate) fn limits(
             Some(Ok(_)) => None,
         }
     };
-    InlineLimits { callers, refused: callees.iter().filter_map(reason).collect() }
+    InlineLimits {
+        callers,
+        refused: callees.iter().filter_map(reason).collect(),
+        indirect: facts.indirect_calls().map(|call| linked(call.at)).collect(),
+        targets: object.functions.iter().map(|f| linked(f.at)).collect(),
+    }
 }
 
-/// Code of an inlined call, or the old code (the first).
+/// Code of an inlined call or a guard, or the old code (the first).
 struct CodeContext {
     /// The function in whose code it stands.
     owner: u32,
     /// What was written, ascending by old offset. Empty for the old code, which is where it was.
     written: Vec<Written>,
+    /// The direct call, if it is a guard. The indirect one is in `written`.
+    guarded: Option<GuardedCall>,
     /// The unwinder's state at the call.
     outer: Option<OrcState>,
+    /// The unwinder's states in it, each with the offset where it begins.
+    states: Vec<(u32, OrcState)>,
+    /// The offset behind its last byte.
+    end: u32,
 }
 
 struct Expansion<'o, 'a> {
@@ -185,13 +236,11 @@ struct Expansion<'o, 'a> {
     states: Vec<(u32, OrcState)>,
     text: Vec<u8>,
     relocations: Vec<ElfRelocation>,
-    /// The offsets of calls that are gone.
-    gone: BTreeSet<u32>,
+    /// The offsets of calls that are gone, each with the bytes of the call.
+    gone: BTreeMap<u32, u32>,
     contexts: Vec<CodeContext>,
     calls: Vec<InlinedCall>,
     owners: Vec<(u32, u32)>,
-    /// The unwinder's states of the inlined code.
-    added_states: Vec<(u32, OrcState)>,
 }
 
 impl<'o, 'a> Expansion<'o, 'a> {
@@ -200,7 +249,14 @@ impl<'o, 'a> Expansion<'o, 'a> {
         let sections = orc_sections(object)?;
         let ip = &object.relocations[sections.ip.0 as usize];
         let states = sections.table(elf, ip, object.text)?;
-        let old = CodeContext { owner: 0, written: Vec::new(), outer: None };
+        let old = CodeContext {
+            owner: 0,
+            written: Vec::new(),
+            guarded: None,
+            outer: None,
+            states: Vec::new(),
+            end: 0,
+        };
         Ok(Expansion {
             object,
             base,
@@ -208,11 +264,10 @@ impl<'o, 'a> Expansion<'o, 'a> {
             states,
             text: elf.bytes(object.text).to_vec(),
             relocations: object.relocations[object.text.0 as usize].clone(),
-            gone: BTreeSet::new(),
+            gone: BTreeMap::new(),
             contexts: vec![old],
             calls: Vec::new(),
             owners: Vec::new(),
-            added_states: Vec::new(),
         })
     }
 
@@ -227,8 +282,10 @@ impl<'o, 'a> Expansion<'o, 'a> {
     /// The unwinder's state at an instruction of a context.
     fn state(&self, context: u32, at: u32) -> Result<OrcState> {
         let state = state_at(&self.states, at);
-        match self.contexts[context as usize].outer {
+        let CodeContext { outer, guarded, .. } = &self.contexts[context as usize];
+        match *outer {
             None => Ok(state),
+            Some(outer) if guarded.is_some() => Ok(outer),
             // Between a jump and an aligned loop lies padding, to which control never comes.
             Some(_) if state == UNDEFINED => Ok(UNDEFINED),
             Some(outer) => composed(outer, state, self.form).with_context(|| {
@@ -237,49 +294,105 @@ impl<'o, 'a> Expansion<'o, 'a> {
         }
     }
 
+    /// The callee of the direct call at `site` of a context.
+    fn callee(&self, context: u32, site: u32, facts: &BodyFacts<'_, '_>) -> Option<u32> {
+        match self.contexts[context as usize].guarded {
+            Some(call) => Some(call.callee).filter(|_| call.site == site),
+            None => facts.call_at(site),
+        }
+    }
+
+    /// Puts the code of a callee in the place of the call at `site` of a context. Returns the
+    /// number of that code.
     fn inline(
         &mut self,
-        call: &CallToInline,
+        context: u32,
         site: u32,
         body: &Body,
         facts: &BodyFacts<'_, '_>,
-    ) -> Result<()> {
-        ensure!(
-            (call.context as usize) < self.contexts.len(),
-            "it stands in code that was not inlined"
-        );
-        let found = facts.call_at(site).context("no plain call is there")?;
+    ) -> Result<u32> {
+        let found = self.callee(context, site, facts).context("no plain call is there")?;
         ensure!(found == body.entry, "it goes to another function");
-        let owner = match call.context {
+        let CallLeft { at, start, outer, owner } = self.leave(context, site, CALL, facts)?;
+        let written = body.write(facts, at + CALL, &mut self.text, &mut self.relocations)?;
+        let end = written.iter().map(|w| w.new + w.len).max().unwrap_or(start);
+        self.contexts.push(CodeContext {
+            owner,
+            written,
+            guarded: None,
+            outer: Some(outer),
+            states: Vec::new(),
+            end,
+        });
+        let context = self.contexts.len() as u32 - 1;
+        let written = self.contexts[context as usize].written.iter();
+        let states = written.map(|w| Ok((w.new, self.state(context, w.old)?)));
+        self.contexts[context as usize].states = states.collect::<Result<_>>()?;
+        let linked = |at| LinkAddr(self.base.0 + u64::from(at));
+        let code = body.parts.iter().map(|part| (linked(part.start), part.len() as u32));
+        self.note(at, start, owner, InPlaceOfCall::Code(code.collect()));
+        Ok(context)
+    }
+
+    /// Puts a guard in the place of the indirect call at `site` of a context: where the pointer is
+    /// `callee`, it is called directly. Returns the number of that code.
+    fn promote(
+        &mut self,
+        context: u32,
+        site: u32,
+        callee: u32,
+        facts: &BodyFacts<'_, '_>,
+    ) -> Result<u32> {
+        let call = facts.indirect_call_at(site).context("no call that can be promoted is there")?;
+        let is_entry = facts.function_at(callee) == Some(callee);
+        ensure!(is_entry, "its target is no function");
+        let CallLeft { at, start, outer, owner } = self.leave(context, site, call.len, facts)?;
+        let guard = call.write(facts, callee, at, &mut self.text, &mut self.relocations)?;
+        self.contexts.push(CodeContext {
+            owner,
+            written: vec![guard.indirect],
+            guarded: Some(GuardedCall { site, at: guard.direct, callee }),
+            outer: Some(outer),
+            states: vec![(start, outer)],
+            end: self.text.len() as u32,
+        });
+        let target = LinkAddr(self.base.0 + u64::from(callee));
+        self.note(at, start, owner, InPlaceOfCall::Guard(target));
+        Ok(self.contexts.len() as u32 - 1)
+    }
+
+    /// Makes the call of `len` bytes at `site` of a context a jump to where the text ends.
+    fn leave(
+        &mut self,
+        context: u32,
+        site: u32,
+        len: u32,
+        facts: &BodyFacts<'_, '_>,
+    ) -> Result<CallLeft> {
+        let owner = match context {
             0 => facts.function_at(site).context("no function is there")?,
             n => self.contexts[n as usize].owner,
         };
-        let at = self.place(call.context, site).context("the call is not in this code")?;
-        ensure!(self.gone.insert(at), "it is inlined already");
-        let outer = self.state(call.context, site)?;
-        let behind = at + CALL;
-
+        let at = self.place(context, site).context("the call is not in this code")?;
+        ensure!(self.gone.insert(at, len).is_none(), "it is inlined or promoted already");
+        let outer = self.state(context, site)?;
         self.text.resize(self.text.len().next_multiple_of(ALIGNMENT), FILL);
         let start = self.text.len() as u32;
-        let jump = (start.wrapping_sub(behind) as i32).to_le_bytes();
-        self.text[at as usize] = 0xe9;
-        self.text[at as usize + 1..behind as usize].copy_from_slice(&jump);
-        let written = body.write(facts, behind, &mut self.text, &mut self.relocations)?;
-        self.contexts.push(CodeContext { owner, written, outer: Some(outer) });
-        let context = self.contexts.len() as u32 - 1;
-        for i in 0..self.contexts[context as usize].written.len() {
-            let Written { old, new, .. } = self.contexts[context as usize].written[i];
-            let state = self.state(context, old)?;
-            self.added_states.push((new, state));
-        }
-        let linked = |at| LinkAddr(self.base.0 + u64::from(at));
-        self.calls.push(InlinedCall {
-            site: address(self.object, self.base, at),
-            at: address(self.object, self.base, start),
-            code: body.parts.iter().map(|part| (linked(part.start), part.len() as u32)).collect(),
-        });
+        let behind = at + len;
+        // A call with a prefix has a byte more than the jump.
+        self.text[at as usize..behind as usize].fill(NO_OP);
+        let jump = behind - CALL;
+        self.text[jump as usize] = 0xe9;
+        self.text[jump as usize + 1..behind as usize]
+            .copy_from_slice(&start.wrapping_sub(behind).to_le_bytes());
+        Ok(CallLeft { at, start, outer, owner })
+    }
+
+    /// Notes what stands at `start` in the place of the call at `at`.
+    fn note(&mut self, at: u32, start: u32, owner: u32, code: InPlaceOfCall) {
+        let address = |at| address(self.object, self.base, at);
+        self.calls.push(InlinedCall { site: address(at), at: address(start), code });
         self.owners.push((start, owner));
-        Ok(())
     }
 
     /// Writes the object.
@@ -288,7 +401,8 @@ impl<'o, 'a> Expansion<'o, 'a> {
         let mut relocations = object.relocations.clone();
         let in_call = |r: &&ElfRelocation| {
             let field = r.offset as u32;
-            self.gone.range(..=field).next_back().is_some_and(|&at| field < at + CALL)
+            let before = self.gone.range(..=field).next_back();
+            before.is_some_and(|(&at, &len)| field < at + len)
         };
         relocations[object.text.0 as usize] =
             self.relocations.iter().filter(|r| !in_call(r)).copied().collect();
@@ -313,9 +427,9 @@ impl<'o, 'a> Expansion<'o, 'a> {
         fresh.retain(|&(at, _)| at < end);
         fresh.push((end, UNDEFINED));
         let mut last = (end, UNDEFINED);
-        for (context, added) in self.contexts.iter().zip(self.added()) {
+        for context in &self.contexts {
             // Parts that the compiler put elsewhere come behind, wherever they were.
-            let mut added = added.to_vec();
+            let mut added = context.states.clone();
             added.sort_unstable_by_key(|&(at, _)| at);
             let Some(&(first, _)) = added.first() else { continue };
             // Between the code of two calls lies padding.
@@ -329,38 +443,48 @@ impl<'o, 'a> Expansion<'o, 'a> {
                     state = next;
                 }
             }
-            let end = context.written.iter().map(|w| w.new + w.len).max().unwrap_or(first);
-            last = (end, state);
+            last = (context.end, state);
         }
         fresh.push((self.text.len() as u32, UNDEFINED));
         fresh.dedup_by_key(|&mut (at, _)| at);
         orc::with_states_of_text(self.object, &orc_sections(self.object)?, &fresh)
     }
 
-    /// The states of the inlined code of each context.
-    fn added(&self) -> impl Iterator<Item = &[(u32, OrcState)]> {
-        let mut rest = self.added_states.as_slice();
-        self.contexts.iter().map(move |context| {
-            let (own, behind) = rest.split_at(context.written.len());
-            rest = behind;
-            own
-        })
-    }
-
     fn symbols(&self, names: &mut Vec<String>) -> Result<RewrittenSymbols> {
-        let ends = self.owners[1..].iter().map(|&(start, _)| start);
-        let ends = ends.chain([self.text.len() as u32]);
-        let code = self.contexts[1..].iter().zip(self.owners.iter().zip(ends));
-        let extents = code.map(|(context, (&(start, _), end))| {
-            let used = context.written.iter().map(|w| w.new + w.len).max().unwrap_or(end);
-            (start, used.min(end))
-        });
+        let code = self.contexts[1..].iter().zip(&self.owners);
+        let extents = code.map(|(context, &(start, _))| (start, context.end));
         symbols::with_functions(self.object, names.drain(..).zip(extents))
     }
 }
 
+/// A direct call in a guard.
+#[derive(Clone, Copy)]
+struct GuardedCall {
+    /// The offset of the indirect call, in the code of its own function.
+    site: u32,
+    /// Where the direct call is.
+    at: u32,
+    callee: u32,
+}
+
+/// A call that became a jump.
+struct CallLeft {
+    /// Where it is.
+    at: u32,
+    /// Where the jump goes.
+    start: u32,
+    /// The unwinder's state at the call.
+    outer: OrcState,
+    /// The function in whose code it stands.
+    owner: u32,
+}
+
 impl CodeContext {
+    /// Where an instruction is now; in a guard, where the direct call is.
     fn place(&self, at: u32) -> Option<u32> {
+        if let Some(call) = self.guarded {
+            return Some(call.at).filter(|_| call.site == at);
+        }
         let index = self.written.binary_search_by_key(&at, |w| w.old).ok()?;
         Some(self.written[index].new)
     }

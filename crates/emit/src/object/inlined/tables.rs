@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// The table of direct calls, which objtool makes.
 const CALLS: &str = ".call_sites";
+/// The table of indirect calls by thunks, which objtool makes.
+const RETPOLINES: &str = ".retpoline_sites";
 /// The table of returns, which objtool makes.
 const RETURNS: &str = ".return_sites";
 
@@ -43,10 +45,11 @@ pub(super) fn with_entries(
             continue;
         };
         let mut table = Table::new(facts, form, name, elf.bytes(id), &list);
-        table.keep(&|at| name != CALLS || !expansion.gone.contains(&at));
+        let is_of_calls = [CALLS, RETPOLINES].contains(&name);
+        table.keep(&|at| !is_of_calls || !expansion.gone.contains_key(&at));
         table.add_entries(expansion).with_context(|| name.to_owned())?;
         if name == CALLS {
-            table.add_calls(&expansion.contexts)?;
+            table.add_calls(expansion)?;
         }
         relocations[id.0 as usize] = table.list;
         changed.push((id, table.bytes));
@@ -161,11 +164,11 @@ impl<'t, 'o, 'a> Table<'t, 'o, 'a> {
                 let middle =
                     middle.map(|&(number, at)| (number, at, written.new + at - written.old));
                 for (number, at, new) in named.chain(middle) {
-                    let is_gone = expansion.gone.contains(&written.new);
+                    let is_gone = expansion.gone.contains_key(&written.new);
                     let stays = written.stays && !is_gone;
                     let is_expected = match self.name {
                         RETURNS => !written.calls,
-                        CALLS => true,
+                        CALLS | RETPOLINES => true,
                         _ => stays,
                     };
                     ensure!(is_expected, "names .text+{at:#x}, which is not inlined");
@@ -218,14 +221,19 @@ impl<'t, 'o, 'a> Table<'t, 'o, 'a> {
         Ok(())
     }
 
-    /// Adds an entry for each call that was a jump to a function.
-    fn add_calls(&mut self, contexts: &[CodeContext]) -> Result<()> {
+    /// Adds an entry for each call that was a jump to a function, or indirect.
+    fn add_calls(&mut self, expansion: &Expansion<'_, '_>) -> Result<()> {
         let Some((&like, entry)) = self.entries.first_key_value() else { return Ok(()) };
         let relocation = entry[0];
         let symbol = self.facts.object.elf.section_symbol(self.facts.object.text)?;
-        for written in contexts.iter().flat_map(|c| &c.written).filter(|w| w.calls) {
-            let to = ElfRelocation { symbol, addend: i64::from(written.new), ..relocation };
-            self.push(like, [(to, 0)].into_iter());
+        for context in &expansion.contexts {
+            let were_jumps = context.written.iter().filter(|w| w.calls).map(|w| w.new);
+            let promoted = context.guarded.map(|call| call.at);
+            let promoted = promoted.filter(|at| !expansion.gone.contains_key(at));
+            for at in were_jumps.chain(promoted) {
+                let to = ElfRelocation { symbol, addend: i64::from(at), ..relocation };
+                self.push(like, [(to, 0)].into_iter());
+            }
         }
         Ok(())
     }

@@ -57,15 +57,28 @@ impl Builder {
     /// `states`: where the unwinder's states begin, each with the height of the stack; 0 where
     /// control never comes.
     fn with_states(code: &[u8], states: &[(i64, u8)]) -> Builder {
+        Builder::calling(None, code, states)
+    }
+
+    /// f calls rbx by this thunk, and not g.
+    fn indirect(thunk: &str, code: &[u8]) -> Builder {
+        Builder::calling(Some(thunk), code, &[(0x00, 8), (0x06, 16), (0x0c, 8), (0x5a, 0)])
+    }
+
+    fn calling(thunk: Option<&str>, code: &[u8], states: &[(i64, u8)]) -> Builder {
         let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
         let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
         object.append_section_data(text, code, 16);
+        let first = if code[0x06] == 0x2e { 0x08 } else { 0x07 };
         let mut b = Builder { text: object.section_symbol(text), code: text, object };
         let code = SymbolSection::Section(text);
         let [_, g, _, k] = [("f", 0, 0x11), ("g", 0x20, 0x1a), ("h", 0x40, 7), ("k", 0x50, 10)]
             .map(|(name, at, size)| b.symbol(name, at, size, code));
-        let thunk = b.symbol("__x86_return_thunk", 0, 0, SymbolSection::Undefined);
-        for (at, to) in [(0x07, g), (0x0d, thunk), (0x2c, thunk), (0x31, k), (0x56, thunk)] {
+        let returns = b.symbol("__x86_return_thunk", 0, 0, SymbolSection::Undefined);
+        let called = thunk.map_or(g, |name| b.symbol(name, 0, 0, SymbolSection::Undefined));
+        for (at, to) in
+            [(first, called), (0x0d, returns), (0x2c, returns), (0x31, k), (0x56, returns)]
+        {
             b.refer(text, at, to, -4, elf::R_X86_64_PLT32);
         }
         let tracers = b.section("__mcount_loc", 8 * 4);
@@ -73,7 +86,13 @@ impl Builder {
             b.refer(tracers, 8 * number, b.text, at, elf::R_X86_64_64);
         }
         b.sites(".return_sites", &[0x0c, 0x2b, 0x55]);
-        b.sites(".call_sites", &[0x06, 0x30]);
+        match thunk {
+            None => b.sites(".call_sites", &[0x06, 0x30]),
+            Some(_) => {
+                b.sites(".call_sites", &[0x30]);
+                b.sites(".retpoline_sites", &[0x06]);
+            }
+        }
         let keys = b.section("__jump_table", 16);
         b.refer(keys, 0, b.text, 0x29, elf::R_X86_64_PC32);
         b.refer(keys, 4, b.text, 0x30, elf::R_X86_64_PC32);
@@ -134,7 +153,12 @@ impl Builder {
 }
 
 fn call(context: u32, site: u64, callee: u64) -> CallToInline {
-    CallToInline { context, site: LinkAddr(BASE.0 + site), callee: LinkAddr(BASE.0 + callee) }
+    CallToInline {
+        context,
+        site: LinkAddr(BASE.0 + site),
+        callee: LinkAddr(BASE.0 + callee),
+        replacement: CallReplacement::Code,
+    }
 }
 
 fn expanded(builder: &Builder, calls: &[CallToInline]) -> Result<Expanded> {
@@ -183,7 +207,7 @@ fn the_code_of_the_callee_stands_behind_all_code() {
     let claim = &made.calls[0];
     assert_eq!(claim.site, LinkAddr(BASE.0 + 0x06));
     assert_eq!(claim.at, LinkAddr(InlinedCall::BASE.0 + u64::from(INLINED - SIZE)));
-    assert_eq!(claim.code, [(LinkAddr(BASE.0 + 0x25), 0x15)]);
+    assert_eq!(claim.code, InPlaceOfCall::Code(vec![(LinkAddr(BASE.0 + 0x25), 0x15)]));
     let file = Elf::parse(&made.bytes).unwrap();
     let name = file.symbols.iter().find(|s| s.value == u64::from(INLINED)).unwrap();
     assert_eq!((file.name(name), name.size), ("f.inlined.0", expected.len() as u64));
@@ -214,7 +238,7 @@ fn a_call_in_inlined_code_is_inlined_there() {
     assert_eq!(made.owners, [(INLINED, 0), (0x90, 0)]);
     assert_eq!(text(&made.bytes)[0x90..], [0xe9, 0xe2, 0xff, 0xff, 0xff], "jmp 77");
     let again = expanded(&Builder::new(&TEXT), &[calls[0], calls[0]]).err().unwrap();
-    assert!(format!("{again:#}").contains("inlined already"), "{again:#}");
+    assert!(format!("{again:#}").contains("inlined or promoted already"), "{again:#}");
 }
 
 #[test]
@@ -262,8 +286,8 @@ fn a_part_in_front_of_the_callee_comes_behind_its_code() {
     let mut builder = Builder::new(&code);
     builder.symbol("g.cold", 0x12, 5, SymbolSection::Section(builder.code));
     let made = expanded(&builder, &[call(0, 0x06, 0x20)]).unwrap();
-    let parts = [(LinkAddr(BASE.0 + 0x25), 0x15), (LinkAddr(BASE.0 + 0x12), 5)];
-    assert_eq!(made.calls[0].code, parts);
+    let parts = vec![(LinkAddr(BASE.0 + 0x25), 0x15), (LinkAddr(BASE.0 + 0x12), 5)];
+    assert_eq!(made.calls[0].code, InPlaceOfCall::Code(parts));
     let code = text(&made.bytes);
     assert_eq!(code[0x62..0x68], [0x0f, 0x84, 0x19, 0, 0, 0], "je 81");
     assert_eq!(code[0x81..], [0xe9, 0xe7, 0xff, 0xff, 0xff], "jmp 6d");
@@ -334,4 +358,119 @@ fn what_cannot_be_inlined_is_refused_with_the_reason() {
     assert!(refused(call(1, 0x06, 0x20)).contains("was not inlined"));
     assert!(refused(call(0, 0x06, 0x21)).contains("no function that can be cut"));
     assert!(refused(call(0, 0, 0x1000)).contains("no function"));
+}
+
+const THUNK: &str = "__x86_indirect_thunk_rbx";
+
+fn promoted(replacement: CallReplacement) -> CallToInline {
+    CallToInline { replacement, ..call(0, 0x06, 0x20) }
+}
+
+#[test]
+fn a_promoted_call_compares_the_pointer() {
+    let calls = [promoted(CallReplacement::GuardedCall)];
+    let made = expanded(&Builder::indirect(THUNK, &TEXT), &calls).unwrap();
+    let code = text(&made.bytes);
+    assert_eq!(code[0x06..0x0b], [0xe9, 0x55, 0, 0, 0], "jmp 60");
+    #[rustfmt::skip]
+    let expected = [
+        0x48, 0x81, 0xfb, 0, 0, 0, 0,       // 60 cmp rbx, g
+        0x0f, 0x85, 0x0a, 0, 0, 0,          // 67 jne 77
+        0xe8, 0, 0, 0, 0,                   // 6d call g
+        0xe9, 0x94, 0xff, 0xff, 0xff,       // 72 jmp 0b
+        0xe8, 0, 0, 0, 0,                   // 77 call __x86_indirect_thunk_rbx
+        0xe9, 0x8a, 0xff, 0xff, 0xff,       // 7c jmp 0b
+    ];
+    assert_eq!(code[INLINED as usize..], expected);
+    assert_eq!(sites(&made.bytes, ".call_sites", 4), [0x30, 0x6d]);
+    assert_eq!(sites(&made.bytes, ".retpoline_sites", 4), [0x77]);
+    assert_eq!(made.calls[0].code, InPlaceOfCall::Guard(LinkAddr(BASE.0 + 0x20)));
+    let file = Elf::parse(&made.bytes).unwrap();
+    let fields = file.relocations(file.by_name(".text").unwrap()).unwrap();
+    let field = |r: &ElfRelocation| {
+        let symbol = file.symbol(r.symbol);
+        (r.offset, r.kind, symbol.value as i64 + r.addend, file.name(symbol).to_owned())
+    };
+    let new: Vec<_> = fields[4..].iter().map(field).collect();
+    let nothing = String::new;
+    let expected = [
+        (0x63, elf::R_X86_64_32S, 0x20, nothing()),
+        (0x6e, elf::R_X86_64_PLT32, 0x1c, nothing()),
+        (0x78, elf::R_X86_64_PLT32, -4, THUNK.to_owned()),
+    ];
+    assert_eq!(new, expected);
+    let object = KernelObject::read(&made.bytes, &ObjectHints::default()).unwrap();
+    let sections = orc_sections(&object).unwrap();
+    let ip = &object.relocations[sections.ip.0 as usize];
+    let table = sections.table(&object.elf, ip, object.text).unwrap();
+    for at in [0x60, 0x6d, 0x7c] {
+        assert_eq!(state_at(&table, at), [16, 0, 0, 0, 5, 2], "{at:#x}");
+    }
+}
+
+/// The callee's code stands in the place of the guard's direct call.
+#[test]
+fn the_callee_of_a_promoted_call_is_inlined() {
+    let calls = [promoted(CallReplacement::GuardedCode), call(1, 0x30, 0x50)];
+    let made = expanded(&Builder::indirect(THUNK, &TEXT), &calls).unwrap();
+    let code = text(&made.bytes);
+    assert_eq!(code[0x6d..0x72], [0xe9, 0x1e, 0, 0, 0], "jmp 90");
+    assert_eq!(code[0x9d..0xa2], [0xe9, 0xd0, 0xff, 0xff, 0xff], "jmp 72");
+    assert_eq!(code[0xa2..0xa7], [0xe9, 0x19, 0, 0, 0], "jmp c0, to the code of k");
+    assert_eq!(sites(&made.bytes, ".call_sites", 4), [0x30, 0xa7]);
+    assert_eq!(sites(&made.bytes, ".retpoline_sites", 4), [0x77]);
+    assert_eq!(made.owners, [(0x60, 0), (0x90, 0), (0xc0, 0)]);
+    let sites: Vec<u64> = made.calls.iter().map(|call| call.site.0 - BASE.0).collect();
+    assert_eq!(sites[0], 0x06);
+    let base = InlinedCall::BASE.0 - BASE.0;
+    assert_eq!(sites[1..], [base + 0x6d - u64::from(SIZE), base + 0xa2 - u64::from(SIZE)]);
+}
+
+/// `cs call`, as for the registers from r8 on: a byte more than the jump.
+#[test]
+fn a_call_with_a_prefix_is_promoted() {
+    let mut code = TEXT;
+    code[0x06..0x0c].copy_from_slice(&[0x2e, 0xe8, 0, 0, 0, 0]);
+    let builder = Builder::indirect("__x86_indirect_thunk_r12", &code);
+    let made = expanded(&builder, &[promoted(CallReplacement::GuardedCall)]).unwrap();
+    let code = text(&made.bytes);
+    assert_eq!(code[0x06..0x0c], [0x90, 0xe9, 0x54, 0, 0, 0], "nop; jmp 60");
+    assert_eq!(code[0x60..0x63], [0x49, 0x81, 0xfc], "cmp r12");
+    assert_eq!(code[0x72..0x77], [0xe9, 0x95, 0xff, 0xff, 0xff], "jmp 0c");
+    assert_eq!(code[0x77..0x7d], [0x2e, 0xe8, 0, 0, 0, 0]);
+    let fields = Elf::parse(&made.bytes).unwrap();
+    let fields = fields.relocations(fields.by_name(".text").unwrap()).unwrap();
+    assert_eq!(fields.last().unwrap().offset, 0x79);
+}
+
+#[test]
+fn what_cannot_be_promoted_is_refused() {
+    let refused = |thunk: &str, code: &[u8], callee: u64| {
+        let call =
+            CallToInline { replacement: CallReplacement::GuardedCall, ..call(0, 0x06, callee) };
+        format!("{:#}", expanded(&Builder::indirect(thunk, code), &[call]).err().unwrap())
+    };
+    let none = "no call that can be promoted is there";
+    assert!(refused("__x86_indirect_thunk_array", &TEXT, 0x20).contains(none));
+    assert!(refused(THUNK, &TEXT, 0x25).contains("its target is no function"));
+    // popf in front of the call
+    let mut code = TEXT;
+    code[0x05] = 0x9d;
+    assert!(refused(THUNK, &code, 0x20).contains(none));
+    let direct = CallToInline { replacement: CallReplacement::GuardedCall, ..call(0, 0x06, 0x20) };
+    let direct = expanded(&Builder::new(&TEXT), &[direct]).err().unwrap();
+    assert!(format!("{direct:#}").contains(none), "{direct:#}");
+    let twice = [promoted(CallReplacement::GuardedCall); 2];
+    let twice = expanded(&Builder::indirect(THUNK, &TEXT), &twice).err().unwrap();
+    assert!(format!("{twice:#}").contains("inlined or promoted already"), "{twice:#}");
+}
+
+#[test]
+fn the_limits_name_what_can_be_promoted() {
+    let bytes = Builder::indirect(THUNK, &TEXT).object.write().unwrap();
+    let object = KernelObject::read(&bytes, &ObjectHints::default()).unwrap();
+    let limits = limits(&object, BASE, &BTreeSet::new());
+    let at = |offset: u64| LinkAddr(BASE.0 + offset);
+    assert!(limits.allow_guard(at(0x06), at(0x20)));
+    assert!(!limits.allow_guard(at(0x30), at(0x20)) && !limits.allow_guard(at(0x06), at(0x25)));
 }
