@@ -15,6 +15,7 @@ use crate::watch::{Watch, Watched};
 use anyhow::{Result, ensure};
 use image::linked::LinkedKernel;
 use layout::Algorithm;
+use layout::inlining::CallCosts;
 use profile::Profile;
 use std::fmt;
 
@@ -59,7 +60,8 @@ impl<'k, 'd> PlannedGroup<'k, 'd> {
     }
 
     /// The same functions with hot calls inlined by a profile, in an order of their own, and what
-    /// was inlined. The roots stay called, so that they can be measured.
+    /// was inlined. The roots stay called, so that they can be measured. `call_costs`: what calls cost
+    /// on the machine; without it, each call counts as one.
     ///
     /// # Errors
     /// The errors of [`PlannedGroup::new`] and [`inline::group`].
@@ -69,8 +71,10 @@ impl<'k, 'd> PlannedGroup<'k, 'd> {
         memory: &dyn Memory,
         profile: &Profile,
         settings: PlanSettings,
+        call_costs: Option<CallCosts>,
     ) -> Result<(PlannedGroup<'k, 'd>, InlineSummary)> {
-        let (roots, inlining) = (&self.roots, InlineSettings::default());
+        let roots = &self.roots;
+        let inlining = InlineSettings { costs: call_costs, ..InlineSettings::default() };
         let chosen = hot::groups(kernel, profile, roots, settings.threshold);
         let (group, summary) =
             inline::group_calling(kernel, memory, &chosen, profile, inlining, roots)?;

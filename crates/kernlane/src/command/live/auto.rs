@@ -10,6 +10,7 @@ use host::table::{Column, TextTable};
 use host::{note, out, outln};
 use image::linked::LinkedKernel;
 use layout::Algorithm;
+use layout::inlining::CallCosts;
 use live::chunks;
 use live::device::{Device, FunctionTime};
 use live::gain::{GainReport, RootGain};
@@ -22,7 +23,9 @@ use live::timing;
 use live::turn::Turn;
 use live::undo;
 use live::watch::Watch;
+use machines::Machine;
 use profile::Profile;
+use road::inlined;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -67,6 +70,11 @@ pub struct AutoArgs {
     #[arg(long)]
     pub inline: bool,
 
+    /// This machine, as it is described: what calls cost on it decides which are inlined, and the
+    /// cycles that are saved are predicted. Without it, each call counts as one
+    #[arg(long, short, value_name = "NAME|FILE.toml", requires = "inline")]
+    pub machine: Option<String>,
+
     /// Do not count once more in the optimized code
     #[arg(long)]
     pub once: bool,
@@ -88,9 +96,10 @@ pub(super) fn run(args: &AutoArgs) -> Result<ExitCode> {
     super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
         let device = Device::open()?;
         super::undo::refuse_installed()?;
+        let machine = args.machine.as_deref().map(machines::find).transpose()?;
         host::interrupt::catch()?;
         super::cache::ask()?;
-        let auto = Auto { args, kernel, running, device };
+        let auto = Auto { args, kernel, running, device, machine };
         let roots = args.roots.choose(kernel, running)?;
         let counted = auto.planned(&roots)?;
         auto.install(counted)
@@ -103,12 +112,13 @@ struct Auto<'k, 'd> {
     kernel: &'k LinkedKernel<'d>,
     running: &'k RunningKernel,
     device: Device,
+    machine: Option<Machine>,
 }
 
 impl<'d> Auto<'_, 'd> {
     /// Counts and lays out, then repeats both in the laid-out code.
     fn planned(&self, roots: &[usize]) -> Result<CountedPlan<'_, 'd>> {
-        let Auto { kernel, running, device, args } = self;
+        let Auto { kernel, running, device, args, .. } = self;
         let told = &mut |what: &str| note!("{what}");
         let mut watch = Watch { kernel, running, device, time: self.time()?, told };
         let counted = planned::count_and_plan(
@@ -136,11 +146,14 @@ impl<'d> Auto<'_, 'd> {
         let CountedPlan { plan, counted, profile } = counted;
         let cache = super::cache::geometry()?;
         let before = plan.hot.original(cache);
+        let machine = self.machine.as_ref().map(|machine| &machine.model);
+        let call_costs = inlined::costs(self.kernel, Some(*running), &profile, machine)?;
         let (plan, inlined) = match args.inline {
             false => (plan, None),
             true => {
                 let settings = self.settings();
-                let (plan, summary) = plan.inlined(self.kernel, *running, &profile, settings)?;
+                let (plan, summary) =
+                    plan.inlined(self.kernel, *running, &profile, settings, call_costs)?;
                 (plan, Some(summary))
             }
         };
@@ -166,7 +179,8 @@ impl<'d> Auto<'_, 'd> {
             return Ok(ExitCode::SUCCESS);
         };
         let times_before = self.measure(&roots)?;
-        super::keep::note(&prepared.id, &self.described(&roots, &profile), self.kernel)?;
+        let described = self.described(&roots, &profile, call_costs);
+        super::keep::note(&prepared.id, &described, self.kernel)?;
         let text = prepared.install(group, device, &turn)?.text;
         drop(turn);
         let after = hot.copied(cache, places, text);
@@ -187,10 +201,15 @@ impl<'d> Auto<'_, 'd> {
     }
 
     /// What the group is made from, so that it can be kept.
-    fn described(&self, roots: &[usize], profile: &Profile) -> KeptGroup {
+    fn described(
+        &self,
+        roots: &[usize],
+        profile: &Profile,
+        call_costs: Option<CallCosts>,
+    ) -> KeptGroup {
         let PlanSettings { threshold, algorithm } = self.settings();
         let chosen = hot::groups(self.kernel, profile, roots, threshold);
-        let layout = KeptLayout { algorithm, seed: 0, inline: self.args.inline, call_costs: None };
+        let layout = KeptLayout { algorithm, seed: 0, inline: self.args.inline, call_costs };
         KeptGroup::new(self.kernel, &chosen, roots, Some(profile), layout)
     }
 

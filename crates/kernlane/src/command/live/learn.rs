@@ -287,7 +287,7 @@ impl Learner<'_, '_> {
         let turn = Turn::wait(&mut |line| note!("{line}"))?;
         let mut plan = PlannedGroup::new(kernel, running, profile, roots, settings)?;
         if self.args.inline {
-            plan = plan.inlined(kernel, running, profile, settings)?.0;
+            plan = plan.inlined(kernel, running, profile, settings, None)?.0;
         }
         let PlannedGroup { roots, hot: hottest, order } = &plan;
         let group = &hottest.group;
