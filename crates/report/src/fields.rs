@@ -182,13 +182,14 @@ fn typed(table: &FieldTable, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
         "\nof the kernel's {} accesses, {} have a structure: {} by their slab cache, {} by their \
-         symbol, {} by the code; {} are to stacks, memory of processes, files and page tables; {} \
-         have only a symbol",
+         symbol, {} by the code, {} by later code; {} are to stacks, memory of processes, files and \
+         their names, packets and page tables; {} have only a symbol",
         typed.accesses,
-        share(typed.by_cache + typed.by_symbol + typed.by_code),
+        share(typed.by_cache + typed.by_symbol + typed.by_code + typed.by_later_code),
         share(typed.by_cache),
         share(typed.by_symbol),
         share(typed.by_code),
+        share(typed.by_later_code),
         share(typed.plain),
         share(typed.by_name)
     )?;
@@ -394,7 +395,8 @@ mod tests {
                 accesses: 200,
                 by_cache: 50,
                 by_symbol: 10,
-                by_code: 40,
+                by_code: 30,
+                by_later_code: 10,
                 plain: 80,
                 by_name: 10,
                 unknown: 10,

@@ -251,7 +251,7 @@ impl Observer for FieldsWalk<'_> {
         let Some(data) = &piece.data else { return self.stretches.piece(piece) };
         let mut found = Vec::new();
         for (execution, accesses) in data.executed() {
-            self.resolver.executed(|frame, id| found.push((frame, id)));
+            self.resolver.executed(execution.translation.0, |frame, id| found.push((frame, id)));
             if !found.is_empty() {
                 self.settle(&mut found);
             }
@@ -339,7 +339,7 @@ impl MissObserver for FieldMisses<'_> {
 
     fn executed(&mut self, translation: TranslationId, _: Option<u32>) {
         self.current = translation.0;
-        self.resolver.executed(|_, _| {});
+        self.resolver.executed(translation.0, |_, _| {});
     }
 
     fn fetch_missed(&mut self, _: usize, _: RunAddr, _: MissedLevels) {}

@@ -2,9 +2,11 @@
 //! on a machine, and which fields are used together.
 //!
 //! Takes a recording with data accesses, its vmlinux and, for misses, a machine; gives a table.
-//! Reads the recording twice: the first pass finds the objects of slab caches, the second counts.
+//! Reads the recording twice: the first pass finds the objects of slab caches, and what new memory
+//! becomes after it was cleared; the second counts.
 //! Samples nothing, asks the guest nothing, prints nothing.
 
+mod cleared;
 mod collect;
 mod objects;
 mod order;
@@ -20,13 +22,14 @@ use crate::misses::hierarchy_walk::HierarchyWalk;
 use crate::objects::names::{DataNames, VariableTypes};
 use crate::objects::slabs::SlabObjects;
 use anyhow::{Context, Result, bail, ensure};
+use cleared::ClearingCode;
 use collect::{FieldMisses, FieldsWalk, Wanted};
 use execution::walk::{Observer, SideBySide};
 use image::btf::fields::TypeNumber;
 use image::mapping::map_file;
 use image::source_lines::SourceLines;
 use image::vmlinux;
-use objects::SlabStudy;
+use objects::{KnownObjects, ObjectStudy};
 use resolve::Resolver;
 use services::Attribution;
 use services::stretches::StretchesWalk;
@@ -65,15 +68,15 @@ impl<'a> FieldStudy<'a> {
         let bytes = map_file(&self.kernel)?;
         let named = || self.kernel.display().to_string();
         let types = self.names.types().with_context(named)?;
-        let sites = self.sites(&bytes, &types).with_context(named)?;
-        let slabs = self.slabs(recording, &types, &sites)?;
-        let wanted = WantedName::new(name, &types, &slabs)?;
+        let code = self.code(&bytes, &types).with_context(named)?;
+        let known = self.objects(recording, &types, &code)?;
+        let wanted = WantedName::new(name, &types, &known.slabs)?;
         let opened = self.attribution.opened(recording, "fields")?;
         let header = opened.header().clone();
         let symbols = &self.attribution.symbols;
         let resolver = || {
             let cache = wanted.structure.is_none().then(|| name.to_owned());
-            Resolver::new(self.names.owners(&header), &types, &slabs, &sites, cache)
+            Resolver::new(self.names.owners(&header), &types, &known, &code.sites, cache)
         };
         let counted = || Wanted::new(&types, wanted.structure, wanted.bytes);
         let binding = &self.attribution.binding;
@@ -127,9 +130,9 @@ impl<'a> FieldStudy<'a> {
         let bytes = map_file(&self.kernel)?;
         let named = || self.kernel.display().to_string();
         let types = self.names.types().with_context(named)?;
-        let sites = self.sites(&bytes, &types).with_context(named)?;
-        let slabs = self.slabs(recording, &types, &sites)?;
-        let wanted = WantedName::new(name, &types, &slabs)?;
+        let code = self.code(&bytes, &types).with_context(named)?;
+        let known = self.objects(recording, &types, &code)?;
+        let wanted = WantedName::new(name, &types, &known.slabs)?;
         let (Some(structure), Some(btf)) = (wanted.structure, types.btf()) else {
             bail!("the kernel's BTF does not describe the fields of {name}");
         };
@@ -150,7 +153,8 @@ impl<'a> FieldStudy<'a> {
         let opened = self.attribution.opened(recording, "order of fields")?;
         let header = opened.header().clone();
         header.one_cpu().context("the caches of several CPUs depend on each other")?;
-        let resolver = || Resolver::new(self.names.owners(&header), &types, &slabs, &sites, None);
+        let resolver =
+            || Resolver::new(self.names.owners(&header), &types, &known, &code.sites, None);
         let counted = || Wanted::new(&types, wanted.structure, wanted.bytes);
         let walk = |order| -> Result<OrderWalk<'_>> {
             let misses = FieldMisses::new(resolver()?, counted());
@@ -176,24 +180,32 @@ impl<'a> FieldStudy<'a> {
         })
     }
 
-    fn sites(&self, bytes: &[u8], types: &VariableTypes<'_>) -> Result<TypedSites> {
-        let Some(btf) = types.btf() else { return Ok(TypedSites::default()) };
+    fn code(&self, bytes: &[u8], types: &VariableTypes<'_>) -> Result<KernelCode> {
+        let Some(btf) = types.btf() else { return Ok(KernelCode::default()) };
         let image = vmlinux::read(&self.kernel)?;
-        typed_sites(bytes, &image, btf, self.names.variables())
+        let sites = typed_sites(bytes, &image, btf, self.names.variables())?;
+        Ok(KernelCode { sites, clearing: ClearingCode::of(&image) })
     }
 
-    fn slabs(
+    fn objects(
         &self,
         recording: &Path,
         types: &VariableTypes<'_>,
-        sites: &TypedSites,
-    ) -> Result<SlabObjects> {
+        code: &KernelCode,
+    ) -> Result<KnownObjects> {
         let opened = self.attribution.opened(recording, "objects")?;
         services::check(opened.header(), &self.attribution.symbols)?;
-        let mut study = SlabStudy::new(self.names.owners(opened.header()), sites);
+        let mut study = ObjectStudy::new(self.names.owners(opened.header()), code);
         opened.walk(&mut study)?;
         study.finish(types)
     }
+}
+
+/// What the kernel's code says.
+#[derive(Default)]
+struct KernelCode {
+    sites: TypedSites,
+    clearing: ClearingCode,
 }
 
 /// What is asked for.

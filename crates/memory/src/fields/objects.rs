@@ -1,10 +1,12 @@
-//! The objects of slab caches in a recording: their sizes and structures.
+//! The objects of slab caches in a recording: their sizes and structures; and those of new memory.
 //!
 //! Input: the accesses of a recording, and the structures that its code says. Output:
-//! [`SlabObjects`]. The name of a cache often is that of its structure. Code that accesses objects
+//! [`KnownObjects`]. The name of a cache often is that of its structure. Code that accesses objects
 //! of the cache confirms that, or contradicts: the kernel merges caches of one size, and the caches
 //! of `kmalloc` hold many structures. Then the cache has none.
 
+use super::KernelCode;
+use super::cleared::{ClearStudy, ClearedObjects};
 use super::sites::{SitePlace, TypedSites};
 use crate::misses::owners::{DataOwners, StructureClass, StructureId};
 use crate::misses::uses::FrameUses;
@@ -19,7 +21,7 @@ use image::btf::fields::TypeNumber;
 use std::collections::HashMap;
 use trace::{Accesses, RecordingHeader, Translation};
 
-/// The number of lines in the filter of [`SlabStudy`].
+/// The number of lines in the filter of [`ObjectStudy`].
 const FILTER: usize = 1 << 13;
 const LINE: u64 = 64;
 
@@ -47,36 +49,49 @@ struct Believed {
     count: u64,
 }
 
-/// Looks at the objects of slab caches, as an observer of a recording.
-pub(super) struct SlabStudy<'a> {
+/// The objects of a recording, as far as they are known before it is counted.
+pub(super) struct KnownObjects {
+    pub slabs: SlabObjects,
+    pub cleared: ClearedObjects,
+}
+
+/// Looks at objects, as an observer of a recording.
+pub(super) struct ObjectStudy<'a> {
     owners: DataOwners,
     uses: FrameUses,
     sites: &'a TypedSites,
     blocks: BlockSites,
+    clears: ClearStudy,
     places: SlabPlaces,
     believed: HashMap<(StructureId, TypeNumber), Believed>,
     /// By the low bits of a line's number: the line that was accessed last.
     filter: Box<[u64; FILTER]>,
 }
 
-impl<'a> SlabStudy<'a> {
-    pub(super) fn new(owners: DataOwners, sites: &'a TypedSites) -> SlabStudy<'a> {
-        SlabStudy {
+impl<'a> ObjectStudy<'a> {
+    pub(super) fn new(owners: DataOwners, code: &'a KernelCode) -> ObjectStudy<'a> {
+        ObjectStudy {
             owners,
             uses: FrameUses::default(),
-            sites,
+            sites: &code.sites,
             blocks: BlockSites::default(),
+            clears: ClearStudy::new(&code.clearing),
             places: SlabPlaces::default(),
             believed: HashMap::new(),
             filter: Box::new([u64::MAX; FILTER]),
         }
     }
 
-    /// The caches.
+    /// The caches, and what new memory became.
     ///
     /// # Errors
     /// The kernel's BTF is damaged.
-    pub(super) fn finish(self, types: &VariableTypes<'_>) -> Result<SlabObjects> {
+    pub(super) fn finish(mut self, types: &VariableTypes<'_>) -> Result<KnownObjects> {
+        let cleared = std::mem::take(&mut self.clears).finish(types.btf())?;
+        Ok(KnownObjects { slabs: self.slabs(types)?, cleared })
+    }
+
+    fn slabs(self, types: &VariableTypes<'_>) -> Result<SlabObjects> {
         let mut objects = self.places.objects(self.owners.structures(), types)?;
         let Some(btf) = types.btf() else { return Ok(objects) };
         for (number, cache) in self.owners.structures().iter().enumerate() {
@@ -129,14 +144,17 @@ impl<'a> SlabStudy<'a> {
     }
 }
 
-impl Observer for SlabStudy<'_> {
+impl Observer for ObjectStudy<'_> {
     fn begin(&mut self, _: &RecordingHeader, has_data: bool) -> Result<Wants> {
         ensure!(has_data, NoDataAccesses);
         Ok(Wants { data: Some(DataWish::EVERY_ACCESS), ..Wants::default() })
     }
 
     fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
-        translations.iter().for_each(|it| self.blocks.define(it, self.sites));
+        for translation in translations {
+            self.blocks.define(translation, self.sites);
+            self.clears.runs.define(translation);
+        }
         Ok(())
     }
 
@@ -148,18 +166,26 @@ impl Observer for SlabStudy<'_> {
         let Some(data) = &piece.data else { return Ok(()) };
         for (execution, accesses) in data.executed() {
             self.uses.executed(&mut self.owners, |_, _| {});
+            let block = execution.translation.0;
+            self.clears.runs.executed(block);
+            let clears = self.clears.runs.clears(block);
             for access in accesses {
+                let site = self.blocks.get(block, access.instruction);
+                if clears && access.is_store {
+                    self.clears.cleared(data.flow.virtual_address(access), access.size);
+                } else if let Some(site) = site {
+                    self.clears.typed(data.flow.virtual_address(access), site);
+                }
                 let physical = access.physical.0;
                 let line = &mut self.filter[(physical / LINE) as usize % FILTER];
                 if std::mem::replace(line, physical / LINE) == physical / LINE {
                     continue;
                 }
                 let Some((cache, first)) = self.owners.slab(physical >> 12) else { continue };
-                let block = execution.translation.0;
                 let place = physical.saturating_sub(first << 12);
                 let user = u64::from(block) << 16 | u64::from(access.instruction);
                 self.places.add(cache, user, place);
-                let Some(site) = self.blocks.get(block, access.instruction) else { continue };
+                let Some(site) = site else { continue };
                 let Some(base) = place.checked_sub(site.offset) else { continue };
                 let new = Believed { first: base, step: 0, count: 0 };
                 let known = self.believed.entry((cache, site.structure)).or_insert(new);

@@ -3,9 +3,11 @@
 //! Input: accesses in their order, and what is known of slab caches and code. Output: for each
 //! access its structure, the object's beginning and the place in it; or the class of memory without
 //! a structure. An object of a slab cache with a structure comes first, then a variable with a type
-//! in BTF, then what the code of the instruction says.
+//! in BTF, then what the code of the instruction says, then what code finds in memory after it was
+//! cleared.
 
-use super::objects::BlockSites;
+use super::cleared::{ClearRuns, ClearedObjects};
+use super::objects::{BlockSites, KnownObjects};
 use super::sites::TypedSites;
 use crate::misses::owners::{DataOwners, DataPlace, StructureClass, StructureId};
 use crate::misses::uses::FrameUses;
@@ -27,6 +29,8 @@ pub(super) enum TypedBy {
     Page,
     /// The code of the instruction; the class of the memory, and its slab cache.
     Code(StructureClass, Option<StructureId>),
+    /// The code that accessed the memory after it was cleared; likewise.
+    LaterCode(StructureClass, Option<StructureId>),
 }
 
 /// An object.
@@ -74,6 +78,8 @@ pub(super) struct Resolver<'a> {
     slabs: &'a SlabObjects,
     sites: &'a TypedSites,
     blocks: BlockSites,
+    cleared: &'a ClearedObjects,
+    runs: ClearRuns,
     /// By the number of the structure.
     caches: Vec<Option<CacheObjects>>,
     /// By the variable's address or offset, and whether each CPU has one.
@@ -91,7 +97,7 @@ impl<'a> Resolver<'a> {
     pub(super) fn new(
         owners: DataOwners,
         types: &'a VariableTypes<'a>,
-        slabs: &'a SlabObjects,
+        known: &'a KnownObjects,
         sites: &'a TypedSites,
         wanted: Option<String>,
     ) -> Result<Resolver<'a>> {
@@ -100,9 +106,11 @@ impl<'a> Resolver<'a> {
             uses: FrameUses::default(),
             page: types.structure("page")?,
             types,
-            slabs,
+            slabs: &known.slabs,
             sites,
             blocks: BlockSites::default(),
+            cleared: &known.cleared,
+            runs: ClearRuns::new(&known.cleared.code),
             caches: Vec::new(),
             variables: HashMap::new(),
             wanted,
@@ -111,6 +119,7 @@ impl<'a> Resolver<'a> {
 
     pub(super) fn define(&mut self, translation: &Translation) {
         self.blocks.define(translation, self.sites);
+        self.runs.define(translation);
     }
 
     /// A stream begins. `settled`: as for [`DataOwners::change`].
@@ -118,9 +127,10 @@ impl<'a> Resolver<'a> {
         self.uses.stream(accesses, &mut self.owners, settled);
     }
 
-    /// The next execution begins.
+    /// The next execution begins, of this translation block.
     #[inline]
-    pub(super) fn executed(&mut self, settled: impl FnMut(u64, StructureId)) {
+    pub(super) fn executed(&mut self, translation: u32, settled: impl FnMut(u64, StructureId)) {
+        self.runs.executed(translation);
         self.uses.executed(&mut self.owners, settled);
     }
 
@@ -216,12 +226,32 @@ impl<'a> Resolver<'a> {
         class: StructureClass,
         cache: Option<StructureId>,
     ) -> Option<Located> {
-        let site = self.blocks.get(asked.translation, asked.instruction)?;
+        let Some(site) = self.blocks.get(asked.translation, asked.instruction) else {
+            return self.by_later_code(asked, class, cache);
+        };
         Some(Located {
             structure: Some(site.structure),
             base: asked.addr.wrapping_sub(site.offset),
             offset: site.offset,
             by: TypedBy::Code(class, cache),
+        })
+    }
+
+    fn by_later_code(
+        &self,
+        asked: &Asked,
+        class: StructureClass,
+        cache: Option<StructureId>,
+    ) -> Option<Located> {
+        if !self.runs.clears(asked.translation) {
+            return None;
+        }
+        let (structure, base) = self.cleared.structure(&self.runs, asked.addr)?;
+        Some(Located {
+            structure: Some(structure),
+            base,
+            offset: asked.addr - base,
+            by: TypedBy::LaterCode(class, cache),
         })
     }
 
@@ -240,7 +270,9 @@ impl<'a> Resolver<'a> {
                 (class.title(), found.map(|(.., name)| name.clone()).unwrap_or_default())
             }
             TypedBy::Page => (StructureClass::StructPage.title(), String::new()),
-            TypedBy::Code(class, id) => (class.title(), id.map(cache).unwrap_or_default()),
+            TypedBy::Code(class, id) | TypedBy::LaterCode(class, id) => {
+                (class.title(), id.map(cache).unwrap_or_default())
+            }
         }
     }
 }

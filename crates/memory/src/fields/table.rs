@@ -20,6 +20,9 @@ use trace::{RecordingHeader, RunAddr};
 
 /// The largest number of instructions and of services that a row names.
 const MOST_NAMED: usize = 8;
+/// The slab caches of names of files (fs/namei.c) and of small packets (net/core/skbuff.c): bytes
+/// without a structure, but where code says otherwise.
+const PLAIN_CACHES: [&str; 2] = ["names_cache", "skbuff_small_head"];
 /// The largest number of pairs.
 const MOST_PAIRS: usize = 200;
 
@@ -202,8 +205,10 @@ pub struct TypedShare {
     pub by_symbol: u64,
     /// Those whose structure the code of the instruction says.
     pub by_code: u64,
-    /// Those to stacks, memory of processes, the contents of files and page tables, which hold no
-    /// structures.
+    /// Those that cleared memory, whose structure the code says that accessed it afterwards.
+    pub by_later_code: u64,
+    /// Those to stacks, memory of processes, the contents of files and page tables, names of files
+    /// and packets, which hold no structures.
     pub plain: u64,
     /// Those to variables without a type in BTF. Their symbol names them.
     pub by_name: u64,
@@ -514,6 +519,7 @@ fn sources(walk: &FieldsWalk<'_>, misses: Option<&FieldMisses<'_>>) -> Vec<Sourc
             TypedBy::Slab(_) => "cache",
             TypedBy::Variable(..) | TypedBy::Page => "symbol",
             TypedBy::Code(..) => "code",
+            TypedBy::LaterCode(..) => "later code",
         }
     }
     let row = |((class, name, known_by), (accesses, l1d)): (_, (AccessCounts, u64))| {
@@ -536,6 +542,7 @@ fn typed(walk: &FieldsWalk<'_>, symbols: &KernelSymbols) -> TypedShare {
             TypedBy::Slab(_) => &mut share.by_cache,
             TypedBy::Variable(..) | TypedBy::Page => &mut share.by_symbol,
             TypedBy::Code(..) => &mut share.by_code,
+            TypedBy::LaterCode(..) => &mut share.by_later_code,
         } += count;
     }
     let structures = walk.resolver().owners.structures();
@@ -550,7 +557,8 @@ fn typed(walk: &FieldsWalk<'_>, symbols: &KernelSymbols) -> TypedShare {
                 | StructureClass::User
                 | StructureClass::PageCache
                 | StructureClass::PageTable
-        );
+        ) || cache
+            .is_some_and(|id| PLAIN_CACHES.contains(&structures[id.0 as usize].name.as_str()));
         if is_plain {
             share.plain += count;
             continue;

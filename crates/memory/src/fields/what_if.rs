@@ -117,8 +117,8 @@ impl Observer for OrderWalk<'_> {
         let Some(data) = piece.data else { return Ok(()) };
         self.edited.clear();
         for (execution, accesses) in data.executed() {
-            self.resolver.executed(|_, _| {});
             let translation = execution.translation.0;
+            self.resolver.executed(translation, |_, _| {});
             if !self.kernel[translation as usize] {
                 self.edited.extend(accesses);
                 continue;
