@@ -21,7 +21,7 @@ struct SymbolCandidate<'a> {
     addr: u64,
     size: u64,
     /// Among several names for one address, the name with the smallest rank is kept.
-    rank: (bool, u8, usize),
+    rank: (bool, bool, u8, usize),
     name: &'a str,
     section: usize,
 }
@@ -85,10 +85,21 @@ fn candidate<'a>(
     Some(SymbolCandidate {
         addr: symbol.address(),
         size: if is_function { symbol.size() } else { 0 },
-        rank: (!is_function, binding_rank, name.len() - name.trim_start_matches('_').len()),
+        rank: (
+            !is_function,
+            is_mark(name),
+            binding_rank,
+            name.len() - name.trim_start_matches('_').len(),
+        ),
         name,
         section: section.0,
     })
+}
+
+/// Whether the linker's script marks with this symbol where a part of the code begins or ends. The
+/// function there has a name of its own: `__x86_indirect_thunk_rax` behind `__softirqentry_text_end`.
+fn is_mark(name: &str) -> bool {
+    name.ends_with("_text_start") || name.ends_with("_text_end")
 }
 
 fn is_executable(elf: &object::File<'_>, section: object::SectionIndex) -> bool {
@@ -113,4 +124,55 @@ fn extent(
         name: candidate.name.to_owned(),
         section: candidate.section,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::write::{Object as Written, Symbol, SymbolSection};
+    use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolScope};
+
+    /// The names of the functions of a section of 0x40 bytes with these symbols: name, address,
+    /// bytes.
+    fn names(symbols: &[(&str, u64, u64)]) -> Vec<(u64, String)> {
+        let mut file = Written::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+        let text = file.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
+        file.append_section_data(text, &[0xcc; 0x40], 16);
+        for &(name, value, size) in symbols {
+            file.add_symbol(Symbol {
+                name: name.as_bytes().to_vec(),
+                value,
+                size,
+                kind: if size > 0 { SymbolKind::Text } else { SymbolKind::Label },
+                scope: SymbolScope::Linkage,
+                weak: false,
+                section: SymbolSection::Section(text),
+                flags: SymbolFlags::None,
+            });
+        }
+        let bytes = file.write().unwrap();
+        let found = functions(&object::File::parse(&*bytes).unwrap());
+        found.into_iter().map(|function| (function.addr, function.name)).collect()
+    }
+
+    #[test]
+    fn a_mark_of_the_linker_s_script_does_not_name_the_code_behind_it() {
+        let symbols = [
+            ("__softirqentry_text_start", 0x00, 0),
+            ("__do_softirq", 0x00, 0x10),
+            ("__softirqentry_text_end", 0x10, 0),
+            ("__x86_indirect_thunk_rax", 0x10, 0),
+            ("__x86_indirect_thunk_rcx", 0x20, 0),
+            ("_text_end", 0x30, 0),
+        ];
+        let found = names(&symbols);
+        let found: Vec<(u64, &str)> = found.iter().map(|(at, name)| (*at, name.as_str())).collect();
+        let expected = [
+            (0x00, "__do_softirq"),
+            (0x10, "__x86_indirect_thunk_rax"),
+            (0x20, "__x86_indirect_thunk_rcx"),
+            (0x30, "_text_end"),
+        ];
+        assert_eq!(found, expected);
+    }
 }
