@@ -286,7 +286,7 @@ impl Guest {
             "xtask/system-tests/src/live_test/provoke".as_ref(),
             directory.path(),
         )?;
-        for name in ["provoke.ko", "overrule.ko", "cookies.ko", "occupy.ko", "warns.ko"] {
+        for name in ["provoke.ko", "overrule.ko", "cookies.ko", "occupy.ko"] {
             add(name, 0o644, &provoke.join(name))?;
         }
         for (name, source) in PROGRAMS {
