@@ -67,12 +67,15 @@ impl DebianRoot {
             bootstrap.args(["--quiet", "--mode=root", "--variant=apt", "--components=main"]);
             bootstrap.arg(format!("--include={packages}"));
             bootstrap.arg("--aptopt=APT::Install-Recommends \"false\"");
-            let site = lab::debian_archive()?;
-            let suites: &[&str] = match suite {
-                "bookworm" => &["bookworm", "bookworm-updates", "bookworm-backports"],
-                _ => &[suite],
-            };
-            let sources = suites.iter().map(|suite| format!("deb {site} {suite} main"));
+            let (site, security) = (lab::debian_archive()?, lab::debian_security_archive()?);
+            let mut sources = vec![
+                format!("deb {site} {suite} main"),
+                format!("deb {site} {suite}-updates main"),
+                format!("deb {security} {suite}-security main"),
+            ];
+            if suite == "bookworm" {
+                sources.push(format!("deb {site} {suite}-backports main"));
+            }
             run(bootstrap.arg(suite).arg(&part).args(sources))?;
             fs::copy("/etc/resolv.conf", part.join("etc/resolv.conf"))?;
             for directory in ["tried", "packages", "kernel/boot", "kernel/usr/lib/debug"] {
