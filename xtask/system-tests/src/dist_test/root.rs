@@ -27,7 +27,7 @@ const NOT_COMPARED: [&str; 12] = [
 ];
 
 fn debug_file(release: &str) -> String {
-    format!("usr/lib/debug/vmlinux-{release}")
+    format!("usr/lib/debug/boot/vmlinux-{release}")
 }
 
 /// A Debian in a directory.
@@ -78,7 +78,7 @@ impl DebianRoot {
             }
             run(bootstrap.arg(suite).arg(&part).args(sources))?;
             fs::copy("/etc/resolv.conf", part.join("etc/resolv.conf"))?;
-            for directory in ["tried", "packages", "kernel/boot", "kernel/usr/lib/debug"] {
+            for directory in ["tried", "packages", "kernel/boot", "kernel/usr/lib/debug/boot"] {
                 fs::create_dir_all(part.join(directory))?;
             }
             let unpacked = kernel.ancestors().nth(2).context("the kernel lies in no boot")?;
