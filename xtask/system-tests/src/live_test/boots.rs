@@ -10,8 +10,7 @@ use lab::run;
 use std::path::PathBuf;
 use std::process::Command;
 
-const BOOT: Tried =
-    Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "boots.sh");
+const BOOT: Tried = Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "boots.sh");
 /// What stands in front of what is kept, in the output of a guest.
 const STATE: &str = "state ";
 

@@ -129,8 +129,7 @@ pub fn live_test(kernel: Option<&str>, script: Option<&Path>) -> Result<()> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         guest.contents.file("/kl/trial.sh", 0o644, text);
-        let trial =
-            Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "trial.sh");
+        let trial = Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "trial.sh");
         let outcome = guest.run_with(&trial, |boot| boot.time_limit = CYCLES_LIMIT)?;
         return judge(&trial, &outcome);
     }
