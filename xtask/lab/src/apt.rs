@@ -61,12 +61,27 @@ impl Apt {
 /// # Errors
 /// apt knows none.
 pub fn site() -> Result<String> {
+    labelled("Debian")
+}
+
+/// Likewise the site of the archive of security updates, in which the newest kernels of a stable
+/// Debian are.
+///
+/// # Errors
+/// apt knows none.
+pub fn security_site() -> Result<String> {
+    labelled("Debian-Security")
+}
+
+fn labelled(label: &str) -> Result<String> {
     let format = "$(REPO_URI) $(COMPONENT) $(ORIGIN) $(LABEL)";
     let words = ["indextargets", "--format", format, "Created-By: Packages"];
     let output = succeeded(Command::new("apt-get").args(words))?;
     let known = String::from_utf8_lossy(&output.stdout).into_owned();
-    let found = known.lines().find_map(|line| line.strip_suffix(" main Debian Debian"));
-    Ok(found.context("apt knows no archive of Debian: run xtask/setup.sh")?.to_owned())
+    let end = format!(" main Debian {label}");
+    let found = known.lines().find_map(|line| line.strip_suffix(&end));
+    let missing = || format!("apt knows no archive of {label}: run xtask/setup.sh");
+    Ok(found.with_context(missing)?.to_owned())
 }
 
 /// The names of the packages that match a pattern, the highest version last.

@@ -26,6 +26,6 @@ pub mod session;
 pub mod timed;
 pub mod uml;
 
-pub use apt::site as debian_archive;
+pub use apt::{security_site as debian_security_archive, site as debian_archive};
 pub use built::{build_plugin, kernlane, static_suite, target_directory};
 pub use command::{joined, run, succeeded};

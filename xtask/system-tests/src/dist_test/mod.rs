@@ -81,8 +81,7 @@ fn try_packages(score: &mut TestScore, root: &DebianRoot, made: &Path) -> Result
         "records a workload, and lays the kernel out",
         &format!(
             "cd /tried && kernlane record files {kernel} -o files.rec &&
-             kernlane layout files.rec {kernel} -o files.kll &&
-             kernlane report os-share files.rec {kernel}"
+             kernlane layout files.rec -o files.kll && kernlane report os-share files.rec"
         ),
     );
     if root.has_headers_of_kernel {

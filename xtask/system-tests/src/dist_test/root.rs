@@ -27,7 +27,7 @@ const NOT_COMPARED: [&str; 12] = [
 ];
 
 fn debug_file(release: &str) -> String {
-    format!("usr/lib/debug/vmlinux-{release}")
+    format!("usr/lib/debug/boot/vmlinux-{release}")
 }
 
 /// A Debian in a directory.
@@ -67,15 +67,18 @@ impl DebianRoot {
             bootstrap.args(["--quiet", "--mode=root", "--variant=apt", "--components=main"]);
             bootstrap.arg(format!("--include={packages}"));
             bootstrap.arg("--aptopt=APT::Install-Recommends \"false\"");
-            let site = lab::debian_archive()?;
-            let suites: &[&str] = match suite {
-                "bookworm" => &["bookworm", "bookworm-updates", "bookworm-backports"],
-                _ => &[suite],
-            };
-            let sources = suites.iter().map(|suite| format!("deb {site} {suite} main"));
+            let (site, security) = (lab::debian_archive()?, lab::debian_security_archive()?);
+            let mut sources = vec![
+                format!("deb {site} {suite} main"),
+                format!("deb {site} {suite}-updates main"),
+                format!("deb {security} {suite}-security main"),
+            ];
+            if suite == "bookworm" {
+                sources.push(format!("deb {site} {suite}-backports main"));
+            }
             run(bootstrap.arg(suite).arg(&part).args(sources))?;
             fs::copy("/etc/resolv.conf", part.join("etc/resolv.conf"))?;
-            for directory in ["tried", "packages", "kernel/boot", "kernel/usr/lib/debug"] {
+            for directory in ["tried", "packages", "kernel/boot", "kernel/usr/lib/debug/boot"] {
                 fs::create_dir_all(part.join(directory))?;
             }
             let unpacked = kernel.ancestors().nth(2).context("the kernel lies in no boot")?;

@@ -3,15 +3,14 @@
 //! Input: the number of reboots, and kernels to upgrade to. Each guest gets what the one before it
 //! kept, as a disk would hold it. Output: a line a test, and an error if one failed.
 
-use super::{Guest, Tried, judge, named};
+use super::{Guest, STEADY, Tried, judge, named};
 use crate::machine::Machine;
 use anyhow::{Context, Result, ensure};
 use lab::run;
 use std::path::PathBuf;
 use std::process::Command;
 
-const BOOT: Tried =
-    Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &["preempt=full"]), "boots.sh");
+const BOOT: Tried = Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "boots.sh");
 /// What stands in front of what is kept, in the output of a guest.
 const STATE: &str = "state ";
 

@@ -84,9 +84,9 @@ undo() {
     cat /tmp/undone
     return 1
 }
-# Waits until the command succeeds, for at most 20 seconds.
+# Waits until the command succeeds, for at most 20 seconds, or PATIENCE fifths of a second.
 await() { # COMMAND…
-    left=100
+    left=${PATIENCE:-100}
     until "$@" >/dev/null 2>&1; do
         left=$((left - 1))
         [ $left -gt 0 ] || return 1
