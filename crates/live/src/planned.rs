@@ -251,7 +251,8 @@ mod tests {
             let memory = FileMemory(kernel);
             let plan = |roots: &[usize]| {
                 let plan = PlannedGroup::new(kernel, &memory, &profile, roots, ORIGINAL).unwrap();
-                let (inlined, summary) = plan.inlined(kernel, &memory, &profile, ORIGINAL).unwrap();
+                let (inlined, summary) =
+                    plan.inlined(kernel, &memory, &profile, ORIGINAL, None).unwrap();
                 assert_eq!(inlined.roots, plan.roots);
                 assert_eq!(inlined.hot.group.members, plan.hot.group.members);
                 let end = std::cell::Cell::new(0);

@@ -248,7 +248,8 @@ mod tests {
     }
 
     fn study() -> ClearStudy {
-        let mut study = ClearStudy::new(&ClearingCode(vec![MEMSET..MEMSET + 0x20]));
+        let memset = MEMSET..MEMSET + 0x20;
+        let mut study = ClearStudy::new(&ClearingCode([memset].into()));
         for (id, addr) in [(ENTRY, MEMSET), (LOOP, MEMSET + 8), (OTHER, MEMSET + 0x20)] {
             study.runs.define(&translation(id, addr));
         }
