@@ -66,8 +66,8 @@ pub struct Placement {
     pub call_padding: CallPadding,
     /// The placed blocks, ascending by old address.
     pub blocks: Vec<PlacedBlock>,
-    /// The calls whose callee's code, or a guard, stands in their place. A call in such code follows
-    /// the call that this code belongs to.
+    /// The calls whose callee's code, or a guard, stands in their place. A call in such code
+    /// follows the call that this code belongs to.
     pub inlined: Vec<InlinedCall>,
 }
 

@@ -97,7 +97,8 @@ fn candidate<'a>(
 }
 
 /// Whether the linker's script marks with this symbol where a part of the code begins or ends. The
-/// function there has a name of its own: `__x86_indirect_thunk_rax` behind `__softirqentry_text_end`.
+/// function there has a name of its own: `__x86_indirect_thunk_rax`, for example, behind
+/// `__softirqentry_text_end`.
 fn is_mark(name: &str) -> bool {
     name.ends_with("_text_start") || name.ends_with("_text_end")
 }
