@@ -133,8 +133,8 @@ pub(crate) fn group_calling<'k, 'd>(
     Ok((group, summary))
 }
 
-/// The calls that pay most among those of the kernel's hot functions, in the order in which they are
-/// inlined into one another, for another emitter than that of live copies. `chosen`: the hot
+/// The calls that pay most among those of the kernel's hot functions, in the order in which they
+/// are inlined into one another, for another emitter than that of live copies. `chosen`: the hot
 /// functions; `limits`: what this emitter can inline and promote.
 ///
 /// # Errors

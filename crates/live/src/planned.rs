@@ -60,8 +60,8 @@ impl<'k, 'd> PlannedGroup<'k, 'd> {
     }
 
     /// The same functions with hot calls inlined by a profile, in an order of their own, and what
-    /// was inlined. The roots stay called, so that they can be measured. `call_costs`: what calls cost
-    /// on the machine; without it, each call counts as one.
+    /// was inlined. The roots stay called, so that they can be measured. `call_costs`: what calls
+    /// cost on the machine; without it, each call counts as one.
     ///
     /// # Errors
     /// The errors of [`PlannedGroup::new`] and [`inline::group`].
