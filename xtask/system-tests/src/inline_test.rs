@@ -1,8 +1,8 @@
 //! `cargo xtask inline-test TREE`: calls inlined in a tree's kernel.
 //!
 //! Once every call that can be inlined or promoted: the kernel must be proved, and so must a random
-//! order of that kernel, which is a tree of its own. Once those that pay, by the whole command: the recorded
-//! numbers must move. `vm-test` boots the first kernel.
+//! order of that kernel, which is a tree of its own. Once those that pay, by the whole command: the
+//! recorded numbers must move. `vm-test` boots the first kernel.
 
 use anyhow::{Context, Result, ensure};
 use check::mutation::finds_changed_code;

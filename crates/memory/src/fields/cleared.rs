@@ -1,8 +1,8 @@
 //! New memory that the kernel clears, and the structures that code finds in it afterwards.
 //!
-//! Input: the executions and accesses of the kernel in their order, and the structures that its code
-//! says. Output: [`ClearedObjects`], for each run of `memset` the memory that it cleared, and the
-//! structures that lie in it. The stores of `memset` name no structure, and an allocator clears
+//! Input: the executions and accesses of the kernel in their order, and the structures that its
+//! code says. Output: [`ClearedObjects`], for each run of `memset` the memory that it cleared, and
+//! the structures that lie in it. The stores of `memset` name no structure, and an allocator clears
 //! objects of caches that hold many. What the object is shows when other code accesses it.
 //!
 //! Two walks of one recording execute the same: the nth run of `memset` is the same run in both.

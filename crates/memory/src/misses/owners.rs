@@ -149,8 +149,8 @@ pub struct DataOwners {
     direct_map: Range<u64>,
     vmalloc: Range<u64>,
     struct_pages: Range<u64>,
-    /// The areas of all CPUs, each including its dynamic part, and behind that memory that the kernel
-    /// has given back. They lie one behind the other, in the order of the CPUs
+    /// The areas of all CPUs, each including its dynamic part, and behind that memory that the
+    /// kernel has given back. They lie one behind the other, in the order of the CPUs
     /// (`pcpu_build_alloc_info` in mm/percpu.c, all CPUs in one group).
     per_cpu: Range<u64>,
     /// The bytes of one CPU's area.
@@ -346,8 +346,8 @@ impl DataOwners {
         })
     }
 
-    /// Whether an address in this frame belongs to a CPU's area. An area is as long as a large page,
-    /// and the kernel gives back what it does not use of it (`pcpu_embed_first_chunk`,
+    /// Whether an address in this frame belongs to a CPU's area. An area is as long as a large
+    /// page, and the kernel gives back what it does not use of it (`pcpu_embed_first_chunk`,
     /// mm/percpu.c): what it keeps stays reserved.
     #[inline]
     fn is_per_cpu(&self, addr: u64, frame: u64) -> bool {
