@@ -45,10 +45,12 @@ pub struct TranslatedCode {
     pub lengths: Box<[u8]>,
     /// How control leaves the last instruction.
     pub last: LastInstruction,
+    /// Whether it lies in a large page outside of the kernel's image.
+    pub large_page: bool,
 }
 
 impl TranslatedCode {
-    /// Decodes the last instruction of a translation.
+    /// Decodes the last instruction of a translation, which lies in a small page.
     ///
     /// # Errors
     /// The translation has no instruction.
@@ -60,6 +62,7 @@ impl TranslatedCode {
             addr: translation.addr,
             lengths: translation.lengths.clone(),
             last: decode(addr, bytes),
+            large_page: false,
         })
     }
 

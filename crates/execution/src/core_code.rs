@@ -6,7 +6,7 @@
 
 use crate::branches::place;
 use crate::flow::{Fragment, FragmentExit, FragmentId};
-use crate::moved::MovedFragment;
+use crate::moved::{MovedFragment, MovedInstruction};
 use crate::numbering::{FetchUnit, NumberedUnit, Numbering};
 use anyhow::{Context, Result};
 use sim::core::{
@@ -159,7 +159,7 @@ impl CoreBlocks {
                 None => &code.jump,
             };
             last = Some(own);
-            self.line_of(instruction.at, instruction.bytes, &mut left, starts[0], lies)?;
+            self.line_of(instruction, &mut left, starts[0], lies)?;
             let next = moved.branches.get(self.branches.len() - starts[2]);
             let branch = next.filter(|branch| branch.at.0 == instruction.at.0);
             if let Some(branch) = branch {
@@ -207,14 +207,14 @@ impl CoreBlocks {
     /// because the front end may begin again there.
     fn line_of(
         &mut self,
-        at: RunAddr,
-        bytes: u8,
+        instruction: &MovedInstruction,
         left: &mut bool,
         first_run: usize,
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
     ) -> Result<()> {
+        let &MovedInstruction { at, bytes, large_page, .. } = instruction;
         let mut units = Vec::new();
-        self.lines.units(at, u32::from(bytes.max(1)), lies, &mut units)?;
+        self.lines.units((at, bytes.max(1).into()), large_page, lies, &mut units)?;
         for NumberedUnit { id: line, addr, physical } in units {
             let same = self.runs.len() > first_run
                 && !*left
@@ -222,7 +222,7 @@ impl CoreBlocks {
             if !same {
                 self.runs.push(FetchRun {
                     line,
-                    page: self.pages.number(addr, None)?,
+                    page: self.pages.number(addr, large_page, None)?,
                     physical: physical.unwrap_or_else(|| self.stand_in(line)),
                     instructions: 0,
                     slots: 0,

@@ -88,9 +88,9 @@ impl ExecutedCode {
     ///
     /// # Errors
     /// There is more code than a simulation can number.
-    pub fn define(&mut self, translation: &Translation) -> Result<()> {
-        let (start, bytes) = (translation.addr, translation.code.len() as u32);
-        self.fetched.iter_mut().try_for_each(|fetched| fetched.push_recorded(start, bytes))
+    pub fn define(&mut self, translation: &Translation, code: &TranslatedCode) -> Result<()> {
+        let mut each = self.fetched.iter_mut();
+        each.try_for_each(|fetched| fetched.push_recorded(translation, code))
     }
 
     /// Gives the code of these executions its physical addresses.
@@ -156,9 +156,9 @@ impl<V: ExecutionVisitor> Observer for EachExecution<'_, V> {
         Ok(Wants { control: V::NEEDS_CONTROL, ended: V::NEEDS_CONTROL, data, ..Wants::default() })
     }
 
-    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
-        for translation in translations {
-            self.code.define(translation)?;
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        for (translation, code) in translations.iter().zip(codes) {
+            self.code.define(translation, code)?;
             self.visitor.define(translation);
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::numbering::{FetchUnit, NumberedUnit, Numbering};
 use anyhow::{Context, Result};
 use sim::{LineId, PerMode, PhysAddr};
 use std::ops::Range;
-use trace::RunAddr;
+use trace::{RunAddr, Translation};
 
 /// The units of all pieces of code so far. A direct repetition of a unit is left out.
 #[derive(Clone, Debug)]
@@ -87,7 +87,8 @@ impl FetchedUnits {
         let mut found = std::mem::take(&mut self.found);
         for fetch in fetches {
             found.clear();
-            self.numbering.units(fetch.start, fetch.bytes, lies, &mut found)?;
+            let code = (fetch.start, fetch.bytes);
+            self.numbering.units(code, fetch.large_page, lies, &mut found)?;
             for unit in &found {
                 if self.ids.len() == begin || self.ids.last() != Some(&unit.id) {
                     self.ids.push(unit.id);
@@ -115,8 +116,14 @@ impl FetchedUnits {
     ///
     /// # Errors
     /// As [`FetchedUnits::push`].
-    pub fn push_recorded(&mut self, start: RunAddr, bytes: u32) -> Result<()> {
-        self.push(&[Fetch { start, bytes, origin: start }], &mut |_| None)
+    pub fn push_recorded(
+        &mut self,
+        translation: &Translation,
+        code: &TranslatedCode,
+    ) -> Result<()> {
+        let (start, bytes) = (translation.addr, translation.code.len() as u32);
+        let large_page = code.large_page;
+        self.push(&[Fetch { start, bytes, origin: start, large_page }], &mut |_| None)
     }
 
     /// Gives the units of a recorded translation block their physical addresses, and the numbers
@@ -143,7 +150,7 @@ impl FetchedUnits {
         let all = self.spans[piece as usize].all();
         for at in all.clone() {
             let physical = lies(self.addrs[at]);
-            self.ids[at] = self.numbering.number(self.addrs[at], Some(physical))?;
+            self.ids[at] = self.numbering.number(self.addrs[at], false, Some(physical))?;
             self.physical[at] = physical;
         }
         let span = &mut self.spans[piece as usize];

@@ -27,9 +27,12 @@ impl<'m> ModuleAddresses<'m> {
 
     /// The loaded modules change, for the translation blocks that come next.
     pub(crate) fn change(&mut self, change: &ModuleChange) {
-        if !self.known.is_empty() {
-            self.loaded.change(change);
-        }
+        self.loaded.change(change);
+    }
+
+    /// Whether code that runs at an address lies in a large page.
+    pub(crate) fn is_in_large_page(&self, addr: RunAddr) -> bool {
+        self.loaded.is_in_large_page(addr)
     }
 
     /// The link address of a place that is in a known module.

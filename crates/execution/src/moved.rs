@@ -23,6 +23,9 @@ pub struct Fetch {
     /// The address of the first byte in the old code. For an appended jump: the last byte of the
     /// instruction in front of it.
     pub origin: RunAddr,
+    /// Whether the old code lies in a large page outside of the kernel's image. Code that moves
+    /// lies in the image.
+    pub large_page: bool,
 }
 
 /// An instruction that runs.
@@ -34,6 +37,8 @@ pub struct MovedInstruction {
     pub bytes: u8,
     /// Its index in the translation; `None` for an appended jump.
     pub recorded: Option<u16>,
+    /// As in [`Fetch`].
+    pub large_page: bool,
 }
 
 /// One run of a fragment under a placement.
@@ -68,7 +73,8 @@ impl MovedFragment {
 
 /// Runs `fragment` of `code` once under `placement`.
 pub fn run(code: &TranslatedCode, fragment: &Fragment, placement: &Placement) -> MovedFragment {
-    let mut walk = MovedWalk { placement, moved: MovedFragment::default(), at: None };
+    let (moved, large_page) = (MovedFragment::default(), code.large_page);
+    let mut walk = MovedWalk { placement, moved, at: None, large_page };
     let all = code.lengths.len();
     let instructions = match fragment.exit {
         FragmentExit::LateNext | FragmentExit::LateTaken => {
@@ -106,6 +112,7 @@ struct MovedWalk<'a> {
     placement: &'a Placement,
     moved: MovedFragment,
     at: Option<&'a PlacedBlock>,
+    large_page: bool,
 }
 
 impl<'a> MovedWalk<'a> {
@@ -282,7 +289,8 @@ impl<'a> MovedWalk<'a> {
     /// An instruction runs.
     fn runs(&mut self, at: RunAddr, bytes: u64, recorded: Option<u16>) {
         self.moved.instructions += 1;
-        self.moved.instructions_at.push(MovedInstruction { at, bytes: bytes as u8, recorded });
+        let (bytes, large_page) = (bytes as u8, self.large_page);
+        self.moved.instructions_at.push(MovedInstruction { at, bytes, recorded, large_page });
     }
 
     /// Fetches bytes. Bytes that follow the last fetch in both the old and the new code join it.
@@ -294,7 +302,8 @@ impl<'a> MovedWalk<'a> {
                 return;
             }
         }
-        self.moved.fetches.push(Fetch { start, bytes: bytes as u32, origin });
+        let (bytes, large_page) = (bytes as u32, self.large_page);
+        self.moved.fetches.push(Fetch { start, bytes, origin, large_page });
     }
 }
 

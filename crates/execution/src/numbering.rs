@@ -20,9 +20,10 @@ use trace::RunAddr;
 pub enum FetchUnit {
     /// Cache lines of this many bytes.
     Lines(u32),
-    /// Pages. Those of the kernel's image have `kernel` bytes, all others have `other` bytes.
+    /// Pages. Large ones have `kernel` bytes: those of the kernel's image, and of code that says
+    /// so. All others have `other` bytes.
     Pages {
-        /// The bytes of a page of the kernel's image.
+        /// The bytes of a large page.
         kernel: u64,
         /// The bytes of any other page.
         other: u64,
@@ -39,12 +40,12 @@ impl FetchUnit {
         FetchUnit::Pages { kernel: itlb.kernel_page(), other: itlb.user_page() }
     }
 
-    /// log2 of the unit's size at an address. Sizes are powers of two: the reader of the machine
-    /// has checked this.
-    fn shift(self, addr: RunAddr) -> u32 {
+    /// log2 of the unit's size at an address. `large`: whether a large page is there, outside of the
+    /// kernel's image. Sizes are powers of two: the reader of the machine has checked this.
+    fn shift(self, addr: RunAddr, large: bool) -> u32 {
         match self {
             FetchUnit::Lines(bytes) => bytes.trailing_zeros(),
-            FetchUnit::Pages { kernel, .. } if KERNEL_IMAGE.contains(&addr.0) => {
+            FetchUnit::Pages { kernel, .. } if large || KERNEL_IMAGE.contains(&addr.0) => {
                 kernel.trailing_zeros()
             }
             FetchUnit::Pages { other, .. } => other.trailing_zeros(),
@@ -86,23 +87,23 @@ impl Numbering {
         Numbering { unit, frame_bits: sets.trailing_zeros(), division, frames: HashMap::new() }
     }
 
-    /// Appends the units that hold the `bytes` at `start`. `lies` gives the physical address of
+    /// Appends the units that hold the `bytes` at `start`, in a large page or not. `lies` gives the physical address of
     /// code, if known.
     ///
     /// # Errors
     /// There are more units than a simulation can number.
     pub fn units(
         &mut self,
-        start: RunAddr,
-        bytes: u32,
+        (start, bytes): (RunAddr, u32),
+        large: bool,
         lies: &mut impl FnMut(RunAddr) -> Option<PhysAddr>,
         into: &mut Vec<NumberedUnit>,
     ) -> Result<()> {
         let end = u128::from(start.0) + u128::from(bytes);
         let mut at = start;
         while u128::from(at.0) < end {
-            let (shift, physical) = (self.unit.shift(at), lies(at));
-            into.push(NumberedUnit { id: self.number(at, physical)?, addr: at, physical });
+            let (shift, physical) = (self.unit.shift(at, large), lies(at));
+            into.push(NumberedUnit { id: self.number(at, large, physical)?, addr: at, physical });
             let behind = (u128::from(at.0 >> shift) + 1) << shift;
             match u64::try_from(behind) {
                 Ok(next) => at = RunAddr(next),
@@ -112,13 +113,18 @@ impl Numbering {
         Ok(())
     }
 
-    /// The number of the unit that holds the byte at `addr`.
+    /// The number of the unit that holds the byte at `addr`, in a large page or not.
     ///
     /// # Errors
     /// There are more units than a simulation can number.
-    pub fn number(&mut self, addr: RunAddr, physical: Option<PhysAddr>) -> Result<LineId> {
+    pub fn number(
+        &mut self,
+        addr: RunAddr,
+        large: bool,
+        physical: Option<PhysAddr>,
+    ) -> Result<LineId> {
         let mode = if addr.is_kernel() { Mode::Kernel } else { Mode::User };
-        let shift = self.unit.shift(addr);
+        let shift = self.unit.shift(addr, large);
         let unit = match (self.unit, mode, physical) {
             (FetchUnit::Lines(_), Mode::User, Some(physical)) => physical.0 >> shift,
             _ => addr.0 >> shift,
@@ -140,7 +146,7 @@ mod tests {
 
     fn units(numbering: &mut Numbering, start: u64, bytes: u32) -> Vec<(Mode, u32, u64)> {
         let mut found = Vec::new();
-        numbering.units(RunAddr(start), bytes, &mut |_| None, &mut found).unwrap();
+        numbering.units((RunAddr(start), bytes), false, &mut |_| None, &mut found).unwrap();
         found.into_iter().map(|unit| (unit.id.mode(), unit.id.index(), unit.addr.0)).collect()
     }
 
@@ -165,7 +171,7 @@ mod tests {
     fn user_lines_are_physical_where_known() {
         let mut numbering = Numbering::new(FetchUnit::Lines(64), 64);
         let mut line = |addr, physical: Option<u64>| {
-            numbering.number(RunAddr(addr), physical.map(PhysAddr)).unwrap()
+            numbering.number(RunAddr(addr), false, physical.map(PhysAddr)).unwrap()
         };
         let shared = line(0x7f00_0000_1040, Some(0x5_3040));
         assert_eq!(line(0x7e00_0000_9050, Some(0x5_3050)), shared);
@@ -174,12 +180,12 @@ mod tests {
         assert_eq!(line(0xffff_ffff_8100_0040, None), kernel);
         // Pages are translated, so their numbers are virtual.
         let mut pages = Numbering::new(FetchUnit::Pages { kernel: 2 << 20, other: 4096 }, 1);
-        let mut page = |addr| pages.number(RunAddr(addr), Some(PhysAddr(0x5_3040))).unwrap();
+        let mut page = |addr| pages.number(RunAddr(addr), false, Some(PhysAddr(0x5_3040))).unwrap();
         assert_ne!(page(0x40_1000), page(0x40_2000));
     }
 
     #[test]
-    fn pages_are_large_in_the_kernels_image_only() {
+    fn pages_are_large_in_the_kernels_image_and_where_code_says_so() {
         let mut numbering = Numbering::new(FetchUnit::Pages { kernel: 2 << 20, other: 4096 }, 1);
         let number = |numbering: &mut Numbering, addr| units(numbering, addr, 1)[0].1;
         let first = number(&mut numbering, 0xffff_ffff_8100_0000);
@@ -188,6 +194,10 @@ mod tests {
         let module = number(&mut numbering, 0xffff_ffff_a000_0000);
         assert_ne!(number(&mut numbering, 0xffff_ffff_a000_1000), module);
         assert_eq!(number(&mut numbering, 0xffff_ffff_a000_0fff), module);
+        let mut copies = |addr| numbering.number(RunAddr(addr), true, None).unwrap();
+        let first = copies(0xffff_ffff_a020_0000);
+        assert_eq!(copies(0xffff_ffff_a03f_ffff), first);
+        assert_ne!(copies(0xffff_ffff_a040_0000), first);
     }
 
     #[test]

@@ -394,8 +394,9 @@ impl Walk<'_> {
     fn define(&mut self, translations: &[Translation]) -> Result<()> {
         let known = self.flow.codes.len();
         for translation in translations {
-            let code = self.modules.linked(TranslatedCode::new(translation)?);
-            self.flow.define_code(code);
+            let large_page = self.modules.is_in_large_page(translation.addr);
+            let code = TranslatedCode { large_page, ..TranslatedCode::new(translation)? };
+            self.flow.define_code(self.modules.linked(code));
         }
         let codes = &self.flow.codes[known..];
         match self.modules.placed(translations, codes) {

@@ -192,6 +192,7 @@ mod tests {
                 id: trace::ModuleId(id),
                 name: "veth".into(),
                 build_id: "ca".into(),
+                large_pages: false,
                 sections: Vec::new(),
             })
         };

@@ -277,6 +277,9 @@ fn recording_plugin(
         if let Some(cleanup) = cleanup {
             add("module_cleanup", format!("{:#x}", cleanup.0));
         }
+        if let Some(page_offset_base) = task.page_offset_base.filter(|_| !request.data) {
+            add("page_offset_base", format!("{:#x}", page_offset_base.0));
+        }
     }
     add("comm", task.comm.to_string());
     add("clock", "on".into());

@@ -146,9 +146,9 @@ impl Observer for SweptCaches {
         Ok(Wants { data, ..Wants::default() })
     }
 
-    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
-        let mut each = translations.iter();
-        each.try_for_each(|it| self.lines.push_recorded(it.addr, it.code.len() as u32))
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        let mut each = translations.iter().zip(codes);
+        each.try_for_each(|(translation, code)| self.lines.push_recorded(translation, code))
     }
 
     fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {

@@ -48,6 +48,8 @@ pub(crate) struct Arguments {
     pub header: RecordingHeader,
     pub tasks: Option<TaskPlaces>,
     pub modules: Option<ModulePlaces>,
+    /// The address of the kernel's `page_offset_base`.
+    pub page_offset_base: Option<u64>,
     /// The address of the kernel's `__per_cpu_offset`; `None` for a machine with one CPU.
     pub per_cpu_offset: Option<u64>,
     pub on_error: OnError,
@@ -259,6 +261,7 @@ impl Arguments {
             on_error,
             verify,
             clock,
+            page_offset_base,
             data: data.then_some(DataArguments { page_offset_base, frames }),
             values,
             probes,
@@ -333,6 +336,7 @@ mod tests {
                 pid: Some(0x4b8),
             }),
             modules: Some(ModulePlaces { finalize: 0x30, cleanup: Some(0x40) }),
+            page_offset_base: Some(0xffff_ffff_81d0_91d8),
             per_cpu_offset: None,
             on_error: OnError::Continue,
             verify: true,

@@ -31,8 +31,8 @@
 //! * `clock=on|off`: also record the kernel's readings of the clock. Default: `off`.
 //! * `data=on|off`: also record every data access and the physical addresses of pages. Default:
 //!   `off`, which costs no time.
-//! * `page_offset_base=0xADDR`: the address of the kernel's `page_offset_base`, for `data=on`.
-//!   Without it, the sizes of pages and the physical addresses of code are not known.
+//! * `page_offset_base=0xADDR`: the address of the kernel's `page_offset_base`. Without it, the
+//!   sizes of pages and the physical addresses of code are not known.
 //! * `frames=N+…`: where the kernel keeps the uses of page frames, for `data=on`: eleven numbers,
 //!   see `StructPageFacts`.
 //! * `probes=FILE`: a program of probes (`trace::probe`). Its values are read before instructions

@@ -126,14 +126,15 @@ impl PageMappings {
 }
 
 /// The guest's page tables. They are read through the kernel's direct map of all memory.
-struct PageTables {
+pub(crate) struct PageTables {
     cr3: Register,
     direct_map: u64,
     levels: u32,
 }
 
 impl PageTables {
-    fn find(page_offset_base: u64) -> Option<PageTables> {
+    /// The tables of a kernel. Must be called in a callback that reads registers.
+    pub(crate) fn find(page_offset_base: u64) -> Option<PageTables> {
         const LA57: u64 = 1 << 12;
         let cr4 = Register::find(c"cr4")?.value()?;
         Some(PageTables {
@@ -144,7 +145,7 @@ impl PageTables {
     }
 
     /// The physical address of a page's first byte, and the size of the page that maps it.
-    fn walk(&self, addr: u64) -> Option<(u64, PageKind)> {
+    pub(crate) fn walk(&self, addr: u64) -> Option<(u64, PageKind)> {
         walk(self.cr3.value()?, self.levels, addr, |physical| {
             read_memory(self.direct_map.wrapping_add(physical)).map(u64::from_le_bytes)
         })

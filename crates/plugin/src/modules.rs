@@ -7,10 +7,11 @@
 //! address of each section. So this module needs no structure of the kernel's own.
 
 use crate::arguments::ModulePlaces;
+use crate::mappings::PageTables;
 use crate::qemu::{Register, read_memory};
 use crate::warn;
 use std::ops::Range;
-use trace::{LoadedModule, ModuleChange, ModuleId, ModuleSection, RunAddr};
+use trace::{LoadedModule, ModuleChange, ModuleId, ModuleSection, PageKind, RunAddr};
 
 /// A function of the kernel that shows a change of the loaded modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +67,15 @@ pub(crate) struct ModuleWatch {
     loaded: Vec<(u64, LoadedModule)>,
     next: u32,
     warned: bool,
+    /// The address of the kernel's `page_offset_base`.
+    page_offset_base: Option<u64>,
 }
 
 impl ModuleWatch {
-    pub(crate) fn new(places: ModulePlaces) -> ModuleWatch {
-        ModuleWatch { places, arguments: None, loaded: Vec::new(), next: 0, warned: false }
+    /// Without `page_offset_base`, all pages count as small.
+    pub(crate) fn new(places: ModulePlaces, page_offset_base: Option<u64>) -> ModuleWatch {
+        let (arguments, loaded) = (None, Vec::new());
+        ModuleWatch { places, arguments, loaded, next: 0, warned: false, page_offset_base }
     }
 
     /// Numbers the loaded modules anew, from 0. These are the first changes of a recording.
@@ -96,14 +101,23 @@ impl ModuleWatch {
             return Some(ObservedChange { change, code: code_of(&module) });
         }
         let read = &|addr: u64| read_memory::<1>(addr).map(|[byte]| byte);
-        let Some(module) = read_module(first, second, ModuleId(self.next), read) else {
+        let Some(mut module) = read_module(first, second, ModuleId(self.next), read) else {
             self.warn_once("the headers of a module cannot be read");
             return None;
         };
+        module.large_pages = self.is_large(&module);
         self.next += 1;
         let observed = ObservedChange::loaded(&module);
         self.loaded.push((third, module));
         Some(observed)
+    }
+
+    /// Whether the page tables map a module's `.text` by large pages now.
+    fn is_large(&self, module: &LoadedModule) -> bool {
+        let text = module.sections.iter().find(|section| section.name == ".text");
+        let tables = self.page_offset_base.and_then(PageTables::find);
+        let walked = text.zip(tables).and_then(|(text, tables)| tables.walk(text.addr.0));
+        walked.is_some_and(|(_, kind)| kind == PageKind::Large)
     }
 
     fn arguments(&mut self) -> Option<[u64; 3]> {
@@ -160,8 +174,13 @@ fn read_module(
     let field =
         |section: u64, at: u64, bytes| number(sections.wrapping_add(section * 64 + at), bytes);
     let strings = header.wrapping_add(field(names, 24, 8)?);
-    let mut module =
-        LoadedModule { id, name: String::new(), build_id: String::new(), sections: Vec::new() };
+    let mut module = LoadedModule {
+        id,
+        name: String::new(),
+        build_id: String::new(),
+        large_pages: false,
+        sections: Vec::new(),
+    };
     for section in 1..count {
         let name = text(strings.wrapping_add(field(section, 0, 4)?))?;
         let (flags, addr, size) =
@@ -266,11 +285,13 @@ mod tests {
 
     #[test]
     fn loaded_modules_are_numbered_anew_when_recording_begins() {
-        let mut watch = ModuleWatch::new(ModulePlaces { finalize: 0x10, cleanup: Some(0x20) });
+        let mut watch =
+            ModuleWatch::new(ModulePlaces { finalize: 0x10, cleanup: Some(0x20) }, None);
         let module = |id, addr| LoadedModule {
             id: ModuleId(id),
             name: "m".into(),
             build_id: String::new(),
+            large_pages: false,
             sections: vec![ModuleSection { name: ".text".into(), addr: RunAddr(addr), size: 0x10 }],
         };
         watch.loaded = vec![(1, module(2, 0x1000)), (2, module(5, 0x2000))];

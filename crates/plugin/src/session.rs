@@ -92,7 +92,7 @@ struct ActiveRecording {
 /// Opens the output and begins to wait.
 pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
     let Arguments { out, mut header, tasks, modules, per_cpu_offset, on_error, .. } = arguments;
-    let Arguments { verify, clock, data, values, probes, .. } = arguments;
+    let Arguments { verify, clock, data, values, probes, page_offset_base, .. } = arguments;
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
@@ -107,7 +107,7 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
         values,
         probes,
         tasks,
-        modules: modules.map(ModuleWatch::new),
+        modules: modules.map(|places| ModuleWatch::new(places, page_offset_base)),
         per_cpu_offset,
         base_registers: BaseRegisters::default(),
         main_thread: MainThread::find(),

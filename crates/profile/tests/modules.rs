@@ -21,7 +21,8 @@ const PLACE: u64 = 0xffff_ffff_a000_0000;
 fn loaded(id: u32, name: &str, build_id: &str) -> ModuleChange {
     let section = ModuleSection { name: ".text".into(), addr: RunAddr(PLACE), size: 0x15 };
     let (name, build_id) = (name.into(), build_id.into());
-    ModuleChange::Loaded(LoadedModule { id: ModuleId(id), name, build_id, sections: vec![section] })
+    let (id, large_pages, sections) = (ModuleId(id), false, vec![section]);
+    ModuleChange::Loaded(LoadedModule { id, name, build_id, large_pages, sections })
 }
 
 /// `my_mod` runs `h`, which jumps to `f`, which calls the kernel's `g`. Then another module is

@@ -138,8 +138,13 @@ impl<W: Write> DumpPrinter<'_, W> {
                 };
                 let sections: Vec<_> = module.sections.iter().map(section).collect();
                 let (id, name, build_id) = (module.id.0, &module.name, &module.build_id);
-                let loaded =
-                    json!({"id": id, "name": name, "build_id": build_id, "sections": sections});
+                let loaded = json!({
+                    "id": id,
+                    "name": name,
+                    "build_id": build_id,
+                    "large_pages": module.large_pages,
+                    "sections": sections,
+                });
                 writeln!(self.out, "{}", json!({ "module_loaded": loaded }))
             }
             (ModuleChange::Unloaded(id), DumpForm::Json) => {
@@ -147,7 +152,8 @@ impl<W: Write> DumpPrinter<'_, W> {
             }
             (ModuleChange::Loaded(module), DumpForm::Text) => {
                 let (id, name) = (module.id.0, module.name.escape_debug());
-                writeln!(self.out, "module      {id:>8} {name} {}", module.build_id)?;
+                let pages = if module.large_pages { " in pages of 2 MB" } else { "" };
+                writeln!(self.out, "module      {id:>8} {name} {}{pages}", module.build_id)?;
                 for ModuleSection { name, addr, size } in &module.sections {
                     writeln!(self.out, "  section            {addr} {size:x} {name}")?;
                 }

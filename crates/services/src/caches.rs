@@ -146,11 +146,10 @@ impl Machines {
         translation: &Translation,
         code: &TranslatedCode,
     ) -> Result<()> {
-        let (start, bytes) = (translation.addr, translation.code.len() as u32);
         for running in &mut self.running {
-            running.lines.push_recorded(start, bytes)?;
+            running.lines.push_recorded(translation, code)?;
             let mut pages = running.pages.iter_mut();
-            pages.try_for_each(|pages| pages.push_recorded(start, bytes))?;
+            pages.try_for_each(|pages| pages.push_recorded(translation, code))?;
         }
         self.shorts.push(ShortCode::of(code));
         self.codes.push(code.clone());

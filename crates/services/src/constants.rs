@@ -380,7 +380,8 @@ mod tests {
             is_kernel: true,
             is_thunk: at == 0x400,
         };
-        let code = TranslatedCode { addr: RunAddr(KERNEL + at), lengths: Box::new([2, 2]), last };
+        let (addr, lengths) = (RunAddr(KERNEL + at), Box::new([2, 2]));
+        let code = TranslatedCode { addr, lengths, last, large_page: false };
         (facts, code)
     }
 

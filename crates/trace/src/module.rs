@@ -39,6 +39,8 @@ pub struct LoadedModule {
     pub name: String,
     /// Its GNU build id in lower-case hex. Empty when the module has none.
     pub build_id: String,
+    /// Whether its `.text` lay in pages of 2 MB when it was loaded.
+    pub large_pages: bool,
     /// Its sections of code, in the order of its file.
     pub sections: Vec<ModuleSection>,
 }
@@ -96,6 +98,11 @@ impl LoadedModules {
         (addr.0 < section.end()).then_some((module, section))
     }
 
+    /// Whether the code at an address lies in a page of 2 MB.
+    pub fn is_in_large_page(&self, addr: RunAddr) -> bool {
+        self.at(addr).is_some_and(|(module, section)| module.large_pages && section.name == ".text")
+    }
+
     /// Every load so far, by number.
     pub fn loads(&self) -> &[LoadedModule] {
         &self.loads
@@ -116,6 +123,7 @@ mod tests {
             id: ModuleId(id),
             name: name.into(),
             build_id: String::new(),
+            large_pages: id == 1,
             sections: sections.iter().map(section).collect(),
         })
     }
@@ -135,6 +143,8 @@ mod tests {
         // The initialisation's memory was freed, and another module gets it.
         modules.change(&module(1, "b", &[(".text", 0x3010, 0x10), (".empty", 0x1000, 0)]));
         assert_eq!(name(&modules, 0x3010).as_deref(), Some("b.text"));
+        assert!(modules.is_in_large_page(RunAddr(0x3010)));
+        assert!(!modules.is_in_large_page(RunAddr(0x1000)));
         assert_eq!(name(&modules, 0x3000), None);
         assert_eq!(name(&modules, 0x1000).as_deref(), Some("a.text"));
         modules.change(&ModuleChange::Unloaded(ModuleId(0)));

@@ -125,7 +125,7 @@ pub(crate) fn put_module(
     out: &mut Vec<u8>,
 ) -> Result<(), Violation> {
     out.extend(next.to_le_bytes());
-    let LoadedModule { id, name, build_id, sections } = match change {
+    let LoadedModule { id, name, build_id, large_pages, sections } = match change {
         ModuleChange::Loaded(module) => module,
         ModuleChange::Unloaded(id) => {
             out.push(1);
@@ -133,7 +133,7 @@ pub(crate) fn put_module(
             return Ok(());
         }
     };
-    out.push(0);
+    out.push(if *large_pages { 2 } else { 0 });
     out.extend(id.0.to_le_bytes());
     put_text(name, "the name of a module", out)?;
     put_text(build_id, "the build id of a module", out)?;
@@ -160,7 +160,8 @@ pub(crate) fn take_modules(payload: &[u8], next: u32) -> Result<Vec<ModuleChange
         let [kind] = from.array::<1>()?;
         let id = ModuleId(from.u32()?);
         changes.push(match kind {
-            0 => {
+            0 | 2 => {
+                let large_pages = kind == 2;
                 let (name, build_id) = (from.text()?, from.text()?);
                 let mut sections = Vec::new();
                 for _ in 0..from.u32()? {
@@ -168,7 +169,7 @@ pub(crate) fn take_modules(payload: &[u8], next: u32) -> Result<Vec<ModuleChange
                     let (addr, size) = (RunAddr(from.u64()?), from.u64()?);
                     sections.push(ModuleSection { name, addr, size });
                 }
-                ModuleChange::Loaded(LoadedModule { id, name, build_id, sections })
+                ModuleChange::Loaded(LoadedModule { id, name, build_id, large_pages, sections })
             }
             1 => ModuleChange::Unloaded(id),
             other => return Err(Violation::Flag(other)),

@@ -92,11 +92,10 @@ impl<O: MissObserver> Observer for HierarchyWalk<O> {
         Ok(Wants { data: Some(self.wish), ..Wants::default() })
     }
 
-    fn define(&mut self, translations: &[Translation], _: &[TranslatedCode]) -> Result<()> {
-        for translation in translations {
-            let (start, bytes) = (translation.addr, translation.code.len() as u32);
+    fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
+        for (translation, code) in translations.iter().zip(codes) {
             for running in &mut self.running {
-                running.lines.push_recorded(start, bytes)?;
+                running.lines.push_recorded(translation, code)?;
             }
             self.observer.define(translation);
         }

@@ -48,6 +48,7 @@ pub(crate) fn module(id: u32, name: &str, addr: u64) -> ModuleChange {
         id: ModuleId(id),
         name: name.into(),
         build_id: "c0ffee".into(),
+        large_pages: id == 1,
         sections: vec![ModuleSection { name: ".text".into(), addr: RunAddr(addr), size: 0x1000 }],
     })
 }
