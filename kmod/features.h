@@ -2,7 +2,7 @@
 /*
  * What differs between the kernels that this module is built for: the one table.
  * Kbuild looks into the kernel's headers for each line (KERNLANE_HAS_*), and no
- * version is compared. Only this file and time.c know the differences.
+ * version is compared. Only this file, follow.c and large.c know the differences.
  *
  *  MODULE_MEM	struct module has mem[]; before 6.4, core_layout (ac3b43283923)
  *  MODULE_USE	linux/module.h has struct module_use; later kernels keep it in
@@ -20,6 +20,8 @@
  *		since 6.5 (cb16330d1274). Before, or without CONFIG_FPROBE, kretprobes are used.
  *  PROBE_OPS	struct fprobe has its ftrace_ops, and a limit of invocations;
  *		before 6.14 (4346ba160409)
+ *  EXECMEM	execmem_alloc() gives modules their memory, since 6.10
+ *  TEXT_CACHE	it can take text from a cache of large pages, since 6.13
  *
  * To add a difference: a line here, its probe in Kbuild, and both forms below.
  */

@@ -6,6 +6,7 @@
 #ifndef KERNLANE_GROUP_H
 #define KERNLANE_GROUP_H
 
+#include <linux/fs.h>
 #include <linux/ftrace.h>
 #include <linux/list.h>
 #include <linux/module.h>
@@ -196,6 +197,12 @@ bool kernlane_livepatch_is_coming(void);
 void kernlane_start_watching(void);
 int kernlane_undo_init(void);
 void kernlane_undo_exit(void);
+
+/* large.c: the text of modules of copies in large pages. */
+int kernlane_start_placing(const struct file *by);
+void kernlane_stop_placing(const struct file *by);
+unsigned long kernlane_page_size(unsigned long addr);
+unsigned long kernlane_most_page(void);
 
 /* time.c: measures how long functions take. */
 long kernlane_measure_times(struct kernlane_timing __user *user);

@@ -4,8 +4,8 @@
  * their copies in the text of one loaded module, and the call instructions that
  * will go to the copies. The module checks every request before it writes.
  *
- * read() returns the state as text: a line for each group, followed by a line
- * for each of its functions. One program at a time loads and removes modules of
+ * read() returns the state as text: two lines about this module, then a line for
+ * each group, followed by a line for each of its functions. One program at a time loads and removes modules of
  * copies: the one that holds the device by flock().
  */
 #ifndef KERNLANE_H
@@ -14,7 +14,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KERNLANE_VERSION	6
+#define KERNLANE_VERSION	7
 #define KERNLANE_NAME		56
 #define KERNLANE_NUMBER		16
 #define KERNLANE_JUMP		5
@@ -217,5 +217,13 @@ struct kernlane_timing {
 #define KERNLANE_UNDO		_IOWR(0xb7, 2, struct kernlane_group)
 #define KERNLANE_COUNTERS	_IOW(0xb7, 3, struct kernlane_counters)
 #define KERNLANE_TIME		_IOWR(0xb7, 4, struct kernlane_timing)
+/*
+ * With 1: modules that the caller loads have their text in large pages, if its
+ * size is a multiple of KERNLANE_LARGE_PAGE and the kernel has such pages; until
+ * it is called with 0, or the file is closed. EOPNOTSUPP: modules cannot be placed
+ * in this kernel. EBUSY: another task has asked for it.
+ */
+#define KERNLANE_LARGE_TEXT	_IO(0xb7, 5)
+#define KERNLANE_LARGE_PAGE	0x200000
 
 #endif

@@ -135,6 +135,13 @@ static long kernlane_ioctl(struct file *file, unsigned int command,
 		return kernlane_read_counters((void __user *)argument);
 	case KERNLANE_TIME:
 		return kernlane_measure_times((void __user *)argument);
+	case KERNLANE_LARGE_TEXT:
+		if (argument > 1)
+			return -EINVAL;
+		if (argument)
+			return kernlane_start_placing(file);
+		kernlane_stop_placing(file);
+		return 0;
 	default:
 		return -ENOTTY;
 	}
@@ -152,7 +159,9 @@ static void show_group(struct seq_file *seq, const struct group *group)
 		   group->state == GROUP_INSTALLED ? "installed" : "leaving",
 		   group->since, group->nr_functions, group->nr_calls, direct,
 		   group->poke_us, group->total_us);
-	seq_printf(seq, " number %*phN\n", KERNLANE_NUMBER, group->number);
+	seq_printf(seq, " page %lu number %*phN\n",
+		   kernlane_page_size(group->text), KERNLANE_NUMBER,
+		   group->number);
 	for (i = 0; i < group->nr_functions; i++) {
 		const struct function *function = &group->functions[i];
 
@@ -175,6 +184,7 @@ static int show(struct seq_file *seq, void *unused)
 	if (mutex_lock_killable(&kernlane_groups_mutex))
 		return -EINTR;
 	seq_printf(seq, "kernlane %d\n", KERNLANE_VERSION);
+	seq_printf(seq, "page %lu\n", kernlane_most_page());
 	list_for_each_entry(group, &kernlane_groups, list)
 		show_group(seq, group);
 	mutex_unlock(&kernlane_groups_mutex);
@@ -200,6 +210,7 @@ static int kernlane_open(struct inode *inode, struct file *file)
 
 static int kernlane_release(struct inode *inode, struct file *file)
 {
+	kernlane_stop_placing(file);
 	kernlane_let_this_go();
 	return single_release(inode, file);
 }

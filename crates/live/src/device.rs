@@ -3,10 +3,12 @@
 //! Input: addresses of the running kernel. The kernel module checks each request itself. It answers
 //! a bad request with an error and the address at fault.
 
+mod placing;
+
 use crate::identity::{GroupId, ModuleNumber};
 use crate::owners;
 use anyhow::{Context, Result, bail, ensure};
-use emit::module::NUMBER;
+use emit::module::{NUMBER, TextPage};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Updater, opcode};
 use std::fmt;
@@ -18,7 +20,7 @@ pub(crate) const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
 /// The version of the interface, as the device prints it.
-const VERSION: &str = "kernlane 6";
+const VERSION: &str = "kernlane 7";
 
 /// `struct kernlane_function`.
 #[repr(C)]
@@ -130,7 +132,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MOST_TIMED: usize = 512;
 
 /// The open device.
-pub struct Device(File);
+pub struct Device {
+    file: File,
+    page: TextPage,
+}
 
 /// The state of a group after an undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +185,8 @@ pub struct GroupStatus {
     pub poke_us: i64,
     /// The duration of the whole installation, in microseconds.
     pub total_us: i64,
+    /// The size of the pages in which the copies lie, in bytes.
+    pub page: u64,
     /// The group's functions.
     pub functions: Vec<FunctionStatus>,
 }
@@ -237,13 +244,22 @@ impl Device {
         })?;
         let mut text = String::new();
         file.read_to_string(&mut text).with_context(|| format!("reading {PATH}"))?;
-        let version = text.lines().next().unwrap_or_default();
+        let mut lines = text.lines();
+        let version = lines.next().unwrap_or_default();
         ensure!(
             version == VERSION,
             "the loaded module says {version:?}, this program speaks {VERSION:?}: install both \
              from one version"
         );
-        Ok(Device(file))
+        let line = lines.next().unwrap_or_default();
+        let bytes: usize = line.strip_prefix("page ").unwrap_or_default().parse()?;
+        let is_large = bytes >= TextPage::Large.bytes();
+        Ok(Device { file, page: if is_large { TextPage::Large } else { TextPage::Small } })
+    }
+
+    /// The largest pages that modules' text can be put into.
+    pub fn page(&self) -> TextPage {
+        self.page
     }
 
     /// Installs a group.
@@ -267,7 +283,7 @@ impl Device {
             // until the call returns.
             unsafe {
                 ioctl::ioctl(
-                    &self.0,
+                    &self.file,
                     Updater::<{ opcode::read_write::<RawGroup>(GROUP, 1) }, RawGroup>::new(
                         &mut group,
                     ),
@@ -317,7 +333,7 @@ impl Device {
         // SAFETY: the opcode belongs to this structure, which points to nothing.
         let done = unsafe {
             ioctl::ioctl(
-                &self.0,
+                &self.file,
                 Updater::<{ opcode::read_write::<RawGroup>(GROUP, 2) }, RawGroup>::new(&mut group),
             )
         };
@@ -346,7 +362,7 @@ impl Device {
         // SAFETY: the opcode belongs to this structure, and `sums` has room for what it asks for.
         let done = unsafe {
             ioctl::ioctl(
-                &self.0,
+                &self.file,
                 Updater::<{ opcode::write::<RawCounters>(GROUP, 3) }, RawCounters>::new(
                     &mut counters,
                 ),
@@ -384,7 +400,7 @@ impl Device {
         // many as it says.
         let done = unsafe {
             ioctl::ioctl(
-                &self.0,
+                &self.file,
                 Updater::<{ opcode::read_write::<RawTiming>(GROUP, 4) }, RawTiming>::new(
                     &mut timing,
                 ),
@@ -441,7 +457,7 @@ pub fn status() -> Result<Vec<GroupStatus>> {
 
 fn parse(text: &str) -> Result<Vec<GroupStatus>> {
     let mut groups: Vec<GroupStatus> = Vec::new();
-    for line in text.lines().skip(1) {
+    for line in text.lines().skip(2) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |word: &str| u64::from_str_radix(word, 16).with_context(|| format!("{line:?}"));
         match words[..] {
@@ -461,6 +477,8 @@ fn parse(text: &str) -> Result<Vec<GroupStatus>> {
                 poke,
                 "total_us",
                 total,
+                "page",
+                page,
                 "number",
                 number,
             ] => {
@@ -476,6 +494,7 @@ fn parse(text: &str) -> Result<Vec<GroupStatus>> {
                     direct: direct.parse()?,
                     poke_us: poke.parse()?,
                     total_us: total.parse()?,
+                    page: page.parse()?,
                     functions: Vec::new(),
                 });
             }

@@ -5,7 +5,7 @@
 //! kernel's code has not changed, and a module that was loaded is removed.
 
 use crate::callers::{self, Caller};
-use crate::device::{Device, RawCall, RawFunction};
+use crate::device::{self, Device, RawCall, RawFunction};
 use crate::group::Group;
 use crate::identity::{GroupId, ModuleNumber};
 use crate::memory::Memory;
@@ -23,6 +23,8 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::time::Duration;
 
+pub use emit::module::TextPage;
+
 /// The names of modules of groups, without their number.
 const PREFIX: &str = "kernlane_";
 
@@ -35,12 +37,28 @@ pub struct PreparedGroup {
     /// The calls and jumps in the kernel to its functions.
     pub callers: Vec<Caller>,
     functions: Vec<Member>,
+    /// The pages that the module's text fills.
+    page: TextPage,
+}
+
+/// What copies are made for.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose<'p> {
+    /// To run in place of their originals. The text fills such pages.
+    Run(TextPage),
+    /// To count blocks for a while. Per piece: the instruction in front of which its counter
+    /// stands.
+    Count(&'p [Option<LinkAddr>]),
 }
 
 /// An installed group: its address, and the processor time of its installation.
 pub struct Installation {
     /// The address of the copies' `.text`.
     pub text: u64,
+    /// The size of the pages in which the copies lie, in bytes.
+    pub page: u64,
+    /// Why these are not the pages that the module was made for.
+    pub small: Option<String>,
     /// The processor time of the kernel's loader.
     pub loading: Duration,
     /// The processor time of comparing, diverting and writing. Waiting for tasks takes none.
@@ -119,8 +137,7 @@ pub(crate) fn padding(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<
 }
 
 /// Emits the module, proves it, and finds the callers of the group's functions. `order`: a
-/// permutation of the group's pieces. `counters`: per piece, the instruction in front of which its
-/// counter stands.
+/// permutation of the group's pieces.
 ///
 /// # Errors
 /// No function of the group can be replaced, or a function cannot be copied; the proof fails; a
@@ -129,7 +146,7 @@ pub fn prepare(
     group: &Group<'_, '_>,
     memory: &dyn Memory,
     order: &[u32],
-    counters: &[Option<LinkAddr>],
+    purpose: Purpose<'_>,
     name: &str,
 ) -> Result<PreparedGroup> {
     let original = &group.original;
@@ -137,7 +154,11 @@ pub fn prepare(
     ensure!(!group.members.is_empty(), "no function is left that can be replaced");
     let number = ModuleNumber::draw()?;
     let padding = padding(kernel, memory)?;
-    let plan = ModulePlan { name, number: number.0, order, counters, padding };
+    let (page, counters) = match purpose {
+        Purpose::Run(page) => (page, &[][..]),
+        Purpose::Count(counters) => (TextPage::Small, counters),
+    };
+    let plan = ModulePlan { name, number: number.0, order, counters, padding, page };
     let loading = loading(kernel)?;
     let module = emit(original, &plan, &loading)?;
     prove(group, &module)?;
@@ -151,7 +172,7 @@ pub fn prepare(
         );
     }
     let id = GroupId { module: name.into(), number };
-    Ok(PreparedGroup::new(id, group, module, found.callers))
+    Ok(PreparedGroup { page, ..PreparedGroup::new(id, group, module, found.callers) })
 }
 
 /// Reads the module anew and compares it with the original, instruction by instruction and entry by
@@ -235,7 +256,7 @@ impl PreparedGroup {
     ) -> PreparedGroup {
         let called = (0u32..).zip(&group.original.skip).filter(|&(_, &skip)| skip > 0);
         let functions = called.map(|(f, &skip)| member(group, &module, f, skip)).collect();
-        PreparedGroup { id, module, callers, functions }
+        PreparedGroup { id, module, callers, functions, page: TextPage::Small }
     }
 
     /// Every change of the kernel's code that installing the group makes: for each function the
@@ -295,9 +316,14 @@ impl PreparedGroup {
     ) -> Result<Installation> {
         let name = &self.id.module;
         let begun = processor_time();
+        let placing = match self.page {
+            TextPage::Small => None,
+            TextPage::Large => Some(device.place_text()),
+        };
         load(name, &self.module.bytes)?;
+        let small = placing.and_then(Result::err).map(|why| format!("{why:#}"));
         let loading = processor_time() - begun;
-        let installed = self.install_loaded(group, device, loading);
+        let installed = self.install_loaded(group, device, loading, small);
         if installed.is_err() {
             // Where a task may be in a copy, the kernel does not remove it.
             let _ = unload(name, turn);
@@ -310,12 +336,18 @@ impl PreparedGroup {
         group: &Group<'_, '_>,
         device: &Device,
         loading: Duration,
+        small: Option<String>,
     ) -> Result<Installation> {
         let text = section_of(&self.id.module, ".text")?;
         let (functions, calls) = self.request(group, text);
         let begun = processor_time();
         device.install(&self.id, &functions, &calls)?;
-        Ok(Installation { text, loading, patching: processor_time() - begun })
+        let patching = processor_time() - begun;
+        let groups = device::status()?;
+        let page = groups.iter().find(|group| group.id == self.id).map_or(0, |group| group.page);
+        let is_small = page < self.page.bytes() as u64;
+        let small = small.or_else(|| is_small.then(|| "no page of 2 MB is free".to_owned()));
+        Ok(Installation { text, page, small, loading, patching })
     }
 
     /// What `/dev/kernlane` is asked for: the functions, and the calls of these functions to aim at

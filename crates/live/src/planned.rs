@@ -9,10 +9,11 @@ use crate::gain::Counted;
 use crate::group::Group;
 use crate::hot::{self, HotGroup};
 use crate::inline::{self, InlineSettings, InlineSummary};
-use crate::install::{self, PreparedGroup};
+use crate::install::{self, PreparedGroup, Purpose};
 use crate::memory::Memory;
 use crate::watch::{Watch, Watched};
 use anyhow::{Result, ensure};
+use emit::module::TextPage;
 use image::linked::LinkedKernel;
 use layout::Algorithm;
 use layout::inlining::CallCosts;
@@ -206,9 +207,10 @@ pub fn lay_out(
     profile: Option<&Profile>,
     algorithm: Algorithm,
     seed: u64,
+    page: TextPage,
 ) -> Result<PreparedGroup> {
     let order = order(group, profile, algorithm, seed)?;
-    install::prepare(group, memory, &order, &[], &install::free_name()?)
+    install::prepare(group, memory, &order, Purpose::Run(page), &install::free_name()?)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 
 use crate::counters;
 use crate::group::Group;
-use crate::install;
+use crate::install::{self, Purpose};
 use crate::turn::Turn;
 use crate::watch::{Watch, Watched, add, empty, leave_out_derivable};
 use anyhow::{Result, ensure};
@@ -43,8 +43,13 @@ impl Watch<'_, '_, '_> {
                 .map(|(place, piece)| place.filter(|_| round.contains(&piece.function)))
                 .collect();
             let turn = Turn::wait(self.told)?;
-            let mut prepared =
-                install::prepare(group, self.running, order, &places, &install::free_name()?)?;
+            let mut prepared = install::prepare(
+                group,
+                self.running,
+                order,
+                Purpose::Count(&places),
+                &install::free_name()?,
+            )?;
             prepared.enter_only(self.kernel, roots)?;
             self.read(group, &prepared, turn, &mut counts)?;
         }

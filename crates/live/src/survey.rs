@@ -10,7 +10,7 @@ use crate::install;
 use crate::memory::Memory;
 use anyhow::Result;
 use check::module::{CopyClaim, check_module};
-use emit::module::{LoaderFacts, ModulePlan, NUMBER, emit};
+use emit::module::{LoaderFacts, ModulePlan, NUMBER, TextPage, emit};
 use image::linked::LinkedKernel;
 use image::object::instructions::InstructionKind;
 use image::object::pieces::PieceExit;
@@ -163,6 +163,7 @@ fn proof(
         order: &order,
         counters: &[],
         padding: 0,
+        page: TextPage::Small,
     };
     let module = emit(&group.original, &plan, loading)?;
     let claims: Vec<CopyClaim> = install::claims(&group, &module);

@@ -16,7 +16,7 @@
 use crate::group::Group;
 use crate::memory::{FileMemory, Memory};
 use crate::test_elf::{DATA, TestSymbol, elf};
-use emit::module::{EmittedModule, LoaderFacts, ModulePlan, NUMBER, emit};
+use emit::module::{EmittedModule, LoaderFacts, ModulePlan, NUMBER, TextPage, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::exports::{ExportedSymbol, ModuleStructure};
@@ -140,6 +140,13 @@ pub(crate) fn emitted(
     order: &[u32],
     counters: &[Option<LinkAddr>],
 ) -> anyhow::Result<EmittedModule> {
-    let plan = ModulePlan { name: "kl_test", number: [7; NUMBER], order, counters, padding: 0 };
+    let plan = ModulePlan {
+        name: "kl_test",
+        number: [7; NUMBER],
+        order,
+        counters,
+        padding: 0,
+        page: TextPage::Small,
+    };
     emit(&group.original, &plan, &loading())
 }

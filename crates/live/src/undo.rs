@@ -210,6 +210,7 @@ mod tests {
             direct: 0,
             poke_us: 0,
             total_us: 0,
+            page: 4096,
             functions: Vec::new(),
         }
     }

@@ -9,7 +9,7 @@ use crate::counters;
 use crate::device::{Device, Undone};
 use crate::group::Group;
 use crate::identity::GroupId;
-use crate::install::{self, PreparedGroup};
+use crate::install::{self, PreparedGroup, Purpose};
 use crate::running::RunningKernel;
 use crate::turn::{Taken, Turn};
 use anyhow::{Context, Result, ensure};
@@ -154,8 +154,13 @@ impl Watch<'_, '_, '_> {
         );
         let order: Vec<u32> = (0..places.len() as u32).collect();
         let turn = Turn::wait(self.told)?;
-        let prepared =
-            install::prepare(group, self.running, &order, &places, &install::free_name()?)?;
+        let prepared = install::prepare(
+            group,
+            self.running,
+            &order,
+            Purpose::Count(&places),
+            &install::free_name()?,
+        )?;
         let mut counts = vec![None; places.len()];
         self.read(group, &prepared, turn, &mut counts)?;
         add(group, counts, watched);

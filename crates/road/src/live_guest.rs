@@ -134,8 +134,9 @@ impl LiveGuest {
 /// What the guest of a recording said when functions were replaced. `output`: what it printed.
 pub(crate) fn installed(output: &str) -> Option<String> {
     let (_, said) = output.split_once(&format!("{INSTALLED}\n"))?;
-    let is_shown =
-        |line: &&str| [" functions, ", " calls inlined"].iter().any(|w| line.contains(w));
+    let is_shown = |line: &&str| {
+        [" functions, ", " calls inlined", "the copies lie in"].iter().any(|w| line.contains(w))
+    };
     let shown: Vec<&str> = said.lines().filter(is_shown).collect();
     (!shown.is_empty()).then(|| shown.join("; "))
 }

@@ -49,6 +49,28 @@ pub struct ModulePlan<'a> {
     pub counters: &'a [Option<LinkAddr>],
     /// Bytes of no-ops in front of each function's entry, for call-depth tracking; 0 for none.
     pub padding: u32,
+    /// The pages that the text will lie in. It fills whole pages.
+    pub page: TextPage,
+}
+
+/// The size of the pages in which a module's text lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub enum TextPage {
+    /// 4 KB, as the kernel's loader allocates them.
+    #[default]
+    Small,
+    /// 2 MB, as the kernel's image has them.
+    Large,
+}
+
+impl TextPage {
+    /// The bytes of a page.
+    pub const fn bytes(self) -> usize {
+        match self {
+            TextPage::Small => 4 << 10,
+            TextPage::Large => 2 << 20,
+        }
+    }
 }
 
 /// Facts about the kernel that its loader expects in the module.
@@ -112,8 +134,8 @@ const READ_ONLY: SectionFlags = SectionFlags(0);
 /// The fill: `int3` between pieces, `nop` in front of entries.
 const FILL: u8 = 0xcc;
 const NOP: u8 = 0x90;
-/// The size of a page in bytes. The loader allocates whole pages.
-const PAGE: usize = 4096;
+/// The symbol of the code that only fills the last page.
+const FILLING: &str = "kernlane_filling";
 /// Bytes between pieces at the old addresses that the placer sees. Those addresses need only be
 /// distinct.
 const ROOM: u64 = 64;
@@ -149,13 +171,14 @@ pub fn emit(
     let counted = writer.relocate_text(&mut sections[TEXT]);
     sections[COOKIES].data = counter::section(counted.len());
     writer.side_tables(&mut sections, plan.order)?;
-    fill_last_page(&mut sections);
+    let filling = fill_last_page(&mut sections, plan.page);
     let holders = writer.holders()?;
     sections.push(writer.pairs(plan.number, &holders));
     let text_size = sections[TEXT].data.len();
     sections.extend(writer.inlined_table(plan.number, text_size));
     sections.extend(writer.loader_sections(plan.name)?);
-    let symbols = writer.symbols(plan.order);
+    let mut symbols = writer.symbols(plan.order);
+    symbols.extend(filling);
     let bytes = elf::write(&sections, &symbols, &loading.base.name)?;
     Ok(EmittedModule {
         bytes,
@@ -169,16 +192,22 @@ pub fn emit(
     })
 }
 
-/// Fills the module's code up to a whole page. The loader puts `.text` and `.altinstr_replacement`
-/// one behind the other. For kallsyms a module's last function reaches to the end of the page, and
-/// a kprobe in this function decodes all of that (`can_optimize()` in
-/// arch/x86/kernel/kprobes/opt.c). The loader would leave zeros there, which decode as instructions
-/// of two bytes. With an odd number of zeros, the last instruction crosses the page's end, and the
-/// kprobe reads memory that does not exist.
-fn fill_last_page(sections: &mut [ModuleSection]) {
-    let size = sections[TEXT].data.len() + sections[REPLACEMENTS].data.len();
-    let filled = sections[REPLACEMENTS].data.len() + size.next_multiple_of(PAGE) - size;
-    sections[REPLACEMENTS].data.resize(filled, FILL);
+/// Fills the module's code up to a whole page, and returns the symbol of what it added. The loader
+/// puts `.text` and `.altinstr_replacement` one behind the other. It would leave zeros in the last
+/// page, which are executable as instructions. For kallsyms a function reaches to the next symbol,
+/// or to the end of the pages, and a kprobe in it decodes all of that (`can_optimize()` in
+/// arch/x86/kernel/kprobes/opt.c). So the filling has a symbol of its own.
+fn fill_last_page(sections: &mut [ModuleSection], page: TextPage) -> Option<ModuleSymbol> {
+    let begin = sections[REPLACEMENTS].data.len();
+    let size = sections[TEXT].data.len() + begin;
+    let added = size.next_multiple_of(page.bytes()) - size;
+    sections[REPLACEMENTS].data.resize(begin + added, FILL);
+    (added > 0).then(|| ModuleSymbol {
+        name: FILLING.into(),
+        section: REPLACEMENTS,
+        offset: begin as u64,
+        size: added as u64,
+    })
 }
 
 fn summary(original: &Original<'_, '_>, places: &BlockPlaces) -> ModuleSummary {
@@ -440,15 +469,28 @@ mod tests {
 
     #[test]
     fn the_code_ends_with_a_page() {
-        for (text, replacements) in [(1, 0), (4095, 0), (4096, 0), (4000, 96), (4000, 97)] {
+        let large = TextPage::Large.bytes();
+        for (text, replacements, page) in [
+            (1, 0, TextPage::Small),
+            (4095, 0, TextPage::Small),
+            (4096, 0, TextPage::Small),
+            (4000, 96, TextPage::Small),
+            (4000, 97, TextPage::Small),
+            (4000, 97, TextPage::Large),
+            (large - 1, 2, TextPage::Large),
+        ] {
             let code = |size| section("x", SHF_EXECINSTR, 1, vec![NOP; size]);
             let mut sections = [code(text), code(replacements)];
-            fill_last_page(&mut sections);
+            let symbol = fill_last_page(&mut sections, page);
             let size = text + sections[REPLACEMENTS].data.len();
-            assert_eq!(size, (text + replacements).next_multiple_of(PAGE));
+            assert_eq!(size, (text + replacements).next_multiple_of(page.bytes()));
             let (kept, filled) = sections[REPLACEMENTS].data.split_at(replacements);
             assert!(kept.iter().all(|&byte| byte == NOP));
             assert!(filled.iter().all(|&byte| byte == FILL));
+            // No function reaches into the filling.
+            let named = symbol.map(|symbol| (symbol.section, symbol.offset, symbol.size));
+            let filling = (REPLACEMENTS, replacements as u64, filled.len() as u64);
+            assert_eq!(named, (!filled.is_empty()).then_some(filling));
         }
     }
 }

@@ -153,9 +153,10 @@ fn a_busy_bpf_trampoline_is_waited_for_and_not_for_ever() {
 
 #[test]
 fn the_status_is_read() {
-    let text = "kernlane 6\n\
+    let text = "kernlane 7\n\
+        page 2097152\n\
         group kl_1 installed since 12 functions 1 calls 3 direct 2 poke_us 40 total_us 900 \
-        number 0f0102030405060708090a0b0c0d0ef0\n\
+        page 4096 number 0f0102030405060708090a0b0c0d0ef0\n\
         function ffffffff81000000 ffffffffc0000000 traced\n\
         function ffffffff81000040 ffffffffc0000040 away\n\
         carried ffffffff81000080 ffffffffc0000080 direct\n";
@@ -164,7 +165,7 @@ fn the_status_is_read() {
         groups[0].functions.iter().map(|f| (f.traced, f.away, f.carried)).collect();
     assert_eq!(states, [(true, false, false), (false, true, false), (false, false, true)]);
     assert_eq!((groups[0].direct, groups[0].functions[0].traced), (2, true));
-    assert_eq!(groups[0].id.module, "kl_1");
+    assert_eq!((groups[0].page, groups[0].id.module.as_str()), (4096, "kl_1"));
     assert_eq!(groups[0].age(UNIX_EPOCH + Duration::from_millis(99_900)), 87);
     assert_eq!(groups[0].id.number.to_string(), "0f0102030405060708090a0b0c0d0ef0");
     assert_eq!(groups[0].state, GroupState::Installed);
@@ -173,8 +174,8 @@ fn the_status_is_read() {
     assert_eq!(leaving[0].state.to_string(), "leaving");
     let unknown = parse(&text.replace(" installed ", " arriving ")).unwrap_err();
     assert!(unknown.to_string().contains("arriving"), "{unknown}");
-    assert!(parse("kernlane 6\nfunction 1 2 direct\n").is_err());
-    assert!(parse("kernlane 6\ngroup x\n").is_err());
+    assert!(parse("kernlane 7\npage 4096\nfunction 1 2 direct\n").is_err());
+    assert!(parse("kernlane 7\npage 4096\ngroup x\n").is_err());
     for (from, to) in [("12", "soon"), ("traced", "traced too"), ("ffffffffc0", "x"), ("0f01", "")]
     {
         let damaged = text.replacen(from, to, 1);

@@ -13,7 +13,7 @@ use crate::eligible::Unfit;
 use crate::group::Group;
 use crate::identity::GroupId;
 use crate::inline::{self, InlineSettings};
-use crate::install::PreparedGroup;
+use crate::install::{PreparedGroup, TextPage};
 use crate::owners::Owners;
 use crate::planned;
 use crate::running::RunningKernel;
@@ -65,7 +65,7 @@ pub struct RestoredGroup {
 }
 
 impl CarriedGroup {
-    /// Lays the group out, and proves it. `told` gets a line for each function that is left out.
+    /// Lays the group out for pages of that size, and proves it. `told` gets a line for each function that is left out.
     ///
     /// # Errors
     /// No function is left, memory cannot be read, or the copies cannot be made or proven.
@@ -73,6 +73,7 @@ impl CarriedGroup {
         &self,
         kernel: &'k LinkedKernel<'d>,
         running: &RunningKernel,
+        page: TextPage,
         told: &mut dyn FnMut(&str),
     ) -> Result<(Group<'k, 'd>, PreparedGroup)> {
         let choice = Choice {
@@ -96,7 +97,8 @@ impl CarriedGroup {
         choice.tell_left_out(kernel, &group, &|_: Unfit| Ok(String::new()), told)?;
         let layout = self.layout;
         let profile = self.profile.as_ref();
-        let prepared = planned::lay_out(&group, running, profile, layout.algorithm, layout.seed)?;
+        let (algorithm, seed) = (layout.algorithm, layout.seed);
+        let prepared = planned::lay_out(&group, running, profile, algorithm, seed, page)?;
         Ok((group, prepared))
     }
 
@@ -144,7 +146,7 @@ fn install_one(
     told: &mut dyn FnMut(&str),
 ) -> Result<RestoredGroup> {
     let turn = Turn::wait(told)?;
-    let (group, prepared) = carried.prepare(kernel, running, told)?;
+    let (group, prepared) = carried.prepare(kernel, running, device.page(), told)?;
     let described = carried.described(kernel);
     notes::note(&prepared.id, &described, &kernel.build_id, &device::status()?)?;
     prepared.install(&group, device, &turn)?;

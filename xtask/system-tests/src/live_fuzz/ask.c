@@ -294,7 +294,7 @@ static long status(struct asker *asker)
 static long other(struct asker *asker)
 {
 	static const unsigned long commands[] = { KERNLANE_INSTALL, KERNLANE_UNDO, KERNLANE_COUNTERS,
-		KERNLANE_TIME };
+		KERNLANE_TIME, KERNLANE_LARGE_TEXT };
 	unsigned long command = commands[below(COUNT(commands))];
 	uint64_t pointer = odd_pointer(&asker->arena);
 	void *mapped;
@@ -328,6 +328,18 @@ static long unload(struct asker *asker)
 	return slot_unload(slot);
 }
 
+/* For a while modules that this task loads are placed, or until it dies, or others say no. */
+static long place(struct asker *asker)
+{
+	unsigned long on = one_in(8) ? below(1000) : below(2);
+	bool killed = one_in(8);
+
+	note("%u.%u place %lu%s%s", asker->number, asker->asked, on, killed ? " killed" : "",
+	     faults_name());
+	return killed ? in_child(asker, KERNLANE_LARGE_TEXT, (void *)on) :
+			request(asker, KERNLANE_LARGE_TEXT, (void *)on);
+}
+
 static long load_module(struct asker *asker)
 {
 	struct slot *slot = any_slot();
@@ -356,6 +368,7 @@ static struct kind {
 	{ "time, valid", 2, timing, true },
 	{ "time, mutated", 6, timing_mutated },
 	{ "status", 10, status, true },
+	{ "place", 6, place, true },
 	{ "other", 8, other },
 	{ "module unloaded", 4, unload, true },
 	{ "module loaded", 14, load_module, true },

@@ -6,7 +6,7 @@
 //! no difference: the copy is then emitted, and must be equal.
 
 use anyhow::{Context, Result, bail, ensure};
-use emit::module::{ModulePlan, NUMBER, emit};
+use emit::module::{ModulePlan, NUMBER, TextPage, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::linked::tables::{JUMP_BOUNDS, STATIC_CALL_BOUNDS};
@@ -133,6 +133,7 @@ impl Whole<'_, '_> {
             order: &order,
             counters: &[],
             padding: 0,
+            page: TextPage::Small,
         };
         let module = emit(&group.original, &plan, &loading(&kernel)?)?;
         prove(&group, &module)?;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 19] = [
+const SCRIPTS: [(&str, &str); 20] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -43,6 +43,7 @@ const SCRIPTS: [(&str, &str); 19] = [
     ("keep.sh", include_str!("keep.sh")),
     ("learn.sh", include_str!("learn.sh")),
     ("boots.sh", include_str!("boots.sh")),
+    ("pages.sh", include_str!("pages.sh")),
 ];
 
 /// The guest's programs that need no library.
@@ -94,6 +95,7 @@ const MACHINES: &[Tried] = &[
         )
     },
     Tried::new(Machine::new("2 CPUs, inlining", 2, "max", &["preempt=full"]), "inline.sh"),
+    Tried::new(Machine::new("2 CPUs, large pages", 2, "max", &["preempt=full"]), "pages.sh"),
     Tried::new(Machine::new("2 CPUs, kept", 2, "max", &STEADY), "keep.sh"),
     Tried::new(Machine::new("2 CPUs, learning", 2, "max", &STEADY), "learn.sh"),
 ];

@@ -10,7 +10,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use check::module::check_module;
-use emit::module::{InPlace, InlinableBody, InlinedCall, ModulePlan, NUMBER, emit};
+use emit::module::{InPlace, InlinableBody, InlinedCall, ModulePlan, NUMBER, TextPage, emit};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use image::object::functions::TextFunction;
@@ -147,6 +147,7 @@ fn inlined_calls_are_proven(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '
             order: &order,
             counters: &[],
             padding: 0,
+            page: TextPage::Small,
         };
         let module = emit(&group.original, &plan, &loading(kernel)?)?;
         prove(&group, &module)?;
@@ -182,6 +183,7 @@ fn counters_are_proven(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>) -
             order: &order,
             counters: &places,
             padding: 0,
+            page: TextPage::Small,
         };
         let module = emit(&group.original, &plan, &loading(kernel)?)?;
         prove(&group, &module)?;
@@ -223,6 +225,7 @@ fn needed_flags_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>
             order: &order,
             counters: &places,
             padding: 0,
+            page: TextPage::Small,
         };
         // Where the unwinder's state forbids a counter none is written.
         let Ok(module) = emit(&group.original, &plan, &loading(kernel)?) else { continue };
@@ -258,6 +261,7 @@ fn wrong_pairs_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>)
         order: &order,
         counters: &[],
         padding: 0,
+        page: TextPage::Small,
     };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);
@@ -324,6 +328,7 @@ fn flips_are_found(
         order: &order,
         counters: &places,
         padding: 0,
+        page: TextPage::Small,
     };
     let module = emit(&group.original, &plan, &loading(kernel)?)?;
     let claims = claims(&group, &module);

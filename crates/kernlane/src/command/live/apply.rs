@@ -13,7 +13,7 @@ use live::device::Device;
 use live::eligible::Unfit;
 use live::group::Group;
 use live::inline::{self, InlineSummary, ListedCall};
-use live::install::{CodeWrite, PreparedGroup};
+use live::install::{CodeWrite, Installation, PreparedGroup, TextPage};
 use live::keep::kept::{KeptGroup, KeptLayout};
 use live::owners::Owners;
 use live::planned;
@@ -80,6 +80,11 @@ pub struct ApplyArgs {
     /// cycles that are saved are predicted. Without it, each call counts as one
     #[arg(long, short, value_name = "NAME|FILE.toml", requires = "inline")]
     pub machine: Option<String>,
+
+    /// Leave the copies in pages of 4 KB. Without it, they lie in pages of 2 MB, as the kernel's own
+    /// code does, where the kernel has such pages for modules
+    #[arg(long)]
+    pub small_pages: bool,
 
     /// Show everything that would be written, and write nothing
     #[arg(long)]
@@ -157,7 +162,12 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
             (group, Some(summary))
         }
     };
-    let prepared = planned::lay_out(&group, running, profile.as_ref(), args.algorithm, args.seed)?;
+    let page = match &turn {
+        Some((device, _)) if !args.small_pages => device.page(),
+        _ => TextPage::Small,
+    };
+    let (algorithm, seed) = (args.algorithm, args.seed);
+    let prepared = planned::lay_out(&group, running, profile.as_ref(), algorithm, seed, page)?;
     if let Some(path) = &args.keep_module {
         host::output::write(path, &prepared.module.bytes)?;
     }
@@ -187,10 +197,25 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         installed.loading.as_secs_f64() * 1e3,
         installed.patching.as_secs_f64() * 1e3
     )?;
+    print_pages(&installed)?;
     if args.keep {
         super::keep::keep_as_usual()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints in which pages copies lie.
+pub(super) fn print_pages(installed: &Installation) -> Result<()> {
+    let why = installed.small.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    outln!("the copies lie in pages of {}{why}", page(installed.page))
+}
+
+/// The size of a page.
+pub(super) fn page(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => format!("{} KB", bytes >> 10),
+        megabytes => format!("{megabytes} MB"),
+    }
 }
 
 pub(super) fn print_inlined(summary: Option<InlineSummary>) -> Result<()> {

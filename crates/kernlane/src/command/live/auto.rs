@@ -15,7 +15,7 @@ use live::chunks;
 use live::device::{Device, FunctionTime};
 use live::gain::{GainReport, RootGain};
 use live::hot;
-use live::install::{self, PreparedGroup};
+use live::install::{self, PreparedGroup, Purpose, TextPage};
 use live::keep::kept::{KeptGroup, KeptLayout};
 use live::planned::{self, CountedPlan, NoRootEntered, PlanSettings, PlanStep, PlannedGroup};
 use live::running::RunningKernel;
@@ -78,6 +78,11 @@ pub struct AutoArgs {
     /// Do not count once more in the optimized code
     #[arg(long)]
     pub once: bool,
+
+    /// Leave the copies in pages of 4 KB. Without it, they lie in pages of 2 MB, as the kernel's own
+    /// code does, where the kernel has such pages for modules
+    #[arg(long)]
+    pub small_pages: bool,
 
     /// Sample and count, show everything that would be written, and leave the kernel as it is
     #[arg(long)]
@@ -164,7 +169,9 @@ impl<'d> Auto<'_, 'd> {
             true => None,
             false => Some(Turn::wait(&mut |what| note!("{what}"))?),
         };
-        let prepared = install::prepare(group, *running, &order, &[], &install::free_name()?)?;
+        let page = if args.small_pages { TextPage::Small } else { device.page() };
+        let (purpose, name) = (Purpose::Run(page), install::free_name()?);
+        let prepared = install::prepare(group, *running, &order, purpose, &name)?;
         let places = &prepared.module.pieces;
         super::cache::draw_original(&before)?;
         let chunks = hot.chunks(places);
@@ -181,11 +188,13 @@ impl<'d> Auto<'_, 'd> {
         let times_before = self.measure(&roots)?;
         let described = self.described(&roots, &profile, call_costs);
         super::keep::note(&prepared.id, &described, self.kernel)?;
-        let text = prepared.install(group, device, &turn)?.text;
+        let installed = prepared.install(group, device, &turn)?;
+        let text = installed.text;
         drop(turn);
         let after = hot.copied(cache, places, text);
         report.add_installed(&after);
         let printed = super::apply::print_summary(group, &prepared)
+            .and_then(|()| super::apply::print_pages(&installed))
             .and_then(|()| outln!("and as they are now:\n{after}"));
         let reported = printed.and_then(|()| self.measure(&roots)).and_then(|times_after| {
             report.add_times(&times_before, &times_after);

@@ -11,7 +11,7 @@ use layout::Algorithm;
 use live::decay;
 use live::device::{self, Device, GroupState};
 use live::hot;
-use live::install;
+use live::install::{self, Purpose};
 use live::keep::kept::{Kept, KeptGroup, KeptLayout};
 use live::keep::notes;
 use live::keep::restore::CarriedGroups;
@@ -291,7 +291,8 @@ impl Learner<'_, '_> {
         }
         let PlannedGroup { roots, hot: hottest, order } = &plan;
         let group = &hottest.group;
-        let prepared = install::prepare(group, running, order, &[], &install::free_name()?)?;
+        let (purpose, name) = (Purpose::Run(self.device.page()), install::free_name()?);
+        let prepared = install::prepare(group, running, order, purpose, &name)?;
         let chosen = hot::groups(kernel, profile, roots, settings.threshold);
         let layout = KeptLayout {
             algorithm: settings.algorithm,

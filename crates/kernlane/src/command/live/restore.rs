@@ -7,6 +7,7 @@ use clap::Args;
 use host::{interrupt, note, outln};
 use image::linked::LinkedKernel;
 use live::device::Device;
+use live::install::TextPage;
 use live::keep::kept::Kept;
 use live::keep::restore::{self, CarriedGroups};
 use live::keep::state::{self, KeepState};
@@ -231,7 +232,8 @@ fn dry_run(
     what: &str,
 ) -> Result<ExitCode> {
     for group in &carried.groups {
-        let (group, prepared) = group.prepare(kernel, running, &mut |line| note!("{line}"))?;
+        let (group, prepared) =
+            group.prepare(kernel, running, TextPage::Small, &mut |line| note!("{line}"))?;
         outln!(
             "would be installed: {} functions, {} bytes, {what}",
             group.members.len(),

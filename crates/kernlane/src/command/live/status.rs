@@ -89,14 +89,16 @@ fn print_all(groups: &[GroupStatus], tables: &[InlinedTable], names: &Names<'_>)
 
 fn print(group: &GroupStatus, names: &Names<'_>) -> Result<()> {
     outln!(
-        "{}: {} for {} s, {} functions, {} of {} calls go straight to a copy; written in {} us",
+        "{}: {} for {} s, {} functions, {} of {} calls go straight to a copy; written in {} us; \
+         in pages of {}",
         group.id,
         group.state,
         group.age(SystemTime::now()),
         group.functions.len(),
         group.direct,
         group.calls,
-        group.poke_us
+        group.poke_us,
+        super::apply::page(group.page)
     )?;
     for f in &group.functions {
         let name = names.get(&f.entry).unwrap_or(&"?");
