@@ -40,8 +40,8 @@ impl FetchUnit {
         FetchUnit::Pages { kernel: itlb.kernel_page(), other: itlb.user_page() }
     }
 
-    /// log2 of the unit's size at an address. `large`: whether a large page is there, outside of the
-    /// kernel's image. Sizes are powers of two: the reader of the machine has checked this.
+    /// log2 of the unit's size at an address. `large`: whether a large page is there, outside of
+    /// the kernel's image. Sizes are powers of two: the reader of the machine has checked this.
     fn shift(self, addr: RunAddr, large: bool) -> u32 {
         match self {
             FetchUnit::Lines(bytes) => bytes.trailing_zeros(),
@@ -87,8 +87,8 @@ impl Numbering {
         Numbering { unit, frame_bits: sets.trailing_zeros(), division, frames: HashMap::new() }
     }
 
-    /// Appends the units that hold the `bytes` at `start`, in a large page or not. `lies` gives the physical address of
-    /// code, if known.
+    /// Appends the units that hold the `bytes` at `start`, in a large page or not. `lies` gives the
+    /// physical address of code, if known.
     ///
     /// # Errors
     /// There are more units than a simulation can number.

@@ -65,7 +65,8 @@ pub struct RestoredGroup {
 }
 
 impl CarriedGroup {
-    /// Lays the group out for pages of that size, and proves it. `told` gets a line for each function that is left out.
+    /// Lays the group out for pages of that size, and proves it. `told` gets a line for each
+    /// function that is left out.
     ///
     /// # Errors
     /// No function is left, memory cannot be read, or the copies cannot be made or proven.

@@ -79,8 +79,8 @@ pub struct AutoArgs {
     #[arg(long)]
     pub once: bool,
 
-    /// Leave the copies in pages of 4 KB. Without it, they lie in pages of 2 MB, as the kernel's own
-    /// code does, where the kernel has such pages for modules
+    /// Leave the copies in pages of 4 KB. Without it, they lie in pages of 2 MB, as the kernel's
+    /// own code does, where the kernel has such pages for modules
     #[arg(long)]
     pub small_pages: bool,
 
