@@ -189,6 +189,7 @@ mod tests {
             ("live-fuzz --short", "short: true, kernel: \"debian\""),
             ("live-test --cycles 1000", "kernel: None, script: None, cycles: Some(1000)"),
             ("live-test vmlinuz trial.sh", "Some(\"vmlinuz\"), script: Some(\"trial.sh\")"),
+            ("live-test vmlinuz trial.sh --cost", "cycles: None, cost: true"),
             (
                 "live-boots vmlinuz --boots 2 --upgrade a --upgrade b",
                 "kernel: Some(\"vmlinuz\"), boots: 2, upgrade: [\"a\", \"b\"]",
@@ -226,7 +227,7 @@ mod tests {
             ("live-fuzz --minutes 0", "--minutes"),
             ("live-fuzz kasan", "kasan"),
             ("live-fuzz --short --seed 7", "--seed"),
-            ("live-test vmlinuz --cost", "--cost"),
+            ("live-test vmlinuz --cost --cycles 3", "--cost"),
             ("vm-test old new 9-CPUs", "workloads"),
             ("champsim-test champsim", "<RECORDING>"),
             ("ab-test typo", "systemd-boot"),

@@ -253,8 +253,8 @@ pub(super) struct LiveTest {
     #[arg(long, value_name = "N", conflicts_with = "cost")]
     cycles: Option<u32>,
     /// Measure what installing and undoing a group of functions costs, in instructions and
-    /// interrupts
-    #[arg(long, conflicts_with = "kernel")]
+    /// interrupts; with a script, run it on one CPU for which a nanosecond is an instruction
+    #[arg(long)]
     cost: bool,
 }
 
@@ -262,9 +262,10 @@ impl LiveTest {
     fn run(&self) -> Result<()> {
         let kernel = self.kernel.as_deref();
         match (&self.script, self.cycles) {
+            (Some(script), _) if self.cost => live_test::counted_script(kernel, script),
             (Some(script), cycles) => live_test::script(kernel, script, cycles),
             (None, Some(count)) => live_test::cycles(kernel, count),
-            (None, None) if self.cost => live_test::cost(),
+            (None, None) if self.cost => live_test::cost(kernel),
             (None, None) => live_test::live_test(kernel),
         }
     }

@@ -126,15 +126,27 @@ const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 /// # Errors
 /// A test fails or cannot run.
 pub fn script(kernel: Option<&str>, path: &Path, cycles: Option<u32>) -> Result<()> {
-    let mut guest = Guest::new(&kernel.map_or_else(cloud, named)?)?;
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    guest.contents.file("/kl/trial.sh", 0o644, text);
+    let mut guest = Guest::with_trial(kernel, path)?;
     if let Some(count) = cycles {
         guest.contents.file("/kl/cycles", 0o644, count.to_string());
     }
     let trial = Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "trial.sh");
     let outcome = guest.run_with(&trial, |boot| boot.time_limit = CYCLES_LIMIT)?;
+    judge(&trial, &outcome)
+}
+
+/// Runs only this script, on one CPU for which a nanosecond is an instruction; idle time passes at
+/// once. `kernel`: as for [`live_test`].
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn counted_script(kernel: Option<&str>, path: &Path) -> Result<()> {
+    let guest = Guest::with_trial(kernel, path)?;
+    let trial = Tried::new(Machine::new("1 CPU, by instructions", 1, "max", &STEADY), "trial.sh");
+    let outcome = guest.run_with(&trial, |boot| {
+        boot.time_limit = CYCLES_LIMIT;
+        boot.clock = GuestClock::Instructions { seed: 1 };
+    })?;
     judge(&trial, &outcome)
 }
 
@@ -249,12 +261,13 @@ pub fn cycles(kernel: Option<&str>, count: u32) -> Result<()> {
     first.and(second)
 }
 
-/// What installing and undoing a group takes, counted in the guest.
+/// What installing and undoing a group takes, counted in the guest. `kernel`: as for
+/// [`live_test`]; without it, the cloud flavour.
 ///
 /// # Errors
 /// It cannot be counted.
-pub fn cost() -> Result<()> {
-    let guest = Guest::new(&cloud()?)?;
+pub fn cost(kernel: Option<&str>) -> Result<()> {
+    let guest = Guest::new(&kernel.map_or_else(cloud, named)?)?;
     for tried in &COUNTED {
         let outcome = guest.run_with(tried, |boot| {
             if tried.machine.cpus == 1 {
@@ -323,6 +336,16 @@ impl Guest {
             "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
         );
         Ok(Guest { kernel, contents, vmlinux, _directory: directory })
+    }
+
+    /// With a script of the host as `/kl/trial.sh`. `kernel`: as for [`live_test`]; without it, the
+    /// cloud flavour.
+    fn with_trial(kernel: Option<&str>, script: &Path) -> Result<Guest> {
+        let mut guest = Guest::new(&kernel.map_or_else(cloud, named)?)?;
+        let text = std::fs::read_to_string(script)
+            .with_context(|| format!("reading {}", script.display()))?;
+        guest.contents.file("/kl/trial.sh", 0o644, text);
+        Ok(guest)
     }
 
     fn run(&self, tried: &Tried) -> Result<GuestOutcome> {
