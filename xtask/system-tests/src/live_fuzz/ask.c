@@ -329,7 +329,7 @@ static long unload(struct asker *asker)
 }
 
 /* For a while modules that this task loads are placed, or until it dies, or others say no. */
-static long place(struct asker *asker)
+static long place_text(struct asker *asker)
 {
 	unsigned long on = one_in(8) ? below(1000) : below(2);
 	bool killed = one_in(8);
@@ -368,7 +368,7 @@ static struct kind {
 	{ "time, valid", 2, timing, true },
 	{ "time, mutated", 6, timing_mutated },
 	{ "status", 10, status, true },
-	{ "place", 6, place, true },
+	{ "place", 6, place_text, true },
 	{ "other", 8, other },
 	{ "module unloaded", 4, unload, true },
 	{ "module loaded", 14, load_module, true },
