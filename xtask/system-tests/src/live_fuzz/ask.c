@@ -438,6 +438,9 @@ void *ask(void *argument)
 		kind->results[-result < MOST_RESULTS ? -result : MOST_RESULTS - 1]++;
 	}
 	running[asker->number] = false;
+	/* What it asked for lasts while its file is open. */
+	if (ioctl(asker->device, KERNLANE_LARGE_TEXT, 0))
+		failed("placing cannot be ended: %s", strerror(errno));
 	return NULL;
 }
 
