@@ -4,9 +4,10 @@
  * their copies in the text of one loaded module, and the call instructions that
  * will go to the copies. The module checks every request before it writes.
  *
- * read() returns the state as text: two lines about this module, then a line for
- * each group, followed by a line for each of its functions. One program at a time loads and removes modules of
- * copies: the one that holds the device by flock().
+ * read() returns the state as text: two lines about this module, then a line
+ * for each group, followed by a line for each of its functions. One program at
+ * a time loads and removes modules of copies: the one that holds the device by
+ * flock().
  */
 #ifndef KERNLANE_H
 #define KERNLANE_H
