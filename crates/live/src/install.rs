@@ -55,8 +55,8 @@ pub enum Purpose<'p> {
 pub struct Installation {
     /// The address of the copies' `.text`.
     pub text: u64,
-    /// The size of the pages in which the copies lie, in bytes.
-    pub page: u64,
+    /// The size of the pages in which the copies lie, in bytes; `None` if the device did not say.
+    pub page: Option<u64>,
     /// Why these are not the pages that the module was made for.
     pub small: Option<String>,
     /// The processor time of the kernel's loader.
@@ -343,9 +343,10 @@ impl PreparedGroup {
         let begun = processor_time();
         device.install(&self.id, &functions, &calls)?;
         let patching = processor_time() - begun;
-        let groups = device::status()?;
-        let page = groups.iter().find(|group| group.id == self.id).map_or(0, |group| group.page);
-        let is_small = page < self.page.bytes() as u64;
+        // The group is installed: from here on nothing may fail.
+        let groups = device::status().unwrap_or_default();
+        let page = groups.iter().find(|group| group.id == self.id).map(|group| group.page);
+        let is_small = page.is_some_and(|page| page < self.page.bytes() as u64);
         let small = small.or_else(|| is_small.then(|| "no page of 2 MB is free".to_owned()));
         Ok(Installation { text, page, small, loading, patching })
     }

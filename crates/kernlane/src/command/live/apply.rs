@@ -207,7 +207,10 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
 /// Prints in which pages copies lie.
 pub(super) fn print_pages(installed: &Installation) -> Result<()> {
     let why = installed.small.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-    outln!("the copies lie in pages of {}{why}", page(installed.page))
+    match installed.page {
+        Some(bytes) => outln!("the copies lie in pages of {}{why}", page(bytes)),
+        None => outln!("in which pages the copies lie is not known{why}"),
+    }
 }
 
 /// The size of a page.
