@@ -243,10 +243,12 @@ fn needed_flags_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>
     Ok(())
 }
 
-/// Of the section `.kernlane`: where its number begins and ends, and its pairs begin.
+/// Of the section `.kernlane`: where its number begins and ends, where the number of its holders of
+/// other functions' code stands, and where its pairs begin. The holders stand behind the pairs.
 const NUMBER_AT: usize = 16;
 const NUMBER_END: usize = 32;
-const PAIRS_AT: usize = 40;
+const HOLDERS_AT: usize = 40;
+const PAIRS_AT: usize = 48;
 /// Bytes of a relocation, and where its addend stands.
 const RELOCATION: usize = 24;
 const ADDEND_AT: usize = 16;
@@ -272,16 +274,17 @@ fn wrong_pairs_are_found(kernel: &LinkedKernel<'_>, memory: &FileMemory<'_, '_>)
     let mut damaged = module.bytes.clone();
     let section = damaged.windows(16).position(|bytes| bytes == b"kernlane's pairs");
     let section = section.context("the module has no pairs")?;
-    let end = PAIRS_AT + 8 * group.members.len();
+    let word = |at: usize| {
+        module.bytes[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+    };
+    let holders = word(section + HOLDERS_AT) as usize;
+    let end = PAIRS_AT + 8 * (group.members.len() + holders);
     for bit in (0..8 * NUMBER_AT).chain(8 * NUMBER_END..8 * end) {
         let byte = section + bit / 8;
         damaged[byte] ^= 1 << (bit % 8);
         is_found(&damaged)?;
         damaged[byte] ^= 1 << (bit % 8);
     }
-    let word = |at: usize| {
-        module.bytes[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
-    };
     // Its relocations begin with the first pair's. Those of a table begin at 0.
     let relocations = (RELOCATION..damaged.len() - 4 * RELOCATION).find(|&at| {
         (0..4).all(|n| word(at + n * RELOCATION) == (PAIRS_AT + 4 * n) as u64)
