@@ -8,7 +8,7 @@ use system_tests::{
     ab_test, ask_test, book_test, check_test, diff_test, dist_test, guest_test, inline_test,
     known_case, like_test, live_fuzz, live_test, live_versions, matrix, module_test,
     optimize_live_test, package_test, page_test, profiled_test, python_test, record_test,
-    relink_test, road_test, services_test, shift_test, uml_test, vm_test,
+    relink_test, road_test, service_test, services_test, shift_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -141,6 +141,9 @@ pub(super) enum SystemTest {
     /// Make what is published twice, with equal bytes; install the packages on clean Debian 12 and
     /// 13, work with them, and remove them; makes the systems as root; resumes
     DistTest,
+    /// Test systemd's units of what is published on a Debian 12 in a guest, over seven boots; makes
+    /// the disk as root
+    ServiceTest,
     /// Lay out kernels of other versions, compilers and configurations, prove them and boot them;
     /// keep the results in bench/ and in the book; resumes
     Matrix(Matrix),
@@ -197,6 +200,7 @@ impl SystemTest {
             Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
             Self::PackageTest => package_test::package_test(),
             Self::DistTest => dist_test::dist_test(),
+            Self::ServiceTest => service_test::service_test(),
             Self::Matrix(Matrix { cells, jobs, again }) => {
                 matrix::matrix(&matrix::Request { cells, jobs, again })
             }

@@ -29,6 +29,7 @@ pub mod python_test;
 pub mod record_test;
 pub mod relink_test;
 pub mod road_test;
+pub mod service_test;
 pub mod services_test;
 pub mod shift_test;
 pub mod uml_test;

@@ -63,14 +63,27 @@ impl Guest {
     /// # Errors
     /// The guest ends or hangs.
     pub(crate) fn wait_for(&mut self, texts: &[&str]) -> Result<usize> {
+        self.first_of(texts).map(|(number, _)| number)
+    }
+
+    /// Waits until the console shows the text, and returns what it showed in front of it.
+    ///
+    /// # Errors
+    /// The guest ends or hangs.
+    pub(crate) fn said_until(&mut self, text: &str) -> Result<String> {
+        self.first_of(&[text]).map(|(_, said)| said)
+    }
+
+    /// The number of the first text that the console shows, and what stands in front of it.
+    fn first_of(&mut self, texts: &[&str]) -> Result<(usize, String)> {
         let begun = Instant::now();
         loop {
             let found = texts.iter().enumerate().filter_map(|(number, text)| {
                 self.unread.find(text).map(|at| (at, number, text.len()))
             });
             if let Some((at, number, length)) = found.min() {
-                self.unread.drain(..at + length);
-                return Ok(number);
+                let said = self.unread.drain(..at + length).take(at).collect();
+                return Ok((number, said));
             }
             if !self.read()? {
                 bail!("the guest has ended, and has not said {texts:?}; {}", self.console());

@@ -8,7 +8,7 @@
 # disk.raw, and boot/ with both kernels.
 set -eu
 setup=$1
-megabytes=1100
+megabytes=1400
 # The sectors at which the system's partition begins.
 begin=135168
 
@@ -16,7 +16,7 @@ begin=135168
 # shellcheck disable=SC2016 # mmdebstrap expands $1
 mmdebstrap --quiet --mode=root --variant=minbase \
     --include=systemd-sysv,udev,dbus,kmod,linux-image-cloud-amd64,linux-image-6.12-cloud-amd64 \
-    --include=grub-pc,systemd-boot,dosfstools,kexec-tools,e2fsprogs \
+    --include=grub-pc,systemd-boot,dosfstools,kexec-tools,e2fsprogs,binutils \
     --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-confold \
     --dpkgopt=path-exclude=/usr/share/doc/* --dpkgopt=path-exclude=/usr/share/man/* \
     --dpkgopt=path-exclude=/usr/share/locale/* \

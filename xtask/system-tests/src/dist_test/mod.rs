@@ -21,19 +21,42 @@ use std::process::Command;
 /// What makes the systems, and Debian's package of it.
 const NEEDED: &[(&str, &str)] = &[("/usr/bin/mmdebstrap", "mmdebstrap")];
 
+const DIRECTORY: &str = "target/dist-test";
+
+/// The directory of what is published, made if it is not there.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn published() -> Result<PathBuf> {
+    disk::install(lab::dist::NEEDED)?;
+    let made = std::path::absolute(DIRECTORY)?.join("first");
+    make(&made, || lab::dist::dist(&made).map(drop))?;
+    Ok(made)
+}
+
+/// The Debian package whose file begins so.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn package(published: &Path, prefix: &str) -> Result<PathBuf> {
+    let is_it = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+    };
+    let found = debs(published)?.into_iter().find(is_it);
+    found.with_context(|| format!("no package {prefix} in {}", published.display()))
+}
+
 /// Runs what this module describes.
 ///
 /// # Errors
 /// A test fails or cannot run.
 pub fn dist_test() -> Result<()> {
     host::interrupt::catch()?;
-    disk::install(lab::dist::NEEDED)?;
     disk::install(NEEDED)?;
-    let directory = std::path::absolute("target/dist-test")?;
-    let [first, second] = ["first", "second/with a space"].map(|name| directory.join(name));
-    for made in [&first, &second] {
-        make(made, || lab::dist::dist(made).map(drop))?;
-    }
+    let first = published()?;
+    let directory = std::path::absolute(DIRECTORY)?;
+    let second = directory.join("second/with a space");
+    make(&second, || lab::dist::dist(&second).map(drop))?;
     let mut score = TestScore::default();
     score.count("two directories give the same bytes", same_bytes(&first, &second));
     score.count("no file names a directory of this machine", names_no_path(&first));
