@@ -68,7 +68,11 @@ switch $T/instances/second 0
 load
 check "nor the second" no_events $T/instances/second
 echo 0 >$T/options/stacktrace
-for mode in voluntary full none; do
+# Those that the kernel has. A real-time kernel has no choice.
+MODES=$(tr -d '()' </sys/kernel/debug/sched/preempt)
+[ -n "$MODES" ] || uname -v | grep -q PREEMPT_RT || failed "preemption can be switched" "nothing"
+for mode in $MODES full; do
+    [ -n "$MODES" ] || break
     echo $mode >/sys/kernel/debug/sched/preempt || failed "preempt=$mode" "not taken"
     check "the load with preempt=$mode" load
 done
@@ -88,8 +92,11 @@ check "undone after bad pointers" undo
 dmesg -n 1
 dmesg -c >/dev/null
 warn() { insmod /kl/provoke.ko 2>/dev/null; dmesg -c >/tmp/warning; }
-# FILE:LINE FUNCTION
-place() { sed -n 's/.*WARNING: CPU: .* at \([^ ]*\) \([^+]*\)+.*/\1 \2/p' /tmp/warning; }
+# FILE:LINE FUNCTION, as kernels before 6.18 print it, and since.
+place() {
+    sed -n -e 's/.*WARNING: CPU: .* at \([^ ]*\) \([^+]*\)+.*/\1 \2/p' \
+        -e 's/.*WARNING: \([^ ]*:[0-9]*\) at \([^+]*\)+.*/\1 \2/p' /tmp/warning
+}
 warn
 original=$(place)
 check "functions that warn" apply kernel_read,__kernel_read 14

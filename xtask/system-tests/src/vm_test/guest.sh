@@ -282,7 +282,7 @@ test_livepatch() {
 
 # Up to here nothing was provoked, but that sysrq printed traces.
 test_no_complaints() {
-    dmesg | grep -e 'WARNING: CPU' -e 'BUG: ' -e Oops -e 'general protection' -e 'stack segment' \
+    dmesg | grep -e 'WARNING: ' -e 'BUG: ' -e Oops -e 'general protection' -e 'stack segment' \
         -e 'soft lockup' -e 'detected stall' -e 'ORC unwinder' -e unreliable && return 1
     mark=$(dmesg | grep -n 'kernlane-mark tasks' | head -1 | cut -d: -f1)
     dmesg | head -n ${mark:-100000} | grep -E 'Call Trace|RIP:' && return 1
@@ -299,6 +299,7 @@ test_provoked() {
         log_since $what |
             sed -n \
                 -e 's/.*\(WARNING: CPU\): [0-9]* PID: [0-9]* at \([^ ]*\) \([^+]*\)+.*/\1 at \2 \3/p' \
+                -e 's/.*\(WARNING:\) \([^ ]*:[0-9]*\) at \([^+]*\)+.*/\1 at \2 \3/p' \
                 -e 's/.*\(BUG: kernel NULL[^,]*\).*/\1/p' \
             -e 's/.*RIP: 0010:\([A-Za-z_0-9]*\)+.*/in \1/p'
         log_since $what | sed -e 's/^\[ *[0-9.]*\]\(\[[^]]*\]\)* //' |
