@@ -154,6 +154,19 @@ impl Workload {
         !self.copies.is_empty() || self.image.is_some()
     }
 
+    /// The SHA-256, hex, of the workload's text and of all files that it brings into its guest, but
+    /// for Debian's packages.
+    ///
+    /// # Errors
+    /// Something that it brings cannot be read.
+    pub fn content_sha256(&self) -> Result<String> {
+        let brought = self.brought()?;
+        let digests = [&brought.copied_sha256, &brought.image_sha256];
+        let digests = digests.map(|digest| digest.as_deref().unwrap_or("nothing"));
+        let text = format!("{} {} {}", self.sha256, digests[0], digests[1]);
+        Ok(image::sealed::sha256(text.as_bytes()))
+    }
+
     /// What the workload brings from the host.
     ///
     /// # Errors

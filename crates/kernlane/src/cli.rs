@@ -22,6 +22,7 @@ use crate::command::record::RecordArgs;
 use crate::command::relink::RelinkArgs;
 use crate::command::replay::ReplayArgs;
 use crate::command::report::{self, ReportArgs};
+use crate::command::study::StudyArgs;
 use crate::command::trial::WorkloadCommandArgs;
 use crate::need::{self, Need};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -91,6 +92,7 @@ commands! {
     Replay(ReplayArgs) needs &[];
     CrossValidate(CrossValidateArgs) needs &[];
     Evaluate(EvaluateArgs) needs &[];
+    Study(StudyArgs) needs &[need::GUEST, need::PLUGIN];
     Report(ReportArgs) needs &[];
     Ask(AskArgs) needs &[];
     Diff(DiffArgs) needs &[];

@@ -4,7 +4,7 @@
 use crate::cli::{self, Cli, Command};
 use crate::command::{
     ask, check, checkpoint, counts, cross_validate, diff, doctor, dump, evaluate, export, import,
-    layout, live, manual, objtool, optimize, profile, record, relink, replay, report, trial,
+    layout, live, manual, objtool, optimize, profile, record, relink, replay, report, study, trial,
 };
 use crate::remedy;
 use anyhow::Result;
@@ -37,6 +37,7 @@ fn command(cli: Cli) -> Result<ExitCode> {
         Command::Replay(args) => replay::run(&args),
         Command::CrossValidate(args) => cross_validate::run(&args),
         Command::Evaluate(args) => evaluate::run(&args),
+        Command::Study(args) => study::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Ask(args) => ask::run(&args),
         Command::Diff(args) => diff::run(&args),

@@ -27,6 +27,20 @@ pub struct Comparison {
     pub layouts: Vec<ComparedLayout>,
 }
 
+impl Comparison {
+    /// The original's own numbers, without another layout beside them.
+    pub fn original_metrics(&self) -> Vec<Metric> {
+        let alone = ComparedLayout {
+            layout: ORIGINAL.to_owned(),
+            metrics: Vec::new(),
+            functions: Vec::new(),
+            predicted: None,
+            recorded: None,
+        };
+        metrics(&self.original, &alone)
+    }
+}
+
 /// One layout beside the original.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedLayout {

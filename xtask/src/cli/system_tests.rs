@@ -8,7 +8,7 @@ use system_tests::{
     ab_test, ask_test, book_test, check_test, diff_test, dist_test, guest_test, inline_test,
     known_case, like_test, live_fuzz, live_test, live_versions, matrix, module_test,
     optimize_live_test, package_test, page_test, profiled_test, python_test, record_test,
-    relink_test, road_test, service_test, services_test, shift_test, uml_test, vm_test,
+    relink_test, road_test, service_test, services_test, shift_test, study_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -106,6 +106,11 @@ pub(super) enum SystemTest {
         /// The kernel: a build tree
         kernel: PathBuf,
     },
+    /// Test whether studies that were killed go on, here and by Snakemake, and find the same
+    StudyTest {
+        /// The kernel: a build tree, or a boot image
+        kernel: PathBuf,
+    },
     /// Build the book, test its links, and run the commands of its first hour
     BookTest {
         /// The results of `kernlane optimize`
@@ -186,6 +191,7 @@ impl SystemTest {
             }
             Self::AskTest { kernel } => ask_test::ask_test(&kernel),
             Self::PythonTest { kernel } => python_test::python_test(&kernel),
+            Self::StudyTest { kernel } => study_test::study_test(&kernel),
             Self::BookTest { demo, tree } => book_test::book_test(&demo, &tree),
             Self::UmlTest => uml_test::uml_test(),
             Self::KnownCase { directory } => known_case::known_case(&directory),

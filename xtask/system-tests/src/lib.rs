@@ -32,5 +32,6 @@ pub mod road_test;
 pub mod service_test;
 pub mod services_test;
 pub mod shift_test;
+pub mod study_test;
 pub mod uml_test;
 pub mod vm_test;

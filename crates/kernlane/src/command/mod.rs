@@ -25,5 +25,6 @@ pub(crate) mod relink;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod sampling;
+pub(crate) mod study;
 pub(crate) mod trial;
 pub(crate) mod workload;

@@ -86,8 +86,8 @@ install() {
         [ "$(systemctl is-enabled $unit)" = disabled ] && passed "$unit waits to be enabled" ||
             failed "$unit waits to be enabled" "$(systemctl is-enabled $unit)"
     done
-    check "systemd finds nothing wrong in the units" systemd-analyze verify kernlane.service \
-        kernlane-learn.service
+    check "systemd finds nothing wrong in the units" systemd-analyze verify --man=no \
+        kernlane.service kernlane-learn.service
     dd if=/dev/urandom of=/root/data bs=4096 count=300 2>/dev/null
     check "the module is loaded" modprobe kernlane
     busy
