@@ -66,8 +66,8 @@ none_failed() {
     [ -z "$failing" ] && passed "no unit failed" || failed "no unit failed" "$failing $(journal)"
 }
 is_installed() {
-    await installed && passed "the service has installed $(sed -n 's/^group .*: //p' /dev/kernlane |
-        head -n 1)" || failed "the service has installed the group" "$(journal)"
+    await installed && passed "the service has installed the $(grep -m 1 '^group' /dev/kernlane)" ||
+        failed "the service has installed the group" "$(journal)"
     for n in 1 2 3; do load || failed "the load" "$n"; done
     check "the service is active" systemctl is-active kernlane
 }
