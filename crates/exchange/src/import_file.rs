@@ -7,9 +7,10 @@ use super::bolt_import::{self, NamedBranches};
 use super::compressed;
 use super::kinds::{FileKind, UnusableFile};
 use super::perf::{self, PerfSamples};
+use super::profile_table;
 use super::samples_import::{self, SourceSamples};
 use anyhow::{Context, Result, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a file holds.
 pub enum ImportFile {
@@ -19,6 +20,8 @@ pub enum ImportFile {
     Named(NamedBranches),
     /// Counts by source line.
     Lines(SourceSamples),
+    /// Tables of profiles, in these files.
+    Tables(Vec<PathBuf>),
 }
 
 /// The bytes to which a compressed file may unpack.
@@ -33,8 +36,15 @@ pub fn read(path: &Path) -> Result<ImportFile> {
         if path.join("trace.klt").is_file() {
             bail!(UnusableFile::Kind(FileKind::Recording));
         }
+        let tables = profile_table::files(path)?;
+        if !tables.is_empty() {
+            return Ok(ImportFile::Tables(tables));
+        }
         if !path.join("data").is_file() {
-            bail!("this is not a directory of `perf record --threads`: it has no file `data`");
+            bail!(
+                "this is not a directory of `perf record --threads`: it has no file `data`, and \
+                 no Parquet tables either"
+            );
         }
         return Ok(ImportFile::Branches(perf::directory(path)?));
     }
@@ -44,6 +54,9 @@ pub fn read(path: &Path) -> Result<ImportFile> {
         return Ok(ImportFile::Branches(perf::directory(directory)?));
     }
     let bytes = std::fs::read(path)?;
+    if FileKind::of(&bytes) == Some(FileKind::Parquet) {
+        return Ok(ImportFile::Tables(vec![path.to_owned()]));
+    }
     let unpacked = compressed::unpacked(&bytes, LARGEST)?;
     let bytes = unpacked.as_deref().unwrap_or(&bytes);
     match samples_import::is_binary(bytes) {

@@ -41,6 +41,8 @@ pub enum FileKind {
     Map,
     /// Kernlane's recording.
     Recording,
+    /// A table of Parquet.
+    Parquet,
     /// A program, an object file or a kernel.
     Elf,
     /// Compressed by gzip, xz or zstd.
@@ -100,6 +102,9 @@ impl FileKind {
                 "this is a recording of Kernlane, or a part of one: make a profile of the \
                  recording's directory"
             }
+            FileKind::Parquet => {
+                "this is a table of Parquet: if it is a profile, import it as a profile of Kernlane"
+            }
             FileKind::Elf => "this is a program or a kernel (ELF), not a profile of one",
             FileKind::Compressed => "this is compressed: unpack it first",
         }
@@ -127,6 +132,7 @@ fn by_magic(bytes: &[u8]) -> Option<FileKind> {
         (begins(b"\xfflprofi\x81") || begins(b"\x81rforpl\xff"), FileKind::LlvmCounters),
         (begins(b"\xfflprofr\x81") || begins(b"\x81Rforpl\xff"), FileKind::LlvmCounters),
         ([b"adcg", b"gcda", b"oncg", b"gcno"].iter().any(|m| begins(*m)), FileKind::GccProfile),
+        (begins(b"PAR1"), FileKind::Parquet),
         (begins(b"\x7fELF"), FileKind::Elf),
         (begins(b"\x89KLT\r\n\x1a\n"), FileKind::Recording),
         (begins(b"\x1f\x8b") || begins(b"\xfd7zXZ\0"), FileKind::Compressed),

@@ -78,6 +78,8 @@ pub enum Make {
     /// What ran in a window of time (nanoseconds of the guest's clock) of one recording, written as
     /// it is read. Gives the number of events.
     OverTime(fn(&Attribution, &Path, Range<u64>, &mut dyn Write) -> Result<u64>),
+    /// A table of counts.
+    Profile(fn(&Profile) -> Result<Vec<u8>>),
     /// A directory of the tables in [`parquet`].
     Tables,
 }
@@ -105,6 +107,7 @@ formats! {
     otlp: OTLP;
     pub in_time: PERFETTO;
     pub parquet: PARQUET;
+    pub profile_table: PROFILE;
     champsim: CHAMPSIM;
     drmemtrace: DRMEMTRACE, DRMEMTRACE_SERIAL;
 }

@@ -29,17 +29,19 @@ const GROUP: usize = 1 << 16;
 pub struct TableSchema {
     /// The name of the table.
     pub name: &'static str,
-    columns: &'static [(&'static str, ColumnType)],
+    pub(crate) columns: &'static [(&'static str, ColumnType)],
 }
 
 #[derive(Clone, Copy, Debug)]
-enum ColumnType {
+pub(crate) enum ColumnType {
     Text,
     Count,
     Real,
+    /// 64 bits, as a signed number.
+    Address,
 }
 
-use ColumnType::{Count, Real, Text};
+use ColumnType::{Address, Count, Real, Text};
 
 /// The format.
 pub(crate) const PARQUET: Format = Format {
@@ -122,11 +124,12 @@ pub const TASKS: TableSchema =
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
-enum TableCell {
+pub(crate) enum TableCell {
     Null,
     Text(ByteArray),
     Count(u64),
     Real(f64),
+    Address(u64),
 }
 
 impl From<&str> for TableCell {
@@ -202,6 +205,10 @@ impl<W: Write + Send> TableWriter<W> {
                     TableCell::Count(count) => i64::try_from(*count).ok(),
                     _ => None,
                 }),
+                Address => column::<W, Int64Type>(&mut group, cells, |cell| match cell {
+                    TableCell::Address(address) => Some(*address as i64),
+                    _ => None,
+                }),
                 Real => column::<W, DoubleType>(&mut group, cells, |cell| match cell {
                     TableCell::Real(number) => Some(*number),
                     _ => None,
@@ -227,7 +234,7 @@ impl ColumnType {
     fn field(self, name: &str) -> String {
         match self {
             Text => format!("binary {name} (UTF8)"),
-            Count => format!("int64 {name}"),
+            Count | Address => format!("int64 {name}"),
             Real => format!("double {name}"),
         }
     }
@@ -252,7 +259,7 @@ fn column<'a, W: Write + Send, T: DataType>(
     Ok(column.close()?)
 }
 
-fn table(
+pub(crate) fn table(
     schema: &TableSchema,
     conditions: &[(&str, String)],
     rows: impl Iterator<Item = Vec<TableCell>>,

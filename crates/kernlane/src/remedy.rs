@@ -89,6 +89,7 @@ fn of_file(file: UnusableFile) -> Option<&'static str> {
             | FileKind::PreAggregated
             | FileKind::Fdata
             | FileKind::SampleText
+            | FileKind::Parquet
             | FileKind::SampleBinary => Some("`kernlane import FILE --kernel TREE -o PROFILE.klp`"),
             FileKind::LlvmCounters => Some("`kernlane record`, `kernlane import`"),
             FileKind::Profile => Some(

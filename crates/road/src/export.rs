@@ -70,6 +70,7 @@ pub fn counts(
         | Make::Stacks(_)
         | Make::Instructions(_)
         | Make::OverTime(_)
+        | Make::Profile(_)
         | Make::Tables => {
             bail!("{} holds more than counts: give a recording", format.name)
         }

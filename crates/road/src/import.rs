@@ -8,13 +8,14 @@ use exchange::bolt_import::NamedBranches;
 use exchange::branches::{self, ImportedBranches, LEAST_SHARE};
 use exchange::import_file::{self, ImportFile};
 use exchange::perf::PerfSamples;
+use exchange::profile_table;
 use exchange::samples_import::{self, SourceSamples};
 use host::note;
 use image::sites::PatchableCode;
 use image::{BuildId, Image, vmlinux};
 use object::{Object, ObjectSymbol};
 use profile::Profile;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a file counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub enum SampledUnit {
     Branches,
     /// Lines of the source.
     Lines,
+    /// Executions of blocks, by a profile that was exported as a table.
+    Executions,
 }
 
 impl SampledUnit {
@@ -31,6 +34,7 @@ impl SampledUnit {
         match self {
             SampledUnit::Branches => "branches",
             SampledUnit::Lines => "lines",
+            SampledUnit::Executions => "executions of blocks",
         }
     }
 }
@@ -78,6 +82,7 @@ pub fn import(file: &Path, kernel: &Path, slide: Option<u64>) -> Result<Imported
         ImportFile::Branches(samples) => importing.of_branches(samples),
         ImportFile::Named(branches) => importing.of_named(&branches),
         ImportFile::Lines(samples) => importing.of_samples(&samples),
+        ImportFile::Tables(files) => importing.of_tables(&files),
     };
     imported().with_context(|| file.display().to_string())
 }
@@ -104,6 +109,29 @@ impl Importing<'_> {
             unit: SampledUnit::Lines,
             used: found.lines_used as u64,
             all: found.lines as u64,
+            outside: 0,
+            slide: None,
+        })
+    }
+
+    fn of_tables(&self, files: &[PathBuf]) -> Result<Imported> {
+        self.no_slide("a table of a profile has link addresses")?;
+        let profile = profile_table::read(files, &self.image.build_id, self.name)?;
+        for &at in profile.blocks.keys() {
+            let block = self.image.block_at(at).map(|block| self.image.block(block).addr);
+            let is_of_module = !profile.modules.is_empty();
+            ensure!(
+                is_of_module || block == Some(at),
+                "{at}: no block of {} begins there",
+                self.vmlinux.display()
+            );
+        }
+        let all = profile.blocks.values().fold(0, |sum: u64, &count| sum.saturating_add(count));
+        Ok(Imported {
+            profile,
+            unit: SampledUnit::Executions,
+            used: all,
+            all,
             outside: 0,
             slide: None,
         })

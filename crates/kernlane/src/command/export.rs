@@ -112,6 +112,7 @@ enum Amount {
     Lines(u64),
     Stacks(u64),
     Events(u64),
+    Bytes(u64),
     Trace(TracedAmounts),
     /// Files in the directory, without their ending.
     Tables(Vec<&'static str>),
@@ -144,6 +145,11 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
         }
         Make::Instructions(make) => Amount::Trace(instructions(args, make)?),
         Make::OverTime(make) => Amount::Events(over_time(args, make)?),
+        Make::Profile(make) => {
+            let table = of_counts(args, |subject| make(subject.profile))?;
+            output::write(&args.output, &table)?;
+            Amount::Bytes(table.len() as u64)
+        }
         Make::Tables => {
             let recording = whole_recording(args)?;
             Amount::Tables(tables::write(&attribution(args)?, recording, &args.output)?)
@@ -175,6 +181,7 @@ fn print(args: &ExportArgs, amount: Amount) -> Result<()> {
         (false, Amount::Lines(lines)) => outln!("{path}: {lines} lines"),
         (false, Amount::Stacks(stacks)) => outln!("{path}: {stacks} stacks"),
         (false, Amount::Samples { functions, .. }) => outln!("{path}: {functions} functions"),
+        (false, Amount::Bytes(bytes)) => outln!("{path}: {bytes} bytes"),
         (false, Amount::Events(events)) => outln!("{path}: {events} events"),
         (false, Amount::Trace(TracedAmounts { instructions, records, .. })) => {
             outln!("{path}: {instructions} instructions in {records} records")
