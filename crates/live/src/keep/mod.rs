@@ -7,6 +7,7 @@
 //! lies, `notes` remembers until the next boot what installed groups were made from.
 
 pub mod carry;
+pub mod guards;
 pub mod kept;
 pub mod notes;
 pub mod restore;

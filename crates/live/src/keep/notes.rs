@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Nothing in it outlives a boot, as the groups do not.
-const RUN: &str = "/run/kernlane";
+pub(super) const RUN: &str = "/run/kernlane";
 
 /// Notes what a group is made from, until the next boot. Removes the notes of groups that are gone.
 /// Call this before the group is installed, so that there is no group without a note.

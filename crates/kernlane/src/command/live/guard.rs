@@ -3,6 +3,7 @@
 
 use anyhow::{Result, bail};
 use host::{interrupt, outln};
+use live::keep::guards::GuardLock;
 use live::keep::state::{self, KeepState};
 use live::kernel_log::{Complaint, KernelLog};
 use live::undo::{self, TakenBack};
@@ -16,6 +17,7 @@ const LEAVE: Duration = Duration::from_secs(60);
 pub(super) struct Guard<'a> {
     state: &'a KeepState,
     log: KernelLog,
+    lock: GuardLock,
     proven_after: Duration,
     /// When the present groups were installed, until they are proven.
     trial: Option<Instant>,
@@ -35,7 +37,8 @@ impl<'a> Guard<'a> {
     /// Guards from now on. After `proven_after` a crash is no reason any more to install nothing at
     /// the next boot.
     pub(super) fn new(state: &'a KeepState, proven_after: Duration) -> Result<Guard<'a>> {
-        Ok(Guard { state, log: KernelLog::open()?, proven_after, trial: Some(Instant::now()) })
+        let (log, lock) = (KernelLog::open()?, GuardLock::new()?);
+        Ok(Guard { state, log, lock, proven_after, trial: Some(Instant::now()) })
     }
 
     /// Says on the disk that groups are about to be installed, so that the next boot knows if this
@@ -87,9 +90,13 @@ impl<'a> Guard<'a> {
         )
     }
 
-    /// Somebody stops this command: what is installed does not outlive its guard.
+    /// Somebody stops this command: what is installed does not outlive its last guard.
     pub(super) fn stop(&self) -> Result<ExitCode> {
         interrupt::resume();
+        if self.lock.has_others()? {
+            outln!("stopped: another command guards what is installed")?;
+            return Ok(ExitCode::SUCCESS);
+        }
         outln!("stopped: {}", take_back()?)?;
         self.state.end_trial()?;
         Ok(ExitCode::SUCCESS)
