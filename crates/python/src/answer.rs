@@ -58,7 +58,7 @@ impl Asked {
             }
             Asked::Question { recordings, sql, values } => {
                 let mut answer = GroupedAnswer::new(AnswerSender { schema: None, sender });
-                let database = Database::open(recordings)?;
+                let database = Database::open(recordings, Vec::new())?;
                 database.ask(&sql, &values, &mut answer).map_err(|error| match error {
                     AskError::Table(error) => error,
                     other => other.into(),

@@ -7,7 +7,7 @@ use crate::probed::{self, Probing};
 use anyhow::Result;
 use ask::named::{self, NamedQuestion};
 use ask::recording::AskedRecording;
-use ask::sql::Database;
+use ask::sql::{Database, FileTable};
 use guest::record::RecordingSummary;
 use host::recording::Recording;
 use sim::MachineModel;
@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// The machine with coherent caches whose cycles the locks have.
 pub const LOCK_MACHINE: &str = "server-8";
 
-/// Opens recordings (directories), each with its name in SQL. The first machine of `opening` is
+/// Opens recordings (directories) and tables of Parquet files (a file, or a directory of them), each
+/// with its name in SQL. The first machine of `opening` is
 /// that of services and misses; locks are on the first one with coherent caches, or on
 /// [`LOCK_MACHINE`].
 ///
@@ -31,7 +32,7 @@ pub const LOCK_MACHINE: &str = "server-8";
 /// let recordings = [("main".to_owned(), home.path().join("loop.rec"))];
 /// let opening =
 ///     Opening { kernel: None, annotations: None, machines: &[], part: RecordingPart::WHOLE };
-/// let database = road::asked::open(&opening, &recordings, &Probing::default())?;
+/// let database = road::asked::open(&opening, &recordings, &[], &Probing::default())?;
 ///
 /// let mut csv = Vec::new();
 /// let question = "SELECT value FROM conditions WHERE key = 'workload'";
@@ -46,8 +47,11 @@ pub const LOCK_MACHINE: &str = "server-8";
 pub fn open(
     opening: &Opening<'_>,
     recordings: &[(String, PathBuf)],
+    tables: &[(String, PathBuf)],
     probes: &Probing<'_>,
 ) -> Result<Database> {
+    let tables = tables.iter().map(|(name, path)| Ok((name.clone(), FileTable::open(path)?)));
+    let tables = tables.collect::<Result<Vec<_>>>()?;
     let mut opened = Vec::new();
     for (name, path) in recordings {
         let asked = recording(opening, path, Vec::new())?;
@@ -60,7 +64,7 @@ pub fn open(
         };
         opened.push((name.clone(), Arc::new(asked)));
     }
-    Ok(Database::open(opened)?)
+    Ok(Database::open(opened, tables)?)
 }
 
 /// Opens one recording (a directory), as [`open`] does. `machines`: models to simulate, behind

@@ -81,6 +81,7 @@ fn compare(recording: &Path, kernel: &Path, score: &mut TestScore, one_cpu: bool
     let database = road::asked::open(
         &opening,
         &[("main".to_owned(), recording.to_owned())],
+        &[],
         &Probing::default(),
     )?;
     let opened = opening.open(recording)?;
@@ -243,7 +244,7 @@ fn probes(recording: &Path, kernel: &Path, score: &mut TestScore) -> Result<()> 
             part: RecordingPart::WHOLE,
         };
         let probing = Probing { texts, workload: Some(&workload), boot_image: None };
-        road::asked::open(&opening, &[("main".to_owned(), recording.to_owned())], &probing)
+        road::asked::open(&opening, &[("main".to_owned(), recording.to_owned())], &[], &probing)
     };
     let texts = ["entered=vfs_read(count=%rdx)", "vfs_read%return($retval)"].map(str::to_owned);
     let database = open(&texts)?;

@@ -5,6 +5,7 @@
 //! fills them, on disk, with only the columns and rows that the question needs. Questions read; no
 //! statement writes, attaches or changes a setting.
 
+mod files;
 mod functions;
 mod plan;
 mod stored;
@@ -14,6 +15,7 @@ use crate::probe::Probe;
 use crate::recording::AskedRecording;
 use crate::schema::{ColumnType, TABLES};
 use crate::words::{FUNCTIONS, Vocabulary};
+pub use files::FileTable;
 use functions::add_functions;
 use plan::{Plan, PlanLog, Scans};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -41,8 +43,10 @@ pub enum AskError {
     /// A parameter has no value.
     #[error("the parameter {0} has no value")]
     NoValue(String),
-    /// A recording's name cannot be used.
-    #[error("{0:?} cannot name a recording: take letters, digits and _, and no word of SQL")]
+    /// The name of a recording or of a table of files cannot be used.
+    #[error(
+        "{0:?} cannot name a recording or a table: take letters, digits and _, and no word of SQL"
+    )]
     Name(String),
     /// SQLite failed while it worked.
     #[error("the answer cannot be computed: {0}")]
@@ -100,6 +104,8 @@ pub trait AnswerSink {
 pub(crate) struct Shared {
     /// The recordings, by the number in their virtual tables.
     recordings: Vec<(String, Arc<AskedRecording>)>,
+    /// The tables of files.
+    files: Vec<(String, Arc<FileTable>)>,
     log: Mutex<PlanLog>,
 }
 
@@ -118,13 +124,17 @@ pub struct Database {
 }
 
 impl Database {
-    /// Recordings by name. One recording may have the name `main`: its tables need no name in
-    /// front.
+    /// Recordings and tables of files, by name. One recording may have the name `main`: its tables
+    /// need no name in front.
     ///
     /// # Errors
     /// A name cannot be used, or SQLite cannot start.
-    pub fn open(recordings: Vec<(String, Arc<AskedRecording>)>) -> Result<Database, AskError> {
-        let shared = Arc::new(Shared { recordings, log: Mutex::new(PlanLog::default()) });
+    pub fn open(
+        recordings: Vec<(String, Arc<AskedRecording>)>,
+        files: Vec<(String, FileTable)>,
+    ) -> Result<Database, AskError> {
+        let files = files.into_iter().map(|(name, table)| (name, Arc::new(table))).collect();
+        let shared = Arc::new(Shared { recordings, files, log: Mutex::new(PlanLog::default()) });
         let streaming = connection(&shared)?;
         table::add_module(&streaming, &shared)?;
         for (number, (name, _)) in shared.recordings.iter().enumerate() {
@@ -155,6 +165,10 @@ impl Database {
     /// The names that a question can use.
     pub fn vocabulary(&self) -> Vocabulary {
         let mut vocabulary = Vocabulary::default();
+        for (name, table) in &self.shared.files {
+            let columns = table.columns.iter().map(|(column, _)| column.clone());
+            vocabulary.views.push((name.clone(), columns.collect()));
+        }
         for (name, recording) in &self.shared.recordings {
             vocabulary.recordings.push(name.clone());
             for probe in recording.own_probes() {
@@ -235,11 +249,15 @@ impl Database {
         let unknown = unknown.split_whitespace().next().unwrap_or(unknown);
         let known: Vec<&str> = match what {
             "no such table" => {
-                let tables = TABLES.iter().map(|table| table.name);
+                let files = self.shared.files.iter().map(|(name, _)| name.as_str());
+                let tables = TABLES.iter().map(|table| table.name).chain(files);
                 tables.chain(self.probes().map(|probe| probe.name.as_str())).collect()
             }
             "no such column" => {
-                TABLES.iter().flat_map(|table| table.columns).map(|column| column.name).collect()
+                let files = self.shared.files.iter().flat_map(|(_, table)| &table.columns);
+                let recorded = TABLES.iter().flat_map(|table| table.columns);
+                let recorded = recorded.map(|column| column.name);
+                recorded.chain(files.map(|(name, _)| name.as_str())).collect()
             }
             "no such function" => FUNCTIONS.to_vec(),
             _ => return message.to_owned(),
@@ -382,13 +400,23 @@ fn connection(shared: &Arc<Shared>) -> Result<Connection, AskError> {
             "PRAGMA {name}.journal_mode = OFF; PRAGMA {name}.synchronous = OFF;"
         ))?;
     }
+    for (name, _) in &shared.files {
+        if !is_name(name) {
+            return Err(AskError::Name(name.clone()));
+        }
+    }
+    files::add(&connection, shared).map_err(|error| match &shared.files[..] {
+        [] => AskError::from(error),
+        // Words of SQL, and two tables of one name.
+        [.., (name, _)] => AskError::Name(name.clone()),
+    })?;
     add_functions(&connection, shared)?;
     // Sorting and counting need no walk, which would end by itself.
     connection.progress_handler(STEPS, Some(|| host::interrupt::check().is_err()))?;
     Ok(connection)
 }
 
-/// Whether a text can name a recording.
+/// Whether a text can name a recording or a table of files.
 pub fn is_name(text: &str) -> bool {
     let mut letters = text.chars();
     letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')

@@ -59,7 +59,7 @@ fn asked(directory: &Path, run: &ExampleRun) -> Arc<AskedRecording> {
 fn database(run: &ExampleRun) -> (Database, TempDir) {
     let home = tempfile::tempdir().unwrap();
     let recording = asked(home.path(), run);
-    (Database::open(vec![("main".to_owned(), recording)]).unwrap(), home)
+    (Database::open(vec![("main".to_owned(), recording)], Vec::new()).unwrap(), home)
 }
 
 fn answer(database: &Database, sql: &str) -> Result<String, AskError> {
@@ -215,7 +215,7 @@ fn several_recordings_have_their_names_in_front() {
         ("before".to_owned(), asked(homes[0].path(), &faults())),
         ("after".to_owned(), asked(homes[1].path(), &halted())),
     ];
-    let database = Database::open(recordings).unwrap();
+    let database = Database::open(recordings, Vec::new()).unwrap();
     let sql = "SELECT b.function, count(*) FROM before.calls b JOIN after.calls a \
                ON a.function = b.function GROUP BY 1 ORDER BY 1";
     assert_eq!(
@@ -226,7 +226,7 @@ fn several_recordings_have_their_names_in_front() {
     assert_eq!(first, answer(&database, "SELECT count(*) FROM before.calls").unwrap());
     let home = tempfile::tempdir().unwrap();
     let named = vec![("select 1".to_owned(), asked(home.path(), &faults()))];
-    assert!(matches!(Database::open(named), Err(AskError::Name(_))));
+    assert!(matches!(Database::open(named, Vec::new()), Err(AskError::Name(_))));
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn probed(directory: &Path, hits: &[(u64, u16, u64)]) -> Database {
     std::fs::write(&file, writer.end(0).unwrap()).unwrap();
     let recording = Arc::into_inner(recording).unwrap();
     let recording = AskedRecording { probes: Some(RecordedProbes { set, file }), ..recording };
-    Database::open(vec![("main".to_owned(), Arc::new(recording))]).unwrap()
+    Database::open(vec![("main".to_owned(), Arc::new(recording))], Vec::new()).unwrap()
 }
 
 #[test]

@@ -16,6 +16,7 @@ use host::outln;
 use host::{output, stdout};
 use road::opened::Opening;
 use road::probed::Probing;
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +33,9 @@ use crate::command::record::warn_unlike;
 ///
 /// Several recordings have names, and the names stand in front of their tables: before.calls,
 /// after.calls.
+///
+/// A Parquet file, or a directory of them, is a table too, under its own name or one that is given:
+/// profiles of many machines (`kernlane export --format profile`) become one by GROUP BY.
 ///
 /// Without a question, it opens a shell. A question on standard input is answered.
 ///
@@ -53,11 +57,12 @@ use crate::command::record::warn_unlike;
   kernlane ask net.rec \"SELECT * FROM services\" --parquet services.parquet
   kernlane ask net.rec --probe 'tcp_v4_rcv(skb->len, dev=skb->dev->name)'
     \"SELECT dev, count(*), sum(len) FROM tcp_v4_rcv GROUP BY dev\"
+  kernlane ask fleet=profiles/ \"SELECT kind, count(*), sum(count) FROM fleet GROUP BY kind\"
   kernlane ask net.rec
   kernlane ask --tables")]
 pub struct AskArgs {
-    /// Recordings, each with a name in front if there are several; then the question: SQL, or the
-    /// name of a question
+    /// Recordings and Parquet files or directories of them, each with a name in front if there are
+    /// several; then the question: SQL, or the name of a question
     #[arg(
         value_name = "[NAME=]RECORDING|QUESTION",
         required_unless_present_any = ["list", "tables"]
@@ -129,7 +134,7 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
     if args.list {
         return list(&questions).map(|()| ExitCode::SUCCESS);
     }
-    let (recordings, question) = inputs(&args.inputs)?;
+    let Inputs { recordings, tables, question } = inputs(&args.inputs)?;
     for (_, path) in &recordings {
         warn_unlike(path, &args.machine)?;
     }
@@ -148,7 +153,7 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
     let question = match question {
         Some(question) => question,
         None if io::stdin().is_terminal() => {
-            let database = road::asked::open(&opening, &recordings, &probing)?;
+            let database = road::asked::open(&opening, &recordings, &tables, &probing)?;
             shell::run(&database, &questions)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -160,7 +165,7 @@ pub(crate) fn run(args: &AskArgs) -> Result<ExitCode> {
     };
     // A wrong name is found before anything is opened.
     let (sql, values) = understood(&question, &questions, given)?;
-    let database = road::asked::open(&opening, &recordings, &probing)?;
+    let database = road::asked::open(&opening, &recordings, &tables, &probing)?;
     let form = match (args.json, args.csv, &args.parquet) {
         (true, ..) => AnswerForm::Json,
         (_, true, _) => AnswerForm::Csv,
@@ -223,19 +228,39 @@ fn plain(error: AskError) -> anyhow::Error {
     }
 }
 
-/// Recordings by name, and the question behind them.
-#[allow(clippy::type_complexity, reason = "two lists of one line")]
-fn inputs(inputs: &[String]) -> Result<(Vec<(String, PathBuf)>, Option<String>)> {
+/// What is asked.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Inputs {
+    /// Recordings by name.
+    recordings: Vec<(String, PathBuf)>,
+    /// Parquet files, or directories of them, by the name of their table.
+    tables: Vec<(String, PathBuf)>,
+    question: Option<String>,
+}
+
+/// Sorts the inputs. The question is the last one.
+fn inputs(inputs: &[String]) -> Result<Inputs> {
     let mut recordings: Vec<(Option<String>, PathBuf)> = Vec::new();
+    let mut tables: Vec<(Option<String>, PathBuf)> = Vec::new();
     let mut question = None;
     for (at, input) in inputs.iter().enumerate() {
-        if let Some((name, path)) = input.split_once('=').filter(|(name, _)| sql::is_name(name))
-            && (Path::new(path).is_dir() || !path.contains(char::is_whitespace))
-        {
-            ensure!(Path::new(path).is_dir(), "{path}: there is no such recording");
-            recordings.push((Some(name.to_owned()), path.into()));
-        } else if Path::new(input).is_dir() {
-            recordings.push((None, input.into()));
+        let named = input.split_once('=').filter(|(name, _)| sql::is_name(name));
+        let (name, path) = match named {
+            Some((name, path))
+                if Path::new(path).exists() || !path.contains(char::is_whitespace) =>
+            {
+                ensure!(
+                    Path::new(path).is_dir() || is_parquet(Path::new(path)),
+                    "{path}: there is no such recording, and no such Parquet file"
+                );
+                (Some(name.to_owned()), PathBuf::from(path))
+            }
+            _ => (None, PathBuf::from(input)),
+        };
+        if is_table(&path) {
+            tables.push((name, path));
+        } else if path.is_dir() {
+            recordings.push((name, path));
         } else {
             let is_last = at + 1 == inputs.len();
             ensure!(
@@ -250,24 +275,37 @@ fn inputs(inputs: &[String]) -> Result<(Vec<(String, PathBuf)>, Option<String>)>
         "a question takes at most {} recordings",
         sql::MOST_RECORDINGS
     );
-    let named = match &recordings[..] {
-        [(None, path)] => vec![("main".to_owned(), path.clone())],
-        _ => {
-            let mut named: Vec<(String, PathBuf)> = Vec::new();
-            for (name, path) in recordings {
-                let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-                let name = name.or(stem.filter(|stem| sql::is_name(stem)));
-                let name = name.filter(|name| named.iter().all(|(known, _)| known != name));
-                let name = name.ok_or_else(|| {
-                    let path = path.display();
-                    anyhow!("{path}: give the recording a name of its own in SQL: before={path}")
-                })?;
-                named.push((name, path));
-            }
-            named
-        }
+    if let [(name @ None, _)] = &mut recordings[..] {
+        *name = Some("main".to_owned());
+    }
+    let mut names = BTreeSet::new();
+    let mut with_names = |inputs: Vec<(Option<String>, PathBuf)>, what: &str| {
+        let named = inputs.into_iter().map(|(name, path)| {
+            let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            let name = name.or(stem.filter(|stem| sql::is_name(stem)));
+            let name = name.filter(|name| names.insert(name.clone())).ok_or_else(|| {
+                let path = path.display();
+                anyhow!("{path}: give the {what} a name of its own in SQL: before={path}")
+            })?;
+            Ok((name, path))
+        });
+        named.collect::<Result<Vec<_>>>()
     };
-    Ok((named, question))
+    Ok(Inputs {
+        recordings: with_names(recordings, "recording")?,
+        tables: with_names(tables, "table")?,
+        question,
+    })
+}
+
+fn is_parquet(path: &Path) -> bool {
+    path.is_file() && path.extension().is_some_and(|extension| extension == "parquet")
+}
+
+/// Whether a path is a Parquet file, or a directory of them.
+fn is_table(path: &Path) -> bool {
+    let files = || std::fs::read_dir(path).into_iter().flatten().flatten();
+    is_parquet(path) || (path.is_dir() && files().any(|entry| is_parquet(&entry.path())))
 }
 
 /// `NAME=VALUE`.
@@ -318,15 +356,31 @@ mod tests {
         };
         let (a, b, odd) = (path("a.rec"), path("b.rec"), path("b-2.rec"));
         let one = inputs(&[a.clone(), "SELECT 1".to_owned()]).unwrap();
-        assert_eq!(one, (vec![("main".to_owned(), a.clone().into())], Some("SELECT 1".to_owned())));
-        let (two, question) = inputs(&[a.clone(), format!("after={b}")]).unwrap();
-        assert_eq!(two.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "after"]);
-        assert_eq!(question, None);
+        assert_eq!(one.recordings, [("main".to_owned(), a.clone().into())]);
+        assert_eq!(one.question.as_deref(), Some("SELECT 1"));
+        let names = |named: &[(String, PathBuf)]| -> Vec<String> {
+            named.iter().map(|(name, _)| name.clone()).collect()
+        };
+        let two = inputs(&[a.clone(), format!("after={b}")]).unwrap();
+        assert_eq!(
+            (names(&two.recordings), two.question),
+            (vec!["a".into(), "after".into()], None)
+        );
+        // A directory of Parquet files, and one file.
+        let fleet = path("fleet");
+        let file = format!("{fleet}/one.parquet");
+        std::fs::write(&file, "").unwrap();
+        let tables = inputs(&[fleet.clone(), format!("x={file}"), "SELECT 1".to_owned()]).unwrap();
+        assert_eq!(
+            (names(&tables.tables), tables.recordings),
+            (vec!["fleet".into(), "x".into()], vec![])
+        );
+        assert!(inputs(&[a.clone(), format!("main={fleet}")]).is_err());
         for (given, expected) in [
             (vec![a.clone(), odd], "name of its own"),
             (vec![a.clone(), a.clone()], "name of its own"),
             (vec!["SELECT 1".to_owned(), a.clone()], "no such recording"),
-            (vec!["x=/nowhere.rec".to_owned()], "no such recording"),
+            (vec!["x=/nowhere.rec".to_owned()], "no such recording, and no such Parquet file"),
             (vec!["SELECT 1".to_owned()], "no such recording"),
         ] {
             let error = inputs(&given).unwrap_err().to_string();
