@@ -14,7 +14,7 @@
 /* The most invocations under way at once, in all tasks. */
 #define MAX_ACTIVE	4096
 
-#ifdef KERNLANE_HAS_PROBE_OPS
+#ifdef KERNLANE_PROBE_HOLDS
 static int hold_tracer(struct follower *follower)
 {
 	return 0;
@@ -86,7 +86,7 @@ static int add_probes(struct follower *follower, unsigned long *entries,
 	struct fprobe *probe = &follower->probe;
 	int err;
 
-#ifdef KERNLANE_HAS_PROBE_OPS
+#ifdef KERNLANE_PROBE_HOLDS
 	probe->ops.flags = FTRACE_OPS_FL_PERMANENT;
 	probe->nr_maxactive = MAX_ACTIVE;
 #endif

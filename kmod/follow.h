@@ -10,6 +10,10 @@
 
 #if defined(CONFIG_FPROBE) && defined(KERNLANE_HAS_PROBE_DATA)
 #define KERNLANE_FPROBES
+/* The probe's own ftrace_ops can keep the tracer on. */
+#ifdef KERNLANE_HAS_PROBE_OPS
+#define KERNLANE_PROBE_HOLDS
+#endif
 #endif
 
 /* The time of an entry, and how long the task had been out until then. */
@@ -36,7 +40,7 @@ struct follower {
 	struct kretprobe **probes;
 	unsigned int nr;
 #endif
-#ifndef KERNLANE_HAS_PROBE_OPS
+#ifndef KERNLANE_PROBE_HOLDS
 	/* Keeps the tracer on. */
 	struct ftrace_ops hold;
 #endif

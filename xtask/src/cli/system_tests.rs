@@ -5,8 +5,8 @@ use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
-    ab_test, ask_test, book_test, check_test, diff_test, dist_test, guest_test, inline_test,
-    known_case, like_test, live_fuzz, live_test, live_versions, matrix, module_test,
+    ab_test, ask_test, book_test, check_test, diff_test, dist_test, fleet_test, guest_test,
+    inline_test, known_case, like_test, live_fuzz, live_test, live_versions, matrix, module_test,
     optimize_live_test, package_test, page_test, profiled_test, python_test, record_test,
     relink_test, road_test, service_test, services_test, shift_test, study_test, uml_test, vm_test,
 };
@@ -149,6 +149,16 @@ pub(super) enum SystemTest {
     /// Test systemd's units of what is published on a Debian 12 in a guest, over seven boots; makes
     /// the disk as root
     ServiceTest,
+    /// Merge the profiles of many machines by SQL, by `kernlane ask` and by Spark, to equal bytes
+    FleetTest {
+        /// The profile (*.klp) from which those of the machines are made
+        profile: PathBuf,
+        /// Its kernel: a build tree, or a vmlinux
+        kernel: PathBuf,
+        /// How many machines
+        #[arg(long, value_name = "N", default_value_t = 200)]
+        machines: u64,
+    },
     /// Lay out kernels of other versions, compilers and configurations, prove them and boot them;
     /// keep the results in bench/ and in the book; resumes
     Matrix(Matrix),
@@ -206,6 +216,9 @@ impl SystemTest {
             Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
             Self::PackageTest => package_test::package_test(),
             Self::DistTest => dist_test::dist_test(),
+            Self::FleetTest { profile, kernel, machines } => {
+                fleet_test::fleet_test(&profile, &kernel, machines)
+            }
             Self::ServiceTest => service_test::service_test(),
             Self::Matrix(Matrix { cells, jobs, again }) => {
                 matrix::matrix(&matrix::Request { cells, jobs, again })

@@ -82,12 +82,12 @@ status=$?
 wait $first && [ $status = 0 ] && passed "two undos at once end well" ||
     failed "two undos at once end well" "$(cat /tmp/undone-1 /tmp/undone-2)"
 check "and nothing is left" sh -c "! grep -q '^kernlane_' /proc/modules"
-at_once loadavg_proc_show loadavg_proc_show
+at_once uptime_proc_show uptime_proc_show
 case "$results" in
 " 0 2" | " 2 0") passed "one function is installed once" ;;
 *) failed "one function is installed once" "$results: $(cat /tmp/at-once-1 /tmp/at-once-2)" ;;
 esac
-grep -q 'loadavg_proc_show cannot be replaced: .*installed are kernlane_[0-9]*' /tmp/at-once-1 \
+grep -q 'uptime_proc_show cannot be replaced: .*installed are kernlane_[0-9]*' /tmp/at-once-1 \
     /tmp/at-once-2 && passed "the other is told by which group" ||
     failed "the other is told by which group" "$(cat /tmp/at-once-1 /tmp/at-once-2)"
 check "undone" undo
