@@ -42,7 +42,12 @@ pub(crate) fn frames(service: &ServiceCalls) -> [String; 2] {
 
 /// Where a service executes.
 pub(crate) fn mode(service: &ServiceCalls) -> &'static str {
-    match service.kind {
+    mode_of(service.kind)
+}
+
+/// Where services of this kind execute.
+pub(crate) fn mode_of(kind: ServiceKind) -> &'static str {
+    match kind {
         ServiceKind::User => "user",
         ServiceKind::Idle => "idle",
         _ => "kernel",

@@ -1,12 +1,15 @@
-//! What happened in a recording over time: Chrome's trace events, and the table of all invocations.
+//! What happened in a recording over time: formats of time lines, and the table of all invocations.
 //!
 //! Input: a recording and its attribution. Output: files, written while the recording is read.
-//! Memory holds only invocations that have not ended.
+//! Memory holds only invocations that have not ended; the profile of the Firefox Profiler is made
+//! in memory.
 
+use crate::chrome_trace::TraceEvents;
+use crate::firefox::ProfileTrack;
 use crate::parquet::InvocationTable;
-use crate::perfetto::TraceEvents;
+use crate::perfetto::TracePackets;
 use crate::{Format, Make};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use execution::opened::OpenedRecording;
 use host::recording::Recording;
 use services::{Attribution, conditions_by_name};
@@ -14,11 +17,27 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-/// The format.
+/// The format of Perfetto.
 pub(crate) const PERFETTO: Format = Format {
     name: "perfetto",
-    about: "Chrome's trace events: services over time, and misses (ui.perfetto.dev, \
-        chrome://tracing)",
+    about: "A trace of Perfetto: services, tasks and CPUs over time, with counters and wakeups \
+        (ui.perfetto.dev)",
+    make: Make::OverTime(perfetto_trace),
+};
+
+/// The format of the Firefox Profiler.
+pub(crate) const FIREFOX: Format = Format {
+    name: "firefox",
+    about: "A profile of the Firefox Profiler: functions and services with their calls over time \
+        (profiler.firefox.com)",
+    make: Make::OverTime(firefox_profile),
+};
+
+/// The format of Chrome.
+pub(crate) const CHROME_TRACE: Format = Format {
+    name: "chrome-trace",
+    about: "Chrome's trace events: services over time, and misses (chrome://tracing, \
+        ui.perfetto.dev)",
     make: Make::OverTime(trace_events),
 };
 
@@ -43,6 +62,57 @@ pub(crate) fn trace_events(
         let events = TraceEvents::new(out, &conditions, window, header.cpus)?;
         services::attribute_in_time(reader, symbols, binding, machines, events)?.1.finish()
     })
+}
+
+/// Writes what ran over time as Perfetto's packets. Returns the number of events.
+///
+/// # Errors
+/// The same errors as [`trace_events`].
+pub(crate) fn perfetto_trace(
+    attribution: &Attribution,
+    recording: &Path,
+    window: Range<u64>,
+    out: &mut dyn Write,
+) -> Result<u64> {
+    let Attribution { symbols, binding, machines, .. } = attribution;
+    let opened = OpenedRecording::whole(&Recording::at(recording), "services")?;
+    opened.read(|reader| {
+        let header = reader.header();
+        let machine = machines.first().map(|machine| &*machine.name);
+        let conditions =
+            conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
+        let packets =
+            TracePackets::new(out, &conditions, window, header.cpus, machine.is_some());
+        services::attribute_in_time(reader, symbols, binding, machines, packets)?.1.finish()
+    })
+}
+
+/// Writes what ran over time as a profile of the Firefox Profiler. Returns the number of samples
+/// and markers.
+///
+/// # Errors
+/// The same errors as [`trace_events`].
+pub(crate) fn firefox_profile(
+    attribution: &Attribution,
+    recording: &Path,
+    window: Range<u64>,
+    out: &mut dyn Write,
+) -> Result<u64> {
+    let Attribution { symbols, binding, machines, .. } = attribution;
+    let opened = OpenedRecording::whole(&Recording::at(recording), "services")?;
+    let (profile, events) = opened.read(|reader| {
+        let header = reader.header();
+        let machine = machines.first().map(|machine| &*machine.name);
+        let conditions =
+            conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
+        let track = ProfileTrack::new(&conditions, window.clone(), header.cpus);
+        let (_, track, samples) = services::call_samples::attribute_with_samples(
+            reader, symbols, binding, machines, window, track,
+        )?;
+        Ok(track.finish(&samples))
+    })?;
+    serde_json::to_writer(&mut *out, &profile).context("the profile cannot be written")?;
+    Ok(events)
 }
 
 /// Writes every invocation of a service as a Parquet table. Returns the bytes of the table of

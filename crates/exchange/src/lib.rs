@@ -20,8 +20,11 @@
 
 pub mod bolt_import;
 pub mod branches;
+mod chrome_trace;
 pub mod compressed;
+mod firefox;
 pub mod import_file;
+mod intervals;
 pub mod kinds;
 pub mod perf;
 mod perfetto;
@@ -105,7 +108,7 @@ formats! {
     folded: FOLDED;
     pprof: PPROF;
     otlp: OTLP;
-    pub in_time: PERFETTO;
+    pub in_time: PERFETTO, FIREFOX, CHROME_TRACE;
     pub parquet: PARQUET;
     pub profile_table: PROFILE;
     champsim: CHAMPSIM;

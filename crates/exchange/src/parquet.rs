@@ -422,8 +422,6 @@ impl<W: Write + Send> SpanTrack for InvocationTable<'_, W> {
 
     fn turn(&mut self, _: CpuId, _: usize, _: &str, _: u64, _: u64) {}
 
-    fn missed(&mut self, _: u64, _: u64, _: LevelMisses) {}
-
     fn task(&mut self, task: usize, name: &str, pid: Option<u32>) {
         self.tasks.push(vec![(task as u64).into(), name.into(), pid.map(u64::from).into()]);
     }

@@ -251,7 +251,9 @@ fn export_says_as_json_what_it_wrote() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     write_recording(&path.join("net.rec"), "00");
-    for (format, amount) in [("folded", "lines"), ("perfetto", "events"), ("parquet", "tables")] {
+    for (format, amount) in
+        [("folded", "lines"), ("perfetto", "events"), ("firefox", "events"), ("parquet", "tables")]
+    {
         let line = format!(
             "export net.rec --kernel net.rec/System.map --format {format} -o out.{format} --json"
         );

@@ -95,27 +95,83 @@ impl CallTree {
     }
 }
 
-/// An open service with its counts so far.
+/// Receives the counts of chains. The counts of an open service wait in its log, because its name
+/// is final only when it ends.
+pub(crate) trait CallCounts {
+    /// The counts of an open service.
+    type Log: Default;
+    /// This chain ran in the task's innermost open service, which has this log.
+    fn add(&mut self, task: usize, log: &mut Self::Log, node: NodeId, cost: CallCost);
+    /// The service with this log has ended.
+    fn settle(&mut self, task: usize, service: ServiceId, log: Self::Log);
+    /// The task ran in user mode, under this service.
+    fn add_user(&mut self, task: usize, service: ServiceId, cost: CallCost);
+}
+
+/// The sum of each chain and service.
+#[derive(Debug, Default)]
+pub(crate) struct ChainSums {
+    costs: HashMap<(ServiceId, NodeId), CallCost>,
+}
+
+/// The counts of an open service, by chain.
 #[derive(Debug)]
-struct OpenCalls {
-    /// The number of open calls when the service began.
-    calls: usize,
+pub(crate) struct CostLog {
     log: Vec<(NodeId, CallCost)>,
     /// The log is compacted at this length.
     longest: usize,
 }
 
-#[derive(Debug, Default)]
-struct TaskCalls {
-    /// The chain from which each open call was made.
-    calls: Vec<NodeId>,
-    open: Vec<OpenCalls>,
-}
-
 const SHORTEST: usize = 1 << 12;
 
+impl Default for CostLog {
+    fn default() -> CostLog {
+        CostLog { log: Vec::new(), longest: SHORTEST }
+    }
+}
+
+impl CallCounts for ChainSums {
+    type Log = CostLog;
+
+    fn add(&mut self, _: usize, log: &mut CostLog, node: NodeId, cost: CallCost) {
+        log.add(node, cost);
+    }
+
+    fn settle(&mut self, _: usize, service: ServiceId, log: CostLog) {
+        for (node, cost) in log.log {
+            *self.costs.entry((service, node)).or_default() += cost;
+        }
+    }
+
+    fn add_user(&mut self, _: usize, service: ServiceId, cost: CallCost) {
+        *self.costs.entry((service, ROOT)).or_default() += cost;
+    }
+}
+
+/// An open service.
+#[derive(Debug)]
+struct OpenCalls<L> {
+    /// The number of open calls when the service began.
+    calls: usize,
+    log: L,
+}
+
+#[derive(Debug)]
+struct TaskCalls<L> {
+    /// The chain from which each open call was made.
+    calls: Vec<NodeId>,
+    open: Vec<OpenCalls<L>>,
+}
+
+impl<L> Default for TaskCalls<L> {
+    fn default() -> TaskCalls<L> {
+        TaskCalls { calls: Vec::new(), open: Vec::new() }
+    }
+}
+
 /// Keeps the chain of each task.
-pub(crate) struct CallStacks<'a> {
+pub(crate) struct CallStacks<'a, C: CallCounts = ChainSums> {
+    counts: C,
     symbols: &'a KernelSymbols,
     binding: &'a Binding,
     names: Vec<&'a str>,
@@ -124,7 +180,7 @@ pub(crate) struct CallStacks<'a> {
     parts: Vec<TranslationFunction>,
     nodes: Vec<CallNode>,
     children: HashMap<(NodeId, u32), NodeId>,
-    tasks: Vec<TaskCalls>,
+    tasks: Vec<TaskCalls<C::Log>>,
     current: usize,
     /// The chain that currently executes.
     leaf: NodeId,
@@ -135,12 +191,16 @@ pub(crate) struct CallStacks<'a> {
     /// The counts of the current chain that are not in a log yet.
     cost: CallCost,
     misses: LevelMisses,
-    costs: HashMap<(ServiceId, NodeId), CallCost>,
 }
 
-impl<'a> CallStacks<'a> {
-    pub(crate) fn new(symbols: &'a KernelSymbols, binding: &'a Binding) -> CallStacks<'a> {
+impl<'a, C: CallCounts> CallStacks<'a, C> {
+    pub(crate) fn new(
+        symbols: &'a KernelSymbols,
+        binding: &'a Binding,
+        counts: C,
+    ) -> CallStacks<'a, C> {
         CallStacks {
+            counts,
             symbols,
             binding,
             names: Vec::new(),
@@ -155,7 +215,6 @@ impl<'a> CallStacks<'a> {
             has_called: false,
             cost: CallCost::default(),
             misses: LevelMisses::default(),
-            costs: HashMap::new(),
         }
     }
 
@@ -230,7 +289,10 @@ impl<'a> CallStacks<'a> {
     /// Moves the current counts to the log of the innermost open service.
     fn put_down(&mut self, misses: LevelMisses) {
         if let Some(open) = self.tasks[self.current].open.last_mut() {
-            open.add(self.leaf, take(&mut self.cost, &mut self.misses, misses));
+            let cost = take(&mut self.cost, &mut self.misses, misses);
+            if cost != CallCost::default() {
+                self.counts.add(self.current, &mut open.log, self.leaf, cost);
+            }
         }
     }
 
@@ -266,17 +328,13 @@ impl<'a> CallStacks<'a> {
     }
 
     pub(crate) fn opened(&mut self, calls: usize) {
-        let log = Vec::new();
-        let longest = SHORTEST;
-        self.tasks[self.current].open.push(OpenCalls { calls, log, longest });
+        self.tasks[self.current].open.push(OpenCalls { calls, log: C::Log::default() });
         self.turn();
     }
 
     pub(crate) fn settled(&mut self, task: usize, service: ServiceId) {
         if let Some(open) = self.tasks.get_mut(task).and_then(|task| task.open.pop()) {
-            for (node, cost) in open.log {
-                *self.costs.entry((service, node)).or_default() += cost;
-            }
+            self.counts.settle(task, service, open.log);
         }
         self.turn();
     }
@@ -286,16 +344,35 @@ impl<'a> CallStacks<'a> {
         match user {
             None => self.put_down(misses),
             Some(user) => {
-                *self.costs.entry((user, ROOT)).or_default() +=
-                    take(&mut self.cost, &mut self.misses, misses)
+                let cost = take(&mut self.cost, &mut self.misses, misses);
+                self.counts.add_user(self.current, user, cost);
             }
         }
     }
 
+    /// What receives the counts.
+    pub(crate) fn counts_mut(&mut self) -> &mut C {
+        &mut self.counts
+    }
+
+    /// The logs of a task's open services, innermost first.
+    pub(crate) fn open_logs(&mut self, task: usize) -> impl Iterator<Item = &mut C::Log> {
+        let open = self.tasks.get_mut(task).into_iter().flat_map(|task| task.open.iter_mut().rev());
+        open.map(|open| &mut open.log)
+    }
+
+    /// The names of functions, the nodes of the tree of calls, and what received the counts.
+    pub(crate) fn into_parts(self) -> (Vec<String>, Vec<CallNode>, C) {
+        (self.names.into_iter().map(str::to_owned).collect(), self.nodes, self.counts)
+    }
+}
+
+impl CallStacks<'_> {
     /// The tree of the whole recording. `ledger`: that of the same recording.
     pub(crate) fn finish(self, ledger: &Ledger) -> CallTree {
+        let (functions, nodes, sums) = self.into_parts();
         let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
-        for ((service, node), cost) in self.costs {
+        for ((service, node), cost) in sums.costs {
             of[service.0 as usize].push((node, cost));
         }
         let mut services: Vec<ServiceCalls> = ledger
@@ -309,19 +386,12 @@ impl<'a> CallStacks<'a> {
             })
             .collect();
         services.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-        CallTree {
-            functions: self.names.into_iter().map(str::to_owned).collect(),
-            nodes: self.nodes,
-            services,
-        }
+        CallTree { functions, nodes, services }
     }
 }
 
-impl OpenCalls {
+impl CostLog {
     fn add(&mut self, node: NodeId, cost: CallCost) {
-        if cost == CallCost::default() {
-            return;
-        }
         match self.log.last_mut() {
             Some((last, sum)) if *last == node => *sum += cost,
             _ => self.log.push((node, cost)),

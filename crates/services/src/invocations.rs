@@ -21,7 +21,6 @@ use crate::functions::{NAMELESS, TranslationFunction, function_name};
 use crate::ledger::{Invocation, InvocationTimes, Ledger, ServiceId, ServiceMachineCounts};
 use crate::meter::{Booked, Meter};
 use crate::symbols::KernelSymbols;
-use crate::table;
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::DataWish;
@@ -337,14 +336,7 @@ impl<'a, T: InvocationTrack> InvocationMeter<'a, T> {
         instructions: u64,
         counts: &[ServiceMachineCounts],
     ) -> Option<ServiceMachine> {
-        let machine = self.machine.as_ref()?;
-        let none = ServiceMachineCounts::default();
-        let counts = counts.first().unwrap_or(&none);
-        Some(ServiceMachine {
-            cycles: table::cycles(machine, instructions, counts),
-            l1i: counts.l1i_misses,
-            data: counts.memory.map(|it| (it.l1d.total(), it.l2i.total() + it.l2d.total())),
-        })
+        Some(ServiceMachine::of(self.machine.as_ref()?, instructions, counts))
     }
 }
 

@@ -26,6 +26,7 @@ mod automaton;
 pub mod binding;
 mod branches;
 mod caches;
+pub mod call_samples;
 pub mod calls;
 mod code;
 mod coherent;

@@ -6,6 +6,7 @@
 use crate::annotations::ServiceKind;
 use crate::caches::Machines;
 use crate::ledger::{Account, Invocation, Ledger, ServiceId, ServiceMachineCounts};
+use crate::tasks::TaskWake;
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::DataWish;
@@ -82,6 +83,9 @@ pub(super) trait Meter {
         }
         self.switched(task);
     }
+    /// The current task did not run until now: `at`, in nanoseconds
+    /// of the guest's clock. `wake`: what made it able to run, if the recording says so.
+    fn resumed(&mut self, _task: usize, _at: u64, _wake: Option<TaskWake>) {}
     /// The last switch was to a new task, which has this number: the kernel reused the address of a
     /// dead task.
     fn replaced(&mut self, task: usize) {

@@ -6,7 +6,7 @@
 use crate::annotations::ServiceKind;
 use crate::binding::Binding;
 use crate::caches::Machines;
-use crate::calls::{CallStacks, CallTree};
+use crate::calls::{CallStacks, CallTree, ChainSums};
 use crate::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::meter::{Booked, Meter};
 use crate::symbols::KernelSymbols;
@@ -38,7 +38,7 @@ impl<'a> ObservingMeter<'a> {
         ObservingMeter {
             machines: Machines::new(machines),
             first: machines.first().cloned(),
-            calls: CallStacks::new(symbols, binding),
+            calls: CallStacks::new(symbols, binding, ChainSums::default()),
             timeline: Timeline::new(FINEST),
         }
     }

@@ -9,8 +9,10 @@
 use crate::annotations::ServiceKind;
 use crate::caches::LevelMisses;
 use crate::caches::Machines;
+use crate::invocations::ServiceMachine;
 use crate::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::meter::{Booked, Meter};
+pub use crate::tasks::TaskWake;
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::DataWish;
@@ -24,7 +26,7 @@ use trace::{Task, Translation};
 const WAITING: usize = 4096;
 
 /// An invocation of a service, or a stay in user mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ServiceSpan {
     /// The kind of the service.
     pub kind: ServiceKind,
@@ -40,6 +42,37 @@ pub struct ServiceSpan {
     pub instructions: u64,
     /// The time in which its task did not run.
     pub off_cpu: u64,
+    /// Its own counts on the first machine. `None` without a machine.
+    pub machine: Option<ServiceMachine>,
+}
+
+/// A stretch in which a CPU executed one service, or user mode. It executes an instruction in each
+/// nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceStretch {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The kind of the service so far.
+    pub kind: ServiceKind,
+    /// When it began, in nanoseconds.
+    pub begin: u64,
+    /// When it ended, in nanoseconds.
+    pub end: u64,
+    /// The misses of the first machine; 0 without a machine.
+    pub misses: LevelMisses,
+}
+
+/// A task goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskResumption {
+    /// The task.
+    pub task: usize,
+    /// The CPU that executes it.
+    pub cpu: CpuId,
+    /// When it goes on, in nanoseconds.
+    pub at: u64,
+    /// What made it able to run. `None`: it was able to run, or the recording does not say.
+    pub wake: Option<TaskWake>,
 }
 
 /// Receives spans as they end. Spans of one task are nested or disjoint. When two spans begin
@@ -49,8 +82,12 @@ pub trait SpanTrack {
     fn span(&mut self, task: usize, span: &ServiceSpan);
     /// A task had a CPU from `begin` to `end`, and the CPU executed.
     fn turn(&mut self, cpu: CpuId, task: usize, name: &str, begin: u64, end: u64);
-    /// The misses of the first machine from `begin` to `end`.
-    fn missed(&mut self, begin: u64, end: u64, misses: LevelMisses);
+    /// A CPU executed. Stretches come in the order of their times.
+    fn executed(&mut self, _stretch: &ServiceStretch) {}
+    /// A task has this name and pid from now on.
+    fn named(&mut self, _task: usize, _name: &str, _pid: Option<u32>) {}
+    /// A task that did not run goes on. Its turn begins.
+    fn resumed(&mut self, _resumption: &TaskResumption) {}
     /// The name and pid of a task, at the end of the recording.
     fn task(&mut self, task: usize, name: &str, pid: Option<u32>);
 }
@@ -70,7 +107,8 @@ struct TaskSpans {
 pub(crate) struct SpanMeter<T> {
     track: T,
     machines: Machines,
-    has_machine: bool,
+    /// The first machine.
+    machine: Option<MachineModel>,
     pids: Vec<Option<u32>>,
     tasks: Vec<TaskSpans>,
     /// The CPU that executes, and its task.
@@ -87,7 +125,7 @@ impl<T: SpanTrack> SpanMeter<T> {
         SpanMeter {
             track,
             machines: Machines::new(machines),
-            has_machine: !machines.is_empty(),
+            machine: machines.first().cloned(),
             pids: Vec::new(),
             tasks: vec![unknown],
             cpu: CpuId(0),
@@ -184,6 +222,7 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
     fn replaced(&mut self, task: usize) {
         let dead = &mut self.tasks[self.current];
         (dead.name, dead.pid) = std::mem::take(&mut dead.before);
+        self.track.named(self.current, &dead.name, dead.pid);
         if self.tasks.len() <= task {
             self.tasks.resize_with(task + 1, TaskSpans::default);
         }
@@ -191,12 +230,18 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
     }
 
     fn named(&mut self, task: usize, id: usize, name: &str) {
-        if self.tasks[task].name != name {
+        let pid = self.pids.get(id).copied().flatten();
+        if self.tasks[task].name != name || self.tasks[task].pid != pid {
             // Another program in the same task.
             self.end_turn();
             self.tasks[task].name = name.to_owned();
+            self.tasks[task].pid = pid;
+            self.track.named(task, name, pid);
         }
-        self.tasks[task].pid = self.pids.get(id).copied().flatten();
+    }
+
+    fn resumed(&mut self, task: usize, at: u64, wake: Option<TaskWake>) {
+        self.track.resumed(&TaskResumption { task, cpu: self.cpu, at, wake });
     }
 
     fn opened(&mut self, _: usize) {
@@ -221,6 +266,9 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
             depth: open.begun.len(),
             instructions: invocation.instructions,
             off_cpu: invocation.times.blocked + invocation.times.waiting,
+            machine: self.machine.as_ref().map(|machine| {
+                ServiceMachine::of(machine, invocation.instructions, &invocation.machines)
+            }),
         });
         if open.begun.is_empty() || open.ended.len() >= WAITING {
             self.report_ended(task);
@@ -242,7 +290,11 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
     fn booked(&mut self, instructions: u64, under: Booked) {
         let begin = self.clock;
         self.clock += instructions;
-        if let Booked::User(_) = under {
+        let kind = match under {
+            Booked::User(_) => ServiceKind::User,
+            Booked::Open(kind) => kind,
+        };
+        if kind == ServiceKind::User {
             let span = ServiceSpan {
                 kind: ServiceKind::User,
                 name: self.tasks[self.current].name.clone(),
@@ -251,18 +303,22 @@ impl<T: SpanTrack> Meter for SpanMeter<T> {
                 depth: 0,
                 instructions,
                 off_cpu: 0,
+                machine: self.machine.as_ref().map(|machine| {
+                    ServiceMachine::of(machine, instructions, self.machines.taken())
+                }),
             };
             self.track.span(self.current, &span);
         }
-        if self.has_machine && instructions > 0 {
+        if instructions > 0 {
             let all = self.machines.misses();
-            let since = LevelMisses {
+            let misses = LevelMisses {
                 l1i: all.l1i - self.reported_misses.l1i,
                 l1d: all.l1d - self.reported_misses.l1d,
                 l2: all.l2 - self.reported_misses.l2,
             };
             self.reported_misses = all;
-            self.track.missed(begin, self.clock, since);
+            let (cpu, end) = (self.cpu, self.clock);
+            self.track.executed(&ServiceStretch { cpu, kind, begin, end, misses });
         }
     }
 }

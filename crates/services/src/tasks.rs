@@ -30,6 +30,15 @@ pub(super) struct OpenService {
     pub machines: Vec<ServiceMachineCounts>,
 }
 
+/// A task becomes able to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskWake {
+    /// When, in nanoseconds of the guest's clock.
+    pub at: u64,
+    /// The task that executed then.
+    pub by: usize,
+}
+
 /// A task's clocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TaskClocks {
@@ -51,8 +60,8 @@ pub(super) struct TaskState {
     /// While the task runs: the time of the switch to it. Otherwise: the time of the switch away
     /// from it.
     pub since: u64,
-    /// The time at which it became able to run, if it has since it last ran.
-    pub woken: Option<u64>,
+    /// What made it able to run, if it has become so since it last ran.
+    pub woken: Option<TaskWake>,
     pub ran: u64,
     pub blocked: u64,
     pub waiting: u64,

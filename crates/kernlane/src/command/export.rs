@@ -49,7 +49,8 @@ use std::process::ExitCode;
   && inferno-flamegraph net.folded >net.svg
   kernlane export net.rec --format pprof -o net.pb.gz && go tool pprof -top net.pb.gz
   kernlane export net.rec --machine server-32k --format perfetto --until 0.1 \
-  -o net.json       open in ui.perfetto.dev
+  -o net.pftrace    open in ui.perfetto.dev
+  kernlane export net.rec --format firefox -o net.json    load in profiler.firefox.com
   kernlane export net.rec --format parquet -o net.tables && \
   duckdb -c \"FROM 'net.tables/services.parquet'\"
   kernlane export net.rec --format champsim --until 0.1 -o net.trace.xz && champsim net.trace.xz

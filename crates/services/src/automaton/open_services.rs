@@ -8,7 +8,7 @@ use crate::annotations::{ServiceKind, fit};
 use crate::code::TranslationWord;
 use crate::ledger::{Invocation, InvocationTimes, ServiceId, add_machines};
 use crate::meter::{Booked, Meter};
-use crate::tasks::{ClosedBy, OpenService, TaskClocks, TaskState};
+use crate::tasks::{ClosedBy, OpenService, TaskClocks, TaskState, TaskWake};
 
 impl<M: Meter> Automaton<'_, M> {
     /// A new task runs its first instructions. Its earlier instructions under an unknown service
@@ -254,12 +254,14 @@ impl<M: Meter> Automaton<'_, M> {
                 blocked: task.blocked,
                 waiting: task.waiting,
             };
-            let woken = task.woken.take().unwrap_or(task.since).max(task.since);
+            let wake = task.woken.take();
+            let woken = wake.map_or(task.since, |wake| wake.at.max(task.since));
             task.blocked += woken - task.since;
             task.waiting += now - woken;
             (task.since, task.switched) = (now, true);
             self.cpu.current = to;
             self.meter.switched(to);
+            self.meter.resumed(to, now, wake);
         }
         self.tasks[to].user = Some(self.ledger.service(ServiceKind::User, &name));
         self.meter.named(to, id, &name);
@@ -278,7 +280,8 @@ impl<M: Meter> Automaton<'_, M> {
         let (at, _) = self.task_of[id];
         self.wakes_seen = true;
         if !self.runs(at) {
-            self.tasks[at].woken.get_or_insert(self.halts.time(self.clock));
+            let wake = TaskWake { at: self.halts.time(self.clock), by: self.cpu.current };
+            self.tasks[at].woken.get_or_insert(wake);
         }
     }
 
@@ -294,7 +297,7 @@ impl<M: Meter> Automaton<'_, M> {
             later += 1;
         }
         let woken = self.tasks.iter_mut().filter_map(|task| task.woken.as_mut());
-        woken.filter(|woken| **woken >= halt.at).for_each(|woken| *woken += halt.nanoseconds);
+        woken.filter(|wake| wake.at >= halt.at).for_each(|wake| wake.at += halt.nanoseconds);
         for task in self.tasks_elsewhere() {
             let open = self.tasks[task].open.iter_mut().rev();
             let mut later = 0;

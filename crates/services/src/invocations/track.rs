@@ -3,7 +3,9 @@
 //! Input: nothing. Output: plain values, and the trait of their receiver.
 
 use crate::annotations::ServiceKind;
-use crate::ledger::InvocationTimes;
+use crate::ledger::{InvocationTimes, ServiceMachineCounts};
+use crate::table;
+use sim::MachineModel;
 use trace::{CpuId, Task};
 
 /// An invocation of a function that has ended.
@@ -90,6 +92,24 @@ pub struct TaskSwitch {
     pub from: Option<u32>,
     /// The number of the next task.
     pub to: u32,
+}
+
+impl ServiceMachine {
+    /// The counts of an invocation with this number of instructions. `counts`: those of each
+    /// machine, `machine` first.
+    pub(crate) fn of(
+        machine: &MachineModel,
+        instructions: u64,
+        counts: &[ServiceMachineCounts],
+    ) -> ServiceMachine {
+        let none = ServiceMachineCounts::default();
+        let counts = counts.first().unwrap_or(&none);
+        ServiceMachine {
+            cycles: table::cycles(machine, instructions, counts),
+            l1i: counts.l1i_misses,
+            data: counts.memory.map(|it| (it.l1d.total(), it.l2i.total() + it.l2d.total())),
+        }
+    }
 }
 
 /// Receives invocations as they end, and switches.

@@ -52,7 +52,7 @@ pub(super) fn exports(
     println!("passed: the folded stacks have the same number");
     pprof(&export("pprof")?, expected)?;
     otlp(&export("otlp")?, expected)?;
-    let events: Value = serde_json::from_slice(&std::fs::read(export("perfetto")?)?)?;
+    let events: Value = serde_json::from_slice(&std::fs::read(export("chrome-trace")?)?)?;
     let events = events["traceEvents"].as_array().context("no events")?;
     let spans = events.iter().filter(|event| event["ph"] == "X");
     let sum: u64 = spans.filter_map(|span| span["args"]["instructions"].as_u64()).sum();

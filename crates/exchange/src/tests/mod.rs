@@ -1,6 +1,8 @@
 //! Tests of the exports, with executions that are written down by hand.
 
-use crate::{callgrind, folded, parquet as tables, perfetto};
+mod in_time;
+
+use crate::{callgrind, chrome_trace, folded, parquet as tables};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::Row;
 use services::examples::{ExampleRun, at, halted, kernel};
@@ -77,7 +79,7 @@ fn callgrind_arcs_include_the_cost_below_them() {
     );
 }
 
-/// The events of a run in the form for Perfetto.
+/// The events of a run in the form for Chrome.
 fn trace_events(
     run: &ExampleRun,
     machines: &[sim::MachineModel],
@@ -88,7 +90,7 @@ fn trace_events(
     let reader = RecordingReader::new(&bytes[..]).unwrap();
     let conditions = [("workload", "a\"b\n".to_owned())];
     let cpus = reader.header().cpus;
-    let events = perfetto::TraceEvents::new(&mut out, &conditions, window, cpus).unwrap();
+    let events = chrome_trace::TraceEvents::new(&mut out, &conditions, window, cpus).unwrap();
     let (_, events) =
         services::attribute_in_time(reader, &symbols, &binding, machines, events).unwrap();
     let count = events.finish().unwrap();
@@ -105,7 +107,7 @@ fn nanoseconds(time: &serde_json::Value) -> u64 {
 }
 
 #[test]
-fn perfetto_events_nest_and_their_sums_equal_the_services() {
+fn chrome_trace_events_nest_and_their_sums_equal_the_services() {
     let mut run = nested();
     run.enter_read().call(at("__x64_sys_read"), 2, "__schedule");
     run.call(at("__schedule"), 4, "__switch_to").switch(2, "c\"at").ret(at("__switch_to"), 3);
@@ -322,7 +324,7 @@ fn parquet_misses_are_null_without_a_machine() {
 }
 
 #[test]
-fn perfetto_shows_each_cpu_with_its_turns() {
+fn chrome_trace_shows_each_cpu_with_its_turns() {
     let mut run = ExampleRun::new();
     run.user(4).cpu(1).switch(2, "cat").user(3).cpu(0).user(5).enter_read();
     run.cpu(1).user(6).cpu(0).plain(at("__x64_sys_read"), 2).leave_read().user(1);
@@ -354,7 +356,7 @@ fn perfetto_shows_each_cpu_with_its_turns() {
 }
 
 #[test]
-fn perfetto_times_are_times_of_the_guests_clock() {
+fn chrome_trace_times_are_times_of_the_guests_clock() {
     let run = halted();
     let mut machine = machines::find("server-32k").unwrap().model;
     machine.l1i = sim::CacheGeometry::cache(128, 1, 64, sim::Replacement::Lru).unwrap();
