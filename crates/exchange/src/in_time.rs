@@ -81,8 +81,7 @@ pub(crate) fn perfetto_trace(
         let machine = machines.first().map(|machine| &*machine.name);
         let conditions =
             conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
-        let packets =
-            TracePackets::new(out, &conditions, window, header.cpus, machine.is_some());
+        let packets = TracePackets::new(out, &conditions, window, header.cpus, machine.is_some());
         services::attribute_in_time(reader, symbols, binding, machines, packets)?.1.finish()
     })
 }

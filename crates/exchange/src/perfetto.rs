@@ -61,8 +61,8 @@ pub(crate) struct TracePackets<W> {
 /// The counters of a CPU, and what its next turn follows.
 struct CpuTrack {
     counters: Intervals<COUNTERS>,
-    /// When the turn begins, and the number of the flow that ends in it.
-    flow: Option<(u64, u64)>,
+    /// When its turn begins, and what woke the task.
+    resumed: Option<(u64, TaskWake)>,
 }
 
 /// Texts that a packet names by a number. A text is written with the first packet that uses it.
@@ -101,7 +101,7 @@ impl<W: Write> TracePackets<W> {
         cpus: CpuCount,
         has_machine: bool,
     ) -> Self {
-        let cpu = |_| CpuTrack { counters: Intervals::new(), flow: None };
+        let cpu = |_| CpuTrack { counters: Intervals::new(), resumed: None };
         let mut packets = TracePackets {
             out,
             window: window.clone(),
@@ -205,7 +205,7 @@ impl<W: Write> TracePackets<W> {
         };
         self.events += 1;
         self.write(&TracePacket {
-            timestamp,
+            timestamp: Some(timestamp),
             track_event: Some(track_event),
             interned_data: (interned != InternedData::default()).then_some(interned),
             sequence_flags: NEEDS_STATE,
@@ -226,7 +226,7 @@ impl<W: Write> TracePackets<W> {
         self.event(begin, name, category, values, TrackEvent { r#type: SLICE_BEGIN, ..event });
         let end_event = TrackEvent { r#type: SLICE_END, track_uuid, ..TrackEvent::default() };
         let track_event = Some(end_event);
-        self.write(&TracePacket { timestamp: end, track_event, ..TracePacket::default() });
+        self.write(&TracePacket { timestamp: Some(end), track_event, ..TracePacket::default() });
     }
 
     /// Writes values of intervals: the begin, the counter, the value.
@@ -240,6 +240,7 @@ impl<W: Write> TracePackets<W> {
                     counter_value: Some(value as i64),
                     ..TrackEvent::default()
                 });
+                let timestamp = Some(timestamp);
                 self.write(&TracePacket { timestamp, track_event, ..TracePacket::default() });
             }
         }
@@ -254,15 +255,15 @@ impl<W: Write> TracePackets<W> {
         FIRST_TASK + task as u64
     }
 
-    /// Shows what woke a task. Returns the number of the flow to the task's next turn.
-    fn wake(&mut self, wake: TaskWake, task: usize) -> Option<u64> {
+    /// Shows what woke a task with this name and pid. Returns the number of the flow to the task's
+    /// next turn.
+    fn wake(&mut self, wake: TaskWake, name: &str, pid: Option<u32>) -> Option<u64> {
         if !self.is_shown(wake.at, wake.at) {
             return None;
         }
         self.flows += 1;
         let (track_uuid, flow) = (self.task_track(wake.by), self.flows);
-        let (name, pid) = self.tasks.get(&task).cloned().unwrap_or_default();
-        let values = [("task", Value::Text(&name))].into_iter();
+        let values = [("task", Value::Text(name))].into_iter();
         let values = values.chain(pid.map(|pid| ("pid", Value::Count(pid.into()))));
         let flow_ids = vec![flow];
         let event = TrackEvent { r#type: INSTANT, track_uuid, flow_ids, ..TrackEvent::default() };
@@ -297,10 +298,11 @@ impl<W: Write> SpanTrack for TracePackets<W> {
 
     fn turn(&mut self, cpu: CpuId, task: usize, name: &str, begin: u64, end: u64) {
         let of_cpu = &mut self.cpus[usize::from(cpu.0)];
-        let flow = of_cpu.flow.take_if(|(at, _)| *at <= begin);
+        let resumed = of_cpu.resumed.take_if(|(at, _)| *at <= begin);
         if self.is_shown(begin, end) {
-            let flow = flow.filter(|(at, _)| *at == begin).map(|(_, flow)| flow);
             let pid = self.tasks.get(&task).and_then(|(_, pid)| *pid);
+            let wake = resumed.filter(|(at, _)| *at == begin);
+            let flow = wake.and_then(|(_, wake)| self.wake(wake, name, pid));
             let values = pid.map(|pid| ("pid", Value::Count(pid.into())));
             let event = TrackEvent {
                 track_uuid: cpu_track(cpu),
@@ -338,9 +340,8 @@ impl<W: Write> SpanTrack for TracePackets<W> {
     }
 
     fn resumed(&mut self, resumption: &TaskResumption) {
-        let TaskResumption { task, cpu, at, wake } = *resumption;
-        let flow = wake.and_then(|wake| self.wake(wake, task));
-        self.cpus[usize::from(cpu.0)].flow = flow.map(|flow| (at, flow));
+        let TaskResumption { cpu, at, wake, .. } = *resumption;
+        self.cpus[usize::from(cpu.0)].resumed = wake.map(|wake| (at, wake));
     }
 
     fn task(&mut self, task: usize, _: &str, _: Option<u32>) {
@@ -376,8 +377,9 @@ pub(crate) struct Trace {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TracePacket {
-    #[prost(uint64, tag = "8")]
-    pub(crate) timestamp: u64,
+    /// An event at the time 0 has it, too.
+    #[prost(uint64, optional, tag = "8")]
+    pub(crate) timestamp: Option<u64>,
     #[prost(uint32, tag = "10")]
     trusted_packet_sequence_id: u32,
     #[prost(message, optional, tag = "11")]

@@ -202,7 +202,7 @@ fn events(packets: &[TracePacket]) -> Vec<Event> {
             kind: event.r#type,
             track: tracks[&event.track_uuid].clone(),
             name: names.get(&event.name_iid).cloned().unwrap_or_default(),
-            time: packet.timestamp,
+            time: packet.timestamp.expect("a time"),
             values: values.collect(),
             counter: event.counter_value,
             flows: event.flow_ids.clone(),
@@ -246,6 +246,7 @@ fn perfetto_flows_lead_from_a_wakeup_to_the_next_turn() {
     // The timer's interrupt wakes `sh`, behind the halt.
     assert_eq!((wake.kind, &*wake.track, wake.time), (3, "swapper/0", 1022));
     assert_eq!((wake.values["pid"], wake.flows.len()), (1, 1));
+    assert_eq!(wake.values.len(), 1, "a number: the pid");
     let turn = events.iter().find(|event| event.ends == wake.flows).unwrap();
     assert_eq!((&*turn.track, &*turn.name, turn.time), ("CPU 0", "sh", 1030));
     assert_eq!(turn.values["pid"], 1);
