@@ -65,16 +65,6 @@ command -v cargo >/dev/null 2>&1 || {
     packages="$packages golang-go"
 }
 
-# They run the readers of exported time lines.
-for tool in node npm; do
-    package=nodejs
-    [ "$tool" = node ] || package=npm
-    [ -z "$for_tests" ] || command -v "$tool" >/dev/null 2>&1 || {
-        missing="$missing $package"
-        packages="$packages $package"
-    }
-done
-
 # Python's readers of tables and answers come by pip.
 for module in pip ensurepip; do
     package=python3-pip

@@ -88,6 +88,13 @@ pub(super) enum SystemTest {
         /// The kernel: a build tree, or a boot image
         kernel: PathBuf,
     },
+    /// Test whether Perfetto's trace processor and the Firefox Profiler read the commands' numbers
+    TimeLinesTest {
+        /// A recording
+        recording: PathBuf,
+        /// The kernel: a build tree, or a boot image
+        kernel: PathBuf,
+    },
     /// Test whether the page and the commands have the same numbers of simulated cores; takes
     /// minutes
     GenerationsTest {
@@ -196,6 +203,9 @@ impl SystemTest {
             Self::VmTest(VmTest { old, new, wanted }) => vm_test::vm_test(&old, &new, &wanted),
             Self::DiffTest { tree, shuffled } => diff_test::diff_test(&tree, &shuffled),
             Self::PageTest { recording, kernel } => page_test::page_test(&recording, &kernel),
+            Self::TimeLinesTest { recording, kernel } => {
+                page_test::time_lines_test(&recording, &kernel)
+            }
             Self::GenerationsTest { recording, kernel } => {
                 page_test::generations_test(&recording, &kernel)
             }

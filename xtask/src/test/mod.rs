@@ -127,6 +127,11 @@ const REST: &[Part] = &[
     part("simulated caches agree with cachegrind", &["memory-test", "GCC"]).after(&[GCC]),
     part("Kernlane works in Python, and other libraries take its answers", &["python-test", "GCC"])
         .after(&[GCC]),
+    part(
+        "Perfetto and the Firefox Profiler read the numbers of the commands",
+        &["time-lines-test", "ROAD/original.rec", "GCC"],
+    )
+    .after(&[GCC]),
     part("studies go on where they were killed, here and by Snakemake", &["study-test", "GCC"])
         .after(&[GCC]),
     part("clang, lld and BOLT accept the exported files", &["export-test"]),

