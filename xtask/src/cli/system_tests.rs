@@ -92,7 +92,7 @@ pub(super) enum SystemTest {
     TimeLinesTest {
         /// A recording
         recording: PathBuf,
-        /// The kernel: a build tree, or a boot image
+        /// The kernel: a build tree, or a vmlinux
         kernel: PathBuf,
     },
     /// Test whether the page and the commands have the same numbers of simulated cores; takes
