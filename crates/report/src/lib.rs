@@ -41,6 +41,7 @@ pub mod search;
 pub mod services;
 pub mod sharing;
 pub mod sizes;
+pub mod slices;
 pub mod staying_code;
 pub mod text;
 pub mod top;

@@ -6,6 +6,7 @@
 
 use crate::multiprocessor::MultiprocessorBeside;
 use crate::services::OsShareBeside;
+use crate::slices::SlicedRecording;
 use image::address::LinkAddr;
 use image::place::Placement;
 use memory::misses::table::{MissTable, StructureRow};
@@ -13,8 +14,7 @@ use memory::sizes::Sizes;
 use replay::results::ResultRow;
 use serde::Serialize;
 use services::ObservedRecording;
-use services::annotations::ServiceKind;
-use services::calls::{CallTree, NodeId, ROOT, ServiceCalls};
+use services::calls::{CallTree, NodeId, ROOT};
 use services::generations::Generations;
 use services::share::OsShare;
 use services::table::ServiceTable;
@@ -22,8 +22,6 @@ use services::timeline::Timeline;
 use std::collections::{BTreeMap, BTreeSet};
 use trace::RunAddr;
 
-/// The smallest frame of the flame graph, as a share of all instructions.
-const NARROWEST: f64 = 1.0 / 5000.0;
 /// The largest number of cells in an address map.
 const CELLS: u64 = 512;
 const PAGE: u64 = 4096;
@@ -49,8 +47,8 @@ pub struct Overview {
     pub rows: Vec<ResultRow>,
     /// The kernel's functions.
     pub functions: Vec<FunctionCostRow>,
-    /// The chains of calls.
-    pub flame: FlameGraph,
+    /// The chains of calls, the invocations and the misses, in slices of time.
+    pub slices: SlicedRecording,
     /// L1I misses by address, one map for each layout.
     pub maps: Vec<AddressMap>,
     /// Misses by cache size and associativity.
@@ -120,16 +118,6 @@ pub struct FunctionCostRow {
     pub l2: u64,
 }
 
-/// Chains of calls with their instructions: mode, service, functions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FlameGraph {
-    /// The names of frames.
-    pub names: Vec<String>,
-    /// Frames: depth from 0, index of the name, instructions including callees. A frame stands
-    /// before the frames that it called. Frames too narrow to be visible are left out.
-    pub frames: Vec<(u32, u32, u64)>,
-}
-
 /// L1I misses by the address of the code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AddressMap {
@@ -176,15 +164,15 @@ impl Overview {
             seed: table.seed,
             conditions,
             os_share: OsShare::new(&table).into(),
-            timeline,
             rows,
             functions: functions(&calls),
-            flame: flame(&calls),
+            slices: SlicedRecording::new(&calls, &timeline),
             maps: maps(misses),
             sizes,
             data,
             generations,
             multiprocessor,
+            timeline,
             table,
         }
     }
@@ -234,87 +222,6 @@ fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
         at = node.parent;
     }
     false
-}
-
-/// The flame graph of a call tree.
-pub(crate) fn flame(tree: &CallTree) -> FlameGraph {
-    let total = |service: &ServiceCalls| -> u64 {
-        service.costs.iter().map(|(_, cost)| cost.instructions).sum()
-    };
-    let all: u64 = tree.services.iter().map(total).sum();
-    let least = (all as f64 * NARROWEST).ceil() as u64;
-    let mut flame = FlameDrawing::default();
-    for (mode, wanted) in [
-        (
-            "kernel",
-            (|kind| !matches!(kind, ServiceKind::User | ServiceKind::Idle))
-                as fn(ServiceKind) -> bool,
-        ),
-        ("user", |kind| kind == ServiceKind::User),
-        ("idle", |kind| kind == ServiceKind::Idle),
-    ] {
-        let services = tree.services.iter().filter(|service| wanted(service.kind));
-        let mut services: Vec<(u64, &ServiceCalls)> =
-            services.map(|service| (total(service), service)).collect();
-        services.sort_by(|(a, of_a), (b, of_b)| {
-            b.cmp(a).then_with(|| (of_a.kind, &of_a.name).cmp(&(of_b.kind, &of_b.name)))
-        });
-        let sum: u64 = services.iter().map(|(total, _)| total).sum();
-        if sum < least.max(1) {
-            continue;
-        }
-        flame.frame(0, mode, sum);
-        for (total, service) in services.into_iter().filter(|(total, _)| *total >= least) {
-            flame.frame(1, &format!("{} {}", service.kind.title(), service.name), total);
-            flame.chains(tree, service, least);
-        }
-    }
-    FlameGraph { names: flame.names, frames: flame.frames }
-}
-
-#[derive(Default)]
-struct FlameDrawing {
-    names: Vec<String>,
-    numbers: BTreeMap<String, u32>,
-    frames: Vec<(u32, u32, u64)>,
-}
-
-impl FlameDrawing {
-    fn frame(&mut self, depth: u32, name: &str, total: u64) {
-        let next = self.names.len() as u32;
-        let number = *self.numbers.entry(name.to_owned()).or_insert(next);
-        if number == next {
-            self.names.push(name.to_owned());
-        }
-        self.frames.push((depth, number, total));
-    }
-
-    fn chains(&mut self, tree: &CallTree, service: &ServiceCalls, least: u64) {
-        let mut totals: BTreeMap<NodeId, u64> =
-            service.costs.iter().map(|(node, cost)| (*node, cost.instructions)).collect();
-        let mut called: BTreeMap<NodeId, Vec<(u64, NodeId)>> = BTreeMap::new();
-        // A parent has a smaller number, so from the last node on, each node's total is complete
-        // when it is taken.
-        while let Some((node, total)) = totals.pop_last().filter(|(node, _)| *node != ROOT) {
-            let parent = tree.nodes[node.0 as usize].parent;
-            *totals.entry(parent).or_insert(0) += total;
-            if total >= least {
-                called.entry(parent).or_default().push((total, node));
-            }
-        }
-        let name = |node: NodeId| &tree.functions[tree.nodes[node.0 as usize].function as usize];
-        let mut waiting = vec![(1, ROOT, 0)];
-        while let Some((depth, node, total)) = waiting.pop() {
-            if node != ROOT {
-                self.frame(depth, name(node), total);
-            }
-            let mut below = called.remove(&node).unwrap_or_default();
-            below.sort_by(|(a, of_a), (b, of_b)| {
-                a.cmp(b).then_with(|| name(*of_b).cmp(name(*of_a)))
-            });
-            waiting.extend(below.into_iter().map(|(total, node)| (depth + 1, node, total)));
-        }
-    }
 }
 
 /// One map for each layout, over the same addresses.
@@ -388,11 +295,12 @@ fn pages_of_most(mut misses: Vec<u64>) -> u64 {
 mod tests {
     use super::*;
     use services::LevelMisses;
-    use services::calls::{CallCost, CallNode};
+    use services::annotations::ServiceKind;
+    use services::calls::{CallCost, CallNode, ServiceCalls};
 
     fn cost(calls: u64, instructions: u64) -> CallCost {
         let misses = LevelMisses { l1i: instructions / 10, l1d: 0, l2: 0 };
-        CallCost { calls, instructions, misses }
+        CallCost { calls, instructions, misses, stall: 0 }
     }
 
     /// read → f → g → f; f → h, which is too narrow; user mode.
@@ -415,26 +323,6 @@ mod tests {
                 service(ServiceKind::User, "sh", &[(0, cost(0, 1999))]),
             ],
         }
-    }
-
-    #[test]
-    fn the_flame_graph_is_complete_except_for_narrow_frames() {
-        let flame = flame(&tree());
-        let name = |at: u32| flame.names[at as usize].as_str();
-        let frames: Vec<(u32, &str, u64)> =
-            flame.frames.iter().map(|&(depth, at, total)| (depth, name(at), total)).collect();
-        assert_eq!(
-            frames,
-            [
-                (0, "kernel", 8001),
-                (1, "system call read", 8001),
-                (2, "f", 8001),
-                (3, "g", 3000),
-                (4, "f", 1000),
-                (0, "user", 1999),
-                (1, "user sh", 1999),
-            ]
-        );
     }
 
     #[test]

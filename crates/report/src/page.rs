@@ -1,23 +1,34 @@
 //! The self-contained page of recordings and comparisons.
 //!
 //! Input: what `overview` gives, and comparisons. Output: HTML that loads no script, style, font or
-//! image. Counts nothing.
+//! image. The numbers are in it as JSON, compressed by gzip, in base64. Counts nothing.
 
 use crate::generations::GenerationsBeside;
 use crate::overview::Overview;
 use crate::top::TopRows;
 use crate::{generations, multiprocessor, services, text};
-use anyhow::Result;
+use anyhow::{Context, Result};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use replay::comparison::Comparison;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
 
 const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 /// In dependency order.
-const SCRIPTS: [&str; 7] = [
+const SCRIPTS: [&str; 12] = [
     include_str!("page/elements.js"),
+    include_str!("page/range.js"),
     include_str!("page/charts.js"),
+    include_str!("page/tracks.js"),
+    include_str!("page/frames.js"),
+    include_str!("page/flame.js"),
+    include_str!("page/explored.js"),
     include_str!("page/recording.js"),
     include_str!("page/generations.js"),
     include_str!("page/multiprocessor.js"),
@@ -38,7 +49,7 @@ struct PageData<'a> {
 /// # Errors
 /// A number cannot be written as JSON.
 pub fn page(recordings: &[Overview], comparisons: &[Comparison]) -> Result<String> {
-    let data = in_script(&serde_json::to_string(&PageData { recordings, comparisons })?);
+    let data = packed(&serde_json::to_string(&PageData { recordings, comparisons })?)?;
     let table = in_text(&tables(recordings, comparisons));
     let script = SCRIPTS.concat();
     let mut page = String::with_capacity(
@@ -81,10 +92,25 @@ fn tables(recordings: &[Overview], comparisons: &[Comparison]) -> String {
     text
 }
 
-/// JSON that cannot end its script element or open a comment in it. JSON has `<` only in strings,
-/// where `\u003c` is the same character.
-fn in_script(json: &str) -> String {
-    json.replace('<', "\\u003c")
+/// The text as it stands in a page.
+///
+/// # Errors
+/// It cannot be compressed.
+pub fn packed(text: &str) -> Result<String> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+    packer.write_all(text.as_bytes())?;
+    Ok(BASE64_STANDARD.encode(packer.finish()?))
+}
+
+/// The opposite of [`packed`].
+///
+/// # Errors
+/// The text was not packed.
+pub fn unpacked(packed: &str) -> Result<String> {
+    let bytes = BASE64_STANDARD.decode(packed).context("not base64")?;
+    let mut text = String::new();
+    GzDecoder::new(&bytes[..]).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn in_text(text: &str) -> String {
@@ -102,10 +128,8 @@ mod tests {
         let page = page(&[], &[]).unwrap();
         assert!(!page.contains("{{") && !page.contains("}}"));
         assert!(page.contains(STYLE) && SCRIPTS.iter().all(|script| page.contains(script)));
-        assert!(page.contains(
-            "<script type=\"application/json\" \
-             id=\"data\">{\"recordings\":[],\"comparisons\":[]}</script>"
-        ));
+        let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+        assert_eq!(unpacked(data).unwrap(), "{\"recordings\":[],\"comparisons\":[]}");
     }
 
     #[test]
@@ -120,7 +144,7 @@ mod tests {
         assert_eq!(page.matches("</script").count(), 2);
         assert!(!page.contains("<!--"));
         let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
-        let read: serde_json::Value = serde_json::from_str(data).unwrap();
+        let read: serde_json::Value = serde_json::from_str(&unpacked(data).unwrap()).unwrap();
         assert_eq!(read["comparisons"][0]["workload"], evil);
     }
 

@@ -40,6 +40,15 @@ pub struct LevelMisses {
     pub l2: u64,
 }
 
+/// What the first machine has counted since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct MachineSoFar {
+    /// Its misses.
+    pub misses: LevelMisses,
+    /// The cycles in which it waits for memory; `None` without data accesses.
+    pub stalls: Option<f64>,
+}
+
 /// The executions of a piece, which the caches have seen.
 struct DataAhead {
     executions: Vec<Execution>,
@@ -254,21 +263,29 @@ impl Machines {
 
     /// The misses of the first machine since the beginning; 0 without a machine.
     pub(crate) fn misses(&mut self) -> LevelMisses {
+        self.so_far().misses
+    }
+
+    /// What the first machine has counted since the beginning; 0 without a machine.
+    pub(crate) fn so_far(&mut self) -> MachineSoFar {
         self.count();
-        let Some(running) = self.running.first() else {
-            return LevelMisses::default();
+        let (Some(running), Some(machine)) = (self.running.first(), self.machines.first()) else {
+            return MachineSoFar::default();
         };
         let l1i = running.l1i_taken + running.l1i_misses;
-        match running.hierarchy.as_ref().map(HierarchyRun::counters) {
-            None => LevelMisses { l1i, l1d: 0, l2: 0 },
-            Some(modes) => {
-                let sum = |of: fn(&MachineCounters) -> u64| of(&modes.kernel) + of(&modes.user);
-                LevelMisses {
-                    l1i: l1i + sum(|counters| counters.l1i.total()),
-                    l1d: sum(|counters| counters.l1d.total()),
-                    l2: sum(|counters| counters.l2i.total() + counters.l2d.total()),
-                }
-            }
+        let Some(modes) = running.hierarchy.as_ref().map(HierarchyRun::counters) else {
+            let misses = LevelMisses { l1i, l1d: 0, l2: 0 };
+            return MachineSoFar { misses, stalls: None };
+        };
+        let mut counters = modes.kernel;
+        counters += modes.user;
+        MachineSoFar {
+            misses: LevelMisses {
+                l1i: l1i + counters.l1i.total(),
+                l1d: counters.l1d.total(),
+                l2: counters.l2i.total() + counters.l2d.total(),
+            },
+            stalls: machine.cycles(&counters).map(|cycles| cycles - counters.instructions as f64),
         }
     }
 

@@ -8,7 +8,7 @@
 use crate::annotations::ServiceKind;
 use crate::automaton::{Attributed, Automaton};
 use crate::binding::Binding;
-use crate::caches::{LevelMisses, Machines};
+use crate::caches::{MachineSoFar, Machines};
 use crate::calls::{CallCost, CallCounts, CallNode, CallStacks, NodeId, ROOT};
 use crate::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::meter::{Booked, Meter};
@@ -76,7 +76,7 @@ pub fn attribute_with_samples<R: Read, T: SpanTrack>(
 ) -> Result<(Attributed, T, CallSamples)> {
     let meter = SampleMeter {
         spans: SpanMeter::new(machines, track),
-        calls: CallStacks::new(symbols, binding, ChainSamples::new(window, MOST)),
+        calls: CallStacks::new(symbols, binding, None, ChainSamples::new(window, MOST)),
         current: 0,
     };
     let (attributed, meter) = follow(reader, Automaton::new(binding, symbols, meter))?;
@@ -211,8 +211,10 @@ fn put_together(samples: &mut Vec<CallSample>, slice: u64) {
 
 impl CallCounts for ChainSamples {
     type Log = SampleLog;
+    /// The clock says when.
+    type Time = ();
 
-    fn add(&mut self, task: usize, log: &mut SampleLog, node: NodeId, cost: CallCost) {
+    fn add(&mut self, task: usize, log: &mut SampleLog, node: NodeId, cost: CallCost, (): ()) {
         let unnamed = ServiceId(0);
         log.samples.push(self.sample(task, unnamed, node, cost));
         self.is_compacted |= log.samples.len() >= self.most;
@@ -231,7 +233,7 @@ impl CallCounts for ChainSamples {
         self.keep(task, samples.map(|sample| CallSample { service, ..sample }));
     }
 
-    fn add_user(&mut self, task: usize, service: ServiceId, cost: CallCost) {
+    fn add_user(&mut self, task: usize, service: ServiceId, cost: CallCost, (): ()) {
         let sample = self.sample(task, service, ROOT, cost);
         self.keep(task, [sample]);
     }
@@ -274,12 +276,12 @@ impl<T: SpanTrack> Meter for SampleMeter<'_, T> {
 
     #[inline]
     fn executed(&mut self, translation: u32) {
-        self.calls.executed(translation, None, LevelMisses::default);
+        self.calls.executed(translation, None, MachineSoFar::default);
         self.spans.executed(translation);
     }
 
     fn left(&mut self, translation: u32, instructions: u32) {
-        self.calls.executed(translation, Some(instructions), LevelMisses::default);
+        self.calls.executed(translation, Some(instructions), MachineSoFar::default);
         self.spans.left(translation, instructions);
     }
 
@@ -354,7 +356,7 @@ impl<T: SpanTrack> Meter for SampleMeter<'_, T> {
             Booked::User(service) => Some(service),
             Booked::Open(_) => None,
         };
-        self.calls.booked(user, LevelMisses::default());
+        self.calls.booked(user, MachineSoFar::default(), ());
         self.spans.booked(instructions, under);
     }
 }
@@ -370,8 +372,8 @@ mod tests {
         let cost = CallCost { instructions: 7, ..CallCost::default() };
         for step in 0..30_000u32 {
             match step % 3 {
-                0 => samples.add_user(0, ServiceId(1), cost),
-                chain => samples.add(0, &mut log, NodeId(chain), cost),
+                0 => samples.add_user(0, ServiceId(1), cost, ()),
+                chain => samples.add(0, &mut log, NodeId(chain), cost, ()),
             }
             if step % 300 == 299 {
                 samples.settle(0, ServiceId(2), std::mem::take(&mut log));
@@ -412,7 +414,7 @@ mod tests {
         let mut log = SampleLog::default();
         let cost = CallCost { instructions: 100, ..CallCost::default() };
         for step in 0..100_000 {
-            samples.add(0, &mut log, NodeId(step % 50), cost);
+            samples.add(0, &mut log, NodeId(step % 50), cost, ());
             assert!(log.samples.len() <= 20_000);
         }
         samples.settle(0, ServiceId(0), log);

@@ -9,15 +9,18 @@
 //! interrupted function. A function replaces the function that jumped to it. Thunks (of indirect
 //! calls and of returns) belong to the function that goes through them. The name of a service is
 //! final when the service ends. Until then, the counts of its chains stay with the open service.
+//! [`ChainSums`] keeps counts by slice of time ([`crate::timeline`]).
 
 use crate::annotations::ServiceKind;
 use crate::binding::{Binding, in_range};
-use crate::caches::LevelMisses;
+use crate::caches::{LevelMisses, MachineSoFar};
 use crate::functions::{NAMELESS, TranslationFunction, function_name};
 use crate::ledger::{Ledger, ServiceId};
+use crate::slicing::Stretch;
 use crate::symbols::KernelSymbols;
 use image::address::LinkAddr;
-use std::collections::HashMap;
+use sim::SimpleModel;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::AddAssign;
 use trace::Translation;
 
@@ -37,6 +40,22 @@ pub struct CallCost {
     pub instructions: u64,
     /// Misses of the first machine.
     pub misses: LevelMisses,
+    /// Cycles in which the first machine waits for memory, rounded so that sums stay exact.
+    pub stall: u64,
+}
+
+impl CallCost {
+    /// The counts in one array: calls, instructions, stall, misses of L1I, L1D and L2.
+    pub fn counts(self) -> [u64; 6] {
+        let CallCost { calls, instructions, misses: LevelMisses { l1i, l1d, l2 }, stall } = self;
+        [calls, instructions, stall, l1i, l1d, l2]
+    }
+}
+
+impl From<[u64; 6]> for CallCost {
+    fn from([calls, instructions, stall, l1i, l1d, l2]: [u64; 6]) -> CallCost {
+        CallCost { calls, instructions, misses: LevelMisses { l1i, l1d, l2 }, stall }
+    }
 }
 
 impl AddAssign for CallCost {
@@ -46,6 +65,7 @@ impl AddAssign for CallCost {
         self.misses.l1i += other.misses.l1i;
         self.misses.l1d += other.misses.l1d;
         self.misses.l2 += other.misses.l2;
+        self.stall += other.stall;
     }
 }
 
@@ -100,24 +120,34 @@ impl CallTree {
 pub(crate) trait CallCounts {
     /// The counts of an open service.
     type Log: Default;
+    /// When something was counted, as far as the receiver is to know it.
+    type Time: Copy;
     /// This chain ran in the task's innermost open service, which has this log.
-    fn add(&mut self, task: usize, log: &mut Self::Log, node: NodeId, cost: CallCost);
+    fn add(
+        &mut self,
+        task: usize,
+        log: &mut Self::Log,
+        node: NodeId,
+        cost: CallCost,
+        time: Self::Time,
+    );
     /// The service with this log has ended.
     fn settle(&mut self, task: usize, service: ServiceId, log: Self::Log);
     /// The task ran in user mode, under this service.
-    fn add_user(&mut self, task: usize, service: ServiceId, cost: CallCost);
+    fn add_user(&mut self, task: usize, service: ServiceId, cost: CallCost, time: Self::Time);
 }
 
-/// The sum of each chain and service.
+/// The sum of each chain, service and slice.
 #[derive(Debug, Default)]
 pub(crate) struct ChainSums {
-    costs: HashMap<(ServiceId, NodeId), CallCost>,
+    costs: HashMap<(ServiceId, u32, NodeId), CallCost>,
 }
 
-/// The counts of an open service, by chain.
+/// The counts of an open service, by chain and slice.
 #[derive(Debug)]
 pub(crate) struct CostLog {
-    log: Vec<(NodeId, CallCost)>,
+    /// By slice and node.
+    log: Vec<((u32, NodeId), CallCost)>,
     /// The log is compacted at this length.
     longest: usize,
 }
@@ -132,19 +162,31 @@ impl Default for CostLog {
 
 impl CallCounts for ChainSums {
     type Log = CostLog;
+    type Time = Stretch;
 
-    fn add(&mut self, _: usize, log: &mut CostLog, node: NodeId, cost: CallCost) {
-        log.add(node, cost);
+    fn add(&mut self, _: usize, log: &mut CostLog, node: NodeId, cost: CallCost, time: Stretch) {
+        time.split(cost.counts(), |slice, part| log.add((slice, node), part.into()));
     }
 
     fn settle(&mut self, _: usize, service: ServiceId, log: CostLog) {
-        for (node, cost) in log.log {
-            *self.costs.entry((service, node)).or_default() += cost;
+        for ((slice, node), cost) in log.log {
+            *self.costs.entry((service, slice, node)).or_default() += cost;
         }
     }
 
-    fn add_user(&mut self, _: usize, service: ServiceId, cost: CallCost) {
-        *self.costs.entry((service, ROOT)).or_default() += cost;
+    fn add_user(&mut self, _: usize, service: ServiceId, cost: CallCost, time: Stretch) {
+        time.split(cost.counts(), |slice, part| {
+            *self.costs.entry((service, slice, ROOT)).or_default() += part.into();
+        });
+    }
+}
+
+impl ChainSums {
+    /// Makes one slice of each pair.
+    fn halve(&mut self) {
+        for ((service, slice, node), cost) in std::mem::take(&mut self.costs) {
+            *self.costs.entry((service, slice / 2, node)).or_default() += cost;
+        }
     }
 }
 
@@ -190,13 +232,21 @@ pub(crate) struct CallStacks<'a, C: CallCounts = ChainSums> {
     has_called: bool,
     /// The counts of the current chain that are not in a log yet.
     cost: CallCost,
-    misses: LevelMisses,
+    /// The counts since the last booking, whose time is not known yet.
+    pending: Vec<(NodeId, CallCost)>,
+    model: Option<SimpleModel>,
+    before: MachineSoFar,
+    /// Cycles of stall since the beginning, and how many of them are in a cost.
+    stalled: f64,
+    stalled_before: u64,
 }
 
 impl<'a, C: CallCounts> CallStacks<'a, C> {
+    /// `model`: of the first machine, for recordings without data accesses.
     pub(crate) fn new(
         symbols: &'a KernelSymbols,
         binding: &'a Binding,
+        model: Option<SimpleModel>,
         counts: C,
     ) -> CallStacks<'a, C> {
         CallStacks {
@@ -214,7 +264,11 @@ impl<'a, C: CallCounts> CallStacks<'a, C> {
             is_stale: true,
             has_called: false,
             cost: CallCost::default(),
-            misses: LevelMisses::default(),
+            pending: Vec::new(),
+            model,
+            before: MachineSoFar::default(),
+            stalled: 0.0,
+            stalled_before: 0,
         }
     }
 
@@ -233,13 +287,13 @@ impl<'a, C: CallCounts> CallStacks<'a, C> {
         self.parts.push(TranslationFunction::new(translation, function, symbol));
     }
 
-    /// An execution, or its first `reached` instructions. `misses`: the machine's misses before it.
+    /// An execution, or its first `reached` instructions. `so_far`: the machine before it.
     #[inline]
     pub(crate) fn executed(
         &mut self,
         translation: u32,
         reached: Option<u32>,
-        misses: impl FnOnce() -> LevelMisses,
+        so_far: impl FnOnce() -> MachineSoFar,
     ) {
         let part = self.parts[translation as usize];
         if let Some(function) = part.function {
@@ -247,7 +301,7 @@ impl<'a, C: CallCounts> CallStacks<'a, C> {
                 && !part.is_entry
                 && self.nodes[self.leaf.0 as usize].function == function;
             if !goes_on {
-                self.enter(function, part.is_entry, misses());
+                self.enter(function, part.is_entry, so_far());
                 self.cost.calls += u64::from(part.is_entry);
             }
         }
@@ -255,8 +309,8 @@ impl<'a, C: CallCounts> CallStacks<'a, C> {
     }
 
     /// Another function executes, or the same function was called again.
-    fn enter(&mut self, function: u32, is_entry: bool, misses: LevelMisses) {
-        self.put_down(misses);
+    fn enter(&mut self, function: u32, is_entry: bool, so_far: MachineSoFar) {
+        self.put_down(so_far);
         // A call to code inside its own function is not a call: it fills the return stack buffer,
         // or reads the instruction pointer.
         if std::mem::replace(&mut self.has_called, false)
@@ -286,17 +340,41 @@ impl<'a, C: CallCounts> CallStacks<'a, C> {
         }
     }
 
-    /// Moves the current counts to the log of the innermost open service.
-    fn put_down(&mut self, misses: LevelMisses) {
-        if let Some(open) = self.tasks[self.current].open.last_mut() {
-            let cost = take(&mut self.cost, &mut self.misses, misses);
-            if cost != CallCost::default() {
-                self.counts.add(self.current, &mut open.log, self.leaf, cost);
-            }
+    /// Keeps the current counts for the log of the innermost open service.
+    fn put_down(&mut self, so_far: MachineSoFar) {
+        if self.tasks[self.current].open.is_empty() {
+            return;
+        }
+        let cost = self.take(so_far);
+        match self.pending.last_mut() {
+            _ if cost == CallCost::default() => {}
+            Some((last, sum)) if *last == self.leaf => *sum += cost,
+            _ => self.pending.push((self.leaf, cost)),
         }
     }
 
-    /// Determines the chain again. All counts are in a log already.
+    /// Takes the current counts, with the machine's since the last call.
+    fn take(&mut self, now: MachineSoFar) -> CallCost {
+        let before = std::mem::replace(&mut self.before, now);
+        let mut taken = std::mem::take(&mut self.cost);
+        taken.misses = LevelMisses {
+            l1i: now.misses.l1i - before.misses.l1i,
+            l1d: now.misses.l1d - before.misses.l1d,
+            l2: now.misses.l2 - before.misses.l2,
+        };
+        self.stalled += match (now.stalls, &self.model) {
+            (Some(stalls), _) => stalls - before.stalls.unwrap_or(0.0),
+            (None, Some(model)) => {
+                model.cycles(taken.instructions, taken.misses.l1i) - taken.instructions as f64
+            }
+            (None, None) => 0.0,
+        };
+        taken.stall = (self.stalled as u64).saturating_sub(self.stalled_before);
+        self.stalled_before += taken.stall;
+        taken
+    }
+
+    /// Determines the chain again. All counts are in a log already, or pending.
     fn turn(&mut self) {
         self.leaf = self.caller();
         (self.is_stale, self.has_called) = (true, false);
@@ -339,13 +417,21 @@ impl<'a, C: CallCounts> CallStacks<'a, C> {
         self.turn();
     }
 
-    /// Adds the current counts to this service of user mode, or to the innermost open service.
-    pub(crate) fn booked(&mut self, user: Option<ServiceId>, misses: LevelMisses) {
+    /// Adds the counts since the last booking to this service of user mode, or to the innermost
+    /// open service. `time`: when they were counted.
+    pub(crate) fn booked(&mut self, user: Option<ServiceId>, so_far: MachineSoFar, time: C::Time) {
         match user {
-            None => self.put_down(misses),
+            None => {
+                self.put_down(so_far);
+                let Some(open) = self.tasks[self.current].open.last_mut() else { return };
+                for (node, cost) in self.pending.drain(..) {
+                    self.counts.add(self.current, &mut open.log, node, cost, time);
+                }
+            }
             Some(user) => {
-                let cost = take(&mut self.cost, &mut self.misses, misses);
-                self.counts.add_user(self.current, user, cost);
+                let mut sum = self.take(so_far);
+                self.pending.drain(..).for_each(|(_, cost)| sum += cost);
+                self.counts.add_user(self.current, user, sum, time);
             }
         }
     }
@@ -368,38 +454,61 @@ impl<'a, C: CallCounts> CallStacks<'a, C> {
 }
 
 impl CallStacks<'_> {
-    /// The tree of the whole recording. `ledger`: that of the same recording.
-    pub(crate) fn finish(self, ledger: &Ledger) -> CallTree {
+    /// Makes one slice of each pair.
+    pub(crate) fn halve(&mut self) {
+        let open = self.tasks.iter_mut().flat_map(|task| &mut task.open);
+        open.for_each(|open| open.log.halve());
+        self.counts.halve();
+    }
+
+    /// The tree of the whole recording, and the chains in slices by service. `ledger`: that of the
+    /// same recording.
+    pub(crate) fn finish(
+        self,
+        ledger: &Ledger,
+    ) -> (CallTree, BTreeMap<ServiceId, Vec<(NodeId, u32, CallCost)>>) {
         let (functions, nodes, sums) = self.into_parts();
-        let mut of: Vec<Vec<(NodeId, CallCost)>> = vec![Vec::new(); ledger.accounts.len()];
-        for ((service, node), cost) in sums.costs {
-            of[service.0 as usize].push((node, cost));
+        let mut of: BTreeMap<ServiceId, Vec<(NodeId, u32, CallCost)>> = BTreeMap::new();
+        for ((service, slice, node), cost) in sums.costs {
+            of.entry(service).or_default().push((node, slice, cost));
         }
-        let mut services: Vec<ServiceCalls> = ledger
-            .accounts
-            .iter()
-            .zip(of)
-            .filter(|(_, costs)| !costs.is_empty())
-            .map(|(account, mut costs)| {
-                costs.sort_unstable_by_key(|(node, _)| *node);
-                ServiceCalls { kind: account.kind, name: account.name.clone(), costs }
-            })
-            .collect();
+        let mut services: Vec<ServiceCalls> = Vec::new();
+        for (service, sliced) in &mut of {
+            sliced.sort_unstable_by_key(|(node, slice, _)| (*node, *slice));
+            let mut costs: Vec<(NodeId, CallCost)> = Vec::new();
+            for &(node, _, cost) in &*sliced {
+                match costs.last_mut() {
+                    Some((last, sum)) if *last == node => *sum += cost,
+                    _ => costs.push((node, cost)),
+                }
+            }
+            let account = &ledger.accounts[service.0 as usize];
+            services.push(ServiceCalls { kind: account.kind, name: account.name.clone(), costs });
+        }
         services.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-        CallTree { functions, nodes, services }
+        (CallTree { functions, nodes, services }, of)
     }
 }
 
 impl CostLog {
-    fn add(&mut self, node: NodeId, cost: CallCost) {
+    /// Makes one slice of each pair.
+    fn halve(&mut self) {
+        self.log.iter_mut().for_each(|((slice, _), _)| *slice /= 2);
+    }
+
+    /// `at`: slice and node.
+    fn add(&mut self, at: (u32, NodeId), cost: CallCost) {
+        if cost == CallCost::default() {
+            return;
+        }
         match self.log.last_mut() {
-            Some((last, sum)) if *last == node => *sum += cost,
-            _ => self.log.push((node, cost)),
+            Some((last, sum)) if *last == at => *sum += cost,
+            _ => self.log.push((at, cost)),
         }
         if self.log.len() >= self.longest {
-            self.log.sort_unstable_by_key(|(node, _)| *node);
-            self.log.dedup_by(|(node, cost), (kept, sum)| {
-                let same = node == kept;
+            self.log.sort_unstable_by_key(|(at, _)| *at);
+            self.log.dedup_by(|(at, cost), (kept, sum)| {
+                let same = at == kept;
                 if same {
                     *sum += *cost;
                 }
@@ -408,16 +517,4 @@ impl CostLog {
             self.longest = (2 * self.log.len()).max(SHORTEST);
         }
     }
-}
-
-/// Takes the counts since the last call, with the misses since then.
-fn take(cost: &mut CallCost, before: &mut LevelMisses, now: LevelMisses) -> CallCost {
-    let before = std::mem::replace(before, now);
-    let mut taken = std::mem::take(cost);
-    taken.misses = LevelMisses {
-        l1i: now.l1i - before.l1i,
-        l1d: now.l1d - before.l1d,
-        l2: now.l2 - before.l2,
-    };
-    taken
 }

@@ -46,6 +46,8 @@ mod observed;
 mod reuse;
 mod services_walk;
 pub mod share;
+pub mod slices;
+mod slicing;
 pub mod spans;
 pub mod stays;
 pub mod stretches;

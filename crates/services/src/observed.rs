@@ -9,14 +9,16 @@ use crate::caches::Machines;
 use crate::calls::{CallStacks, CallTree, ChainSums};
 use crate::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::meter::{Booked, Meter};
+use crate::slices::{ServiceOverTime, Slices};
+use crate::slicing::Stretch;
 use crate::symbols::KernelSymbols;
 use crate::table;
 use crate::timeline::{Timeline, TimelineMode};
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::DataWish;
-use sim::MachineModel;
-use trace::{CpuId, Translation};
+use sim::{MachineModel, Mode};
+use trace::{CpuId, Task, Translation};
 
 /// The smallest width of a bucket, in cycles or instructions.
 const FINEST: f64 = 1000.0;
@@ -27,6 +29,11 @@ pub(super) struct ObservingMeter<'a> {
     first: Option<MachineModel>,
     calls: CallStacks<'a>,
     timeline: Timeline,
+    slices: Slices,
+    /// By the recording's task number.
+    pids: Vec<Option<u32>>,
+    /// The slice in which the last booking ended.
+    now: u32,
 }
 
 impl<'a> ObservingMeter<'a> {
@@ -38,13 +45,54 @@ impl<'a> ObservingMeter<'a> {
         ObservingMeter {
             machines: Machines::new(machines),
             first: machines.first().cloned(),
-            calls: CallStacks::new(symbols, binding, ChainSums::default()),
+            calls: CallStacks::new(
+                symbols,
+                binding,
+                machines.first().map(|machine| machine.time),
+                ChainSums::default(),
+            ),
             timeline: Timeline::new(FINEST),
+            slices: Slices::default(),
+            pids: Vec::new(),
+            now: 0,
         }
     }
 
     pub(super) fn finish(self, ledger: &Ledger) -> (CallTree, Timeline) {
-        (self.calls.finish(ledger), self.timeline.finish())
+        let (tree, mut calls) = self.calls.finish(ledger);
+        let (mut ended, misses) = self.slices.finish();
+        let mut timeline = self.timeline.finish();
+        timeline.misses = misses;
+        for (number, account) in ledger.accounts.iter().enumerate() {
+            let service = ServiceId(number as u32);
+            let (calls, ended) = (calls.remove(&service), ended.remove(&service));
+            if calls.is_some() || ended.is_some() {
+                timeline.services.push(ServiceOverTime {
+                    kind: account.kind,
+                    name: account.name.clone(),
+                    calls: calls.unwrap_or_default(),
+                    ended: ended.unwrap_or_default(),
+                });
+            }
+        }
+        timeline.services.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        (tree, timeline)
+    }
+
+    /// Adds a stretch to the execution over time. Returns where it lies.
+    fn passes(&mut self, mode: TimelineMode, busy: f64, stall: f64) -> Stretch {
+        let (stretch, halvings) = self.timeline.add(mode, busy, stall);
+        for _ in 0..halvings {
+            self.calls.halve();
+            self.slices.halve();
+        }
+        self.now = stretch.last();
+        stretch
+    }
+
+    fn goes_on(&mut self, task: usize) {
+        self.timeline.switch_to(task);
+        self.calls.switched(task);
     }
 }
 
@@ -64,12 +112,12 @@ impl Meter for ObservingMeter<'_> {
 
     #[inline]
     fn executed(&mut self, translation: u32) {
-        self.calls.executed(translation, None, || self.machines.misses());
+        self.calls.executed(translation, None, || self.machines.so_far());
         self.machines.executed(translation);
     }
 
     fn left(&mut self, translation: u32, instructions: u32) {
-        self.calls.executed(translation, Some(instructions), || self.machines.misses());
+        self.calls.executed(translation, Some(instructions), || self.machines.so_far());
         self.machines.left(translation, instructions);
     }
 
@@ -86,28 +134,37 @@ impl Meter for ObservingMeter<'_> {
         self.calls.unwound(calls);
     }
 
+    fn define_tasks(&mut self, tasks: &[Task]) {
+        self.pids.extend(tasks.iter().map(|task| task.pid));
+    }
+
     fn switched(&mut self, task: usize) {
-        self.calls.switched(task);
+        self.goes_on(task);
+    }
+
+    fn named(&mut self, task: usize, id: usize, name: &str) {
+        self.timeline.name(task, name, self.pids.get(id).copied().flatten());
     }
 
     fn turned_to(&mut self, cpu: CpuId, task: usize) {
         self.machines.turn_to(cpu);
         self.timeline.turn_to(cpu);
-        self.switched(task);
+        self.goes_on(task);
     }
 
     fn opened(&mut self, calls: usize) {
         self.calls.opened(calls);
     }
 
-    fn settled(&mut self, task: usize, service: ServiceId, _: &Invocation, _: &Ledger) {
+    fn settled(&mut self, task: usize, service: ServiceId, ended: &Invocation, _: &Ledger) {
         self.calls.settled(task, service);
+        self.slices.ended(service, self.now, ended);
     }
 
     /// An instruction takes a nanosecond of the guest's clock. In cycles, a halt counts as many
     /// cycles as nanoseconds.
     fn halted(&mut self, nanoseconds: u64, _: usize) {
-        self.timeline.add(TimelineMode::Idle, nanoseconds as f64, 0.0);
+        self.passes(TimelineMode::Idle, nanoseconds as f64, 0.0);
     }
 
     fn booked(&mut self, instructions: u64, under: Booked) {
@@ -116,12 +173,16 @@ impl Meter for ObservingMeter<'_> {
             Booked::Open(ServiceKind::Idle) => (TimelineMode::Idle, None),
             Booked::Open(_) => (TimelineMode::Kernel, None),
         };
-        self.calls.booked(user, self.machines.misses());
         let busy = instructions as f64;
         let stall = match (&self.first, self.machines.taken()) {
             (Some(machine), [counts, ..]) => table::cycles(machine, instructions, counts) - busy,
             _ => 0.0,
         };
-        self.timeline.add(mode, busy, stall.max(0.0));
+        let stretch = self.passes(mode, busy, stall.max(0.0));
+        self.calls.booked(user, self.machines.so_far(), stretch);
+        if let Some(counts) = self.machines.taken().first() {
+            let by = if mode == TimelineMode::User { Mode::User } else { Mode::Kernel };
+            self.slices.counted(stretch, by, counts);
+        }
     }
 }

@@ -72,22 +72,31 @@ const table = (titles, rows, caption) =>
   );
 
 // A table with columns that sort and rows that can be searched. It is sorted by the column `by`.
-// columns: [title, value of a row, text of the value, class].
+// columns: [title, value of a row, text of the value, class]. `setRows` of the element shows other
+// columns and rows, in the order of the column that the reader chose.
 const sortable = (columns, rows, { caption, by, label, most = 25 }) => {
-  let [column, up, wanted, all] = [by, false, "", false];
-  const [body, note] = [element("tbody"), element("span", { class: "faint", role: "status" })];
+  let [sorted, up, wanted, all] = [columns[by][0], false, "", false];
+  const [head, body] = [element("tr"), element("tbody")];
+  const note = element("span", { class: "faint", role: "status" });
   const more = element("button", { type: "button" });
-  const heads = columns.map(([title], at) => {
-    const button = element("button", { type: "button" }, title);
-    button.addEventListener("click", () => {
-      up = column === at ? !up : typeof columns[at][1](rows[0] ?? {}) === "string";
-      column = at;
-      show();
-    });
-    return element("th", { scope: "col" }, button);
-  });
-  const compare = (a, b) => {
-    const [one, other] = [columns[column][1](a), columns[column][1](b)];
+  const column = () => {
+    const at = columns.findIndex(([title]) => title === sorted);
+    return at >= 0 ? at : by;
+  };
+  const setHead = () =>
+    head.replaceChildren(
+      ...columns.map(([title], at) => {
+        const button = element("button", { type: "button" }, title);
+        button.addEventListener("click", () => {
+          up = column() === at ? !up : typeof columns[at][1](rows[0] ?? {}) === "string";
+          sorted = title;
+          show();
+        });
+        return element("th", { scope: "col" }, button);
+      }),
+    );
+  const compare = (of) => (a, b) => {
+    const [one, other] = [of(a), of(b)];
     if (isNone(one) || isNone(other)) return isNone(one) - isNone(other);
     const order = typeof one === "string" ? (one < other ? -1 : one > other ? 1 : 0) : one - other;
     return up ? order : -order;
@@ -95,23 +104,22 @@ const sortable = (columns, rows, { caption, by, label, most = 25 }) => {
   const show = () => {
     const found = rows
       .filter((row) => columns[0][1](row).toLowerCase().includes(wanted))
-      .sort(compare);
+      .sort(compare(columns[column()][1]));
     const shown = all ? found : found.slice(0, most);
-    heads.forEach((head, at) =>
-      head.setAttribute("aria-sort", at !== column ? "none" : up ? "ascending" : "descending"),
+    [...head.children].forEach((cell, at) =>
+      cell.setAttribute("aria-sort", at !== column() ? "none" : up ? "ascending" : "descending"),
     );
     body.replaceChildren(
       ...shown.map((row) =>
         element(
           "tr",
           {},
-          ...columns.map(([, value, text, kind]) =>
-            element(
-              "td",
-              kind ? { class: kind } : {},
-              text ? text(value(row)) : String(value(row)),
-            ),
-          ),
+          ...columns.map(([, value, text, kind], at) => {
+            const shown = text ? text(value(row)) : String(value(row));
+            const cell = element("td", kind ? { class: kind } : {}, shown);
+            if (at === 0) cell.title = shown;
+            return cell;
+          }),
         ),
       ),
     );
@@ -135,24 +143,32 @@ const sortable = (columns, rows, { caption, by, label, most = 25 }) => {
     wanted = search.value.trim().toLowerCase();
     show();
   });
+  setHead();
   show();
-  return element(
+  const made = element(
     "div",
     { class: "sortable" },
     element("div", { class: "tools" }, search, note),
     element(
       "div",
-      { class: "scroll" },
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${label}` },
       element(
         "table",
         {},
         element("caption", {}, element("span", {}, caption)),
-        element("thead", {}, element("tr", {}, ...heads)),
+        element("thead", {}, head),
         body,
       ),
     ),
     element("div", { class: "tools" }, more),
   );
+  made.setRows = (newColumns, newRows) => {
+    const isOther = newColumns.map(([title]) => title).join() !== columns.map(([t]) => t).join();
+    [columns, rows] = [newColumns, newRows];
+    if (isOther) setHead();
+    show();
+  };
+  return made;
 };
 
 const legend = (entries) =>

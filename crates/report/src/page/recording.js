@@ -17,107 +17,6 @@ const halts = (nanoseconds) =>
     : `Idle includes ${number(nanoseconds * 1e-9, 6)} s of the guest's clock in which the ` +
       `processor was halted.`;
 
-// What each CPU does of the time of all. In the guest's clock one CPU executes at a time.
-const cpusOverTime = ({ width, buckets, cpus = [] }, unit, parts) => {
-  const total = (bucket) => parts.reduce((sum, [, , value]) => sum + value(bucket), 0);
-  const withOthers = [...parts, ["another CPU executes", "panel", (b) => b.others]];
-  return cpus.map((own, cpu) => {
-    const all = own.map((bucket, at) => ({
-      ...bucket,
-      others: Math.max(0, total(buckets[at]) - total(bucket)),
-    }));
-    return figure(
-      `CPU ${cpu}: its part of each column above. Recorded CPUs take turns.`,
-      ...timeline(all, width, unit, withOthers, `CPU ${cpu} over time: user, kernel, idle`),
-    );
-  });
-};
-
-const overTime = (recording, unit, conditions) => {
-  const { width, buckets } = recording.timeline;
-  if (buckets.length === 0) return null;
-  const parts = [
-    ["user, instructions", "user-self", (b) => b.user],
-    ["user, stall", "user-cold", (b) => b.user_stall],
-    ["kernel, instructions", "kernel-self", (b) => b.kernel],
-    ["kernel, stall", "kernel-cold", (b) => b.kernel_stall],
-    ["idle", "idle", (b) => b.idle],
-  ];
-  return [
-    "Execution over time",
-    [
-      figure(
-        `Each of the ${buckets.length} columns covers ${short(width)} ${unit}: user mode, ` +
-          `kernel and idle loop, as in SimOS (Rosenblum 1995, figure 4.1). ` +
-          `User mode and kernel are split into executing and waiting for memory. ` +
-          `${halts(recording.table.halted)} ${conditions}`,
-        ...timeline(buckets, width, unit, parts, "Execution over time: user, kernel, idle"),
-      ),
-      ...cpusOverTime(recording.timeline, unit, parts),
-    ],
-  ];
-};
-
-const services = (recording, conditions) => {
-  const machines = recording.table.machines;
-  const all = Math.max(1, recording.table.instructions);
-  const columns = [
-    ["service", titleOf, null, "text"],
-    ["share of kernel", (row) => (inKernel(row) ? row.share : null), share],
-    ["share of all", (row) => row.instructions / all, share],
-    ["calls", (row) => row.calls, count],
-    ["calls/s", (row) => row.calls_per_second, (v) => number(v, 0)],
-    ["instr./call", (row) => row.mean_instructions, (v) => number(v, 0)],
-    ["latency (ns)", (row) => row.latency.total, (v) => number(v, 0)],
-    ["off CPU (ns)", (row) => row.latency.off_cpu, (v) => number(v, 0)],
-  ];
-  machines.forEach((machine, at) => {
-    const alone = hasCore(recording, at) ? " (caches alone)" : "";
-    const named = (title) => (machines.length > 1 ? `${title}, ${machine.name}` : title) + alone;
-    columns.push(
-      [named("cycles/call"), (row) => row.on[at].mean_cycles, (v) => number(v, 0)],
-      [named("CPI"), (row) => row.on[at].cpi, (v) => number(v, 2)],
-      [named("L1I stall/instr."), (row) => row.on[at].l1i_stall, (v) => number(v, 2)],
-    );
-    if (machine.kernel_stalls) {
-      columns.push(
-        [named("L1D stall/instr."), (row) => row.on[at].l1d_stall, (v) => number(v, 2)],
-        ...(machine.has_l2
-          ? [[named("L2 stall/instr."), (row) => row.on[at].l2_stall, (v) => number(v, 2)]]
-          : []),
-      );
-    } else {
-      columns.push([named("of L1I misses"), (row) => row.on[at].l1i_stall_share, share]);
-    }
-  });
-  return [
-    "Services",
-    [
-      sortable(columns, recording.table.rows, {
-        by: 1,
-        label: "services",
-        caption:
-          `Every instruction belongs to one service. Share of kernel: the share of the ` +
-          `instructions of all services except user mode and idle. Share of all: the share ` +
-          `of all instructions. Times are in nanoseconds of the guest's clock; an ` +
-          `instruction takes one. ` +
-          (machines.some((_, at) => hasCore(recording, at))
-            ? `Cycles of caches alone are those of an in-order machine: the sections below have ` +
-              `those of the core. `
-            : "") +
-          conditions,
-      }),
-      element(
-        "p",
-        { class: "faint" },
-        `Without a service: ${number(100 * recording.table.other_share, 3)} % of the ` +
-          `kernel's instructions. ` +
-          `Context switches: ${count(recording.table.context_switches)}.`,
-      ),
-    ],
-  ];
-};
-
 const LEVELS = [
   ["L1I", (c) => c.l1i],
   ["L1D", (c) => modes(c.memory, "l1d")],
@@ -145,43 +44,56 @@ const byCause = (label, misses) => {
   return [label, parts, count(parts.reduce((sum, [amount]) => sum + amount, 0))];
 };
 
-const misses = (recording, conditions) => {
-  if (recording.rows.length === 0) return null;
-  const several = new Set(recording.rows.map((row) => row.layout)).size > 1;
-  const lines = recording.rows.flatMap((row) =>
-    LEVELS.map(([level, of]) => [level, of(row.counters)])
-      .filter(([, found]) => found && CAUSES.some(([, mode, cause]) => found[mode][cause] > 0))
-      .map(([level, found]) =>
-        byCause(`${row.machine}${several ? `, ${row.layout}` : ""}: ${level}`, found),
+// Bars for all rows, and a table of the first one.
+const missesOf = (rows, several, conditions) => [
+  figure(
+    `Self: the requester that misses the line had evicted it. Other: another requester ` +
+      `had evicted it. Cold: the line was never fetched before. ${conditions}`,
+    legend(CAUSES.map(([name, , , color]) => [name, color])),
+    bars(
+      rows.flatMap((row) =>
+        LEVELS.map(([level, of]) => [level, of(row.counters)])
+          .filter(([, found]) => found && CAUSES.some(([, mode, cause]) => found[mode][cause] > 0))
+          .map(([level, found]) =>
+            byCause(`${row.machine}${several ? `, ${row.layout}` : ""}: ${level}`, found),
+          ),
       ),
-  );
-  return [
-    "Misses by cause",
-    [
-      figure(
-        `Self: the requester that misses the line had evicted it. Other: another requester ` +
-          `had evicted it. Cold: the line was never fetched before. ${conditions}`,
-        legend(CAUSES.map(([name, , , color]) => [name, color])),
-        bars(lines),
-      ),
-      ...recording.rows.slice(0, 1).map((row) =>
-        table(
-          ["", ...CAUSES.map(([name]) => name), "all"],
-          LEVELS.map(([level, of]) => [level, of(row.counters)])
-            .filter(([, found]) => found)
-            .map(([level, found]) => {
-              const amounts = CAUSES.map(([, mode, cause]) => found[mode][cause]);
-              return [
-                level,
-                ...amounts.map(count),
-                count(amounts.reduce((sum, amount) => sum + amount, 0)),
-              ];
-            }),
-          `Misses of ${row.machine}${several ? `, ${row.layout}` : ""}`,
-        ),
-      ),
-    ],
-  ];
+    ),
+  ),
+  ...rows.slice(0, 1).map((row) =>
+    table(
+      ["", ...CAUSES.map(([name]) => name), "all"],
+      LEVELS.map(([level, of]) => [level, of(row.counters)])
+        .filter(([, found]) => found)
+        .map(([level, found]) => {
+          const amounts = CAUSES.map(([, mode, cause]) => found[mode][cause]);
+          return [
+            level,
+            ...amounts.map(count),
+            count(amounts.reduce((sum, amount) => sum + amount, 0)),
+          ];
+        }),
+      `Misses of ${row.machine}${several ? `, ${row.layout}` : ""}`,
+    ),
+  ),
+];
+
+// In a range, only the first machine and the recorded layout are known, with data accesses.
+const misses = (recording, conditions, { range }) => {
+  const { rows, slices } = recording;
+  if (rows.length === 0) return null;
+  const several = new Set(rows.map((row) => row.layout)).size > 1;
+  const follows = slices.misses.length > 0;
+  const shown = element("div");
+  const show = () =>
+    shown.replaceChildren(
+      ...(range.isWhole() || !follows
+        ? missesOf(rows, several, conditions)
+        : missesOf([{ ...rows[0], counters: missesIn(slices, range) }], several, conditions)),
+    );
+  if (follows) range.follow(show);
+  else show();
+  return ["Misses by cause", [shown], follows];
 };
 
 const CLASSES = {
@@ -369,54 +281,9 @@ const osShare = (recording, conditions) => {
   ];
 };
 
-const functions = (recording, conditions) => {
-  const has = (level) => recording.functions.some((row) => row[level] > 0);
-  const of = Math.max(1, recording.table.kernel_instructions + recording.table.idle_instructions);
-  const columns = [
-    ["function", (row) => row.name, null, "name"],
-    ["share of kernel and idle", (row) => row.instructions / of, share],
-    ["with callees", (row) => row.inclusive / of, share],
-    ["calls", (row) => row.calls, count],
-    ["instructions", (row) => row.instructions, count],
-    [
-      "instr./call",
-      (row) => (row.calls > 0 ? row.instructions / row.calls : null),
-      (v) => number(v, 1),
-    ],
-  ];
-  for (const [level, title] of [
-    ["l1i", "L1I misses"],
-    ["l1d", "L1D misses"],
-    ["l2", "L2 misses"],
-  ]) {
-    if (has(level))
-      columns.push(
-        [title, (row) => row[level], count],
-        [
-          `${title}/k instr.`,
-          (row) => (1000 * row[level]) / Math.max(1, row.instructions),
-          (v) => number(v, 2),
-        ],
-      );
-  }
-  return [
-    "Functions",
-    [
-      sortable(columns, recording.functions, {
-        by: 1,
-        label: "functions",
-        caption:
-          `Functions of the kernel. A thunk's instructions count for the function that goes ` +
-          `through it. Shares are of the instructions of the kernel and of its idle loop. ` +
-          `${conditions}`,
-      }),
-    ],
-  ];
-};
-
-const sectionsOf = (recording) => {
+const sectionsOf = (recording, explored) => {
   const machine = recording.table.machines[0]?.name;
-  const unit = machine ? "cycles" : "instructions";
+  const unit = unitOf(recording);
   const conditions =
     `Workload ${recording.workload}, kernel ${recording.kernel.slice(0, 12)}, seed ` +
     `${recording.seed}${machine ? `, machine ${machine} (simulated)` : ""}.`;
@@ -435,32 +302,37 @@ const sectionsOf = (recording) => {
             ),
           ],
         ];
+  const alone = hasCore(recording, 0) ? " on caches alone" : "";
   const flame =
-    recording.flame.frames.length === 0
+    explored.frames.slice.length === 0
       ? null
       : [
           "Calls",
           [
             figure(
-              `Flame graph of all instructions: mode, service, and each chain of calls in ` +
-                `it. The counts are exact, not sampled. A click or Enter zooms in, Escape ` +
-                `shows everything. Frames narrower than 1/5000 are left out. ${conditions}`,
-              ...flameGraph(recording.flame.names, recording.flame.frames, "instructions"),
+              `Flame graph: mode, service, and each chain of calls in it. The counts are exact, ` +
+                `not sampled${machine ? `; cycles and misses are simulated${alone}` : ""}. ` +
+                `Point at a box for its numbers. A click or Enter zooms in, Escape shows ` +
+                `everything, C and D show callers and callees of the chosen function, I inverts. ` +
+                `Chains narrower than 1/${count(1 / recording.slices.narrowest)} of all weights ` +
+                `are in one box. ${conditions}`,
+              ...flameGraph(recording, explored.frames, explored.range),
             ),
           ],
+          true,
         ];
   return [
-    overTime(recording, unit, conditions),
-    services(recording, conditions),
+    overTime(recording, unit, conditions, explored),
+    services(recording, conditions, explored),
     ...generationSections(recording),
     ...multiprocessorSections(recording),
-    misses(recording, conditions),
+    misses(recording, conditions, explored),
     byData(recording, conditions),
     bySize(recording, conditions),
     maps,
     flame,
     osShare(recording, conditions),
-    functions(recording, conditions),
+    functions(recording, conditions, explored),
   ].filter((section) => section !== null);
 };
 
@@ -469,37 +341,6 @@ const cyclesOf = ({ generations, table }, at) =>
   generations
     ? generations.sums[0].on[at].cpi
     : table.machines[at].cycles / Math.max(1, table.instructions);
-
-const cards = (recording) => {
-  const { table } = recording;
-  const part = (value) => share(value / Math.max(1, table.instructions));
-  const machine = table.machines[0];
-  const entries = [
-    [short(table.instructions), "instructions"],
-    [part(table.kernel_instructions), "in the kernel"],
-    [part(table.user_instructions), "in user mode"],
-    [count(table.context_switches), "context switches"],
-  ];
-  if (machine) {
-    entries.push(
-      [
-        number(cyclesOf(recording, 0), 2),
-        `cycles per instruction, ${machine.name}`,
-      ],
-      [
-        number((1000 * machine.kernel_l1i_misses) / Math.max(1, table.kernel_instructions), 1),
-        "L1I misses per 1000 kernel instructions",
-      ],
-    );
-  }
-  return element(
-    "div",
-    { class: "cards" },
-    ...entries.map(([value, name]) =>
-      element("div", { class: "card" }, element("b", {}, value), element("span", {}, name)),
-    ),
-  );
-};
 
 const conditionsOf = (entries, title) =>
   element(

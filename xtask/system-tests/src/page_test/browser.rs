@@ -86,14 +86,46 @@ impl Browser {
         self.ask("POST", &format!("{}{path}", self.session), Some(body))
     }
 
+    /// Opens a page, and waits until it has unpacked its numbers.
     pub(super) fn open(&self, file: &Path) -> Result<()> {
         self.tell("/url", &json!({"url": format!("file://{}", file.display())}))?;
+        self.run_to_end(
+            "const done = arguments[0];
+            const wait = () => 'ready' in document.documentElement.dataset
+                ? requestAnimationFrame(() => requestAnimationFrame(() => done(0)))
+                : setTimeout(wait, 20);
+            wait();",
+        )?;
         Ok(())
     }
 
     /// Runs a script and returns its result.
     pub(super) fn run(&self, script: &str) -> Result<Value> {
         self.tell("/execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Runs a script, which calls its only argument with its result.
+    pub(super) fn run_to_end(&self, script: &str) -> Result<Value> {
+        self.tell("/execute/async", &json!({"script": script, "args": []}))
+    }
+
+    /// Moves the mouse to a place of the window, and drags it to another one.
+    pub(super) fn drag(&self, [x, y]: [i64; 2], [to_x, to_y]: [i64; 2]) -> Result<()> {
+        let moves = json!([
+            {"type": "pointerMove", "duration": 0, "x": x, "y": y},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pointerMove", "duration": 50, "x": to_x, "y": to_y},
+            {"type": "pointerUp", "button": 0},
+        ]);
+        let mouse = json!({"type": "pointer", "id": "mouse",
+            "parameters": {"pointerType": "mouse"}, "actions": moves});
+        self.tell("/actions", &json!({"actions": [mouse]}))?;
+        Ok(())
+    }
+
+    /// A command of Chromium's own protocol.
+    pub(super) fn command(&self, name: &str, parameters: &Value) -> Result<Value> {
+        self.tell("/goog/cdp/execute", &json!({"cmd": name, "params": parameters}))
     }
 
     fn find(&self, selector: &str) -> Result<String> {
