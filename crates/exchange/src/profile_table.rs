@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const PROFILE: Format = Format {
     name: "profile",
     about: "The counts as one Parquet table, whose rows can be added: profiles of many machines \
-        become one by SQL (kernlane ask, Spark, DuckDB)",
+        become one by SQL (Spark, DuckDB)",
     make: Make::Profile(profile_table),
 };
 
@@ -189,7 +189,10 @@ impl Sum {
             let found = schema.columns().iter().position(|it| it.name() == *name);
             *column = found.with_context(|| {
                 let names: Vec<&str> = SCHEMA.columns.iter().map(|(name, _)| *name).collect();
-                format!("not a profile: the columns are {}, and {name} is missing", names.join(", "))
+                format!(
+                    "not a profile: the columns are {}, and {name} is missing",
+                    names.join(", ")
+                )
             })?;
         }
         for (number, row) in file.get_row_iter(None)?.enumerate() {
@@ -228,8 +231,7 @@ impl Sum {
         let alone = match kind {
             BLOCK => Some(profile.blocks.entry(source).or_default()),
             OUTSIDE => Some(profile.outside.entry(source).or_default()),
-            _ => named(&SEEDS, kind)
-                .map(|class| profile.seeds.entry((source, class)).or_default()),
+            _ => named(&SEEDS, kind).map(|class| profile.seeds.entry((source, class)).or_default()),
         };
         if let Some(sum) = alone {
             return add(sum, count);

