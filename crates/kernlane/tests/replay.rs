@@ -3,6 +3,8 @@
 
 mod golden;
 
+use base64::Engine;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output};
 use trace::{
@@ -177,11 +179,14 @@ fn json_is_what_report_reads() {
     golden::compare("report.txt", &printed(at, &["report", "layouts", "."]));
     assert_eq!(printed(at, &["report", "page", "results.json", "-o", "page.html"]), "");
     let page = std::fs::read_to_string(at.join("page.html")).unwrap();
-    assert!(
-        page.starts_with("<!doctype html>")
-            && page.ends_with("</html>\n")
-            && page.contains("\"workload\":\"loop\"")
-    );
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    // The page's data is compressed.
+    let (_, data) = page.split_once("id=\"data\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    let packed = base64::engine::general_purpose::STANDARD.decode(data.trim()).unwrap();
+    let mut data = String::new();
+    flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut data).unwrap();
+    assert!(data.contains("\"workload\":\"loop\""), "{data}");
 }
 
 #[test]
