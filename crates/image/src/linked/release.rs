@@ -7,7 +7,7 @@ use super::LinkedKernel;
 
 /// The versions of Linux that have passed every test of live replacement
 /// (`docs/results/live-kernels.md`).
-pub const TRIED: [&str; 2] = ["6.12", "7.2"];
+pub const TRIED: [&str; 3] = ["6.1", "6.12", "7.2"];
 
 impl LinkedKernel<'_> {
     /// The kernel's release, such as `6.12.117+deb12-amd64`; `None` if it has no banner.
@@ -37,12 +37,10 @@ mod tests {
 
     #[test]
     fn a_release_belongs_to_its_version() {
-        for release in ["6.12.117+deb12-amd64", "6.12", "6.12-rc3"] {
+        for release in ["6.12.117+deb12-amd64", "6.12", "6.12-rc3", "6.1.0-57-cloud-amd64"] {
             assert!(is_tried(release), "{release}");
         }
-        for release in
-            ["6.10.1", "6.120.1", "6.1.0-56-cloud-amd64", "7.3.4", "7.20.1", "5.6.12", ""]
-        {
+        for release in ["6.10.1", "6.120.1", "6.11.0", "7.3.4", "7.20.1", "5.6.12", ""] {
             assert!(!is_tried(release), "{release}");
         }
     }
