@@ -8,7 +8,8 @@
 //! cache.
 
 use crate::debian::disk;
-use anyhow::{Context, Result, ensure};
+use crate::study_test::python_with;
+use anyhow::{Context, Result};
 use exchange::Make;
 use host::interrupt;
 use lab::score::TestScore;
@@ -47,7 +48,7 @@ spark.stop()
 pub fn fleet_test(profile: &Path, kernel: &Path, machines: u64) -> Result<()> {
     interrupt::catch()?;
     disk::install(JAVA)?;
-    let python = python_with_spark()?;
+    let python = python_with(SPARK)?;
     let program = lab::kernlane()?;
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let path = |name: &str| directory.path().join(name);
@@ -165,20 +166,3 @@ import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 ";
-
-/// Python with Spark, installed once.
-fn python_with_spark() -> Result<PathBuf> {
-    let path = lab::kernel::cache()?.join(SPARK);
-    let program = path.join("bin/python");
-    if !program.exists() {
-        host::output::whole_directory(&path, |path| {
-            lab::run(Command::new("python3").args(["-m", "venv"]).arg(path))
-                .context("python3 -m venv: install python3-venv")?;
-            let mut pip = Command::new(path.join("bin/python"));
-            lab::run(pip.args(["-m", "pip", "install", "--quiet", SPARK]))
-                .context("Spark cannot be installed")
-        })?;
-    }
-    ensure!(program.exists(), "{}: no Python", program.display());
-    Ok(program)
-}

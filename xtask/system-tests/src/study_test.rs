@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// A test failed, or cannot run.
 pub fn study_test(kernel: &Path) -> Result<()> {
     interrupt::catch()?;
-    let python = python_with_snakemake()?;
+    let python = python_with(SNAKEMAKE)?;
     let directory = tempfile::tempdir().context("making a temporary directory")?;
     let tried = Tried {
         program: lab::kernlane()?,
@@ -167,17 +167,17 @@ fn written(path: &Path) -> Result<SystemTime> {
     Ok(last)
 }
 
-/// Python with Snakemake, installed once.
-fn python_with_snakemake() -> Result<PathBuf> {
-    let path = lab::kernel::cache()?.join(SNAKEMAKE);
+/// Python with a package of PyPI, such as `snakemake==9.27.1`, installed once.
+pub(crate) fn python_with(package: &str) -> Result<PathBuf> {
+    let path = lab::kernel::cache()?.join(package);
     let program = path.join("bin/python");
     if !program.exists() {
         host::output::whole_directory(&path, |path| {
             lab::run(Command::new("python3").args(["-m", "venv"]).arg(path))
                 .context("python3 -m venv: install python3-venv")?;
             let mut pip = Command::new(path.join("bin/python"));
-            lab::run(pip.args(["-m", "pip", "install", "--quiet", SNAKEMAKE]))
-                .context("Snakemake cannot be installed")
+            lab::run(pip.args(["-m", "pip", "install", "--quiet", package]))
+                .with_context(|| format!("{package} cannot be installed"))
         })?;
     }
     Ok(program)
