@@ -180,7 +180,7 @@ impl ProfileTrack {
         }
     }
 
-    /// The profile with the samples. Returns the number of samples and markers, too.
+    /// The profile with the samples, and the number of samples and markers.
     pub(crate) fn finish(mut self, samples: &CallSamples) -> (Profile, u64) {
         let mut values = Vec::new();
         self.misses.end(|begin, level, misses| values.push((begin, level, misses)));

@@ -377,7 +377,7 @@ pub(crate) struct Trace {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TracePacket {
-    /// An event at the time 0 has it, too.
+    /// Written for an event at the time 0 as well.
     #[prost(uint64, optional, tag = "8")]
     pub(crate) timestamp: Option<u64>,
     #[prost(uint32, tag = "10")]

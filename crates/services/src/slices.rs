@@ -1,7 +1,7 @@
 //! What happened in each slice of the recording's time: chains of calls, invocations and misses.
 //!
 //! Takes invocations as they end and counts of machines as they are booked; gives sums by slice.
-//! Slices are those of [`crate::timeline`]: when pairs of slices become one, the sums do so, too.
+//! Slices are those of [`crate::timeline`]: when pairs of slices become one, so do their sums.
 
 use crate::annotations::ServiceKind;
 use crate::calls::{CallCost, NodeId};

@@ -35,7 +35,7 @@ impl GuardLock {
         Ok(GuardLock(file))
     }
 
-    /// Whether another process guards what is installed, too. For a guard that stops: afterwards
+    /// Whether another process also guards what is installed. For a guard that stops: afterwards
     /// others may not see it any more.
     ///
     /// # Errors

@@ -34,13 +34,13 @@ pub(super) struct Study {
     pub train: Training,
     /// Record in a guest like this machine.
     pub like: Option<String>,
-    /// Record data accesses, too.
+    /// Also record data accesses.
     #[serde(default)]
     pub data: bool,
     /// CPUs of the guests.
     #[serde(default = "one_cpu")]
     pub cpus: u32,
-    /// Predict branches, too.
+    /// Also predict branches.
     #[serde(default)]
     pub branches: bool,
     /// On out-of-order cores, how narrow the 95 % intervals become, in per cent; 0 simulates every
