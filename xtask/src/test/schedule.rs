@@ -2,7 +2,8 @@
 //!
 //! Each part is a process of its own. What a part prints is kept in a file below `target/test`, and
 //! printed when the part ends, so that the words of two parts do not mix. A part that fails does
-//! not stop the others, but those that need it do not run. The table of times is kept as well.
+//! not stop the others, but those that need it do not run. The table of times is kept as well, with
+//! the last lines of what failed: they stand at the end, where a long output is not cut.
 
 use super::{Part, spelled};
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// The directory of the parts' output.
 const SAID: &str = "target/test/said";
+
+/// How many lines of a failed part's output stand behind the table.
+const LAST_LINES: usize = 30;
 
 /// The end of a part.
 struct Ended {
@@ -44,6 +48,7 @@ pub(super) fn run(parts: &[Part], times: &Path) -> Result<()> {
     let mut waiting: Vec<usize> = (0..parts.len()).collect();
     let mut running: Vec<usize> = Vec::new();
     let mut used: Vec<Option<Used>> = parts.iter().map(|_| None).collect();
+    let mut failures = String::new();
     let (sender, receiver) = channel();
     loop {
         let busy: usize = running.iter().map(|&number| parts[number].processors).sum();
@@ -72,10 +77,15 @@ pub(super) fn run(parts: &[Part], times: &Path) -> Result<()> {
             part.what,
             part.words.join(" ")
         );
-        println!("{}", String::from_utf8_lossy(&fs::read(&ended.printed)?).trim_end());
+        let said = fs::read(&ended.printed)?;
+        let said = String::from_utf8_lossy(&said);
+        println!("{}", said.trim_end());
+        if !took.passed {
+            failures += &format!("\n== FAILED: {}\n{}\n", part.what, last_lines(&said));
+        }
         used[ended.number] = Some(took);
     }
-    let summary = summary(parts, &used, begun.elapsed());
+    let summary = summary(parts, &used, begun.elapsed()) + &failures;
     println!("\n{summary}");
     fs::write(times, summary).with_context(|| times.display().to_string())?;
     all_passed(&used)
@@ -156,6 +166,12 @@ fn summary(parts: &[Part], used: &[Option<Used>], total: Duration) -> String {
          {passed} passed, {failed} failed, {not_run} skipped\n",
         table.to_text()
     )
+}
+
+/// The end of what a part printed.
+fn last_lines(said: &str) -> String {
+    let lines: Vec<&str> = said.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
 }
 
 /// How many parts ended how.
@@ -239,6 +255,15 @@ mod tests {
                 "1 passed, 1 failed, 1 skipped",
             ]
         );
+    }
+
+    #[test]
+    fn the_last_lines_of_a_failed_part_are_kept() {
+        let said: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        let last = last_lines(&said);
+        assert!(last.starts_with("line 70\n") && last.ends_with("line 99"), "{last}");
+        assert_eq!(last_lines("one\n\n"), "one");
+        assert_eq!(last_lines(""), "");
     }
 
     #[test]
