@@ -26,6 +26,7 @@ pub mod examples;
 pub mod exits;
 pub mod forms;
 pub mod linked;
+pub mod locals;
 pub mod map;
 pub mod mapping;
 pub mod module;
