@@ -524,11 +524,7 @@ impl<T: InvocationTrack> Meter for InvocationMeter<'_, T> {
         call.times.latency += instructions;
         call.times.ran += instructions;
         call.machine = match (call.machine, taken) {
-            (Some(before), Some(now)) => Some(ServiceMachine {
-                cycles: before.cycles + now.cycles,
-                l1i: before.l1i + now.l1i,
-                data: before.data.zip(now.data).map(|(a, b)| (a.0 + b.0, a.1 + b.1)),
-            }),
+            (Some(before), Some(now)) => Some(before.and(now)),
             (before, now) => before.or(now),
         };
     }

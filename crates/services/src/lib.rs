@@ -53,6 +53,7 @@ pub mod stays;
 pub mod stretches;
 pub mod symbols;
 pub mod table;
+pub mod task_costs;
 mod tasks;
 #[cfg(test)]
 mod tests;

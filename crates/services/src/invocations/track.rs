@@ -95,6 +95,15 @@ pub struct TaskSwitch {
 }
 
 impl ServiceMachine {
+    /// The sum of both.
+    pub(crate) fn and(self, more: ServiceMachine) -> ServiceMachine {
+        ServiceMachine {
+            cycles: self.cycles + more.cycles,
+            l1i: self.l1i + more.l1i,
+            data: self.data.zip(more.data).map(|(a, b)| (a.0 + b.0, a.1 + b.1)),
+        }
+    }
+
     /// The counts of an invocation with this number of instructions. `counts`: those of each
     /// machine, `machine` first.
     pub(crate) fn of(
