@@ -6,6 +6,7 @@
 //! becomes after it was cleared; the second counts.
 //! Samples nothing, asks the guest nothing, prints nothing.
 
+mod accesses;
 mod cleared;
 mod collect;
 mod objects;
@@ -21,6 +22,8 @@ pub use together::ServiceName;
 use crate::misses::hierarchy_walk::HierarchyWalk;
 use crate::objects::names::{DataNames, VariableTypes};
 use crate::objects::slabs::SlabObjects;
+pub use accesses::FieldAccess;
+use accesses::FieldAccesses;
 use anyhow::{Context, Result, bail, ensure};
 use cleared::ClearingCode;
 use collect::{FieldMisses, FieldsWalk, Wanted};
@@ -109,6 +112,38 @@ impl<'a> FieldStudy<'a> {
             machine: machine.map(|machine| machine.name.clone()),
         };
         FieldTable::new(&names, walk, misses.as_ref().map(|it| &it.observer))
+    }
+
+    /// The accesses of the kernel to a field of a structure, or of the objects of a slab cache that
+    /// holds such structures, in the order of the recording. `field`: as `a.b[1]`.
+    ///
+    /// # Errors
+    /// As [`FieldStudy::table`]; the kernel does not describe the structure, or it has no such
+    /// field.
+    pub fn accesses(&self, recording: &Path, name: &str, field: &str) -> Result<Vec<FieldAccess>> {
+        let bytes = map_file(&self.kernel)?;
+        let named = || self.kernel.display().to_string();
+        let types = self.names.types().with_context(named)?;
+        let code = self.code(&bytes, &types).with_context(named)?;
+        let known = self.objects(recording, &types, &code)?;
+        let wanted = WantedName::new(name, &types, &known.slabs)?;
+        let (Some(structure), Some(btf)) = (wanted.structure, types.btf()) else {
+            bail!("the kernel's BTF does not describe the fields of {name}");
+        };
+        let Some(place) = btf.field_named(structure, field)? else {
+            bail!(
+                "{name} has no field {field}, or it is a bit field; it has {}",
+                btf.members(structure)?.join(", ")
+            );
+        };
+        let opened = self.attribution.opened(recording, "accesses to a field")?;
+        let header = opened.header().clone();
+        let resolver =
+            Resolver::new(self.names.owners(&header), &types, &known, &code.sites, None)?;
+        let counted = Wanted::new(&types, wanted.structure, wanted.bytes);
+        let mut walk = FieldAccesses::new(resolver, counted, place.offset, place.size);
+        opened.walk(&mut walk)?;
+        Ok(walk.found)
     }
 
     /// The misses on the first machine when fields stand at other offsets. `wishes`:
