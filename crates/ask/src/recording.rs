@@ -1,6 +1,6 @@
 //! A recording that is asked, with its kernel.
 
-use crate::probe::{Probe, RecordedProbes};
+use crate::probe::{ProbeView, RecordedProbes};
 use services::Attribution;
 use sim::MachineModel;
 use std::ops::Range;
@@ -24,9 +24,9 @@ pub struct AskedRecording {
 }
 
 impl AskedRecording {
-    /// The probes whose values are at hand.
-    pub fn own_probes(&self) -> &[Probe] {
-        self.probes.as_ref().map_or(&[], |probes| &probes.set.probes)
+    /// The views of the probes whose values are at hand.
+    pub fn views(&self) -> Vec<ProbeView> {
+        self.probes.as_ref().map_or_else(Vec::new, |probes| probes.set.views())
     }
 
     /// The module that has the code at an address of the kernel.

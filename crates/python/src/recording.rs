@@ -291,14 +291,14 @@ impl Recording {
         workload: Option<PathBuf>,
         boot_image: Option<PathBuf>,
     ) -> PyResult<Recording> {
-        let kernel = self.opened(py, Vec::new())?.kernel.clone();
+        let asked = self.opened(py, Vec::new())?;
         let read = run(py, || {
             let probing = Probing {
                 texts: &probes,
                 workload: workload.as_deref(),
                 boot_image: boot_image.as_deref(),
             };
-            road::probed::probes(&self.path, &kernel, &probing)
+            road::probed::probes(&asked, &probing)
         })?;
         Ok(Recording {
             path: self.path.clone(),

@@ -4,7 +4,7 @@
 
 use crate::opened::{OpenedKernel, Opening};
 use crate::probed::{self, Probing};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ask::named::{self, NamedQuestion};
 use ask::recording::AskedRecording;
 use ask::sql::{Database, FileTable};
@@ -54,15 +54,13 @@ pub fn open(
     let tables = tables.collect::<Result<Vec<_>>>()?;
     let mut opened = Vec::new();
     for (name, path) in recordings {
-        let asked = recording(opening, path, Vec::new())?;
-        let asked = match probes.texts {
-            [] => asked,
-            _ => {
-                let probes = Some(probed::probes(path, &asked.kernel, probes)?);
-                AskedRecording { probes, ..asked }
-            }
-        };
-        opened.push((name.clone(), Arc::new(asked)));
+        let mut asked = Arc::new(recording(opening, path, Vec::new())?);
+        if !probes.texts.is_empty() {
+            let values = probed::probes(&asked, probes)?;
+            let alone = Arc::get_mut(&mut asked).context("the recording is still read")?;
+            alone.probes = Some(values);
+        }
+        opened.push((name.clone(), asked));
     }
     Ok(Database::open(opened, tables)?)
 }

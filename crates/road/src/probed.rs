@@ -5,8 +5,12 @@
 //! the hashes of both are compared.
 
 use crate::workload;
-use anyhow::{Context, Result, ensure};
-use ask::probe::{ProbeSet, RecordedProbes};
+use anyhow::{Context, Result, bail, ensure};
+use ask::probe::syntax::{AccessText, ProbePlace};
+use ask::probe::{ProbeSet, ProbedPositions, RecordedProbes};
+use ask::produce;
+use ask::recording::AskedRecording;
+use ask::sql::{AnswerColumn, AnswerSink, Database, SqlValueRef};
 use guest::record::RecordingSummary;
 use guest::{GuestKernel, ProbeFiles, RecordingRequest};
 use host::note;
@@ -14,10 +18,12 @@ use host::recording::Recording;
 use host::scratch;
 use image::mapping::map_file;
 use image::vmlinux;
+use memory::fields::FieldStudy;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use trace::probe_file::ProbeReader;
 
@@ -47,18 +53,19 @@ pub struct Probing<'a> {
     pub boot_image: Option<&'a Path>,
 }
 
-/// Probes of a recording with their values. `kernel`: the recording's build tree or vmlinux.
+/// Probes of a recording with their values.
 ///
 /// # Errors
 /// A probe is wrong. The run cannot be executed again: the workload, the kernel's boot image, QEMU
 /// or a package is missing or another one. The run was another one.
-pub fn probes(recording: &Path, kernel: &Path, probing: &Probing<'_>) -> Result<RecordedProbes> {
+pub fn probes(asked: &Arc<AskedRecording>, probing: &Probing<'_>) -> Result<RecordedProbes> {
+    let (recording, kernel) = (&*asked.path, &*asked.kernel);
     let vmlinux = vmlinux::path(kernel);
     let bytes = map_file(&vmlinux).context("probes need the kernel's vmlinux")?;
-    let set = ProbeSet::new(&bytes, probing.texts)?;
+    let set = ProbeSet::new(&bytes, probing.texts, &|place| positions(asked, place))?;
     drop(bytes);
-    for probe in &set.probes {
-        probe.note.iter().for_each(|note| note!("note: {note}"));
+    for note in set.probes.iter().flat_map(|probe| &probe.notes) {
+        note!("note: {note}");
     }
     let summary = RecordingSummary::read(&Recording::at(recording))?;
     let cache = guest::writable_cache()?.join("probes");
@@ -73,6 +80,51 @@ pub fn probes(recording: &Path, kernel: &Path, probing: &Probing<'_>) -> Result<
     ensure!(is_whole(&values, &set, &summary), "the values of the probes were not written");
     std::fs::rename(&values, &file).with_context(|| format!("writing {}", file.display()))?;
     Ok(RecordedProbes { set, file })
+}
+
+/// The instructions that a question gives, or that access a field.
+fn positions(asked: &Arc<AskedRecording>, place: &ProbePlace) -> Result<ProbedPositions> {
+    match place {
+        ProbePlace::Access(AccessText { structure, field, stores }) => {
+            let study = FieldStudy::new(&asked.attribution, &asked.kernel)?;
+            let accesses = study.accesses(&asked.path, structure, field)?;
+            let wanted =
+                accesses.iter().filter(|it| stores.is_none_or(|it_is| it.is_store == it_is));
+            let (positions, addresses) = wanted.map(|it| (it.position, it.code.0)).unzip();
+            Ok(ProbedPositions { positions, addresses })
+        }
+        ProbePlace::Rows(sql) => {
+            let database = Database::open(vec![("main".to_owned(), asked.clone())], Vec::new())?;
+            let mut positions = Positions::default();
+            database.ask(sql, &[], &mut positions).context("the question for its positions")?;
+            let mut positions = positions.0;
+            positions.sort_unstable();
+            let addresses = produce::addresses_at(asked, &positions)?;
+            Ok(ProbedPositions { positions, addresses })
+        }
+        _ => Ok(ProbedPositions::default()),
+    }
+}
+
+/// The positions that a question gives, in its first column.
+#[derive(Default)]
+struct Positions(Vec<u64>);
+
+impl AnswerSink for Positions {
+    fn columns(&mut self, columns: &[AnswerColumn]) -> Result<()> {
+        ensure!(columns.len() == 1, "it has {} columns, and needs one, as `start`", columns.len());
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[SqlValueRef<'_>]) -> Result<()> {
+        match row {
+            [SqlValueRef::Integer(position)] if *position >= 0 => self.0.push(*position as u64),
+            // Such as the end of a service that the recording does not show.
+            [SqlValueRef::Null] => {}
+            other => bail!("{other:?} is no position"),
+        }
+        Ok(())
+    }
 }
 
 /// The name of the file of values: it belongs to one recording and one program.

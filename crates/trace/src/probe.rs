@@ -36,7 +36,7 @@ pub struct ProbePoint {
 }
 
 /// A value to be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProbeValue {
     /// Where it begins.
     pub start: ValueStart,
@@ -45,7 +45,7 @@ pub struct ProbeValue {
 }
 
 /// What a value begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueStart {
     /// A general register, by its number in [`REGISTERS`].
     Register(u8),
@@ -56,7 +56,7 @@ pub enum ValueStart {
 }
 
 /// A step from one number to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueStep {
     /// Adds a number, modulo 2⁶⁴.
     Add(i64),

@@ -269,11 +269,47 @@ fn probes(recording: &Path, kernel: &Path, score: &mut TestScore) -> Result<()> 
         returned[0]
     });
     score.holds(&row, returned[..3].iter().all(|n| *n == returned[0] && *n > 0));
+    placed(&open, score)?;
     let wrong = open(&["vfs_raed(count)".to_owned()]);
     let message = wrong.err().map(|error| format!("{error:#}")).unwrap_or_default();
     score.holds("an unknown function is refused, with a similar name", {
         message.contains("no function vfs_raed") && message.contains("vfs_read")
     });
+    Ok(())
+}
+
+/// Tests probes at positions, at a tracepoint, and intervals between two probes.
+fn placed(open: &dyn Fn(&[String]) -> Result<Database>, score: &mut TestScore) -> Result<()> {
+    let texts = [
+        "switched=[SELECT start FROM switches]",
+        "tracepoint:sched_switch",
+        "read=from vfs_read to vfs_read%return",
+    ];
+    let database = open(&texts.map(str::to_owned))?;
+    let found = counts(
+        &database,
+        "SELECT 'all', '', count(*), count(from_task), (SELECT count(*) FROM switched), \
+         (SELECT count(*) FROM switched JOIN switches USING (start)), \
+         (SELECT count(*) FROM sched_switch) FROM switches",
+    )?;
+    let found = found.values().next().context("no task was switched")?;
+    let row = format!("{} switches, and {} rows at their positions", found[0], found[2]);
+    score.holds(&row, found[0] > 0 && found[2..4].iter().all(|n| *n == found[0]));
+    let row = format!("{} switches between tasks, {} of the tracepoint", found[1], found[4]);
+    score.holds(&row, found[1] > 0 && found[4] == found[1]);
+    // Where nothing else ran meanwhile, a task ran all instructions of the interval.
+    let found = counts(
+        &database,
+        "SELECT 'all', '', count(*), sum(r.\"end\" = c.\"end\" - 1), \
+         sum(r.instructions >= c.inclusive - 1 AND r.instructions <= r.\"end\" - r.start), \
+         sum(c.inclusive = c.\"end\" - c.start), \
+         sum(c.inclusive = c.\"end\" - c.start AND r.instructions = c.inclusive - 1) \
+         FROM read r JOIN calls c USING (start) WHERE c.function = 'vfs_read'",
+    )?;
+    let found = found.values().next().context("no interval")?;
+    let row = format!("{} intervals are calls, of which {} ran alone", found[0], found[3]);
+    let are_calls = found[1] == found[0] && found[2] == found[0];
+    score.holds(&row, are_calls && found[3] > 0 && found[4] == found[3]);
     Ok(())
 }
 

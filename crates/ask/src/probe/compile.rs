@@ -4,15 +4,13 @@
 //! a value of a program of probes.
 
 use crate::probe::ValueKind;
+use crate::probe::follow::{ARGUMENTS, push_step};
 use crate::probe::syntax::{Expression, ValueText};
 use anyhow::{Context, Result, bail, ensure};
 use image::btf::Btf;
 use image::btf::fields::TypeNumber;
 use image::btf::shapes::{FunctionType, TypeShape};
 use trace::probe::{ProbeValue, REGISTERS, ValueStart, ValueStep};
-
-/// The registers of the first arguments (System V ABI, section 3.2.3).
-const ARGUMENTS: [&str; 6] = ["rdi", "rsi", "rdx", "rcx", "r8", "r9"];
 
 /// What the names in expressions stand for.
 pub(super) trait Scope {
@@ -31,11 +29,33 @@ pub(super) struct PlaceTypes<'a> {
     pub at_entry: bool,
     /// `rax` holds what is returned.
     pub at_return: bool,
+    /// What has a name at this instruction.
+    pub names: &'a [NamedValue],
+}
+
+/// A value that has a name at an instruction.
+#[derive(Clone, Debug)]
+pub(super) struct NamedValue {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub of: ValueType,
+    /// How it is read, or why it cannot be.
+    pub value: Result<SiteValue, &'static str>,
+}
+
+/// How a named value is read.
+#[derive(Clone, Debug)]
+pub(super) enum SiteValue {
+    /// The program gives it.
+    Number(ProbeValue),
+    /// The program gives the address of its first byte.
+    Address(ProbeValue),
 }
 
 /// Type of an expression: one of the section, or a register's number without a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ValueType {
+pub(super) enum ValueType {
     Known(TypeNumber),
     /// So many pointers to a type (`None`: to `void`).
     Pointers(Option<TypeNumber>, u32),
@@ -64,13 +84,7 @@ impl Partial {
     }
 
     fn add(&mut self, more: u64) {
-        if more == 0 {
-            return;
-        }
-        match self.steps.last_mut() {
-            Some(ValueStep::Add(sum)) => *sum = sum.wrapping_add_unsigned(more),
-            _ => self.steps.push(ValueStep::Add(more as i64)),
-        }
+        push_step(&mut self.steps, ValueStep::Add(more as i64));
     }
 }
 
@@ -145,6 +159,9 @@ impl Compiler<'_> {
     }
 
     fn name(&self, name: &str) -> Result<Partial> {
+        if let Some(named) = self.place.names.iter().find(|it| it.name == name) {
+            return named_value(named);
+        }
         if let Some(argument) = self.argument(name)? {
             return Ok(argument);
         }
@@ -153,6 +170,10 @@ impl Compiler<'_> {
         }
         if let Some(variable) = self.variable(name)? {
             return Ok(variable);
+        }
+        if !self.place.names.is_empty() {
+            let known: Vec<&str> = self.place.names.iter().map(|it| it.name.as_str()).collect();
+            bail!("there is no variable {name}; here are {}", known.join(", "));
         }
         let parameters = self.place.function.map(|function| {
             let names: Vec<&str> =
@@ -349,12 +370,12 @@ impl Compiler<'_> {
             return Ok((value, ValueKind::Text));
         }
         // The upper half of a register with a small argument can hold anything.
-        if in_register && value.steps.is_empty() {
+        if in_register {
             match shape {
                 TypeShape::Integer(bytes, signed) if bytes < 8 => {
-                    value.steps.push(ValueStep::Bits(0, 8 * bytes, signed));
+                    push_step(&mut value.steps, ValueStep::Bits(0, 8 * bytes, signed));
                 }
-                TypeShape::Character => value.steps.push(ValueStep::Bits(0, 8, true)),
+                TypeShape::Character => push_step(&mut value.steps, ValueStep::Bits(0, 8, true)),
                 _ => {}
             }
         }
@@ -377,6 +398,16 @@ impl Compiler<'_> {
     }
 }
 
+fn named_value(named: &NamedValue) -> Result<Partial> {
+    let (program, in_memory) = match &named.value {
+        Ok(SiteValue::Number(program)) => (program, false),
+        Ok(SiteValue::Address(program)) => (program, true),
+        Err(why) => bail!("{} cannot be read here: {why}", named.name),
+    };
+    let ProbeValue { start, steps } = program.clone();
+    Ok(Partial { start, steps, of: named.of, in_memory, bits: None })
+}
+
 fn also(similar: &[String]) -> String {
     match similar {
         [] => String::new(),
@@ -387,7 +418,7 @@ fn also(similar: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::syntax::parse;
+    use crate::probe::syntax::{AskedText, parse};
     use image::examples::btf_section;
 
     const STRINGS: &[u8] =
@@ -459,9 +490,14 @@ mod tests {
         let section = section();
         let btf = Btf::parse(&section).unwrap();
         let function = btf.function("recv").unwrap().unwrap();
-        let place =
-            PlaceTypes { btf: &btf, function: Some(&function), at_entry: !at_return, at_return };
-        let probe = parse(&format!("recv({text})"))?;
+        let place = PlaceTypes {
+            btf: &btf,
+            function: Some(&function),
+            at_entry: !at_return,
+            at_return,
+            names: &[],
+        };
+        let AskedText::Probe(probe) = parse(&format!("recv({text})"))? else { bail!("no probe") };
         let (value, kind) = value(&probe.values[0], &place, &Variables)?;
         let program: ProbeValue = value.to_string().parse().unwrap();
         assert_eq!(program, value, "{text}");

@@ -3,8 +3,9 @@
 //! Input: what a user writes. Output: where values are read, and expressions.
 //!
 //! ```text
-//! probe       [NAME=]place[(value, …)]
-//! place       FUNCTION | FUNCTION+OFFSET | FUNCTION%return | 0xADDRESS
+//! probe       [NAME=]place[(value, …)] | NAME=from probe to probe [by VALUE]
+//! place       FUNCTION | FUNCTION+OFFSET | FUNCTION%return | 0xADDRESS | FILE.c:LINE
+//!             | tracepoint:NAME | access:STRUCTURE.FIELD[%read | %write] | [SELECT …]
 //! value       [NAME=]expression[:string]
 //! expression  *expression | (TYPE)expression | expression->FIELD | expression.FIELD
 //!             | expression[N] | (expression) | PARAMETER | VARIABLE | current
@@ -12,6 +13,28 @@
 //! ```
 
 use anyhow::{Result, bail, ensure};
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskedText {
+    /// A probe.
+    Probe(ProbeText),
+    /// Intervals between the hits of two probes.
+    Pair(PairText),
+}
+
+/// Intervals, each from a hit of one probe to the next hit of another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairText {
+    /// The name of its table.
+    pub name: String,
+    /// The probe at the beginning.
+    pub from: ProbeText,
+    /// The probe at the end.
+    pub to: ProbeText,
+    /// The value of both probes that must be equal. `None`: the task.
+    pub by: Option<String>,
+}
 
 /// A probe as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +58,26 @@ pub enum ProbePlace {
     Return(String),
     /// Before the instruction at an address.
     Address(u64),
+    /// Before the first instruction of each stretch of code of a source line: the end of the file's
+    /// path, and the line.
+    Line(String, u64),
+    /// Where the kernel would report a tracepoint.
+    Tracepoint(String),
+    /// Before the instructions that access a field of the objects of a structure.
+    Access(AccessText),
+    /// Before the instructions at the positions that a question gives.
+    Rows(String),
+}
+
+/// Accesses to a field, as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessText {
+    /// The structure or slab cache.
+    pub structure: String,
+    /// The field, as `a.b[1]`.
+    pub field: String,
+    /// Only loads (`false`) or stores (`true`).
+    pub stores: Option<bool>,
 }
 
 /// A value as written.
@@ -85,41 +128,23 @@ impl Expression {
     }
 }
 
-/// Reads a probe.
+/// Reads a probe, or a pair of them.
 ///
 /// # Errors
 /// The text is no probe. The error says where.
-pub fn parse(text: &str) -> Result<ProbeText> {
+pub fn parse(text: &str) -> Result<AskedText> {
     let mut from = Reader { text, at: 0 };
-    let first = from.place_word()?;
-    let (name, word) = match from.takes("=") {
-        true => (Some(first), from.place_word()?),
-        false => (None, first),
+    let asked = match from.pair()? {
+        Some(pair) => AskedText::Pair(pair),
+        None => AskedText::Probe(from.probe()?),
     };
-    let place = match word.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16)) {
-        Some(Ok(address)) => ProbePlace::Address(address),
-        Some(Err(_)) => return from.fails("an address"),
-        None if from.takes("+") => ProbePlace::Offset(word, from.number()?),
-        None if from.takes("%") => match from.word()?.as_str() {
-            "return" => ProbePlace::Return(word),
-            _ => return from.fails("%return"),
-        },
-        None => ProbePlace::Entry(word),
-    };
-    let mut values = Vec::new();
-    if from.takes("(") && !from.takes(")") {
-        loop {
-            values.push(from.value()?);
-            if from.takes(")") {
-                break;
-            }
-            if !from.takes(",") {
-                return from.fails("a comma or a closing bracket");
-            }
-        }
-    }
     ensure!(from.rest().trim().is_empty(), "{}", from.message("the end"));
-    Ok(ProbeText { name, place, values })
+    Ok(asked)
+}
+
+/// Whether a word is the path of a source file.
+fn is_source(word: &str) -> bool {
+    [".c", ".h", ".S"].iter().any(|ending| word.ends_with(ending))
 }
 
 struct Reader<'a> {
@@ -153,6 +178,15 @@ impl Reader<'_> {
         is_next
     }
 
+    /// A word that a blank follows.
+    fn takes_word(&mut self, word: &str) -> bool {
+        self.skip_spaces();
+        let behind = self.rest().strip_prefix(word);
+        let is_next = behind.is_some_and(|behind| behind.starts_with(char::is_whitespace));
+        self.at += if is_next { word.len() } else { 0 };
+        is_next
+    }
+
     fn while_in(&mut self, is_in: impl Fn(char) -> bool) -> String {
         self.skip_spaces();
         let rest = self.rest();
@@ -174,13 +208,123 @@ impl Reader<'_> {
         }
     }
 
-    /// The name of a function: compilers put dots into it. Or an address.
+    /// `NAME=from …`. `None`: the text is no pair, and nothing was read.
+    fn pair(&mut self) -> Result<Option<PairText>> {
+        let before = self.at;
+        let Some(name) = self.word().ok().filter(|_| self.takes("=") && self.takes_word("from"))
+        else {
+            self.at = before;
+            return Ok(None);
+        };
+        let from = self.probe()?;
+        if !self.takes_word("to") {
+            return self.fails("`to` and a probe");
+        }
+        let to = self.probe()?;
+        let by = match self.takes_word("by") {
+            true => Some(self.word()?),
+            false => None,
+        };
+        Ok(Some(PairText { name, from, to, by: by.filter(|by| by != "task") }))
+    }
+
+    fn probe(&mut self) -> Result<ProbeText> {
+        let before = self.at;
+        let name = self.word().ok().filter(|_| self.takes("="));
+        if name.is_none() {
+            self.at = before;
+        }
+        let place = self.place()?;
+        let mut values = Vec::new();
+        if self.takes("(") && !self.takes(")") {
+            loop {
+                values.push(self.value()?);
+                if self.takes(")") {
+                    break;
+                }
+                if !self.takes(",") {
+                    return self.fails("a comma or a closing bracket");
+                }
+            }
+        }
+        Ok(ProbeText { name, place, values })
+    }
+
+    fn place(&mut self) -> Result<ProbePlace> {
+        if self.takes("[") {
+            return self.question().map(ProbePlace::Rows);
+        }
+        let word = self.place_word()?;
+        if let Some(digits) = word.strip_prefix("0x") {
+            return match u64::from_str_radix(digits, 16) {
+                Ok(address) => Ok(ProbePlace::Address(address)),
+                Err(_) => self.fails("an address"),
+            };
+        }
+        Ok(match word.as_str() {
+            "tracepoint" if self.takes(":") => ProbePlace::Tracepoint(self.word()?),
+            "access" if self.takes(":") => ProbePlace::Access(self.access()?),
+            _ if is_source(&word) && self.takes(":") => ProbePlace::Line(word, self.number()?),
+            _ if self.takes("+") => ProbePlace::Offset(word, self.number()?),
+            _ if self.takes("%") => match self.word()?.as_str() {
+                "return" => ProbePlace::Return(word),
+                _ => return self.fails("%return"),
+            },
+            _ => ProbePlace::Entry(word),
+        })
+    }
+
+    /// The name of a function: compilers put dots into it. Or an address, or the path of a file.
     fn place_word(&mut self) -> Result<String> {
-        let word = self.while_in(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+        let word = self.while_in(|c| c.is_ascii_alphanumeric() || "_./-".contains(c));
         match word.is_empty() {
             false => Ok(word),
             true => self.fails("the name of a function"),
         }
+    }
+
+    /// `STRUCTURE.FIELD`, `STRUCTURE.FIELD%write`. Names of slab caches have hyphens.
+    fn access(&mut self) -> Result<AccessText> {
+        let structure = self.while_in(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        let field = match self.takes(".") {
+            true => self.while_in(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c)),
+            false => String::new(),
+        };
+        if structure.is_empty() || field.is_empty() {
+            return self.fails("STRUCTURE.FIELD");
+        }
+        let stores = match self.takes("%") {
+            false => None,
+            true => match self.word()?.as_str() {
+                "read" => Some(false),
+                "write" => Some(true),
+                _ => return self.fails("%read or %write"),
+            },
+        };
+        Ok(AccessText { structure, field, stores })
+    }
+
+    /// A question in SQL, up to its closing bracket.
+    fn question(&mut self) -> Result<String> {
+        let (mut open, mut quote) = (0u32, None);
+        let rest = self.rest();
+        for (at, c) in rest.char_indices() {
+            match (quote, c) {
+                (Some(begun), c) if c == begun => quote = None,
+                (Some(_), _) => {}
+                (None, '\'' | '"') => quote = Some(c),
+                (None, '[') => open += 1,
+                (None, ']') if open > 0 => open -= 1,
+                (None, ']') => {
+                    let sql = rest[..at].trim().to_owned();
+                    self.at += at + 1;
+                    return Ok(sql);
+                }
+                _ => {}
+            }
+        }
+        self.at = self.text.len();
+        self.fails("the bracket that closes the question")
     }
 
     fn number(&mut self) -> Result<u64> {
@@ -284,6 +428,18 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
+    fn probe(text: &str) -> ProbeText {
+        match parse(text).unwrap() {
+            AskedText::Probe(probe) => probe,
+            AskedText::Pair(pair) => panic!("{pair:?}"),
+        }
+    }
+
+    fn access(structure: &str, field: &str, stores: Option<bool>) -> ProbePlace {
+        let (structure, field) = (structure.to_owned(), field.to_owned());
+        ProbePlace::Access(AccessText { structure, field, stores })
+    }
+
     fn name(name: &str) -> Box<Expression> {
         Box::new(Expression::Name(name.to_owned()))
     }
@@ -297,11 +453,38 @@ mod tests {
             ("f + 12 ( )", ProbePlace::Offset("f".to_owned(), 12)),
             ("f%return", ProbePlace::Return("f".to_owned())),
             ("0xffffffff81000000", ProbePlace::Address(0xffff_ffff_8100_0000)),
+            ("net/ipv4/tcp-x.c:12", ProbePlace::Line("net/ipv4/tcp-x.c".to_owned(), 12)),
+            ("tracepoint:sched_switch", ProbePlace::Tracepoint("sched_switch".to_owned())),
+            ("tracepoint", ProbePlace::Entry("tracepoint".to_owned())),
+            ("access:tcp_sock.a.b[1]%write", access("tcp_sock", "a.b[1]", Some(true))),
+            ("access:sock_inode-cache.x", access("sock_inode-cache", "x", None)),
+            (
+                "[SELECT x[1] FROM t WHERE a = ']' AND b[2]]",
+                ProbePlace::Rows("SELECT x[1] FROM t WHERE a = ']' AND b[2]".to_owned()),
+            ),
         ] {
-            let probe = parse(text).unwrap();
+            let probe = probe(text);
             assert_eq!((probe.place, probe.values), (place, vec![]), "{text}");
         }
-        assert_eq!(parse("a=f").unwrap().name, Some("a".to_owned()));
+        assert_eq!(probe("a=f").name, Some("a".to_owned()));
+        assert_eq!(probe("a=[SELECT 1](%rdi)").values.len(), 1);
+    }
+
+    #[test]
+    fn pairs_are_read() {
+        let AskedText::Pair(pair) = parse("w = from\n f(a) to g%return($retval) by a").unwrap()
+        else {
+            panic!("no pair");
+        };
+        assert_eq!((pair.name.as_str(), pair.by.as_deref()), ("w", Some("a")));
+        assert_eq!(pair.from, probe("f(a)"));
+        assert_eq!(pair.to, probe("g%return($retval)"));
+        let AskedText::Pair(pair) = parse("w=from [SELECT 1] to b.c:1 by task").unwrap() else {
+            panic!("no pair");
+        };
+        assert_eq!(pair.by, None);
+        // A function may have the name.
+        assert_eq!(probe("w=from(a)").place, ProbePlace::Entry("from".to_owned()));
     }
 
     #[test]
@@ -331,10 +514,10 @@ mod tests {
             ("(x)", Expression::Name("x".to_owned())),
             ("$retval", Expression::ReturnValue),
         ] {
-            let probe = parse(&format!("f({text})")).unwrap();
+            let probe = probe(&format!("f({text})"));
             assert_eq!(probe.values[0].expression, expected, "{text}");
         }
-        let probe = parse("f(n = a->name:string, b)").unwrap();
+        let probe = probe("f(n = a->name:string, b)");
         assert_eq!(probe.values[0].name.as_deref(), Some("n"));
         assert!(probe.values[0].is_text && !probe.values[1].is_text);
         assert_eq!(probe.values[1].expression.last_name(), "b");
@@ -355,6 +538,13 @@ mod tests {
             ("f(a:hex)", ":string"),
             ("f($x)", "$retval"),
             ("f(1)", "a name was expected, not \"1)\""),
+            ("[SELECT 1", "the bracket that closes the question"),
+            ("access:x", "STRUCTURE.FIELD"),
+            ("access:x.y%z", "%read or %write"),
+            ("tracepoint:", "a name"),
+            ("a.c:x", "a number"),
+            ("w=from f", "`to` and a probe"),
+            ("w=from f to g by", "not \"by\""),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -9,6 +9,7 @@ mod executions;
 mod invocations;
 mod locks;
 mod misses;
+mod places;
 mod probes;
 
 use crate::batch::TableRequest;
@@ -23,6 +24,7 @@ use image::{Image, vmlinux};
 use invocations::InvocationTables;
 use memory::misses::events::MissEventsWalk;
 use misses::MissesTable;
+pub use places::addresses_at;
 use probes::ProbedInstructions;
 use services::invocations::InvocationsWalk;
 

@@ -2,7 +2,8 @@
 //!
 //! The values come from a file that was written while the same run was executed again. Each hit
 //! names its execution, so that the recording says everything else. The walk counts how often the
-//! instructions were reached; if that is not the number of hits, the file is refused.
+//! instructions were reached; if that is not the number of hits, the file is refused. Of probes at
+//! positions, only the hits at these positions have rows.
 
 use crate::batch::{Cell, Names, Rows, TableRequest, TextId};
 use crate::probe::{MOST_VALUES, NoProbes, ProbeSet, RecordedProbes, ValueKind};
@@ -12,11 +13,15 @@ use anyhow::{Context, Result, bail, ensure};
 use execution::code::TranslatedCode;
 use execution::per_cpu::PerCpu;
 use execution::walk::{Observer, Piece, Wants};
+use services::task_costs::{TaskCost, TaskCosts};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 use trace::probe_file::{ProbeHit, ProbeReader, ReadValue};
-use trace::{RecordingHeader, StreamEvent, Task, Translation};
+use trace::{CpuCount, RecordingHeader, StreamEvent, Task, Translation};
+
+/// The columns in front of the values.
+const OWN_COLUMNS: usize = 10;
 
 /// The table, as an observer of the recording.
 pub(super) struct ProbedInstructions<'a> {
@@ -30,6 +35,11 @@ pub(super) struct ProbedInstructions<'a> {
     probe_names: Vec<TextId>,
     tasks: KnownTasks,
     running: PerCpu<Option<u32>>,
+    costs: TaskCosts,
+    /// The costs of tasks, and those on the machine, are asked for.
+    wants_costs: bool,
+    wants_machine: bool,
+    takes_data: bool,
     /// The addresses of the points.
     addresses: HashSet<u64>,
     /// By translation: the instructions with points, and how many points each has.
@@ -54,12 +64,22 @@ impl<'a> ProbedInstructions<'a> {
         let mut hits = ProbeReader::new(BufReader::new(open)).context(path.to_string())?;
         ensure!(*hits.program() == set.program, "{path} has the values of other probes: remove it");
         let mut names = Names::default();
+        let rows = Rows::new(request);
+        let wants = |columns: &[&str]| columns.iter().any(|column| rows.wants(column));
+        let wants_machine = wants(&["cycles", "l1i_misses", "l1d_misses", "l2_misses"]);
+        let wants_costs = wants_machine || wants(&["ran"]);
+        let machine = recording.attribution.machines.first().filter(|_| wants_machine);
         Ok(ProbedInstructions {
+            costs: TaskCosts::new(machine),
+            wants_costs,
+            wants_machine: machine.is_some(),
+            takes_data: false,
+
             next: hits.next_hit().context(path.to_string())?,
             set,
             hits,
             last: None,
-            rows: Rows::new(request),
+            rows,
             probe_names: set.probes.iter().map(|probe| names.id(&probe.name)).collect(),
             names,
             tasks: KnownTasks::default(),
@@ -106,6 +126,10 @@ impl<'a> ProbedInstructions<'a> {
             }
             self.next = self.hits.next_hit()?;
         }
+        if self.wants_costs {
+            let left = (reached < code.lengths.len() as u32).then_some(reached);
+            self.costs.ran(translation, left, reached);
+        }
         self.execution += 1;
         self.position += u64::from(reached);
         Ok(())
@@ -124,17 +148,32 @@ impl<'a> ProbedInstructions<'a> {
             program.addr
         );
         self.given += 1;
+        let start = self.position + u64::from(hit.instruction);
+        let probe = &set.probes[owner];
+        if probe.positions.as_ref().is_some_and(|only| only.binary_search(&start).is_err()) {
+            return Ok(());
+        }
+        let cost = match self.wants_costs {
+            true => self.costs.book(self.running.current),
+            false => TaskCost::default(),
+        };
+        let (ran, machine) = (cost.instructions + u64::from(hit.instruction), cost.machine);
+        let data = machine.and_then(|machine| machine.data);
         let [task, pid] = self.tasks.cells(self.running.current);
-        let mut cells = [Cell::Null; 5 + 3 * MOST_VALUES];
-        cells[..5].copy_from_slice(&[
+        let mut cells = [Cell::Null; OWN_COLUMNS + 3 * MOST_VALUES];
+        cells[..OWN_COLUMNS].copy_from_slice(&[
             self.probe_names[owner].into(),
-            (self.position + u64::from(hit.instruction)).into(),
+            start.into(),
             self.running.cpu().0.into(),
             task,
             pid,
+            ran.into(),
+            machine.map(|machine| machine.cycles).into(),
+            machine.map(|machine| machine.l1i).into(),
+            data.map(|(l1d, _)| l1d).into(),
+            data.map(|(_, l2)| l2).into(),
         ]);
-        for (at, (value, (_, kind))) in hit.values.iter().zip(&set.probes[owner].values).enumerate()
-        {
+        for (at, (value, (_, kind))) in hit.values.iter().zip(&probe.values).enumerate() {
             let (group, cell) = match (kind, value) {
                 (_, ReadValue::None) => continue,
                 (ValueKind::Number, ReadValue::Number(number)) => (0, (*number).into()),
@@ -144,7 +183,7 @@ impl<'a> ProbedInstructions<'a> {
                 }
                 (ValueKind::Text, ReadValue::Number(_)) => continue,
             };
-            if let Some(place) = cells.get_mut(5 + group * MOST_VALUES + at) {
+            if let Some(place) = cells.get_mut(OWN_COLUMNS + group * MOST_VALUES + at) {
                 *place = cell;
             }
         }
@@ -154,13 +193,19 @@ impl<'a> ProbedInstructions<'a> {
 }
 
 impl Observer for ProbedInstructions<'_> {
-    fn begin(&mut self, _: &RecordingHeader, _: bool) -> Result<Wants> {
-        Ok(Wants::default())
+    fn begin(&mut self, header: &RecordingHeader, _: bool) -> Result<Wants> {
+        // Of several CPUs, only the L1Is are simulated.
+        let data = self.costs.wish().filter(|_| header.cpus == CpuCount::ONE);
+        self.takes_data = data.is_some();
+        Ok(Wants { data, ..Wants::default() })
     }
 
     fn define(&mut self, translations: &[Translation], codes: &[TranslatedCode]) -> Result<()> {
         let points = &self.set.program.points;
         for (translation, code) in translations.iter().zip(codes) {
+            if self.wants_machine {
+                self.costs.define(translation, code)?;
+            }
             let mut probed = Vec::new();
             for at in 0..translation.instructions() {
                 let addr = code.addr_of(at as u16);
@@ -179,7 +224,14 @@ impl Observer for ProbedInstructions<'_> {
     }
 
     fn piece(&mut self, piece: &Piece<'_>) -> Result<()> {
+        if self.wants_costs {
+            self.costs.book(self.running.current);
+            self.costs.turn_to(piece.cpu);
+        }
         self.running.turn_to(piece.cpu, || None);
+        if let Some(data) = piece.data.as_ref().filter(|_| self.takes_data) {
+            self.costs.accesses(piece.codes, data)?;
+        }
         for event in piece.events() {
             match event {
                 StreamEvent::Executed(id) => {
@@ -189,7 +241,12 @@ impl Observer for ProbedInstructions<'_> {
                 StreamEvent::Left { translation, instructions } => {
                     self.ran(translation.0, &piece.codes[translation.0 as usize], instructions)?;
                 }
-                StreamEvent::Task(id) => self.running.current = Some(id.0),
+                StreamEvent::Task(id) => {
+                    if self.wants_costs {
+                        self.costs.book(self.running.current);
+                    }
+                    self.running.current = Some(id.0);
+                }
                 StreamEvent::Cpu(_)
                 | StreamEvent::Marker(_)
                 | StreamEvent::Woken(_)

@@ -11,7 +11,6 @@ mod plan;
 mod stored;
 mod table;
 
-use crate::probe::Probe;
 use crate::recording::AskedRecording;
 use crate::schema::{ColumnType, TABLES};
 use crate::words::{FUNCTIONS, Vocabulary};
@@ -171,11 +170,8 @@ impl Database {
         }
         for (name, recording) in &self.shared.recordings {
             vocabulary.recordings.push(name.clone());
-            for probe in recording.own_probes() {
-                let own = probe.values.iter().map(|(name, _)| name.clone());
-                let columns = Probe::COMMON_COLUMNS.map(str::to_owned).into_iter().chain(own);
-                vocabulary.views.push((probe.name.clone(), columns.collect()));
-            }
+            let views = recording.views().into_iter();
+            vocabulary.views.extend(views.map(|view| (view.name, view.columns)));
             let symbols = recording.attribution.symbols.iter();
             vocabulary.functions.extend(symbols.filter_map(|it| it.base_name().map(str::to_owned)));
         }
@@ -247,11 +243,14 @@ impl Database {
         let Some((what, unknown)) = message.split_once(": ") else { return message.to_owned() };
         let unknown = unknown.rsplit('.').next().unwrap_or(unknown);
         let unknown = unknown.split_whitespace().next().unwrap_or(unknown);
+        let recordings = self.shared.recordings.iter();
+        let views = recordings.flat_map(|(_, recording)| recording.views());
+        let views: Vec<String> = views.map(|view| view.name).collect();
         let known: Vec<&str> = match what {
             "no such table" => {
                 let files = self.shared.files.iter().map(|(name, _)| name.as_str());
                 let tables = TABLES.iter().map(|table| table.name).chain(files);
-                tables.chain(self.probes().map(|probe| probe.name.as_str())).collect()
+                tables.chain(views.iter().map(String::as_str)).collect()
             }
             "no such column" => {
                 let files = self.shared.files.iter().flat_map(|(_, table)| &table.columns);
@@ -269,11 +268,6 @@ impl Database {
             }
             _ => message.to_owned(),
         }
-    }
-
-    /// The probes of all recordings.
-    fn probes(&self) -> impl Iterator<Item = &Probe> {
-        self.shared.recordings.iter().flat_map(|(_, recording)| recording.own_probes())
     }
 
     /// How often the question reads virtual tables.
@@ -342,8 +336,8 @@ impl Database {
 /// Makes a view for each probe.
 fn add_views(connection: &Connection, shared: &Shared) -> Result<(), AskError> {
     for (schema, recording) in &shared.recordings {
-        for probe in recording.own_probes() {
-            connection.execute_batch(&probe.view(schema))?;
+        for view in recording.views() {
+            connection.execute_batch(&view.statement(schema))?;
         }
     }
     Ok(())

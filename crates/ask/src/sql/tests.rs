@@ -353,7 +353,12 @@ fn shipped_questions_can_be_prepared() {
 /// A recording in which instruction 3 of a function has a probe, with these hits: execution,
 /// instruction and the first value.
 fn probed(directory: &Path, hits: &[(u64, u16, u64)]) -> Database {
-    use crate::probe::{Probe, ProbeSet, RecordedProbes, ValueKind};
+    probed_at(directory, hits, None)
+}
+
+/// With rows only at these positions.
+fn probed_at(directory: &Path, hits: &[(u64, u16, u64)], positions: Option<&[u64]>) -> Database {
+    use crate::probe::{Pair, Probe, ProbeSet, RecordedProbes, ValueKind};
     use trace::probe_file::{ProbeHit, ProbeWriter, ReadValue};
 
     let read = at("__x64_sys_read");
@@ -362,12 +367,22 @@ fn probed(directory: &Path, hits: &[(u64, u16, u64)]) -> Database {
     let recording = asked(directory, &run);
     let values = ["fd", "name", "file"].map(str::to_owned);
     let kinds = [ValueKind::Number, ValueKind::Text, ValueKind::Address];
+    let probe = Probe {
+        name: "read".to_owned(),
+        values: values.into_iter().zip(kinds).collect(),
+        notes: Vec::new(),
+        positions: positions.map(Arc::from),
+    };
+    let pair = |name: &str, by| Pair {
+        name: name.to_owned(),
+        from: 0,
+        to: 0,
+        by,
+        values: ["fd", "name", "file", "fd_2", "name_2", "file_2"].map(str::to_owned).into(),
+    };
     let set = ProbeSet {
-        probes: vec![Probe {
-            name: "read".to_owned(),
-            values: values.into_iter().zip(kinds).collect(),
-            note: None,
-        }],
+        probes: vec![probe],
+        pairs: vec![pair("again", None), pair("same_fd", Some((0, 0)))],
         program: format!("{:x} rdi rsi,text rdx", read + 3).parse().unwrap(),
         owners: vec![0],
     };
@@ -396,6 +411,43 @@ fn probes_have_rows_at_their_instructions() {
     assert_eq!(answer(&database, sql).unwrap(), ["2"].join("\n") + "\n");
     let sql = "SELECT fd FROM read WHERE fd = 9";
     assert_eq!(answer(&database, sql).unwrap(), ["9"].join("\n") + "\n");
+}
+
+#[test]
+fn probes_at_positions_have_rows_there_only() {
+    let home = tempfile::tempdir().unwrap();
+    let hits = [(1, 3, 7), (3, 3, 9)];
+    let database = probed_at(home.path(), &hits, Some(&[3, 13]));
+    assert_eq!(answer(&database, "SELECT start, fd FROM read").unwrap(), "13,9\n");
+}
+
+#[test]
+fn pairs_have_what_their_task_ran_between() {
+    let home = tempfile::tempdir().unwrap();
+    let database = probed(home.path(), &[(1, 3, 7), (3, 3, 9)]);
+    let sql = "SELECT start, \"end\", task, instructions, fd, fd_2 FROM again";
+    assert_eq!(answer(&database, sql).unwrap(), "6,13,sh,7,7,9\n");
+    let sql = "SELECT count(*) FROM same_fd";
+    assert_eq!(answer(&database, sql).unwrap(), "0\n");
+    let home = tempfile::tempdir().unwrap();
+    let database = probed(home.path(), &[(1, 3, 7), (3, 3, 7)]);
+    assert_eq!(answer(&database, sql).unwrap(), "1\n");
+    let error = error(&database, "SELECT x FROM agai");
+    assert!(error.contains("the nearest name is again"), "{error}");
+}
+
+#[test]
+fn positions_have_addresses() {
+    let home = tempfile::tempdir().unwrap();
+    let read = at("__x64_sys_read");
+    let mut run = ExampleRun::default();
+    run.switch(1, "sh").user(3).plain(read, 5).left(read, 5, 2).plain(read, 5);
+    let recording = asked(home.path(), &run);
+    let addresses = |positions: &[u64]| crate::produce::addresses_at(&recording, positions);
+    assert_eq!(addresses(&[6, 9, 13]).unwrap(), [read + 1, read + 3]);
+    assert!(addresses(&[]).unwrap().is_empty());
+    let error = addresses(&[6, 15]).unwrap_err().to_string();
+    assert!(error.contains("has 15 instructions, and no position 15"), "{error}");
 }
 
 #[test]

@@ -57,6 +57,8 @@ use crate::command::record::warn_unlike;
   kernlane ask net.rec \"SELECT * FROM services\" --parquet services.parquet
   kernlane ask net.rec --probe 'tcp_v4_rcv(skb->len, dev=skb->dev->name)'
     \"SELECT dev, count(*), sum(len) FROM tcp_v4_rcv GROUP BY dev\"
+  kernlane ask net.rec --machine zen4 --probe 'path=from tcp_v4_rcv(skb) to tcp_recvmsg()'
+    \"SELECT count(*), median(instructions), sum(cycles) FROM path\"
   kernlane ask fleet=profiles/ \"SELECT kind, count(*), sum(count) FROM fleet GROUP BY kind\"
   kernlane ask net.rec
   kernlane ask --tables")]
@@ -74,8 +76,10 @@ pub struct AskArgs {
     pub set: Vec<String>,
 
     /// Read values at an instruction, by executing the run again: 'vfs_read(count)', 'NAME=
-    /// FUNCTION+OFFSET(%REGISTER)', 'FUNCTION%return($retval)'. The rows are those of a view with
-    /// the name of the function; may be given several times
+    /// FUNCTION+OFFSET(%REGISTER)', 'FUNCTION%return($retval)', 'FILE.c:LINE(…)',
+    /// 'tracepoint:NAME(…)', 'access:STRUCTURE.FIELD%write(…)', 'NAME=[SELECT start FROM …](…)'.
+    /// The rows are those of a view with the name of the place. 'NAME=from PROBE to PROBE [by
+    /// VALUE]' gives the intervals between two with their costs; may be given several times
     #[arg(long, short, value_name = "PROBE")]
     pub probe: Vec<String>,
 
