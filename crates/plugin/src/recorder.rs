@@ -78,6 +78,8 @@ pub(crate) struct Recorder<S: BatchSink> {
     task_ids: HashMap<(TaskPointer, Option<u32>, [u8; 16]), TaskId>,
     /// The number of executions that only continued a string instruction.
     folded: u64,
+    /// The last execution of a single repeated string instruction was folded.
+    continuing: bool,
     accesses: ObservedAccesses,
     /// Executions are counted, for probes.
     counts: bool,
@@ -101,6 +103,7 @@ impl<S: BatchSink> Recorder<S> {
             tasks: Vec::new(),
             task_ids: HashMap::new(),
             folded: 0,
+            continuing: false,
             accesses: ObservedAccesses::default(),
             counts: false,
             executions: 0,
@@ -248,7 +251,8 @@ impl<S: BatchSink> Recorder<S> {
     /// The same as `executed` for a translation that is a single repeated string instruction. When
     /// it is entered again, it only continues.
     pub(crate) fn executed_repeat(&mut self, id: TranslationId) {
-        match self.continues(id) {
+        self.continuing = self.continues(id);
+        match self.continuing {
             true => self.folded += 1,
             false => self.executed(id),
         }
@@ -257,10 +261,17 @@ impl<S: BatchSink> Recorder<S> {
     /// The same as `executed_repeat` when data accesses are recorded. The accesses of an execution
     /// that only continues belong to the execution before.
     pub(crate) fn executed_repeat_with_data(&mut self, id: TranslationId) {
-        match self.continues(id) {
+        self.continuing = self.continues(id);
+        match self.continuing {
             true => self.folded += 1,
             false => self.executed_with_data(id),
         }
+    }
+
+    /// Whether the execution of a translation that is a single repeated string instruction, which
+    /// was entered last, only continues the one before.
+    pub(crate) fn only_continues(&self) -> bool {
+        self.continuing
     }
 
     fn continues(&self, id: TranslationId) -> bool {
@@ -272,12 +283,14 @@ impl<S: BatchSink> Recorder<S> {
     /// The CPU that executes from the next translation on.
     #[cold]
     pub(crate) fn cpu(&mut self, cpu: CpuId) {
+        self.continuing = false;
         StreamEvent::Cpu(cpu).append_to(&mut self.words);
     }
 
     /// The translation entered last was left: only its first `progress` instructions were reached.
     #[cold]
     pub(crate) fn left(&mut self, progress: u64) {
+        self.continuing = false;
         let Some(id) = self.words.pop_if(|&mut word| word < FIRST_EVENT) else {
             return;
         };

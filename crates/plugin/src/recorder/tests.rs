@@ -181,15 +181,20 @@ fn a_repeated_string_instruction_is_reached_once() {
     recorder.executed(first);
     for _ in 0..3 {
         recorder.executed_repeat(again);
+        assert!(recorder.only_continues());
     }
     // An interrupt between two repetitions: the instruction is reached again afterwards.
     recorder.executed(other);
     recorder.executed_repeat(again);
+    assert!(!recorder.only_continues());
     recorder.executed_repeat(again);
+    assert!(recorder.only_continues());
     // Another repeated instruction behind it does not continue it.
+    recorder.executed_repeat(elsewhere);
     recorder.executed_repeat(elsewhere);
     recorder.executed(first);
     recorder.left(1);
+    assert!(!recorder.only_continues());
     recorder.executed(again);
     let (batches, folded) = finish(recorder);
     let expected = [
@@ -201,7 +206,7 @@ fn a_repeated_string_instruction_is_reached_once() {
         StreamEvent::Executed(again),
     ];
     assert_eq!(all_events(&batches), expected);
-    assert_eq!(folded, 4);
+    assert_eq!(folded, 5);
 }
 
 #[test]

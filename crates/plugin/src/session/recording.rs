@@ -79,7 +79,9 @@ impl ActiveRecording {
                 );
             }
             if self.probes.as_ref().is_some_and(|probes| probes.has(instruction.addr())) {
-                let data = ProbedInstruction { addr: instruction.addr(), index: i as u16 };
+                let is_repeat = traits.repeats && instructions.len() == 1;
+                let data =
+                    ProbedInstruction { addr: instruction.addr(), index: i as u16, is_repeat };
                 instruction.at_execution(on_probe, CallbackReads::Registers, data.to_data());
             }
             if let Some(function) = places.and_then(|places| places.function_at(instruction.addr()))
@@ -416,19 +418,24 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
 /// What the callback at an instruction with a probe receives.
 struct ProbedInstruction {
     addr: RunAddr,
-    /// In its translation.
+    /// In its translation, which has at most 512 instructions (QEMU's `TCG_MAX_INSNS`).
     index: u16,
+    /// It is the only one, and a repeated string instruction.
+    is_repeat: bool,
 }
 
 impl ProbedInstruction {
     /// The upper 16 bits of an address are copies of bit 47.
     fn to_data(&self) -> usize {
-        (self.addr.0 << 16 >> 16) as usize | usize::from(self.index) << 48
+        let upper = usize::from(self.index) | usize::from(self.is_repeat) << 15;
+        (self.addr.0 << 16 >> 16) as usize | upper << 48
     }
 
     fn from_data(data: usize) -> ProbedInstruction {
         let addr = ((data as u64) << 16) as i64 >> 16;
-        ProbedInstruction { addr: RunAddr(addr as u64), index: (data >> 48) as u16 }
+        let upper = (data >> 48) as u16;
+        let (index, is_repeat) = (upper & 0x7fff, upper >> 15 != 0);
+        ProbedInstruction { addr: RunAddr(addr as u64), index, is_repeat }
     }
 }
 
@@ -439,7 +446,12 @@ impl ProbedInstruction {
 unsafe extern "C" fn on_probe(_: c_uint, data: *mut c_void) {
     guarded_recording(|session, recording| {
         let Some(probes) = &mut recording.probes else { return };
-        let ProbedInstruction { addr, index } = ProbedInstruction::from_data(data as usize);
+        let ProbedInstruction { addr, index, is_repeat } =
+            ProbedInstruction::from_data(data as usize);
+        // A string instruction that goes on was reached before.
+        if is_repeat && recording.recorder.only_continues() {
+            return;
+        }
         let execution = recording.recorder.current_execution();
         if let Err(error) = probes.reached(addr, execution, index) {
             session.stop(&format!("the values of the probes cannot be written: {error}"));
@@ -490,9 +502,12 @@ mod tests {
     #[test]
     fn an_instruction_with_a_probe_keeps_its_address() {
         for addr in [0, 0x7fff_ffff_f000, 0xffff_ffff_8100_0000, 0xffff_8880_0000_0001] {
-            let data = ProbedInstruction { addr: RunAddr(addr), index: 511 }.to_data();
-            let read = ProbedInstruction::from_data(data);
-            assert_eq!((read.addr, read.index), (RunAddr(addr), 511));
+            for (index, is_repeat) in [(511, false), (0, true)] {
+                let data = ProbedInstruction { addr: RunAddr(addr), index, is_repeat }.to_data();
+                let read = ProbedInstruction::from_data(data);
+                let of_read = (read.addr, read.index, read.is_repeat);
+                assert_eq!(of_read, (RunAddr(addr), index, is_repeat));
+            }
         }
     }
 }
