@@ -10,7 +10,7 @@ use crate::parquet::InvocationTable;
 use crate::perfetto::TracePackets;
 use crate::{Format, Make};
 use anyhow::{Context, Result};
-use execution::opened::OpenedRecording;
+use execution::opened::{OpenedRecording, Reader};
 use host::recording::Recording;
 use services::{Attribution, conditions_by_name};
 use std::io::Write;
@@ -41,6 +41,22 @@ pub(crate) const CHROME_TRACE: Format = Format {
     make: Make::OverTime(trace_events),
 };
 
+/// Reads a whole recording, with its conditions by name.
+fn read<T>(
+    attribution: &Attribution,
+    recording: &Path,
+    make: impl FnOnce(Reader, &[(&str, String)]) -> Result<T>,
+) -> Result<T> {
+    let opened = OpenedRecording::whole(&Recording::at(recording), "services")?;
+    opened.read(|reader| {
+        let header = reader.header();
+        let machine = attribution.machines.first().map(|machine| &*machine.name);
+        let conditions =
+            conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
+        make(reader, &conditions)
+    })
+}
+
 /// Writes what ran over time as Chrome's trace events: those that touch the window (in nanoseconds
 /// of the guest's clock). Returns the number of events.
 ///
@@ -53,13 +69,9 @@ pub(crate) fn trace_events(
     out: &mut dyn Write,
 ) -> Result<u64> {
     let Attribution { symbols, binding, machines, .. } = attribution;
-    let opened = OpenedRecording::whole(&Recording::at(recording), "services")?;
-    opened.read(|reader| {
-        let header = reader.header();
-        let machine = machines.first().map(|machine| &*machine.name);
-        let conditions =
-            conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
-        let events = TraceEvents::new(out, &conditions, window, header.cpus)?;
+    read(attribution, recording, |reader, conditions| {
+        let cpus = reader.header().cpus;
+        let events = TraceEvents::new(out, conditions, window, cpus)?;
         services::attribute_in_time(reader, symbols, binding, machines, events)?.1.finish()
     })
 }
@@ -75,13 +87,9 @@ pub(crate) fn perfetto_trace(
     out: &mut dyn Write,
 ) -> Result<u64> {
     let Attribution { symbols, binding, machines, .. } = attribution;
-    let opened = OpenedRecording::whole(&Recording::at(recording), "services")?;
-    opened.read(|reader| {
-        let header = reader.header();
-        let machine = machines.first().map(|machine| &*machine.name);
-        let conditions =
-            conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
-        let packets = TracePackets::new(out, &conditions, window, header.cpus, machine.is_some());
+    read(attribution, recording, |reader, conditions| {
+        let cpus = reader.header().cpus;
+        let packets = TracePackets::new(out, conditions, window, cpus, !machines.is_empty());
         services::attribute_in_time(reader, symbols, binding, machines, packets)?.1.finish()
     })
 }
@@ -98,13 +106,9 @@ pub(crate) fn firefox_profile(
     out: &mut dyn Write,
 ) -> Result<u64> {
     let Attribution { symbols, binding, machines, .. } = attribution;
-    let opened = OpenedRecording::whole(&Recording::at(recording), "services")?;
-    let (profile, events) = opened.read(|reader| {
-        let header = reader.header();
-        let machine = machines.first().map(|machine| &*machine.name);
-        let conditions =
-            conditions_by_name(&header.workload, &header.build_id, header.seed, machine);
-        let track = ProfileTrack::new(&conditions, window.clone(), header.cpus);
+    let (profile, events) = read(attribution, recording, |reader, conditions| {
+        let cpus = reader.header().cpus;
+        let track = ProfileTrack::new(conditions, window.clone(), cpus);
         let (_, track, samples) = services::call_samples::attribute_with_samples(
             reader, symbols, binding, machines, window, track,
         )?;

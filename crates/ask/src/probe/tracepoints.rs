@@ -133,6 +133,9 @@ impl ProbedKernel<'_> {
 
     /// The class of a tracepoint's event: several events with the same fields share one.
     fn event_class(&self, name: &str) -> Result<Option<String>> {
+        if self.btf.is_empty() {
+            return Ok(None);
+        }
         let Some(event) = self.data_symbol(&format!("event_{name}")) else { return Ok(None) };
         let Some(at) = self.btf.offset("trace_event_call", "class")? else { return Ok(None) };
         let pointer = self.loaded(event.start + at, 8)?;
