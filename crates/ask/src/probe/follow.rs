@@ -61,8 +61,9 @@ pub(super) struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct State {
     registers: [Held; 16],
-    /// By distance from the stack pointer at the beginning.
-    stack: BTreeMap<i64, Held>,
+    /// What was stored on the stack, and its bytes, by distance from the stack pointer at the
+    /// beginning.
+    stack: BTreeMap<i64, (u8, Held)>,
     /// The stores into the memory that a call gave.
     pub stored: Vec<Stored>,
 }
@@ -110,25 +111,29 @@ impl State {
     fn load(&self, instruction: &Instruction, bytes: u8, signed: bool) -> Held {
         let address = self.address(instruction);
         match stack_offset(&address) {
-            // Above the beginning lies what the caller has stored.
-            Some(at) if at < 0 || self.stack.contains_key(&at) => {
-                self.from_stack(at, bytes, signed)
-            }
-            _ => with(&address, ValueStep::Load(bytes, signed)),
+            Some(at) => self.from_stack(at, bytes, signed),
+            None => with(&address, ValueStep::Load(bytes, signed)),
         }
     }
 
     fn from_stack(&self, at: i64, bytes: u8, signed: bool) -> Held {
-        match (self.stack.get(&at), bytes) {
-            (Some(held), 8) => held.clone(),
-            (Some(held), _) => with(held, ValueStep::Bits(0, 8 * bytes, signed)),
-            (None, _) if at >= 0 => {
+        let end = at.saturating_add(bytes.into());
+        let mut near = self.stack.range(at.saturating_sub(63)..end);
+        match near.rfind(|(own, (size, _))| **own + i64::from(*size) > at) {
+            Some((&own, (size, held))) if own == at && bytes <= *size => match bytes {
+                8 => held.clone(),
+                _ => with(held, ValueStep::Bits(0, 8 * bytes, signed)),
+            },
+            // A part of it was stored.
+            Some(_) => Held::Unknown,
+            // Above the beginning lies what was there before.
+            None if at >= 0 => {
                 let mut value = start(ValueStart::Register(RSP as u8));
                 push(&mut value, ValueStep::Add(at));
                 push(&mut value, ValueStep::Load(bytes, signed));
                 Held::Value(value)
             }
-            (None, _) => Held::Unknown,
+            None => Held::Unknown,
         }
     }
 
@@ -137,14 +142,14 @@ impl State {
         if let Held::Given(at) = address {
             self.stored.push(Stored { at, bytes, what });
         } else if let Some(at) = stack_offset(&address) {
-            self.put(at, what);
+            self.put(at, bytes, what);
         }
     }
 
-    /// Puts eight bytes on the stack, or fewer, of which the rest is not known.
-    fn put(&mut self, at: i64, what: Held) {
-        self.stack.retain(|&old, _| old <= at - 8 || old >= at + 8);
-        self.stack.insert(at, what);
+    fn put(&mut self, at: i64, bytes: u8, what: Held) {
+        let end = at.saturating_add(bytes.into());
+        self.stack.retain(|&old, (size, _)| old + i64::from(*size) <= at || old >= end);
+        self.stack.insert(at, (bytes, what));
     }
 
     /// The address of the operand in memory.
@@ -235,7 +240,7 @@ impl State {
                 let what = self.operand(instruction, 0, false);
                 self.moves_stack(-8);
                 if let Some(top) = stack_offset(&self.registers[RSP]) {
-                    self.put(top, what);
+                    self.put(top, 8, what);
                 }
             }
             Mnemonic::Pop if !to_memory => {
@@ -395,6 +400,14 @@ pub(super) fn push_step(steps: &mut Vec<ValueStep>, step: ValueStep) {
         }
         (Some(ValueStep::Load(bytes, before)), ValueStep::Bits(0, count, signed))
             if *bytes * 8 == count =>
+        {
+            *before = signed;
+        }
+        // Fewer bits without a sign are the same number.
+        (Some(ValueStep::Bits(0, fewer, false)), ValueStep::Bits(0, count, _))
+            if *fewer < count => {}
+        (Some(ValueStep::Bits(0, same, before)), ValueStep::Bits(0, count, signed))
+            if *same == count =>
         {
             *before = signed;
         }

@@ -71,6 +71,23 @@ fn the_stack_gives_back_what_was_put_there() {
 }
 
 #[test]
+fn a_part_of_what_was_stored_is_not_the_whole() {
+    let code = [
+        &[0x53][..],                     // push %rbx
+        &[0x88, 0x14, 0x24],             // mov %dl,(%rsp)
+        &[0x48, 0x8b, 0x3c, 0x24],       // mov (%rsp),%rdi
+        &[0x0f, 0xb6, 0x34, 0x24],       // movzbl (%rsp),%esi
+        &[0x8b, 0x4c, 0x24, 0x04],       // mov 4(%rsp),%ecx
+        &[0x4c, 0x89, 0x64, 0x24, 0x08], // mov %r12,8(%rsp): over the caller's
+        &[0x44, 0x8b, 0x44, 0x24, 0x0c], // mov 12(%rsp),%r8d
+    ]
+    .concat();
+    let [state] = &before_call(&code)[..] else { panic!() };
+    let held: Vec<String> = ["rdi", "rsi", "rcx", "r8"].map(|it| text(state.register(it))).into();
+    assert_eq!(held, ["?", "rdx,bits:0:8", "?", "?"]);
+}
+
+#[test]
 fn what_is_computed_is_unknown() {
     let code = [
         &[0x40, 0x0f, 0x94, 0xc6][..], // sete %sil
