@@ -8,11 +8,13 @@
 use crate::callgrind::CallgrindEvents;
 use crate::{Format, Make};
 use anyhow::{Context, Result, bail};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
 use services::LevelMisses;
 use services::annotations::ServiceKind;
 use services::calls::{CallCost, CallTree, ROOT};
@@ -173,9 +175,19 @@ impl<W: Write + Send> TableWriter<W> {
         let message = parse_message_type(&format!("message {} {{{columns}}}", schema.name))?;
         let facts =
             conditions.iter().map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
-        let properties = WriterProperties::builder()
+        let mut properties = WriterProperties::builder()
             .set_created_by(concat!("kernlane ", env!("CARGO_PKG_VERSION")).to_owned())
-            .set_key_value_metadata(Some(facts.collect()));
+            .set_key_value_metadata(Some(facts.collect()))
+            .set_compression(Compression::ZSTD(ZstdLevel::default()));
+        for (name, of) in schema.columns {
+            if matches!(of, Address) {
+                // Most addresses occur once, not far behind the one before.
+                let column = ColumnPath::from(*name);
+                properties = properties
+                    .set_column_dictionary_enabled(column.clone(), false)
+                    .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+            }
+        }
         Ok(Self {
             file: SerializedFileWriter::new(out, Arc::new(message), Arc::new(properties.build()))?,
             columns: schema.columns,

@@ -1,8 +1,10 @@
 //! Parquet files as a virtual table, for questions about profiles of many machines.
 //!
 //! Input: files that have the same columns. Output: their rows, one file after the other, with only
-//! the columns that the question needs. Memory holds one group of rows of one file.
+//! the columns that the question needs; or, for a question that groups them, in the order of the
+//! groups. Memory holds one group of rows of one file, and what the sorter keeps.
 
+use super::sorted::{MEMORY, RowSorter, SortedRows};
 use super::{Shared, module_error};
 use crate::schema::{ColumnType, quoted};
 use anyhow::{Context as _, Result as AnyResult, bail, ensure};
@@ -12,9 +14,10 @@ use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
 use rusqlite::ffi;
-use rusqlite::types::{Null, Value};
+use rusqlite::types::{Null, ToSqlOutput, Value, ValueRef};
 use rusqlite::vtab::{
-    Context, CreateVTab, Filters, IndexInfo, Module, VTab, VTabConnection, VTabCursor, VTabKind,
+    Context, CreateVTab, DistinctMode, Filters, IndexInfo, Module, VTab, VTabConnection,
+    VTabCursor, VTabKind,
 };
 use rusqlite::{Connection, Result};
 use std::borrow::Cow;
@@ -128,7 +131,11 @@ unsafe impl<'vtab> VTab<'vtab> for FilesVTab {
     }
 
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
-        info.set_idx_str(&format!("{:x}", info.col_used()));
+        let mut plan = format!("{:x}", info.col_used());
+        let groups = groups(info);
+        groups.iter().for_each(|column| plan += &format!(" {column}"));
+        info.set_idx_str(&plan);
+        info.set_order_by_consumed(!groups.is_empty());
         // Every scan reads all files.
         info.set_estimated_cost(1e9);
         Ok(true)
@@ -143,8 +150,25 @@ unsafe impl<'vtab> VTab<'vtab> for FilesVTab {
             next_file: 0,
             rows: None,
             row: None,
+            grouped: None,
             rowid: -1,
         })
+    }
+}
+
+/// The columns by which the question groups rows, if ascending order serves. A question that only
+/// orders rows may need the first ones alone, which SQLite keeps in memory.
+fn groups(info: &IndexInfo) -> Vec<usize> {
+    let mut columns = Vec::new();
+    for order in info.order_bys() {
+        match usize::try_from(order.column()) {
+            Ok(column) if !order.is_order_by_desc() => columns.push(column),
+            _ => return Vec::new(),
+        }
+    }
+    match info.distinct() {
+        DistinctMode::Grouped => columns,
+        _ => Vec::new(),
     }
 }
 
@@ -162,7 +186,17 @@ struct FilesCursor {
     next_file: usize,
     rows: Option<RowIter<'static>>,
     row: Option<Row>,
+    /// All rows, for a question that groups them.
+    grouped: Option<GroupedRows>,
     rowid: i64,
+}
+
+/// Rows in the order of some columns.
+struct GroupedRows {
+    rows: SortedRows,
+    /// By column, the place of its value in a row.
+    places: Vec<usize>,
+    row: Option<Vec<Value>>,
 }
 
 impl FilesCursor {
@@ -170,6 +204,10 @@ impl FilesCursor {
     fn advance(&mut self) -> AnyResult<()> {
         self.row = None;
         self.rowid += 1;
+        if let Some(grouped) = &mut self.grouped {
+            grouped.row = grouped.rows.next()?;
+            return Ok(());
+        }
         loop {
             if let Some(rows) = &mut self.rows {
                 if let Some(row) = rows.next() {
@@ -204,6 +242,52 @@ impl FilesCursor {
             .with_context(|| path.display().to_string())
     }
 
+    /// The value of a wanted column.
+    fn value(&self, column: usize) -> AnyResult<ValueRef<'_>> {
+        let number = self.wanted.get(column).copied().flatten();
+        let field = number.zip(self.row.as_ref());
+        let Some((name, field)) = field.and_then(|(at, row)| row.get_column_iter().nth(at)) else {
+            return Ok(ValueRef::Null);
+        };
+        Ok(match field {
+            Field::Null => ValueRef::Null,
+            Field::Str(text) => ValueRef::Text(text.as_bytes()),
+            Field::Bool(is) => ValueRef::Integer((*is).into()),
+            Field::Byte(number) => ValueRef::Integer((*number).into()),
+            Field::Short(number) => ValueRef::Integer((*number).into()),
+            Field::Int(number) => ValueRef::Integer((*number).into()),
+            Field::Long(number) => ValueRef::Integer(*number),
+            Field::UByte(number) => ValueRef::Integer((*number).into()),
+            Field::UShort(number) => ValueRef::Integer((*number).into()),
+            Field::UInt(number) => ValueRef::Integer((*number).into()),
+            Field::ULong(number) => ValueRef::Integer(
+                i64::try_from(*number)
+                    .with_context(|| format!("the column {name}: {number} has 64 bits"))?,
+            ),
+            Field::Float(number) => ValueRef::Real((*number).into()),
+            Field::Double(number) => ValueRef::Real(*number),
+            other => bail!("the column {name}: {other} is no number and no text"),
+        })
+    }
+
+    /// Reads all rows, to give them in the order of these columns.
+    fn group(&mut self, groups: &[usize]) -> AnyResult<()> {
+        let columns = 0..self.table.columns.len();
+        let others = columns.clone().filter(|column| !groups.contains(column));
+        let order: Vec<usize> = groups.iter().copied().chain(others).collect();
+        let mut sorter = RowSorter::new(MEMORY);
+        while self.row.is_some() {
+            let row = order.iter().map(|&column| self.value(column));
+            sorter.push(row.collect::<AnyResult<Vec<_>>>()?.into_iter())?;
+            self.advance()?;
+        }
+        let place = |column| order.iter().position(|at| *at == column).unwrap_or_default();
+        let places = columns.map(place).collect();
+        self.grouped = Some(GroupedRows { rows: sorter.finish()?, places, row: None });
+        self.rowid = -1;
+        self.advance()
+    }
+
     /// An error of a file says more than SQLite's.
     fn told(&self, outcome: AnyResult<()>) -> Result<()> {
         outcome.map_err(|error| {
@@ -216,7 +300,10 @@ impl FilesCursor {
 // SAFETY: the type is repr(C) and begins with a `sqlite3_vtab_cursor`, as SQLite asks.
 unsafe impl VTabCursor for FilesCursor {
     fn filter(&mut self, _: c_int, plan: Option<&str>, _: &Filters<'_>) -> Result<()> {
-        let used = plan.and_then(|used| u64::from_str_radix(used, 16).ok()).unwrap_or(u64::MAX);
+        let mut words = plan.unwrap_or_default().split_whitespace();
+        let used = words.next().and_then(|used| u64::from_str_radix(used, 16).ok());
+        let used = used.unwrap_or(u64::MAX);
+        let groups: Vec<usize> = words.filter_map(|column| column.parse().ok()).collect();
         let mut count = 0;
         self.wanted = (0..self.table.columns.len())
             .map(|column| {
@@ -228,8 +315,11 @@ unsafe impl VTabCursor for FilesCursor {
                 is_used.then_some(number)
             })
             .collect();
-        (self.next_file, self.rows, self.rowid) = (0, None, -1);
-        let outcome = self.advance();
+        (self.next_file, self.rows, self.grouped, self.rowid) = (0, None, None, -1);
+        let mut outcome = self.advance();
+        if !groups.is_empty() {
+            outcome = outcome.and_then(|()| self.group(&groups));
+        }
         self.told(outcome)
     }
 
@@ -239,34 +329,25 @@ unsafe impl VTabCursor for FilesCursor {
     }
 
     fn eof(&self) -> bool {
-        self.row.is_none()
+        match &self.grouped {
+            Some(grouped) => grouped.row.is_none(),
+            None => self.row.is_none(),
+        }
     }
 
     fn column(&self, context: &mut Context, column: c_int) -> Result<()> {
-        let number = self.wanted.get(column as usize).copied().flatten();
-        let row = self.row.as_ref();
-        let field = number.zip(row).and_then(|(at, row)| row.get_column_iter().nth(at));
-        let Some((name, field)) = field else { return context.set_result(Null) };
-        let value = match field {
-            Field::Null => return context.set_result(Null),
-            Field::Str(text) => return context.set_result(text),
-            Field::Bool(is) => Value::Integer((*is).into()),
-            Field::Byte(number) => Value::Integer((*number).into()),
-            Field::Short(number) => Value::Integer((*number).into()),
-            Field::Int(number) => Value::Integer((*number).into()),
-            Field::Long(number) => Value::Integer(*number),
-            Field::UByte(number) => Value::Integer((*number).into()),
-            Field::UShort(number) => Value::Integer((*number).into()),
-            Field::UInt(number) => Value::Integer((*number).into()),
-            Field::ULong(number) if *number <= i64::MAX as u64 => Value::Integer(*number as i64),
-            Field::Float(number) => Value::Real((*number).into()),
-            Field::Double(number) => Value::Real(*number),
-            other => {
-                let error = anyhow::anyhow!("the column {name}: {other} is no number and no text");
-                return self.told(Err(error));
-            }
-        };
-        context.set_result(&value)
+        let column = column as usize;
+        if let Some(grouped) = &self.grouped {
+            let value = grouped.places.get(column).and_then(|&at| grouped.row.as_ref()?.get(at));
+            return match value {
+                Some(value) => context.set_result(value),
+                None => context.set_result(Null),
+            };
+        }
+        match self.value(column) {
+            Ok(value) => context.set_result(ToSqlOutput::Borrowed(value)),
+            Err(error) => self.told(Err(error)),
+        }
     }
 
     fn rowid(&self) -> Result<i64> {
@@ -279,6 +360,20 @@ mod tests {
     use super::super::{AskError, Database};
     use super::*;
     use crate::form::{CsvAnswer, ParquetAnswer};
+
+    #[test]
+    fn a_question_that_groups_rows_needs_no_sorter_of_sqlite() {
+        let directory = tempfile::tempdir().unwrap();
+        write(&directory.path().join("a.parquet"), "SELECT 'one' AS kind, 3 AS count");
+        let plan = |sql: &str| ask(directory.path(), &format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let found = plan("SELECT kind, sum(count) FROM fleet GROUP BY kind");
+        assert!(!found.contains("USE TEMP B-TREE"), "{found}");
+        let found = plan("SELECT kind, sum(count) FROM fleet GROUP BY kind COLLATE NOCASE");
+        assert!(found.contains("USE TEMP B-TREE FOR GROUP BY"), "{found}");
+        // The first rows alone fit into memory.
+        let found = plan("SELECT kind FROM fleet ORDER BY count LIMIT 1");
+        assert!(found.contains("USE TEMP B-TREE FOR ORDER BY"), "{found}");
+    }
 
     /// A Parquet file with what a question answers.
     fn write(path: &Path, sql: &str) {
@@ -313,6 +408,12 @@ mod tests {
         assert_eq!(asked(sums), "kind,count\none,7\ntwo,\n");
         assert_eq!(asked("SELECT count(*) AS rows FROM fleet"), "rows\n3\n");
         assert_eq!(asked("SELECT part FROM fleet WHERE kind = 'one'"), "part\n1.5\n0.5\n");
+        let backwards = sums.to_owned() + " DESC";
+        assert_eq!(asked(&backwards), "kind,count\ntwo,\none,7\n");
+        let parts = "SELECT count, kind FROM fleet GROUP BY part, count, kind";
+        assert_eq!(asked(parts), "count,kind\n,two\n3,one\n4,one\n");
+        let distinct = "SELECT count(DISTINCT count) AS counts FROM fleet GROUP BY kind";
+        assert_eq!(asked(distinct), "counts\n2\n0\n");
         // Read again and again.
         let twice = "SELECT count(*) AS pairs FROM fleet AS a, fleet AS b WHERE a.kind = b.kind";
         assert_eq!(asked(twice), "pairs\n5\n");

@@ -8,6 +8,7 @@
 mod files;
 mod functions;
 mod plan;
+mod sorted;
 mod stored;
 mod table;
 
