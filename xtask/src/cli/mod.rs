@@ -199,7 +199,7 @@ mod tests {
             ("champsim-test configuration", "instead: Some(Configuration)"),
             ("champsim-test champsim a.rec", "recording: Some(\"a.rec\"), instead: None"),
             ("live-gain directory tcp files", "benchmarks: [\"tcp\", \"files\"]"),
-            ("layout-times directory net", "workloads: [\"net\"]"),
+            ("sampling directory net", "workloads: [\"net\"]"),
             ("ab-test kexec stop", "trials: [\"kexec\", \"stop\"]"),
             ("bench-uml", "directory: None, profile: false, inline: false, minutes: Minutes(15.0)"),
             (

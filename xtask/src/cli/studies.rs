@@ -3,23 +3,20 @@
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
-use studies::{import_study, layout_times, live_gain, sampling, speer};
+use studies::{import_study, live_gain, sampling, speer};
 
 /// A study, with its arguments.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum StudyCommand {
-    /// Make Speer's tables for Linux: a kernel for each of the paper's benchmarks, tested on all of
-    /// them; resumes
+    /// Make the study of bench/studies/speer.toml, and print its tables beside Speer's figures;
+    /// resumes
     Speer {
         /// Where everything is made and kept
         directory: PathBuf,
     },
-    /// Simulate every layout on processors of today, each workload with layouts made for the
-    /// others: tables of kernel time; resumes
-    LayoutTimes(LayoutTimes),
     /// Compare the times that samples of recordings give with those of simulating every
     /// instruction; resumes
-    Sampling(LayoutTimes),
+    Sampling(Sampling),
     /// Measure what replacing hot functions of the running stock kernel brings: recordings before
     /// and after, tables, gain.json
     LiveGain(LiveGain),
@@ -47,11 +44,8 @@ impl StudyCommand {
     pub(super) fn run(self) -> Result<()> {
         match self {
             Self::Speer { directory } => speer::speer(&directory),
-            Self::LayoutTimes(LayoutTimes { directory, workloads }) => {
-                layout_times::layout_times(&directory, &workloads)
-            }
-            Self::Sampling(LayoutTimes { directory, workloads }) => {
-                let shipped = || layout_times::shipped().map(str::to_owned).collect();
+            Self::Sampling(Sampling { directory, workloads }) => {
+                let shipped = || sampling::shipped().map(str::to_owned).collect();
                 let names = if workloads.is_empty() { shipped() } else { workloads };
                 sampling::sampling(&directory, &names)
             }
@@ -66,12 +60,12 @@ impl StudyCommand {
 
 /// Where, and of which workloads.
 #[derive(Debug, clap::Args)]
-pub(super) struct LayoutTimes {
+pub(super) struct Sampling {
     /// Where everything is made and kept
     directory: PathBuf,
     /// Make only the tables of these shipped workloads
     #[arg(value_name = "WORKLOAD")]
-    #[arg(value_parser = PossibleValuesParser::new(layout_times::shipped()))]
+    #[arg(value_parser = PossibleValuesParser::new(sampling::shipped()))]
     workloads: Vec<String>,
 }
 

@@ -4,14 +4,19 @@
 //! mispredictions stay, wherever code lies. What the best layout takes on such a machine bounds
 //! what placing code could still win.
 //!
-//! Input: a machine's text. Output: that of the machine with all code at hand.
+//! Input: a machine's text. Output: that of the machine with all code at hand, which
+//! `bench/studies` has for `kernlane study`. `BLESS=1 cargo test -p xtask-studies` writes it.
 
 use anyhow::{Context, Result};
 use lab::machine_file::{self, MachineFile};
+use machines::Machine;
+use std::path::Path;
 use toml::{Table, Value};
 
+/// The machines of `bench/studies/layout-times.toml`.
+const MACHINES: [&str; 2] = ["golden-cove", "zen4"];
 /// What is added to the name of a machine.
-pub(super) const AT_HAND: &str = "-at-hand";
+const AT_HAND: &str = "-at-hand";
 
 /// No source gives such sizes.
 const SOURCE: &str = "large enough for all code";
@@ -22,7 +27,7 @@ const SETS: u64 = 65_536;
 ///
 /// # Errors
 /// `text` does not describe a machine with an L1I, a uop cache and target buffers.
-pub(super) fn at_hand(text: &str, name: &str) -> Result<String> {
+fn at_hand(text: &str, name: &str) -> Result<String> {
     let mut file = MachineFile::named(text, &format!("{name}{AT_HAND}"))?;
     let l1i = file.table(&["l1i"])?;
     let bytes = number(l1i, "ways")? * number(l1i, "line")? * SETS;
@@ -48,22 +53,31 @@ fn number(table: &Table, key: &str) -> Result<u64> {
         .with_context(|| format!("{key} is negative"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::layout_times::MACHINES;
-    use machines::Machine;
+#[test]
+fn all_code_fits() {
+    for name in MACHINES {
+        let text = at_hand(&machines::find(name).unwrap().text, name).unwrap();
+        let parsed = Machine::parse(&text, "at-hand.toml").unwrap().model;
+        assert_eq!(parsed.name, format!("{name}{AT_HAND}"));
+        assert_eq!(u64::from(parsed.l1i.sets()), SETS);
+        let core = parsed.core.unwrap();
+        assert_eq!(u64::from(core.front_end.uop_cache.unwrap().geometry.sets()), SETS);
+        assert_eq!(core.prediction.targets.len(), 1);
+    }
+}
 
-    #[test]
-    fn all_code_fits() {
-        for name in MACHINES {
-            let text = at_hand(&machines::find(name).unwrap().text, name).unwrap();
-            let parsed = Machine::parse(&text, "at-hand.toml").unwrap().model;
-            assert_eq!(parsed.name, format!("{name}{AT_HAND}"));
-            assert_eq!(u64::from(parsed.l1i.sets()), SETS);
-            let core = parsed.core.unwrap();
-            assert_eq!(u64::from(core.front_end.uop_cache.unwrap().geometry.sets()), SETS);
-            assert_eq!(core.prediction.targets.len(), 1);
+#[test]
+fn the_files_of_the_study_are_these_machines() {
+    for name in MACHINES {
+        let made = at_hand(&machines::find(name).unwrap().text, name).unwrap();
+        let studies = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/studies");
+        let path = studies.join(format!("{name}{AT_HAND}.toml"));
+        if std::env::var_os("BLESS").is_some() {
+            let about = format!("# machines/{name}.toml with all code at hand, made by a test.\n");
+            std::fs::write(&path, about + &made).unwrap();
         }
+        let table = |text: &str| toml::from_str::<Table>(text).unwrap();
+        let kept = std::fs::read_to_string(&path).unwrap();
+        assert!(table(&kept) == table(&made), "{}: BLESS=1 writes it", path.display());
     }
 }

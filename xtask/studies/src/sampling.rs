@@ -12,7 +12,7 @@ use crate::directory::{Counted, StudyDirectory};
 use anyhow::{Context, Result};
 use execution::opened;
 use execution::part::RecordingPart;
-use guest::Workload;
+use guest::{SHIPPED, Workload};
 use host::output;
 use host::recording::Recording;
 use kernlane_layout::Algorithm;
@@ -39,6 +39,12 @@ struct Run {
     change: [Estimate; 3],
     /// Processor time, in seconds.
     seconds: f64,
+}
+
+/// The workloads that run on the demo kernel: those that need no modules.
+pub fn shipped() -> impl Iterator<Item = &'static str> {
+    let names = SHIPPED.iter().map(|(name, _)| *name);
+    names.filter(|name| Workload::open(name).is_ok_and(|workload| workload.modules.is_empty()))
 }
 
 /// Makes the tables of the named workloads in `directory`.

@@ -1,107 +1,111 @@
 //! Speer's tables for Linux (Speer 1994, section 3): one kernel for each of the paper's four
 //! benchmarks, tested on all four, beside one kernel for their average.
 //!
-//! Input: a directory. Output: there, a recording of each benchmark on the demo kernel, five
-//! kernels for each layout algorithm, results, `speer.json` and `tables.md`. What exists is not
-//! made again, so an interrupted command resumes. Times are cycles of a simulated machine;
-//! instructions and branches are exact.
+//! Input: a directory. Output: there, what `kernlane study bench/studies/speer.toml` makes,
+//! `speer.json` and `tables.md`. Times are cycles of a simulated machine; instructions and branches
+//! are exact. A study's file says what is made; this module sets the paper's figures beside it.
 
-mod layouts;
 mod paper;
 mod tables;
 
-use crate::directory::{Counted, StudyDirectory};
-use anyhow::{Context, Result, ensure};
-use emit::kbuild::BuildTree;
-use emit::relink::{Destination, MAP, RelinkWork};
-use execution::part::RecordingPart;
-use lab::made::make;
-use layouts::{ALGORITHMS, AVERAGE, layout_name};
-use paper::{GROUPS, Group};
+use anyhow::{Context, Result};
 use replay::per_operation::{OperationCost, per_operation};
-use road::layout_file::read_layout;
-use road::relink::relink;
-use road::workload;
+use replay::results::ResultFile;
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
-use suite::benchmark::Benchmark;
+use std::process::Command;
 
-const MACHINE: &str = "zen4";
+/// The study, from the project's directory.
+const STUDY: &str = "bench/studies/speer.toml";
+/// Speer's compiler lays procedures and blocks out by Pettis and Hansen's algorithms. The other is
+/// the default of `kernlane layout`.
+const ALGORITHMS: [&str; 2] = ["pettis-hansen", "ext-tsp"];
+/// The kernel for all four benchmarks together.
+const AVERAGE: &str = "average";
+
+/// The name of a layout in the study: the list that it is made for, and the algorithm.
+fn layout_name(list: &str, algorithm: &str) -> String {
+    format!("{list}.{algorithm}")
+}
+
+/// What `kernlane study --json` prints, as far as it is needed.
+#[derive(Deserialize)]
+struct StudyResults {
+    rows: Vec<StudyRow>,
+}
+
+#[derive(Deserialize)]
+struct StudyRow {
+    layout: String,
+    results: PathBuf,
+    layout_in_results: String,
+}
 
 /// Makes the tables in `directory`.
 ///
 /// # Errors
 /// Something cannot be made, or is not what the study expects.
 pub fn speer(directory: &Path) -> Result<()> {
-    let work = Work { suite: lab::static_suite()?, study: StudyDirectory::new(directory)? };
-    for group in GROUPS {
-        let benchmarks = group.benchmarks();
-        let recordings: Vec<PathBuf> =
-            benchmarks.iter().map(|benchmark| work.recorded(benchmark)).collect::<Result<_>>()?;
-        work.study.profile(group.name, &Counted::averaged(&recordings))?;
-    }
-    let profiles = GROUPS.map(|group| work.study.path(&format!("{}.klp", group.name)));
-    work.study.profile(AVERAGE, &Counted::averaged(&profiles))?;
-    let mut maps = Vec::new();
-    for algorithm in ALGORITHMS {
-        for kernel in GROUPS.iter().map(|group| group.name).chain([AVERAGE]) {
-            maps.push(work.kernel(kernel, algorithm)?);
-        }
-    }
-    let mut costs = Vec::new();
-    for benchmark in GROUPS.iter().flat_map(Group::benchmarks) {
-        costs.extend(work.replayed(benchmark, &maps)?);
-    }
+    lab::build_plugin()?;
+    let mut study = Command::new(lab::kernlane()?);
+    study.args(["study", STUDY, "--json", "--output"]).arg(directory);
+    study.env("KERNLANE_BENCH", lab::static_suite()?);
+    let printed = lab::succeeded(&mut study)?.stdout;
+    let found: StudyResults = serde_json::from_slice(&printed).context("the study's results")?;
+    let costs: Vec<OperationCost> =
+        found.rows.iter().map(|row| cost(directory, row)).collect::<Result<_>>()?;
     let text = tables::markdown(&costs)?;
     let json = serde_json::to_string_pretty(&costs)? + "\n";
-    host::output::write(&work.study.path("speer.json"), json.as_bytes())?;
-    host::output::write(&work.study.path("tables.md"), text.as_bytes())?;
+    host::output::write(&directory.join("speer.json"), json.as_bytes())?;
+    host::output::write(&directory.join("tables.md"), text.as_bytes())?;
     print!("{text}");
     Ok(())
 }
 
-/// The name of a benchmark, as files have it.
-fn file_name(benchmark: &Benchmark) -> String {
-    benchmark.name.replace('/', "-")
+/// What an operation costs in a row of the study.
+fn cost(directory: &Path, row: &StudyRow) -> Result<OperationCost> {
+    let path = directory.join(&row.results);
+    let mut rows = ResultFile::read(&path)?.rows;
+    rows.retain(|found| found.layout == row.layout_in_results);
+    let costs = per_operation(&rows).with_context(|| path.display().to_string())?;
+    let cost = costs.into_iter().next();
+    let cost = cost.with_context(|| format!("{}: no {}", path.display(), row.layout_in_results))?;
+    // The study's name says for what the layout was made.
+    Ok(OperationCost { layout: row.layout.clone(), ..cost })
 }
 
-struct Work {
-    study: StudyDirectory,
-    suite: PathBuf,
-}
+#[cfg(test)]
+mod tests {
+    use super::paper::{GROUPS, Group};
+    use super::*;
+    use std::collections::BTreeMap;
 
-impl Work {
-    fn recorded(&self, benchmark: &Benchmark) -> Result<PathBuf> {
-        let workload = || workload::open_with(&format!("bench:{}", benchmark.name), &self.suite);
-        self.study.record(&file_name(benchmark), (None, false), workload)
+    #[derive(Deserialize)]
+    struct StudyFile {
+        workloads: Vec<String>,
+        layouts: Vec<String>,
+        train: BTreeMap<String, Vec<String>>,
     }
 
-    /// Lays out, relinks, and returns the map from the old kernel to the new one.
-    fn kernel(&self, name: &str, algorithm: &str) -> Result<PathBuf> {
-        let layout = self.study.layout(name, algorithm.parse()?)?;
-        let directory = self.study.path(&format!("{}.kernel", layout_name(name, algorithm)));
-        make(&directory, || {
-            let tree = BuildTree::open(&self.study.tree, &[])?;
-            let work = RelinkWork::Order(read_layout(&layout)?);
-            relink(&tree, &work, &Destination::Directory(&directory)).map(drop)
-        })?;
-        // Results name a layout by the file of its map.
-        let map = self.study.path(&format!("{}.klm", layout_name(name, algorithm)));
-        let text = std::fs::read(directory.join(MAP))
-            .with_context(|| format!("the map of {}", directory.display()))?;
-        host::output::write(&map, &text)?;
-        Ok(map)
-    }
-
-    /// What an operation costs on the original kernel and on each other.
-    fn replayed(&self, benchmark: &Benchmark, maps: &[PathBuf]) -> Result<Vec<OperationCost>> {
-        let path = self.study.path(&format!("{}.results", file_name(benchmark)));
-        let whole = (&*self.recorded(benchmark)?, RecordingPart::WHOLE);
-        let rows = self.study.replayed(&path, whole, maps, &[MACHINE.to_owned()])?;
-        ensure!(
-            rows.len() == 1 + maps.len(),
-            "{} is of other kernels: remove the file",
-            path.display()
-        );
-        per_operation(&rows).with_context(|| path.display().to_string())
+    #[test]
+    fn the_study_has_every_benchmark_of_the_groups() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(STUDY);
+        let study: StudyFile = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!(study.layouts, ALGORITHMS);
+        assert_eq!(ALGORITHMS[1], kernlane_layout::Algorithm::default().name());
+        let mut all = Vec::new();
+        for group in GROUPS {
+            let names = group.benchmarks().into_iter().map(|it| format!("bench:{}", it.name));
+            let names: Vec<String> = names.collect();
+            let sorted = |names: &[String]| {
+                let mut names = names.to_vec();
+                names.sort();
+                names
+            };
+            assert_eq!(sorted(&study.train[group.name]), sorted(&names));
+            all.extend(study.train[group.name].iter().cloned());
+        }
+        assert_eq!(study.workloads, all);
+        assert_eq!(study.train[AVERAGE], GROUPS.map(|group: Group| group.name));
     }
 }

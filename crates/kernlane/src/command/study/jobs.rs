@@ -20,6 +20,8 @@ const KEY: usize = 12;
 pub(super) enum JobKind {
     /// A recording: a directory.
     Record,
+    /// The average of recordings or profiles: a file.
+    Profile,
     /// A layout: a file.
     Layout,
     /// Result rows: a file, the command's standard output.
@@ -50,7 +52,8 @@ pub(super) struct Cell {
     pub seed: u64,
     /// The machine.
     pub machine: String,
-    /// The algorithms of the layouts, and their files, whose names stand in the results.
+    /// The algorithms of the layouts, behind the name of what they are made from if it has one;
+    /// and their files, whose names stand in the results.
     pub layouts: Vec<(String, PathBuf)>,
     /// The file with its results, in the study's directory.
     pub results: PathBuf,
@@ -121,19 +124,14 @@ impl Plan {
             study,
             recorder: contents.recorder()?,
             program: contents.program()?,
-            like: study.like.as_deref().map(|name| contents.machine(name)).transpose()?,
             workloads: BTreeMap::new(),
             machines: BTreeMap::new(),
             plan: Plan::default(),
         };
-        let train = match &study.train {
-            Training::Workloads(names) => &names[..],
-            Training::Own | Training::Others => &[],
-        };
-        for name in study.workloads.iter().chain(train) {
+        for name in study.workloads.iter().chain(study.train.workloads()) {
             planner.workloads.insert(name.clone(), contents.workload(name)?);
         }
-        for name in &study.machines {
+        for name in study.machines.iter().chain(&study.like) {
             planner.machines.insert(name.clone(), contents.machine(name)?);
         }
         for kernel in &study.kernels {
@@ -158,30 +156,18 @@ struct Planner<'a> {
     study: &'a Study,
     recorder: String,
     program: String,
-    like: Option<String>,
     workloads: BTreeMap<String, String>,
     machines: BTreeMap<String, String>,
     plan: Plan,
 }
 
 impl Planner<'_> {
-    /// Plans the replays of one recording, with all that they need.
+    /// Plans the replays of one workload, with all that they need.
     fn replays(&mut self, workload: &str, kernel: &Kernel<'_>, seed: u64) {
-        let recording = self.recording(workload, kernel, seed);
         let study = self.study;
-        let mut recordings = |names: &mut dyn Iterator<Item = &String>| -> Vec<PathBuf> {
-            names.map(|name| self.recording(name, kernel, seed)).collect()
-        };
-        let training = match &study.train {
-            Training::Own => vec![recording.clone()],
-            Training::Others => {
-                recordings(&mut study.workloads.iter().filter(|name| *name != workload))
-            }
-            Training::Workloads(names) => recordings(&mut names.iter()),
-        };
-        let layouts: Vec<PathBuf> =
-            study.layouts.iter().map(|name| self.layout(name, &training)).collect();
-        for machine in &study.machines {
+        for (at, machine) in study.machines.iter().enumerate() {
+            let recording = self.recording(workload, kernel, (seed, study.like(at)));
+            let layouts = self.layouts(workload, &recording, kernel, seed);
             let options = [
                 study.branches.then(|| vec!["--branches".to_owned()]),
                 study.within.map(|within| match within {
@@ -191,9 +177,9 @@ impl Planner<'_> {
             ];
             let options: Vec<String> = options.into_iter().flatten().flatten().collect();
             let mut inputs = vec![recording.clone()];
-            inputs.extend(layouts.iter().cloned());
+            inputs.extend(layouts.iter().map(|(_, file)| file.clone()));
             let mut words = vec!["replay".to_owned(), text(&recording)];
-            words.extend(layouts.iter().flat_map(|file| ["--layout".to_owned(), text(file)]));
+            words.extend(layouts.iter().flat_map(|(_, file)| ["--layout".to_owned(), text(file)]));
             words.extend(["--machine".to_owned(), machine.clone()]);
             words.extend(options.iter().cloned());
             words.push("--json".to_owned());
@@ -210,20 +196,95 @@ impl Planner<'_> {
                 kernel: kernel.path.to_owned(),
                 seed,
                 machine: machine.clone(),
-                layouts: study.layouts.iter().cloned().zip(layouts.iter().cloned()).collect(),
+                layouts,
                 results: output.clone(),
             });
             self.add(Job { kind: JobKind::Replay, output, inputs, words });
         }
     }
 
-    fn recording(&mut self, workload: &str, kernel: &Kernel<'_>, seed: u64) -> PathBuf {
+    /// The layouts for a workload: the name and the file of each.
+    fn layouts(
+        &mut self,
+        workload: &str,
+        recording: &Path,
+        kernel: &Kernel<'_>,
+        seed: u64,
+    ) -> Vec<(String, PathBuf)> {
+        let study = self.study;
+        if study.layouts.is_empty() {
+            return Vec::new();
+        }
+        let training = match &study.train {
+            Training::Own => vec![recording.to_owned()],
+            Training::Others => {
+                let others = study.workloads.iter().filter(|name| *name != workload);
+                self.recordings(others, kernel, seed)
+            }
+            Training::Workloads(names) => self.recordings(names.iter(), kernel, seed),
+            Training::Lists(lists) => {
+                let mut made = Vec::new();
+                for (name, members) in lists {
+                    let profile = [self.list(name, members, kernel, seed)];
+                    for algorithm in &study.layouts {
+                        let title = format!("{name}.{algorithm}");
+                        let file = self.layout(&title, algorithm, &profile);
+                        made.push((title, file));
+                    }
+                }
+                return made;
+            }
+        };
+        let mut layout = |name: &String| (name.clone(), self.layout(name, name, &training));
+        study.layouts.iter().map(&mut layout).collect()
+    }
+
+    /// The profile of a list, in which every member weighs the same.
+    fn list(&mut self, name: &str, members: &[String], kernel: &Kernel<'_>, seed: u64) -> PathBuf {
+        let study = self.study;
+        let mut inputs = Vec::new();
+        for member in members {
+            match study.train.list(name, member) {
+                Some(inner) => inputs.push(self.list(member, inner, kernel, seed)),
+                None => inputs.extend(self.recordings([member].into_iter(), kernel, seed)),
+            }
+        }
+        self.profile(name, &inputs)
+    }
+
+    /// The recordings of workloads in all guests.
+    fn recordings<'a>(
+        &mut self,
+        workloads: impl Iterator<Item = &'a String>,
+        kernel: &Kernel<'_>,
+        seed: u64,
+    ) -> Vec<PathBuf> {
+        let study = self.study;
+        let mut found = Vec::new();
+        for workload in workloads {
+            for at in 0..study.like.len().max(1) {
+                let recording = self.recording(workload, kernel, (seed, study.like(at)));
+                if !found.contains(&recording) {
+                    found.push(recording);
+                }
+            }
+        }
+        found
+    }
+
+    /// `guest`: the seed, and the machine that the guest is like.
+    fn recording(
+        &mut self,
+        workload: &str,
+        kernel: &Kernel<'_>,
+        (seed, like): (u64, Option<&String>),
+    ) -> PathBuf {
         let study = self.study;
         let mut words = vec!["record".to_owned(), workload.to_owned()];
         let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
         option("--kernel", text(kernel.path));
         option("--seed", seed.to_string());
-        if let Some(like) = &study.like {
+        if let Some(like) = like {
             option("--like", like.clone());
         }
         if study.cpus > 1 {
@@ -233,7 +294,7 @@ impl Planner<'_> {
             words.push("--data".to_owned());
         }
         let conditions = format!("{seed} {} {}", study.cpus, study.data);
-        let like = self.like.as_deref().unwrap_or("every guest");
+        let like = like.map_or("every guest", |like| &self.machines[like]);
         let read = [&self.recorder, &self.workloads[workload], kernel.content, like, &conditions];
         let output = place("recordings", &format!("{}-{seed}", short(workload)), &read, "rec");
         words.extend(["--output".to_owned(), text(&output)]);
@@ -241,11 +302,31 @@ impl Planner<'_> {
         output
     }
 
-    fn layout(&mut self, algorithm: &str, training: &[PathBuf]) -> PathBuf {
+    fn profile(&mut self, name: &str, training: &[PathBuf]) -> PathBuf {
+        let inputs: Vec<String> = training.iter().map(|path| text(path)).collect();
+        // Only this layout needs these edges, and they take time.
+        let temporal_edges = self.study.layouts.iter().any(|name| name == "gloy-smith");
+        let options = ["--merge", "average", "--temporal-edges"];
+        let options = &options[..if temporal_edges { 3 } else { 2 }];
+        let mut read = vec![self.program.as_str()];
+        read.extend(options);
+        read.extend(inputs.iter().map(String::as_str));
+        let output = place("profiles", name, &read, "klp");
+        let mut words = vec!["profile".to_owned()];
+        words.extend(inputs);
+        words.extend(options.iter().map(|&word| word.to_owned()));
+        words.extend(["--output".to_owned(), text(&output)]);
+        let inputs = training.to_vec();
+        self.add(Job { kind: JobKind::Profile, output: output.clone(), inputs, words });
+        output
+    }
+
+    /// `name`: how the file's name begins.
+    fn layout(&mut self, name: &str, algorithm: &str, training: &[PathBuf]) -> PathBuf {
         let inputs: Vec<String> = training.iter().map(|path| text(path)).collect();
         let mut read = vec![self.program.as_str(), algorithm];
         read.extend(inputs.iter().map(String::as_str));
-        let output = place("layouts", algorithm, &read, "kll");
+        let output = place("layouts", name, &read, "kll");
         let mut words = vec!["layout".to_owned()];
         words.extend(inputs);
         // Every recording weighs the same (Torrellas 1998, section 5).
@@ -360,6 +441,58 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn every_list_has_a_profile_and_layouts() {
+        let mut study = small();
+        let lists = [("b", vec!["net"]), ("all", vec!["b", "web"]), ("c", vec!["web", "net"])];
+        let owned = |members: Vec<&str>| members.into_iter().map(str::to_owned).collect();
+        study.train = Training::Lists(
+            lists.into_iter().map(|(name, members)| (name.to_owned(), owned(members))).collect(),
+        );
+        let plan = Plan::new(&study, &Named("")).unwrap();
+        let of = |kind| plan.jobs.iter().filter(move |job| job.kind == kind);
+        // With two seeds: net, own and web; three profiles; two layouts of each.
+        assert_eq!(of(JobKind::Record).count(), 6);
+        assert_eq!((of(JobKind::Profile).count(), of(JobKind::Layout).count()), (6, 12));
+        let names: Vec<&str> = plan.cells[0].layouts.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(
+            names,
+            ["all.ext-tsp", "all.call", "b.ext-tsp", "b.call", "c.ext-tsp", "c.call"]
+        );
+        let all = of(JobKind::Profile).find(|job| text(&job.output).starts_with("profiles/all-"));
+        let [of_b, web] = &all.unwrap().inputs[..] else { panic!("{all:?}") };
+        assert!(of_b.starts_with("profiles") && web.starts_with("recordings"));
+        assert!(of(JobKind::Profile).any(|job| job.output == *of_b));
+    }
+
+    #[test]
+    fn each_machine_replays_its_guest_and_layouts_are_made_for_all() {
+        let mut study = small();
+        let names = ["zen4", "zen5"].map(str::to_owned).to_vec();
+        (study.machines, study.like) = (names.clone(), names);
+        study.train = Training::Others;
+        let plan = Plan::new(&study, &Named("")).unwrap();
+        let count = |kind| plan.jobs.iter().filter(|job| job.kind == kind).count();
+        let counts = [JobKind::Record, JobKind::Layout, JobKind::Replay].map(count);
+        assert_eq!(counts, [8, 8, 8]);
+        for job in &plan.jobs {
+            let is_like = |recording: &PathBuf, machine: &str| {
+                let made = plan.jobs.iter().find(|job| job.output == *recording).unwrap();
+                made.words.windows(2).any(|words| words == ["--like", machine])
+            };
+            match job.kind {
+                JobKind::Record | JobKind::Profile => {}
+                JobKind::Layout => {
+                    assert!(is_like(&job.inputs[0], "zen4") && is_like(&job.inputs[1], "zen5"));
+                }
+                JobKind::Replay => {
+                    let at = job.words.iter().position(|word| word == "--machine").unwrap();
+                    assert!(is_like(&job.inputs[0], &job.words[at + 1]));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_layout_of_the_others_has_never_seen_its_workload() {
         let mut study = small();
         study.train = Training::Others;
@@ -389,6 +522,6 @@ pub(super) mod tests {
         assert_eq!(kept(|study| study.machines.push("zen5".to_owned()), &Named("")), 16);
         assert_eq!(kept(|study| study.layouts.push("joint".to_owned()), &Named("")), 12);
         assert_eq!(kept(|study| study.data = true, &Named("")), 0);
-        assert_eq!(kept(|study| study.like = Some("zen4".to_owned()), &Named("")), 0);
+        assert_eq!(kept(|study| study.like = vec!["zen4".to_owned()], &Named("")), 0);
     }
 }

@@ -26,9 +26,11 @@ Example of a file:
   kernels = [\"~/linux\"]          # build trees or boot images
   layouts = [\"ext-tsp\", \"call\"]  # beside the original
   machines = [\"zen4\"]
-  train = \"others\"               # or \"own\" (the recording itself), or a list of workloads
+  train = \"others\"               # or \"own\" (the recording itself), a list of workloads, or
+                                 # lists: {all = [\"net\", \"web\"]}
   seeds = [1, 2]                 # of the recordings; 1 if it is left out
-  like = \"zen4\"                  # as `record --like`; also data, cpus, branches, within
+  like = \"zen4\"                  # as `record --like`, or one for each of `machines`; also data,
+                                 # cpus, branches, within
 
 Examples:
   kernlane study study.toml -o study

@@ -41,7 +41,7 @@ fn rule(job: &Job) -> String {
     }
     let output = match job.kind {
         JobKind::Record => format!("directory({})", path(&job.output)),
-        JobKind::Layout | JobKind::Replay => path(&job.output),
+        JobKind::Profile | JobKind::Layout | JobKind::Replay => path(&job.output),
     };
     let words: Vec<String> = job.words.iter().map(|word| quoted(word)).collect();
     let into = if job.kind == JobKind::Replay { " > {output}" } else { "" };

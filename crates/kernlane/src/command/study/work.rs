@@ -53,7 +53,7 @@ pub(super) fn work(jobs: &[Job], directory: &Path, at_once: usize) -> Result<()>
     if open == 0 {
         return Ok(());
     }
-    for part in ["recordings", "layouts", "results", "logs"] {
+    for part in ["recordings", "profiles", "layouts", "results", "logs"] {
         let part = directory.join(part);
         fs::create_dir_all(&part).with_context(|| part.display().to_string())?;
     }
@@ -144,7 +144,7 @@ impl Queue<'_> {
             bail!("{}", last_lines(&log));
         }
         match job.kind {
-            JobKind::Record | JobKind::Layout => fs::remove_file(&printed),
+            JobKind::Record | JobKind::Profile | JobKind::Layout => fs::remove_file(&printed),
             JobKind::Replay => fs::rename(&printed, self.directory.join(&job.output)),
         }
         .with_context(|| printed.display().to_string())
