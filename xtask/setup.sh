@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev make flex bison bc libelf-dev libssl-dev cpio kmod xz-utils zstd lz4 rsync
   busybox-static file binutils patch clang-22 lld-22 llvm-22 llvm-22-dev bolt-22 linux-source-6.12
-  qemu-system-x86 qemu-utils strace
+  pahole qemu-system-x86 qemu-utils strace
   valgrind chromium chromium-driver"
 
 # Three kernel trees (in the cache), Kernlane itself in three builds, and recordings: less room ends

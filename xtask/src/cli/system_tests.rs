@@ -5,10 +5,11 @@ use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
-    ab_test, ask_test, book_test, check_test, diff_test, dist_test, fleet_test, guest_test,
-    inline_test, known_case, like_test, live_fuzz, live_test, live_versions, matrix, module_test,
-    optimize_live_test, package_test, page_test, profiled_test, python_test, record_test,
-    relink_test, road_test, service_test, services_test, shift_test, study_test, uml_test, vm_test,
+    ab_test, ask_test, book_test, check_test, diff_test, dist_test, fields_test, fleet_test,
+    guest_test, inline_test, known_case, like_test, live_fuzz, live_test, live_versions, matrix,
+    module_test, optimize_live_test, package_test, page_test, profiled_test, python_test,
+    record_test, relink_test, road_test, service_test, services_test, shift_test, study_test,
+    uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -134,6 +135,12 @@ pub(super) enum SystemTest {
         /// Where the recordings are made
         directory: PathBuf,
     },
+    /// Test whether an order of fields that `report fields --suggest` finds brings, in a kernel that
+    /// has it, what it predicts
+    FieldsTest {
+        /// Where the recordings are made
+        directory: PathBuf,
+    },
     /// Replace functions of the running stock kernel and restore them, in guests
     LiveTest(LiveTest),
     /// Replace functions of each of Debian's kernels; keep the results in bench/ and in the book;
@@ -215,6 +222,7 @@ impl SystemTest {
             Self::BookTest { demo, tree } => book_test::book_test(&demo, &tree),
             Self::UmlTest => uml_test::uml_test(),
             Self::KnownCase { directory } => known_case::known_case(&directory),
+            Self::FieldsTest { directory } => fields_test::fields_test(&directory),
             Self::LiveTest(test) => test.run(),
             Self::LiveVersions(LiveVersions { kernels, cycles, again }) => {
                 live_versions::live_versions(&live_versions::Request { kernels, cycles, again })

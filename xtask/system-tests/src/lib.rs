@@ -11,6 +11,7 @@ pub mod check_test;
 mod debian;
 pub mod diff_test;
 pub mod dist_test;
+pub mod fields_test;
 pub mod fleet_test;
 pub mod guest_test;
 pub mod inline_test;

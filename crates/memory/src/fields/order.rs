@@ -186,7 +186,7 @@ fn units(members: &[LaidMember], groups: bool) -> Vec<Unit> {
 
 /// An order that puts members that are read together into few lines, apart from those that are
 /// written, and both apart from those that are not used. Groups of the source, the first member if
-/// it is a structure, and a last array without a length stay.
+/// it is a structure, and a last array stay: the kernel often gives that array a length of its own.
 ///
 /// # Errors
 /// The kernel's BTF is damaged, or the structure has nothing to move.
@@ -202,8 +202,8 @@ pub(super) fn suggested(
         let first = number == 0
             && unit.members[0].kind.starts_with("struct ")
             && !unit.members[0].kind.ends_with('*');
-        let last = unit.members.iter().any(|it| it.kind.ends_with("[0]") && it.size == 0)
-            && number + 1 == all.len();
+        let last =
+            unit.members.last().is_some_and(|it| it.kind.ends_with(']')) && number + 1 == all.len();
         match first || last && !unit.members[0].name.starts_with("__cacheline_group") {
             true => fixed.push(unit),
             false => free.push(unit),
@@ -239,6 +239,8 @@ pub(super) fn suggested(
     let together = |a: usize, b: usize| -> u64 {
         known[a].2.iter().filter_map(|(name, n)| known[b].2.get(name).map(|m| n.min(m))).sum()
     };
+    // The others must end where a last array begins.
+    let room = fixed.iter().map(|unit| unit.from).find(|from| *from > 0).unwrap_or(bytes);
     let start = fixed.first().filter(|unit| unit.from == 0).map_or(0, |unit| unit.size);
     let order = |aligns: bool| -> FieldOrder {
         let mut at = start;
@@ -262,10 +264,10 @@ pub(super) fn suggested(
         }
         FieldOrder { moved, bytes: at }
     };
-    let found = Some(order(true)).filter(|it| it.bytes <= bytes).unwrap_or_else(|| order(false));
-    if found.bytes > bytes {
+    let found = Some(order(true)).filter(|it| it.bytes <= room).unwrap_or_else(|| order(false));
+    if found.bytes > room {
         bail!(
-            "the order needs {} bytes and the structure has {bytes}: its members have alignments \
+            "the order needs {} bytes and the structure has {room}: its members have alignments \
              that BTF does not say",
             found.bytes
         );
@@ -346,11 +348,24 @@ mod tests {
         assert_eq!(units(&members, false).len(), 7);
     }
 
+    const A: u32 = 3;
+    const COLD: u32 = 5;
+    const B: u32 = 10;
+    const W: u32 = 12;
+    const C: u32 = 14;
+
     /// `struct s { u64 a; u64 cold[8]; u64 b; u64 w; u64 c; }`, 96 bytes
     fn section() -> Vec<u8> {
+        section_of([(A, 0), (COLD, 8), (B, 72), (W, 80), (C, 88)])
+    }
+
+    /// The structure with its members in another order: their names and offsets.
+    fn section_of(members: [(u32, u32); 5]) -> Vec<u8> {
         let strings = b"\0s\0a\0cold\0b\0w\0c\0u64\0";
-        let members = [(3, 2, 0), (5, 3, 64), (10, 2, 576), (12, 2, 640), (14, 2, 704)];
-        let members = members.into_iter().flat_map(|(name, kind, bits)| [name, kind, bits]);
+        let members = members.into_iter().flat_map(|(name, offset)| {
+            let kind = if name == COLD { 3 } else { 2 };
+            [name, kind, 8 * offset]
+        });
         let types = [
             [1, 4 << 24 | 5, 96].into_iter().chain(members).collect(), // 1
             vec![16, 1 << 24, 8, 64],                                  // 2: u64
@@ -414,6 +429,25 @@ mod tests {
         assert_eq!([0, 72, 88, 80, 8].map(|offset| order.place(offset)), [0, 8, 16, 24, 32]);
         let order = suggested(&btf, of, 192, &table()).unwrap();
         assert_eq!([0, 72, 88, 80, 8].map(|offset| order.place(offset)), [0, 8, 16, 64, 128]);
+    }
+
+    #[test]
+    fn a_last_array_stays() {
+        let section = section_of([(A, 0), (W, 8), (B, 16), (C, 24), (COLD, 32)]);
+        let btf = Btf::parse(&section).unwrap();
+        let of = btf.type_of_structure("s").unwrap().unwrap();
+        let mut table = table();
+        for field in &mut table.fields {
+            field.offset = match &*field.name {
+                "a" => 0,
+                "w" => 8,
+                "b" => 16,
+                _ => 24,
+            };
+        }
+        // There is room for lines of their own, but not in front of the array.
+        let order = suggested(&btf, of, 192, &table).unwrap();
+        assert_eq!([0, 16, 24, 8, 32].map(|offset| order.place(offset)), [0, 8, 16, 24, 32]);
     }
 
     #[test]

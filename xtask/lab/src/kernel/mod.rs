@@ -14,6 +14,7 @@
 
 pub mod recipe;
 pub mod source;
+pub mod types;
 
 use crate::run;
 use anyhow::{Context, Result, bail};
