@@ -5,6 +5,7 @@
 //! `speer.json` and `tables.md`. Times are cycles of a simulated machine; instructions and branches
 //! are exact. A study's file says what is made; this module sets the paper's figures beside it.
 
+mod layouts;
 mod paper;
 mod tables;
 
@@ -17,17 +18,6 @@ use std::process::Command;
 
 /// The study, from the project's directory.
 const STUDY: &str = "bench/studies/speer.toml";
-/// Speer's compiler lays procedures and blocks out by Pettis and Hansen's algorithms. The other is
-/// the default of `kernlane layout`.
-const ALGORITHMS: [&str; 2] = ["pettis-hansen", "ext-tsp"];
-/// The kernel for all four benchmarks together.
-const AVERAGE: &str = "average";
-
-/// The name of a layout in the study: the list that it is made for, and the algorithm.
-fn layout_name(list: &str, algorithm: &str) -> String {
-    format!("{list}.{algorithm}")
-}
-
 /// What `kernlane study --json` prints, as far as it is needed.
 #[derive(Deserialize)]
 struct StudyResults {
@@ -76,6 +66,7 @@ fn cost(directory: &Path, row: &StudyRow) -> Result<OperationCost> {
 
 #[cfg(test)]
 mod tests {
+    use super::layouts::{ALGORITHMS, AVERAGE};
     use super::paper::{GROUPS, Group};
     use super::*;
     use std::collections::BTreeMap;
@@ -92,7 +83,6 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(STUDY);
         let study: StudyFile = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         assert_eq!(study.layouts, ALGORITHMS);
-        assert_eq!(ALGORITHMS[1], kernlane_layout::Algorithm::default().name());
         let mut all = Vec::new();
         for group in GROUPS {
             let names = group.benchmarks().into_iter().map(|it| format!("bench:{}", it.name));

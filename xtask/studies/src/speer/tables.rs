@@ -1,7 +1,7 @@
 //! The tables as Markdown.
 
+use crate::speer::layouts::{ALGORITHMS, AVERAGE, layout_name};
 use crate::speer::paper::{self, GROUPS, Group};
-use crate::speer::{ALGORITHMS, AVERAGE, layout_name};
 use anyhow::{Context, Result};
 use replay::per_operation::OperationCost;
 use replay::results::ORIGINAL;
