@@ -58,4 +58,5 @@ pub mod part;
 pub mod per_cpu;
 pub mod sampling;
 pub mod served_log;
+pub mod slices;
 pub mod walk;

@@ -14,6 +14,7 @@ use execution::data::DataWish;
 use execution::fetched::FetchedUnits;
 use execution::numbering::FetchUnit;
 use execution::per_cpu::PerCpu;
+use execution::slices::{SliceClock, SliceStarts};
 use execution::walk::{Observer, Piece, PieceData, WalkedRecording, Wants, walk};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -54,10 +55,32 @@ impl Holds {
         }
     }
 
+    /// All caches that hold this.
+    fn caches(self) -> impl Iterator<Item = Geometry> {
+        let ways = || (0..=WAYS).map(|ways| 1_u32 << ways);
+        self.sizes().flat_map(move |size| {
+            ways().map(move |ways| Geometry { holds: self, size: 1_u64 << size, ways })
+        })
+    }
+
     /// log2 of the numbers of sets of these sizes, with 1 way to all ways.
     fn sets(self) -> std::ops::RangeInclusive<u32> {
         let line = self.line().trailing_zeros();
         self.sizes().start() - WAYS - line..=self.sizes().end() - line
+    }
+}
+
+/// The size of a cache, and what it holds.
+#[derive(Clone, Copy)]
+struct Geometry {
+    holds: Holds,
+    size: u64,
+    ways: u32,
+}
+
+impl Geometry {
+    fn sets(self) -> u64 {
+        self.size / u64::from(self.ways * self.holds.line())
     }
 }
 
@@ -109,6 +132,15 @@ pub struct Sizes {
     pub caches: Vec<CacheMisses>,
 }
 
+/// The misses of all caches in a slice, in the order of [`Sizes::caches`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicedSizes {
+    /// The slice.
+    pub slice: u32,
+    /// The misses of each cache.
+    pub misses: Vec<PerMode<MissCounts>>,
+}
+
 /// Simulates all caches on a recording.
 ///
 /// # Errors
@@ -127,6 +159,11 @@ pub struct SweptCaches {
     instructions: PerCpu<Sweep>,
     /// The data caches and the unified caches; `None` until the first data accesses.
     with_data: Option<[Sweep; 2]>,
+    clock: SliceClock,
+    /// The slice that runs, the misses before it, and the slices before it.
+    slice: u32,
+    before: Vec<PerMode<MissCounts>>,
+    slices: Vec<SlicedSizes>,
 }
 
 fn sweep(holds: Holds) -> Sweep {
@@ -179,7 +216,62 @@ impl SweptCaches {
             ),
             instructions: PerCpu::new(sweep(Holds::Instructions)),
             with_data: None,
+            clock: SliceClock::default(),
+            slice: 0,
+            before: Vec::new(),
+            slices: Vec::new(),
         }
+    }
+
+    /// Empty caches, whose misses are also counted in each slice.
+    pub fn in_slices(starts: &SliceStarts) -> SweptCaches {
+        SweptCaches { clock: SliceClock::new(starts), ..SweptCaches::new() }
+    }
+
+    /// The next execution has these instructions. Ends the slice if it belongs to a later one.
+    #[inline]
+    fn runs(&mut self, code: &TranslatedCode, left: u32) {
+        let instructions = if left == 0 { code.lengths.len() as u64 } else { left.into() };
+        let slice = self.clock.run(instructions);
+        if slice != self.slice {
+            self.end_slice(slice);
+        }
+    }
+
+    /// Keeps the misses since the last call for the slice that ran.
+    fn end_slice(&mut self, next: u32) {
+        let slice = std::mem::replace(&mut self.slice, next);
+        let now: Vec<PerMode<MissCounts>> = self.counted().map(|(_, misses)| misses).collect();
+        // Caches of data come behind those of instructions when the first data is accessed.
+        self.before.resize(now.len(), PerMode::default());
+        let since = now.iter().zip(&self.before).map(|(now, before)| PerMode {
+            kernel: now.kernel - before.kernel,
+            user: now.user - before.user,
+        });
+        self.slices.push(SlicedSizes { slice, misses: since.collect() });
+        self.before = now;
+    }
+
+    /// All caches with their misses so far.
+    fn counted(&self) -> impl Iterator<Item = (Geometry, PerMode<MissCounts>)> {
+        let with_data = self.with_data.as_ref();
+        let sweeps: [(Holds, Vec<&Sweep>); 3] = [
+            (Holds::Instructions, self.instructions.values().collect()),
+            (Holds::Data, with_data.map(|[data, _]| data).into_iter().collect()),
+            (Holds::Both, with_data.map(|[_, unified]| unified).into_iter().collect()),
+        ];
+        let sweeps = sweeps.into_iter().filter(|(_, sweeps)| !sweeps.is_empty());
+        sweeps.flat_map(|(holds, sweeps)| {
+            holds.caches().map(move |cache| {
+                let mut misses = PerMode::<MissCounts>::default();
+                for sweep in &sweeps {
+                    misses += sweep
+                        .misses(cache.sets() as u32, cache.ways)
+                        .expect("the sweep holds every size");
+                }
+                (cache, misses)
+            })
+        })
     }
 
     fn fetches(&mut self, piece: &Piece<'_>) {
@@ -187,6 +279,7 @@ impl SweptCaches {
         for event in piece.events() {
             let Some((id, reached)) = event.execution() else { continue };
             let code = &piece.codes[id.0 as usize];
+            self.runs(code, reached.unwrap_or(0));
             let requester = Requester::of(code.mode());
             for at in self.lines.executed(id.0, code, reached.unwrap_or(0)) {
                 self.instructions.current.access(self.lines.ids()[at], requester);
@@ -201,6 +294,13 @@ impl SweptCaches {
         for (execution, accesses) in data.executed() {
             let id = execution.translation;
             let code = &codes[id.0 as usize];
+            if self.clock.slice() != self.slice {
+                // The slice's misses are those of all caches.
+                self.with_data = Some([of_data, unified]);
+                self.end_slice(self.clock.slice());
+                [of_data, unified] = self.with_data.take().expect("it was put there");
+            }
+            self.runs(code, execution.left.into());
             let requester =
                 if code.addr.is_kernel() { Requester::KERNEL } else { execution.process };
             self.lines.locate(id.0, |addr| data.flow.code(addr, code, id, data.patterns))?;
@@ -236,37 +336,33 @@ impl SweptCaches {
     /// # Errors
     /// The walk did not come to the recording's end.
     pub fn finish(self, header: &RecordingHeader) -> Result<Sizes> {
+        Ok(self.finish_in_slices(header)?.0)
+    }
+
+    /// As [`SweptCaches::finish`], with the misses of each slice in which instructions ran.
+    ///
+    /// # Errors
+    /// As [`SweptCaches::finish`].
+    pub fn finish_in_slices(
+        mut self,
+        header: &RecordingHeader,
+    ) -> Result<(Sizes, Vec<SlicedSizes>)> {
         let totals = self.totals.context("the recording has no clean end")?;
-        let with_data = self.with_data.as_ref();
-        let sweeps: [(Holds, Vec<&Sweep>); 3] = [
-            (Holds::Instructions, self.instructions.values().collect()),
-            (Holds::Data, with_data.map(|[data, _]| data).into_iter().collect()),
-            (Holds::Both, with_data.map(|[_, unified]| unified).into_iter().collect()),
-        ];
-        let mut caches = Vec::new();
-        for (holds, sweeps) in sweeps.into_iter().filter(|(_, sweeps)| !sweeps.is_empty()) {
-            for (size, ways) in holds
-                .sizes()
-                .flat_map(|size| (0..=WAYS).map(move |ways| (1_u64 << size, 1_u32 << ways)))
-            {
-                let sets = size / u64::from(ways * holds.line());
-                let mut misses = PerMode::<MissCounts>::default();
-                for sweep in &sweeps {
-                    misses += sweep.misses(sets as u32, ways).expect("the sweep holds every size");
-                }
-                let PerMode { kernel, user } = misses;
-                caches.push(CacheMisses { holds, size, ways, line: holds.line(), kernel, user });
-            }
-        }
-        Ok(Sizes {
+        self.end_slice(self.slice);
+        let caches = self.counted().map(|(Geometry { holds, size, ways }, misses)| {
+            let PerMode { kernel, user } = misses;
+            CacheMisses { holds, size, ways, line: holds.line(), kernel, user }
+        });
+        let sizes = Sizes {
             workload: header.workload.clone(),
             kernel: header.build_id.clone(),
             seed: header.seed,
             cpus: header.cpus.get(),
             kernel_instructions: totals.kernel_instructions,
             user_instructions: totals.user_instructions,
-            caches,
-        })
+            caches: caches.collect(),
+        };
+        Ok((sizes, self.slices))
     }
 }
 
@@ -331,6 +427,7 @@ mod tests {
         writer.stream_with_data(&words, &seen).unwrap();
         let recording = writer.end().unwrap().0;
         let sizes = super::sizes(RecordingReader::new(&recording[..]).unwrap()).unwrap();
+        slices_add_up(&recording, &sizes);
         assert_eq!((sizes.kernel_instructions, sizes.user_instructions), (8, 2));
         // Kernel lines 0 and 1 are cold, the kernel evicts 0; the user line is cold, the user
         // evicts 0.
@@ -343,6 +440,28 @@ mod tests {
         assert_eq!(counted(&sizes, Holds::Data, 8192, 1), [by(2, 0, 0), by(0, 0, 0)]);
         assert_eq!(counted(&sizes, Holds::Both, 1 << 18, 8), [by(4, 0, 0), by(1, 0, 0)]);
         assert_eq!(sizes.caches.len(), 4 * (7 + 7 + 6));
+    }
+
+    /// The five executions of two instructions in slices: the first two, none, the next two, the
+    /// last one.
+    fn slices_add_up(recording: &[u8], whole: &Sizes) {
+        let mut caches = SweptCaches::in_slices(&SliceStarts(vec![4, 4, 8]));
+        walk(RecordingReader::new(recording).unwrap(), &mut caches).unwrap();
+        let (sizes, slices) = caches.finish_in_slices(&RecordingHeader::default()).unwrap();
+        assert_eq!(sizes.caches, whole.caches);
+        let numbers: Vec<u32> = slices.iter().map(|slice| slice.slice).collect();
+        assert_eq!(numbers, [0, 2, 3]);
+        for (at, cache) in sizes.caches.iter().enumerate() {
+            let mut sum = PerMode::default();
+            slices.iter().for_each(|slice| sum += slice.misses[at]);
+            assert_eq!((sum.kernel, sum.user), (cache.kernel, cache.user));
+        }
+        // The smallest instruction cache: both lines of the kernel; line 0 again, and user code;
+        // line 0 again.
+        let first: Vec<[u64; 2]> = (slices.iter())
+            .map(|slice| [slice.misses[0].kernel.total(), slice.misses[0].user.total()])
+            .collect();
+        assert_eq!(first, [[2, 0], [1, 1], [1, 0]]);
     }
 
     /// Three executions fetch a line and load from another one, 256 KB further on.

@@ -56,6 +56,7 @@ pub mod results;
 pub mod rows;
 pub mod search;
 mod simulation;
+mod slices;
 #[cfg(test)]
 mod tests;
 
@@ -72,6 +73,7 @@ use execution::data::DataWish;
 use execution::division::SetDivision;
 use execution::flow::Interruptions;
 pub use execution::sampling::{Estimate, SamplePlan, Sampled};
+use execution::slices::{SliceClock, SliceStarts};
 use execution::walk::{Observer, Piece, PieceControl, WalkedRecording, Wants, walk};
 use image::BuildId;
 use image::place::Placement;
@@ -81,6 +83,7 @@ pub use results::guard;
 use sim::MachineModel;
 pub use simulation::SimulationScope;
 use simulation::{LayoutAmounts, ReplayMachineCounts, Simulation};
+pub use slices::SliceCounts;
 use std::io::Read;
 use trace::{CpuCount, RecordingHeader, RecordingReader, RecordingTotals, RunAddr, Translation};
 
@@ -238,6 +241,8 @@ pub struct Replay<'t> {
     /// `None`: the recording has one CPU.
     steps: Option<CpuSteps>,
     takes_data: bool,
+    /// `None`: slices are not counted.
+    clock: Option<SliceClock>,
     header: RecordingHeader,
     replayed: Option<Replayed>,
 }
@@ -254,6 +259,7 @@ impl<'t> Replay<'t> {
             simulations: Vec::new(),
             steps: None,
             takes_data: true,
+            clock: None,
             header: RecordingHeader::default(),
             replayed: None,
         })
@@ -262,6 +268,11 @@ impl<'t> Replay<'t> {
     /// Leaves the data accesses out.
     pub fn without_data(self) -> Replay<'t> {
         Replay { takes_data: false, ..self }
+    }
+
+    /// Counts the misses of each slice, too.
+    pub fn in_slices(self, starts: &SliceStarts) -> Replay<'t> {
+        Replay { clock: Some(SliceClock::new(starts)), ..self }
     }
 
     /// What was counted.
@@ -277,6 +288,9 @@ impl Observer for Replay<'_> {
     fn begin(&mut self, header: &RecordingHeader, _has_data: bool) -> Result<Wants> {
         let of_trial = |trial| Simulation::new(trial, header.cpus);
         self.simulations = self.trials.iter().map(of_trial).collect::<Result<_>>()?;
+        if self.clock.is_some() {
+            self.simulations.iter_mut().for_each(Simulation::keep_slices);
+        }
         self.steps = (header.cpus != CpuCount::ONE).then(|| CpuSteps::new(header.cpus));
         self.header = header.clone();
         let machines = self.trials.first().map_or(&[][..], |trial| trial.machines);
@@ -327,8 +341,9 @@ impl Observer for Replay<'_> {
 
 impl Replay<'_> {
     fn simulate(&mut self, piece: &Piece<'_>, control: &PieceControl<'_>) -> Result<()> {
-        let Replay { codes, simulations, steps, takes_data, .. } = self;
+        let Replay { codes, simulations, steps, takes_data, clock, .. } = self;
         let PieceControl { fragments, flow, .. } = *control;
+        let stays = slices::stays(clock.as_mut(), flow, fragments);
         let data = piece.data.as_ref().filter(|_| *takes_data);
         for simulation in simulations.iter_mut() {
             simulation.learn(flow, codes, data)?;
@@ -341,7 +356,7 @@ impl Replay<'_> {
             .zip(steps.as_mut())
             .map(|(paired, steps)| steps.stretch(cpu, fragments, DataTurn { flow, paired }));
         let run = |simulation: &mut Simulation<'_>| {
-            simulation.run(cpu, fragments, codes, paired, stretch.as_ref())
+            simulation.run(cpu, (fragments, &stays), codes, paired, stretch.as_ref())
         };
         simulations.par_iter_mut().for_each(run);
         let made = |simulations: &[Simulation<'_>], cpu| {

@@ -9,6 +9,7 @@
 use crate::ReplayTrial;
 use crate::amounts::FragmentAmounts;
 use crate::application::Spaces;
+use crate::slices::{CountedSoFar, MachineSlices, SliceCounts, SliceStay};
 use anyhow::{Context, Result};
 use execution::branches::{FragmentBranches, PredictorRun};
 use execution::code::TranslatedCode;
@@ -82,6 +83,8 @@ struct MachineSimulation<'a> {
     coherent: Option<CoherentRun>,
     /// The out-of-order cores, if the machine describes one.
     core: Option<CoreRun>,
+    /// `None`: slices are not counted.
+    slices: Option<MachineSlices>,
 }
 
 /// Data misses of one instruction or function.
@@ -117,13 +120,15 @@ impl MachineSimulation<'_> {
     fn run_with_data(
         &mut self,
         cpu: CpuId,
-        fragments_run: &[FragmentId],
+        (fragments_run, stays): (&[FragmentId], &[SliceStay]),
         fetched: &[FetchedUnits],
         fragments: &[FragmentAmounts],
         (steps, accesses): (&FragmentSteps, &[DataAccess]),
     ) {
-        let MachineSimulation { hierarchy: Some(hierarchy), data_misses, misses, .. } = self else {
-            return self.run(cpu, fragments_run, fetched);
+        let MachineSimulation { hierarchy: Some(hierarchy), data_misses, misses, slices, .. } =
+            self
+        else {
+            return self.run(cpu, (fragments_run, stays), fetched);
         };
         let (lines, pages) = (&fetched[self.lines], self.pages.map(|pages| &fetched[pages]));
         hierarchy.look_ahead(&steps.steps, lines, pages, accesses);
@@ -132,32 +137,51 @@ impl MachineSimulation<'_> {
         {
             hierarchy.executed(mode, amounts);
         }
-        hierarchy.catch_up(u32::MAX, |missed| match missed.what {
-            MissedUnit::Code(at) => misses[at as usize] += 1,
-            MissedUnit::Data { access, .. } => {
-                let fragment = fragments_run[missed.step as usize];
-                let translation = fragments[fragment.0 as usize].translation;
-                let instruction = accesses[access as usize].instruction;
-                let misses = data_misses.entry((translation, instruction)).or_default();
-                misses.l1d += 1;
-                misses.l2 += u64::from(missed.levels.l2.is_some());
+        for stay in stays {
+            if let Some(slices) = slices {
+                slices.reach(stay.slice, || counted(hierarchy), misses);
             }
-        });
+            hierarchy.catch_up(stay.end as u32, |missed| match missed.what {
+                MissedUnit::Code(at) => misses[at as usize] += 1,
+                MissedUnit::Data { access, .. } => {
+                    let fragment = fragments_run[missed.step as usize];
+                    let translation = fragments[fragment.0 as usize].translation;
+                    let instruction = accesses[access as usize].instruction;
+                    let misses = data_misses.entry((translation, instruction)).or_default();
+                    misses.l1d += 1;
+                    misses.l2 += u64::from(missed.levels.l2.is_some());
+                }
+            });
+        }
     }
 
-    fn run(&mut self, cpu: CpuId, fragments_run: &[FragmentId], fetched: &[FetchedUnits]) {
+    fn run(
+        &mut self,
+        cpu: CpuId,
+        (fragments_run, stays): (&[FragmentId], &[SliceStay]),
+        fetched: &[FetchedUnits],
+    ) {
         let (lines, pages) = (&fetched[self.lines], self.pages);
         let mut misses = std::mem::take(&mut self.misses);
-        let CpuCaches { l1i, itlb, .. } = self.cpu(cpu);
-        for &fragment in fragments_run {
-            let at = lines.span(fragment.0).all();
-            for (&line, misses) in lines.ids()[at.clone()].iter().zip(&mut misses[at]) {
-                if l1i.fetch(line) {
-                    *misses += 1;
+        let mut slices = self.slices.take();
+        let mut begin = 0;
+        for stay in stays {
+            if let Some(slices) = &mut slices {
+                slices.reach(stay.slice, || self.counted(), &misses);
+            }
+            let l1i = &mut self.cpu(cpu).l1i;
+            for &fragment in &fragments_run[begin..stay.end] {
+                let at = lines.span(fragment.0).all();
+                for (&line, misses) in lines.ids()[at.clone()].iter().zip(&mut misses[at]) {
+                    if l1i.fetch(line) {
+                        *misses += 1;
+                    }
                 }
             }
+            begin = stay.end;
         }
-        if let (Some(itlb), Some(pages)) = (itlb, pages) {
+        self.slices = slices;
+        if let (Some(itlb), Some(pages)) = (&mut self.cpu(cpu).itlb, pages) {
             let pages = &fetched[pages];
             for &fragment in fragments_run {
                 for &page in &pages.ids()[pages.span(fragment.0).all()] {
@@ -167,6 +191,13 @@ impl MachineSimulation<'_> {
         }
         self.misses = misses;
     }
+}
+
+/// What a hierarchy counted so far.
+fn counted(hierarchy: &HierarchyRun) -> CountedSoFar {
+    let counters = hierarchy.counters();
+    let l1i = PerMode { kernel: counters.kernel.l1i, user: counters.user.l1i };
+    CountedSoFar { l1i, memory: Some(counters) }
 }
 
 /// The fragments of a piece with their accesses, as steps of every machine.
@@ -236,6 +267,8 @@ pub struct ReplayMachineCounts {
     pub core: Option<CoreCounts>,
     /// `None` when the machine or the recording has one CPU, or there are no data accesses.
     pub coherence: Option<CoherenceCounts>,
+    /// The misses of each slice in which fragments ran, in order; empty unless they were counted.
+    pub slices: Vec<SliceCounts>,
 }
 
 /// One layout during a replay.
@@ -280,6 +313,7 @@ impl<'a> Simulation<'a> {
                     .then(|| CoherentRun::new(machine, recorded, trials.order, ()))
                     .transpose()?,
                 core: CoreRun::new(machine, trials.plan)?,
+                slices: None,
             });
         }
         Ok(Simulation {
@@ -356,12 +390,17 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Runs fragments that were added before on a CPU of every machine. `data`: the accesses of
+    /// Counts the misses of each slice from now on.
+    pub(crate) fn keep_slices(&mut self) {
+        self.running.iter_mut().for_each(|running| running.slices = Some(MachineSlices::default()));
+    }
+
+    /// Runs fragments that were added before, in their slices, on a CPU of every machine. `data`: the accesses of
     /// their executions. `stretch`: their steps, when the recording has several CPUs.
     pub(crate) fn run(
         &mut self,
         cpu: CpuId,
-        fragments_run: &[FragmentId],
+        (fragments_run, stays): (&[FragmentId], &[SliceStay]),
         codes: &UopCodes,
         data: Option<&PairedAccesses<'_>>,
         stretch: Option<&Stretch>,
@@ -376,8 +415,10 @@ impl<'a> Simulation<'a> {
         let with_data = steps.as_ref().zip(with_data.map(|data| data.accesses));
         self.running.par_iter_mut().for_each(|running| {
             match with_data {
-                None => running.run(cpu, fragments_run, fetched),
-                Some(made) => running.run_with_data(cpu, fragments_run, fetched, fragments, made),
+                None => running.run(cpu, (fragments_run, stays), fetched),
+                Some(made) => {
+                    running.run_with_data(cpu, (fragments_run, stays), fetched, fragments, made)
+                }
             }
             if let Some(stretch) = stretch
                 && let Some((coherent, fetches)) = running.coherent(fetched, fragments)
@@ -452,11 +493,9 @@ impl<'a> Simulation<'a> {
                 {
                     *misses_at.entry(origin).or_insert(0) += misses;
                 }
-                let memory = running
-                    .hierarchy
-                    .as_ref()
-                    .map(HierarchyRun::counters)
-                    .filter(|_| !lines.physical().is_empty());
+                let hierarchy = running.hierarchy.as_ref().filter(|_| !lines.physical().is_empty());
+                let memory = hierarchy.map(HierarchyRun::counters);
+                let so_far = hierarchy.map_or_else(|| running.counted(), counted);
                 let per_mode = |field: fn(&MachineCounters) -> u64| {
                     memory.map(|counters| PerMode {
                         kernel: field(&counters.kernel),
@@ -464,10 +503,7 @@ impl<'a> Simulation<'a> {
                     })
                 };
                 ReplayMachineCounts {
-                    l1i: memory.map_or(running.l1i_misses(), |counters| PerMode {
-                        kernel: counters.kernel.l1i,
-                        user: counters.user.l1i,
-                    }),
+                    l1i: so_far.l1i,
                     itlb: running
                         .itlb_misses()
                         .map(|misses| per_mode(|counters| counters.itlb).unwrap_or(misses)),
@@ -480,6 +516,9 @@ impl<'a> Simulation<'a> {
                     coherence: (running.coherent.as_ref())
                         .filter(|_| !lines.physical().is_empty())
                         .map(CoherentRun::counts),
+                    slices: running.slices.as_ref().map_or_else(Vec::new, |slices| {
+                        slices.counts(so_far, &running.misses, lines.addrs())
+                    }),
                 }
             })
             .collect()
@@ -488,10 +527,11 @@ impl<'a> Simulation<'a> {
 
 /// The counts of all CPUs together.
 impl MachineSimulation<'_> {
-    fn l1i_misses(&self) -> PerMode<sim::MissCounts> {
-        let mut sum = PerMode::default();
-        self.cpus.values().for_each(|cpu| sum += cpu.l1i.misses());
-        sum
+    /// What the L1Is counted, when there is no hierarchy.
+    fn counted(&self) -> CountedSoFar {
+        let mut l1i = PerMode::default();
+        self.cpus.values().for_each(|cpu| l1i += cpu.l1i.misses());
+        CountedSoFar { l1i, memory: None }
     }
 
     fn itlb_misses(&self) -> Option<PerMode<u64>> {

@@ -163,6 +163,7 @@ mod tests {
             name: name.to_owned(),
             kernel,
             user,
+            slices: Vec::new(),
         };
         let of_data = MissesByLevel { l1d: misses(30, 0, 0), ..user };
         let rest = MissesByLevel { l1d: misses(0, 0, 10), ..Default::default() };

@@ -6,11 +6,12 @@
 
 use crate::multiprocessor::MultiprocessorBeside;
 use crate::services::OsShareBeside;
-use crate::slices::SlicedRecording;
+use crate::slices::{self, SlicedRecording};
 use image::address::LinkAddr;
 use image::place::Placement;
 use memory::misses::table::{MissTable, StructureRow};
-use memory::sizes::Sizes;
+use memory::sizes::{Sizes, SlicedSizes};
+use replay::SliceCounts;
 use replay::results::ResultRow;
 use serde::Serialize;
 use services::ObservedRecording;
@@ -47,7 +48,7 @@ pub struct Overview {
     pub rows: Vec<ResultRow>,
     /// The kernel's functions.
     pub functions: Vec<FunctionCostRow>,
-    /// The chains of calls, the invocations and the misses, in slices of time.
+    /// What sections show of a range of time: their numbers in slices.
     pub slices: SlicedRecording,
     /// L1I misses by address, one map for each layout.
     pub maps: Vec<AddressMap>,
@@ -67,6 +68,8 @@ pub struct Overview {
 pub struct OverviewExtras {
     /// See [`Overview::sizes`].
     pub sizes: Option<Sizes>,
+    /// The same misses in slices.
+    pub sliced_sizes: Vec<SlicedSizes>,
     /// See [`Overview::data`].
     pub data: Option<StructureMisses>,
     /// See [`Overview::generations`].
@@ -82,6 +85,9 @@ pub struct StructureMisses {
     pub machine: String,
     /// Rows, descending by L1D misses. Together they hold all misses of loads and stores.
     pub rows: Vec<StructureRow>,
+    /// By row, then by slice with misses: the slice, the L1D's misses by mode (kernel and user) and
+    /// cause (cold, self, other), then the misses of the L2 and of the L3 on data.
+    pub slices: Vec<Vec<[u64; 9]>>,
     /// The share of the L1D's misses on data of unknown use.
     pub other_share: f64,
     /// Why the use of page frames is unknown; `None` when it is known.
@@ -92,6 +98,7 @@ impl From<MissTable> for StructureMisses {
     fn from(table: MissTable) -> StructureMisses {
         StructureMisses {
             machine: table.machine,
+            slices: table.structures.iter().map(slices::structure).collect(),
             rows: table.structures,
             other_share: table.other_share,
             frames_unknown: table.frames_unknown,
@@ -131,6 +138,8 @@ pub struct AddressMap {
     pub cell: u64,
     /// The misses in each cell.
     pub misses: Vec<u64>,
+    /// By slice: the slice, then cells with misses, each with its number and its misses.
+    pub slices: Vec<Vec<u64>>,
     /// The number of pages of 4 KB that hold nine tenths of the misses.
     pub pages: u64,
 }
@@ -145,19 +154,23 @@ pub struct LayoutMisses<'a> {
     pub placement: &'a Placement,
     /// Misses by old address.
     pub misses_at: &'a [(RunAddr, u64)],
+    /// The same in slices.
+    pub slices: &'a [SliceCounts],
 }
 
 impl Overview {
-    /// `rows`: one row for each machine and layout. `misses`: one entry for each layout.
+    /// `rows`: one row for each machine and layout, with its slices. `misses`: one entry for each
+    /// layout.
     pub fn new(
         observed: ObservedRecording,
         conditions: BTreeMap<String, String>,
-        rows: Vec<ResultRow>,
+        rows: Vec<(ResultRow, &[SliceCounts])>,
         misses: &[LayoutMisses<'_>],
         extras: OverviewExtras,
     ) -> Overview {
         let ObservedRecording { table, calls, timeline } = observed;
-        let OverviewExtras { sizes, data, generations, multiprocessor } = extras;
+        let OverviewExtras { sizes, sliced_sizes, data, generations, multiprocessor } = extras;
+        let (rows, sliced_rows): (Vec<ResultRow>, Vec<_>) = rows.into_iter().unzip();
         Overview {
             workload: table.workload.clone(),
             kernel: table.kernel.clone(),
@@ -166,7 +179,12 @@ impl Overview {
             os_share: OsShare::new(&table).into(),
             rows,
             functions: functions(&calls),
-            slices: SlicedRecording::new(&calls, &timeline),
+            slices: SlicedRecording {
+                misses: sliced_rows.into_iter().map(slices::misses).collect(),
+                sizes: slices::sizes(&sliced_sizes),
+                slots: generations.as_ref().map(slices::slots).unwrap_or_default(),
+                ..SlicedRecording::new(&calls, &timeline)
+            },
             maps: maps(misses),
             sizes,
             data,
@@ -224,18 +242,21 @@ fn is_above(tree: &CallTree, chain: NodeId, function: u32) -> bool {
     false
 }
 
+impl LayoutMisses<'_> {
+    /// The kernel's misses by new address.
+    fn placed(&self, misses_at: &[(RunAddr, u64)]) -> impl Iterator<Item = (u64, u64)> {
+        let kernel = misses_at.iter().filter(|(addr, _)| addr.is_kernel());
+        kernel.map(|&(addr, misses)| {
+            let new = self.placement.new_address(LinkAddr(addr.0));
+            (new.map_or(addr.0, |new| new.0), misses)
+        })
+    }
+}
+
 /// One map for each layout, over the same addresses.
 fn maps(layouts: &[LayoutMisses<'_>]) -> Vec<AddressMap> {
-    let placed: Vec<Vec<(u64, u64)>> = layouts
-        .iter()
-        .map(|layout| {
-            let kernel = layout.misses_at.iter().filter(|(addr, _)| addr.is_kernel());
-            let new = |addr: RunAddr| {
-                layout.placement.new_address(LinkAddr(addr.0)).map_or(addr.0, |new| new.0)
-            };
-            kernel.map(|&(addr, misses)| (new(addr), misses)).collect()
-        })
-        .collect();
+    let placed: Vec<Vec<(u64, u64)>> =
+        layouts.iter().map(|layout| layout.placed(layout.misses_at).collect()).collect();
     let pages: BTreeSet<u64> = placed.iter().flatten().map(|(addr, _)| addr / PAGE).collect();
     // Modules lie far behind the kernel: the gap would fill the whole map.
     let (Some(first), Some(last)) = (pages.first(), image_end(&pages)) else {
@@ -254,7 +275,19 @@ fn maps(layouts: &[LayoutMisses<'_>]) -> Vec<AddressMap> {
             }
             *by_page.entry(addr / PAGE).or_insert(0) += misses;
         }
+        let sliced = |of: &SliceCounts| {
+            let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+            for (addr, misses) in layout.placed(&of.misses_at) {
+                let at = (addr - start) / cell;
+                if at < cells {
+                    *sums.entry(at).or_default() += misses;
+                }
+            }
+            let sums = sums.into_iter().flat_map(|(at, misses)| [at, misses]);
+            std::iter::once(u64::from(of.slice)).chain(sums).collect()
+        };
         AddressMap {
+            slices: layout.slices.iter().map(sliced).collect(),
             layout: layout.layout.to_owned(),
             machine: layout.machine.to_owned(),
             start: format!("{start:x}"),
@@ -342,13 +375,22 @@ mod tests {
         let original = [(RunAddr(0x40_0000), 99), (at(0), 60), (at(1), 39), (at(9), 1)];
         let other = [(at(2), 10)];
         let placement = Placement::default();
+        let in_slice = |slice, misses_at: &[_]| SliceCounts {
+            slice,
+            l1i: Default::default(),
+            memory: None,
+            misses_at: misses_at.to_vec(),
+        };
+        let slices = [in_slice(0, &original[..2]), in_slice(4, &original[2..])];
         let layout = |layout, misses_at| LayoutMisses {
             layout,
             machine: "m",
             placement: &placement,
             misses_at,
+            slices: &slices,
         };
         let maps = maps(&[layout("original", &original[..]), layout("new", &other[..])]);
+        assert_eq!(maps[0].slices, [vec![0, 0, 60], vec![4, 1, 39, 9, 1]]);
         assert_eq!(maps[0].misses, [60, 39, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(maps[1].misses, [0, 0, 10, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((maps[0].pages, maps[1].pages, maps[0].cell), (2, 1, PAGE));

@@ -1,13 +1,19 @@
 //! A recording in slices of equal time, for a page that shows any range of it.
 //!
-//! Input: chains of calls, invocations and misses by slice. Output: frames with their counts in
-//! each slice, whose sums over all slices are those of the recording. Chains too narrow to be
-//! visible are put together. Draws nothing.
+//! Input: chains of calls, invocations, interrupts and misses by slice. Output: frames with their
+//! counts in each slice, and what sections need of each slice. The sums over all slices are those of
+//! the recording. Chains too narrow to be visible are put together. Draws nothing.
 
+use memory::misses::table::{MissesByLevel, StructureRow};
+use memory::sizes::SlicedSizes;
+use replay::SliceCounts;
 use serde::{Serialize, Serializer};
 use services::annotations::ServiceKind;
 use services::calls::{CallCost, CallTree, NodeId, ROOT};
+use services::generations::{CycleModel, Generations};
+use services::slices::ServiceSlice;
 use services::timeline::{SLICE, Timeline};
+use sim::{MachineCounters, MissCounts, PerMode};
 use std::collections::BTreeMap;
 
 /// The narrowest chain that is shown, as a share of all instructions, cycles or misses.
@@ -33,9 +39,20 @@ pub struct SlicedRecording {
     pub frames: Vec<SlicedFrame>,
     /// Services, ascending by kind and name.
     pub services: Vec<SlicedService>,
-    /// The first machine's misses of a slice: its number, then as
-    /// [`services::slices::SliceMisses::counts`].
-    pub misses: Vec<Vec<u64>>,
+    /// Slice, interrupts that began in it.
+    pub interrupts: Vec<[u64; 2]>,
+    /// Slice, power of two of the instructions from the interrupt before, interrupts.
+    pub between: Vec<[u64; 3]>,
+    /// By row of results, then by slice: the slice, then the misses by mode, level and cause. Modes:
+    /// kernel and user. Levels: L1I, and with data accesses L1D, L2 and L3 on instructions and on
+    /// data. Causes: cold, self, other.
+    pub misses: Vec<Vec<Vec<u64>>>,
+    /// By slice: the slice, then the misses of each cache of the sizes, by mode and cause.
+    pub sizes: Vec<Vec<u64>>,
+    /// By row of the generations and by machine, in columns: the differences of the slices,
+    /// instructions, with a core the slots of the dispatch, and those of the graduation, in the
+    /// order of [`ServiceSlice`]. Empty without generations, or when they are estimates.
+    pub slots: Vec<Vec<Vec<u64>>>,
 }
 
 /// A frame: a function in its chain of calls, a service, or a mode.
@@ -79,10 +96,12 @@ pub struct SlicedService {
     pub ended: Vec<[u64; 4]>,
     /// Slice, class of latencies ([`services::slices::latency_class`]), invocations.
     pub classes: Vec<[u64; 3]>,
+    /// Slice, power of two of the time in which it executed, invocations.
+    pub lengths: Vec<[u64; 3]>,
 }
 
 impl SlicedRecording {
-    /// `tree` and `timeline`: of the same recording.
+    /// `tree` and `timeline`: of the same recording. What other walks counted is still missing.
     pub(crate) fn new(tree: &CallTree, timeline: &Timeline) -> SlicedRecording {
         let mut all = Weights::default();
         for (_, _, cost) in timeline.services.iter().flat_map(|service| &service.calls) {
@@ -111,26 +130,105 @@ impl SlicedRecording {
                     .clone()
                     .map(|(slice, it)| [u64::from(*slice), it.calls, it.latency, it.off_cpu])
                     .collect(),
-                classes: ended
-                    .flat_map(|(slice, it)| {
-                        let classes = it.classes.iter();
-                        classes.map(|(class, calls)| [u64::from(*slice), u64::from(*class), *calls])
-                    })
-                    .collect(),
+                classes: ended.clone().flat_map(|(slice, it)| of(*slice, &it.classes)).collect(),
+                lengths: ended.flat_map(|(slice, it)| of(*slice, &it.lengths)).collect(),
             });
         }
-        let misses = timeline.misses.iter();
+        let interrupts = timeline.interrupts.iter();
         SlicedRecording {
             buckets: SLICE,
             narrowest: NARROWEST,
             names: made.names,
             frames: made.frames,
             services,
-            misses: misses
-                .map(|it| std::iter::once(u64::from(it.slice)).chain(it.counts).collect())
-                .collect(),
+            interrupts: interrupts.clone().map(|(at, it)| [u64::from(*at), it.count]).collect(),
+            between: interrupts.flat_map(|(at, it)| of(*at, &it.between)).collect(),
+            misses: Vec::new(),
+            sizes: Vec::new(),
+            slots: Vec::new(),
         }
     }
+}
+
+/// The slice, a class, and what is in it.
+fn of(slice: u32, classes: &BTreeMap<u32, u64>) -> impl Iterator<Item = [u64; 3]> {
+    classes.iter().map(move |(class, count)| [u64::from(slice), u64::from(*class), *count])
+}
+
+/// See [`SlicedRecording::misses`].
+pub(crate) fn misses(slices: &[SliceCounts]) -> Vec<Vec<u64>> {
+    let of_slice = |of: &SliceCounts| {
+        let mut numbers = vec![u64::from(of.slice)];
+        match &of.memory {
+            Some(PerMode { kernel, user }) => {
+                numbers.extend([kernel, user].into_iter().flat_map(levels));
+            }
+            None => numbers.extend([of.l1i.kernel, of.l1i.user].into_iter().flat_map(causes)),
+        }
+        numbers
+    };
+    slices.iter().map(of_slice).collect()
+}
+
+fn levels(counters: &MachineCounters) -> impl Iterator<Item = u64> {
+    let MachineCounters { l1i, l1d, l2i, l2d, l3i, l3d, .. } = *counters;
+    [l1i, l1d, l2i, l2d, l3i, l3d].into_iter().flat_map(causes)
+}
+
+fn causes(misses: MissCounts) -> [u64; 3] {
+    [misses.cold, misses.own, misses.other]
+}
+
+/// See [`SlicedRecording::sizes`].
+pub(crate) fn sizes(slices: &[SlicedSizes]) -> Vec<Vec<u64>> {
+    let of_slice = |of: &SlicedSizes| {
+        let misses = of.misses.iter().flat_map(|misses| [misses.kernel, misses.user]);
+        std::iter::once(u64::from(of.slice)).chain(misses.flat_map(causes)).collect()
+    };
+    slices.iter().map(of_slice).collect()
+}
+
+/// By slice: the slice, the L1D's misses by mode and cause, then the misses of the L2 and of the L3
+/// on data.
+pub(crate) fn structure(row: &StructureRow) -> Vec<[u64; 9]> {
+    let of_slice = |(slice, PerMode { kernel, user }): &(u32, PerMode<MissesByLevel>)| {
+        let ([a, b, c], [d, e, f]) = (causes(kernel.l1d), causes(user.l1d));
+        let l2 = kernel.l2d.total() + user.l2d.total();
+        [u64::from(*slice), a, b, c, d, e, f, l2, kernel.l3d.total() + user.l3d.total()]
+    };
+    row.slices.iter().map(of_slice).collect()
+}
+
+/// See [`SlicedRecording::slots`].
+pub(crate) fn slots(generations: &Generations) -> Vec<Vec<Vec<u64>>> {
+    let machines = &generations.machines;
+    if machines.iter().any(|machine| machine.samples.is_some()) {
+        return Vec::new();
+    }
+    let of_machine = |slices: &Vec<ServiceSlice>, has_core: bool| {
+        let mut before = 0;
+        let since = slices.iter().map(|it| {
+            let since = it.slice - before;
+            before = it.slice;
+            u64::from(since)
+        });
+        let mut columns: Vec<u64> = since.collect();
+        columns.extend(slices.iter().map(|it| it.instructions));
+        for kind in (0..6).filter(|_| has_core) {
+            columns.extend(slices.iter().map(|it| it.dispatch[kind]));
+        }
+        for kind in 0..4 {
+            columns.extend(slices.iter().map(|it| it.graduation[kind]));
+        }
+        columns
+    };
+    let of_row = |slices: &Vec<Vec<ServiceSlice>>| {
+        let of_machines = slices.iter().zip(machines);
+        of_machines
+            .map(|(slices, machine)| of_machine(slices, machine.model == CycleModel::OutOfOrder))
+            .collect()
+    };
+    generations.rows.iter().map(|row| of_row(&row.slices)).collect()
 }
 
 /// What the width of a frame may stand for: instructions, cycles, misses of L1I, L1D and L2.

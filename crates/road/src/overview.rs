@@ -75,7 +75,8 @@ pub fn overview(
     sampling.until_narrow(recording, part, machines, walk, widest)
 }
 
-/// What one walk over the recording gives.
+/// What two walks over the recording give. The first one finds where the slices of the recording
+/// begin, in which the second one counts.
 fn walked(
     recording: &Path,
     kernel: &OpenedKernel,
@@ -86,10 +87,13 @@ fn walked(
     let (machines, part) = (&attribution.machines, &attribution.part);
     let trial = |layout| ReplayTrial::new(layout, machines, SimulationScope::Caches);
     let trials: Vec<ReplayTrial<'_>> = layouts.iter().map(trial).collect();
-    let opened = OpenedRecording::open(&Recording::at(recording), part, "recording")?;
-    ensure_recorded(&opened, &trials, attribution.symbols.build_id.as_ref())?;
-    let mut walk = PageWalk::new(attribution, &opened, kernel, plan)?;
-    let mut replay = Replay::new(&trials)?;
+    let open = || OpenedRecording::open(&Recording::at(recording), part, "recording");
+    ensure_recorded(&open()?, &trials, attribution.symbols.build_id.as_ref())?;
+    let observed = attribution.observed(recording)?;
+    let opened = open()?;
+    let starts = &observed.timeline.starts;
+    let mut walk = PageWalk::new(attribution, &opened, kernel, plan, starts)?;
+    let mut replay = Replay::new(&trials)?.in_slices(starts);
     if !part.is_whole() {
         replay = replay.without_data();
     }
@@ -98,6 +102,11 @@ fn walked(
     opened.walk(&mut SideBySide(observers))?;
     let (tables, replayed) = (walk.finish()?, replay.finish()?);
     let rows = rows::rows(&replayed, layouts, machines, None);
+    // In the order of the rows.
+    let slices = (0..machines.len()).flat_map(|machine| {
+        replayed.layouts.iter().map(move |counts| &counts.machines[machine].slices[..])
+    });
+    let rows = rows.into_iter().zip(slices).collect();
     let misses: Vec<LayoutMisses<'_>> = layouts
         .iter()
         .zip(&replayed.layouts)
@@ -106,6 +115,7 @@ fn walked(
             machine: &machines[0].name,
             placement: &layout.placement,
             misses_at: &counts.machines[0].misses_at,
+            slices: &counts.machines[0].slices,
         })
         .collect();
     let mut conditions: BTreeMap<_, _> = replayed.header.conditions.iter().cloned().collect();
@@ -115,6 +125,7 @@ fn walked(
     let several = replayed.header.cpus != CpuCount::ONE;
     let extras = OverviewExtras {
         sizes: Some(tables.sizes),
+        sliced_sizes: tables.sliced_sizes,
         data: tables.misses.map(StructureMisses::from),
         generations: tables.generations,
         multiprocessor: match several {
@@ -122,7 +133,7 @@ fn walked(
             false => None,
         },
     };
-    Ok(Overview::new(tables.observed, conditions, rows, &misses, extras))
+    Ok(Overview::new(observed, conditions, rows, &misses, extras))
 }
 
 /// The services of several CPUs on the first machine with several cores; `None` without data

@@ -1,19 +1,21 @@
-//! What one walk over a recording gathers for its page: services, chains of calls, the execution
-//! over time, misses by size and by data structure, and services on several machines.
+//! What the second walk over a recording gathers for its page: misses by size and by data
+//! structure, and services on several machines, of the whole recording and in slices.
 //!
-//! Input: an opened recording. Output: tables. This module draws nothing.
+//! Input: an opened recording, and where its slices begin, which the first walk found. Output:
+//! tables. This module draws nothing.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use execution::opened::OpenedRecording;
 use execution::sampling::SamplePlan;
+use execution::slices::SliceStarts;
 use execution::walk::Observer;
 use host::note;
 use image::vmlinux;
 use memory::misses::MissesWalk;
 use memory::misses::table::MissTable;
-use memory::sizes::{Sizes, SweptCaches};
+use memory::sizes::{Sizes, SlicedSizes, SweptCaches};
 use services::generations::Generations;
-use services::{Attribution, ObservedRecording, ServicesWalk};
+use services::{Attribution, ServicesWalk};
 use sim::Hierarchy;
 use std::path::Path;
 use trace::{CpuCount, RecordingHeader};
@@ -21,7 +23,6 @@ use trace::{CpuCount, RecordingHeader};
 /// Gathers what the page shows of a recording.
 pub(crate) struct PageWalk<'a> {
     attribution: &'a Attribution,
-    observed: ServicesWalk<'a>,
     sizes: SweptCaches,
     misses: Option<MissesWalk<'a>>,
     /// By machine; none without an out-of-order core.
@@ -31,12 +32,12 @@ pub(crate) struct PageWalk<'a> {
     header: RecordingHeader,
 }
 
-/// What one walk gathered for the page.
+/// What the walk gathered for the page.
 pub(crate) struct PageTables {
-    /// The services, the chains of calls, and the execution over time.
-    pub observed: ObservedRecording,
     /// Misses by cache size and associativity.
     pub sizes: Sizes,
+    /// The same in slices.
+    pub sliced_sizes: Vec<SlicedSizes>,
     /// Misses by data structure on the first machine with a data cache.
     pub misses: Option<MissTable>,
     /// Services on all machines; `None` when no machine has a core.
@@ -45,7 +46,7 @@ pub(crate) struct PageTables {
 
 impl<'a> PageWalk<'a> {
     /// For a recording. `kernel`: its build tree, vmlinux or System.map. `plan`: where cores are
-    /// simulated in detail; `None`: everywhere.
+    /// simulated in detail; `None`: everywhere. `starts`: where slices begin.
     ///
     /// # Errors
     /// As [`Attribution::table`] and [`memory::misses`].
@@ -54,9 +55,9 @@ impl<'a> PageWalk<'a> {
         opened: &OpenedRecording,
         kernel: &Path,
         plan: Option<SamplePlan>,
+        starts: &SliceStarts,
     ) -> Result<PageWalk<'a>> {
-        let (symbols, binding, machines) =
-            (&attribution.symbols, &attribution.binding, &attribution.machines);
+        let (symbols, machines) = (&attribution.symbols, &attribution.machines);
         let mut header = opened.header().clone();
         header.workload = attribution.part.named(&header.workload);
         let one_cpu = header.cpus == CpuCount::ONE;
@@ -72,16 +73,18 @@ impl<'a> PageWalk<'a> {
             }
             Some(machine) => {
                 let (vmlinux, machines) = (vmlinux::path(kernel), std::slice::from_ref(machine));
-                Some(MissesWalk::new(&header, symbols, &vmlinux, machines)?)
+                Some(MissesWalk::new(&header, symbols, &vmlinux, machines, starts)?)
             }
         };
         let has_core = machines.iter().any(|machine| machine.core.is_some());
         Ok(PageWalk {
             attribution,
-            observed: ServicesWalk::observing(symbols, binding, machines),
-            sizes: SweptCaches::new(),
+            sizes: SweptCaches::in_slices(starts),
             misses,
-            generations: if has_core { attribution.generations_walks(plan)? } else { Vec::new() },
+            generations: match has_core {
+                true => attribution.generations_walks(plan, starts)?,
+                false => Vec::new(),
+            },
             recorded: opened.header().clone(),
             header,
         })
@@ -89,8 +92,8 @@ impl<'a> PageWalk<'a> {
 
     /// Those that gather.
     pub(crate) fn observers(&mut self) -> Vec<&mut (dyn Observer + Send)> {
-        let PageWalk { observed, sizes, misses, generations, .. } = self;
-        let mut observers: Vec<&mut (dyn Observer + Send)> = vec![observed, sizes];
+        let PageWalk { sizes, misses, generations, .. } = self;
+        let mut observers: Vec<&mut (dyn Observer + Send)> = vec![sizes];
         observers.extend(misses.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
         observers.extend(generations.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
         observers
@@ -101,13 +104,11 @@ impl<'a> PageWalk<'a> {
     /// # Errors
     /// The walk did not come to the recording's end.
     pub(crate) fn finish(self) -> Result<PageTables> {
-        let PageWalk { attribution, observed, sizes, misses, generations, recorded, header } = self;
-        let (attributed, with_calls) = observed.finish_observed();
-        let (calls, timeline) = with_calls.context("the page observes calls")?;
-        let table = attribution.to_table(&header, &attributed);
+        let PageWalk { attribution, sizes, misses, generations, recorded, header } = self;
+        let (sizes, sliced_sizes) = sizes.finish_in_slices(&header)?;
         Ok(PageTables {
-            observed: ObservedRecording { table, calls, timeline },
-            sizes: sizes.finish(&header)?,
+            sizes,
+            sliced_sizes,
             misses: misses.and_then(|misses| misses.tables().pop()),
             generations: match generations.is_empty() {
                 true => None,

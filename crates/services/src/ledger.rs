@@ -20,7 +20,7 @@ pub struct Distribution(pub Vec<u64>);
 impl Distribution {
     /// Counts a value.
     pub(crate) fn add(&mut self, value: u64) {
-        let at = value.max(1).ilog2() as usize;
+        let at = distribution_class(value) as usize;
         if self.0.len() <= at {
             self.0.resize(at + 1, 0);
         }
@@ -40,6 +40,11 @@ impl Distribution {
         }
         0
     }
+}
+
+/// The number of a value's entry in a [`Distribution`].
+pub(crate) fn distribution_class(value: u64) -> u32 {
+    value.max(1).ilog2()
 }
 
 /// The counts of one machine while a service ran.

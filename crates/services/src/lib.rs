@@ -46,6 +46,7 @@ mod observed;
 mod reuse;
 mod services_walk;
 pub mod share;
+mod sliced_meter;
 pub mod slices;
 mod slicing;
 pub mod spans;
@@ -79,6 +80,7 @@ use anyhow::{Context, Result, ensure};
 use execution::opened::{OpenedRecording, Reader};
 use execution::part::RecordingPart;
 use execution::sampling::SamplePlan;
+use execution::slices::SliceStarts;
 use execution::walk::{Observer, SideBySide};
 use host::recording::Recording;
 use image::{Image, vmlinux};
@@ -290,22 +292,27 @@ impl Attribution {
     pub fn generations(&self, recording: &Path, plan: Option<SamplePlan>) -> Result<Generations> {
         let opened = OpenedRecording::open(&Recording::at(recording), &self.part, "generations")?;
         let header = opened.header().clone();
-        let mut walks = self.generations_walks(plan)?;
+        let mut walks = self.generations_walks(plan, &SliceStarts::default())?;
         let observers = walks.iter_mut().map(|walk| walk as &mut (dyn Observer + Send));
         opened.walk(&mut SideBySide(observers.collect()))?;
         self.generations_of(&header, walks)
     }
 
     /// A walk for each machine, which finds the services. Over a part of a recording, no machine
-    /// simulates data accesses. `plan`: as for [`Attribution::table`].
+    /// simulates data accesses. `plan`: as for [`Attribution::table`]. `starts`: where the slices of
+    /// the rows begin.
     ///
     /// # Errors
     /// The numbers of a machine's core contradict each other.
-    pub fn generations_walks(&self, plan: Option<SamplePlan>) -> Result<Vec<ServicesWalk<'_>>> {
+    pub fn generations_walks(
+        &self,
+        plan: Option<SamplePlan>,
+        starts: &SliceStarts,
+    ) -> Result<Vec<ServicesWalk<'_>>> {
         let (symbols, binding) = (&self.symbols, &self.binding);
-        let walk = |machine| {
-            ServicesWalk::on_machine(symbols, binding, machine, self.part.is_whole(), plan)
-        };
+        let whole = self.part.is_whole();
+        let walk =
+            |machine| ServicesWalk::on_machine(symbols, binding, machine, whole, plan, starts);
         self.machines.iter().map(walk).collect()
     }
 
@@ -319,8 +326,10 @@ impl Attribution {
         walks: Vec<ServicesWalk<'_>>,
     ) -> Result<Generations> {
         ensure!(!walks.is_empty(), "no machine is named: name the machines to compare");
-        let counted: Vec<Attributed> = walks.into_iter().map(ServicesWalk::finish).collect();
-        Ok(Generations::new(header, &self.part, &self.machines, &counted))
+        let finished = walks.into_iter().map(ServicesWalk::finish_in_slices);
+        let (counted, slices): (Vec<_>, Vec<_>) = finished.unzip();
+        let found = Generations::new(header, &self.part, &self.machines, &counted);
+        Ok(found.with_slices(&slices))
     }
 
     /// The locality of the kernel's code in a recording. `image`: the kernel's image.

@@ -98,6 +98,9 @@ pub(super) trait Meter {
     fn named(&mut self, _task: usize, _id: usize, _name: &str) {}
     /// A service began in the current task, which has `calls` open calls.
     fn opened(&mut self, _calls: usize) {}
+    /// The service that began last is an interrupt. `since`: the instructions since the interrupt
+    /// before, on the same CPU.
+    fn interrupted(&mut self, _since: Option<u64>) {}
     /// The innermost open service of a task ended. `service` is its final name.
     fn settled(
         &mut self,
@@ -115,6 +118,9 @@ pub(super) trait Meter {
     /// Instructions were added to the innermost open service, or to user mode, before either ends.
     /// [`Meter::take`] has been called before.
     fn booked(&mut self, _instructions: u64, _under: Booked) {}
+    /// The counts of the last [`Meter::take`] belong to this service of user mode, whose
+    /// instructions were added before.
+    fn lagged(&mut self, _user: ServiceId) {}
     /// The stay in user mode to which instructions were added last has ended.
     fn stayed(&mut self) {}
 }

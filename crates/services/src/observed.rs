@@ -9,7 +9,7 @@ use crate::caches::Machines;
 use crate::calls::{CallStacks, CallTree, ChainSums};
 use crate::ledger::{Invocation, Ledger, ServiceId, ServiceMachineCounts};
 use crate::meter::{Booked, Meter};
-use crate::slices::{ServiceOverTime, Slices};
+use crate::slices::{FinishedSlices, ServiceOverTime, Slices};
 use crate::slicing::Stretch;
 use crate::symbols::KernelSymbols;
 use crate::table;
@@ -17,7 +17,7 @@ use crate::timeline::{Timeline, TimelineMode};
 use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::data::DataWish;
-use sim::{MachineModel, Mode};
+use sim::MachineModel;
 use trace::{CpuId, Task, Translation};
 
 /// The smallest width of a bucket, in cycles or instructions.
@@ -60,9 +60,9 @@ impl<'a> ObservingMeter<'a> {
 
     pub(super) fn finish(self, ledger: &Ledger) -> (CallTree, Timeline) {
         let (tree, mut calls) = self.calls.finish(ledger);
-        let (mut ended, misses) = self.slices.finish();
+        let FinishedSlices { mut ended, interrupts, starts } = self.slices.finish();
         let mut timeline = self.timeline.finish();
-        timeline.misses = misses;
+        (timeline.interrupts, timeline.starts) = (interrupts, starts);
         for (number, account) in ledger.accounts.iter().enumerate() {
             let service = ServiceId(number as u32);
             let (calls, ended) = (calls.remove(&service), ended.remove(&service));
@@ -79,13 +79,19 @@ impl<'a> ObservingMeter<'a> {
         (tree, timeline)
     }
 
-    /// Adds a stretch to the execution over time. Returns where it lies.
-    fn passes(&mut self, mode: TimelineMode, busy: f64, stall: f64) -> Stretch {
+    /// Adds a stretch with these instructions to the execution over time. Returns where it lies.
+    fn passes(
+        &mut self,
+        mode: TimelineMode,
+        instructions: u64,
+        (busy, stall): (f64, f64),
+    ) -> Stretch {
         let (stretch, halvings) = self.timeline.add(mode, busy, stall);
         for _ in 0..halvings {
             self.calls.halve();
             self.slices.halve();
         }
+        self.slices.passed(stretch, instructions);
         self.now = stretch.last();
         stretch
     }
@@ -156,6 +162,10 @@ impl Meter for ObservingMeter<'_> {
         self.calls.opened(calls);
     }
 
+    fn interrupted(&mut self, since: Option<u64>) {
+        self.slices.interrupted(self.now, since);
+    }
+
     fn settled(&mut self, task: usize, service: ServiceId, ended: &Invocation, _: &Ledger) {
         self.calls.settled(task, service);
         self.slices.ended(service, self.now, ended);
@@ -164,7 +174,7 @@ impl Meter for ObservingMeter<'_> {
     /// An instruction takes a nanosecond of the guest's clock. In cycles, a halt counts as many
     /// cycles as nanoseconds.
     fn halted(&mut self, nanoseconds: u64, _: usize) {
-        self.passes(TimelineMode::Idle, nanoseconds as f64, 0.0);
+        self.passes(TimelineMode::Idle, 0, (nanoseconds as f64, 0.0));
     }
 
     fn booked(&mut self, instructions: u64, under: Booked) {
@@ -178,11 +188,7 @@ impl Meter for ObservingMeter<'_> {
             (Some(machine), [counts, ..]) => table::cycles(machine, instructions, counts) - busy,
             _ => 0.0,
         };
-        let stretch = self.passes(mode, busy, stall.max(0.0));
+        let stretch = self.passes(mode, instructions, (busy, stall.max(0.0)));
         self.calls.booked(user, self.machines.so_far(), stretch);
-        if let Some(counts) = self.machines.taken().first() {
-            let by = if mode == TimelineMode::User { Mode::User } else { Mode::Kernel };
-            self.slices.counted(stretch, by, counts);
-        }
     }
 }

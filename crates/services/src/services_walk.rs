@@ -17,6 +17,8 @@ use crate::functions::{FunctionMeter, FunctionTotals};
 use crate::meter::{Meter, NoMachine};
 use crate::observed::ObservingMeter;
 use crate::reuse::{ReuseMeter, Reuses};
+use crate::sliced_meter::SlicedMeter;
+use crate::slices::ServiceSlices;
 use crate::spans::{SpanMeter, SpanTrack};
 use crate::symbols::KernelSymbols;
 use crate::table::ServiceTable;
@@ -25,6 +27,7 @@ use anyhow::Result;
 use execution::code::TranslatedCode;
 use execution::sampling::SamplePlan;
 use execution::served_log::ServedLog;
+use execution::slices::SliceStarts;
 use execution::walk::{Observer, Piece, Wants, walk};
 use sim::MachineModel;
 use std::collections::BTreeMap;
@@ -71,8 +74,8 @@ pub(crate) fn attribute_with_branches<R: Read>(
 pub struct ServicesWalk<'a>(ServicesMeter<'a>);
 
 enum ServicesMeter<'a> {
-    Caches(Box<Automaton<'a, Machines>>),
-    Cores(Box<Automaton<'a, BranchMeter>>),
+    Caches(Box<Automaton<'a, SlicedMeter<Machines>>>),
+    Cores(Box<Automaton<'a, SlicedMeter<BranchMeter>>>),
     Observing(Box<Automaton<'a, ObservingMeter<'a>>>),
     Coherent(Box<Automaton<'a, CoherentMeter<'a>>>),
 }
@@ -80,7 +83,7 @@ enum ServicesMeter<'a> {
 impl<'a> ServicesWalk<'a> {
     /// Simulates one machine, with its out-of-order core if it has one. A machine with a core
     /// ignores data accesses; any other machine simulates them if `takes_data` is true. `plan`:
-    /// where the core is simulated in detail; `None`: everywhere.
+    /// where the core is simulated in detail; `None`: everywhere. `starts`: where slices begin.
     ///
     /// # Errors
     /// The numbers of a core contradict each other.
@@ -90,19 +93,19 @@ impl<'a> ServicesWalk<'a> {
         machine: &MachineModel,
         takes_data: bool,
         plan: Option<SamplePlan>,
+        starts: &SliceStarts,
     ) -> Result<ServicesWalk<'a>> {
         let machines = std::slice::from_ref(machine);
         Ok(ServicesWalk(match machine.core {
-            None if takes_data => {
-                let meter = Machines::new(machines);
-                ServicesMeter::Caches(Box::new(Automaton::new(binding, symbols, meter)))
-            }
             None => {
-                let automaton = Automaton::new(binding, symbols, Machines::new(machines));
-                ServicesMeter::Caches(Box::new(automaton.without_data()))
+                let meter = SlicedMeter::new(machine, Machines::new(machines), starts);
+                let automaton = Automaton::new(binding, symbols, meter);
+                let automaton = if takes_data { automaton } else { automaton.without_data() };
+                ServicesMeter::Caches(Box::new(automaton))
             }
             Some(_) => {
-                let meter = BranchMeter::new(machines, false, plan)?;
+                let inner = BranchMeter::new(machines, false, plan)?;
+                let meter = SlicedMeter::new(machine, inner, starts);
                 let automaton = Automaton::new(binding, symbols, meter);
                 ServicesMeter::Cores(Box::new(automaton.without_data()))
             }
@@ -146,11 +149,16 @@ impl<'a> ServicesWalk<'a> {
 
     /// The services.
     pub fn finish(self) -> Attributed {
+        self.finish_in_slices().0
+    }
+
+    /// The services, and the slices of those that ran on one machine.
+    pub(crate) fn finish_in_slices(self) -> (Attributed, ServiceSlices) {
         match self.0 {
-            ServicesMeter::Caches(automaton) => automaton.finish().0,
-            ServicesMeter::Cores(automaton) => automaton.finish().0,
-            ServicesMeter::Observing(automaton) => automaton.finish().0,
-            ServicesMeter::Coherent(automaton) => automaton.finish().0,
+            ServicesMeter::Caches(automaton) => in_slices(*automaton),
+            ServicesMeter::Cores(automaton) => in_slices(*automaton),
+            ServicesMeter::Observing(automaton) => (automaton.finish().0, ServiceSlices::new()),
+            ServicesMeter::Coherent(automaton) => (automaton.finish().0, ServiceSlices::new()),
         }
     }
 
@@ -165,6 +173,12 @@ impl<'a> ServicesWalk<'a> {
             other => (ServicesWalk(other).finish(), None),
         }
     }
+}
+
+fn in_slices<M: Meter>(automaton: Automaton<'_, SlicedMeter<M>>) -> (Attributed, ServiceSlices) {
+    let (attributed, meter) = automaton.finish();
+    let slices = meter.into_slices(&attributed.ledger);
+    (attributed, slices)
 }
 
 impl Observer for ServicesWalk<'_> {

@@ -26,7 +26,7 @@ impl Stretch {
         let first = last.min(self.begin as u32);
         let mut given = [0; N];
         for slice in first..last {
-            let share = (f64::from(slice + 1) - self.begin) / (self.end - self.begin);
+            let share = self.share_before(slice + 1);
             let mut here = [0; N];
             for ((count, given), here) in counts.iter().zip(&mut given).zip(&mut here) {
                 let until = (*count as f64 * share) as u64;
@@ -38,6 +38,11 @@ impl Stretch {
         let mut rest = counts;
         rest.iter_mut().zip(given).for_each(|(count, given)| *count -= given);
         part(last, rest);
+    }
+
+    /// The share of its time before a slice that begins in it.
+    pub(crate) fn share_before(self, slice: u32) -> f64 {
+        ((f64::from(slice) - self.begin) / (self.end - self.begin)).clamp(0.0, 1.0)
     }
 
     /// The slice in which it ends. What ends where the next slice begins is not in that slice.

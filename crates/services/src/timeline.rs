@@ -8,8 +8,9 @@
 //!
 //! Chains of calls and invocations are counted in slices, each of [`SLICE`] buckets.
 
-use crate::slices::{ServiceOverTime, SliceMisses};
+use crate::slices::{BegunInterrupts, ServiceOverTime};
 use crate::slicing::Stretch;
+use execution::slices::SliceStarts;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use trace::CpuId;
@@ -159,9 +160,12 @@ pub struct Timeline {
     /// Chains of calls and invocations in slices, by service.
     #[serde(skip)]
     pub services: Vec<ServiceOverTime>,
-    /// The first machine's misses in each slice; empty without data accesses.
+    /// Interrupts, by the slice in which they began.
     #[serde(skip)]
-    pub misses: Vec<SliceMisses>,
+    pub interrupts: Vec<(u32, BegunInterrupts)>,
+    /// The instructions before each slice. Those of a stretch are spread over its time evenly.
+    #[serde(skip)]
+    pub starts: SliceStarts,
     /// The CPU that executes, and its task.
     #[serde(skip)]
     executing: usize,
@@ -188,7 +192,8 @@ impl Timeline {
             cpus: Vec::new(),
             tasks: vec![TaskTrack { name: UNKNOWN.to_owned(), ..TaskTrack::default() }],
             services: Vec::new(),
-            misses: Vec::new(),
+            interrupts: Vec::new(),
+            starts: SliceStarts::default(),
             executing: 0,
             task: 0,
             end: 0.0,

@@ -5,6 +5,7 @@
 use super::hierarchy_walk::{DataMiss, MissObserver};
 use super::owners::{DataOwners, MissOwner, Structure, StructureClass, StructureId};
 use super::uses::FrameUses;
+use execution::slices::{SliceClock, SliceStarts};
 use iced_x86::{Decoder, DecoderOptions, OpKind};
 use image::address::LinkAddr;
 use services::functions::NAMELESS;
@@ -27,6 +28,9 @@ pub(super) struct MissCollector<'a> {
     current: TranslationId,
     machines: Vec<MachineMisses>,
     uses: FrameUses,
+    clock: SliceClock,
+    /// The slice of the current execution.
+    slice: u32,
     /// Executed kernel instructions by address range.
     references: BTreeMap<u64, u64>,
 }
@@ -48,17 +52,45 @@ pub(super) struct MachineMisses {
     pub functions: Vec<MachineCounters>,
     /// L1I misses of the kernel by range.
     pub ranges: BTreeMap<u64, MissCounts>,
-    /// By the number of the structure, and by mode.
-    pub structures: Vec<PerMode<MachineCounters>>,
+    /// By the number of the structure.
+    pub structures: Vec<SlicedCounters>,
     /// The counts of frames whose use is not known yet.
-    pending: HashMap<u64, PerMode<MachineCounters>>,
+    pending: HashMap<u64, SlicedCounters>,
+}
+
+/// Counters by slice and mode, in the order of the slices.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SlicedCounters(pub Vec<(u32, PerMode<MachineCounters>)>);
+
+impl SlicedCounters {
+    /// The counters of a slice. Mostly it is the last one.
+    fn of(&mut self, slice: u32) -> &mut PerMode<MachineCounters> {
+        let at = match self.0.last() {
+            Some((last, _)) if *last == slice => self.0.len() - 1,
+            _ => match self.0.binary_search_by_key(&slice, |(slice, _)| *slice) {
+                Ok(at) => at,
+                Err(at) => {
+                    self.0.insert(at, (slice, PerMode::default()));
+                    at
+                }
+            },
+        };
+        &mut self.0[at].1
+    }
+
+    /// The counters of all slices together.
+    pub(super) fn sum(&self) -> PerMode<MachineCounters> {
+        let mut sum = PerMode::default();
+        self.0.iter().for_each(|(_, counters)| sum += *counters);
+        sum
+    }
 }
 
 impl MachineMisses {
-    fn structure(&mut self, id: StructureId) -> &mut PerMode<MachineCounters> {
+    fn structure(&mut self, id: StructureId) -> &mut SlicedCounters {
         let at = id.0 as usize;
         if at >= self.structures.len() {
-            self.structures.resize(at + 1, PerMode::default());
+            self.structures.resize(at + 1, SlicedCounters::default());
         }
         &mut self.structures[at]
     }
@@ -66,8 +98,7 @@ impl MachineMisses {
     fn settle(&mut self, frame: u64, id: StructureId) {
         if let Some(counters) = self.pending.remove(&frame) {
             let structure = self.structure(id);
-            structure.kernel += counters.kernel;
-            structure.user += counters.user;
+            counters.0.into_iter().for_each(|(slice, of_slice)| *structure.of(slice) += of_slice);
         }
     }
 }
@@ -77,6 +108,7 @@ impl<'a> MissCollector<'a> {
         symbols: &'a KernelSymbols,
         memory: DataOwners,
         machines: usize,
+        starts: &SliceStarts,
     ) -> MissCollector<'a> {
         MissCollector {
             symbols,
@@ -87,6 +119,8 @@ impl<'a> MissCollector<'a> {
             current: TranslationId(0),
             machines: std::iter::repeat_with(MachineMisses::default).take(machines).collect(),
             uses: FrameUses::default(),
+            clock: SliceClock::new(starts),
+            slice: 0,
             references: BTreeMap::new(),
         }
     }
@@ -184,6 +218,8 @@ impl MissObserver for MissCollector<'_> {
         let settled = |frame, id| machines.iter_mut().for_each(|machine| machine.settle(frame, id));
         self.uses.executed(&mut self.memory, settled);
         let of = &mut self.of[translation.0 as usize];
+        let ran = instructions.map_or(of.lengths.len() as u64, u64::from);
+        self.slice = self.clock.run(ran);
         match instructions {
             None => of.runs += 1,
             Some(count) if of.addr.is_kernel() => {
@@ -216,7 +252,7 @@ impl MissObserver for MissCollector<'_> {
             MissOwner::Known(id) => machine.structure(id),
             MissOwner::Pending(frame) => machine.pending.entry(frame).or_default(),
         };
-        count(counters.get_mut(mode), missed, false);
+        count(counters.of(self.slice).get_mut(mode), missed, false);
     }
 }
 
@@ -266,5 +302,28 @@ mod tests {
         ] {
             assert_eq!(accesses_only_a_stack(code), expected, "{code:x?}");
         }
+    }
+
+    /// A frame's misses wait until its use is known, which may be slices later.
+    #[test]
+    fn misses_of_a_frame_stay_in_their_slices() {
+        let one = PerMode {
+            kernel: MachineCounters { loads: 1, ..MachineCounters::default() },
+            user: MachineCounters::default(),
+        };
+        let mut machine = MachineMisses::default();
+        for slice in [1, 3, 3, 6] {
+            *machine.structure(StructureId(2)).of(slice) += one;
+        }
+        for slice in [0, 3, 7] {
+            *machine.pending.entry(9).or_default().of(slice) += one;
+        }
+        machine.settle(9, StructureId(2));
+        machine.settle(9, StructureId(2));
+        let slices = machine.structures[2].0.iter();
+        let found: Vec<(u32, u64)> =
+            slices.map(|(slice, counters)| (*slice, counters.kernel.loads)).collect();
+        assert_eq!(found, [(0, 1), (1, 1), (3, 3), (6, 1), (7, 1)]);
+        assert_eq!(machine.structures[2].sum().kernel.loads, 7);
     }
 }

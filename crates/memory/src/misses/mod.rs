@@ -16,6 +16,7 @@ pub mod variables;
 use anyhow::{Context, Result};
 use collector::MissCollector;
 use execution::code::TranslatedCode;
+use execution::slices::SliceStarts;
 use execution::walk::{Observer, Piece, Wants, walk};
 use hierarchy_walk::HierarchyWalk;
 use image::mapping::map_file;
@@ -39,7 +40,8 @@ pub fn misses<R: Read>(
     vmlinux: &Path,
     machines: &[MachineModel],
 ) -> Result<Vec<MissTable>> {
-    let mut walked = MissesWalk::new(reader.header(), symbols, vmlinux, machines)?;
+    let whole = SliceStarts::default();
+    let mut walked = MissesWalk::new(reader.header(), symbols, vmlinux, machines, &whole)?;
     walk(reader, &mut walked)?;
     Ok(walked.tables())
 }
@@ -53,7 +55,8 @@ pub struct MissesWalk<'a> {
 }
 
 impl<'a> MissesWalk<'a> {
-    /// Prepares to count the misses of the recording with this header.
+    /// Prepares to count the misses of the recording with this header. `starts`: where the slices
+    /// of its rows begin.
     ///
     /// # Errors
     /// As [`misses`].
@@ -62,6 +65,7 @@ impl<'a> MissesWalk<'a> {
         symbols: &'a KernelSymbols,
         vmlinux: &Path,
         machines: &'a [MachineModel],
+        starts: &SliceStarts,
     ) -> Result<MissesWalk<'a>> {
         services::check(header, symbols)?;
         header.one_cpu().context(
@@ -72,7 +76,7 @@ impl<'a> MissesWalk<'a> {
         let variables = Variables::read(&bytes).with_context(|| vmlinux.display().to_string())?;
         let memory = DataOwners::new(header, variables);
         let unknown = memory.unknown().map(str::to_owned);
-        let collector = MissCollector::new(symbols, memory, machines.len());
+        let collector = MissCollector::new(symbols, memory, machines.len(), starts);
         let walk = HierarchyWalk::new(machines, collector)?;
         Ok(MissesWalk { header: header.clone(), machines, unknown, walk })
     }

@@ -3,7 +3,7 @@
 //! Input: what the collector counted. Output: rows that add up to the counters of the machine's
 //! caches. Prints nothing.
 
-use super::collector::{MissCollector, RANGE, USER_MODE, says_nothing};
+use super::collector::{MissCollector, RANGE, SlicedCounters, USER_MODE, says_nothing};
 use super::owners::StructureClass;
 use serde::Serialize;
 use sim::{MachineCounters, MachineModel, MissCounts, PerMode};
@@ -82,6 +82,9 @@ pub struct StructureRow {
     pub kernel: MissesByLevel,
     /// Misses of user code.
     pub user: MissesByLevel,
+    /// The misses of each slice that has some, in the order of the slices.
+    #[serde(skip)]
+    pub slices: Vec<(u32, PerMode<MissesByLevel>)>,
 }
 
 impl StructureRow {
@@ -151,11 +154,15 @@ impl MissTable {
             .structures()
             .iter()
             .zip(&counts.structures)
-            .map(|(structure, counters)| StructureRow {
-                class: structure.class,
-                name: structure.name.clone(),
-                kernel: (&counters.kernel).into(),
-                user: (&counters.user).into(),
+            .map(|(structure, counters)| {
+                let sum = counters.sum();
+                StructureRow {
+                    class: structure.class,
+                    name: structure.name.clone(),
+                    kernel: (&sum.kernel).into(),
+                    user: (&sum.user).into(),
+                    slices: sliced(counters),
+                }
             })
             .filter(|row| row.l1d() > 0)
             .collect();
@@ -188,6 +195,15 @@ impl MissTable {
             frames_unknown,
         }
     }
+}
+
+fn sliced(counters: &SlicedCounters) -> Vec<(u32, PerMode<MissesByLevel>)> {
+    let slices = counters.0.iter();
+    slices
+        .map(|(slice, PerMode { kernel, user })| {
+            (*slice, PerMode { kernel: kernel.into(), user: user.into() })
+        })
+        .collect()
 }
 
 fn concentration(ranges: &[RangeRow]) -> Vec<Concentration> {

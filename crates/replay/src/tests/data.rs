@@ -1,9 +1,12 @@
 //! A recording with data accesses, by hand: every counter is known.
 
-use crate::{ReplayLayout, Replayed, replay};
+use super::slices::sums;
+use crate::{Replay, ReplayLayout, ReplayTrial, Replayed, SimulationScope, SliceCounts, replay};
+use execution::slices::SliceStarts;
+use execution::walk::walk;
 use sim::{
     CacheDescription, CacheGeometry, Latencies, MachineCounters, MachineModel, MemoryDescription,
-    MissCounts, Replacement, SimpleModel,
+    MissCounts, PerMode, Replacement, SimpleModel,
 };
 use trace::{
     AccessSite, Mapping, ObservedAccesses, PageKind, RecordingHeader, RecordingReader,
@@ -48,6 +51,12 @@ fn task(id: u32, pid: u32) -> Task {
 
 /// Replays events. Each event has the addresses that its first instruction loads (8 bytes each).
 fn replayed(executions: &[(StreamEvent, &[u64])], mappings: Vec<(u32, Mapping)>) -> Replayed {
+    let recording = recorded(executions, mappings);
+    replay(RecordingReader::new(&recording[..]).unwrap(), &[ReplayLayout::original()], &[machine()])
+        .unwrap()
+}
+
+fn recorded(executions: &[(StreamEvent, &[u64])], mappings: Vec<(u32, Mapping)>) -> Vec<u8> {
     let mut writer = RecordingWriter::with_data(Vec::new(), &RecordingHeader::default()).unwrap();
     writer.tasks(&[task(0, 7), task(1, 8)]).unwrap();
     writer.translations(&[translation(0, KERNEL), translation(1, USER)]).unwrap();
@@ -66,9 +75,7 @@ fn replayed(executions: &[(StreamEvent, &[u64])], mappings: Vec<(u32, Mapping)>)
         }
     }
     writer.stream_with_data(&words, &seen).unwrap();
-    let recording = writer.end().unwrap().0;
-    replay(RecordingReader::new(&recording[..]).unwrap(), &[ReplayLayout::original()], &[machine()])
-        .unwrap()
+    writer.end().unwrap().0
 }
 
 fn misses(cold: u64, own: u64, other: u64) -> MissCounts {
@@ -173,4 +180,34 @@ fn a_recording_without_data_has_no_such_counters() {
     .unwrap();
     let counts = &replayed.layouts[0].machines[0];
     assert_eq!((counts.memory, counts.l1i.kernel), (None, misses(1, 0, 0)));
+}
+
+/// Two instructions an execution. The first slice has the first two executions, the second one the
+/// other.
+#[test]
+fn slices_have_the_misses_of_their_executions() {
+    let executions: [(StreamEvent, &[u64]); 4] = [
+        (StreamEvent::Task(TaskId(0)), &[]),
+        (USER_RAN, &[0x1000, 0x1008, 0x1040]),
+        (KERNEL_RAN, &[0x1080]),
+        (USER_RAN, &[0x1040, 0x1000]),
+    ];
+    let mappings = vec![(0, page(0x1000, 9, PageKind::Small))];
+    let whole = replayed(&executions, mappings.clone());
+    let recording = recorded(&executions, mappings);
+    let (layout, machines) = (ReplayLayout::original(), [machine()]);
+    let trials = [ReplayTrial::new(&layout, &machines, SimulationScope::Caches)];
+    let mut replay = Replay::new(&trials).unwrap().in_slices(&SliceStarts(vec![4]));
+    walk(RecordingReader::new(&recording[..]).unwrap(), &mut replay).unwrap();
+    let found = replay.finish().unwrap();
+    let (found, whole) = (&found.layouts[0].machines[0], &whole.layouts[0].machines[0]);
+    assert_eq!((found.memory, &found.misses_at), (whole.memory, &whole.misses_at));
+    let [first, second] = &found.slices[..] else { panic!("{:?}", found.slices) };
+    let l1d = |slice: &SliceCounts| {
+        let PerMode { kernel, user } = slice.memory.unwrap();
+        [kernel.l1d, user.l1d]
+    };
+    assert_eq!(l1d(first), [misses(1, 0, 0), misses(2, 0, 0)]);
+    assert_eq!(l1d(second), [misses(0, 0, 0), misses(0, 0, 1)]);
+    assert_eq!(sums(&found.slices), (whole.l1i, whole.misses_at.clone()));
 }

@@ -13,4 +13,5 @@ mod random;
 mod sampled;
 mod several_cpus;
 mod side_by_side;
+mod slices;
 mod unseen;

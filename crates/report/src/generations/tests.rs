@@ -38,7 +38,8 @@ fn row(kind: Option<ServiceKind>, name: &str, cycles: [u64; 5]) -> GenerationRow
         graduation: GraduationSlots::default(),
         estimated: None,
     });
-    GenerationRow { kind, name: name.to_owned(), calls: 4, instructions: 1000, on: on.collect() }
+    let (on, slices) = (on.collect(), Vec::new());
+    GenerationRow { kind, name: name.to_owned(), calls: 4, instructions: 1000, on, slices }
 }
 
 fn found() -> Generations {

@@ -1,25 +1,45 @@
 // Charts of addresses. They draw numbers from the data. Only widths and heights are computed here.
 
-// Misses by address: one map for each layout. A miss has the same height in all maps.
-const addressMap = (maps) => {
-  const largest = Math.max(1, ...maps.flatMap((map) => map.misses));
-  return maps.map((map) => {
+// Misses by address: one map for each layout, of the range. A miss has the same height in all maps.
+const addressMap = (maps, range) => {
+  let shown = [];
+  const largest = () => Math.max(1, ...shown.flatMap(({ misses }) => misses));
+  const parts = maps.map((map, at) => {
     const [holder, readout] = [element("div"), element("div", { class: "readout" })];
-    redrawn(holder, (width) => holder.replaceChildren(drawnMap(map, largest, width, readout)));
-    return element(
-      "div",
-      {},
-      element(
-        "p",
-        {},
-        element("b", {}, map.layout),
-        `: ${count(map.misses.reduce((sum, misses) => sum + misses, 0))} misses; nine ` +
-          `tenths of them in ${count(map.pages)} pages of 4 KB`,
-      ),
-      holder,
-      readout,
+    const text = element("p");
+    const again = redrawn(holder, (width) =>
+      holder.replaceChildren(drawnMap(shown[at], largest(), width, readout)),
     );
+    return { text, again, node: element("div", {}, text, holder, readout) };
   });
+  range.follow(() => {
+    shown = maps.map((map) => ({ ...map, misses: cellsIn(map, range) }));
+    parts.forEach(({ text, again }, at) => {
+      const { layout, misses, cell, pages } = shown[at];
+      const all = misses.reduce((sum, misses) => sum + misses, 0);
+      // Pages of 4 KB are known for the whole recording only.
+      const where = range.isWhole()
+        ? `${count(pages)} pages of 4 KB`
+        : `${count(cellsOfMost(misses, all))} cells of ${count(cell / 1024)} KB`;
+      text.replaceChildren(
+        element("b", {}, layout),
+        `: ${count(all)} misses; nine tenths of them in ${where}`,
+      );
+      again();
+    });
+  });
+  return parts.map(({ node }) => node);
+};
+
+// The number of cells that hold nine tenths of all misses.
+const cellsOfMost = (misses, all) => {
+  const largest = misses.filter((misses) => misses > 0).sort((a, b) => b - a);
+  let [sum, cells] = [0, 0];
+  while (10 * sum < 9 * all) {
+    sum += largest[cells];
+    cells += 1;
+  }
+  return cells;
 };
 
 // A map of this width, with axes: addresses, and misses in a cell on a scale of square roots.

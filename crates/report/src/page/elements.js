@@ -208,3 +208,16 @@ const bars = (lines) => {
 
 const figure = (caption, ...content) =>
   element("figure", {}, ...content, element("figcaption", {}, caption));
+
+// Content that is made again for every range.
+const following = (range, content) => {
+  const place = element("div");
+  range.follow(() => place.replaceChildren(...content()));
+  return place;
+};
+// A sortable table whose columns and rows are those of the range.
+const followingTable = (range, columns, rows, options) => {
+  const made = sortable(columns(), rows(), options);
+  range.follow(() => made.setRows(columns(), rows()));
+  return made;
+};

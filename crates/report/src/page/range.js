@@ -137,8 +137,22 @@ const endedIn = (service, { from, until }) => {
   return { calls, latency, offCpu, classes: [...classes].sort(([a], [b]) => a - b) };
 };
 
-// Misses by mode, level and cause in the range, as rows of results have them; `null` without
-// data accesses.
+// The sums over the range of rows of numbers, each behind its slice.
+const sumsIn = (rows, { from, until }) => {
+  const sums = new Array(Math.max(0, ...rows.map((row) => row.length - 1))).fill(0);
+  for (const row of rows) {
+    if (row[0] < from || row[0] >= until) continue;
+    for (let at = 1; at < row.length; at += 1) sums[at - 1] += row[at];
+  }
+  return sums;
+};
+// Three numbers as misses by cause.
+const causesAt = (sums, at) => {
+  const [cold, self, other] = sums.slice(at, at + 3);
+  return { cold, self, other };
+};
+
+// The misses of a row of results in the range, as the row has them.
 const SLICE_LEVELS = [
   "l1i",
   "l1d",
@@ -147,19 +161,104 @@ const SLICE_LEVELS = [
   "l3_instructions",
   "l3_data",
 ];
-const missesIn = (slices, { from, until }) => {
-  if (slices.misses.length === 0) return null;
-  const sums = new Array(36).fill(0);
-  for (const [slice, ...counts] of slices.misses) {
-    if (slice >= from && slice < until) counts.forEach((value, at) => (sums[at] += value));
-  }
+const missesIn = (sliced, range) => {
+  const sums = sumsIn(sliced, range);
+  const levels = SLICE_LEVELS.slice(0, sums.length / 6);
   const mode = (first) =>
-    Object.fromEntries(
-      SLICE_LEVELS.map((level, at) => {
-        const [cold, self, other] = sums.slice(first + 3 * at, first + 3 * at + 3);
-        return [level, { cold, self, other }];
-      }),
-    );
-  const [kernel, user] = [mode(0), mode(18)];
-  return { l1i: { kernel: kernel.l1i, user: user.l1i }, memory: { kernel, user } };
+    Object.fromEntries(levels.map((level, at) => [level, causesAt(sums, first + 3 * at)]));
+  const [kernel, user] = [mode(0), mode(3 * levels.length)];
+  return {
+    l1i: { kernel: kernel.l1i, user: user.l1i },
+    memory: levels.length > 1 ? { kernel, user } : null,
+  };
+};
+
+// The misses of each cache of the sizes in the range.
+const sizesIn = ({ sizes, slices }, range) => {
+  const cause = ({ cold, own, other }) => ({ cold, self: own, other });
+  const sums = range.isWhole() ? null : sumsIn(slices.sizes, range);
+  return sizes.caches.map((cache, at) => ({
+    ...cache,
+    kernel: sums ? causesAt(sums, 6 * at) : cause(cache.kernel),
+    user: sums ? causesAt(sums, 6 * at + 3) : cause(cache.user),
+  }));
+};
+
+// The misses of each data structure in the range: of the L1D by mode and cause, of L2 and L3.
+const structuresIn = ({ data }, range) => {
+  const total = ({ cold, self, other }) => cold + self + other;
+  const both = (row, level) => total(row.kernel[level]) + total(row.user[level]);
+  return data.rows
+    .map((row, at) => {
+      const named = { class: row.class, name: row.name };
+      if (range.isWhole()) {
+        const [l2, l3] = [both(row, "l2d"), both(row, "l3d")];
+        return { ...named, kernel: row.kernel.l1d, user: row.user.l1d, l2, l3 };
+      }
+      const sums = sumsIn([new Array(9).fill(-1), ...data.slices[at]], range);
+      const [kernel, user] = [causesAt(sums, 0), causesAt(sums, 3)];
+      return { ...named, kernel, user, l2: sums[6], l3: sums[7] };
+    })
+    .map((row) => ({ ...row, all: total(row.kernel) + total(row.user) }))
+    .filter((row) => row.all > 0);
+};
+
+// The misses of each cell of an address map in the range.
+const cellsIn = (map, range) => {
+  if (range.isWhole()) return map.misses;
+  const cells = map.misses.map(() => 0);
+  for (const row of map.slices) {
+    if (row[0] < range.from || row[0] >= range.until) continue;
+    for (let at = 1; at < row.length; at += 2) cells[row[at]] += row[at + 1];
+  }
+  return cells;
+};
+
+// Numbers by power of two in the range, and where the given share of them ends. rows: slice, power,
+// how many.
+const lengthsIn = (rows, { from, until }) => {
+  const powers = new Map();
+  for (const [slice, power, times] of rows) {
+    if (slice >= from && slice < until) powers.set(power, (powers.get(power) ?? 0) + times);
+  }
+  const sorted = [...powers].sort(([a], [b]) => a - b);
+  const all = sorted.reduce((sum, [, times]) => sum + times, 0);
+  const end = (wanted) => {
+    let below = 0;
+    for (const [power, times] of sorted) {
+      below += times;
+      if (below >= wanted * all) return 2 ** (power + 1);
+    }
+    return 0;
+  };
+  return { count: all, median: end(0.5), ninth_decile: end(0.9) };
+};
+
+// The system's share in the range. In a part of the recording, cycles and misses are those of the
+// first machine.
+const VISITS = ["system-call", "page-fault", "exception", "interrupt", "ipi"];
+const shareIn = (recording, { range, frames }) => {
+  const os = recording.os_share;
+  if (range.isWhole()) return os;
+  const counts = countsIn(frames, range);
+  const of = (which, ...modes) =>
+    ofModes(frames, counts, which, (mode) => modes.length === 0 || modes.includes(mode));
+  const part = (value, all) => (all > 0 ? value / all : 0);
+  const cycles = (...modes) => of(INSTRUCTIONS, ...modes) + of(STALL, ...modes);
+  const visits = recording.slices.services
+    .filter(({ kind }) => VISITS.includes(kind))
+    .map(({ kind, name, lengths }) => ({ kind, name, lengths: lengthsIn(lengths, range) }))
+    .filter(({ lengths }) => lengths.count > 0);
+  const [interrupts = 0] = sumsIn(recording.slices.interrupts, range);
+  return {
+    ...os,
+    share: part(of(INSTRUCTIONS, "kernel"), of(INSTRUCTIONS, "kernel", "user")),
+    machines: os.machines.slice(0, 1).map(({ machine }) => ({
+      machine,
+      cycles: part(cycles("kernel"), cycles()),
+      l1i_misses: part(of(L1I, "kernel"), of(L1I)),
+    })),
+    interrupts: { ...lengthsIn(recording.slices.between, range), count: interrupts },
+    visits,
+  };
 };

@@ -78,22 +78,16 @@ const missesOf = (rows, several, conditions) => [
   ),
 ];
 
-// In a range, only the first machine and the recorded layout are known, with data accesses.
 const misses = (recording, conditions, { range }) => {
   const { rows, slices } = recording;
   if (rows.length === 0) return null;
   const several = new Set(rows.map((row) => row.layout)).size > 1;
-  const follows = slices.misses.length > 0;
-  const shown = element("div");
-  const show = () =>
-    shown.replaceChildren(
-      ...(range.isWhole() || !follows
-        ? missesOf(rows, several, conditions)
-        : missesOf([{ ...rows[0], counters: missesIn(slices, range) }], several, conditions)),
-    );
-  if (follows) range.follow(show);
-  else show();
-  return ["Misses by cause", [shown], follows];
+  const shown = () =>
+    range.isWhole()
+      ? rows
+      : rows.map((row, at) => ({ ...row, counters: missesIn(slices.misses[at], range) }));
+  const content = () => missesOf(shown(), several, conditions);
+  return ["Misses by cause", [following(range, content)], true];
 };
 
 const CLASSES = {
@@ -105,103 +99,132 @@ const CLASSES = {
 const dataOf = (row) =>
   `${CLASSES[row.class] ?? row.class.replaceAll("-", " ")} ${row.name ?? ""}`.trim();
 
-const byData = (recording, conditions) => {
+// Classes that say nothing about what the data is.
+const UNKNOWN = ["held", "other"];
+
+const byData = (recording, conditions, { range }) => {
   if (!recording.data) return null;
-  const { machine, rows, other_share, frames_unknown } = recording.data;
+  const { machine, other_share, frames_unknown } = recording.data;
   const total = (causes) => causes.cold + causes.self + causes.other;
-  const both = (row, level) => total(row.kernel[level]) + total(row.user[level]);
-  const all = Math.max(
-    1,
-    rows.reduce((sum, row) => sum + both(row, "l1d"), 0),
-  );
-  const classes = [...new Set(rows.map((row) => row.class))].map((name) => {
-    const sum = (mode, cause) =>
-      rows.filter((row) => row.class === name).reduce((sum, row) => sum + row[mode].l1d[cause], 0);
-    const of = (mode) => ({
-      cold: sum(mode, "cold"),
-      self: sum(mode, "self"),
-      other: sum(mode, "other"),
+  const sum = (rows) => rows.reduce((sum, row) => sum + row.all, 0);
+  const rows = () => structuresIn(recording, range);
+  const classes = (rows) =>
+    [...new Set(rows.map((row) => row.class))].map((name) => {
+      const of = rows.filter((row) => row.class === name);
+      const causes = (mode) =>
+        Object.fromEntries(
+          ["cold", "self", "other"].map((cause) => [
+            cause,
+            of.reduce((sum, row) => sum + row[mode][cause], 0),
+          ]),
+        );
+      return [dataOf({ class: name }), { kernel: causes("kernel"), user: causes("user") }, sum(of)];
     });
-    return [dataOf({ class: name }), { kernel: of("kernel"), user: of("user") }];
-  });
-  const amount = ([, misses]) => total(misses.kernel) + total(misses.user);
-  const columns = [
-    ["data", dataOf, null, "text"],
-    ["share of L1D misses", (row) => both(row, "l1d") / all, share],
-    ["by the kernel", (row) => total(row.kernel.l1d), count],
-    ["cold", (row) => row.kernel.l1d.cold, count],
-    ["self", (row) => row.kernel.l1d.self, count],
-    ["other", (row) => row.kernel.l1d.other, count],
-    ["by user mode", (row) => total(row.user.l1d), count],
-  ];
-  for (const [level, title] of [
-    ["l2d", "L2 misses"],
-    ["l3d", "L3 misses"],
-  ]) {
-    if (rows.some((row) => both(row, level) > 0))
-      columns.push([title, (row) => both(row, level), count]);
-  }
+  const columns = () => {
+    const shown = rows();
+    const all = Math.max(1, sum(shown));
+    const made = [
+      ["data", dataOf, null, "text"],
+      ["share of L1D misses", (row) => row.all / all, share],
+      ["by the kernel", (row) => total(row.kernel), count],
+      ["cold", (row) => row.kernel.cold, count],
+      ["self", (row) => row.kernel.self, count],
+      ["other", (row) => row.kernel.other, count],
+      ["by user mode", (row) => total(row.user), count],
+    ];
+    for (const [level, title] of [
+      ["l2", "L2 misses"],
+      ["l3", "L3 misses"],
+    ]) {
+      if (shown.some((row) => row[level] > 0)) made.push([title, (row) => row[level], count]);
+    }
+    return made;
+  };
+  const unknown = () => {
+    const shown = rows();
+    return range.isWhole()
+      ? other_share
+      : sum(shown.filter((row) => UNKNOWN.includes(row.class))) / Math.max(1, sum(shown));
+  };
   return [
     "Misses by data structure",
     [
       figure(
         `L1D misses of loads and stores on ${machine} by data structure and cause. ${conditions}`,
         legend(CAUSES.map(([name, , , color]) => [name, color])),
-        bars(
-          classes
-            .filter((one) => amount(one) > 0)
-            .sort((a, b) => amount(b) - amount(a))
-            .map(([name, misses]) => byCause(name, misses)),
-        ),
+        following(range, () => [
+          bars(
+            classes(rows())
+              .sort(([, , a], [, , b]) => b - a)
+              .map(([name, misses]) => byCause(name, misses)),
+          ),
+        ]),
       ),
-      sortable(columns, rows, {
+      followingTable(range, columns, rows, {
         by: 1,
         label: "data structures",
         caption:
           `Every miss is in one row. Cold, self and other are the causes of the kernel's L1D ` +
           `misses on ${machine} (simulated). ${conditions}`,
       }),
-      element(
-        "p",
-        { class: "faint" },
-        `Data of unknown use: ${number(100 * other_share, 2)} % of the L1D's misses.` +
-          (frames_unknown
-            ? ` This recording does not say what page frames are used for ` +
-              `(${frames_unknown}), so most data has no name.`
-            : ""),
-      ),
+      following(range, () => [
+        element(
+          "p",
+          { class: "faint" },
+          `Data of unknown use: ${number(100 * unknown(), 2)} % of the L1D's misses.` +
+            (frames_unknown
+              ? ` This recording does not say what page frames are used for ` +
+                `(${frames_unknown}), so most data has no name.`
+              : ""),
+        ),
+      ]),
     ],
+    true,
   ];
 };
 
 // SimOS' figures 4.6 and 4.7: misses against the size, for each kind of cache, at 2 ways.
 const HOLDS = { instructions: "instruction cache", data: "data cache", both: "unified cache" };
-const bySize = (recording, conditions) => {
+const bySize = (recording, conditions, { range, frames }) => {
   if (!recording.sizes) return null;
-  const { caches, kernel_instructions, user_instructions } = recording.sizes;
-  const all = Math.max(1, kernel_instructions + user_instructions);
-  const kinds = [...new Set(caches.map((cache) => cache.holds))];
+  const { kernel_instructions, user_instructions } = recording.sizes;
+  const instructions = () =>
+    range.isWhole()
+      ? kernel_instructions + user_instructions
+      : instructionsOf(frames, range, () => true);
   const size = (bytes) => (bytes >= 1 << 20 ? `${bytes >> 20} MB` : `${bytes >> 10} KB`);
-  const shown = kinds.flatMap((kind) => {
-    const ways = 2;
-    const lines = caches
-      .filter((cache) => cache.holds === kind && cache.ways === ways)
-      .map((cache) => {
-        const of = (mode) => ({
-          cold: cache[mode].cold,
-          self: cache[mode].own,
-          other: cache[mode].other,
-        });
-        return byCause(size(cache.size), { kernel: of("kernel"), user: of("user") });
-      });
-    return [element("p", {}, element("b", {}, HOLDS[kind] ?? kind), `, ${ways} ways`), bars(lines)];
-  });
-  const total = (mode) => mode.cold + mode.own + mode.other;
-  const per = (misses) => (1000 * misses) / all;
-  const rows = caches.map((cache) => ({
-    ...cache,
-    name: `${HOLDS[cache.holds] ?? cache.holds} ${size(cache.size)}, ${cache.ways} ways`,
-  }));
+  const ways = 2;
+  const drawn = () => {
+    const caches = sizesIn(recording, range);
+    const kinds = [...new Set(caches.map((cache) => cache.holds))];
+    return kinds.flatMap((kind) => [
+      element("p", {}, element("b", {}, HOLDS[kind] ?? kind), `, ${ways} ways`),
+      bars(
+        caches
+          .filter((cache) => cache.holds === kind && cache.ways === ways)
+          .map((cache) => byCause(size(cache.size), cache)),
+      ),
+    ]);
+  };
+  const total = (mode) => mode.cold + mode.self + mode.other;
+  const columns = () => {
+    const all = Math.max(1, instructions());
+    const per = (misses) => (1000 * misses) / all;
+    const two = (value) => number(value, 2);
+    return [
+      ["cache", (row) => row.name, null, "text"],
+      ["bytes", (row) => row.size, count],
+      ["ways", (row) => row.ways, count],
+      ["misses per 1000 instr.", (row) => per(total(row.kernel) + total(row.user)), two],
+      ["of the kernel", (row) => per(total(row.kernel)), two],
+      ["of user mode", (row) => per(total(row.user)), two],
+    ];
+  };
+  const rows = () =>
+    sizesIn(recording, range).map((cache) => ({
+      ...cache,
+      name: `${HOLDS[cache.holds] ?? cache.holds} ${size(cache.size)}, ${cache.ways} ways`,
+    }));
   return [
     "Misses by size",
     [
@@ -210,74 +233,63 @@ const bySize = (recording, conditions) => {
           `1995, figures 4.6 and 4.7): 64 bytes for instructions, 32 for data, 128 for both. ` +
           `${conditions}`,
         legend(CAUSES.map(([name, , , color]) => [name, color])),
-        ...shown,
+        following(range, drawn),
       ),
-      sortable(
-        [
-          ["cache", (row) => row.name, null, "text"],
-          ["bytes", (row) => row.size, count],
-          ["ways", (row) => row.ways, count],
-          [
-            "misses per 1000 instr.",
-            (row) => per(total(row.kernel) + total(row.user)),
-            (v) => number(v, 2),
-          ],
-          ["of the kernel", (row) => per(total(row.kernel)), (v) => number(v, 2)],
-          ["of user mode", (row) => per(total(row.user)), (v) => number(v, 2)],
-        ],
-        rows,
-        {
-          by: 3,
-          label: "caches",
-          most: 8,
-          caption: `Misses per 1000 instructions of kernel and user together. ${conditions}`,
-        },
-      ),
+      followingTable(range, columns, rows, {
+        by: 3,
+        label: "caches",
+        most: 8,
+        caption: `Misses per 1000 instructions of kernel and user together. ${conditions}`,
+      }),
     ],
+    true,
   ];
 };
 
-const osShare = (recording, conditions) => {
-  const os = recording.os_share;
+const osShare = (recording, conditions, explored) => {
+  const { range } = explored;
   const lengths = (row) => row.lengths;
+  const columns = () => [
+    ["visits to the kernel by", titleOf, null, "text"],
+    ["visits", (row) => lengths(row).count, count],
+    ["median below (instr.)", (row) => lengths(row).median, count],
+    ["ninth decile below (instr.)", (row) => lengths(row).ninth_decile, count],
+  ];
+  const text = () => {
+    const os = shareIn(recording, explored);
+    const unknown = recording.os_share.machines.length - os.machines.length;
+    return (
+      `${share(os.share)} of the instructions were executed in the kernel (idle not ` +
+      `counted); in the paper ${os.nellans.average} % on average over its workloads, at ` +
+      `least ${os.nellans.interactive} % in interactive ones, ${os.nellans.spec} % in ` +
+      `SPEC CPU2000 (Nellans 2005, tables 1 and 2). ` +
+      os.machines
+        .map(
+          (m) =>
+            `On ${m.machine} ${share(m.cycles)} of the cycles and ` +
+            `${share(m.l1i_misses)} of the L1I misses. `,
+        )
+        .join("") +
+      (unknown > 0 ? `On other machines, the shares are known of the whole recording only. ` : "") +
+      `${count(os.interrupts.count)} interrupts, half of them less than ` +
+      `${count(os.interrupts.median)} instructions apart.`
+    );
+  };
   return [
     "The system's share",
     [
-      element(
-        "p",
-        {},
-        `${share(os.share)} of the instructions were executed in the kernel (idle not ` +
-          `counted); in the paper ${os.nellans.average} % on average over its workloads, at ` +
-          `least ${os.nellans.interactive} % in interactive ones, ${os.nellans.spec} % in ` +
-          `SPEC CPU2000 (Nellans 2005, tables 1 and 2). ` +
-          os.machines
-            .map(
-              (m) =>
-                `On ${m.machine} ${share(m.cycles)} of the cycles and ` +
-                `${share(m.l1i_misses)} of the L1I misses.`,
-            )
-            .join(" ") +
-          ` ${count(os.interrupts.count)} interrupts, half of them less than ` +
-          `${count(os.interrupts.median)} instructions apart.`,
-      ),
-      sortable(
-        [
-          ["visits to the kernel by", titleOf, null, "text"],
-          ["visits", (row) => lengths(row).count, count],
-          ["median below (instr.)", (row) => lengths(row).median, count],
-          ["ninth decile below (instr.)", (row) => lengths(row).ninth_decile, count],
-        ],
-        os.visits,
-        {
-          by: 1,
-          label: "visits",
-          most: 12,
-          caption:
-            `Lengths of visits to the kernel, from entry to exit, without the time in which ` +
-            `the task did not run. The lengths are upper ends of powers of two. ${conditions}`,
-        },
-      ),
+      following(range, () => [element("p", {}, text())]),
+      followingTable(range, columns, () => shareIn(recording, explored).visits, {
+        by: 1,
+        label: "visits",
+        most: 12,
+        caption:
+          `Lengths of visits to the kernel, from entry to exit, without the time in which ` +
+          `the task did not run. The lengths are upper ends of powers of two. In a selected ` +
+          `range, visits are those that ended in it. ${conditions}`,
+      }),
     ],
+    true,
   ];
 };
 
@@ -298,9 +310,10 @@ const sectionsOf = (recording, explored) => {
                 `Heights are square ` +
                 `roots${recording.maps.length > 1 ? ", on one scale for all layouts" : ""}. ` +
                 `${conditions}`,
-              ...addressMap(recording.maps),
+              ...addressMap(recording.maps, explored.range),
             ),
           ],
+          true,
         ];
   const alone = hasCore(recording, 0) ? " on caches alone" : "";
   const flame =
@@ -324,14 +337,14 @@ const sectionsOf = (recording, explored) => {
   return [
     overTime(recording, unit, conditions, explored),
     services(recording, conditions, explored),
-    ...generationSections(recording),
+    ...generationSections(recording, explored),
     ...multiprocessorSections(recording),
     misses(recording, conditions, explored),
-    byData(recording, conditions),
-    bySize(recording, conditions),
+    byData(recording, conditions, explored),
+    bySize(recording, conditions, explored),
     maps,
     flame,
-    osShare(recording, conditions),
+    osShare(recording, conditions, explored),
     functions(recording, conditions, explored),
   ].filter((section) => section !== null);
 };

@@ -3,7 +3,7 @@
 use super::*;
 use services::LevelMisses;
 use services::calls::CallNode;
-use services::slices::{EndedInvocations, ServiceOverTime, SliceMisses};
+use services::slices::{BegunInterrupts, EndedInvocations, ServiceOverTime};
 
 fn cost(calls: u64, instructions: u64, stall: u64) -> CallCost {
     CallCost { calls, instructions, misses: LevelMisses::default(), stall }
@@ -22,6 +22,7 @@ fn recorded() -> (CallTree, Timeline) {
         latency: 70,
         off_cpu: 20,
         classes: [(9, 1), (20, 1)].into_iter().collect(),
+        lengths: [(5, 2)].into_iter().collect(),
     };
     timeline.services = vec![
         ServiceOverTime {
@@ -45,7 +46,8 @@ fn recorded() -> (CallTree, Timeline) {
             ended: Vec::new(),
         },
     ];
-    timeline.misses = vec![SliceMisses { slice: 2, counts: [1; 36] }];
+    let between = [(11, 1)].into_iter().collect();
+    timeline.interrupts = vec![(1, BegunInterrupts { count: 2, between })];
     (tree, timeline)
 }
 
@@ -91,7 +93,7 @@ fn frames_hold_everything_and_narrow_chains_are_put_together() {
 }
 
 #[test]
-fn invocations_and_misses_keep_their_slices() {
+fn invocations_and_interrupts_keep_their_slices() {
     let (tree, timeline) = recorded();
     let made = SlicedRecording::new(&tree, &timeline);
     let [read, sh] = &made.services[..] else { panic!("{:?}", made.services) };
@@ -101,9 +103,26 @@ fn invocations_and_misses_keep_their_slices() {
     assert_eq!((named(read.frame), named(sh.frame)), ("system call read", "user sh"));
     assert_eq!(read.ended, [[2, 2, 70, 20]]);
     assert_eq!(read.classes, [[2, 9, 1], [2, 20, 1]]);
-    assert!(sh.ended.is_empty() && sh.classes.is_empty());
-    assert_eq!(made.misses.len(), 1);
-    assert_eq!((made.misses[0][0], made.misses[0].len()), (2, 37));
+    assert_eq!(read.lengths, [[2, 5, 2]]);
+    assert!(sh.ended.is_empty() && sh.classes.is_empty() && sh.lengths.is_empty());
+    assert_eq!((&made.interrupts[..], &made.between[..]), (&[[1, 2]][..], &[[1, 11, 1]][..]));
+}
+
+#[test]
+fn misses_of_a_slice_are_a_list_of_numbers() {
+    let by = |cold, own, other| MissCounts { cold, own, other };
+    let l1i = PerMode { kernel: by(1, 2, 3), user: by(4, 5, 6) };
+    let alone = SliceCounts { slice: 7, l1i, memory: None, misses_at: Vec::new() };
+    assert_eq!(misses(&[alone.clone()]), [[7, 1, 2, 3, 4, 5, 6]]);
+    let memory = PerMode {
+        kernel: MachineCounters { l1i: l1i.kernel, l3d: by(8, 0, 9), ..Default::default() },
+        user: MachineCounters::default(),
+    };
+    let with_data = misses(&[SliceCounts { memory: Some(memory), ..alone }]).remove(0);
+    assert_eq!((with_data.len(), &with_data[..4]), (37, &[7, 1, 2, 3][..]));
+    assert_eq!(with_data[16..20], [8, 0, 9, 0]);
+    let swept = SlicedSizes { slice: 3, misses: vec![l1i, PerMode::default()] };
+    assert_eq!(sizes(&[swept]), [[3, 1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0]]);
 }
 
 #[test]

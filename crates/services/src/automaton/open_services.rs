@@ -59,13 +59,10 @@ impl<M: Meter> Automaton<'_, M> {
 
     pub(super) fn gate(&mut self, kind: ServiceKind, service: ServiceId) {
         self.cpu.callee = None;
-        if matches!(kind, ServiceKind::Interrupt | ServiceKind::Ipi) {
-            let now = self.executed();
-            if let Some(last) = self.cpu.last_interrupt.replace(now) {
-                self.between_interrupts.add(now - last);
-            }
-            self.interrupts += 1;
-        }
+        let interrupts = matches!(kind, ServiceKind::Interrupt | ServiceKind::Ipi);
+        let now = self.executed();
+        let before = if interrupts { self.cpu.last_interrupt.replace(now) } else { None };
+        let since = before.map(|before| now - before);
         if kind == ServiceKind::SystemCall {
             // Only user mode makes system calls, so the task is not a kernel thread.
             self.tasks[self.cpu.current].unknown = false;
@@ -74,6 +71,11 @@ impl<M: Meter> Automaton<'_, M> {
             self.open_base();
         }
         self.open(kind, service, ClosedBy::InterruptReturn);
+        if interrupts {
+            self.interrupts += 1;
+            since.into_iter().for_each(|since| self.between_interrupts.add(since));
+            self.meter.interrupted(since);
+        }
     }
 
     /// Kernel code runs while no service is open.
@@ -352,6 +354,7 @@ impl<M: Meter> Automaton<'_, M> {
             _ => {
                 let user = self.tasks[self.cpu.current].user.unwrap_or(self.nobody);
                 self.ledger.add_counts(user, machines);
+                self.meter.lagged(user);
                 None
             }
         }

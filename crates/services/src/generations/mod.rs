@@ -15,6 +15,7 @@ use crate::Attributed;
 use crate::annotations::ServiceKind;
 use crate::core_time::{CoreSamples, CoreTime, EstimatedTime};
 use crate::ledger::{ServiceMachineCounts, ServiceTotals};
+use crate::slices::{ServiceSlice, ServiceSlices};
 use crate::table::in_kernel;
 use anyhow::{Result, ensure};
 use execution::part::RecordingPart;
@@ -130,6 +131,9 @@ pub struct GenerationRow {
     pub instructions: u64,
     /// Its time on each machine.
     pub on: Vec<ServiceTime>,
+    /// The same in slices, by machine; empty for a sum, and unless slices were counted.
+    #[serde(skip)]
+    pub slices: Vec<Vec<ServiceSlice>>,
 }
 
 /// A service's time on a machine.
@@ -325,6 +329,17 @@ impl Generations {
         }
     }
 
+    /// Adds the slices of the services, by machine.
+    pub(crate) fn with_slices(mut self, of_machines: &[ServiceSlices]) -> Generations {
+        for row in &mut self.rows {
+            let Some(kind) = row.kind else { continue };
+            let service = (kind, row.name.clone());
+            let of_machine = |of: &ServiceSlices| of.get(&service).cloned().unwrap_or_default();
+            row.slices = of_machines.iter().map(of_machine).collect();
+        }
+        self
+    }
+
     /// How many times faster a row is on the machine `newer` than on the machine `older`, as
     /// indices of `machines`. `None` without clocks, without such a machine, or when a time is 0.
     pub fn split(&self, row: &GenerationRow, older: usize, newer: usize) -> Option<Split> {
@@ -377,19 +392,33 @@ fn parts(
     service: usize,
 ) -> Parts {
     let counts = totals.machines.first().cloned().unwrap_or_default();
+    let slots = machine_parts(machine, totals.instructions, &counts);
+    let CoreSlots { dispatch, graduation } = slots;
     if machine.core.is_some() {
-        let slots = counts.slots.unwrap_or_default();
-        let dispatch = Some(slots.dispatch);
         let time = CoreTime::of_service(machine, Some(&slots), sampled, service);
         return Parts {
-            parts: slots.dispatch.total(),
-            dispatch,
-            graduation: slots.graduation,
+            parts: dispatch.total(),
+            dispatch: Some(dispatch),
+            graduation,
             estimated: time.and_then(|time| time.estimated),
         };
     }
-    let graduation = in_order(machine, totals.instructions, &counts);
     Parts { parts: graduation.total(), dispatch: None, graduation, estimated: None }
+}
+
+/// The parts of cycles of these counts. A machine without a core has parts of the graduation alone.
+pub(crate) fn machine_parts(
+    machine: &MachineModel,
+    instructions: u64,
+    counts: &ServiceMachineCounts,
+) -> CoreSlots {
+    match machine.core {
+        Some(_) => counts.slots.unwrap_or_default(),
+        None => CoreSlots {
+            graduation: in_order(machine, instructions, counts),
+            ..CoreSlots::default()
+        },
+    }
 }
 
 /// A cycle for each instruction, and the stops, in thousandths of a cycle.
@@ -451,6 +480,7 @@ fn row(
         calls: amounts.calls,
         instructions: amounts.instructions,
         on: on.collect(),
+        slices: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 mod branches;
 mod cpus;
 mod sampled;
+mod sliced;
 
 use crate::annotations::ServiceKind;
 use crate::examples::{ExampleRun, FUNCTIONS, USER, at, halted};

@@ -22,7 +22,7 @@ fn machine() -> MachineModel {
 
 /// 3000 reads of different lengths. One of three calls a service; a page fault comes before the
 /// first sample.
-fn recorded() -> (TempDir, Attribution) {
+pub(super) fn recorded() -> (TempDir, Attribution) {
     let read = at("__x64_sys_read");
     let mut run = ExampleRun::new();
     run.user(3).call(at("asm_exc_page_fault"), 2, "do_wp_page");

@@ -69,6 +69,8 @@ pub(super) fn generations(
     }
     side_by_side(browser, &found)?;
     println!("passed: bars and tables of slots and of machines have these numbers");
+    ranges_add_up(browser)?;
+    sections_follow(browser)?;
     let complaints = browser.complaints()?;
     ensure!(complaints.is_empty(), "the page of cores complains: {complaints:?}");
     Ok(())
@@ -198,6 +200,85 @@ fn bars_are(
         let width: f64 = width.parse()?;
         ensure!((width - 100.0 * slots / all).abs() < 0.01, "{heading}: {printed} is {width} wide");
     }
+    Ok(())
+}
+
+/// The slots of thirds of the recording add up to those of all of it.
+fn ranges_add_up(browser: &Browser) -> Result<()> {
+    let wrong = browser.run_to_end(
+        "const done = arguments[0];
+        unpacked(document.getElementById('data').textContent).then(({ recordings: [r] }) => {
+          const wrong = [];
+          const { range } = exploredOf(r);
+          const third = Math.ceil(range.slices / 3);
+          const parts = [[0, third], [third, 2 * third], [2 * third, range.slices]]
+            .map(([from, until]) => generationsIn(r, { from, until, isWhole: () => false }));
+          const check = (row, ofPart) => {
+            const of = parts.map(ofPart).filter((found) => found);
+            const compare = (what, value, near) => {
+              const sum = of.reduce((sum, one) => sum + value(one), 0);
+              if (Math.abs(sum - value(row)) > near * value(row))
+                wrong.push(`${what} of ${row.name}: ${sum} and ${value(row)}`);
+            };
+            compare('instructions', (one) => one.instructions, 0);
+            if (row.kind && row.kind !== 'user') compare('calls', (one) => one.calls, 0);
+            row.on.forEach((on, at) => {
+              // Without a core, stalls are rounded to thousandths of cycles.
+              const near = hasCore(r, at) ? 0 : 1e-4;
+              for (const [kind, fields] of SLOT_COLUMNS) {
+                if (!on[kind]) continue;
+                for (const field of fields)
+                  compare(`${kind}, ${field}`, (one) => one.on[at][kind][field], near);
+              }
+              compare('milliseconds', (one) => one.on[at].milliseconds, 1e-4);
+            });
+          };
+          for (const row of r.generations.rows)
+            check(row, ({ rows }) =>
+              rows.find(({ kind, name }) => kind === row.kind && name === row.name));
+          r.generations.sums.forEach((row, at) => check(row, ({ sums }) => sums[at]));
+          // All slices, as a range that is not the whole recording.
+          const all = generationsIn(r, { from: 0, until: range.slices, isWhole: () => false });
+          r.generations.sums[1].on.forEach(({ cpi, split }, at) => {
+            const found = all.sums[1].on[at];
+            if (Math.abs(found.cpi / cpi - 1) > 1e-4) wrong.push(`CPI ${found.cpi}, ${cpi}`);
+            for (const part of ['speedup', 'technology', 'architecture'])
+              if (Math.abs(found.split[part] / split[part] - 1) > 1e-4)
+                wrong.push(`${part}: ${found.split[part]}, ${split[part]}`);
+          });
+          done(wrong);
+        }, (error) => done([String(error)]));",
+    )?;
+    ensure!(wrong == serde_json::json!([]), "slots of parts of the recording: {wrong}");
+    println!("passed: slots of parts of the recording add up to those of the whole");
+    Ok(())
+}
+
+/// The sections show other numbers while a range is selected.
+fn sections_follow(browser: &Browser) -> Result<()> {
+    let shown = || {
+        browser.run_to_end(
+            "const done = arguments[0];
+            setTimeout(() => done([...document.querySelectorAll('section')]
+              .filter((section) => section.querySelector('h3')?.textContent.endsWith('simulated'))
+              .map((section) => [section.classList.contains('whole'),
+                section.querySelector('.bars').textContent,
+                section.querySelector('tbody').textContent])), 300);",
+        )
+    };
+    let whole = shown()?;
+    browser.keys("canvas.tracks", "\u{e011}")?;
+    // With Shift, the arrow selects.
+    browser.keys("canvas.tracks", "\u{e008}\u{e014}\u{e014}\u{e014}\u{e008}")?;
+    let part = shown()?;
+    for (at, heading) in SECTIONS.iter().enumerate() {
+        ensure!(part[at][0] == false, "{heading}: shows the whole recording");
+        ensure!(part[at][1] != whole[at][1], "{heading}: the bars do not follow the range");
+        ensure!(part[at][2] != whole[at][2], "{heading}: the table does not follow the range");
+    }
+    browser.keys("canvas.tracks", "\u{e00c}")?;
+    ensure!(shown()? == whole, "Escape does not select the whole recording again");
+    println!("passed: the sections of cores follow the selected range");
     Ok(())
 }
 
