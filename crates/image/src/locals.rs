@@ -91,7 +91,7 @@ impl<'a> SourceLines<'a> {
                     scopes.push((depth, in_scope && covers(unit, entry, addr)?));
                 }
                 constants::DW_TAG_formal_parameter | constants::DW_TAG_variable if in_scope => {
-                    let at = ReadAt { unit, addr, frame: frame.clone(), lines: self };
+                    let at = ReadAt { unit, addr, frame, lines: self };
                     if let Some(variable) = at.variable(entry)? {
                         found.retain(|outer| outer.name != variable.name);
                         found.push(variable);
@@ -199,7 +199,7 @@ impl<'a> ReadAt<'_, '_, 'a> {
                     place = Some(address(register, offset)?);
                 }
                 (Operation::FrameOffset { offset }, None) => {
-                    let Some(AttributeValue::Exprloc(base)) = self.frame.clone() else {
+                    let Some(AttributeValue::Exprloc(base)) = self.frame else {
                         return None;
                     };
                     // The base is no variable: a register is its value.

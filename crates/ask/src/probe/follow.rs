@@ -84,7 +84,7 @@ impl State {
     /// The eight bytes on top of the stack, and so many bytes below it.
     pub(super) fn on_stack(&self, below: i64) -> Held {
         let top = stack_offset(&self.registers[RSP]);
-        top.map_or(Held::Unknown, |top| self.from_stack(top + below, 8, false))
+        top.map_or(Held::Unknown, |top| self.stack_value(top + below, 8, false))
     }
 
     fn set(&mut self, register: Register, what: Held) {
@@ -111,12 +111,12 @@ impl State {
     fn load(&self, instruction: &Instruction, bytes: u8, signed: bool) -> Held {
         let address = self.address(instruction);
         match stack_offset(&address) {
-            Some(at) => self.from_stack(at, bytes, signed),
+            Some(at) => self.stack_value(at, bytes, signed),
             None => with(&address, ValueStep::Load(bytes, signed)),
         }
     }
 
-    fn from_stack(&self, at: i64, bytes: u8, signed: bool) -> Held {
+    fn stack_value(&self, at: i64, bytes: u8, signed: bool) -> Held {
         let end = at.saturating_add(bytes.into());
         let mut near = self.stack.range(at.saturating_sub(63)..end);
         match near.rfind(|(own, (size, _))| **own + i64::from(*size) > at) {
