@@ -113,7 +113,7 @@ fn misses_of_a_slice_are_a_list_of_numbers() {
     let by = |cold, own, other| MissCounts { cold, own, other };
     let l1i = PerMode { kernel: by(1, 2, 3), user: by(4, 5, 6) };
     let alone = SliceCounts { slice: 7, l1i, memory: None, misses_at: Vec::new() };
-    assert_eq!(misses(&[alone.clone()]), [[7, 1, 2, 3, 4, 5, 6]]);
+    assert_eq!(misses(std::slice::from_ref(&alone)), [[7, 1, 2, 3, 4, 5, 6]]);
     let memory = PerMode {
         kernel: MachineCounters { l1i: l1i.kernel, l3d: by(8, 0, 9), ..Default::default() },
         user: MachineCounters::default(),
