@@ -395,8 +395,9 @@ impl<'a> Simulation<'a> {
         self.running.iter_mut().for_each(|running| running.slices = Some(MachineSlices::default()));
     }
 
-    /// Runs fragments that were added before, in their slices, on a CPU of every machine. `data`: the accesses of
-    /// their executions. `stretch`: their steps, when the recording has several CPUs.
+    /// Runs fragments that were added before, in their slices, on a CPU of every machine. `data`:
+    /// the accesses of their executions. `stretch`: their steps, when the recording has several
+    /// CPUs.
     pub(crate) fn run(
         &mut self,
         cpu: CpuId,

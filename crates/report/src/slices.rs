@@ -1,8 +1,8 @@
 //! A recording in slices of equal time, for a page that shows any range of it.
 //!
 //! Input: chains of calls, invocations, interrupts and misses by slice. Output: frames with their
-//! counts in each slice, and what sections need of each slice. The sums over all slices are those of
-//! the recording. Chains too narrow to be visible are put together. Draws nothing.
+//! counts in each slice, and what sections need of each slice. The sums over all slices are those
+//! of the recording. Chains too narrow to be visible are put together. Draws nothing.
 
 use memory::misses::table::{MissesByLevel, StructureRow};
 use memory::sizes::SlicedSizes;
@@ -43,9 +43,9 @@ pub struct SlicedRecording {
     pub interrupts: Vec<[u64; 2]>,
     /// Slice, power of two of the instructions from the interrupt before, interrupts.
     pub between: Vec<[u64; 3]>,
-    /// By row of results, then by slice: the slice, then the misses by mode, level and cause. Modes:
-    /// kernel and user. Levels: L1I, and with data accesses L1D, L2 and L3 on instructions and on
-    /// data. Causes: cold, self, other.
+    /// By row of results, then by slice: the slice, then the misses by mode, level and cause.
+    /// Modes: kernel and user. Levels: L1I, and with data accesses L1D, L2 and L3 on instructions
+    /// and on data. Causes: cold, self, other.
     pub misses: Vec<Vec<Vec<u64>>>,
     /// By slice: the slice, then the misses of each cache of the sizes, by mode and cause.
     pub sizes: Vec<Vec<u64>>,

@@ -299,8 +299,8 @@ impl Attribution {
     }
 
     /// A walk for each machine, which finds the services. Over a part of a recording, no machine
-    /// simulates data accesses. `plan`: as for [`Attribution::table`]. `starts`: where the slices of
-    /// the rows begin.
+    /// simulates data accesses. `plan`: as for [`Attribution::table`]. `starts`: where the slices
+    /// of the rows begin.
     ///
     /// # Errors
     /// The numbers of a machine's core contradict each other.

@@ -1,7 +1,7 @@
 //! What happened in each slice of the recording's time: chains of calls, invocations, interrupts.
 //!
-//! Takes stretches as they pass, invocations as they end and interrupts as they begin; gives sums by
-//! slice. Slices are those of [`crate::timeline`]: when pairs of slices become one, so do their
+//! Takes stretches as they pass, invocations as they end and interrupts as they begin; gives sums
+//! by slice. Slices are those of [`crate::timeline`]: when pairs of slices become one, so do their
 //! sums.
 
 use crate::annotations::ServiceKind;

@@ -135,8 +135,8 @@ pub(super) enum SystemTest {
         /// Where the recordings are made
         directory: PathBuf,
     },
-    /// Test whether an order of fields that `report fields --suggest` finds brings, in a kernel that
-    /// has it, what it predicts
+    /// Test whether an order of fields that `report fields --suggest` finds brings, in a kernel
+    /// that has it, what it predicts
     FieldsTest {
         /// Where the recordings are made
         directory: PathBuf,

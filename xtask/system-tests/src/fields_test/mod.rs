@@ -8,7 +8,8 @@
 //! Input: both kernels, and a directory for two recordings; those that exist are not made again.
 //! The test compares the suggestion with the patch, and the misses that it predicts with those of
 //! the patched kernel's recording: there must be no more. There may be fewer, because a structure
-//! without gaps is smaller, and its objects lie elsewhere. Takes no notice of time: all counts are simulated.
+//! without gaps is smaller, and its objects lie elsewhere. Takes no notice of time: all counts are
+//! simulated.
 
 use anyhow::{Context, Result, ensure};
 use guest::{GuestKernel, ProcessorRequest, RecordingRequest, Workload};

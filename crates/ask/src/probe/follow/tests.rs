@@ -1,3 +1,5 @@
+//! Code of a few instructions, followed.
+
 use super::*;
 
 const BASE: u64 = 0x1000;
