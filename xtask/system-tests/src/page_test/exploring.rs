@@ -272,7 +272,9 @@ fn sections_follow(browser: &Browser, data: &Value) -> Result<()> {
     let whole = shown()?;
     let place = browser.run(
         "const tracks = document.querySelector('canvas.tracks');
-        tracks.scrollIntoView({ block: 'center' });
+        // With a track for each task it may be higher than the window.
+        tracks.scrollIntoView();
+        window.scrollBy(0, -100);
         const { left, top, width } = tracks.getBoundingClientRect();
         return [left, top, width].map(Math.round)",
     )?;
