@@ -270,7 +270,7 @@ impl<'t> Replay<'t> {
         Replay { takes_data: false, ..self }
     }
 
-    /// Counts the misses of each slice, too.
+    /// Also counts the misses of each slice.
     pub fn in_slices(self, starts: &SliceStarts) -> Replay<'t> {
         Replay { clock: Some(SliceClock::new(starts)), ..self }
     }

@@ -1,4 +1,4 @@
-//! The meter of machines whose counts are wanted in slices of the recording, too.
+//! The meter of machines whose counts are also wanted by slices of the recording.
 //!
 //! Wraps the meter of a machine; adds the parts of its cycles to the slices of each stretch, by the
 //! instructions of the stretch in each slice. Like the automaton, it gives the counts of an open

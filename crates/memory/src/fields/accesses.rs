@@ -82,12 +82,7 @@ impl Observer for FieldAccesses<'_> {
                 continue;
             }
             for access in accesses {
-                let asked = Asked {
-                    addr: data.flow.virtual_address(access),
-                    physical: access.physical.0,
-                    translation,
-                    instruction: access.instruction,
-                };
+                let asked = Asked::of(data, access, translation);
                 let stack = self.stack[translation as usize].get(usize::from(access.instruction));
                 if stack == Some(&true) {
                     self.resolver.owners.is_a_stack(asked.addr, asked.physical >> 12);

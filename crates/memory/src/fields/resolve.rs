@@ -14,6 +14,8 @@ use crate::misses::uses::FrameUses;
 use crate::objects::names::VariableTypes;
 use crate::objects::slabs::SlabObjects;
 use anyhow::Result;
+use execution::data::DataAccess;
+use execution::walk::PieceData;
 use image::btf::fields::TypeNumber;
 use std::collections::HashMap;
 use trace::{Accesses, Translation};
@@ -62,6 +64,18 @@ pub(super) struct Asked {
     pub physical: u64,
     pub translation: u32,
     pub instruction: u16,
+}
+
+impl Asked {
+    /// An access of a translation block.
+    pub(super) fn of(data: &PieceData<'_>, access: &DataAccess, translation: u32) -> Asked {
+        Asked {
+            addr: data.flow.virtual_address(access),
+            physical: access.physical.0,
+            translation,
+            instruction: access.instruction,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]

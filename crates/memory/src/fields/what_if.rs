@@ -124,12 +124,7 @@ impl Observer for OrderWalk<'_> {
                 continue;
             }
             for access in accesses {
-                let asked = Asked {
-                    addr: data.flow.virtual_address(access),
-                    physical: access.physical.0,
-                    translation,
-                    instruction: access.instruction,
-                };
+                let asked = Asked::of(&data, access, translation);
                 let mut physical = access.physical.0;
                 if let Resolved::In(located) = self.resolver.resolve(&asked)?
                     && let Some((_, offset)) = self.wanted.hit(&located)?
