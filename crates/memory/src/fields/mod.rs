@@ -68,12 +68,7 @@ impl<'a> FieldStudy<'a> {
     /// it was made on several CPUs, or the machine has no data cache. The kernel has no such
     /// structure, and the recording no such slab cache.
     pub fn table(&self, recording: &Path, name: &str) -> Result<FieldTable> {
-        let bytes = map_file(&self.kernel)?;
-        let named = || self.kernel.display().to_string();
-        let types = self.names.types().with_context(named)?;
-        let code = self.code(&bytes, &types).with_context(named)?;
-        let known = self.objects(recording, &types, &code)?;
-        let wanted = WantedName::new(name, &types, &known.slabs)?;
+        let Studied { types, code, known, wanted } = self.studied(recording, name)?;
         let opened = self.attribution.opened(recording, "fields")?;
         let header = opened.header().clone();
         let symbols = &self.attribution.symbols;
@@ -100,7 +95,8 @@ impl<'a> FieldStudy<'a> {
         let mut observers: Vec<&mut (dyn Observer + Send)> = vec![&mut walk];
         observers.extend(misses.iter_mut().map(|it| it as &mut (dyn Observer + Send)));
         opened.walk(&mut SideBySide(observers))?;
-        let lines = SourceLines::read(&bytes).with_context(named)?;
+        let bytes = map_file(&self.kernel)?;
+        let lines = SourceLines::read(&bytes).with_context(|| self.kernel.display().to_string())?;
         let names = RowNames {
             header: &header,
             symbols,
@@ -121,12 +117,7 @@ impl<'a> FieldStudy<'a> {
     /// As [`FieldStudy::table`]; the kernel does not describe the structure, or it has no such
     /// field.
     pub fn accesses(&self, recording: &Path, name: &str, field: &str) -> Result<Vec<FieldAccess>> {
-        let bytes = map_file(&self.kernel)?;
-        let named = || self.kernel.display().to_string();
-        let types = self.names.types().with_context(named)?;
-        let code = self.code(&bytes, &types).with_context(named)?;
-        let known = self.objects(recording, &types, &code)?;
-        let wanted = WantedName::new(name, &types, &known.slabs)?;
+        let Studied { types, code, known, wanted } = self.studied(recording, name)?;
         let (Some(structure), Some(btf)) = (wanted.structure, types.btf()) else {
             bail!("the kernel's BTF does not describe the fields of {name}");
         };
@@ -162,12 +153,7 @@ impl<'a> FieldStudy<'a> {
         let machine = self.attribution.machines.first().context(
             "no machine is named to simulate misses on: name one, for example server-32k",
         )?;
-        let bytes = map_file(&self.kernel)?;
-        let named = || self.kernel.display().to_string();
-        let types = self.names.types().with_context(named)?;
-        let code = self.code(&bytes, &types).with_context(named)?;
-        let known = self.objects(recording, &types, &code)?;
-        let wanted = WantedName::new(name, &types, &known.slabs)?;
+        let Studied { types, code, known, wanted } = self.studied(recording, name)?;
         let (Some(structure), Some(btf)) = (wanted.structure, types.btf()) else {
             bail!("the kernel's BTF does not describe the fields of {name}");
         };
@@ -215,6 +201,17 @@ impl<'a> FieldStudy<'a> {
         })
     }
 
+    /// What the kernel and a first pass over the recording say.
+    fn studied(&self, recording: &Path, name: &str) -> Result<Studied<'_>> {
+        let bytes = map_file(&self.kernel)?;
+        let named = || self.kernel.display().to_string();
+        let types = self.names.types().with_context(named)?;
+        let code = self.code(&bytes, &types).with_context(named)?;
+        let known = self.objects(recording, &types, &code)?;
+        let wanted = WantedName::new(name, &types, &known.slabs)?;
+        Ok(Studied { types, code, known, wanted })
+    }
+
     fn code(&self, bytes: &[u8], types: &VariableTypes<'_>) -> Result<KernelCode> {
         let Some(btf) = types.btf() else { return Ok(KernelCode::default()) };
         let image = vmlinux::read(&self.kernel)?;
@@ -234,6 +231,14 @@ impl<'a> FieldStudy<'a> {
         opened.walk(&mut study)?;
         study.finish(types)
     }
+}
+
+/// What is known before the pass that answers.
+struct Studied<'a> {
+    types: VariableTypes<'a>,
+    code: KernelCode,
+    known: KnownObjects,
+    wanted: WantedName,
 }
 
 /// What the kernel's code says.
