@@ -10,6 +10,7 @@ use image::module::ModuleIdentity;
 use image::order::{Layout, Run};
 use image::place::{CallPadding, Ending, InPlaceOfCall, InlinedCall, PlacedBlock, Placement};
 use layout::graph::{EdgeKind, SeedClass};
+use profile::carry::carry;
 use profile::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use replay::results::ResultFile;
 use sha2::{Digest, Sha256};
@@ -36,6 +37,12 @@ pub fn sealed(bytes: &[u8]) -> Option<Cow<'_, str>> {
 pub fn profiles(bytes: &[u8]) {
     let Some(text) = sealed(bytes) else { return };
     if let Ok(read) = Profile::from_json(&text) {
+        // Whatever the shapes are: the blocks that get counts are blocks of the image.
+        let image = image::examples::caller_and_callee(LinkAddr(0x7000));
+        if let Ok(carried) = carry(&read, &image) {
+            let is_block = |at: &LinkAddr| image.blocks.iter().any(|block| block.addr == *at);
+            assert!(carried.profile.blocks.keys().all(is_block));
+        }
         assert_eq!(Profile::from_json(&read.to_json()).ok(), Some(read));
     }
 }
@@ -79,7 +86,6 @@ pub fn profile_seeds() -> Vec<Vec<u8>> {
     let (a, b) = (LinkAddr(0x1000), LinkAddr(0x1010));
     let blocks = BTreeMap::from([(a, 7), (b, 5)]);
     let whole = Profile {
-        build_id: build_id(),
         merge: ProfileMerge::Sum,
         sources: vec![ProfileSource {
             workload: "net".to_owned(),
@@ -87,6 +93,7 @@ pub fn profile_seeds() -> Vec<Vec<u8>> {
             kernel_instructions: 900,
             user_instructions: 100,
             part: Some("1/2".to_owned()),
+            recorded_on: Some(BuildId("00ae".to_owned())),
         }],
         edges: BTreeMap::from([((a, b), (EdgeKind::FallThrough, 5))]),
         calls: BTreeMap::from([((b, a), 2)]),
@@ -101,8 +108,15 @@ pub fn profile_seeds() -> Vec<Vec<u8>> {
         )]),
         outside: BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 9)]),
         blocks,
+        ..Profile::empty(build_id())
     };
-    vec![whole.to_json().into(), Profile::empty(build_id()).to_json().into()]
+    let mut of_image = whole.clone();
+    of_image.describe(&image::examples::caller_and_callee(a));
+    vec![
+        of_image.to_json().into(),
+        whole.to_json().into(),
+        Profile::empty(build_id()).to_json().into(),
+    ]
 }
 
 pub fn layout_seeds() -> Vec<Vec<u8>> {

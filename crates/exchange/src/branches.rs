@@ -116,6 +116,7 @@ pub fn profile(
         }
     }
     imported.profile = sampled(import.profile, name);
+    imported.profile.describe(image);
     imported
 }
 
@@ -129,6 +130,7 @@ pub(super) fn sampled(mut profile: Profile, name: &str) -> Profile {
         kernel_instructions: blocks,
         user_instructions: 0,
         part: None,
+        recorded_on: None,
     });
     let process = Process {
         kernel_instructions: blocks,

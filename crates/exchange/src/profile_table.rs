@@ -166,6 +166,7 @@ pub fn read(files: &[PathBuf], kernel: &BuildId, name: &str) -> Result<Profile> 
         kernel_instructions,
         user_instructions,
         part: None,
+        recorded_on: None,
     });
     Ok(profile)
 }
@@ -318,6 +319,7 @@ mod tests {
             kernel_instructions: 900,
             user_instructions: 100,
             part: None,
+            recorded_on: None,
         }];
         profile
     }

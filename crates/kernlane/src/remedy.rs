@@ -16,6 +16,7 @@ use live::device::PartlyInstalled;
 use profile::ProfileError;
 use replay::bound::TooManyFetches;
 use replay::results::UnknownResultFormat;
+use road::counts::OtherBuild;
 use road::inlined::Livepatched;
 use road::optimize_live::NoHeaders;
 use road::probed::NotRepeatable;
@@ -55,6 +56,9 @@ fn typed(error: &Error) -> Option<&'static str> {
         error.is::<NotPutBack>().then_some("`kernlane relink --restore`"),
         error.is::<PartlyInstalled>().then_some("`kernlane live undo`"),
         error.is::<TooManyFetches>().then_some("--from, --until"),
+        error
+            .is::<OtherBuild>()
+            .then_some("`kernlane profile OLD.klp --carry --kernel TREE -o NEW.klp`"),
         error.is::<UnknownQuestion>().then_some("`kernlane ask --list`"),
         error.is::<UnknownBenchmark>().then_some("`kernlane bench --list`"),
         error.is::<OtherMitigations>().then_some(
@@ -134,6 +138,12 @@ mod tests {
                 message(TooManyFetches),
                 "net.rec: more than 268435456 blocks ran, too many for a lower bound: take a part \
                  of the recording (--from, --until)",
+            ),
+            (
+                message(OtherBuild { profile: "5f".into(), kernel: "77".into() }),
+                "net.rec: the profile is of the kernel with build id 5f, but the kernel has build \
+                 id 77; its counts can be carried to this kernel (`kernlane profile OLD.klp --carry \
+                 --kernel TREE -o NEW.klp`)",
             ),
             (
                 message(UnusableFile::Kind(FileKind::Layout)),

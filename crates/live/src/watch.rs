@@ -343,6 +343,7 @@ pub(super) fn empty(build_id: BuildId) -> Watched {
         kernel_instructions: 0,
         user_instructions: 0,
         part: None,
+        recorded_on: None,
     };
     Watched {
         profile: Profile { sources: vec![source], ..Profile::empty(build_id) },

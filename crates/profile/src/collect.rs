@@ -291,6 +291,7 @@ impl<'a> ExecutionCounts<'a> {
             kernel_instructions: instructions(|process| process.kernel_instructions),
             user_instructions: instructions(|process| process.user_instructions),
             part: None,
+            recorded_on: None,
         });
         profile
     }
@@ -332,6 +333,7 @@ pub fn of_recording(
     if !part.is_whole() {
         profile.sources.iter_mut().for_each(|source| source.part = Some(part.to_string()));
     }
+    profile.describe(image);
     Ok(profile)
 }
 

@@ -3,6 +3,7 @@
 //! Input: a profile, or the text of a file. Output: the reverse. Rows of hexadecimal addresses and
 //! counts are sorted, so that equal profiles are equal bytes. A damaged file gives an error.
 
+use crate::shape::{self, FunctionShape};
 use crate::{BlockEpochsTable, Process, Profile, ProfileMerge, ProfileSource};
 use image::BuildId;
 use image::address::LinkAddr;
@@ -28,11 +29,13 @@ pub enum ProfileError {
     Epochs(String),
     #[error("\"{0}\" is neither a kind of edge nor a class of seed")]
     Name(String),
+    #[error("\"{0}\" is not the shape of a function")]
+    Shape(String),
 }
 
 /// 2: joint misses; 3: temporal-relationship edges; 4: in which epochs blocks ran; 5: the field's
-/// terms as names, and a checksum; 6: modules.
-const FORMAT: u32 = 6;
+/// terms as names, and a checksum; 6: modules; 7: the shapes of functions.
+const FORMAT: u32 = 7;
 /// The oldest format that is still read. The aliases of [`ProfileDocument`] are its names. It has
 /// no checksum.
 const OLDEST: u32 = 4;
@@ -56,6 +59,9 @@ struct ProfileDocument {
     modules: Vec<ModuleIdentity>,
     processes: Vec<ProcessRow>,
     outside: Vec<(String, u64)>,
+    /// Address, name, rank among its namesakes, their number, blocks.
+    #[serde(default)]
+    shapes: Vec<(String, String, u32, u32, String)>,
     /// Written by [`sealed::json`].
     #[serde(default, skip_serializing)]
     sha256: Option<String>,
@@ -109,6 +115,7 @@ impl Profile {
             modules: self.modules.clone(),
             processes: self.processes.iter().map(process_row).collect(),
             outside: count_rows(&self.outside),
+            shapes: self.shapes.iter().map(shape_row).collect(),
             sha256: None,
         };
         let text =
@@ -159,6 +166,7 @@ impl Profile {
                 .map(process)
                 .collect::<Result<_, ProfileError>>()?,
             outside: counts(document.outside)?,
+            shapes: document.shapes.into_iter().map(shape).collect::<Result<_, ProfileError>>()?,
         })
     }
 }
@@ -170,6 +178,18 @@ fn process_row((name, process): (&String, &Process)) -> ProcessRow {
         user_instructions: process.user_instructions,
         blocks: count_rows(&process.blocks),
     }
+}
+
+fn shape_row((addr, function): (&LinkAddr, &FunctionShape)) -> (String, String, u32, u32, String) {
+    let FunctionShape { name, rank, namesakes, blocks } = function;
+    (hex(*addr), name.clone(), *rank, *namesakes, shape::to_text(blocks))
+}
+
+fn shape(
+    (addr, name, rank, namesakes, text): (String, String, u32, u32, String),
+) -> Result<(LinkAddr, FunctionShape), ProfileError> {
+    let blocks = shape::from_text(&text).ok_or(ProfileError::Shape(text))?;
+    Ok((address(&addr)?, FunctionShape { name, rank, namesakes, blocks }))
 }
 
 fn count_rows(counts: &BTreeMap<LinkAddr, u64>) -> Vec<(String, u64)> {
@@ -243,6 +263,7 @@ pub(super) mod tests {
                 kernel_instructions: 900,
                 user_instructions: 100,
                 part: None,
+                recorded_on: None,
             }],
             blocks: BTreeMap::from([(LinkAddr(0x1000), 7), (LinkAddr(0x1010), 5)]),
             edges: BTreeMap::from([(
@@ -260,6 +281,15 @@ pub(super) mod tests {
             modules: vec![ModuleIdentity { name: "veth".into(), build_id: "ca".into() }],
             processes: BTreeMap::from([("sh".to_owned(), Process::default())]),
             outside: BTreeMap::from([(LinkAddr(0xffff_ffff_c000_0000), 9)]),
+            shapes: BTreeMap::from([(
+                LinkAddr(0x1000),
+                FunctionShape {
+                    name: "f".into(),
+                    rank: 0,
+                    namesakes: 2,
+                    blocks: shape::from_text("16c1f 4s").unwrap(),
+                },
+            )]),
         }
     }
 
@@ -280,7 +310,7 @@ pub(super) mod tests {
         let sealed = example().to_json();
         let (fields, _) = sealed.rsplit_once(",\n").unwrap();
         format!("{fields}}}\n")
-            .replace("\"kernlane_profile\":6", "\"kernlane_profile\":4")
+            .replace("\"kernlane_profile\":7", "\"kernlane_profile\":4")
             .replace("\"temporal_edges\"", "\"alternations\"")
             .replace("\"block_epochs\"", "\"presences\"")
     }
@@ -296,6 +326,7 @@ pub(super) mod tests {
         assert!(
             broken("[\"1000\",7]", "[\"zz\",7]").contains("\"zz\" is not a hexadecimal address")
         );
+        assert!(broken("16c1f 4s", "16c1f 4z").contains("is not the shape of a function"));
         assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":1").contains("format 1"));
         assert!(broken("\"kernlane_profile\":4", "\"kernlane_profile\":5").contains("damaged"));
     }
@@ -307,7 +338,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_damaged_checksum_and_format_number_are_no_old_profile() {
-        let text = example().to_json().replace("\"kernlane_profile\":6", "\"kernlane_profile\":4");
+        let text = example().to_json().replace("\"kernlane_profile\":7", "\"kernlane_profile\":4");
         let checksum = text.find("\"sha256\"").unwrap();
         for at in checksum - 1..text.len() {
             let mut damaged = text.clone().into_bytes();

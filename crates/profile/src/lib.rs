@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+pub mod carry;
 pub mod collect;
 pub mod coverage;
 pub mod edges;
@@ -30,6 +31,7 @@ pub mod ideal;
 mod joint;
 mod merge;
 pub mod noise;
+pub mod shape;
 pub mod staying;
 mod temporal_edges;
 mod transfers;
@@ -39,9 +41,10 @@ pub use file::ProfileError;
 pub use merge::{ProfileMerge, merge, merge_weighted};
 pub use translated::{BlockTransfer, is_gate, taken};
 
-use image::BuildId;
+use crate::shape::FunctionShape;
 use image::address::LinkAddr;
 use image::module::ModuleIdentity;
+use image::{BuildId, Image};
 use layout::graph::{EdgeKind, SeedClass};
 use std::collections::BTreeMap;
 
@@ -59,6 +62,9 @@ pub struct ProfileSource {
     /// The part of the recording, as shares of its instructions; `None` for the whole recording.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
+    /// The kernel that was recorded, if the profile is of another build ([`carry`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded_on: Option<BuildId>,
 }
 
 /// What one process ran. Threads and processes with the same kernel name share a row.
@@ -115,9 +121,16 @@ pub struct Profile {
     /// Kernel instructions outside all blocks of named functions, by the address of the translation
     /// block.
     pub outside: BTreeMap<LinkAddr, u64>,
+    /// The functions with counts, by their entries; empty if an earlier version made the profile.
+    pub shapes: BTreeMap<LinkAddr, FunctionShape>,
 }
 
 impl Profile {
+    /// Notes what the functions with counts look like in the kernel's image.
+    pub fn describe(&mut self, image: &Image) {
+        self.shapes = shape::of_blocks(image, self.blocks.keys());
+    }
+
     /// A profile of a kernel without any counts.
     pub fn empty(build_id: BuildId) -> Profile {
         Profile {
@@ -134,6 +147,7 @@ impl Profile {
             modules: Vec::new(),
             processes: BTreeMap::new(),
             outside: BTreeMap::new(),
+            shapes: BTreeMap::new(),
         }
     }
 

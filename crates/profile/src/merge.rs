@@ -89,6 +89,7 @@ fn add(merged: &mut Profile, other: Profile) {
     add_counts(&mut merged.temporal_edges, other.temporal_edges);
     append(&mut merged.block_epochs, other.block_epochs);
     add_counts(&mut merged.outside, other.outside);
+    merged.shapes.extend(other.shapes);
     for (ends, (kind, count)) in other.edges {
         merged.edges.entry(ends).or_insert((kind, 0)).1 += count;
     }

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+pub mod carried;
 mod coherence;
 pub mod constants;
 mod core_time;

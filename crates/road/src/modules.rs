@@ -3,14 +3,14 @@
 //! Input: an image, its kernel's files, and what was recorded. Output: the image with the modules
 //! that were loaded. What is not found is reported, and its code stays without names.
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use exchange::kinds::FileKind;
 use guest::module_files;
 use guest::record::RecordingSummary;
 use host::note;
 use host::recording::Recording;
 use image::address::LinkAddr;
-use image::module::ModuleIdentity;
+use image::module::{ModuleCode, ModuleIdentity};
 use image::order::Layout;
 use image::{Image, vmlinux};
 use layout::Score;
@@ -57,6 +57,31 @@ pub fn attach(image: &mut Image, kernel: &Path, inputs: &[PathBuf]) -> Result<()
         match module_files::code_of(&files, &module) {
             Ok(code) => found.push(code),
             Err(error) => note!("the code of the module {module} has no names: {error:#}"),
+        }
+    }
+    image.attach(found)
+}
+
+/// As [`attach`], with the kernel's own build of each module, whichever build the inputs name.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_own_builds(image: &mut Image, kernel: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let wanted: BTreeSet<String> =
+        inputs.iter().flat_map(|path| named_by(path)).map(|module| module.name).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let files = module_files::of_kernel(kernel)?;
+    let mut found = Vec::new();
+    for name in wanted {
+        let code = match files.get(&name) {
+            Some(path) => module_files::read(path).and_then(|data| ModuleCode::parse(&data)),
+            None => Err(anyhow!("its file was not found beside the kernel")),
+        };
+        match code {
+            Ok(code) => found.push(code),
+            Err(error) => note!("the counts of the module {name} are lost: {error:#}"),
         }
     }
     image.attach(found)

@@ -110,7 +110,9 @@ pub fn profile(
         kernel_instructions: instructions(subject.object, &counts),
         user_instructions: 0,
         part: None,
+        recorded_on: None,
     });
+    profile.describe(subject.image);
     Ok((profile, quality))
 }
 

@@ -3,19 +3,22 @@
 //! Input: recordings or profiles and their kernel. Output: a profile, and a summary.
 
 use crate::command::part::PartArgs;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use host::out;
 use host::outln;
 use host::output;
 use host::progress::Progress;
-use image::{Image, vmlinux};
+use image::{BuildId, Image, vmlinux};
+use profile::carry::CarriedShare;
 use profile::collect::ExtraCounts;
 use profile::{Profile, ProfileMerge};
+use report::carried;
 use report::profile::ProfileSummary;
-use road::counts;
+use road::counts::{self, CarriedInput};
 use road::kernel::kernel_of_all;
 use road::modules;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -69,10 +72,13 @@ pub struct ProfileInputArgs {
 ///
 /// The counts are exact: they come from a recording, not from samples. Prints how much of the
 /// kernel ran, and where. --output writes the counts to a file that `kernlane layout` takes.
+///
+/// With --carry, profiles of earlier builds become one of this kernel: a function is found by its
+/// name, and its blocks by how control leaves them.
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  kernlane profile net.rec files.rec --merge average -o both.klp"
-)]
+#[command(after_help = "Examples:
+  kernlane profile net.rec files.rec --merge average -o both.klp
+  kernlane profile both.klp --carry --kernel ~/linux -o now.klp")]
 pub struct ProfileArgs {
     #[command(flatten)]
     pub input: ProfileInputArgs,
@@ -80,6 +86,11 @@ pub struct ProfileArgs {
     /// Where to write the profile
     #[arg(long, short, value_name = "FILE.klp")]
     pub output: Option<PathBuf>,
+
+    /// Take profiles of other builds of the kernel, and give each count to the function and block
+    /// that are what they were
+    #[arg(long, requires = "kernel", conflicts_with_all = ["temporal_edges", "from", "until"])]
+    pub carry: bool,
 
     /// Also count temporal-relationship edges, for the layout `gloy-smith`; takes longer
     #[arg(long, alias = "alternations")]
@@ -114,23 +125,70 @@ impl CountedArgs {
     }
 }
 
+/// The summary, and what became of profiles of other builds.
+#[derive(Serialize)]
+struct ProfileOutput {
+    #[serde(flatten)]
+    summary: ProfileSummary,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    carried: Vec<CarriedRow>,
+}
+
+/// A profile of another build.
+#[derive(Serialize)]
+struct CarriedRow {
+    file: PathBuf,
+    build_id: BuildId,
+    #[serde(flatten)]
+    fit: CarriedShare,
+}
+
+impl From<CarriedInput> for CarriedRow {
+    fn from(CarriedInput { file, build_id, fit }: CarriedInput) -> CarriedRow {
+        CarriedRow { file, build_id, fit }
+    }
+}
+
 pub(crate) fn run(args: &ProfileArgs) -> Result<ExitCode> {
-    let progress = Progress::new("reading the kernel");
-    let kernel = args.input.kernel()?;
-    let mut image = vmlinux::read(&vmlinux::path(&kernel))?;
-    modules::attach(&mut image, &kernel, &args.input.counted.recordings)?;
-    drop(progress);
-    let extra_counts =
-        if args.temporal_edges { ExtraCounts::TemporalEdges } else { ExtraCounts::None };
-    let profile = args.input.profile(&image, extra_counts)?;
+    let (image, profile, carried) = if args.carry { carried(args)? } else { counted(args)? };
     if let Some(path) = &args.output {
         output::write(path, profile.to_json().as_bytes())?;
     }
     let summary = ProfileSummary::new(&image, &profile, args.top);
     if args.json {
-        outln!("{}", serde_json::to_string_pretty(&summary)?)?;
+        let carried = carried.into_iter().map(CarriedRow::from).collect();
+        let output = ProfileOutput { summary, carried };
+        outln!("{}", serde_json::to_string_pretty(&output)?)?;
     } else {
+        for input in &carried {
+            out!("{}", carried::text(&input.file, &input.build_id, &input.fit))?;
+        }
         out!("{}", summary.to_text())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The counts of recordings and profiles of one kernel.
+fn counted(args: &ProfileArgs) -> Result<(Image, Profile, Vec<CarriedInput>)> {
+    let progress = Progress::new("reading the kernel");
+    let kernel = args.input.kernel()?;
+    let image = modules::image_of(&kernel, &args.input.counted.recordings)?;
+    drop(progress);
+    let extra_counts =
+        if args.temporal_edges { ExtraCounts::TemporalEdges } else { ExtraCounts::None };
+    let profile = args.input.profile(&image, extra_counts)?;
+    Ok((image, profile, Vec::new()))
+}
+
+/// The counts of profiles of other builds.
+fn carried(args: &ProfileArgs) -> Result<(Image, Profile, Vec<CarriedInput>)> {
+    let counted = &args.input.counted;
+    let kernel = args.input.kernel.as_deref().context("--carry needs --kernel")?;
+    let progress = Progress::new("reading the kernel");
+    let mut image = vmlinux::read(&vmlinux::path(kernel))?;
+    modules::attach_own_builds(&mut image, kernel, &counted.recordings)?;
+    drop(progress);
+    let _progress = Progress::new("carrying the counts to the kernel");
+    let (profile, others) = counts::carried(&counted.recordings, &image, counted.merge.into())?;
+    Ok((image, profile, others))
 }
