@@ -3,7 +3,7 @@
 //! Input: the directory of a tree, built or not, and arguments for make. Output: its options, its
 //! compiler and linker, and make commands that use them.
 
-use crate::install;
+use crate::{install, scratch_tree};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -197,6 +197,7 @@ pub(crate) fn kernel_tree(path: &Path) -> Result<PathBuf> {
         "{}: not a Linux kernel tree; give the directory in which the kernel was built",
         path.display()
     );
+    scratch_tree::ensure_plain(&path)?;
     Ok(path)
 }
 

@@ -15,6 +15,7 @@ use crate::object::{
 };
 use crate::originals::{LaidOutObject, Originals};
 use crate::own_modules::OwnModules;
+use crate::scratch_tree;
 use crate::tree_modules::{self, RelinkedModule};
 use anyhow::{Context, Result, ensure};
 use host::{interrupt, output, scratch};
@@ -201,7 +202,7 @@ fn ensure_same(
     ensure!(
         linked.build_id == *build_id,
         "the {what} is for the kernel {}, but {} is {}: the tree was built again after the \
-         recording, or it is another tree; record it again",
+         recording, or it is another tree; record it again, or carry its profile to this kernel",
         build_id.0,
         tree.file("vmlinux").display(),
         linked.build_id.0
@@ -396,7 +397,7 @@ fn relink_in(
     };
     let Some(home) = home else { return Ok(RelinkedKernel { report, map: None }) };
     let begun = Instant::now();
-    let scratch = scratch::directory(home, SCRATCH)?;
+    let scratch = scratch::directory(scratch_tree::place(home)?, SCRATCH)?;
     progress("the kernel's own build links vmlinux");
     tree.link(&rewritten.bytes, scratch.path(), types)?;
     report.link_seconds = Some(begun.elapsed().as_secs_f64());

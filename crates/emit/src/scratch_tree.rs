@@ -3,9 +3,9 @@
 //! Input: a built tree. Output: a directory in which kbuild can link. Only what kbuild writes is a
 //! real file there, so the build tree itself is never written to.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 /// Directories that kbuild writes to while it links. They are copied; all others become links.
@@ -22,6 +22,45 @@ const REMADE: [&str; 9] = [
     "vmlinux.relocs",
     "bzImage",
 ];
+
+/// The first character of a path that kbuild takes for the end of a word or for a rule.
+fn stumbled_over(path: &Path) -> Option<char> {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@,=~".contains(c);
+    path.to_string_lossy().chars().find(|&c| !is_plain(c))
+}
+
+/// Refuses a tree in which kbuild cannot work.
+///
+/// # Errors
+/// Its path has a blank or another character that means something to make.
+pub(crate) fn ensure_plain(tree: &Path) -> Result<()> {
+    if let Some(found) = stumbled_over(tree) {
+        anyhow::bail!(
+            "{}: kbuild cannot work in a path with {found:?}: move the tree to another one",
+            tree.display()
+        );
+    }
+    Ok(())
+}
+
+/// The directory in which a scratch tree for results in `home` can stand: `home`, or else the
+/// nearest one above it on the same file system in which kbuild can work.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn place(home: &Path) -> Result<&Path> {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    let place = home.ancestors().find(|above| stumbled_over(above).is_none());
+    let place = place.filter(|place| device(place).is_some() && device(place) == device(home));
+    ensure!(
+        place.is_some(),
+        "{}: kbuild cannot work in a path with {:?}, and no directory above it on the same file \
+         system has another path: choose another directory",
+        home.display(),
+        stumbled_over(home).unwrap_or(' ')
+    );
+    Ok(place.unwrap_or(home))
+}
 
 /// Fills the empty directory `scratch` with links to the tree at `tree`, and with copies of what
 /// kbuild writes while it links.
@@ -125,6 +164,29 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_works_where_make_understands_the_path() {
+        let top = tempfile::tempdir().unwrap();
+        let plain = top.path().join("plain/new");
+        let blank = top.path().join("plain/with a blank/new");
+        for directory in [&plain, &blank] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        assert_eq!(place(&plain).unwrap(), plain);
+        assert_eq!(place(&blank).unwrap(), top.path().join("plain"));
+        let error = place(Path::new("with a blank")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("with a blank: kbuild cannot work in a path with ' '"),
+            "{error}"
+        );
+        ensure_plain(&plain).unwrap();
+        let error = ensure_plain(Path::new("/a:b")).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "/a:b: kbuild cannot work in a path with ':': move the tree to another one"
+        );
+    }
 
     #[test]
     fn what_the_link_writes_is_no_link_into_the_tree() {
