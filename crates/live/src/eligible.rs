@@ -33,6 +33,8 @@ pub enum Unfit {
     Loading,
     /// A CPU that is switched off waits in it, where its stack cannot be checked.
     OfDeadCpus,
+    /// A static key in it lies in read-only memory, where this kernel would write to it.
+    ReadOnlyKey(LinkAddr),
     /// Its structure is not understood.
     Whole(WholeReason),
     /// It runs on into the next function.
@@ -58,6 +60,9 @@ impl fmt::Display for Unfit {
             Unfit::OnEveryStack => f.write_str("every sleeping task has it on its stack"),
             Unfit::Loading => f.write_str("livepatches are loaded through it"),
             Unfit::OfDeadCpus => f.write_str("a CPU that is switched off waits in it"),
+            Unfit::ReadOnlyKey(at) => {
+                write!(f, "the static key at {at} is read-only, and no module can have it")
+            }
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
             Unfit::OddSize => f.write_str("its symbol may have a wrong size"),
@@ -158,6 +163,9 @@ pub(crate) fn decide(
     if let Some(reason) = by_name(name) {
         return Err(reason);
     }
+    if let Some(at) = read_only_key(kernel, index) {
+        return Err(Unfit::ReadOnlyKey(at));
+    }
     if function.end - function.at < patch_at + JUMP {
         return Err(Unfit::TooShort);
     }
@@ -194,12 +202,26 @@ pub(crate) fn carried(
     };
     let function = &kernel.functions[index];
     let (from, name) = (kernel.link_address(function.at), kernel.function_name(function));
-    let is_refused = is_unprobed(kernel, from, name) || by_name(name).is_some();
+    let is_refused = is_unprobed(kernel, from, name)
+        || by_name(name).is_some()
+        || read_only_key(kernel, index).is_some();
     if !entry_is_in_the_way || is_refused || understood(kernel, index).is_err() {
         return None;
     }
     let patch_at = tracer_site(kernel, function)?;
     Some(Fit { function: index, patch_at, code: explain(kernel, function, live, slide).ok()? })
+}
+
+/// The site of a static key or static call in a function, or in its cold parts, that no module can
+/// have.
+fn read_only_key(kernel: &LinkedKernel<'_>, index: usize) -> Option<LinkAddr> {
+    let parts = std::iter::once(index).chain(cold_parts(kernel, index));
+    let mut sites = parts.filter_map(|part| {
+        let TextFunction { at, end, .. } = kernel.functions[part];
+        let [from, to] = [at, end].map(|at| kernel.link_address(at));
+        kernel.tables.site_of_read_only_key(from, to)
+    });
+    sites.next()
 }
 
 /// Why a function of this name is left alone. `kmod/refuse.c` has the same lists.
@@ -329,6 +351,9 @@ fn is_patched(kernel: &LinkedKernel<'_>, from: LinkAddr, to: LinkAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_elf::DATA;
+    use crate::test_kernel::{F, at, bytes, tables, with};
+    use image::linked::tables::{JumpEntry, LinkedTables};
 
     #[test]
     fn names_are_refused_also_when_a_compiler_has_made_a_clone() {
@@ -339,6 +364,18 @@ mod tests {
         assert_eq!(by_name("acpi_idle_play_dead"), Some(Unfit::OfDeadCpus));
         assert_eq!(by_name("load_module_file"), None);
         assert_eq!(by_name("vfs_read"), None);
+    }
+
+    #[test]
+    fn a_read_only_key_is_left_alone_where_the_kernel_would_write_to_it() {
+        let decided = |seals_keys| {
+            let jump = JumpEntry { site: at(0x0c).0, target: at(0x17).0, key: DATA };
+            let (jumps, read_only) = (vec![jump], DATA..DATA + 1);
+            let tables = LinkedTables { jumps, read_only, seals_keys, ..tables() };
+            with(tables, |kernel| decide(kernel, F, &bytes(kernel, F), 0).err())
+        };
+        assert_eq!(decided(false), Some(Unfit::ReadOnlyKey(at(0x0c))));
+        assert_ne!(decided(true), Some(Unfit::ReadOnlyKey(at(0x0c))));
     }
 
     #[test]

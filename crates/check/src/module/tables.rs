@@ -4,7 +4,7 @@
 //! one that follows from the kernel's own table.
 
 use super::{ABSOLUTE, NamedPlace, PC32, PC64, Prover, Sites, Walked, counters};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use image::address::LinkAddr;
 use image::linked::forms::PARAVIRT;
 use image::linked::tables::{AlternativeEntry, within};
@@ -32,6 +32,12 @@ impl Prover<'_> {
                 .copied_entries(list, |&s| s)
                 .filter_map(|(n, &site)| Some((vec![copy(n, site)?], Vec::new())));
             self.compare_table(name, 4, &[0], expected.collect())?;
+        }
+        for copied in &self.by_old {
+            let (from, end) = (LinkAddr(copied.old.0), LinkAddr(copied.old_end()));
+            if let Some(at) = all.site_of_read_only_key(from, end) {
+                bail!("the key of {at} is read-only: loading the module would crash this kernel");
+            }
         }
         let expected = self.copied_entries(&all.jumps, |e| e.site).filter_map(|(n, e)| {
             let target = self.control(n, e.target)?;

@@ -404,6 +404,20 @@ fn faults_in_code_are_found() {
     );
 }
 
+/// Loading the module would write to the key.
+#[test]
+fn keys_in_read_only_memory_are_found() {
+    let (vmlinux, module) = (vmlinux(), TestModule::new(&[]));
+    let mut kernel = LinkedKernel::parse(&vmlinux).unwrap();
+    for (key, seals_keys, holds) in
+        [(KEY, false, false), (KEY, true, true), (CALL_KEY, true, false)]
+    {
+        kernel.tables = LinkedTables { read_only: key..key + 1, seals_keys, ..tables() };
+        let proof = check_module(&kernel, 0, &module.file(), &module.claims, &[]);
+        assert_eq!(proof.is_ok(), holds, "{key:x}, {seals_keys}: {proof:?}");
+    }
+}
+
 #[test]
 fn faults_in_relocations_are_found() {
     each_is_found(

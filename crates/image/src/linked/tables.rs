@@ -10,6 +10,7 @@ use super::raw_table::{RawTable, relative, u32_at, u64_at};
 use crate::address::LinkAddr;
 use crate::object::orc::{OrcState, UNDEFINED};
 use anyhow::{Result, ensure};
+use std::ops::Range;
 
 /// `struct jump_entry`, include/linux/jump_label.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +167,12 @@ pub struct LinkedTables {
     pub constants: Vec<(u64, u8)>,
     /// The unwinder's states, each in force from its address on.
     pub orc: Vec<(u64, OrcState)>,
+    /// The memory that the kernel makes read-only when it has booted. Empty in kernels of which no
+    /// code is copied.
+    pub read_only: Range<u64>,
+    /// Whether modules may have sites of static keys in that memory (`jump_label_init_ro`, 6.10 and
+    /// later). Earlier kernels write to the key when such a module is loaded, and crash.
+    pub seals_keys: bool,
 }
 
 impl LinkedTables {
@@ -193,6 +200,8 @@ impl LinkedTables {
             calls: RawTable::section(kernel, ".call_sites", 4)?.relatives(),
             locks: RawTable::section(kernel, ".smp_locks", 4)?.relatives(),
             endbr_seals: RawTable::section(kernel, ".ibt_endbr_seal", 4)?.relatives(),
+            read_only: read_only(kernel),
+            seals_keys: kernel.address_of("jump_label_init_ro").is_some(),
             ..LinkedTables::default()
         };
         tables.read_orc(kernel)?;
@@ -201,6 +210,17 @@ impl LinkedTables {
         let entries = tables.ordinary_entries(kernel);
         tables.forms.find_orc(&entries)?;
         Ok(tables)
+    }
+
+    /// A site in `[from, to)` that must not be in a module: the kernel keeps a list of a key's
+    /// modules in the key, and the site's key lies in memory that cannot be written to.
+    pub fn site_of_read_only_key(&self, from: LinkAddr, to: LinkAddr) -> Option<LinkAddr> {
+        let jumps = within(&self.jumps, |e| e.site, from, to);
+        let jumps = jumps.iter().filter(|_| !self.seals_keys).map(|e| (e.site, e.key));
+        let calls = within(&self.static_calls, |e| e.site, from, to);
+        let mut all = jumps.chain(calls.iter().map(|e| (e.site, e.key)));
+        let found = all.find(|(_, key)| self.read_only.contains(key));
+        found.map(|(site, _)| LinkAddr(site))
     }
 
     /// The tables that say where control goes, of a kernel of any version. A table of another
@@ -331,6 +351,15 @@ fn paravirt(kernel: &LinkedKernel<'_>) -> Result<Vec<ParavirtEntry>> {
         ".parainstructions has entries of a form that Kernlane does not know"
     );
     Ok(entries)
+}
+
+/// From the beginning of the read-only data to its end, with what is read-only after boot.
+fn read_only(kernel: &LinkedKernel<'_>) -> Range<u64> {
+    let bounds = [kernel.address_of("__start_rodata"), kernel.address_of("__end_rodata")];
+    match bounds {
+        [Some(start), Some(end)] => start.0..end.0,
+        _ => 0..0,
+    }
 }
 
 fn jumps(kernel: &LinkedKernel<'_>) -> Result<Vec<JumpEntry>> {

@@ -110,6 +110,15 @@ impl CarriedGroup {
     }
 }
 
+/// What became of groups that were to be made again.
+#[derive(Clone, Debug)]
+pub enum Restored {
+    /// They are installed.
+    Groups(Vec<RestoredGroup>),
+    /// Another command had installed groups with these names when this one's turn came.
+    Already(String),
+}
+
 /// Installs the groups one after the other. If one cannot be installed, those before it are taken
 /// back.
 ///
@@ -122,12 +131,19 @@ pub fn install(
     running: &RunningKernel,
     device: &Device,
     told: &mut dyn FnMut(&str),
-) -> Result<Vec<RestoredGroup>> {
+) -> Result<Restored> {
     let mut restored: Vec<RestoredGroup> = Vec::new();
     for group in &carried.groups {
-        match install_one(group, kernel, running, device, told) {
+        let turn = Turn::wait(told)?;
+        if restored.is_empty()
+            && let Some(names) = undo::installed()?
+        {
+            return Ok(Restored::Already(names));
+        }
+        match install_one(group, kernel, running, device, &turn, told) {
             Ok(one) => restored.push(one),
             Err(error) => {
+                drop(turn);
                 for done in &restored {
                     undo::take_back(device, &done.id)
                         .with_context(|| format!("taking {} back after: {error:#}", done.id))?;
@@ -136,7 +152,7 @@ pub fn install(
             }
         }
     }
-    Ok(restored)
+    Ok(Restored::Groups(restored))
 }
 
 fn install_one(
@@ -144,12 +160,12 @@ fn install_one(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
     device: &Device,
+    turn: &Turn,
     told: &mut dyn FnMut(&str),
 ) -> Result<RestoredGroup> {
-    let turn = Turn::wait(told)?;
     let (group, prepared) = carried.prepare(kernel, running, device.page(), told)?;
     let described = carried.described(kernel);
     notes::note(&prepared.id, &described, &kernel.build_id, &device::status()?)?;
-    prepared.install(&group, device, &turn)?;
+    prepared.install(&group, device, turn)?;
     Ok(RestoredGroup { id: prepared.id.clone(), functions: group.members.len() })
 }

@@ -130,7 +130,11 @@ pub(super) fn run(args: &LearnArgs) -> Result<ExitCode> {
         }
         let pause = duration(args.pause, 60.0, "--pause")?;
         let mut guard = Guard::new(&state, duration(args.proven_after, 60.0, "--proven-after")?)?;
-        learner.restore(&mut guard)?;
+        if let Err(error) = learner.restore(&mut guard) {
+            interrupt::check()?;
+            state.end_trial()?;
+            note!("what is kept is not installed: {error:#}");
+        }
         loop {
             if let Err(error) = learner.round(Some(&mut guard)) {
                 if interrupt::check().is_err() {

@@ -9,7 +9,7 @@ use image::linked::LinkedKernel;
 use live::device::Device;
 use live::install::TextPage;
 use live::keep::kept::Kept;
-use live::keep::restore::{self, CarriedGroups};
+use live::keep::restore::{self, CarriedGroups, Restored};
 use live::keep::state::{self, KeepState};
 use live::kernel_log;
 use live::origin;
@@ -127,8 +127,13 @@ pub(super) fn install(
     what: &str,
 ) -> Result<()> {
     let told = &mut |line: &str| note!("{line}");
-    for group in restore::install(carried, kernel, running, device, told)? {
-        outln!("installed: {}, {} functions, {what}", group.id, group.functions)?;
+    match restore::install(carried, kernel, running, device, told)? {
+        Restored::Already(names) => outln!("installed already: {names}")?,
+        Restored::Groups(groups) => {
+            for group in groups {
+                outln!("installed: {}, {} functions, {what}", group.id, group.functions)?;
+            }
+        }
     }
     Ok(())
 }
