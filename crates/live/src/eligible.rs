@@ -34,7 +34,7 @@ pub enum Unfit {
     /// A CPU that is switched off waits in it, where its stack cannot be checked.
     OfDeadCpus,
     /// A static key in it lies in read-only memory, where this kernel would write to it.
-    ReadOnlyKey(LinkAddr),
+    ReadOnlyKey,
     /// Its structure is not understood.
     Whole(WholeReason),
     /// It runs on into the next function.
@@ -60,9 +60,7 @@ impl fmt::Display for Unfit {
             Unfit::OnEveryStack => f.write_str("every sleeping task has it on its stack"),
             Unfit::Loading => f.write_str("livepatches are loaded through it"),
             Unfit::OfDeadCpus => f.write_str("a CPU that is switched off waits in it"),
-            Unfit::ReadOnlyKey(at) => {
-                write!(f, "the static key at {at} is read-only, and no module can have it")
-            }
+            Unfit::ReadOnlyKey => f.write_str("a module with its static key crashes this kernel"),
             Unfit::Whole(reason) => write!(f, "{}", reason.words()),
             Unfit::RunsOn => f.write_str("runs on into the next function"),
             Unfit::OddSize => f.write_str("its symbol may have a wrong size"),
@@ -163,8 +161,8 @@ pub(crate) fn decide(
     if let Some(reason) = by_name(name) {
         return Err(reason);
     }
-    if let Some(at) = read_only_key(kernel, index) {
-        return Err(Unfit::ReadOnlyKey(at));
+    if has_read_only_key(kernel, index) {
+        return Err(Unfit::ReadOnlyKey);
     }
     if function.end - function.at < patch_at + JUMP {
         return Err(Unfit::TooShort);
@@ -204,7 +202,7 @@ pub(crate) fn carried(
     let (from, name) = (kernel.link_address(function.at), kernel.function_name(function));
     let is_refused = is_unprobed(kernel, from, name)
         || by_name(name).is_some()
-        || read_only_key(kernel, index).is_some();
+        || has_read_only_key(kernel, index);
     if !entry_is_in_the_way || is_refused || understood(kernel, index).is_err() {
         return None;
     }
@@ -212,16 +210,14 @@ pub(crate) fn carried(
     Some(Fit { function: index, patch_at, code: explain(kernel, function, live, slide).ok()? })
 }
 
-/// The site of a static key or static call in a function, or in its cold parts, that no module can
-/// have.
-fn read_only_key(kernel: &LinkedKernel<'_>, index: usize) -> Option<LinkAddr> {
-    let parts = std::iter::once(index).chain(cold_parts(kernel, index));
-    let mut sites = parts.filter_map(|part| {
+/// Whether a function or one of its cold parts has a site of a key that no module can have.
+fn has_read_only_key(kernel: &LinkedKernel<'_>, index: usize) -> bool {
+    let mut parts = std::iter::once(index).chain(cold_parts(kernel, index));
+    parts.any(|part| {
         let TextFunction { at, end, .. } = kernel.functions[part];
         let [from, to] = [at, end].map(|at| kernel.link_address(at));
-        kernel.tables.site_of_read_only_key(from, to)
-    });
-    sites.next()
+        kernel.tables.site_of_read_only_key(from, to).is_some()
+    })
 }
 
 /// Why a function of this name is left alone. `kmod/refuse.c` has the same lists.
@@ -374,8 +370,8 @@ mod tests {
             let tables = LinkedTables { jumps, read_only, seals_keys, ..tables() };
             with(tables, |kernel| decide(kernel, F, &bytes(kernel, F), 0).err())
         };
-        assert_eq!(decided(false), Some(Unfit::ReadOnlyKey(at(0x0c))));
-        assert_ne!(decided(true), Some(Unfit::ReadOnlyKey(at(0x0c))));
+        assert_eq!(decided(false), Some(Unfit::ReadOnlyKey));
+        assert_ne!(decided(true), Some(Unfit::ReadOnlyKey));
     }
 
     #[test]

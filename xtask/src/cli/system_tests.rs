@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use system_tests::live_fuzz::FuzzedKernel;
 use system_tests::{
     ab_test, ask_test, book_test, check_test, diff_test, dist_test, fields_test, fleet_test,
-    guest_test, inline_test, known_case, like_test, live_fuzz, live_test, live_versions, matrix,
-    module_test, optimize_live_test, package_test, page_test, profiled_test, python_test,
-    record_test, relink_test, road_test, service_test, services_test, shift_test, study_test,
-    uml_test, vm_test,
+    guest_test, in_tree_test, inline_test, known_case, like_test, live_fuzz, live_test, live_units,
+    live_versions, matrix, module_test, optimize_live_test, package_test, page_test, profiled_test,
+    python_test, record_test, relink_test, road_test, service_test, services_test, shift_test,
+    study_test, uml_test, vm_test,
 };
 
 /// A system test, with its arguments.
@@ -45,6 +45,11 @@ pub(super) enum SystemTest {
         /// The kernel's build tree
         tree: PathBuf,
     },
+    /// Boot Debian 12 with systemd and the units of kept groups, in a guest
+    LiveUnits,
+    /// Relink a small kernel as a part of its build: outside of its sources, by ccache, between
+    /// runs of make
+    InTreeTest,
     /// Inline every call that can be inlined, and those that pay; prove both; compare recordings
     InlineTest {
         /// The kernel's build tree
@@ -183,6 +188,9 @@ pub(super) enum SystemTest {
         /// How many processors its build keeps busy
         #[arg(long, default_value_t = 1)]
         processors: usize,
+        /// As for `matrix`
+        #[arg(long)]
+        config: Option<PathBuf>,
     },
 }
 
@@ -201,6 +209,8 @@ impl SystemTest {
             Self::LikeTest { kernel } => like_test::like_test(&kernel),
             Self::ServicesTest { kernel } => services_test::services_test(&kernel),
             Self::RelinkTest { tree } => relink_test::relink_test(&tree),
+            Self::LiveUnits => live_units::live_units(),
+            Self::InTreeTest => in_tree_test::in_tree_test(),
             Self::InlineTest { tree } => inline_test::inline_test(&tree),
             Self::ModuleTest { kernel } => module_test::module_test(&kernel),
             Self::OptimizeLiveTest => optimize_live_test::optimize_live_test(),
@@ -238,10 +248,12 @@ impl SystemTest {
                 fleet_test::fleet_test(&profile, &kernel, machines)
             }
             Self::ServiceTest => service_test::service_test(),
-            Self::Matrix(Matrix { cells, jobs, again }) => {
-                matrix::matrix(&matrix::Request { cells, jobs, again })
+            Self::Matrix(Matrix { cells, jobs, again, config }) => {
+                matrix::matrix(&matrix::Request { cells, jobs, again, config })
             }
-            Self::MatrixCell { cell, processors } => matrix::matrix_cell(&cell, processors),
+            Self::MatrixCell { cell, processors, config } => {
+                matrix::matrix_cell(&cell, processors, config.as_deref())
+            }
         }
     }
 }
@@ -257,6 +269,9 @@ pub(super) struct Matrix {
     /// Also cells that have a result
     #[arg(long)]
     again: bool,
+    /// The configuration of cells with one that another project publishes
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// What to relink.

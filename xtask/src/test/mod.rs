@@ -116,8 +116,10 @@ const REST: &[Part] = &[
     .alone(),
     part("functions of Debian's running kernel are replaced and restored", &["live-test"]).alone(),
     part("replaced functions come back over ten reboots and an upgrade", &["live-boots"]),
+    part("systemd keeps replaced functions", &["live-units"]),
     part("a stock kernel is faster with replaced functions", &["optimize-live-test"]),
     part("the live module's interface, fuzzed for a minute", &["live-fuzz", "--short"]),
+    part("relinking is a part of a kernel's build", &["in-tree-test"]).alone(),
     part(CLANG, &["kernel", "clang"]).alone(),
     part(CLANG_ROAD, &["road-test", "CLANG", "--drop-call-padding"]).after(&[CLANG]),
     part("the checker accepts every position of the data behind kallsyms", &["shift-test", "GCC"])

@@ -2,11 +2,12 @@
 //!
 //! Output: for each cell its name, and the recipe of its tree. Builds nothing.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lab::kernel::recipe::{DEMO_LINES, Recipe, TARGETS};
 use lab::kernel::source::Source;
 use lab::kernel::{self, CONFIG};
-use std::fmt;
+use std::path::Path;
+use std::{fmt, fs};
 
 /// A version of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,9 @@ pub(super) enum Configuration {
     RealTime,
     Lazy,
     NoMitigations,
+    /// The configuration that Firecracker publishes for its guests: no modules, no tracers, frame
+    /// pointers.
+    Firecracker,
 }
 
 /// A cell.
@@ -79,6 +83,7 @@ pub(super) const CELLS: &[Cell] = {
         cell(Newest, Gcc, RealTime),
         cell(V6_1, Gcc, NoMitigations),
         cell(V6_1, Gcc, Size),
+        cell(V6_1, Gcc, Firecracker),
     ]
 };
 
@@ -114,7 +119,7 @@ impl Compiler {
 }
 
 impl Configuration {
-    pub(super) const ALL: [Configuration; 8] = [
+    pub(super) const ALL: [Configuration; 9] = [
         Configuration::Demo,
         Configuration::ThinLto,
         Configuration::FullLto,
@@ -123,6 +128,7 @@ impl Configuration {
         Configuration::RealTime,
         Configuration::Lazy,
         Configuration::NoMitigations,
+        Configuration::Firecracker,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -135,6 +141,7 @@ impl Configuration {
             Configuration::RealTime => "real-time",
             Configuration::Lazy => "lazy",
             Configuration::NoMitigations => "no-mitigations",
+            Configuration::Firecracker => "firecracker",
         }
     }
 
@@ -149,6 +156,9 @@ impl Configuration {
             Configuration::RealTime => "and `PREEMPT_RT`",
             Configuration::Lazy => "and `PREEMPT_LAZY`",
             Configuration::NoMitigations => "without `CPU_MITIGATIONS`",
+            Configuration::Firecracker => {
+                "Firecracker's (`microvm-kernel-ci-x86_64-6.1.config` of its project)"
+            }
         }
     }
 
@@ -166,6 +176,7 @@ impl Configuration {
             Configuration::Lazy => "CONFIG_PREEMPT_VOLUNTARY=n\nCONFIG_PREEMPT_LAZY=y\n",
             // Two names: the newer one since 6.9, the older one before.
             Configuration::NoMitigations => "CONFIG_CPU_MITIGATIONS=n\nCONFIG_RETPOLINE=n\n",
+            Configuration::Firecracker => "CONFIG_MODULES=n\nCONFIG_UNWINDER_FRAME_POINTER=y\n",
         }
     }
 }
@@ -208,20 +219,36 @@ impl Cell {
         })
     }
 
-    /// What its tree is made of.
+    /// Whether the configuration is a file that somebody else publishes.
+    pub(super) fn needs_config(self) -> bool {
+        self.configuration == Configuration::Firecracker
+    }
+
+    /// Whether the kernel has what most tests of a guest use: modules and tracers.
+    pub(super) fn is_plain(self) -> bool {
+        self.configuration == Configuration::Firecracker
+    }
+
+    /// What its tree is made of. `config`: the file with the configuration, if the cell needs one.
     ///
     /// # Errors
-    /// The sources cannot be had.
-    pub(super) fn recipe(self) -> Result<Recipe> {
+    /// The sources or the configuration cannot be had.
+    pub(super) fn recipe(self, config: Option<&Path>) -> Result<Recipe> {
         let make_arguments: &[&str] = match self.compiler {
             Compiler::Gcc => &[],
             Compiler::Clang => &["LLVM=-22"],
         };
+        let published = config.filter(|_| self.needs_config());
+        let config = match published {
+            Some(file) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
+            None if self.needs_config() => bail!("{self}: give its configuration by --config"),
+            None => [CONFIG, self.options()].concat(),
+        };
         Ok(Recipe {
             name: self.to_string(),
             source: self.version.source()?,
-            config: [CONFIG, self.options()].concat(),
-            is_complete: false,
+            config,
+            is_complete: self.needs_config(),
             compiler: match self.compiler {
                 Compiler::Gcc => "gcc",
                 Compiler::Clang => "clang-22",
@@ -246,5 +273,11 @@ mod tests {
         let error = Cell::named("2.6/gcc/demo").unwrap_err().to_string();
         let begin = "2.6/gcc/demo: no cell of the matrix; these are: 6.12/gcc/demo, 6.12/clang/";
         assert!(error.starts_with(begin), "{error}");
+    }
+
+    #[test]
+    fn a_published_configuration_is_a_file() {
+        let cell = Cell::named("6.1/gcc/firecracker").unwrap();
+        assert!(cell.needs_config() && !Cell::named("6.1/gcc/demo").unwrap().needs_config());
     }
 }

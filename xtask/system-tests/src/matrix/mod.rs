@@ -47,6 +47,8 @@ pub struct Request {
     pub jobs: usize,
     /// Try also cells that have a result.
     pub again: bool,
+    /// The file with the configuration, for cells with one that is published elsewhere.
+    pub config: Option<PathBuf>,
 }
 
 /// Tries cells and keeps what was found out.
@@ -61,6 +63,12 @@ pub fn matrix(request: &Request) -> Result<()> {
     };
     let known = Results::read(Path::new(RESULTS))?;
     let is_open = |cell: &Cell| request.again || !known.cells.contains_key(&cell.to_string());
+    let lacks_config = |cell: &Cell| cell.needs_config() && request.config.is_none();
+    // Without names, what cannot be tried is left out.
+    let asked: Vec<Cell> = match request.cells.is_empty() {
+        true => asked.into_iter().filter(|cell| !lacks_config(cell)).collect(),
+        false => asked,
+    };
     let open: VecDeque<Cell> = asked.iter().copied().filter(is_open).collect();
     note!("{} of {} cells have a result", asked.len() - open.len(), asked.len());
     let (open, known) = (Mutex::new(open), Mutex::new(known));
@@ -69,7 +77,7 @@ pub fn matrix(request: &Request) -> Result<()> {
     let work = || -> Result<()> {
         while let Some(cell) = next() {
             interrupt::check()?;
-            let result = apart(cell, processors)?;
+            let result = apart(cell, processors, request.config.as_deref())?;
             interrupt::check()?;
             let outcome = result.failed.as_ref().map_or("passed".into(), |(step, why)| {
                 format!("FAILED: {step}: {}", why.lines().next().unwrap_or_default())
@@ -112,7 +120,7 @@ fn with_tables(text: &str, tables: &str) -> Result<String> {
 }
 
 /// A cell in a command of its own, whose output goes to a log.
-fn apart(cell: Cell, processors: usize) -> Result<CellResult> {
+fn apart(cell: Cell, processors: usize, config: Option<&Path>) -> Result<CellResult> {
     let directory = directory(cell)?;
     fs::create_dir_all(&directory)?;
     let output = directory.join("result.json");
@@ -121,6 +129,9 @@ fn apart(cell: Cell, processors: usize) -> Result<CellResult> {
     let written = fs::File::create(&log).with_context(|| log.display().to_string())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["matrix-cell", &cell.to_string(), "--processors", &processors.to_string()]);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
     command.stdin(Stdio::null()).stdout(written.try_clone()?).stderr(written);
     let status = command.status()?;
     if status.success() {
@@ -148,16 +159,17 @@ fn directory(cell: Cell) -> Result<PathBuf> {
 ///
 /// # Errors
 /// A step failed, or the result cannot be written.
-pub fn matrix_cell(name: &str, processors: usize) -> Result<()> {
+pub fn matrix_cell(name: &str, processors: usize, config: Option<&Path>) -> Result<()> {
     interrupt::catch()?;
     let cell = Cell::named(name)?;
     let directory = directory(cell)?;
     fs::create_dir_all(&directory)?;
-    let recipe = cell.recipe()?;
+    let recipe = cell.recipe(config)?;
     let mut result = CellResult {
         date: today()?,
         linux: recipe.source.version.clone(),
         compiler: recipe.compiler_version()?,
+        config: cell.needs_config().then(|| image::sealed::sha256(recipe.config.as_bytes())),
         ..CellResult::default()
     };
     let tried = Trial { cell, recipe, directory: &directory, processors }.steps(&mut result);
@@ -198,7 +210,8 @@ impl Trial<'_> {
             }),
             ("guest", &|_| {
                 let random = road.join(format!("{}.kernel", road_test::RANDOM));
-                vm_test::vm_test(&tree, &random, &[GUEST.to_owned()])
+                let guest = if self.cell.is_plain() { vm_test::PLAIN } else { GUEST };
+                vm_test::vm_test(&tree, &random, &[guest.to_owned()])
             }),
         ];
         for (name, step) in steps {

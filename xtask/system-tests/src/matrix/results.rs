@@ -18,6 +18,9 @@ pub(super) struct CellResult {
     pub linux: String,
     /// What the compiler says of itself.
     pub compiler: String,
+    /// The SHA-256 of the configuration, if it is published elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub config: Option<String>,
     /// The kernel's build id.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kernel: Option<String>,

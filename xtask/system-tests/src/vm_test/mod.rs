@@ -76,6 +76,10 @@ const OF_INLINED: &[&str] = &[
     "provoked",
 ];
 
+/// The tests that a kernel without modules and tracers passes.
+const OF_PLAIN: &[&str] =
+    &["kaslr", "page_levels", "workload", "stacks", "bad_pointers", "sysrq", "no_complaints"];
+
 const MACHINES: &[MachineTests] = &[
     MachineTests {
         machine: Machine::new("1 CPU", 1, "max", &[]),
@@ -130,10 +134,19 @@ const MACHINES: &[MachineTests] = &[
         page_levels: 5,
         tests: OF_INLINED,
     },
+    // Four levels: such a kernel is often built for no more.
+    MachineTests {
+        machine: Machine::new(PLAIN, 4, "max,-la57", &[]),
+        mitigation: "",
+        page_levels: 4,
+        tests: OF_PLAIN,
+    },
 ];
 
 /// The name that selects the tests of a kernel with inlined calls.
 const INLINED: &str = "inlined";
+/// The name that selects the tests of a kernel without modules and tracers.
+pub(crate) const PLAIN: &str = "plain";
 /// The name that selects the shipped workloads instead of a machine.
 const WORKLOADS: &str = "workloads";
 
@@ -150,21 +163,21 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// A test fails or cannot run.
 pub fn vm_test(old: &Path, new: &Path, wanted: &[String]) -> Result<()> {
     let (old, new) = (GuestKernel::open(old, None)?, GuestKernel::open(new, None)?);
-    // Without names, all that a kernel without inlined calls must pass.
+    // Without names, all that a kernel without inlined calls, and with everything else, must pass.
     let is_wanted = |name: &str| match wanted {
-        [] => name != INLINED,
+        [] => name != INLINED && name != PLAIN,
         _ => wanted.iter().any(|wanted| wanted == name),
     };
     let bad_pointers = lab::bare::compile("bad-pointers.c", BAD_POINTERS)?;
     let parts = parts(&old.vmlinux, &new.vmlinux)?;
-    // A relinked kernel loads the modules of the original.
+    // A relinked kernel loads the modules of the original. A kernel may have none.
     let modules = MODULES.map(str::to_owned);
-    let modules = || old.modules(&modules);
+    let modules = |name: &str| if name == PLAIN { Ok(Vec::new()) } else { old.modules(&modules) };
     let mut score = TestScore::default();
     for tried in MACHINES.iter().filter(|m| is_wanted(m.machine.name)) {
         let machine = &tried.machine;
         let guest = |kernel: &GuestKernel, parts: &[String]| {
-            boot(machine, kernel, &contents(tried, parts, &bad_pointers, modules()?))
+            boot(machine, kernel, &contents(tried, parts, &bad_pointers, modules(machine.name)?))
         };
         let (before, after) = match machine.cpus {
             1 => side_by_side(|| guest(&old, &[]), || guest(&new, &parts)),
