@@ -156,7 +156,7 @@ mod tests {
             ),
             (
                 message(ProfileError::Format(3)),
-                "net.rec: a profile of format 3; this version reads formats 4 to 6: make it again \
+                "net.rec: a profile of format 3; this version reads formats 4 to 7: make it again \
                  (`kernlane profile`)",
             ),
             (message(UnknownQuestion("tops".into())), "or SQL (`kernlane ask --list`)"),

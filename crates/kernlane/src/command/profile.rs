@@ -5,6 +5,7 @@
 use crate::command::part::PartArgs;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use host::note;
 use host::out;
 use host::outln;
 use host::output;
@@ -180,6 +181,9 @@ fn counted(args: &ProfileArgs) -> Result<(Image, Profile, Vec<CarriedInput>)> {
     Ok((image, profile, Vec::new()))
 }
 
+/// Above this share of lost code, a profile of another build is doubtful.
+const MOST_LOST: f64 = 0.1;
+
 /// The counts of profiles of other builds.
 fn carried(args: &ProfileArgs) -> Result<(Image, Profile, Vec<CarriedInput>)> {
     let counted = &args.input.counted;
@@ -190,5 +194,12 @@ fn carried(args: &ProfileArgs) -> Result<(Image, Profile, Vec<CarriedInput>)> {
     drop(progress);
     let _progress = Progress::new("carrying the counts to the kernel");
     let (profile, others) = counts::carried(&counted.recordings, &image, counted.merge.into())?;
+    for CarriedInput { file, fit, .. } in others.iter().filter(|it| it.fit.in_lost > MOST_LOST) {
+        note!(
+            "warning: {}: {:.1} % of the executed code is lost: record again on this kernel",
+            file.display(),
+            100.0 * fit.in_lost
+        );
+    }
     Ok((image, profile, others))
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask live-units`: the systemd units of the packages, in a guest with Debian 12 that
 //! boots by GRUB and systemd.
 //!
-//! Input: the disk in the cache, which stays as it is. Output: a line for each test. A group is kept
-//! and the units enabled; the guest is booted again, and again with `kernlane=off`. The console goes
-//! to `target/live-units.console`.
+//! Input: the disk in the cache, which stays as it is. Output: a line for each test. A group is
+//! kept and the units enabled; the guest is booted again, and again with `kernlane=off`. The console
+//! goes to `target/live-units.console`.
 
 use crate::debian::console::Guest;
 use crate::debian::disk;
