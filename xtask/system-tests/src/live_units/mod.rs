@@ -2,8 +2,8 @@
 //! boots by GRUB and systemd.
 //!
 //! Input: the disk in the cache, which stays as it is. Output: a line for each test. A group is
-//! kept and the units enabled; the guest is booted again, and again with `kernlane=off`. The console
-//! goes to `target/live-units.console`.
+//! kept and the units enabled; the guest is booted again, and again with `kernlane=off`. The
+//! console goes to `target/live-units.console`.
 
 use crate::debian::console::Guest;
 use crate::debian::disk;
