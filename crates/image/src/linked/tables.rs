@@ -167,8 +167,8 @@ pub struct LinkedTables {
     pub constants: Vec<(u64, u8)>,
     /// The unwinder's states, each in force from its address on.
     pub orc: Vec<(u64, OrcState)>,
-    /// The memory that the kernel makes read-only when it has booted. Empty in kernels of which no
-    /// code is copied.
+    /// The memory that the kernel makes read-only when it has booted. Empty in
+    /// [`LinkedTables::of_code`]: such tables are not for copying code.
     pub read_only: Range<u64>,
     /// Whether modules may have sites of static keys in that memory (`jump_label_init_ro`, 6.10 and
     /// later). Earlier kernels write to the key when such a module is loaded, and crash.
@@ -353,12 +353,13 @@ fn paravirt(kernel: &LinkedKernel<'_>) -> Result<Vec<ParavirtEntry>> {
     Ok(entries)
 }
 
-/// From the beginning of the read-only data to its end, with what is read-only after boot.
+/// From the beginning of the read-only data to its end, with what is read-only after boot. All
+/// memory, if a symbol is missing: then no key is known to be writable.
 fn read_only(kernel: &LinkedKernel<'_>) -> Range<u64> {
     let bounds = [kernel.address_of("__start_rodata"), kernel.address_of("__end_rodata")];
     match bounds {
         [Some(start), Some(end)] => start.0..end.0,
-        _ => 0..0,
+        _ => 0..u64::MAX,
     }
 }
 
