@@ -3,7 +3,7 @@
 //! Input: a built tree. Output: a directory in which kbuild can link. Only what kbuild writes is a
 //! real file there, so the build tree itself is never written to.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
@@ -35,7 +35,7 @@ fn stumbled_over(path: &Path) -> Option<char> {
 /// Its path has a blank or another character that means something to make.
 pub(crate) fn ensure_plain(tree: &Path) -> Result<()> {
     if let Some(found) = stumbled_over(tree) {
-        anyhow::bail!(
+        bail!(
             "{}: kbuild cannot work in a path with {found:?}: move the tree to another one",
             tree.display()
         );
