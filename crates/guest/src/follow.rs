@@ -5,12 +5,11 @@
 //! of instructions so far, and at the end the totals or the first mistake. This module never
 //! writes.
 
-use crate::kernel_branches::{BranchCounter, KernelBranches};
+use crate::kernel_branches::{BranchCode, BranchCounter, BranchForm, KernelBranches};
 use crate::recorded_module::RecordedModule;
-use crate::thunks::Thunk;
 use anyhow::{Context, Result, anyhow};
 use execution::walk::chunks;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -37,6 +36,8 @@ pub(crate) struct Followed {
     pub turns: u64,
     /// How the kernel's branches were executed.
     pub branches: KernelBranches,
+    /// Where the first branch of each form was executed.
+    pub branch_places: BTreeMap<BranchForm, trace::RunAddr>,
     /// The modules that were loaded, each build once at each place.
     pub modules: BTreeSet<RecordedModule>,
 }
@@ -51,13 +52,13 @@ struct FollowerState {
 }
 
 impl Follower {
-    /// `thunks`: those of the recorded kernel, ascending by address.
-    pub(crate) fn start(path: PathBuf, thunks: Vec<Thunk>) -> Follower {
+    /// `branches`: what the vmlinux of the recorded kernel says.
+    pub(crate) fn start(path: PathBuf, branches: BranchCode) -> Follower {
         let shared = Arc::new(FollowerState::default());
         let theirs = Arc::clone(&shared);
         Follower {
             shared,
-            reader: Some(std::thread::spawn(move || follow(&path, &theirs, thunks))),
+            reader: Some(std::thread::spawn(move || follow(&path, &theirs, branches))),
         }
     }
 
@@ -89,11 +90,11 @@ impl Drop for Follower {
     }
 }
 
-fn follow(path: &PathBuf, shared: &FollowerState, thunks: Vec<Thunk>) -> Result<Followed> {
+fn follow(path: &PathBuf, shared: &FollowerState, branches: BranchCode) -> Result<Followed> {
     let growing = GrowingFile { file: None, path, shared };
     let mut reader = trace::RecordingReader::new(growing)?;
     let (mut totals, mut ticks, mut turns) = (None, 0, 0);
-    let mut branches = BranchCounter::new(thunks);
+    let mut branches = BranchCounter::new(branches);
     let mut modules = BTreeSet::new();
     let read = chunks(&mut reader, |chunk, state| {
         match chunk {
@@ -123,7 +124,14 @@ fn follow(path: &PathBuf, shared: &FollowerState, thunks: Vec<Thunk>) -> Result<
     // An instruction takes a nanosecond of the guest's clock. The clock's last reading is a little
     // earlier than the end of the recording, or there is none.
     let guest_time = Duration::from_nanos(totals.instructions().max(ticks));
-    Ok(Followed { totals, guest_time, turns, branches: branches.counts(), modules })
+    Ok(Followed {
+        totals,
+        guest_time,
+        turns,
+        branches: branches.counts(),
+        branch_places: branches.places(),
+        modules,
+    })
 }
 
 /// The modules that these changes load.
@@ -218,7 +226,7 @@ mod tests {
     fn a_file_that_grows_in_pieces_is_read_completely() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace.klt");
-        let follower = Follower::start(path.clone(), Vec::new());
+        let follower = Follower::start(path.clone(), BranchCode::default());
         let bytes = recording();
         let mut file = File::create(&path).unwrap();
         for piece in bytes.chunks(40) {
@@ -239,13 +247,15 @@ mod tests {
         let path = directory.path().join("trace.klt");
         let bytes = recording();
         std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        assert!(Follower::start(path, Vec::new()).finish().is_err());
-        assert!(Follower::start(directory.path().join("none"), Vec::new()).finish().is_err());
+        assert!(Follower::start(path, BranchCode::default()).finish().is_err());
+        assert!(
+            Follower::start(directory.path().join("none"), BranchCode::default()).finish().is_err()
+        );
     }
 
     #[test]
     fn a_waiting_follower_can_be_dropped() {
         let directory = tempfile::tempdir().unwrap();
-        drop(Follower::start(directory.path().join("none"), Vec::new()));
+        drop(Follower::start(directory.path().join("none"), BranchCode::default()));
     }
 }

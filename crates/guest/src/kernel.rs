@@ -7,20 +7,23 @@
 use crate::bzimage::BzImage;
 use crate::frame_facts::{FrameTypes, KernelFrameFacts, VALUES};
 use crate::headers::Answers;
+use crate::kernel_branches::BranchCode;
 use crate::module_files;
 use crate::module_order::{KernelModule, ModuleChoice};
 use crate::refused::RefusedRequest;
-use crate::thunks::{self, Thunk};
+use crate::thunks;
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
 use image::btf::Btf;
+use image::linked::tables;
 use image::mapping::map_file;
 use image::module::ModuleIdentity;
 use image::object::elf::Elf;
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use trace::RunAddr;
 
 /// A kernel that can be booted.
 pub struct GuestKernel {
@@ -165,18 +168,34 @@ impl GuestKernel {
         })
     }
 
-    /// The thunks of mitigations in the vmlinux, ascending by address.
+    /// The thunks of mitigations and the static calls in the vmlinux.
     ///
     /// # Errors
     /// The vmlinux cannot be read.
-    pub(crate) fn thunks(&self) -> Result<Vec<Thunk>> {
+    pub(crate) fn branch_code(&self) -> Result<BranchCode> {
         with_elf(&self.vmlinux, |elf| {
             let code = elf.symbols().filter(|symbol| symbol.section_index().is_some());
             let named = code.filter_map(|symbol| {
                 Some((symbol.address(), symbol.size(), symbol.name().ok()?.to_owned()))
             });
-            Ok(thunks::among(named.collect()))
+            let thunks = thunks::among(named.collect());
+            Ok(BranchCode { thunks, static_calls: static_calls(elf)? })
         })
+    }
+
+    /// The function of the vmlinux that an address is in, for a message; else the address alone.
+    pub(crate) fn place_of(&self, addr: RunAddr) -> String {
+        let function = with_elf(&self.vmlinux, |elf| {
+            let mut functions = elf.symbols().filter(|symbol| {
+                let reach = symbol.address()..symbol.address().saturating_add(symbol.size().max(1));
+                symbol.section_index().is_some() && reach.contains(&addr.0)
+            });
+            Ok(functions.find_map(|function| Some(function.name().ok()?.to_owned())))
+        });
+        match function {
+            Ok(Some(function)) => format!("at {:#x} in {function}", addr.0),
+            _ => format!("at {:#x}", addr.0),
+        }
     }
 
     /// Reads from the vmlinux where tasks are switched and where their names lie.
@@ -289,6 +308,20 @@ impl GuestKernel {
             Ok(found)
         })
     }
+}
+
+/// The sites of static calls, ascending. A kernel without such a table has none.
+fn static_calls(elf: &object::File<'_>) -> Result<Vec<LinkAddr>> {
+    let (start, end) = tables::STATIC_CALL_BOUNDS;
+    let (Some(start), Some(end)) = (elf.symbol_by_name(start), elf.symbol_by_name(end)) else {
+        return Ok(Vec::new());
+    };
+    let (start, end) = (start.address(), end.address());
+    let section =
+        elf.sections().find_map(|it| it.data_range(start, end.checked_sub(start)?).ok()?);
+    let entries = section.context("has no contents of the table of static calls")?;
+    let calls = tables::static_call_entries(start, entries);
+    Ok(calls.into_iter().map(|call| LinkAddr(call.site)).collect())
 }
 
 /// The functions `enqueue_task` of the scheduler's classes (struct sched_class,

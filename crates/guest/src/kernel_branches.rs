@@ -8,15 +8,17 @@
 use crate::thunks::Thunk;
 use anyhow::{Result, ensure};
 use execution::code::{LastInstruction, TranslatedCode};
+use image::address::LinkAddr;
 use image::sites::ThunkUse;
 use machines::{BranchMitigation, GuestProcessor};
 use serde::{Deserialize, Serialize};
 use sim::BranchKind;
 use std::collections::BTreeMap;
-use trace::{Translation, TranslationId};
+use trace::{RunAddr, Translation, TranslationId};
 
 /// The executed returns, indirect branches and repeated string instructions of a kernel. Plain
-/// branches in thunks do not count. A thunk may end with a jump to a thunk of returns; that counts.
+/// branches in thunks do not count, nor returns in the place of static calls without a target. A
+/// thunk may end with a jump to a thunk of returns; that counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelBranches {
     /// Returns of functions.
@@ -35,20 +37,35 @@ impl KernelBranches {
     /// Branches were executed in another form, or no return in this one: then nobody knows. The
     /// message names form and number.
     pub fn check(&self, processor: &GuestProcessor) -> Result<()> {
+        self.check_naming(processor, |_| None)
+    }
+
+    /// As [`check`](KernelBranches::check), with `place` in the message: where the first branch of
+    /// a form is.
+    pub(crate) fn check_naming(
+        &self,
+        processor: &GuestProcessor,
+        place: impl Fn(&BranchForm) -> Option<String>,
+    ) -> Result<()> {
         let both = [
-            ("returns", &self.returns, &processor.returns),
-            ("indirect branches", &self.indirect, &processor.indirect_branches),
+            (BranchUse::Return, &self.returns, &processor.returns),
+            (BranchUse::Indirect, &self.indirect, &processor.indirect_branches),
         ];
-        for (what, executed, wanted) in both {
+        for (used_as, executed, wanted) in both {
             let others: Vec<String> = executed
                 .iter()
                 .filter(|(form, _)| *form != wanted && !stays(form, wanted))
-                .map(|(form, count)| format!("{count} {}", phrase(form)))
+                .map(|(form, count)| {
+                    let place = place(&(used_as, form.clone()));
+                    let place = place.map_or(String::new(), |place| format!(" (first {place})"));
+                    format!("{count} {}{place}", phrase(form))
+                })
                 .collect();
             ensure!(
                 others.is_empty(),
-                "the kernel executed {} of its {what}, but {} executes them {}",
+                "the kernel executed {} of its {}, but {} executes them {}",
                 others.join(" and "),
+                used_as.plural(),
                 processor.name,
                 phrase(wanted)
             );
@@ -63,6 +80,25 @@ impl KernelBranches {
         Ok(())
     }
 }
+
+/// What a branch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum BranchUse {
+    Return,
+    Indirect,
+}
+
+impl BranchUse {
+    fn plural(self) -> &'static str {
+        match self {
+            BranchUse::Return => "returns",
+            BranchUse::Indirect => "indirect branches",
+        }
+    }
+}
+
+/// What a branch is for, and how it was executed.
+pub(crate) type BranchForm = (BranchUse, BranchMitigation);
 
 /// Whether the form stands beside the wanted one in the same kernel. Against indirect target
 /// selection, only returns in the lower half of a cache line go through the thunk
@@ -84,24 +120,32 @@ fn phrase(form: &BranchMitigation) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Counted {
     Nothing,
-    Return(BranchMitigation),
-    Indirect(BranchMitigation),
+    Branch(BranchForm),
     String,
+}
+
+/// What a vmlinux says of branches that the kernel writes itself.
+#[derive(Default)]
+pub(crate) struct BranchCode {
+    /// Ascending by address.
+    pub thunks: Vec<Thunk>,
+    /// The sites of static calls, ascending.
+    pub static_calls: Vec<LinkAddr>,
 }
 
 /// Counts while a recording is read.
 pub(crate) struct BranchCounter {
-    /// Ascending.
-    thunks: Vec<Thunk>,
+    code: BranchCode,
     /// By translation block.
     counted: Vec<Counted>,
+    /// Where each begins.
+    begins: Vec<RunAddr>,
     whole: Vec<u64>,
 }
 
 impl BranchCounter {
-    /// `thunks`: ascending by address.
-    pub(crate) fn new(thunks: Vec<Thunk>) -> BranchCounter {
-        BranchCounter { thunks, counted: Vec::new(), whole: Vec::new() }
+    pub(crate) fn new(code: BranchCode) -> BranchCounter {
+        BranchCounter { code, counted: Vec::new(), begins: Vec::new(), whole: Vec::new() }
     }
 
     /// Learns the next translation block.
@@ -114,6 +158,7 @@ impl BranchCounter {
             false => Counted::Nothing,
         };
         self.counted.push(counted);
+        self.begins.push(translation.addr);
         self.whole.push(0);
         Ok(())
     }
@@ -132,8 +177,12 @@ impl BranchCounter {
         for (counted, &times) in self.counted.iter().zip(&self.whole).filter(|(_, n)| **n > 0) {
             let count = match counted {
                 Counted::Nothing => continue,
-                Counted::Return(form) => counts.returns.entry(form.clone()).or_default(),
-                Counted::Indirect(form) => counts.indirect.entry(form.clone()).or_default(),
+                Counted::Branch((BranchUse::Return, form)) => {
+                    counts.returns.entry(form.clone()).or_default()
+                }
+                Counted::Branch((BranchUse::Indirect, form)) => {
+                    counts.indirect.entry(form.clone()).or_default()
+                }
                 Counted::String => &mut counts.string_instructions,
             };
             *count += times;
@@ -141,19 +190,41 @@ impl BranchCounter {
         counts
     }
 
+    /// Where the first executed translation block begins that ends with a branch of a form.
+    pub(crate) fn places(&self) -> BTreeMap<BranchForm, RunAddr> {
+        let mut places = BTreeMap::new();
+        for ((counted, &begin), &times) in self.counted.iter().zip(&self.begins).zip(&self.whole) {
+            if let (Counted::Branch(form), 1..) = (counted, times) {
+                places.entry(form.clone()).or_insert(begin);
+            }
+        }
+        places
+    }
+
     fn of(&self, translation: &Translation) -> Result<Counted> {
         let code = TranslatedCode::new(translation)?;
         let in_thunk = self.thunk_with(translation.addr.0).is_some();
         Ok(match code.last {
             LastInstruction::Taken(_) if in_thunk => Counted::Nothing,
-            LastInstruction::Taken(BranchKind::Return) => Counted::Return(BranchMitigation::Plain),
-            LastInstruction::Taken(_) => Counted::Indirect(BranchMitigation::Plain),
+            // A static call without a target. Some are written before the kernel chooses its
+            // mitigations: on every processor they are plain (Linux 6.1 with PREEMPT_DYNAMIC).
+            LastInstruction::Taken(BranchKind::Return) if self.is_static_call(translation) => {
+                Counted::Nothing
+            }
+            LastInstruction::Taken(BranchKind::Return) => {
+                Counted::Branch((BranchUse::Return, BranchMitigation::Plain))
+            }
+            LastInstruction::Taken(_) => {
+                Counted::Branch((BranchUse::Indirect, BranchMitigation::Plain))
+            }
             LastInstruction::Jump { target } | LastInstruction::Call { target } => {
                 let thunk = self.thunk_with(target.0).filter(|thunk| thunk.addr == target.0);
                 let form = |thunk: &Thunk| BranchMitigation::Thunk(thunk.name.clone());
                 thunk.map_or(Counted::Nothing, |thunk| match thunk.used_by {
-                    Some(ThunkUse::Returns) => Counted::Return(form(thunk)),
-                    Some(ThunkUse::IndirectBranches) => Counted::Indirect(form(thunk)),
+                    Some(ThunkUse::Returns) => Counted::Branch((BranchUse::Return, form(thunk))),
+                    Some(ThunkUse::IndirectBranches) => {
+                        Counted::Branch((BranchUse::Indirect, form(thunk)))
+                    }
                     None => Counted::Nothing,
                 })
             }
@@ -167,9 +238,16 @@ impl BranchCounter {
         })
     }
 
+    /// Whether the last instruction is the site of a static call.
+    fn is_static_call(&self, translation: &Translation) -> bool {
+        let last = translation.code_by_instruction().last();
+        last.is_some_and(|(at, _)| self.code.static_calls.binary_search(&LinkAddr(at.0)).is_ok())
+    }
+
     fn thunk_with(&self, addr: u64) -> Option<&Thunk> {
-        let behind = self.thunks.partition_point(|thunk| thunk.addr <= addr);
-        let thunk = &self.thunks[behind.checked_sub(1)?];
+        let thunks = &self.code.thunks;
+        let behind = thunks.partition_point(|thunk| thunk.addr <= addr);
+        let thunk = &thunks[behind.checked_sub(1)?];
         (addr - thunk.addr < thunk.size.max(1)).then_some(thunk)
     }
 }
@@ -191,7 +269,6 @@ fn repeats(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace::RunAddr;
 
     const AT: u64 = 0xffff_ffff_8100_0000;
 
@@ -209,20 +286,39 @@ mod tests {
         ]
     }
 
+    /// With a static call at the end of its first KB.
+    fn branch_code() -> BranchCode {
+        BranchCode { thunks: thunks(), static_calls: vec![LinkAddr(AT + 0x400)] }
+    }
+
+    fn zen4() -> GuestProcessor {
+        GuestProcessor {
+            name: "zen4".into(),
+            cpu_model: "max".into(),
+            command_line: Vec::new(),
+            returns: through("srso_alias_return_thunk"),
+            indirect_branches: BranchMitigation::Plain,
+            vulnerabilities: BTreeMap::new(),
+        }
+    }
+
+    fn translation(id: u32, addr: u64, code: &[u8]) -> Translation {
+        Translation {
+            id: TranslationId(id),
+            addr: RunAddr(addr),
+            lengths: [code.len() as u8].into(),
+            code: code.into(),
+        }
+    }
+
     fn through(symbol: &str) -> BranchMitigation {
         BranchMitigation::Thunk(symbol.into())
     }
 
     /// Counts one translation block of one instruction that ran three times.
     fn counted(addr: u64, code: &[u8]) -> KernelBranches {
-        let mut counter = BranchCounter::new(thunks());
-        let translation = Translation {
-            id: TranslationId(0),
-            addr: RunAddr(addr),
-            lengths: [code.len() as u8].into(),
-            code: code.into(),
-        };
-        counter.define(&translation).unwrap();
+        let mut counter = BranchCounter::new(branch_code());
+        counter.define(&translation(0, addr, code)).unwrap();
         (0..3).for_each(|_| counter.executed(TranslationId(0)));
         counter.executed(TranslationId(9));
         counter.counts()
@@ -233,9 +329,11 @@ mod tests {
         let returns = |form| KernelBranches { returns: [(form, 3)].into(), ..Default::default() };
         let indirect = |form| KernelBranches { indirect: [(form, 3)].into(), ..Default::default() };
         let string = KernelBranches { string_instructions: 3, ..Default::default() };
-        let cases: [(u64, &[u8], KernelBranches); 13] = [
+        let cases: [(u64, &[u8], KernelBranches); 15] = [
             (AT, &[0xc3], returns(BranchMitigation::Plain)),
             (AT, &[0xe9, 0x3b, 1, 0, 0], returns(through("srso_alias_return_thunk"))),
+            (AT + 0x400, &[0xc3], KernelBranches::default()), // a static call without a target
+            (AT + 0x400, &[0xff, 0xe0], indirect(BranchMitigation::Plain)),
             (AT, &[0xff, 0xe0], indirect(BranchMitigation::Plain)), // jmp rax
             (AT, &[0x41, 0xff, 0xd3], indirect(BranchMitigation::Plain)), // call r11
             (AT, &[0xe8, 0xfb, 0, 0, 0], indirect(through("__x86_indirect_thunk"))),
@@ -254,15 +352,23 @@ mod tests {
     }
 
     #[test]
+    fn the_first_executed_branch_of_a_form_has_a_place() {
+        let mut counter = BranchCounter::new(branch_code());
+        for (id, at) in [(0, AT), (1, AT + 8), (2, AT + 16)] {
+            counter.define(&translation(id, at, &[0xc3])).unwrap();
+        }
+        assert!(counter.places().is_empty());
+        (1..3).for_each(|id| counter.executed(TranslationId(id)));
+        let plain = (BranchUse::Return, BranchMitigation::Plain);
+        assert_eq!(counter.places(), [(plain.clone(), RunAddr(AT + 8))].into());
+        let place = |form: &BranchForm| (*form == plain).then(|| "in memcpy".to_owned());
+        let message = counter.counts().check_naming(&zen4(), place).unwrap_err().to_string();
+        assert!(message.contains("2 plainly (first in memcpy) of its returns"), "{message}");
+    }
+
+    #[test]
     fn a_form_that_the_processor_would_not_execute_is_named_with_its_number() {
-        let processor = GuestProcessor {
-            name: "zen4".into(),
-            cpu_model: "max".into(),
-            command_line: Vec::new(),
-            returns: through("srso_alias_return_thunk"),
-            indirect_branches: BranchMitigation::Plain,
-            vulnerabilities: BTreeMap::new(),
-        };
+        let processor = zen4();
         let mut branches = KernelBranches {
             returns: [(through("srso_alias_return_thunk"), 7)].into(),
             indirect: [(BranchMitigation::Plain, 5)].into(),

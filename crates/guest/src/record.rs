@@ -169,7 +169,7 @@ pub fn record(
     let files = Files::at(&draft.work);
     let trace = files.trace();
     guest.boot.plugin = Some(recording_plugin(library, &trace, request, &conditions)?);
-    let follower = Follower::start(trace.clone(), request.kernel.thunks()?);
+    let follower = Follower::start(trace.clone(), request.kernel.branch_code()?);
     let mut early = request.processor.like.as_ref().map(EarlyCheck::new);
     let outcome = guest.boot.run(&qemu, &draft.work, &mut |news| {
         progress(&format!("guest: {}", news.phase), follower.instructions());
@@ -186,7 +186,11 @@ pub fn record(
         follower.finish().with_context(|| explain("the recording is not whole", &outcome))?;
     ensure!(followed.totals.instructions() > 0, "the workload executed nothing between its marks");
     if let Some(processor) = &request.processor.like {
-        followed.branches.check(processor)?;
+        let place = |form: &_| {
+            let addr = followed.branch_places.get(form)?;
+            Some(request.kernel.place_of(*addr))
+        };
+        followed.branches.check_naming(processor, place)?;
     }
     let summary = RecordingSummary {
         format: summary::FORMAT,
