@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The suite of the newest kernels.
-pub(crate) const NEWEST_SUITE: &str = "sid";
+pub const NEWEST_SUITE: &str = "sid";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// apt of this machine's suites, or of others.

@@ -5,7 +5,8 @@
 //! directory of their own, in which modules are built. The headers of other suites are installed,
 //! since they name each other by absolute paths. Both need root.
 
-use crate::apt::{Apt, NEWEST_SUITE, matching};
+pub use crate::apt::NEWEST_SUITE;
+use crate::apt::{Apt, matching};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
 use guest::GuestKernel;

@@ -1,15 +1,15 @@
 //! `cargo xtask dist-test`: what `cargo xtask dist` makes, used as a new user would.
 //!
 //! Output: a line for each test. Makes everything in two directories and compares the bytes. Then
-//! installs the packages on a clean Debian 12 and 13, works with them without a checkout, removes
-//! them, and compares the systems with what they were. Each step is made once, in
-//! `target/dist-test`.
+//! installs the packages on a clean Debian 12, 13 and unstable, works with them without a checkout,
+//! replaces functions of Linux 6.1, 6.12 and the newest in guests, removes the packages, and
+//! compares the systems with what they were. Each step is made once, in `target/dist-test`.
 
 mod root;
 
 use crate::debian::disk;
 use anyhow::{Context, Result, ensure};
-use lab::live_tool::debian::{self, Flavour};
+use lab::live_tool::debian::{NEWEST_SUITE, StockKernel};
 use lab::made::make;
 use lab::score::TestScore;
 use root::DebianRoot;
@@ -22,6 +22,13 @@ use std::process::Command;
 const NEEDED: &[(&str, &str)] = &[("/usr/bin/mmdebstrap", "mmdebstrap")];
 
 const DIRECTORY: &str = "target/dist-test";
+
+/// The systems, and the kernels that guests on them run.
+const SYSTEMS: [(&str, &[&str]); 3] = [
+    ("bookworm", &["6.12-cloud", "6.1-cloud"]),
+    ("trixie", &["6.12-cloud"]),
+    (NEWEST_SUITE, &["newest-cloud"]),
+];
 
 /// The directory of what is published, made if it is not there.
 ///
@@ -63,10 +70,11 @@ pub fn dist_test() -> Result<()> {
     let mut publish = Command::new("cargo");
     publish.args(["publish", "--workspace", "--dry-run", "--quiet"]);
     score.count("the crates can be published", lab::run(&mut publish));
-    let (kernel, _) = debian::kernel_with_headers(Flavour::Cloud)?;
-    for suite in ["bookworm", "trixie"] {
+    for (suite, kernels) in SYSTEMS {
         host::interrupt::check()?;
-        let root = DebianRoot::make(&directory.join(suite), suite, &kernel)?;
+        let image = |name: &&str| StockKernel::named(name)?.boot_image();
+        let kernels = kernels.iter().map(image).collect::<Result<Vec<_>>>()?;
+        let root = DebianRoot::make(&directory.join(suite), suite, &kernels)?;
         try_packages(&mut score, &root, &first)?;
     }
     score.finish("what is published does not work; see target/dist-test")
@@ -99,21 +107,24 @@ fn try_packages(score: &mut TestScore, root: &DebianRoot, made: &Path) -> Result
              ls /lib/modules/\"$release\"/updates/dkms/kernlane.ko* || exit 1
          done",
     );
-    let kernel = format!("--kernel /kernel/boot/vmlinuz-{}", root.release);
+    let kernel = |release: &str| format!("--kernel /kernel/boot/vmlinuz-{release}");
+    let first = root.releases.first().context("the system has no kernel to record")?;
     work(
         "records a workload, and lays the kernel out",
         &format!(
-            "cd /tried && kernlane record files {kernel} -o files.rec &&
-             kernlane layout files.rec -o files.kll && kernlane report os-share files.rec"
+            "cd /tried && kernlane record files {} -o files.rec &&
+             kernlane layout files.rec -o files.kll && kernlane report os-share files.rec",
+            kernel(first)
         ),
     );
-    if root.has_headers_of_kernel {
-        let headers = format!("/usr/src/linux-headers-{}", root.release);
+    let replaced = root.releases.iter().filter(|_| root.has_headers_of_kernels);
+    for release in replaced {
         work(
-            "replaces functions of a stock kernel while it runs in a guest",
+            &format!("replaces functions of {release} while it runs in a guest"),
             &format!(
-                "cd /tried && kernlane optimize files --live --machine zen4 {kernel} \
-                 --headers {headers} -o files.live"
+                "cd /tried && kernlane optimize net --live --inline --machine zen4 {} \
+                 --headers /usr/src/linux-headers-{release} -o {release}.live",
+                kernel(release)
             ),
         );
     }

@@ -4,6 +4,7 @@
 //! command sees this root only, and the devices and processes of this machine's kernel.
 
 use anyhow::{Context, Result, ensure};
+use lab::live_tool::debian::NEWEST_SUITE;
 use lab::made::make;
 use lab::{run, succeeded};
 use std::fs;
@@ -26,6 +27,11 @@ const NOT_COMPARED: [&str; 12] = [
     "./var/log/",
 ];
 
+fn release_of(boot_image: &Path) -> Result<String> {
+    let name = boot_image.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok(name.strip_prefix("vmlinuz-").context("the kernel has no release")?.to_owned())
+}
+
 fn debug_file(release: &str) -> String {
     format!("usr/lib/debug/boot/vmlinux-{release}")
 }
@@ -34,28 +40,32 @@ fn debug_file(release: &str) -> String {
 pub(super) struct DebianRoot {
     /// Its suite.
     pub suite: &'static str,
-    /// The release of the kernel in `/kernel`.
-    pub release: String,
-    /// The headers of the kernel in `/kernel` are installed.
-    pub has_headers_of_kernel: bool,
+    /// The releases of the kernels in `/kernel`.
+    pub releases: Vec<String>,
+    /// The headers of these kernels are installed.
+    pub has_headers_of_kernels: bool,
     /// Where it is.
     path: PathBuf,
     log: PathBuf,
 }
 
 impl DebianRoot {
-    /// Makes a system of `suite`, with QEMU, a compiler and kernel headers, and a kernel to record
-    /// in `/kernel`: the boot image `kernel` of the cache, with its vmlinux.
+    /// Makes a system of `suite`, with QEMU, a compiler and kernel headers, and kernels to record
+    /// in `/kernel`: boot images of the cache, with their vmlinux.
     ///
     /// # Errors
     /// This needs root, Debian's archive, and disk space.
-    pub(super) fn make(path: &Path, suite: &'static str, kernel: &Path) -> Result<DebianRoot> {
-        let release = kernel.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let release = release.strip_prefix("vmlinuz-").context("the kernel has no release")?;
-        let has_headers_of_kernel = suite == "bookworm";
-        let headers = match has_headers_of_kernel {
-            true => format!("linux-headers-{release}"),
-            false => "linux-headers-cloud-amd64".to_owned(),
+    pub(super) fn make(
+        path: &Path,
+        suite: &'static str,
+        kernels: &[PathBuf],
+    ) -> Result<DebianRoot> {
+        let releases =
+            kernels.iter().map(|kernel| release_of(kernel)).collect::<Result<Vec<_>>>()?;
+        let has_headers_of_kernels = suite != "trixie";
+        let headers = match has_headers_of_kernels {
+            true => releases.iter().map(|release| format!("linux-headers-{release}")).collect(),
+            false => vec!["linux-headers-cloud-amd64".to_owned()],
         };
         make(path, || {
             let part = path.with_extension("part");
@@ -68,11 +78,11 @@ impl DebianRoot {
             bootstrap.arg(format!("--include={packages}"));
             bootstrap.arg("--aptopt=APT::Install-Recommends \"false\"");
             let (site, security) = (lab::debian_archive()?, lab::debian_security_archive()?);
-            let mut sources = vec![
-                format!("deb {site} {suite} main"),
-                format!("deb {site} {suite}-updates main"),
-                format!("deb {security} {suite}-security main"),
-            ];
+            let mut sources = vec![format!("deb {site} {suite} main")];
+            if suite != NEWEST_SUITE {
+                sources.push(format!("deb {site} {suite}-updates main"));
+                sources.push(format!("deb {security} {suite}-security main"));
+            }
             if suite == "bookworm" {
                 sources.push(format!("deb {site} {suite}-backports main"));
             }
@@ -81,16 +91,18 @@ impl DebianRoot {
             for directory in ["tried", "packages", "kernel/boot", "kernel/usr/lib/debug/boot"] {
                 fs::create_dir_all(part.join(directory))?;
             }
-            let unpacked = kernel.ancestors().nth(2).context("the kernel lies in no boot")?;
-            for name in [format!("boot/vmlinuz-{release}"), debug_file(release)] {
-                let from = unpacked.join(&name);
-                fs::copy(&from, part.join("kernel").join(&name))
-                    .with_context(|| from.display().to_string())?;
+            for (kernel, release) in kernels.iter().zip(&releases) {
+                let unpacked = kernel.ancestors().nth(2).context("the kernel lies in no boot")?;
+                for name in [format!("boot/vmlinuz-{release}"), debug_file(release)] {
+                    let from = unpacked.join(&name);
+                    fs::copy(&from, part.join("kernel").join(&name))
+                        .with_context(|| from.display().to_string())?;
+                }
             }
             let made = DebianRoot {
                 suite,
-                release: release.to_owned(),
-                has_headers_of_kernel,
+                releases: releases.clone(),
+                has_headers_of_kernels,
                 path: part.clone(),
                 log: path.with_extension("log"),
             };
@@ -99,13 +111,14 @@ impl DebianRoot {
                 _ => "qemu-system-x86",
             };
             made.run(&format!(
-                "apt-get update -q && apt-get install -y -q {headers} && \
-                               apt-get install -y -q --no-install-recommends {qemu}"
+                "apt-get update -q && apt-get install -y -q {} && \
+                               apt-get install -y -q --no-install-recommends {qemu}",
+                headers.join(" ")
             ))?;
             Ok(fs::rename(&part, path)?)
         })?;
         let (log, path) = (path.with_extension("log"), path.to_owned());
-        Ok(DebianRoot { suite, release: release.to_owned(), has_headers_of_kernel, path, log })
+        Ok(DebianRoot { suite, releases, has_headers_of_kernels, path, log })
     }
 
     /// Runs a shell script in it, as root. What it prints goes to a log beside it.
