@@ -26,6 +26,7 @@ use anyhow::Result;
 use execution::cpu_order::CpuOrder;
 use execution::opened::Reader;
 use execution::walk::{Observer, SideBySide};
+use image::programs::UserPrograms;
 use image::vmlinux;
 use memory::objects::names::DataNames;
 use services::{Attribution, ServicesWalk};
@@ -43,6 +44,7 @@ pub fn sharing(
     order: CpuOrder,
     recording: &Path,
     kernel: &Path,
+    programs: &UserPrograms,
     top: usize,
 ) -> Result<Vec<SharingTable>> {
     sharing::check_top(top)?;
@@ -50,7 +52,7 @@ pub fn sharing(
     let of_machine = |machine: &MachineModel| {
         let study = SharingStudy::new(&attribution.symbols, &names, machine, order);
         let ranking = attribution.read(recording, "lines", |reader| study.rank(reader))?;
-        attribution.read(recording, "fields", |reader| study.table(reader, &ranking, top))
+        attribution.read(recording, "fields", |reader| study.table(reader, &ranking, top, programs))
     };
     attribution.machines.iter().map(of_machine).collect()
 }

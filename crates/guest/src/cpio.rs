@@ -1,12 +1,13 @@
 //! Writes the archive that the kernel unpacks as its first root file system (cpio "newc",
-//! Documentation/driver-api/early-userspace/buffer-format.rst).
+//! Documentation/driver-api/early-userspace/buffer-format.rst), and reads such an archive.
 //!
 //! Input: entries, one by one, in the order in which the kernel unpacks them. Output: bytes. The
 //! owner is always root, the time is always `MTIME`, and inode numbers count from 1. Hard links
 //! share the number, and the first one has the data. Equal entries give equal bytes. This module
 //! never compresses and never reads a file.
 
-use std::collections::HashMap;
+use anyhow::{Context, Result, ensure};
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 /// 2019-12-31T00:00:00Z, the day before the guest's clock starts. No file is in the guest's future.
@@ -156,6 +157,45 @@ fn check_name(path: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes of an entry's header: a magic number and 13 hexadecimal numbers.
+const HEADER: usize = 6 + 13 * 8;
+
+/// The contents of an archive's regular files, by path.
+///
+/// # Errors
+/// It is cut off or damaged.
+pub(crate) fn files(archive: &[u8]) -> Result<BTreeMap<&str, &[u8]>> {
+    let mut files = BTreeMap::new();
+    let mut linked = HashMap::new();
+    let mut at = 0;
+    loop {
+        let header = archive.get(at..at + HEADER).context("the archive is cut off")?;
+        ensure!(header.starts_with(b"070701"), "the archive has no entry at byte {at}");
+        let number = |place: usize| {
+            let digits = header.get(6 + 8 * place..14 + 8 * place);
+            let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+            let number = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            number.with_context(|| format!("the entry at byte {at} of the archive has no number"))
+        };
+        let (inode, mode, size, length) = (number(0)?, number(1)?, number(6)?, number(11)?);
+        let name = at + HEADER..at + HEADER + length as usize;
+        let path = archive.get(name.clone()).context("the archive is cut off")?;
+        let path = path.strip_suffix(b"\0").and_then(|path| std::str::from_utf8(path).ok());
+        let path = path.with_context(|| format!("the entry at byte {at} has no name"))?;
+        if path == "TRAILER!!!" {
+            return Ok(files);
+        }
+        let begin = name.end.next_multiple_of(4);
+        let end = begin + size as usize;
+        let data = archive.get(begin..end).context("the archive is cut off")?;
+        if mode & 0o170_000 == S_IFREG {
+            let known = linked.entry(inode).or_insert(data);
+            files.insert(path, if data.is_empty() { *known } else { data });
+        }
+        at = end.next_multiple_of(4);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +232,29 @@ mod tests {
         let second =
             bytes.windows(6).enumerate().filter(|(_, w)| *w == b"070701").nth(1).unwrap().0;
         assert_eq!(&bytes[second + 6..second + 14], b"00000002");
+    }
+
+    #[test]
+    fn an_archive_is_read_as_it_was_written() {
+        let mut writer = CpioWriter::new(Vec::new());
+        let data = b"hello";
+        writer.directory("d", 0o755).unwrap();
+        writer.linked_file("d/a", 0o755, data, data.as_ptr(), 2).unwrap();
+        writer.symlink("d/l", "../x").unwrap();
+        writer.file("empty", 0o644, b"").unwrap();
+        writer.linked_file("d/b", 0o755, data, data.as_ptr(), 2).unwrap();
+        let bytes = writer.finish().unwrap();
+        let read = files(&bytes).unwrap();
+        let expected: [(&str, &[u8]); 3] = [("d/a", data), ("d/b", data), ("empty", b"")];
+        assert_eq!(read, expected.into());
+        for end in 0..bytes.len() - 4 {
+            assert!(files(&bytes[..end]).is_err(), "{end}");
+        }
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x41;
+            let _ = files(&damaged);
+        }
     }
 
     #[test]

@@ -54,6 +54,11 @@ impl OutputDirectory {
         Ok(OutputDirectory { holder, work, output: output.into(), files })
     }
 
+    /// Where a file can lie that goes with this value, beside the directory.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        self.work.with_file_name(name)
+    }
+
     /// Gives the directory its final name, when all its files are on the disk.
     pub(crate) fn publish(&self) -> Result<()> {
         for file in self.files {

@@ -12,6 +12,7 @@ use crate::module_files;
 use crate::module_order::{KernelModule, ModuleChoice};
 use crate::refused::RefusedRequest;
 use crate::thunks;
+use crate::user_programs;
 use anyhow::{Context, Result, bail, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
@@ -262,6 +263,25 @@ impl GuestKernel {
                 count: symbol("max_pfn")?,
                 types,
             })
+        })
+    }
+
+    /// Where the kernel says which files its processes map, as the plugin's argument.
+    ///
+    /// # Errors
+    /// The kernel does not say it, or has neither BTF nor a build tree.
+    pub(crate) fn program_places(&self) -> Result<String> {
+        with_elf(&self.vmlinux, |elf| {
+            let mapped = elf.symbol_by_name("perf_event_mmap");
+            let mapped = mapped.context("has no perf_event_mmap (CONFIG_PERF_EVENTS is off)")?;
+            let offsets = match (elf.section_by_name(".BTF"), self.vmlinux.parent()) {
+                (Some(section), _) => user_programs::offsets_of_btf(&Btf::parse(section.data()?)?)?,
+                (None, Some(tree)) if tree.join("mm").is_dir() => {
+                    user_programs::offsets_of_tree(tree)?
+                }
+                _ => bail!("has no BTF and is not in a build tree"),
+            };
+            Ok(user_programs::argument(LinkAddr(mapped.address()), &offsets))
         })
     }
 

@@ -56,6 +56,7 @@ mod thunks;
 mod trial;
 mod turn;
 mod typed;
+mod user_programs;
 mod workload;
 
 pub use boot::{GuestEnd, GuestOutcome, HostCost};

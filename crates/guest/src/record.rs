@@ -20,8 +20,10 @@ use crate::refused::RefusedRequest;
 use crate::request::{ProbeFiles, RecordingConditions, RecordingRequest};
 use crate::summary;
 use crate::turn::check_turn;
+use crate::user_programs;
 use anyhow::{Context, Result, ensure};
 use host::recording::Recording as Files;
+use image::programs::UserPrograms;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -68,6 +70,10 @@ pub struct RecordingSummary {
     /// The modules that were loaded when recording began or later, each build once at each place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<RecordedModule>,
+    /// Where programs and libraries lay in the memory of tasks, in recordings with data accesses.
+    /// `None`: the kernel does not say it, or the recording is of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<UserPrograms>,
     /// The totals.
     pub totals: RecordedAmounts,
 }
@@ -168,7 +174,8 @@ pub fn record(
     }
     let files = Files::at(&draft.work);
     let trace = files.trace();
-    guest.boot.plugin = Some(recording_plugin(library, &trace, request, &conditions)?);
+    let mapped = draft.scratch("mappings");
+    guest.boot.plugin = Some(recording_plugin(library, &trace, &mapped, request, &conditions)?);
     let follower = Follower::start(trace.clone(), request.kernel.branch_code()?);
     let mut early = request.processor.like.as_ref().map(EarlyCheck::new);
     let outcome = guest.boot.run(&qemu, &draft.work, &mut |news| {
@@ -192,6 +199,7 @@ pub fn record(
         };
         followed.branches.check_naming(processor, place)?;
     }
+    let programs = mapped.exists().then(|| user_programs::read(&mapped, &guest.boot.initramfs));
     let summary = RecordingSummary {
         format: summary::FORMAT,
         conditions,
@@ -200,6 +208,7 @@ pub fn record(
         vulnerabilities,
         kernel_branches: Some(followed.branches.clone()),
         modules: followed.modules.iter().cloned().collect(),
+        programs: programs.transpose()?,
         totals: RecordedAmounts::new(&followed, request.cpus, std::fs::metadata(&trace)?.len()),
     };
     std::fs::write(files.summary(), summary::to_json(&summary)?)
@@ -253,6 +262,7 @@ impl RecordedAmounts {
 fn recording_plugin(
     library: PathBuf,
     trace: &Path,
+    mapped: &Path,
     request: &RecordingRequest,
     conditions: &RecordingConditions,
 ) -> Result<QemuPlugin> {
@@ -298,6 +308,11 @@ fn recording_plugin(
     if request.data {
         for (key, value) in plugin::data_arguments(&request.kernel, &task)? {
             add(&key, value);
+        }
+        // Without these places, users' data has no names.
+        if let Ok(places) = request.kernel.program_places() {
+            add("programs", places);
+            add("programs_out", mapped.to_str().context("the output's path is not UTF-8")?.into());
         }
     }
     add("condition.kernel_release", conditions.kernel_release.clone());

@@ -34,6 +34,7 @@ pub mod object;
 pub mod order;
 pub mod ordinary;
 pub mod place;
+pub mod programs;
 pub mod relative_words;
 pub mod runs;
 pub mod sealed;

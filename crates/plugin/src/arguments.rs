@@ -62,6 +62,39 @@ pub(crate) struct Arguments {
     pub values: Vec<(String, u64)>,
     /// The program of probes, and the file of their values.
     pub probes: Option<(PathBuf, PathBuf)>,
+    /// Where mappings are found, and the file to which they are written.
+    pub programs: Option<(ProgramPlaces, PathBuf)>,
+}
+
+/// Where the kernel says which files are mapped. The argument `programs=` has these numbers in this
+/// order, with + between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramPlaces {
+    /// The address of `perf_event_mmap`.
+    pub mapped: u64,
+    /// Offsets of `vm_start`, `vm_end`, `vm_pgoff` and `vm_file` in `vm_area_struct`, in bytes.
+    pub start: u64,
+    pub end: u64,
+    pub pgoff: u64,
+    pub file: u64,
+    /// The offset of `f_path.dentry` in `struct file`.
+    pub dentry: u64,
+    /// Offsets of `d_parent` and `d_name.name` in `struct dentry`.
+    pub parent: u64,
+    pub name: u64,
+    /// The offset of `tgid` in `task_struct`.
+    pub tgid: u64,
+}
+
+impl ProgramPlaces {
+    fn parse(text: &str) -> Option<ProgramPlaces> {
+        let numbers: Vec<u64> = text.split('+').map(number).collect::<Option<_>>()?;
+        let &[mapped, start, end, pgoff, file, dentry, parent, name, tgid] = numbers.as_slice()
+        else {
+            return None;
+        };
+        Some(ProgramPlaces { mapped, start, end, pgoff, file, dentry, parent, name, tgid })
+    }
 }
 
 /// What a recording with data accesses needs.
@@ -161,6 +194,7 @@ impl Arguments {
         let (mut frames, mut values, mut per_cpu_offset) = (None, Vec::new(), None);
         let (mut module_finalize, mut module_cleanup) = (None, None);
         let (mut probes, mut probes_out) = (None, None);
+        let (mut programs, mut programs_out) = (None, None);
         for argument in arguments {
             let (key, value) =
                 argument.split_once('=').ok_or_else(|| ArgumentError::NotAPair(argument.into()))?;
@@ -201,6 +235,13 @@ impl Arguments {
                 "comm" => comm = Some(number()?),
                 "probes" => probes = Some(PathBuf::from(value)),
                 "probes_out" => probes_out = Some(PathBuf::from(value)),
+                "programs" => {
+                    programs = Some(
+                        ProgramPlaces::parse(value)
+                            .ok_or_else(|| wrong("nine numbers with + between them"))?,
+                    )
+                }
+                "programs_out" => programs_out = Some(PathBuf::from(value)),
                 "pid" => pid = Some(number()?),
                 "on_error" => {
                     on_error = match value {
@@ -247,6 +288,12 @@ impl Arguments {
             (None, Some(_)) => return Err(ArgumentError::Missing("probes")),
             (Some(_), None) => return Err(ArgumentError::Missing("probes_out")),
         };
+        let programs = match (programs, programs_out) {
+            (Some(places), Some(out)) => Some((places, out)),
+            (None, None) => None,
+            (None, Some(_)) => return Err(ArgumentError::Missing("programs")),
+            (Some(_), None) => return Err(ArgumentError::Missing("programs_out")),
+        };
         header.modules = modules.is_some();
         let several_cpus = header.cpus != CpuCount::ONE;
         if several_cpus && per_cpu_offset.is_none() {
@@ -265,6 +312,7 @@ impl Arguments {
             data: data.then_some(DataArguments { page_offset_base, frames }),
             values,
             probes,
+            programs,
         })
     }
 }
@@ -314,6 +362,8 @@ mod tests {
             "value.vmalloc_base=0xffffffff81d091d0",
             "probes=/tmp/p",
             "probes_out=/tmp/v",
+            "programs=1+2+3+4+5+6+7+8+9",
+            "programs_out=/tmp/m",
         ];
         let expected = Arguments {
             out: "/tmp/x=y".into(),
@@ -347,7 +397,9 @@ mod tests {
             }),
             values: vec![("value.vmalloc_base".into(), 0xffff_ffff_81d0_91d0)],
             probes: Some(("/tmp/p".into(), "/tmp/v".into())),
+            programs: ProgramPlaces::parse("1+2+3+4+5+6+7+8+9").map(|it| (it, "/tmp/m".into())),
         };
+        assert!(expected.programs.is_some());
         assert_eq!(Arguments::parse(given), Ok(expected));
     }
 
@@ -390,6 +442,8 @@ mod tests {
         assert!(error(&["out=a", "wakes=1+x"]).contains("at most eight numbers"));
         assert!(error(&["out=a", "wakes=1+2+3+4+5+6+7+8+9"]).contains("at most eight numbers"));
         assert!(error(&["out=a", "frames=1+2"]).contains("eleven numbers"));
+        assert!(error(&["out=a", "programs=1+2"]).contains("nine numbers"));
+        assert_eq!(error(&["out=a", "programs_out=m"]), "programs= is missing");
         assert_eq!(error(&["out=a", "data=2"]), r#"data="2" is not on or off"#);
         assert_eq!(
             error(&["out=a", "on_error=panic"]),

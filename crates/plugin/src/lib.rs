@@ -37,6 +37,9 @@
 //!   see `StructPageFacts`.
 //! * `probes=FILE`: a program of probes (`trace::probe`). Its values are read before instructions
 //!   of the recording, and written to the file `probes_out=FILE`. Both or neither.
+//! * `programs=N+…`: where the kernel says which files are mapped: nine numbers, see
+//!   `ProgramPlaces`. Mappings and tasks are written to the file `programs_out=FILE` (see
+//!   `programs`). Both or neither.
 //! * `on_error=stop|continue`: what to do when the recording cannot be written: end QEMU as SIGTERM
 //!   would (the default), or let the guest run on.
 //! * `verify=on|off`: also count every instruction and check every address, and report both at the
@@ -55,9 +58,8 @@
 //! * n = 3: the workload failed. Recording ends *without* a clean end.
 //! * any other n while recording: an event of the stream.
 //!
-//! Outside of a recording, only markers, task switches, loads of
-//! modules and halts cost time. When QEMU ends before
-//! marker 2, the plugin flushes what it recorded and writes no clean end. Readers then say that the
+//! Outside of a recording, only markers, task switches, loads of modules, mappings and halts cost
+//! time. When QEMU ends before marker 2, the plugin flushes what it recorded and writes no clean end. Readers then say that the
 //! recording is cut off. The plugin's messages go to standard error. Each line begins with
 //! `kernlane: `.
 
@@ -71,6 +73,7 @@ mod mappings;
 mod modules;
 mod output;
 mod probes;
+mod programs;
 mod qemu;
 mod recorder;
 mod session;

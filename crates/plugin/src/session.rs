@@ -20,6 +20,7 @@ use crate::mappings::CpuMappings;
 use crate::modules::{ModuleFunction, ModuleWatch};
 use crate::output::RecordingOutput;
 use crate::probes::Probes;
+use crate::programs::ProgramWatch;
 use crate::qemu::{
     self, AccessInfo, CallbackReads, PluginId, StoreCell, TranslationHandle, read_memory,
 };
@@ -55,6 +56,8 @@ struct PluginSession {
     probes: Option<(PathBuf, PathBuf)>,
     tasks: Option<TaskWatch>,
     modules: Option<ModuleWatch>,
+    /// `None` when nobody asks where programs lie.
+    programs: Option<ProgramWatch>,
     /// The address of the table of the CPUs' bases; `None` when there is one CPU.
     per_cpu_offset: Option<u64>,
     /// Reads a CPU's base while waiting.
@@ -92,10 +95,16 @@ struct ActiveRecording {
 /// Opens the output and begins to wait.
 pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> {
     let Arguments { out, mut header, tasks, modules, per_cpu_offset, on_error, .. } = arguments;
-    let Arguments { verify, clock, data, values, probes, page_offset_base, .. } = arguments;
+    let Arguments { verify, clock, data, values, probes, page_offset_base, programs, .. } =
+        arguments;
     let file =
         File::create(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     header.conditions.push(("plugin".into(), env!("CARGO_PKG_VERSION").into()));
+    let programs = programs.map(|(places, out)| {
+        ProgramWatch::new(places, &out)
+            .map_err(|error| format!("cannot create {}: {error}", out.display()))
+    });
+    let programs = programs.transpose()?;
     let (tasks, phase) = (tasks.map(TaskWatch::new), SessionPhase::Waiting(file));
     let session = Box::new(PluginSession {
         id,
@@ -108,6 +117,7 @@ pub(crate) fn install(id: PluginId, arguments: Arguments) -> Result<(), String> 
         probes,
         tasks,
         modules: modules.map(|places| ModuleWatch::new(places, page_offset_base)),
+        programs,
         per_cpu_offset,
         base_registers: BaseRegisters::default(),
         main_thread: MainThread::find(),
@@ -142,6 +152,25 @@ impl PluginSession {
     /// in a callback that reads registers.
     fn base_in_kernel(&mut self) -> Option<CpuBase> {
         self.per_cpu_offset.and_then(|_| self.base_registers.likely(true))
+    }
+
+    /// The guest's kernel has mapped something for the running task. Must be called in a callback
+    /// that reads registers.
+    fn mapped(&mut self, cpu: Option<CpuBase>) {
+        if let (Some(programs), Some(tasks)) = (&mut self.programs, &self.tasks)
+            && let Some(task) = tasks.current(cpu)
+        {
+            programs.mapped(task);
+        }
+    }
+
+    /// Another task runs, or it has another name.
+    fn runs(&mut self, cpu: Option<CpuBase>) {
+        if let (Some(programs), Some(tasks)) = (&mut self.programs, &self.tasks)
+            && let Some(task) = tasks.current(cpu)
+        {
+            programs.runs(task);
+        }
     }
 
     /// Ends a recording that cannot begin.

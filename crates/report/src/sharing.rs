@@ -374,6 +374,7 @@ mod tests {
         let object = ObjectRow {
             class: StructureClass::Static,
             name: "pair".to_owned(),
+            place: None,
             cpu: None,
             title: "static pair".to_owned(),
             addr: "ffffffff82000000".to_owned(),

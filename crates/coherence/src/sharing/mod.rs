@@ -24,6 +24,7 @@ pub mod what_if;
 use anyhow::{Result, ensure};
 use caches::SharedMachine;
 use execution::cpu_order::CpuOrder;
+use image::programs::UserPrograms;
 use memory::objects::names::DataNames;
 use ranking::{MOST_LINES, Ranking};
 use services::{self, symbols::KernelSymbols};
@@ -70,7 +71,7 @@ impl<'a> SharingStudy<'a> {
     }
 
     /// The second pass: the first `top` lines of a ranking with their fields, and what the first
-    /// lines hold.
+    /// lines hold. `programs`: those of the recording's tasks.
     ///
     /// # Errors
     /// As [`SharingStudy::rank`]; the kernel's BTF is damaged.
@@ -79,6 +80,7 @@ impl<'a> SharingStudy<'a> {
         reader: RecordingReader<R>,
         ranking: &Ranking,
         top: usize,
+        programs: &UserPrograms,
     ) -> Result<SharingTable> {
         let header = reader.header().clone();
         let machine = SharedMachine::new(self.machine, header.cpus, self.order)?;
@@ -94,6 +96,7 @@ impl<'a> SharingStudy<'a> {
             tasks: &found.tasks,
             types: &types,
             slabs: &slabs,
+            programs,
         };
         let counted = (found.lines, &found.blocks);
         SharingTable::new(&header, &machine, ranking, counted, top, &names)

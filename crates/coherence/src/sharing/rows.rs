@@ -13,14 +13,18 @@ pub struct ObjectRow {
     /// first used its dearest field; empty without a name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
+    /// For user memory: the variable and its program, `counters of sharer`, or a place in the
+    /// program's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// The CPU of a per-CPU variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u8>,
-    /// Class, name and CPU. Also the address, for user memory, for an object without a name, and
+    /// Class, name, place and CPU. Also the address, for user memory, for an object without a name, and
     /// when the line holds several objects of the slab cache.
     pub title: String,
     /// The virtual address of the object, in hex. When its beginning is not known, that of the
-    /// first access; for user memory, that to the dearest field.
+    /// first access; for user memory that is no variable, that to the dearest field.
     pub addr: String,
     /// The bytes of an object with a symbol, or of a slab cache whose size is known.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,6 +16,7 @@ pub use super::rows::{FieldRow, FunctionUse, ObjectRow};
 use crate::tasks::TaskNames;
 use anyhow::Result;
 use image::address::LinkAddr;
+use image::programs::{InProgram, UserPrograms};
 use memory::misses::collector::function_at;
 pub use memory::misses::owners::StructureClass;
 use memory::misses::owners::{DataOwners, MissOwner, NamedObject, Structure};
@@ -115,6 +116,7 @@ pub(super) struct RowNames<'a> {
     pub tasks: &'a TaskNames,
     pub types: &'a VariableTypes<'a>,
     pub slabs: &'a SlabObjects,
+    pub programs: &'a UserPrograms,
 }
 
 /// Where a field lies in its object.
@@ -122,8 +124,19 @@ enum FieldOwner {
     Symbol(NamedObject),
     /// The offset in an object of a slab cache.
     Slab(u64),
+    /// A variable of a user's program, or a place in its file.
+    Program(String),
     /// The beginning of the object is not known.
     Unknown,
+}
+
+/// An object of user memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UserObject {
+    /// A variable that begins at this address.
+    Variable(u64),
+    /// What is no variable in the page at this address.
+    Page(u64),
 }
 
 impl SharingTable {
@@ -177,30 +190,31 @@ impl RowNames<'_> {
         }
         let mut objects: Vec<ObjectRow> = Vec::new();
         let mut fields = Vec::new();
-        // The page of user memory is one object, whichever thread uses it.
-        let mut pages = Vec::new();
+        // A variable of user memory is one object, and so is the rest of its page, whichever
+        // thread uses it.
+        let mut users = Vec::new();
         for field in &uses.fields {
             let (row, owner) = self.object(field, physical + u64::from(field.key.offset));
-            let page = field.key.user;
-            let known = objects.iter().zip(&pages).position(|(it, &of)| {
+            let user = self.user_object(field);
+            let known = objects.iter().zip(&users).position(|(it, &of)| {
                 let named = it.name == row.name && (row.bytes.is_none() || it.addr == row.addr);
-                (it.class, it.cpu, it.bytes, of) == (row.class, row.cpu, row.bytes, page)
-                    && (page.is_some() || named)
+                (it.class, it.cpu, it.bytes, of) == (row.class, row.cpu, row.bytes, user)
+                    && (user.is_some() || named)
             });
             let object = known.unwrap_or(objects.len());
             if known.is_none() {
                 objects.push(row);
-                pages.push(page);
+                users.push(user);
             }
             objects[object].cycles += field.counts.cycles;
             fields.push(self.field(field, object, owner)?);
         }
         add_addresses(&mut objects);
-        for (object, page) in objects.iter_mut().zip(&pages) {
-            let of_page =
-                uses.fields.iter().filter(|field| page.is_some() && field.key.user == *page);
+        for (object, user) in objects.iter_mut().zip(&users) {
+            let of_object =
+                uses.fields.iter().filter(|it| user.is_some() && self.user_object(it) == *user);
             if let Some(field) =
-                of_page.rev().max_by(|a, b| a.counts.cycles.total_cmp(&b.counts.cycles))
+                of_object.rev().max_by(|a, b| a.counts.cycles.total_cmp(&b.counts.cycles))
             {
                 let named = self.object(field, 0).0;
                 *object = ObjectRow { cycles: object.cycles, ..named };
@@ -233,6 +247,23 @@ impl RowNames<'_> {
         }
     }
 
+    /// Where a field of user memory lies in a program of its task.
+    fn in_program(&self, field: &FieldUses) -> Option<InProgram<'_>> {
+        field.key.user?;
+        self.programs.find(self.tasks.distinct(field.task), field.addr)
+    }
+
+    /// What tells objects of user memory apart: the variable that a field belongs to, else the
+    /// page.
+    fn user_object(&self, field: &FieldUses) -> Option<UserObject> {
+        let page = field.key.user?;
+        let variable = self.in_program(field).and_then(|it| it.object);
+        Some(match variable {
+            Some((_, offset)) => UserObject::Variable(field.addr.wrapping_sub(offset)),
+            None => UserObject::Page(page),
+        })
+    }
+
     /// The object that a field belongs to. `physical`: the address of the field.
     fn object(&self, field: &FieldUses, physical: u64) -> (ObjectRow, FieldOwner) {
         let structure = self.structure(field);
@@ -245,7 +276,23 @@ impl RowNames<'_> {
         };
         let in_slab = (class == StructureClass::Slab).then(|| self.slabs.bytes(name)).flatten();
         let offset = |bytes: u64| physical.saturating_sub(field.pages) % bytes;
+        let in_program = self.in_program(field);
+        let place = in_program.as_ref().map(|it| match it.object {
+            Some((object, _)) => format!("{} of {}", object.0, it.program),
+            None => format!("{}+{:#x}", it.program, it.addr),
+        });
         let (addr, bytes, cpu, owner) = match (named, in_slab) {
+            (None, None) if in_program.is_some() => {
+                let variable = in_program.and_then(|it| it.object);
+                let offset = variable.map_or(0, |(_, offset)| offset);
+                let name = match variable {
+                    Some((object, 0)) if object.2 == u64::from(field.key.size) => object.0.clone(),
+                    Some((object, offset)) => format!("{}+{offset:#x}", object.0),
+                    None => place.clone().unwrap_or_default(),
+                };
+                let bytes = variable.map(|(object, _)| object.2);
+                (field.addr.wrapping_sub(offset), bytes, None, FieldOwner::Program(name))
+            }
             (Some(named), _) => {
                 (named.start, Some(named.bytes), named.cpu, FieldOwner::Symbol(named))
             }
@@ -257,13 +304,17 @@ impl RowNames<'_> {
         };
         let title = match (name.is_empty(), cpu) {
             (true, _) => format!("{} at {addr:x}", class.title()),
-            _ if class == StructureClass::User => format!("{} {name} at {addr:x}", class.title()),
+            _ if class == StructureClass::User || place.is_some() => {
+                let place = place.as_ref().map_or(String::new(), |place| format!(": {place}"));
+                format!("{} {name}{place} at {addr:x}", class.title())
+            }
             (false, None) => format!("{} {name}", class.title()),
             (false, Some(cpu)) => format!("{} {name} of CPU {cpu}", class.title()),
         };
         let row = ObjectRow {
             class,
             name: name.to_owned(),
+            place,
             cpu,
             title,
             addr: format!("{addr:016x}"),
@@ -278,6 +329,7 @@ impl RowNames<'_> {
         let name = match owner {
             FieldOwner::Unknown => format!("+{:#x} of the line", field.key.offset),
             FieldOwner::Slab(offset) => self.in_slab(field, offset)?,
+            FieldOwner::Program(name) => name,
             FieldOwner::Symbol(named) => {
                 let offset = field.addr - named.start;
                 let path = match self.types.field(&named, offset, size)? {

@@ -12,6 +12,7 @@ use anyhow::Result;
 use execution::cpu_order::CpuOrder;
 use image::BuildId;
 use image::examples::btf_section;
+use image::programs::{Program, ProgramObject, ProgramPlace, UserPrograms};
 use memory::misses::variables;
 use memory::objects::names::DataNames;
 use services::symbols::KernelSymbols;
@@ -46,6 +47,7 @@ struct Guest {
     tasks: Vec<Task>,
     /// The order in which the machine makes the steps.
     order: CpuOrder,
+    programs: UserPrograms,
 }
 
 const FUNCTIONS: u32 = 4;
@@ -68,7 +70,16 @@ impl Guest {
             ..ObservedAccesses::default()
         };
         let (words, mapped, order) = (Vec::new(), HashSet::new(), CpuOrder::Recorded);
-        Guest { header, words, seen, executes: 0, mapped, tasks: Vec::new(), order }
+        Guest {
+            header,
+            words,
+            seen,
+            executes: 0,
+            mapped,
+            tasks: Vec::new(),
+            order,
+            programs: UserPrograms::default(),
+        }
     }
 
     /// A CPU runs a function, whose first instruction makes these accesses: address, whether it
@@ -151,7 +162,7 @@ impl Guest {
     fn table_on(&self, names: &DataNames, machine: &str) -> Result<SharingTable> {
         self.study(names, machine, |study, recording| {
             let ranking = study.rank(RecordingReader::new(recording)?)?;
-            study.table(RecordingReader::new(recording)?, &ranking, 30)
+            study.table(RecordingReader::new(recording)?, &ranking, 30, &self.programs)
         })
     }
 
@@ -370,6 +381,48 @@ fn user_memory_has_its_task_and_its_address_there() {
     let first = "+0x8 of the line";
     assert_eq!(names(&line.fields), [first, first, "+0x10 of the line"]);
     assert!(matches!(line.cure, Cure::MoveField { .. }), "{:?}", line.cure);
+}
+
+/// Two variables of a program in one line, and a third place in its file.
+#[test]
+fn user_memory_has_the_variables_of_its_program() {
+    let mut guest = Guest::new(2);
+    let object = |name: &str, addr, size| ProgramObject(name.into(), addr, size);
+    guest.programs = UserPrograms {
+        programs: vec![Program {
+            path: "usr/bin/sharer".into(),
+            begin: 0,
+            end: 0x6000,
+            objects: vec![object("hits", 0x5008, 8), object("pair", 0x5010, 16)],
+        }],
+        tasks: [(
+            "worker".to_owned(),
+            vec![ProgramPlace {
+                program: 0,
+                bias: 0x5000_0000,
+                begin: 0x5000_0000,
+                end: 0x5000_6000,
+            }],
+        )]
+        .into(),
+    };
+    guest.frame(5, FrameUse::Anonymous).task("worker").run(1, 0, &[]).task("worker");
+    for _ in 0..10 {
+        guest.increment(0, 0x5000_5008).increment(1, 0x5000_5018).increment(1, 0x5000_5030);
+    }
+    let table = guest.table(&untyped(&[]));
+    let line = &table.lines[0];
+    let mut objects: Vec<_> = line.objects.iter().map(|it| (it.title.as_str(), it.bytes)).collect();
+    objects.sort_unstable();
+    let expected = [
+        ("user worker: hits of sharer at 50005008", Some(8)),
+        ("user worker: pair of sharer at 50005010", Some(16)),
+        ("user worker: sharer+0x5030 at 50005030", None),
+    ];
+    assert_eq!(objects, expected);
+    assert_eq!(names(&line.fields), ["hits", "pair+0x8", "sharer+0x5030"]);
+    assert_eq!(line.objects[0].place.as_deref(), Some("pair of sharer"), "pays most");
+    assert!(matches!(line.cure, Cure::Align { .. }), "{:?}", line.cure);
 }
 
 #[test]

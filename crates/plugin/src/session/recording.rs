@@ -28,7 +28,8 @@ unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_t
     guarded_recording(|session, recording| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
         let of_modules = session.modules.as_ref().map(|modules| modules.places);
-        recording.instrument(TranslationHandle(translation), places, of_modules);
+        let mapped = session.programs.as_ref().map(|programs| programs.places.mapped);
+        recording.instrument(TranslationHandle(translation), places, of_modules, mapped);
     });
 }
 
@@ -38,6 +39,7 @@ impl ActiveRecording {
         translation: TranslationHandle,
         places: Option<TaskPlaces>,
         of_modules: Option<ModulePlaces>,
+        mapped: Option<u64>,
     ) {
         self.lengths.clear();
         self.code.clear();
@@ -95,6 +97,9 @@ impl ActiveRecording {
             if let Some(function) = of_modules.and_then(|of| of.function_at(instruction.addr())) {
                 let (reads, data) = (CallbackReads::Registers, function as usize);
                 instruction.at_execution(on_module_function, reads, data);
+            }
+            if mapped == Some(instruction.addr().0) {
+                instruction.at_execution(on_mapping, CallbackReads::Registers, 0);
             }
         }
         let size = self.code.len() as u64;
@@ -405,13 +410,24 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
             .and_then(|tasks| tasks.at(TaskFunction::from_data(function as usize), cpu));
         match change {
             Some(TaskChange::Switched((pointer, pid, comm))) => {
-                recording.recorder.switch(pointer, pid, comm)
+                recording.recorder.switch(pointer, pid, comm);
+                if let Some(programs) = &mut session.programs {
+                    programs.runs((pointer, pid, comm));
+                }
             }
             Some(TaskChange::Woken((pointer, pid, comm))) => {
                 recording.recorder.woken(pointer, pid, comm)
             }
             None => {}
         }
+    });
+}
+
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
+unsafe extern "C" fn on_mapping(_: c_uint, _: *mut c_void) {
+    guarded_recording(|session, recording| {
+        session.mapped(recording.cpus.as_ref().and_then(CpuWatch::base));
     });
 }
 

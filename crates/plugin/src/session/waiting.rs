@@ -13,6 +13,7 @@ pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qe
     guarded(|session| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
         let of_modules = session.modules.as_ref().map(|modules| modules.places);
+        let mapped = session.programs.as_ref().map(|programs| programs.places.mapped);
         let mut code = Vec::new();
         for instruction in TranslationHandle(translation).instructions() {
             code.clear();
@@ -35,7 +36,19 @@ pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qe
                 let (reads, data) = (CallbackReads::Registers, function as usize);
                 instruction.at_execution(on_module_function, reads, data);
             }
+            if mapped == Some(instruction.addr().0) {
+                instruction.at_execution(on_mapping, CallbackReads::Registers, 0);
+            }
         }
+    });
+}
+
+/// # Safety
+/// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
+unsafe extern "C" fn on_mapping(_: c_uint, _: *mut c_void) {
+    guarded(|session| {
+        let cpu = session.base_in_kernel();
+        session.mapped(cpu);
     });
 }
 
@@ -51,6 +64,7 @@ unsafe extern "C" fn on_task_function(_: c_uint, function: *mut c_void) {
         {
             tasks.at(TaskFunction::from_data(function as usize), cpu);
         }
+        session.runs(cpu);
     });
 }
 

@@ -56,6 +56,7 @@ pub fn guest_test(kernel: &Path) -> Result<()> {
         "recordings of an image have the same bytes, whatever its form",
         tool.program_in_an_image(&compiled),
     );
+    report("the variables of one's own program have their names", tool.named_variables(&compiled));
     report("a program without its libraries is refused", tool.lacking_program(&compiled));
     report(
         "a workload that is checked shows the line that fails",

@@ -1,6 +1,6 @@
 //! Recordings of a program of one's own: copied into the guest, and in an image.
 //!
-//! A server and its client are compiled here. Input: the tests' directory. Output: what went wrong.
+//! A server and its client, and two threads that share a line, are compiled here. Input: the tests' directory. Output: what went wrong.
 
 use super::{GuestTests, images, refused};
 use anyhow::{Context, Result, ensure};
@@ -21,9 +21,11 @@ impl Programs {
         let directory = tempfile::tempdir()?;
         let build = directory.path().join("build");
         std::fs::create_dir(&build)?;
-        for (name, text) in
-            [("server", include_str!("server.c")), ("client", include_str!("client.c"))]
-        {
+        for (name, text) in [
+            ("server", include_str!("server.c")),
+            ("client", include_str!("client.c")),
+            ("shared", include_str!("shared.c")),
+        ] {
             let source = directory.path().join(format!("{name}.c"));
             std::fs::write(&source, text)?;
             for (link, output) in
@@ -131,6 +133,34 @@ impl GuestTests {
         }
         let with = ["--copy", &copy, "--packages", "libc6"];
         self.recorded_by(self.typed("./client 0", "", "one", &with), "one").map(drop)
+    }
+
+    /// A line that two threads write has the name of the program's variable, whether the program
+    /// is linked for one address or not.
+    pub(super) fn named_variables(&self, programs: &Programs) -> Result<()> {
+        for (from, more) in [("build/shared", &[][..]), ("shared", &["--packages", "libc6"][..])] {
+            let copy = programs.copy(from, "/opt/app/");
+            let mut options = vec!["--copy", &copy, "--data", "--cpus", "2", "--turn", "2000"];
+            options.extend(more);
+            self.recorded_by(self.typed("./shared", "", "one", &options), "one")?;
+            let mut report = Command::new(&self.kernlane);
+            report.args(["report", "sharing", "--json", "--top", "1", "--kernel"]);
+            let printed = lab::succeeded(report.arg(&self.kernel).arg(self.path("one")))?.stdout;
+            let table: serde_json::Value = serde_json::from_slice(&printed)?;
+            let table = table.get(0).unwrap_or(&table);
+            let line = &table["lines"][0];
+            let named = |name: &str| {
+                let fields = line["fields"].as_array().into_iter().flatten();
+                fields.filter(|field| field["name"] == name).count() == 1
+            };
+            ensure!(
+                line["objects"][0]["place"] == "counters of shared"
+                    && named("counters+0x0")
+                    && named("counters+0x8"),
+                "{from}: {line}"
+            );
+        }
+        Ok(())
     }
 
     /// `workload check` shows what happens, and names the line that fails.

@@ -12,6 +12,8 @@ use coherence::os_core::table::OsCoreTable;
 use coherence::sharing::check_top;
 use coherence::sharing::table::SharingTable;
 use coherence::sharing::what_if::SharingChange;
+use guest::RecordingSummary;
+use host::recording::Recording;
 use report::multiprocessor::MultiprocessorBeside;
 use std::path::PathBuf;
 
@@ -65,7 +67,9 @@ pub(super) fn sharing(args: &SharingArgs) -> Result<()> {
         check_top(top).with_context(|| format!("--top {top}"))?;
         let tables: Vec<SharingTable> =
             args.recordings.each_several(&machines, |path, kernel| {
-                coherence::sharing(&kernel.attribution, order, path, &kernel.path, top)
+                let summary = RecordingSummary::read(&Recording::at(path));
+                let programs = summary.ok().and_then(|it| it.programs).unwrap_or_default();
+                coherence::sharing(&kernel.attribution, order, path, &kernel.path, &programs, top)
             })?;
         return args.recordings.table.print_each(&tables, report::sharing::text);
     }
