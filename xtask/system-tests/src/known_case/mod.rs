@@ -18,6 +18,7 @@ use execution::cpu_order::CpuOrder;
 use guest::{GuestKernel, RecordingRequest, Workload};
 use host::interrupt;
 use host::table::{Column, TextTable};
+use image::programs::UserPrograms;
 use lab::kernel::{self, Compiler};
 use lab::made::make;
 use lab::score::TestScore;
@@ -113,9 +114,16 @@ impl KnownCase {
         let machines = [MACHINE.to_owned()];
         let table = |(kernel, recording): (&Path, &Path)| -> Result<SharingTable> {
             let attribution = Attribution::open(kernel, None, &machines)?;
-            coherence::sharing(&attribution, ORDER, recording, kernel, TOP)?
-                .pop()
-                .context("there is no table")
+            coherence::sharing(
+                &attribution,
+                ORDER,
+                recording,
+                kernel,
+                &UserPrograms::default(),
+                TOP,
+            )?
+            .pop()
+            .context("there is no table")
         };
         let request = [format!("{FIELD}:{BYTES} -> own line")];
         let attribution = Attribution::open(old.0, None, &machines)?;

@@ -37,7 +37,8 @@ loads() { # PROCESSES
     done
 }
 
-# The functions of MANY, so many cycles in all, an order for each of the parts.
+# The functions of MANY, so many cycles in all, an order for each of the parts. /kl/orders: how many
+# orders were tried before.
 endure() { # CYCLES PROCESSES CYCLES-PER-PART
     rm -rf /tmp/load*
     modules=$(cut -d ' ' -f 1 /proc/modules)
@@ -49,7 +50,7 @@ endure() { # CYCLES PROCESSES CYCLES-PER-PART
     load || failed "the load before all cycles" "$?"
     before=$(memory)
     loads "$2"
-    left=$1 order=1
+    left=$1 order=$((1 + $(cat /kl/orders 2>/dev/null || echo 0)))
     while [ "$left" -gt 0 ]; do
         part=$3
         [ "$part" -le "$left" ] || part=$left

@@ -118,6 +118,8 @@ const COUNTED: [Tried; 3] = [
 ];
 
 /// Of many cycles, of one kernel of many, and of trials, beside other work.
+/// As in `cycles.sh`.
+const CYCLES_OF_AN_ORDER: u32 = 20;
 const CYCLES_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs only this script, on two CPUs. `cycles`: how many of them it makes, if it makes any.
@@ -231,13 +233,15 @@ impl Stock {
         judge(tried, &self.0.run_with(tried, |boot| boot.time_limit = CYCLES_LIMIT)?)
     }
 
-    /// A large group is installed and undone under load.
+    /// A large group is installed and undone under load. `before`: so many cycles of other orders
+    /// were made before.
     ///
     /// # Errors
     /// A test fails.
-    pub(crate) fn cycles(&self, count: u32) -> Result<()> {
+    pub(crate) fn cycles(&self, count: u32, before: u32) -> Result<()> {
         let mut contents = self.0.contents.clone();
         contents.file("/kl/cycles", 0o644, count.to_string());
+        contents.file("/kl/orders", 0o644, before.div_ceil(CYCLES_OF_AN_ORDER).to_string());
         let set = |boot: &mut Boot| boot.time_limit = CYCLES_LIMIT;
         judge(&LOADED[0], &self.0.run_contents(contents, &LOADED[0], set)?)
     }

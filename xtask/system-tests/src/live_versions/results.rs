@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The steps of a kernel, in their order. The last one counts with its number of cycles.
 pub(super) const STEPS: [&str; 4] = ["copies", "neighbours", "attacks", CYCLES];
-const CYCLES: &str = "cycles";
+pub(super) const CYCLES: &str = "cycles";
 
 /// What was found out about a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

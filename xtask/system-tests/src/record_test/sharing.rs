@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use coherence::sharing::table::{AccessCounts, Cure, LineCounts, LineRow, SharingTable};
 use execution::coherent_run;
 use host::recording::Recording;
+use image::programs::UserPrograms;
 use replay::{CpuOrder, ReplayLayout, ReplayTrial, SimulationScope};
 use services::Attribution;
 use sim::coherent::{ClassCounts, SharingCounts};
@@ -46,7 +47,8 @@ pub(super) fn counters_are_named(machine: &TestedMachine, cpus: u8) -> Result<()
 /// The first lines of a recording.
 pub(super) fn sharing(recording: &Path, kernel: &Path, order: CpuOrder) -> Result<SharingTable> {
     let attribution = Attribution::open(kernel, None, &[MACHINE.to_owned()])?;
-    let mut tables = coherence::sharing(&attribution, order, recording, kernel, TOP)?;
+    let programs = UserPrograms::default();
+    let mut tables = coherence::sharing(&attribution, order, recording, kernel, &programs, TOP)?;
     tables.pop().context("there is no table")
 }
 
