@@ -115,6 +115,8 @@ impl DebianRoot {
                                apt-get install -y -q --no-install-recommends {qemu}",
                 headers.join(" ")
             ))?;
+            // The package of a kernel has made these lists; that of its headers has not.
+            made.run("for kernel in /lib/modules/*; do depmod \"${kernel##*/}\"; done")?;
             Ok(fs::rename(&part, path)?)
         })?;
         let (log, path) = (path.with_extension("log"), path.to_owned());
