@@ -36,6 +36,9 @@ pub(crate) struct FrameTypes {
     table_type: u64,
     slab_cache: u64,
     cache_name: u64,
+    /// 1: `slab_type` is the number of a bit of `page.flags`, and `table_type` a bit of
+    /// `page.page_type` that is clear. 0: they are upper bytes of `page.page_type`.
+    by_bits: u64,
 }
 
 impl KernelFrameFacts {
@@ -53,6 +56,7 @@ impl KernelFrameFacts {
             types.table_type,
             types.slab_cache,
             types.cache_name,
+            types.by_bits,
         ];
         numbers.map(|number| format!("{number:#x}")).join("+")
     }
@@ -72,12 +76,17 @@ impl FrameTypes {
         };
         let number = |name: &str| {
             let found = btf.enumerator(name)?;
-            found.with_context(|| {
-                format!(
-                    "BTF has no {name}: this kernel is older than Linux \
-                     6.12, or does not say what its pages are"
-                )
-            })
+            found.with_context(|| format!("BTF has no {name}"))
+        };
+        // Linux 6.10 and 6.11 have neither: their types are no enumerators.
+        let slab_bit = btf.enumerator("PG_slab")?;
+        let (slab_type, table_type, by_bits) = match slab_bit {
+            Some(bit) => (bit, TABLE_BIT, 1),
+            None => (number("PGTY_slab")?, number("PGTY_table")?, 0),
+        };
+        let head = match btf.offset("page", "compound_head")? {
+            Some(head) => head,
+            None => offset("page", "compound_info")?,
         };
         ensure!(
             btf.size("page")? == PAGE_SIZE,
@@ -85,21 +94,34 @@ impl FrameTypes {
             btf.size("page")?
         );
         Ok(FrameTypes {
-            compound_head: offset("page", "compound_head")?,
+            compound_head: head,
             mapping: offset("page", "mapping")?,
             page_type: offset("page", "page_type")?,
             refcount: offset("page", "_refcount")?,
             reserved_bit: number("PG_reserved")?,
-            slab_type: number("PGTY_slab")?,
-            table_type: number("PGTY_table")?,
+            slab_type,
+            table_type,
             slab_cache: offset("slab", "slab_cache")?,
             cache_name: offset("kmem_cache", "name")?,
+            by_bits,
         })
     }
 
     /// From the headers of a build tree.
     pub(crate) fn of_tree(tree: &Path) -> Result<FrameTypes> {
-        FrameTypes::of_answers(&Answers::of_tree(tree, QUESTIONS)?)
+        let answered = VERSIONS.iter().map(|of_version| {
+            let questions: Vec<(&str, &str)> =
+                QUESTIONS.iter().chain(of_version).copied().collect();
+            FrameTypes::of_answers(&Answers::of_tree(tree, &questions)?)
+        });
+        let mut first = None;
+        for answers in answered {
+            match answers {
+                Ok(types) => return Ok(types),
+                Err(error) => drop(first.get_or_insert(error)),
+            }
+        }
+        Err(first.context("there are no questions")?)
     }
 
     fn of_answers(answers: &Answers) -> Result<FrameTypes> {
@@ -115,6 +137,7 @@ impl FrameTypes {
             table_type: answers.number("table_type")?,
             slab_cache: answers.number("slab_cache")?,
             cache_name: answers.number("cache_name")?,
+            by_bits: answers.number("by_bits")?,
         })
     }
 }
@@ -122,15 +145,39 @@ impl FrameTypes {
 /// The questions about `struct page` and related types.
 const QUESTIONS: &[(&str, &str)] = &[
     ("page", "sizeof(struct page)"),
-    ("compound_head", "offsetof(struct page, compound_head)"),
     ("mapping", "offsetof(struct page, mapping)"),
     ("page_type", "offsetof(struct page, page_type)"),
     ("refcount", "offsetof(struct page, _refcount)"),
     ("reserved_bit", "PG_reserved"),
-    ("slab_type", "PGTY_slab"),
-    ("table_type", "PGTY_table"),
     ("slab_cache", "offsetof(struct slab, slab_cache)"),
     ("cache_name", "offsetof(struct kmem_cache, name)"),
+];
+
+/// `PG_table` in kernels with `PG_slab` in `enum pageflags` (include/linux/page-flags.h of Linux 6.1).
+/// BTF does not have it.
+const TABLE_BIT: u64 = 0x200;
+
+/// The other questions, which differ between versions: Linux 6.12, 7.0, and 6.9.
+const VERSIONS: [[(&str, &str); 4]; 3] = [
+    [
+        ("compound_head", "offsetof(struct page, compound_head)"),
+        ("slab_type", "PGTY_slab"),
+        ("table_type", "PGTY_table"),
+        ("by_bits", "0"),
+    ],
+    [
+        ("compound_head", "offsetof(struct page, compound_info)"),
+        ("slab_type", "PGTY_slab"),
+        ("table_type", "PGTY_table"),
+        ("by_bits", "0"),
+    ],
+    [
+        ("compound_head", "offsetof(struct page, compound_head)"),
+        ("slab_type", "PG_slab"),
+        ("table_type", "PG_table"),
+        // Where a slab is a type (Linux 6.10 and 6.11), this does not compile.
+        ("by_bits", "sizeof(char[PG_slab < 64 ? 1 : -1])"),
+    ],
 ];
 
 #[cfg(test)]
@@ -139,13 +186,14 @@ mod tests {
 
     #[test]
     fn answers_are_read_and_missing_ones_named() {
-        let text: String = (QUESTIONS.iter().skip(1).enumerate())
+        let asked = QUESTIONS.iter().skip(1).chain(&VERSIONS[0]);
+        let text: String = (asked.enumerate())
             .map(|(at, (name, _))| format!("\t.ascii \"kernlane {name} {at}\"\n"))
             .collect();
         let text = "\t.ascii \"kernlane page 64\"\n#APP\n".to_owned() + &text;
         let types = |text: &str| FrameTypes::of_answers(&Answers::of_assembly(text)?);
         let read = types(&text).unwrap();
-        assert_eq!((read.compound_head, read.refcount, read.cache_name), (0, 3, 8));
+        assert_eq!((read.compound_head, read.refcount, read.cache_name), (6, 2, 5));
         assert!(types(&text.replace("page 64", "page 56")).is_err());
         let error = types(&text.replace("slab_type", "x")).unwrap_err().to_string();
         assert!(error.contains("slab_type"), "{error}");

@@ -168,7 +168,8 @@ impl Program {
     fn object(&self, addr: u64) -> Option<(&ProgramObject, u64)> {
         let behind = self.objects.partition_point(|object| object.1 <= addr);
         let object = &self.objects[behind.checked_sub(1)?];
-        let offset = addr - object.1;
+        // A file that was changed by hand may have its variables in another order.
+        let offset = addr.checked_sub(object.1)?;
         (offset < object.2).then_some((object, offset))
     }
 }
@@ -273,6 +274,12 @@ mod tests {
             assert!(ProgramObject::try_from(wrong.to_owned()).is_err(), "{wrong}");
         }
         assert!(ProgramPlace::try_from("1 2 3 -4".to_owned()).is_err());
+        let mut disordered = programs();
+        disordered.programs[0].objects.reverse();
+        disordered.programs[0].objects.push(ProgramObject("low".into(), 0x10, 8));
+        for addr in (0x5555_0000..0x5555_5000).step_by(8) {
+            let _ = disordered.find("sharer", addr);
+        }
     }
 
     #[test]

@@ -115,20 +115,28 @@ pub(crate) struct StructPageFacts {
     /// The address of the variable that holds the number of frames.
     pub count: u64,
     /// Offsets of the next four fields in `struct page`, in bytes. A `struct page` has 64 bytes.
+    /// `compound_head` is `compound_info` since Linux 7.0.
     pub compound_head: u64,
     pub mapping: u64,
     pub page_type: u64,
     pub refcount: u64,
     /// The bit of `page.flags` that means reserved.
     pub reserved_bit: u32,
-    /// The upper byte of `page.page_type` for slabs.
-    pub slab_type: u32,
-    /// The upper byte of `page.page_type` for page tables.
-    pub table_type: u32,
+    pub marks: FrameMarks,
     /// The offset of `slab_cache` in `struct slab`.
     pub slab_cache: u64,
     /// The offset of `name` in `struct kmem_cache`.
     pub cache_name: u64,
+}
+
+/// How `struct page` says that a frame holds a slab or a page table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameMarks {
+    /// By the upper byte of `page.page_type`, an `enum pagetype` (since Linux 6.12).
+    Type { slab: u32, table: u32 },
+    /// By a bit of `page.flags`, and by a bit of `page.page_type` that is clear (Linux 6.9 and
+    /// before).
+    Bits { slab: u32, table: u32 },
 }
 
 impl StructPageFacts {
@@ -146,10 +154,12 @@ impl StructPageFacts {
             table_type,
             slab_cache,
             cache_name,
+            by_bits,
         ] = numbers.as_slice()
         else {
             return None;
         };
+        let (slab, table) = (u32::try_from(slab_type).ok()?, u32::try_from(table_type).ok()?);
         Some(StructPageFacts {
             array,
             count,
@@ -158,8 +168,11 @@ impl StructPageFacts {
             page_type,
             refcount,
             reserved_bit: u32::try_from(reserved_bit).ok().filter(|&bit| bit < 64)?,
-            slab_type: u32::try_from(slab_type).ok()?,
-            table_type: u32::try_from(table_type).ok()?,
+            marks: match by_bits {
+                0 => FrameMarks::Type { slab, table },
+                1 if slab < 64 => FrameMarks::Bits { slab, table },
+                _ => return None,
+            },
             slab_cache,
             cache_name,
         })
@@ -257,7 +270,7 @@ impl Arguments {
                 "frames" => {
                     frames = Some(
                         StructPageFacts::parse(value)
-                            .ok_or_else(|| wrong("eleven numbers with + between them"))?,
+                            .ok_or_else(|| wrong("twelve numbers with + between them"))?,
                     )
                 }
                 _ if key.starts_with("value.") => values.push((key.into(), number()?)),
@@ -358,7 +371,7 @@ mod tests {
             "clock=on",
             "data=on",
             "page_offset_base=0xffffffff81d091d8",
-            "frames=1+2+8+24+48+52+12+0xf5+0xf2+8+96",
+            "frames=1+2+8+24+48+52+12+0xf5+0xf2+8+96+0",
             "value.vmalloc_base=0xffffffff81d091d0",
             "probes=/tmp/p",
             "probes_out=/tmp/v",
@@ -393,7 +406,7 @@ mod tests {
             clock: true,
             data: Some(DataArguments {
                 page_offset_base: Some(0xffff_ffff_81d0_91d8),
-                frames: StructPageFacts::parse("1+2+8+24+48+52+12+0xf5+0xf2+8+96"),
+                frames: StructPageFacts::parse("1+2+8+24+48+52+12+0xf5+0xf2+8+96+0"),
             }),
             values: vec![("value.vmalloc_base".into(), 0xffff_ffff_81d0_91d0)],
             probes: Some(("/tmp/p".into(), "/tmp/v".into())),
@@ -441,7 +454,8 @@ mod tests {
         assert_eq!(error(&["out=a", "verify=yes"]), r#"verify="yes" is not on or off"#);
         assert!(error(&["out=a", "wakes=1+x"]).contains("at most eight numbers"));
         assert!(error(&["out=a", "wakes=1+2+3+4+5+6+7+8+9"]).contains("at most eight numbers"));
-        assert!(error(&["out=a", "frames=1+2"]).contains("eleven numbers"));
+        assert_eq!(StructPageFacts::parse("1+2+8+24+48+52+12+64+0x200+8+96+1"), None);
+        assert!(error(&["out=a", "frames=1+2"]).contains("twelve numbers"));
         assert!(error(&["out=a", "programs=1+2"]).contains("nine numbers"));
         assert_eq!(error(&["out=a", "programs_out=m"]), "programs= is missing");
         assert_eq!(error(&["out=a", "data=2"]), r#"data="2" is not on or off"#);

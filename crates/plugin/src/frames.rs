@@ -2,10 +2,11 @@
 //! whenever the guest changes one.
 //!
 //! Input: the guest's stores. After a store into the array of `struct page`, the plugin reads the
-//! changed element. Output: changes of use. The guest is not changed. The layout is that of Linux
-//! 6.12: include/linux/mm_types.h, include/linux/page-flags.h, mm/slab.h.
+//! changed element. Output: changes of use. The guest is not changed. What differs between versions
+//! of Linux stands in `StructPageFacts` (include/linux/mm_types.h, include/linux/page-flags.h,
+//! mm/slab.h).
 
-use crate::arguments::StructPageFacts;
+use crate::arguments::{FrameMarks, StructPageFacts};
 use crate::qemu::read_memory;
 use crate::say;
 use std::collections::HashMap;
@@ -68,7 +69,7 @@ impl FrameUses {
                 let words =
                     read.and_then(|read| read[(frame - first) * PAGE..].first_chunk().copied());
                 let used = words.map_or(FrameUse::Free, |words| {
-                    self.caches.frame_use(&self.facts, self.base, &words)
+                    self.caches.frame_use(&self.facts, self.base, frame as u64, &words)
                 });
                 self.recorded[frame] = used;
                 match runs.last_mut() {
@@ -91,7 +92,7 @@ impl FrameUses {
     pub(crate) fn stored(&mut self, addr: u64) -> Option<FrameUseChange> {
         let frame = (addr - self.base) / PAGE as u64;
         let words = read_memory(self.base + frame * PAGE as u64)?;
-        let used = self.caches.frame_use(&self.facts, self.base, &words);
+        let used = self.caches.frame_use(&self.facts, self.base, frame, &words);
         let recorded = self.recorded.get_mut(frame as usize)?;
         if *recorded == used {
             return None;
@@ -107,8 +108,14 @@ impl FrameUses {
 }
 
 impl SlabCaches {
-    fn frame_use(&mut self, facts: &StructPageFacts, base: u64, words: &StructPage) -> FrameUse {
-        match struct_page_use(facts, base, words) {
+    fn frame_use(
+        &mut self,
+        facts: &StructPageFacts,
+        base: u64,
+        frame: u64,
+        words: &StructPage,
+    ) -> FrameUse {
+        match struct_page_use(facts, base, frame, words) {
             StructPageUse::Plain(used) => used,
             StructPageUse::Slab(0) => FrameUse::Unmarked,
             StructPageUse::Slab(cache) => {
@@ -143,13 +150,15 @@ enum StructPageUse {
 }
 
 /// The use of a frame according to its `struct page`.
-fn struct_page_use(facts: &StructPageFacts, base: u64, page: &StructPage) -> StructPageUse {
+fn struct_page_use(
+    facts: &StructPageFacts,
+    base: u64,
+    frame: u64,
+    page: &StructPage,
+) -> StructPageUse {
     /// Bit 0 of `page.mapping` is PAGE_MAPPING_ANON, bit 1 is PAGE_MAPPING_MOVABLE.
     const ANON: u64 = 1;
     const MOVABLE: u64 = 2;
-    /// From this value on, the upper byte of `page.page_type` is an `enum pagetype`. Below, it is a
-    /// part of a count.
-    const FIRST_TYPE: u32 = 0xf0;
     let u64_at = |at: u64| {
         page.get(at as usize..)
             .and_then(|rest| rest.first_chunk())
@@ -157,23 +166,22 @@ fn struct_page_use(facts: &StructPageFacts, base: u64, page: &StructPage) -> Str
     };
     let head = u64_at(facts.compound_head);
     if head & 1 == 1 {
-        return StructPageUse::Plain(FrameUse::PartOf(
-            ((head - 1).wrapping_sub(base) / PAGE as u64) & (MOST_FRAMES - 1),
-        ));
+        return StructPageUse::Plain(FrameUse::PartOf(head_of(base, frame, head - 1)));
     }
-    let kind = u64_at(facts.page_type) as u32 >> 24;
-    if kind == facts.slab_type {
+    let (flags, kind) = (u64_at(0), u64_at(facts.page_type) as u32);
+    let (is_slab, is_table, is_typed) = facts.marks.of(flags, kind);
+    if is_slab {
         return StructPageUse::Slab(u64_at(facts.slab_cache));
     }
-    if kind == facts.table_type {
+    if is_table {
         return StructPageUse::Plain(FrameUse::PageTable);
     }
     let mapping = u64_at(facts.mapping);
-    StructPageUse::Plain(if u64_at(0) >> facts.reserved_bit & 1 == 1 {
+    StructPageUse::Plain(if flags >> facts.reserved_bit & 1 == 1 {
         FrameUse::Reserved
     } else if u64_at(facts.refcount) as u32 == 0 {
         FrameUse::Free
-    } else if kind >= FIRST_TYPE && kind != 0xff {
+    } else if is_typed {
         FrameUse::Unmarked
     } else if mapping & ANON != 0 {
         FrameUse::Anonymous
@@ -182,6 +190,41 @@ fn struct_page_use(facts: &StructPageFacts, base: u64, page: &StructPage) -> Str
     } else {
         FrameUse::Unmarked
     })
+}
+
+/// The first frame of those that `frame` was allocated with. `head`: the address of its
+/// `struct page`, or, in kernels that can free a part of the array, the bits that this address has
+/// in common with that of `frame`'s (`compound_info_has_mask()`, since Linux 7.0).
+fn head_of(base: u64, frame: u64, head: u64) -> u64 {
+    let own = base.wrapping_add(frame * PAGE as u64);
+    let head = match head.wrapping_sub(base) / PAGE as u64 {
+        number if number < MOST_FRAMES => head,
+        _ => own & head,
+    };
+    (head.wrapping_sub(base) / PAGE as u64) & (MOST_FRAMES - 1)
+}
+
+impl FrameMarks {
+    /// Whether a frame with these words holds a slab, whether it holds a page table, and whether it
+    /// has any type.
+    fn of(self, flags: u64, page_type: u32) -> (bool, bool, bool) {
+        /// From this value on, the upper byte is an `enum pagetype`. Below, it is a part of a
+        /// count.
+        const FIRST_TYPE: u32 = 0xf0;
+        /// PAGE_TYPE_BASE: these bits are set, and a type's own bit is clear.
+        const BASE: u32 = 0xf000_0000;
+        match self {
+            FrameMarks::Type { slab, table } => {
+                let kind = page_type >> 24;
+                (kind == slab, kind == table, kind >= FIRST_TYPE && kind != 0xff)
+            }
+            FrameMarks::Bits { slab, table } => (
+                flags >> slab & 1 == 1,
+                page_type & (BASE | table) == BASE,
+                page_type & BASE == BASE && page_type != u32::MAX,
+            ),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -196,8 +239,7 @@ mod tests {
         page_type: 48,
         refcount: 52,
         reserved_bit: 12,
-        slab_type: 0xf5,
-        table_type: 0xf2,
+        marks: FrameMarks::Type { slab: 0xf5, table: 0xf2 },
         slab_cache: 8,
         cache_name: 96,
     };
@@ -235,7 +277,40 @@ mod tests {
             (page(1 << 12, 0, 0, unmapped, 1), StructPageUse::Plain(FrameUse::Reserved)),
             (page(0, BASE + 3 * 64 + 1, 0, unmapped, 0), StructPageUse::Plain(FrameUse::PartOf(3))),
         ] {
-            assert_eq!(struct_page_use(&FACTS, BASE, &words), expected);
+            assert_eq!(struct_page_use(&FACTS, BASE, 9, &words), expected);
+        }
+    }
+
+    /// As Linux 6.1 marks frames.
+    #[test]
+    fn bits_mark_slabs_and_page_tables() {
+        let marks = FrameMarks::Bits { slab: 9, table: 0x200 };
+        let facts = StructPageFacts { slab_cache: 24, marks, ..FACTS };
+        let cache = 0xffff_8880_0100_0000;
+        let unmapped = u32::MAX;
+        for (words, expected) in [
+            (page(1 << 9, 0, cache, unmapped, 1), StructPageUse::Slab(cache)),
+            (page(1 << 9, 0, cache, 0, 1), StructPageUse::Slab(cache)),
+            (page(0, 0, 0, !0x200, 1), StructPageUse::Plain(FrameUse::PageTable)),
+            (page(0, 0, 0, !0x80, 0), StructPageUse::Plain(FrameUse::Free)),
+            (page(0, 0, cache, !0x100, 1), StructPageUse::Plain(FrameUse::Unmarked)),
+            (page(0, 0, cache, unmapped, 1), StructPageUse::Plain(FrameUse::File)),
+            (page(0, 0, cache + 1, 3, 1), StructPageUse::Plain(FrameUse::Anonymous)),
+        ] {
+            assert_eq!(struct_page_use(&facts, BASE, 9, &words), expected);
+        }
+    }
+
+    /// As Linux 7.2 links the frames of one allocation when CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP is
+    /// on.
+    #[test]
+    fn a_mask_leads_to_the_first_frame() {
+        // Eight frames: nine bits of the address are those of the frame in the allocation.
+        let mask = u64::MAX << 9;
+        for frame in 8..16 {
+            let words = page(0, mask | 1, 0, u32::MAX, 0);
+            let expected = StructPageUse::Plain(FrameUse::PartOf(8));
+            assert_eq!(struct_page_use(&FACTS, BASE, frame, &words), expected, "{frame}");
         }
     }
 }

@@ -33,7 +33,7 @@
 //!   `off`, which costs no time.
 //! * `page_offset_base=0xADDR`: the address of the kernel's `page_offset_base`. Without it, the
 //!   sizes of pages and the physical addresses of code are not known.
-//! * `frames=N+…`: where the kernel keeps the uses of page frames, for `data=on`: eleven numbers,
+//! * `frames=N+…`: where the kernel keeps the uses of page frames, for `data=on`: twelve numbers,
 //!   see `StructPageFacts`.
 //! * `probes=FILE`: a program of probes (`trace::probe`). Its values are read before instructions
 //!   of the recording, and written to the file `probes_out=FILE`. Both or neither.

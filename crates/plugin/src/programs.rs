@@ -11,7 +11,7 @@ use crate::tasks::TaskIdentity;
 use crate::warn;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// The longest name of a file, in bytes, and the most directories above it.
@@ -22,7 +22,7 @@ const DEEPEST: usize = 32;
 pub(crate) struct ProgramWatch {
     pub places: ProgramPlaces,
     argument: Option<Register>,
-    out: BufWriter<File>,
+    out: File,
     /// What was written.
     known: HashSet<String>,
     failed: bool,
@@ -32,7 +32,7 @@ impl ProgramWatch {
     /// # Errors
     /// The file cannot be created.
     pub(crate) fn new(places: ProgramPlaces, out: &Path) -> std::io::Result<ProgramWatch> {
-        let out = BufWriter::new(File::create(out)?);
+        let out = File::create(out)?;
         Ok(ProgramWatch { places, argument: None, out, known: HashSet::new(), failed: false })
     }
 
@@ -87,7 +87,7 @@ impl ProgramWatch {
         if self.failed || self.known.contains(&line) {
             return;
         }
-        if let Err(error) = writeln!(self.out, "{line}").and_then(|()| self.out.flush()) {
+        if let Err(error) = writeln!(self.out, "{line}") {
             warn(&format!("mappings of programs cannot be written: {error}"));
             self.failed = true;
         }
