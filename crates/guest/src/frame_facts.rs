@@ -153,8 +153,8 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("cache_name", "offsetof(struct kmem_cache, name)"),
 ];
 
-/// `PG_table` in kernels with `PG_slab` in `enum pageflags` (include/linux/page-flags.h of Linux 6.1).
-/// BTF does not have it.
+/// `PG_table` in kernels with `PG_slab` in `enum pageflags` (include/linux/page-flags.h of Linux
+/// 6.1). BTF does not have it.
 const TABLE_BIT: u64 = 0x200;
 
 /// The other questions, which differ between versions: Linux 6.12, 7.0, and 6.9.

@@ -59,9 +59,9 @@
 //! * any other n while recording: an event of the stream.
 //!
 //! Outside of a recording, only markers, task switches, loads of modules, mappings and halts cost
-//! time. When QEMU ends before marker 2, the plugin flushes what it recorded and writes no clean end. Readers then say that the
-//! recording is cut off. The plugin's messages go to standard error. Each line begins with
-//! `kernlane: `.
+//! time. When QEMU ends before marker 2, the plugin flushes what it recorded and writes no clean
+//! end. Readers then say that the recording is cut off. The plugin's messages go to standard error.
+//! Each line begins with `kernlane: `.
 
 mod arguments;
 mod clock;

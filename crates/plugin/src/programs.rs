@@ -3,7 +3,8 @@
 //! Input: the registers and the guest's memory at the entry of `perf_event_mmap(vma)`, which the
 //! kernel calls for each new mapping, and the running task. Output: lines of a text file, with tabs
 //! between their fields: `map`, the process, the task's name, begin, end and offset in the file in
-//! hex, the path (empty: memory without a file); and `task`, the pid, the process, the task's name. Each line is written once.
+//! hex, the path (empty: memory without a file); and `task`, the pid, the process, the task's name.
+//! Each line is written once.
 
 use crate::arguments::ProgramPlaces;
 use crate::qemu::{Register, read_memory};

@@ -20,8 +20,8 @@ pub struct ObjectRow {
     /// The CPU of a per-CPU variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u8>,
-    /// Class, name, place and CPU. Also the address, for user memory, for an object without a name, and
-    /// when the line holds several objects of the slab cache.
+    /// Class, name, place and CPU. Also the address, for user memory, for an object without a name,
+    /// and when the line holds several objects of the slab cache.
     pub title: String,
     /// The virtual address of the object, in hex. When its beginning is not known, that of the
     /// first access; for user memory that is no variable, that to the dearest field.

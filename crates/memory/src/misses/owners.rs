@@ -179,7 +179,7 @@ impl DataOwners {
         let direct_map = value("page_offset_base").unwrap_or(0xffff_8880_0000_0000);
         let vmalloc = value("vmalloc_base").unwrap_or(0xffff_c900_0000_0000);
         let struct_pages = value("vmemmap_base").unwrap_or(0xffff_ea00_0000_0000);
-        let per_cpu = value("__per_cpu_offset").unwrap_or(0);
+        let per_cpu = value("__per_cpu_offset").map_or(0, |offset| variables.area_at(offset));
         let per_cpu_unit = (value("pcpu_unit_pages").unwrap_or(0) & 0xffff_ffff) * PAGE;
         let areas = per_cpu_unit * u64::from(header.cpus.get());
         let reason = header.conditions.iter().find(|(key, _)| key == "frames_unknown");

@@ -16,6 +16,8 @@ pub struct Variables {
     per_cpu: Vec<Variable>,
     /// Bytes of the static part of a CPU's area.
     per_cpu_bytes: u64,
+    /// The link address of the per-CPU area: 0 until Linux 6.14 (`__per_cpu_start`).
+    per_cpu_start: u64,
 }
 
 impl Variables {
@@ -30,6 +32,7 @@ impl Variables {
         let area = elf.section_by_name(".data..percpu");
         let mut variables = Variables {
             per_cpu_bytes: area.as_ref().map_or(0, |area| area.size()),
+            per_cpu_start: area.as_ref().map_or(0, |area| area.address()),
             ..Variables::default()
         };
         for symbol in elf.symbols() {
@@ -38,10 +41,14 @@ impl Variables {
             let Some(name) = symbol.name().ok().filter(|name| names && !name.is_empty()) else {
                 continue;
             };
-            let found = (symbol.address(), symbol.size(), base_name(name).to_owned());
+            let found = |addr| (addr, symbol.size(), base_name(name).to_owned());
+            let addr = symbol.address();
             match area.as_ref().is_some_and(|area| symbol.section_index() == Some(area.index())) {
-                true => variables.per_cpu.push(found),
-                false => variables.image.push(found),
+                true => {
+                    let offset = addr.wrapping_sub(variables.per_cpu_start);
+                    variables.per_cpu.push(found(offset));
+                }
+                false => variables.image.push(found(addr)),
             }
         }
         ensure!(
@@ -52,6 +59,11 @@ impl Variables {
         variables.image.sort();
         variables.per_cpu.sort();
         Ok(variables)
+    }
+
+    /// Where a CPU's area lies that has this entry in the kernel's `__per_cpu_offset`.
+    pub(super) fn area_at(&self, per_cpu_offset: u64) -> u64 {
+        per_cpu_offset.wrapping_add(self.per_cpu_start)
     }
 
     /// The static symbol that holds an address of the image.
@@ -114,12 +126,65 @@ pub fn of(image: &[(u64, u64, &str)], per_cpu: &[(u64, u64, &str)]) -> Variables
     let named = |symbols: &[(u64, u64, &str)]| {
         symbols.iter().map(|(addr, bytes, name)| (*addr, *bytes, (*name).to_owned())).collect()
     };
-    Variables { image: named(image), per_cpu: named(per_cpu), per_cpu_bytes: 0x1000 }
+    Variables {
+        image: named(image),
+        per_cpu: named(per_cpu),
+        per_cpu_bytes: 0x1000,
+        per_cpu_start: 0,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A vmlinux whose per-CPU area has this address, with a variable in it and one in the image.
+    fn vmlinux(per_cpu: u64) -> Vec<u8> {
+        use object::write::{Object, StandardSegment, Symbol, SymbolSection};
+        use object::{
+            Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolScope,
+        };
+        let mut elf = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+        let data = elf.segment_name(StandardSegment::Data).to_vec();
+        for (section, symbol, value) in
+            [(".data", "init_task", 0x1000), (".data..percpu", "runqueues", per_cpu + 0x40)]
+        {
+            let id = elf.add_section(data.clone(), section.into(), SectionKind::Data);
+            elf.append_section_data(id, &[0; 0x100], 1);
+            elf.add_symbol(Symbol {
+                name: symbol.into(),
+                value,
+                size: 8,
+                kind: SymbolKind::Data,
+                scope: SymbolScope::Linkage,
+                weak: false,
+                section: SymbolSection::Section(id),
+                flags: SymbolFlags::None,
+            });
+        }
+        let mut bytes = elf.write().unwrap();
+        // The addresses of sections are those of a linked file.
+        let at = |bytes: &[u8], place: usize| {
+            u64::from_le_bytes(*bytes[place..].first_chunk().unwrap()) as usize
+        };
+        let headers = at(&bytes, 40);
+        let addr = headers + 2 * 64 + 16;
+        bytes[addr..addr + 8].copy_from_slice(&per_cpu.to_le_bytes());
+        bytes
+    }
+
+    /// Until Linux 6.14 the area has link address 0.
+    #[test]
+    fn variables_of_a_cpu_have_offsets_wherever_the_area_is_linked() {
+        for start in [0, 0xffff_ffff_83e0_c000] {
+            let variables = Variables::read(&vmlinux(start)).unwrap();
+            assert_eq!(variables.per_cpu(0x44), Some("runqueues"), "{start:#x}");
+            assert_eq!(variables.per_cpu(0x100), None);
+            assert_eq!(variables.in_image(0x1004), Some("init_task"));
+            let area: u64 = 0xffff_8880_1f80_0000;
+            assert_eq!(variables.area_at(area.wrapping_sub(start)), area);
+        }
+    }
 
     #[test]
     fn a_variable_holds_its_bytes() {

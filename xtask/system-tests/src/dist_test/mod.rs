@@ -68,8 +68,12 @@ pub fn dist_test() -> Result<()> {
     score.count("two directories give the same bytes", same_bytes(&first, &second));
     score.count("no file names a directory of this machine", names_no_path(&first));
     let mut publish = Command::new("cargo");
-    publish.args(["publish", "--workspace", "--dry-run", "--quiet"]);
-    score.count("the crates can be published", lab::run(&mut publish));
+    // In another directory each time: cargo would take crates of an earlier commit with the same
+    // version.
+    let target = tempfile::tempdir_in(&directory)?;
+    publish.args(["publish", "--workspace", "--dry-run", "--quiet", "--target-dir"]);
+    score.count("the crates can be published", lab::run(publish.arg(target.path())));
+    drop(target);
     for (suite, kernels) in SYSTEMS {
         host::interrupt::check()?;
         let image = |name: &&str| StockKernel::named(name)?.boot_image();
