@@ -1,6 +1,7 @@
 //! Recordings of a program of one's own: copied into the guest, and in an image.
 //!
-//! A server and its client, and two threads that share a line, are compiled here. Input: the tests' directory. Output: what went wrong.
+//! A server and its client, and two threads that share a line, are compiled here. Input: the tests'
+//! directory. Output: what went wrong.
 
 use super::{GuestTests, images, refused};
 use anyhow::{Context, Result, ensure};
