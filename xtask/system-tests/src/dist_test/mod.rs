@@ -87,6 +87,8 @@ pub fn dist_test() -> Result<()> {
 /// Installs the packages, works, and removes them.
 fn try_packages(score: &mut TestScore, root: &DebianRoot, made: &Path) -> Result<()> {
     let suite = root.suite;
+    // What a test that was killed has left.
+    root.run("apt-get purge -y -q kernlane kernlane-dkms || true; rm -rf /tried/*")?;
     let before = root.files()?;
     root.add_packages(&debs(made)?)?;
     let mut work = |what: &str, script: &str| {
