@@ -162,9 +162,12 @@ pub(super) enum SystemTest {
     /// Make packages of a relinked kernel as the book says, twice with equal bytes; install one on
     /// Debian 12 in a guest, boot it by GRUB, and work in it; makes the disk as root; resumes
     PackageTest,
-    /// Make what is published twice, with equal bytes; install the packages on clean Debian 12 and
-    /// 13, work with them, and remove them; makes the systems as root; resumes
-    DistTest,
+    /// Make what is published twice, with equal bytes; install the packages on clean Debian 12, 13
+    /// and unstable, work with them, and remove them; makes the systems as root; resumes
+    DistTest {
+        /// Only work on these systems: bookworm, trixie or sid
+        suites: Vec<String>,
+    },
     /// Test systemd's units of what is published on a Debian 12 in a guest, over seven boots; makes
     /// the disk as root
     ServiceTest,
@@ -243,7 +246,7 @@ impl SystemTest {
             Self::LiveFuzz(test) => test.run(),
             Self::AbTest(AbTest { trials }) => ab_test::ab_test(&trials),
             Self::PackageTest => package_test::package_test(),
-            Self::DistTest => dist_test::dist_test(),
+            Self::DistTest { suites } => dist_test::dist_test(&suites),
             Self::FleetTest { profile, kernel, machines } => {
                 fleet_test::fleet_test(&profile, &kernel, machines)
             }

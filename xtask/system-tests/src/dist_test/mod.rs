@@ -53,28 +53,26 @@ pub(crate) fn package(published: &Path, prefix: &str) -> Result<PathBuf> {
     found.with_context(|| format!("no package {prefix} in {}", published.display()))
 }
 
-/// Runs what this module describes.
+/// Runs what this module describes. `suites`: the systems to work on, and nothing else; none is
+/// everything.
 ///
 /// # Errors
 /// A test fails or cannot run.
-pub fn dist_test() -> Result<()> {
+pub fn dist_test(suites: &[String]) -> Result<()> {
+    let known = SYSTEMS.map(|(suite, _)| suite);
+    for suite in suites {
+        ensure!(known.contains(&suite.as_str()), "{suite}: these are known: {}", known.join(", "));
+    }
     host::interrupt::catch()?;
     disk::install(NEEDED)?;
     let first = published()?;
     let directory = std::path::absolute(DIRECTORY)?;
-    let second = directory.join("second/with a space");
-    make(&second, || lab::dist::dist(&second).map(drop))?;
     let mut score = TestScore::default();
-    score.count("two directories give the same bytes", same_bytes(&first, &second));
-    score.count("no file names a directory of this machine", names_no_path(&first));
-    let mut publish = Command::new("cargo");
-    // In another directory each time: cargo would take crates of an earlier commit with the same
-    // version.
-    let target = tempfile::tempdir_in(&directory)?;
-    publish.args(["publish", "--workspace", "--dry-run", "--quiet", "--target-dir"]);
-    score.count("the crates can be published", lab::run(publish.arg(target.path())));
-    drop(target);
-    for (suite, kernels) in SYSTEMS {
+    if suites.is_empty() {
+        is_published(&mut score, &directory, &first)?;
+    }
+    let asked = |suite: &str| suites.is_empty() || suites.iter().any(|asked| asked == suite);
+    for (suite, kernels) in SYSTEMS.into_iter().filter(|(suite, _)| asked(suite)) {
         host::interrupt::check()?;
         let image = |name: &&str| StockKernel::named(name)?.boot_image();
         let kernels = kernels.iter().map(image).collect::<Result<Vec<_>>>()?;
@@ -82,6 +80,21 @@ pub fn dist_test() -> Result<()> {
         try_packages(&mut score, &root, &first)?;
     }
     score.finish("what is published does not work; see target/dist-test")
+}
+
+/// Makes everything once more, and publishes the crates without uploading them.
+fn is_published(score: &mut TestScore, directory: &Path, first: &Path) -> Result<()> {
+    let second = directory.join("second/with a space");
+    make(&second, || lab::dist::dist(&second).map(drop))?;
+    score.count("two directories give the same bytes", same_bytes(first, &second));
+    score.count("no file names a directory of this machine", names_no_path(first));
+    let mut publish = Command::new("cargo");
+    // In another directory each time: cargo would take crates of an earlier commit with the same
+    // version.
+    let target = tempfile::tempdir_in(directory)?;
+    publish.args(["publish", "--workspace", "--dry-run", "--quiet", "--target-dir"]);
+    score.count("the crates can be published", lab::run(publish.arg(target.path())));
+    Ok(())
 }
 
 /// Installs the packages, works, and removes them.
