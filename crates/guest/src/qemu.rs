@@ -9,10 +9,14 @@ use host::recording::Recording;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use trace::CpuCount;
 
 /// The oldest version that is accepted. Conditional callbacks came with 9.1, and reading the
 /// guest's memory from a plugin came with 9.2. 10.0 is the oldest version that was tested.
 pub(crate) const OLDEST: QemuVersion = QemuVersion { major: 10, minor: 0, patch: 0 };
+
+/// The first version with another plugin API.
+const FIRST_WITH_USER_DATA: QemuVersion = QemuVersion { major: 11, minor: 1, patch: 0 };
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
@@ -27,6 +31,16 @@ pub struct QemuVersion {
 impl std::fmt::Display for QemuVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl QemuVersion {
+    /// The version of QEMU's plugin API that Kernlane's plugin then uses.
+    fn plugin_api(self) -> &'static str {
+        match self >= FIRST_WITH_USER_DATA {
+            true => "7",
+            false => "4",
+        }
     }
 }
 
@@ -67,6 +81,27 @@ impl Qemu {
             );
         }
         Ok(Qemu { program, version })
+    }
+
+    /// Whether recordings with this QEMU are exact and repeatable. Those of one CPU without data
+    /// accesses are. `cargo xtask record-test` says of QEMU 11.1.3: two recordings of several CPUs
+    /// differ, and a plugin cannot read registers at a data access, which the sizes of pages need.
+    ///
+    /// # Errors
+    /// They are not; the message says what to do.
+    pub(crate) fn is_exact(&self, cpus: CpuCount, data: bool) -> Result<()> {
+        let what = match (cpus != CpuCount::ONE, data) {
+            _ if self.version < FIRST_WITH_USER_DATA => return Ok(()),
+            (true, _) => "several CPUs are not repeatable",
+            (false, true) => "data accesses do not know the sizes of pages",
+            (false, false) => return Ok(()),
+        };
+        bail!(
+            "{} is QEMU {}, with which recordings of {what}: use QEMU 10 (name it in \
+             KERNLANE_QEMU)",
+            self.program.display(),
+            self.version
+        )
     }
 
     /// Asks QEMU's help whether turns can be shortened. Returns the part of QEMU that does it.
@@ -116,6 +151,7 @@ impl Qemu {
                 argument.push(option_path("", Path::new(value)));
             }
             command.arg("-plugin").arg(argument);
+            command.env("KERNLANE_PLUGIN_API", self.version.plugin_api());
         }
         Ok(command)
     }
@@ -211,6 +247,25 @@ mod tests {
 
     fn boot() -> Boot {
         Boot::new("bzImage".into(), "root.cpio".into())
+    }
+
+    #[test]
+    fn newer_versions_record_one_cpu_without_data() {
+        let at = |major, minor| Qemu {
+            program: "qemu".into(),
+            version: QemuVersion { major, minor, patch: 3 },
+        };
+        let four = CpuCount::new(4).unwrap();
+        at(10, 0).is_exact(four, true).unwrap();
+        at(11, 1).is_exact(CpuCount::ONE, false).unwrap();
+        let several = at(11, 1).is_exact(four, false).unwrap_err().to_string();
+        assert!(several.contains("several CPUs are not repeatable"), "{several}");
+        let data = at(12, 0).is_exact(CpuCount::ONE, true).unwrap_err().to_string();
+        assert!(data.contains("sizes of pages: use QEMU 10"), "{data}");
+        assert_eq!(
+            [(10, 0), (11, 0), (11, 1), (12, 0)].map(|(a, b)| at(a, b).version.plugin_api()),
+            ["4", "4", "7", "7"]
+        );
     }
 
     #[test]

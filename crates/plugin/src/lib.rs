@@ -2,7 +2,7 @@
 //! (`docs/reference/recording-format.md`). The plugin never analyses, never lets a panic unwind
 //! into QEMU, and never changes what the guest does.
 //!
-//! For QEMU 10.0 or later, x86-64 system emulation, up to eight vCPUs on one thread. Loaded as
+//! For QEMU 10.0 to 11.1, x86-64 system emulation, up to eight vCPUs on one thread. Loaded as
 //! `-plugin libkernlane_plugin.so,out=FILE,…`:
 //!
 //! * `out=FILE`: where the recording is written. The file is created or emptied when QEMU starts.
@@ -46,6 +46,10 @@
 //!   end. This is slow. Default: `off`. Instructions and their order stay the same. QEMU may cut
 //!   very long translations differently.
 //!
+//! QEMU's programming interface changed with 11.1. The environment variable `KERNLANE_PLUGIN_API`
+//! says for which version of it the plugin is loaded: 4, or 7 for QEMU 11.1. `kernlane` sets it.
+//! Without it, the plugin looks at what QEMU offers.
+//!
 //! Numbers are decimal or begin with `0x`. QEMU refuses to start when an argument is unknown,
 //! malformed or missing.
 //!
@@ -83,11 +87,29 @@ mod verify;
 use arguments::Arguments;
 use qemu_plugin_sys as sys;
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The version of QEMU's plugin API that the plugin needs: that of QEMU 9.2, the first that can
-/// read memory.
+/// The version of QEMU's plugin API that the plugin is loaded for. QEMU reads it when it has loaded
+/// the library, so after [`CHOOSE`] has run.
 #[unsafe(no_mangle)]
-pub static qemu_plugin_version: c_int = sys::QEMU_PLUGIN_VERSION as c_int;
+pub static qemu_plugin_version: AtomicI32 = AtomicI32::new(sys::QEMU_PLUGIN_VERSION as c_int);
+
+/// Runs when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CHOOSE: extern "C" fn() = choose_version;
+
+/// Chooses the version that this QEMU takes. QEMU 10.0 takes 2 to 4 (4 came with QEMU 9.2, the
+/// first that can read memory); QEMU 11.1 takes 7 alone.
+extern "C" fn choose_version() {
+    let newest = match std::env::var("KERNLANE_PLUGIN_API") {
+        Ok(version) => version == qemu::API_WITH_USER_DATA.to_string(),
+        Err(_) => qemu::has_function(c"qemu_plugin_set_pc"),
+    };
+    if newest {
+        qemu_plugin_version.store(qemu::API_WITH_USER_DATA, Ordering::Relaxed);
+    }
+}
 
 /// QEMU calls this once, before the guest runs. With a result other than 0, QEMU refuses to start.
 ///

@@ -4,7 +4,8 @@
 //! QEMU allows these calls only in a callback, on the thread of a vCPU.
 
 use qemu_plugin_sys as sys;
-use std::ffi::{CStr, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use trace::RunAddr;
 
 pub(crate) use sys::qemu_plugin_id_t as PluginId;
@@ -17,6 +18,7 @@ unsafe extern "C" {
     fn g_byte_array_new() -> *mut sys::GByteArray;
     fn g_byte_array_unref(array: *mut sys::GByteArray);
     fn g_byte_array_set_size(array: *mut sys::GByteArray, size: c_uint) -> *mut sys::GByteArray;
+    fn g_array_get_element_size(array: *mut sys::GArray) -> c_uint;
     fn g_array_unref(array: *mut sys::GArray);
 }
 
@@ -311,10 +313,12 @@ impl Register {
         // keeps the strings of the names.
         unsafe {
             let all = sys::qemu_plugin_get_registers();
-            let (data, count) =
-                ((*all).data.cast::<sys::qemu_plugin_reg_descriptor>(), (*all).len as usize);
+            // Later versions have more behind the same beginning.
+            let bytes = g_array_get_element_size(all) as usize;
+            let (data, count) = ((*all).data, (*all).len as usize);
             let found = (0..count)
-                .map(|i| data.add(i).read_unaligned())
+                .map(|i| data.add(i * bytes).cast::<sys::qemu_plugin_reg_descriptor>())
+                .map(|descriptor| descriptor.read_unaligned())
                 .find(|register| CStr::from_ptr(register.name) == name);
             g_array_unref(all);
             found.map(|register| Register(register.handle))
@@ -373,16 +377,61 @@ pub(crate) fn physical(info: AccessInfo, addr: u64) -> Option<PhysicalPlace> {
     }
 }
 
-/// Calls `callback` for every translation that QEMU makes from now on.
-pub(crate) fn at_translation(
-    id: PluginId,
-    callback: unsafe extern "C" fn(PluginId, *mut sys::qemu_plugin_tb),
-) {
-    // SAFETY: QEMU gave the id. The callback is a function of this library, which stays loaded.
-    unsafe { sys::qemu_plugin_register_vcpu_tb_trans_cb(id, Some(callback)) }
+/// The version of the plugin API since which all callbacks get a pointer of the plugin's.
+pub(crate) const API_WITH_USER_DATA: c_int = 7;
+
+/// Whether QEMU has a function.
+pub(crate) fn has_function(name: &CStr) -> bool {
+    // SAFETY: the name ends with a zero byte; the address that is found is not used.
+    unsafe { !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null() }
 }
 
-/// Calls `callback` when QEMU ends.
+fn gives_user_data() -> bool {
+    crate::qemu_plugin_version.load(Ordering::Relaxed) >= API_WITH_USER_DATA
+}
+
+// As QEMU 11.1 declares them. Earlier versions take no third argument and do not look at it.
+unsafe extern "C" {
+    #[link_name = "qemu_plugin_register_vcpu_tb_trans_cb"]
+    fn register_translation(
+        id: PluginId,
+        callback: unsafe extern "C" fn(usize, usize),
+        user_data: *mut c_void,
+    );
+    #[link_name = "qemu_plugin_reset"]
+    fn reset_plugin(id: PluginId, then: unsafe extern "C" fn(PluginId), user_data: PluginId);
+}
+
+/// What is called for a translation.
+pub(crate) type OnTranslation = unsafe extern "C" fn(*mut sys::qemu_plugin_tb);
+
+/// The callback of [`at_translation`]. A plugin has one.
+static TRANSLATED: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Gets the plugin's id and the translation; since [`API_WITH_USER_DATA`], the translation first.
+///
+/// # Safety
+/// Only QEMU may call this, at a translation.
+unsafe extern "C" fn translated(first: usize, second: usize) {
+    let translation = if gives_user_data() { first } else { second };
+    let callback = TRANSLATED.load(Ordering::Relaxed);
+    if !callback.is_null() {
+        // SAFETY: `at_translation` has stored such a function; the translation is QEMU's.
+        unsafe {
+            let callback = std::mem::transmute::<*mut c_void, OnTranslation>(callback);
+            callback(translation as *mut sys::qemu_plugin_tb);
+        }
+    }
+}
+
+/// Calls `callback` for every translation that QEMU makes from now on.
+pub(crate) fn at_translation(id: PluginId, callback: OnTranslation) {
+    TRANSLATED.store(callback as *mut c_void, Ordering::Relaxed);
+    // SAFETY: QEMU gave the id. The callback is a function of this library, which stays loaded.
+    unsafe { register_translation(id, translated, std::ptr::null_mut()) }
+}
+
+/// Calls `callback` when QEMU ends. Its arguments differ between versions of QEMU.
 pub(crate) fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mut c_void)) {
     // SAFETY: as in `at_translation`.
     unsafe { sys::qemu_plugin_register_atexit_cb(id, Some(callback), std::ptr::null_mut()) }
@@ -390,8 +439,9 @@ pub(crate) fn at_exit(id: PluginId, callback: unsafe extern "C" fn(PluginId, *mu
 
 /// Drops all callbacks and all translations when the current translation ends, then calls `then`.
 pub(crate) fn reset(id: PluginId, then: unsafe extern "C" fn(PluginId)) {
-    // SAFETY: as in `at_translation`.
-    unsafe { sys::qemu_plugin_reset(id, Some(then)) }
+    // SAFETY: as in `at_translation`. The id comes back: since [`API_WITH_USER_DATA`] as what is
+    // given here, before as the id.
+    unsafe { reset_plugin(id, then, id) }
 }
 
 #[cfg(test)]

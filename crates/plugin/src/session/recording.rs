@@ -24,7 +24,7 @@ unsafe extern "C" fn over(_: PluginId) {}
 /// # Safety
 /// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 /// `translation` must be valid during the call. QEMU guarantees this.
-unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
+unsafe extern "C" fn on_translation(translation: *mut qemu_plugin_tb) {
     guarded_recording(|session, recording| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
         let of_modules = session.modules.as_ref().map(|modules| modules.places);

@@ -9,7 +9,7 @@ use super::*;
 /// # Safety
 /// No other callback may run meanwhile, which holds for QEMU with one thread for all vCPUs.
 /// `translation` must be valid during the call. QEMU guarantees this.
-pub(super) unsafe extern "C" fn on_translation(_: PluginId, translation: *mut qemu_plugin_tb) {
+pub(super) unsafe extern "C" fn on_translation(translation: *mut qemu_plugin_tb) {
     guarded(|session| {
         let places = session.tasks.as_ref().map(|tasks| tasks.places);
         let of_modules = session.modules.as_ref().map(|modules| modules.places);
