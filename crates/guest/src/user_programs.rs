@@ -145,7 +145,7 @@ impl<'a, F: Fn(&str) -> Option<&'a [u8]>> Files<'_, F> {
     /// A process maps something: what it had mapped there is gone. Memory without a file in the
     /// midst of a program is that program's.
     fn add(&mut self, places: &mut Vec<ProgramPlace>, mapping: &Mapping<'_>) {
-        let new = mapping.path.and_then(|path| self.place(path, mapping));
+        let new = mapping.path.and_then(|path| self.place(path, mapping, places));
         places.retain(|old| {
             let apart = old.end <= mapping.begin || mapping.end <= old.begin;
             let is_program = self.programs.get(old.program as usize).is_some_and(|it| it.end > 0);
@@ -160,7 +160,13 @@ impl<'a, F: Fn(&str) -> Option<&'a [u8]>> Files<'_, F> {
         }
     }
 
-    fn place(&mut self, path: &str, mapping: &Mapping<'_>) -> Option<ProgramPlace> {
+    /// `known`: what the process had mapped before.
+    fn place(
+        &mut self,
+        path: &str,
+        mapping: &Mapping<'_>,
+        known: &[ProgramPlace],
+    ) -> Option<ProgramPlace> {
         if !self.known.contains_key(path) {
             let read = (self.read)(path).and_then(|elf| Program::read(path, elf).ok());
             let unknown =
@@ -176,9 +182,15 @@ impl<'a, F: Fn(&str) -> Option<&'a [u8]>> Files<'_, F> {
             let Mapping { begin, end, .. } = *mapping;
             return Some(ProgramPlace { program: *program, bias, begin, end });
         }
+        // The end of one segment and the beginning of the next can lie in one page of the file,
+        // which is then mapped twice.
         let begins = |segment: &&FileSegment| segment.offset / PAGE * PAGE == mapping.offset;
-        let segment = segments.iter().find(begins)?;
-        let bias = mapping.begin.checked_sub(segment.addr / PAGE * PAGE)?;
+        let biases = segments
+            .iter()
+            .filter(begins)
+            .filter_map(|segment| mapping.begin.checked_sub(segment.addr / PAGE * PAGE));
+        let has = |bias: u64| known.iter().any(|it| (it.program, it.bias) == (*program, bias));
+        let bias = biases.clone().find(|&bias| has(bias)).or_else(|| biases.clone().next())?;
         let (begin, end) = (bias.checked_add(begin)?, bias.checked_add(end)?);
         Some(ProgramPlace { program: *program, bias, begin, end })
     }
@@ -238,6 +250,35 @@ mod tests {
         places.sort_unstable();
         let begins: Vec<_> = places.iter().map(|place| place.begin).collect();
         assert_eq!(begins, [0x40_0000, 0x7fff_0000_0000]);
+    }
+
+    /// The dynamic linker maps a page of the file that holds parts of two segments for each of
+    /// them.
+    #[test]
+    fn a_page_of_the_file_in_two_segments_is_no_second_place() {
+        let (elf, _) = lines(70, "it", 0);
+        let (program, segments) = Program::read("bin/it", &elf).unwrap();
+        let place = |addr: u64, offset: u64| Mapping {
+            begin: 0x5555_0000 + addr,
+            end: 0x5555_0000 + addr + PAGE,
+            offset,
+            path: Some("bin/it"),
+        };
+        let read = |_: &str| Some(&elf[..]);
+        let mut files = Files { programs: vec![program], known: HashMap::new(), read: &read };
+        let twice = vec![
+            FileSegment { offset: 0, addr: 0 },
+            FileSegment { offset: 0x2000, addr: 0x2000 },
+            FileSegment { offset: 0x2de8, addr: 0x3de8 },
+        ];
+        assert!(segments.len() > 1);
+        files.known.insert("bin/it".to_owned(), (0, twice));
+        let mut places = Vec::new();
+        for mapping in [place(0, 0), place(0x2000, 0x2000), place(0x3000, 0x2000)] {
+            files.add(&mut places, &mapping);
+        }
+        let biases: Vec<u64> = places.iter().map(|place| place.bias).collect();
+        assert_eq!(biases, [0x5555_0000]);
     }
 
     #[test]
