@@ -233,8 +233,8 @@ impl Stock {
         judge(tried, &self.0.run_with(tried, |boot| boot.time_limit = CYCLES_LIMIT)?)
     }
 
-    /// A large group is installed and undone under load. `before`: so many cycles of other orders
-    /// were made before.
+    /// A large group is installed and undone under load. `before`: the number of cycles, in other
+    /// orders, that were made before.
     ///
     /// # Errors
     /// A test fails.

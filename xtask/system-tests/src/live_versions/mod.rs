@@ -21,7 +21,7 @@ const PAGE: &str = "docs/results/live-kernels.md";
 /// What stands around the table in the page.
 const MARKS: [&str; 2] = ["<!-- the table begins -->\n", "<!-- the table ends -->\n"];
 
-/// After so many cycles the result is kept, and another guest makes the rest.
+/// The number of cycles after which the result is kept, and another guest makes the rest.
 const CYCLES_OF_A_GUEST: u32 = 100;
 
 /// What [`live_versions`] is asked for.
