@@ -14,6 +14,7 @@ use coherence::sharing::table::SharingTable;
 use coherence::sharing::what_if::SharingChange;
 use guest::RecordingSummary;
 use host::recording::Recording;
+use image::programs::UserPrograms;
 use report::multiprocessor::MultiprocessorBeside;
 use std::path::PathBuf;
 
@@ -67,8 +68,12 @@ pub(super) fn sharing(args: &SharingArgs) -> Result<()> {
         check_top(top).with_context(|| format!("--top {top}"))?;
         let tables: Vec<SharingTable> =
             args.recordings.each_several(&machines, |path, kernel| {
-                let summary = RecordingSummary::read(&Recording::at(path));
-                let programs = summary.ok().and_then(|it| it.programs).unwrap_or_default();
+                // What the plugin recorded by itself has no summary; one that is damaged is an error.
+                let files = Recording::at(path);
+                let programs = match files.summary().exists() {
+                    true => RecordingSummary::read(&files)?.programs.unwrap_or_default(),
+                    false => UserPrograms::default(),
+                };
                 coherence::sharing(&kernel.attribution, order, path, &kernel.path, &programs, top)
             })?;
         return args.recordings.table.print_each(&tables, report::sharing::text);
