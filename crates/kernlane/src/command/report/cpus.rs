@@ -68,7 +68,7 @@ pub(super) fn sharing(args: &SharingArgs) -> Result<()> {
         check_top(top).with_context(|| format!("--top {top}"))?;
         let tables: Vec<SharingTable> =
             args.recordings.each_several(&machines, |path, kernel| {
-                // What the plugin recorded by itself has no summary; one that is damaged is an error.
+                // What the plugin recorded by itself has no summary; a damaged one is an error.
                 let files = Recording::at(path);
                 let programs = match files.summary().exists() {
                     true => RecordingSummary::read(&files)?.programs.unwrap_or_default(),
