@@ -6,6 +6,7 @@
 use crate::configuration::Boot;
 use crate::qemu::Qemu;
 use crate::state::StateKeeper;
+use crate::turn::OneHostCpu;
 use anyhow::{Context, Result, anyhow, bail};
 use host::interrupt;
 use host::recording::Recording;
@@ -96,8 +97,10 @@ impl Boot {
         let (keeper, sockets) = keeper.unzip();
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         inherit(&mut command, sockets);
+        let one_cpu = self.turn.map(|_| OneHostCpu::take()).transpose()?;
         let child =
             command.spawn().with_context(|| format!("running {}", qemu.program.display()))?;
+        drop(one_cpu);
         // The pipe and the sockets end when QEMU ends, if only QEMU has their other ends.
         drop(command);
         let messages = std::thread::spawn(move || {

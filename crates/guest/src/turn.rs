@@ -6,10 +6,16 @@
 //! at every interval of the virtual clock (`net/filter-buffer.c`). Here the network is a hub with
 //! one port and without a card, so the guest sees nothing of it.
 //!
-//! Input: the longest turn. Output: arguments for QEMU. This module runs nothing.
+//! At every ring, QEMU's main thread and the thread of its CPUs wait for each other. On two of the
+//! host's CPUs they wake an idle CPU each time, which takes longer than the turn: so QEMU gets one.
+//! On an idle virtual machine with two CPUs, workload `files` of Debian's 6.12 on two CPUs, with
+//! data and turns of 5000 instructions, took 160 s on both CPUs and 60 s on one.
+//!
+//! Input: the longest turn. Output: arguments for QEMU, and the host's CPU that it runs on.
 
 use crate::refused::RefusedRequest;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::ops::RangeInclusive;
 use trace::CpuCount;
 
@@ -57,6 +63,32 @@ pub(crate) fn arguments(turn: u32, cpus: u32) -> Result<[(&'static str, String);
     ])
 }
 
+/// While it lives, this thread and the processes that it starts run on one of the host's CPUs. When
+/// it is dropped, the thread may run again where it might before; the processes stay.
+pub(crate) struct OneHostCpu(CpuSet);
+
+impl OneHostCpu {
+    /// Takes the CPU on which this thread is now.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn take() -> Result<Self> {
+        let doing = "giving QEMU one CPU of this machine";
+        let before = sched_getaffinity(None).context(doing)?;
+        let mut one = CpuSet::new();
+        one.set(sched_getcpu());
+        sched_setaffinity(None, &one).context(doing)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for OneHostCpu {
+    fn drop(&mut self) {
+        // The same CPUs were allowed before. If some are offline since then, those left are meant.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +114,19 @@ mod tests {
         let message = refused(333, 3);
         assert!(message.contains("the shortest turn is 334"), "{message}");
         assert!(interval(334, 3).is_ok());
+    }
+
+    #[test]
+    fn what_is_started_meanwhile_keeps_one_cpu_of_the_host() {
+        let before = sched_getaffinity(None).unwrap();
+        let one = OneHostCpu::take().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        drop(one);
+        let of_child =
+            sched_getaffinity(rustix::process::Pid::from_raw(child.id() as i32)).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(of_child.count(), 1);
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 }
