@@ -158,7 +158,7 @@ pub fn record(
         ensure!(from.is_none(), RefusedRequest::CheckpointOfOneCpu);
     }
     let qemu = Qemu::find()?;
-    qemu.is_exact(request.cpus, request.data)?;
+    qemu.check_repeats(request.cpus)?;
     if let Some(turn) = request.turn {
         check_turn(turn, request.cpus)?;
         qemu.shortens_turns()?;

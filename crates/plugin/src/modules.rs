@@ -78,6 +78,16 @@ impl ModuleWatch {
         ModuleWatch { places, arguments, loaded, next: 0, warned: false, page_offset_base }
     }
 
+    /// Reads again in which pages the loaded modules lie: Linux splits a large page to write a
+    /// module's code, and joins it again when the module is ready (since 6.15). Must be called in a
+    /// callback that reads registers.
+    pub(crate) fn read_pages(&mut self) {
+        let are_large: Vec<_> = self.loaded.iter().map(|(_, it)| self.is_large(it)).collect();
+        for ((_, module), is_large) in self.loaded.iter_mut().zip(are_large) {
+            module.large_pages = is_large.unwrap_or(module.large_pages);
+        }
+    }
+
     /// Numbers the loaded modules anew, from 0. These are the first changes of a recording.
     pub(crate) fn begin(&mut self) -> Vec<ObservedChange> {
         self.next = self.loaded.len() as u32;
@@ -105,19 +115,19 @@ impl ModuleWatch {
             self.warn_once("the headers of a module cannot be read");
             return None;
         };
-        module.large_pages = self.is_large(&module);
+        module.large_pages = self.is_large(&module).unwrap_or(false);
         self.next += 1;
         let observed = ObservedChange::loaded(&module);
         self.loaded.push((third, module));
         Some(observed)
     }
 
-    /// Whether the page tables map a module's `.text` by large pages now.
-    fn is_large(&self, module: &LoadedModule) -> bool {
-        let text = module.sections.iter().find(|section| section.name == ".text");
-        let tables = self.page_offset_base.and_then(PageTables::find);
-        let walked = text.zip(tables).and_then(|(text, tables)| tables.walk(text.addr.0));
-        walked.is_some_and(|(_, kind)| kind == PageKind::Large)
+    /// Whether the page tables map a module's `.text` by large pages now. `None`: they do not map
+    /// it, as those of a user's program when the kernel keeps its pages from programs.
+    fn is_large(&self, module: &LoadedModule) -> Option<bool> {
+        let text = module.sections.iter().find(|section| section.name == ".text")?;
+        let (_, kind) = PageTables::find(self.page_offset_base?)?.walk(text.addr.0)?;
+        Some(kind == PageKind::Large)
     }
 
     fn arguments(&mut self) -> Option<[u64; 3]> {

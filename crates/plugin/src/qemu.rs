@@ -124,14 +124,19 @@ impl InstructionHandle {
     }
 
     /// Calls `load` after each successful load of the instruction, and `store` after each store.
+    /// They may read control registers. QEMU lets a callback do so only if it was registered for
+    /// it, since [`API_WITH_USER_DATA`]; earlier versions keep these registers in memory always.
     pub(crate) fn at_access(self, load: AccessCallback, store: AccessCallback, data: usize) {
+        let reads = match gives_user_data() {
+            true => CallbackReads::Registers,
+            false => CallbackReads::Nothing,
+        };
         // SAFETY: as for `addr`. QEMU hands `data` back to the callback and never follows it.
         let register = |callback, kind| unsafe {
-            let flags = sys::qemu_plugin_cb_flags::QEMU_PLUGIN_CB_NO_REGS;
             sys::qemu_plugin_register_vcpu_mem_cb(
                 self.0,
                 Some(callback),
-                flags,
+                reads.flags(),
                 kind,
                 data as *mut c_void,
             );

@@ -108,7 +108,10 @@ unsafe extern "C" fn on_marker(_: c_uint, _: *mut c_void) {
             if probes.is_some() {
                 recorder.count_executions();
             }
-            let modules = session.modules.as_mut().map(ModuleWatch::begin);
+            let modules = session.modules.as_mut().map(|modules| {
+                modules.read_pages();
+                modules.begin()
+            });
             modules.into_iter().flatten().for_each(|change| recorder.modules_change(change));
             // If there are several CPUs, each names its task when it executes for the first time.
             if cpus.is_none()
