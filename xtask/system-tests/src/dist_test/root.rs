@@ -119,8 +119,6 @@ impl DebianRoot {
                                apt-get install -y -q --no-install-recommends {qemu}",
                 headers.join(" ")
             ))?;
-            // The package of a kernel has made these lists; that of its headers has not.
-            made.run("for kernel in /lib/modules/*; do depmod \"${kernel##*/}\"; done")?;
             Ok(fs::rename(&part, path)?)
         })?;
         let (log, path) = (path.with_extension("log"), path.to_owned());
@@ -161,11 +159,14 @@ impl DebianRoot {
         Ok(())
     }
 
-    /// Every file with its owner, mode and checksum, ascending.
+    /// Every file with its owner, mode and checksum, ascending. The lists of modules are made again
+    /// first: DKMS makes them when it installs a module, some versions remove them when no module
+    /// is left, and here are a kernel's headers without its modules.
     ///
     /// # Errors
     /// It cannot be read.
     pub(super) fn files(&self) -> Result<String> {
+        self.run("for kernel in /lib/modules/*; do depmod \"${kernel##*/}\"; done")?;
         let list = "cd \"$1\" && find . -xdev \\( -type f -exec sha256sum {} + \\) , \
                     \\( -printf '%M %U:%G %l %p\\n' \\)";
         let output = succeeded(Command::new("sh").args(["-c", list, "sh"]).arg(&self.path))?;

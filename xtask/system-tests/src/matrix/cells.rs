@@ -229,6 +229,14 @@ impl Cell {
         self.configuration == Configuration::Firecracker
     }
 
+    /// What make builds. Without modules in the configuration, it has no target for them.
+    fn targets(self) -> &'static [&'static str] {
+        match self.is_plain() {
+            true => &["bzImage"],
+            false => TARGETS,
+        }
+    }
+
     /// What its tree is made of. `config`: the file with the configuration, if the cell needs one.
     ///
     /// # Errors
@@ -254,7 +262,7 @@ impl Cell {
                 Compiler::Clang => "clang-22",
             },
             make_arguments: make_arguments.iter().map(|&word| word.to_owned()).collect(),
-            targets: TARGETS.iter().map(|&target| target.to_owned()).collect(),
+            targets: self.targets().iter().map(|&target| target.to_owned()).collect(),
             expected_lines: DEMO_LINES,
         })
     }
