@@ -9,7 +9,6 @@ use host::recording::Recording;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use trace::CpuCount;
 
 /// The oldest version that is accepted. Conditional callbacks came with 9.1, and reading the
 /// guest's memory from a plugin came with 9.2. 10.0 is the oldest version that was tested.
@@ -90,13 +89,13 @@ impl Qemu {
         Ok(Qemu { program, version })
     }
 
-    /// Whether two recordings of this number of CPUs are equal.
+    /// Whether two recordings of several CPUs are equal.
     ///
     /// # Errors
     /// They are not; the message says what to do.
-    pub(crate) fn check_repeats(&self, cpus: CpuCount) -> Result<()> {
+    pub fn repeats_several_cpus(&self) -> Result<()> {
         ensure!(
-            cpus == CpuCount::ONE || self.version < FIRST_THAT_ENDS_TURNS,
+            self.version < FIRST_THAT_ENDS_TURNS,
             "{} is QEMU {}, which ends turns of CPUs by this machine's clock, so two recordings of \
              several CPUs would differ: name a QEMU before {FIRST_THAT_ENDS_TURNS} in KERNLANE_QEMU",
             self.program.display(),
@@ -256,10 +255,9 @@ mod tests {
             program: "qemu".into(),
             version: QemuVersion { major, minor, patch: 3 },
         };
-        let four = CpuCount::new(4).unwrap();
-        at(10, 0).check_repeats(four).unwrap();
-        at(11, 1).check_repeats(CpuCount::ONE).unwrap();
-        let message = at(10, 2).check_repeats(four).unwrap_err().to_string();
+        at(10, 0).repeats_several_cpus().unwrap();
+        at(10, 1).repeats_several_cpus().unwrap();
+        let message = at(10, 2).repeats_several_cpus().unwrap_err().to_string();
         assert!(message.contains("a QEMU before 10.2.0 in KERNLANE_QEMU"), "{message}");
         assert_eq!(
             [(10, 0), (11, 0), (11, 1), (12, 0)].map(|(a, b)| at(a, b).version.plugin_api()),

@@ -154,11 +154,11 @@ pub fn record(
     from: Option<&Path>,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<FinishedRecording> {
+    let qemu = Qemu::find()?;
     if request.cpus != CpuCount::ONE {
         ensure!(from.is_none(), RefusedRequest::CheckpointOfOneCpu);
+        qemu.repeats_several_cpus()?;
     }
-    let qemu = Qemu::find()?;
-    qemu.check_repeats(request.cpus)?;
     if let Some(turn) = request.turn {
         check_turn(turn, request.cpus)?;
         qemu.shortens_turns()?;

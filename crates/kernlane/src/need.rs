@@ -16,6 +16,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     Qemu,
+    /// A QEMU with which two recordings of several CPUs are equal.
+    SeveralCpus,
     /// The timer with which QEMU shortens the turns of several CPUs.
     ShortTurns,
     Plugin,
@@ -39,8 +41,8 @@ pub(crate) const GUEST: &[Need] =
 /// To record what a guest does.
 pub(crate) const PLUGIN: &[Need] = &[Need::Plugin];
 
-/// To record several CPUs in short turns.
-pub(crate) const TURNS: &[Need] = &[Need::ShortTurns];
+/// To record several CPUs, also in short turns.
+pub(crate) const TURNS: &[Need] = &[Need::SeveralCpus, Need::ShortTurns];
 
 /// To relink a kernel with its tree's own build. The tree's compiler is not tried here.
 pub(crate) const RELINK: &[Need] = &[
@@ -75,6 +77,7 @@ impl Need {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Need::Qemu => "QEMU",
+            Need::SeveralCpus => "equal recordings of several CPUs",
             Need::ShortTurns => "QEMU's timer for short turns",
             Need::Plugin => "the library that QEMU loads to record",
             Need::Apt => "Debian packages for guests",
@@ -89,6 +92,7 @@ impl Need {
     /// The part of a command's work that has the need. `None`: all of the work.
     pub(crate) fn only_for(self) -> Option<&'static str> {
         match self {
+            Need::SeveralCpus => Some("--cpus"),
             Need::ShortTurns => Some("--turn"),
             Need::Sampling => Some("watch and auto without --root"),
             Need::Program(_, _, what) => Some(what).filter(|what| !what.is_empty()),
@@ -104,6 +108,10 @@ impl Need {
         match self {
             Need::Qemu => {
                 Qemu::find().map(|qemu| format!("{} ({})", qemu.version, qemu.program.display()))
+            }
+            Need::SeveralCpus => {
+                let qemu = Qemu::find()?;
+                qemu.repeats_several_cpus().map(|()| qemu.version.to_string())
             }
             Need::ShortTurns => Qemu::find()?.shortens_turns().map(str::to_owned),
             Need::Plugin => guest::plugin_library().map(|path| path.display().to_string()),
