@@ -231,6 +231,9 @@ const EXPECTED: [&str; 9] = [
     "up_write",
 ];
 
+/// Functions with such names that do nothing but call a function of the table.
+const WRAPPERS: [&str; 1] = ["_raw_spin_rq_lock_irqsave"];
+
 /// Static variables that begin with a sequence counter: `seqcount_t` or `seqlock_t`.
 pub(super) const SEQUENCES: [&str; 4] = ["jiffies_seq", "tk_core", "rename_lock", "mount_lock"];
 
@@ -312,7 +315,7 @@ impl<'a> LockFunctions<'a> {
             let Some(name) = symbol.base_name() else { continue };
             let Some(&(kind, role)) = table.get(name) else {
                 let expected = EXPECTED.iter().any(|prefix| name.starts_with(prefix));
-                if expected {
+                if expected && !WRAPPERS.contains(&name) {
                     unknown.insert(name.to_owned());
                 }
                 continue;

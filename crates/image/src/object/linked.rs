@@ -438,8 +438,10 @@ fn agreed<'s>(
         let here = LinkAddr(address.wrapping_sub(symbol.value));
         ensure!(
             *bases.entry(section).or_insert(here) == here,
-            "{} does not lie where vmlinux.o says: vmlinux was not linked from this vmlinux.o; run \
-             make in the tree",
+            "{} does not lie where vmlinux.o says: vmlinux was not linked from this vmlinux.o. Run \
+             make in the tree. If that changes nothing, the kernel is linked from vmlinux.a, as \
+             kernels without CONFIG_X86_KERNEL_IBT are, and code that begins a page, such as that \
+             of CONFIG_KEXEC, lies otherwise there: set CONFIG_X86_KERNEL_IBT",
             object.name(symbol)
         );
     }

@@ -192,6 +192,13 @@ struct Trial<'a> {
     processors: usize,
 }
 
+/// The last line of an error, in which the program that failed says why. Files of the tree have
+/// names relative to it.
+fn last_said(error: &str, tree: &Path) -> String {
+    let said = error.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    said.trim().replace(&format!("{}/", tree.display()), "")
+}
+
 /// One step of a cell.
 type Step<'a> = (&'a str, &'a dyn Fn(&mut CellResult) -> Result<()>);
 
@@ -217,7 +224,8 @@ impl Trial<'_> {
         for (name, step) in steps {
             println!("step: {name}");
             if let Err(error) = step(result) {
-                result.failed = Some((name.to_owned(), format!("{error:#}")));
+                let why = last_said(&format!("{error:#}"), &tree);
+                result.failed = Some((name.to_owned(), why));
                 return Err(error.context(format!("{}: {name}", self.cell)));
             }
             result.passed.push(name.to_owned());
@@ -301,6 +309,13 @@ mod tests {
         assert_eq!(with_tables(&text, "new\n").unwrap(), page("\nnew\n"));
         let text = with_tables("# Kernels\n", "new\n").unwrap_err().to_string();
         assert_eq!(text, "the page has no mark of a beginning");
+    }
+
+    #[test]
+    fn a_failure_is_the_last_that_was_said() {
+        let error = "\"kernlane\": exit status: 2\nkernlane: /a/tree/vmlinux.o: why\n\n";
+        assert_eq!(last_said(error, Path::new("/a/tree")), "kernlane: vmlinux.o: why");
+        assert_eq!(last_said("", Path::new("/a/tree")), "");
     }
 
     /// Of three executed blocks two lie in f. g stays.
