@@ -19,7 +19,7 @@ pub(super) unsafe extern "C" fn on_translation(translation: *mut qemu_plugin_tb)
             code.clear();
             instruction.append_code(&mut code);
             if instruction::marker(&code) == Some(MARKER_BEGIN) {
-                instruction.at_execution(on_marker, CallbackReads::Nothing, 0);
+                instruction.at_execution(on_marker, CallbackReads::Registers, 0);
             }
             if halt::halts(&code) {
                 instruction.at_execution(on_halt, CallbackReads::Nothing, 0);
