@@ -96,8 +96,8 @@ impl Qemu {
     pub fn repeats_several_cpus(&self) -> Result<()> {
         ensure!(
             self.version < FIRST_UNEQUAL,
-            "{} is QEMU {}, with which two recordings of several CPUs may differ: name a QEMU before \
-             {FIRST_UNEQUAL} in KERNLANE_QEMU",
+            "{} is QEMU {}, with which two recordings of several CPUs may differ: name a QEMU \
+             before {FIRST_UNEQUAL} in KERNLANE_QEMU",
             self.program.display(),
             self.version
         );
