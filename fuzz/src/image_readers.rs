@@ -59,7 +59,7 @@ pub fn linked_kernels(bytes: &[u8]) {
     read_all_of(&kernel);
 }
 
-fn read_all_of(kernel: &LinkedKernel<'_>) {
+pub(crate) fn read_all_of(kernel: &LinkedKernel<'_>) {
     let _ = (kernel.export("printk"), kernel.version_magic(), kernel.module_structure());
     for (index, function) in kernel.functions.iter().enumerate() {
         kernel.function_name(function);

@@ -173,7 +173,7 @@ impl Prover<'_> {
     /// does not move with the image.
     fn unslid(&self, to: u64) -> NamedPlace {
         let moved = to.wrapping_add(self.slide);
-        NamedPlace::Kernel(if self.kernel.image.contains(&to) { to } else { moved })
+        NamedPlace::Kernel(if self.kernel.moves(to) { to } else { moved })
     }
 
     /// The claim for the block of a context that begins at an old address.

@@ -43,8 +43,21 @@ pub(crate) fn of_tree(tree: &Path) -> Result<BTreeMap<String, PathBuf>> {
 /// The modules of an installed kernel: `lib/modules/R/**/*.ko` below `root`. If they are not there,
 /// the kernel has no modules.
 pub(crate) fn installed(root: &Path, release: &str) -> Result<BTreeMap<String, PathBuf>> {
+    below(&root.join("lib/modules").join(release).join("kernel"))
+}
+
+/// The modules in a directory and in those below it. Of two files for one module the one counts
+/// that `depmod` takes: in `updates`, else in `extra`, else in another directory.
+///
+/// # Errors
+/// A directory cannot be read.
+pub fn below(directory: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut modules = BTreeMap::new();
-    let mut pending = vec![root.join("lib/modules").join(release).join("kernel")];
+    let mut pending = vec![directory.to_owned()];
+    let rank = |path: &Path| {
+        let inside = |name: &str| path.starts_with(directory.join(name));
+        if inside("updates") { 2 } else { u8::from(inside("extra")) }
+    };
     while let Some(directory) = pending.pop() {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for entry in entries {
@@ -53,7 +66,11 @@ pub(crate) fn installed(root: &Path, release: &str) -> Result<BTreeMap<String, P
             if entry.file_type()?.is_dir() {
                 pending.push(path);
             } else if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".ko")) {
-                modules.insert(module_name(&path), path);
+                let name = module_name(&path);
+                let better = |known: &PathBuf| (rank(known), &path) < (rank(&path), known);
+                if modules.get(&name).is_none_or(better) {
+                    modules.insert(name, path);
+                }
             }
         }
     }
@@ -117,6 +134,23 @@ mod tests {
             "livepatch_sample"
         );
         assert_eq!(module_name(Path::new("a/veth.ko.xz")), "veth");
+    }
+
+    #[test]
+    fn of_two_files_for_a_module_the_one_counts_that_depmod_takes() {
+        let home = tempfile::tempdir().unwrap();
+        for path in ["kernel/fs/xfs.ko.xz", "extra/xfs.ko", "kernel/a.ko", "kernel/b/a.ko"] {
+            let path = home.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let found = |name: &str| below(home.path()).unwrap().remove(name);
+        assert_eq!(found("xfs"), Some(home.path().join("extra/xfs.ko")));
+        assert_eq!(found("a"), Some(home.path().join("kernel/a.ko")));
+        std::fs::create_dir_all(home.path().join("updates/dkms")).unwrap();
+        std::fs::write(home.path().join("updates/dkms/xfs.ko.zst"), "").unwrap();
+        assert_eq!(found("xfs"), Some(home.path().join("updates/dkms/xfs.ko.zst")));
+        assert!(below(&home.path().join("absent")).unwrap().is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The direct calls and jumps to some functions in the whole of the kernel's text.
+//! The direct calls and jumps to some functions in the whole of the kernel's text, and in that of
+//! modules.
 //!
 //! Input: the live text and the functions. Output: the instructions of five bytes that go to one of
 //! their entries. Each is proven to be an instruction of the file with that target. Instructions
@@ -30,9 +31,13 @@ pub(crate) struct Callers {
     pub entered: Vec<usize>,
 }
 
-/// Searches `live`, the bytes of the whole `.text` in memory. `functions`: the offset of each entry
-/// in `.text`, and bytes from there to the jump.
-pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u32)]) -> Callers {
+/// Searches `areas`: offset and bytes in memory of each part of the code. `functions`: the offset
+/// of each entry, and bytes from there to the jump.
+pub(crate) fn find(
+    kernel: &LinkedKernel<'_>,
+    areas: &[(u32, Vec<u8>)],
+    functions: &[(u32, u32)],
+) -> Callers {
     let mut targets: HashMap<u32, (usize, u32)> = HashMap::new();
     for (index, &(entry, patch_at)) in functions.iter().enumerate() {
         targets.insert(entry, (index, 0));
@@ -42,7 +47,10 @@ pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u3
     }
     let mut known: HashMap<usize, Vec<DecodedInstruction>> = HashMap::new();
     let mut found = Callers::default();
-    for at in 0..live.len().saturating_sub(SIZE) {
+    let places = areas.iter().flat_map(|(start, live)| {
+        (0..live.len().saturating_sub(SIZE)).map(move |at| (*start, live.as_slice(), at))
+    });
+    for (start, live, at) in places {
         // A near conditional jump has a byte in front of these five. It is not a caller, but it can
         // lead into an entry.
         let conditional = at > 0 && live[at - 1] == 0x0f && live[at] & 0xf0 == 0x80;
@@ -50,16 +58,17 @@ pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u3
             continue;
         }
         let distance = u32::from_le_bytes([live[at + 1], live[at + 2], live[at + 3], live[at + 4]]);
-        let target = (at as u32 + SIZE as u32).wrapping_add(distance);
+        let offset = start + at as u32;
+        let target = (offset + SIZE as u32).wrapping_add(distance);
         let Some(&(function, inside)) = targets.get(&target) else {
             continue;
         };
-        let site = kernel.link_address(at as u32);
+        let site = kernel.link_address(offset);
         let Some(owner) = kernel.function_at(site) else { continue };
         let code =
             known.entry(owner).or_insert_with(|| kernel.instructions(&kernel.functions[owner]));
-        let start = at as u32 - u32::from(conditional);
-        let Ok(instruction) = code.binary_search_by_key(&start, |i| i.at).map(|i| &code[i]) else {
+        let first = offset - u32::from(conditional);
+        let Ok(instruction) = code.binary_search_by_key(&first, |i| i.at).map(|i| &code[i]) else {
             continue;
         };
         let same = match instruction.kind {
@@ -74,7 +83,7 @@ pub(crate) fn find(kernel: &LinkedKernel<'_>, live: &[u8], functions: &[(u32, u3
         }
         match inside {
             0 if conditional => {}
-            0 if is_free(kernel, site) && !in_entry(functions, at as u32) => {
+            0 if is_free(kernel, site) && !in_entry(functions, offset) => {
                 found.callers.push(Caller { site, function })
             }
             0 => {}

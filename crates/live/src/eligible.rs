@@ -275,6 +275,9 @@ pub(crate) fn understood(kernel: &LinkedKernel<'_>, index: usize) -> Result<CutC
     }
 }
 
+/// The most bytes of an instruction.
+const LONGEST: u32 = 15;
+
 /// Bytes of no-ops in front of every function of a kernel with `CONFIG_CALL_PADDING`.
 const CALL_PADDING: u32 = 16;
 
@@ -288,12 +291,18 @@ fn ends_whole(kernel: &LinkedKernel<'_>, index: usize) -> bool {
         [guard] if guard.kind == InstructionKind::Int3 => {}
         _ => return false,
     }
-    let text = kernel.text_bytes();
     let end = kernel.functions[index].end;
-    let next = kernel.functions.get(index + 1).map_or(text.len() as u32, |f| f.at);
-    let gap = &text[end as usize..next.max(end) as usize];
-    let code = instructions::decode(gap, end, text.len() as u32, &[]);
+    let next = kernel.functions.get(index + 1).map_or(u32::MAX, |f| f.at);
+    let gap = kernel.code(end, next.min(area_end(kernel, end)).max(end));
+    let code = instructions::decode(gap, end, end + gap.len() as u32, &[]);
     code.iter().find(|i| !i.is_padding()).is_none_or(|i| i.at - end >= CALL_PADDING)
+}
+
+/// The offset behind the section in which an offset lies, or which it ends.
+fn area_end(kernel: &LinkedKernel<'_>, offset: u32) -> u32 {
+    let at = kernel.link_address(offset).0;
+    let area = kernel.areas().find(|area| area.start <= at && at <= area.end);
+    area.map_or(offset, |area| (area.end - kernel.text.start) as u32)
 }
 
 /// Bytes from the entry to behind the tracer's site; `None` without one.
@@ -328,7 +337,7 @@ fn is_call(kernel: &LinkedKernel<'_>, at: u32, kind: InstructionKind) -> bool {
 
 /// `ff /2`, which the cutter takes for a plain instruction: control comes back behind it.
 fn is_indirect_call(kernel: &LinkedKernel<'_>, at: u32) -> bool {
-    let bytes = kernel.text_bytes().get(at as usize..).unwrap_or_default();
+    let bytes = kernel.code(at, area_end(kernel, at).min(at + LONGEST));
     let opcode = bytes.iter().position(|b| !matches!(b, 0x2e | 0x3e | 0x40..=0x4f));
     opcode.is_some_and(|n| {
         bytes.get(n) == Some(&0xff) && bytes.get(n + 1).is_some_and(|m| m >> 3 & 7 == 2)

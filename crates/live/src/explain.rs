@@ -26,7 +26,7 @@ pub(crate) fn explain(
     slide: u64,
 ) -> Result<Vec<u8>, Unexplained> {
     let from = kernel.link_address(function.at);
-    let file = &kernel.text_bytes()[function.at as usize..function.end as usize];
+    let file = kernel.code(function.at, function.end);
     let patched = patched(&kernel.sites, from, file.len());
     let mut code = file.to_vec();
     let mut decoder = Decoder::with_ip(64, file, from.0, DecoderOptions::NONE);
@@ -59,7 +59,7 @@ fn slide_addresses(
     for &(field, width) in addresses {
         let place = &mut code[start + field..start + field + width];
         let value = number(place);
-        if kernel.image.contains(&value) {
+        if kernel.moves(value) {
             place.copy_from_slice(&value.wrapping_add(slide).to_le_bytes()[..width]);
         }
     }
@@ -102,7 +102,7 @@ impl Filled<'_> {
         // A distance to per-CPU data, which does not move. The copy's distance is computed from the
         // file's.
         if instruction.is_ip_rel_memory_operand()
-            && !self.kernel.image.contains(&instruction.ip_rel_memory_address())
+            && !self.kernel.moves(instruction.ip_rel_memory_address())
         {
             let field = decoder.get_constant_offsets(instruction).displacement_offset();
             let nearer =

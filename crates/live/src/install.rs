@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::ops::Range;
 use std::time::Duration;
 
 pub use emit::module::TextPage;
@@ -162,9 +163,7 @@ pub fn prepare(
     let loading = loading(kernel)?;
     let module = emit(original, &plan, &loading)?;
     prove(group, &module)?;
-    let text =
-        memory.read(LinkAddr(kernel.text.start), (kernel.text.end - kernel.text.start) as usize)?;
-    let found = callers::find(kernel, &text, &group.entries());
+    let found = callers::find(kernel, &calling_code(group, memory)?, &group.entries());
     if let Some(&member) = found.entered.first() {
         bail!(
             "{}: another function jumps into its first bytes; leave it out",
@@ -173,6 +172,24 @@ pub fn prepare(
     }
     let id = GroupId { module: name.into(), number };
     Ok(PreparedGroup { page, ..PreparedGroup::new(id, group, module, found.callers) })
+}
+
+/// Offset and bytes in memory of the code whose calls may be aimed at copies: the kernel's own, and
+/// that of the modules that members are from. Those modules stay as long as the group; others may
+/// go, and their calls come through the entries.
+fn calling_code(group: &Group<'_, '_>, memory: &dyn Memory) -> Result<Vec<(u32, Vec<u8>)>> {
+    let kernel = group.original.kernel;
+    let of = |at: u64| kernel.module_at(LinkAddr(at));
+    let owners: Vec<_> = group.entries().iter().map(|m| of(kernel.link_address(m.0).0)).collect();
+    let calling = kernel.areas().filter(|area| {
+        let owner = of(area.start);
+        owner.is_none() || owners.contains(&owner)
+    });
+    let read = |area: Range<u64>| {
+        let bytes = memory.read(LinkAddr(area.start), (area.end - area.start) as usize)?;
+        Ok(((area.start - kernel.text.start) as u32, bytes))
+    };
+    calling.map(read).collect()
 }
 
 /// Reads the module anew and compares it with the original, instruction by instruction and entry by
@@ -410,14 +427,15 @@ pub fn free_name() -> Result<String> {
 pub fn loaded() -> Vec<String> {
     let entries = std::fs::read_dir("/sys/module").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut found: Vec<String> = names
-        .filter(|name| {
-            name.strip_prefix(PREFIX)
-                .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-        })
-        .collect();
+    let mut found: Vec<String> = names.filter(|name| is_group(name)).collect();
     found.sort();
     found
+}
+
+/// Whether a module has the name of one with copies.
+pub(crate) fn is_group(name: &str) -> bool {
+    let number = name.strip_prefix(PREFIX);
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn load(name: &str, bytes: &[u8]) -> Result<()> {

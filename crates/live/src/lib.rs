@@ -40,6 +40,7 @@ pub mod kernel_log;
 pub mod learn;
 pub mod memory;
 pub mod module_sources;
+pub mod modules;
 pub mod occupancy;
 pub mod origin;
 pub mod owners;

@@ -6,6 +6,7 @@
 use anyhow::{Context, Result};
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use std::ops::Range;
 
 /// Where the bytes of the running kernel come from: memory, or a copy of it.
 pub trait Memory {
@@ -32,28 +33,36 @@ impl Memory for FileMemory<'_, '_> {
     }
 }
 
-/// The kernel's text, read at once: reading it function by function costs a system call each.
+/// All code of functions, read at once: reading it function by function costs a system call each.
 pub struct TextMemory {
-    start: u64,
-    bytes: Vec<u8>,
+    /// Address and bytes of each part.
+    parts: Vec<(u64, Vec<u8>)>,
     slide: u64,
 }
 
 impl TextMemory {
-    /// Reads the whole text of `kernel` from `memory`.
+    /// Reads the whole text of `kernel` from `memory`, and that of its modules.
     ///
     /// # Errors
     /// That memory cannot be read.
     pub fn read(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<TextMemory> {
-        let (start, len) = (kernel.text.start, (kernel.text.end - kernel.text.start) as usize);
-        Ok(TextMemory { start, bytes: memory.read(LinkAddr(start), len)?, slide: memory.slide() })
+        let read = |area: Range<u64>| {
+            let len = (area.end - area.start) as usize;
+            Ok((area.start, memory.read(LinkAddr(area.start), len)?))
+        };
+        let parts = kernel.areas().map(read).collect::<Result<_>>()?;
+        Ok(TextMemory { parts, slide: memory.slide() })
     }
 }
 
 impl Memory for TextMemory {
     fn read(&self, at: LinkAddr, len: usize) -> Result<Vec<u8>> {
-        let from = usize::try_from(at.0.wrapping_sub(self.start)).unwrap_or(usize::MAX);
-        let bytes = self.bytes.get(from..from.saturating_add(len));
+        let behind = self.parts.partition_point(|&(start, _)| start <= at.0);
+        let part = behind.checked_sub(1).map(|n| &self.parts[n]);
+        let bytes = part.and_then(|(start, bytes)| {
+            let from = usize::try_from(at.0 - start).ok()?;
+            bytes.get(from..from.saturating_add(len))
+        });
         Ok(bytes.with_context(|| format!("{at} is not in the kernel's text"))?.to_vec())
     }
 

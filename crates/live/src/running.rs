@@ -81,7 +81,7 @@ pub fn build_id() -> Result<BuildId> {
 
 /// A note is three words (sizes of name and description, type), the name, the description, each
 /// padded to four bytes.
-fn note_of_build_id(notes: &[u8]) -> Option<BuildId> {
+pub(crate) fn note_of_build_id(notes: &[u8]) -> Option<BuildId> {
     const NT_GNU_BUILD_ID: u32 = 3;
     let mut rest = notes;
     while let Some(head) = rest.first_chunk::<12>() {

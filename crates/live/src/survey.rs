@@ -8,6 +8,7 @@ use crate::eligible::{self, Unfit};
 use crate::group::Group;
 use crate::install;
 use crate::memory::Memory;
+use crate::modules::LeftOutModule;
 use anyhow::Result;
 use check::module::{CopyClaim, check_module};
 use emit::module::{LoaderFacts, ModulePlan, NUMBER, TextPage, emit};
@@ -27,6 +28,15 @@ pub struct LeftOut {
     pub address: String,
     /// Why it cannot be replaced.
     pub reason: String,
+}
+
+/// The numbers of a module's functions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ModuleShare {
+    /// Functions with a tracer's site.
+    pub traced_functions: usize,
+    /// Functions that can be replaced.
+    pub replaceable: usize,
 }
 
 /// The numbers of a kernel's functions, by kind.
@@ -51,6 +61,12 @@ pub struct Survey {
     pub reasons: BTreeMap<String, usize>,
     /// The functions with a tracer's site that cannot be replaced.
     pub left_out: Vec<LeftOut>,
+    /// Of each loaded module that was surveyed: by its name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub modules: BTreeMap<String, ModuleShare>,
+    /// The loaded modules that were not surveyed, if they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out_modules: Vec<LeftOutModule>,
     /// Functions whose copies were proven.
     pub proven: usize,
     /// Functions whose copies were not proven: name and difference.
@@ -174,13 +190,18 @@ fn proof(
 fn sum(kernel: &LinkedKernel<'_>, shares: Vec<Share>) -> Survey {
     let mut survey = Survey { functions: shares.len(), ..Survey::default() };
     for (function, share) in kernel.functions.iter().zip(shares) {
-        let name = kernel.function_name(function).to_owned();
+        let name = kernel.title(function);
         survey.blocks += share.blocks;
         survey.edges += share.edges;
         survey.direct_calls += share.direct_calls;
         survey.indirect_calls += share.indirect_calls;
         let traced = eligible::tracer_site(kernel, function).is_some();
         survey.traced_functions += usize::from(traced);
+        if let Some(module) = kernel.module_at(kernel.link_address(function.at)) {
+            let of = survey.modules.entry(module.name.clone()).or_default();
+            of.traced_functions += usize::from(traced);
+            of.replaceable += usize::from(share.unfit.is_none());
+        }
         match share.unfit {
             None => survey.replaceable += 1,
             Some(reason) if traced => {

@@ -74,20 +74,20 @@ fn what_the_kernel_patches_is_copied_as_it_is_in_the_file() {
 #[test]
 fn calls_and_tail_jumps_to_a_function_are_found() {
     with(tables(), |kernel| {
-        let live = kernel.text_bytes();
-        let found = callers::find(kernel, live, &[(0x40, 5)]);
+        let live = [(0, kernel.text_bytes().to_vec())];
+        let found = callers::find(kernel, &live, &[(0x40, 5)]);
         let caller = |site| Caller { site: at(site), function: 0 };
         assert_eq!(found.callers, [caller(0x0c), caller(0x85)]);
         // The stray jump goes to the third of the bytes that would become a jump.
         assert_eq!(found.entered, [0]);
-        let found = callers::find(kernel, live, &[(0, 5), (0x80, 5)]);
+        let found = callers::find(kernel, &live, &[(0, 5), (0x80, 5)]);
         assert!(found.callers.is_empty() && found.entered.is_empty(), "{found:?}");
         // Another tool has changed the call: it is no longer the file's.
-        let mut changed = live.to_vec();
-        changed[0x0d] += 1;
+        let mut changed = live.clone();
+        changed[0].1[0x0d] += 1;
         assert_eq!(callers::find(kernel, &changed, &[(0x40, 5)]).callers, [caller(0x85)]);
         // The jump of h lies in the bytes that become h's own jump.
-        let both = callers::find(kernel, live, &[(0x40, 5), (0x80, 5)]);
+        let both = callers::find(kernel, &live, &[(0x40, 5), (0x80, 5)]);
         assert_eq!(both.callers, [caller(0x0c)]);
     });
 }
@@ -97,7 +97,7 @@ fn a_call_that_the_kernel_patches_itself_is_left_alone() {
     let call = StaticCallEntry { site: TEXT + 0x0c, key: DATA };
     let patched = LinkedTables { static_calls: vec![call], ..tables() };
     with(patched, |kernel| {
-        let found = callers::find(kernel, kernel.text_bytes(), &[(0x40, 5)]);
+        let found = callers::find(kernel, &[(0, kernel.text_bytes().to_vec())], &[(0x40, 5)]);
         assert_eq!(found.callers, [Caller { site: at(0x85), function: 0 }]);
     });
 }

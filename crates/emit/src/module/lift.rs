@@ -114,8 +114,7 @@ impl Original<'_, '_> {
     /// The target of a jump in a context to an address of the file: the copy, where that piece is
     /// copied. Calls go to the copies of functions, which are context 0.
     pub(crate) fn branch_target(&self, context: u32, at: u64) -> ReferenceTarget {
-        let inside = self.kernel.text.contains(&at).then(|| (at - self.kernel.text.start) as u32);
-        match inside.and_then(|offset| self.piece_in(context, offset)) {
+        match self.kernel.text_offset(at).and_then(|offset| self.piece_in(context, offset)) {
             Some(piece) => ReferenceTarget::Piece(piece),
             None => self.data_target(at),
         }
@@ -124,7 +123,7 @@ impl Original<'_, '_> {
     /// The target of an operand that names an address of the file. It is never a copy, so that the
     /// kernel never stores a pointer into a copy.
     fn data_target(&self, at: u64) -> ReferenceTarget {
-        match self.kernel.image.contains(&at) {
+        match self.kernel.moves(at) {
             true => ReferenceTarget::Kernel(LinkAddr(at)),
             false => ReferenceTarget::Absolute(at),
         }
@@ -433,7 +432,7 @@ impl Original<'_, '_> {
                 4 => i64::from(i32::from_le_bytes([value[0], value[1], value[2], value[3]])) as u64,
                 _ => u64::from_le_bytes(value),
             };
-            if self.kernel.image.contains(&old) {
+            if self.kernel.moves(old) {
                 place.copy_from_slice(&old.wrapping_add(self.slide).to_le_bytes()[..width]);
             }
         }

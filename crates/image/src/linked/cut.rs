@@ -21,15 +21,32 @@ use std::collections::HashSet;
 impl LinkedKernel<'_> {
     /// The instructions of a function, by offsets in `.text`.
     pub fn instructions(&self, function: &TextFunction) -> Vec<DecodedInstruction> {
-        let text = self.text_bytes();
-        let code = &text[function.at as usize..function.end as usize];
-        instructions::decode(code, function.at, text.len() as u32, &[])
+        let code = self.code(function.at, function.end);
+        instructions::decode(code, function.at, self.code_end(), &[])
     }
 
     /// The pieces of functions, given by ascending numbers. A function that falls through into the
     /// next one is joined with it. Static keys end pieces. A branch ends no piece if its target
-    /// lies in front of the first function or behind the last one.
+    /// lies in front of the first function or behind the last one, or in another section.
     pub fn cut(&self, chosen: &[usize]) -> CutCode {
+        let area = |&index: &usize| {
+            let at = self.link_address(self.functions[index].at).0;
+            self.areas().position(|area| area.contains(&at))
+        };
+        let mut cut = CutCode::default();
+        for chosen in chosen.chunk_by(|a, b| area(a) == area(b)) {
+            let mut part = self.cut_in_area(chosen);
+            let before = cut.functions.len() as u32;
+            part.pieces.iter_mut().for_each(|piece| piece.function += before);
+            cut.functions.append(&mut part.functions);
+            cut.pieces.append(&mut part.pieces);
+            cut.sites.append(&mut part.sites);
+        }
+        cut
+    }
+
+    /// Likewise for functions in one section.
+    fn cut_in_area(&self, chosen: &[usize]) -> CutCode {
         let (Some(&first), Some(&last)) = (chosen.first(), chosen.last()) else {
             return CutCode::default();
         };

@@ -4,9 +4,11 @@
 //! Input: a vmlinux. This module never looks at code.
 
 use super::LinkedKernel;
+use super::raw_table::relative;
 use crate::address::LinkAddr;
 use crate::btf::Btf;
 use anyhow::{Context, Result, ensure};
+use std::collections::HashMap;
 
 /// An exported symbol.
 #[derive(Clone, Debug)]
@@ -62,6 +64,21 @@ impl LinkedKernel<'_> {
             "the kernel does not export {name}: either it was built without modules, or Kernlane \
              does not support this kernel"
         )
+    }
+
+    /// The addresses of all exported symbols, by name.
+    pub(super) fn exports(&self) -> HashMap<&str, LinkAddr> {
+        let mut exports = HashMap::new();
+        for section in ["__ksymtab", "__ksymtab_gpl"].iter().filter_map(|name| self.section(name)) {
+            for (index, entry) in section.bytes.chunks_exact(ENTRY).enumerate() {
+                let at = section.addr + (index * ENTRY) as u64;
+                let name = self.string_at(relative(at, entry, 4)).map(std::str::from_utf8);
+                if let Some(Ok(name)) = name {
+                    exports.insert(name, LinkAddr(relative(at, entry, 0)));
+                }
+            }
+        }
+        exports
     }
 
     /// The string that the kernel compares with a module's `vermagic`.

@@ -296,8 +296,13 @@ mod tests {
     #[test]
     fn sections_of_user_mode_linux_are_known_there_only() {
         let known = |names: &[&'static str]| {
-            let section =
-                |name: &&'static str| LoadedSection { name, addr: 0, bytes: &[0], code: false };
+            let section = |name: &&'static str| LoadedSection {
+                name,
+                addr: 0,
+                bytes: &[0],
+                code: false,
+                of_module: false,
+            };
             let sections = names.iter().map(section).collect();
             LinkedKernel::without_code(BuildId("5f".into()), sections).ensure_known_sections()
         };

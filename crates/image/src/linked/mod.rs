@@ -9,6 +9,7 @@ mod cut;
 pub mod exports;
 pub mod fields;
 pub mod forms;
+pub mod loaded;
 mod raw_table;
 pub mod release;
 pub mod sites;
@@ -16,6 +17,7 @@ pub mod tables;
 
 use crate::BuildId;
 use crate::address::LinkAddr;
+use crate::module::ModuleIdentity;
 use crate::object::elf::SymbolId;
 use crate::object::functions::{self, FunctionSymbol, TextFunction};
 use crate::ordinary::{ReservedCode, ReservedParts};
@@ -33,6 +35,8 @@ struct LoadedSection<'a> {
     bytes: &'a [u8],
     /// It has instructions.
     code: bool,
+    /// It is not the kernel's own.
+    of_module: bool,
 }
 
 impl LoadedSection<'_> {
@@ -61,8 +65,9 @@ pub struct LinkedKernel<'a> {
     pub text: Range<u64>,
     /// The addresses of the whole image, which KASLR moves together.
     pub image: Range<u64>,
-    /// The functions of `.text`, by offsets in `.text`, ascending and disjoint. `function_name`
-    /// gives the name of a function; `TextFunction::symbol` is an index into this kernel's symbols.
+    /// The functions of `.text`, by offsets from its start, ascending and disjoint; behind them
+    /// those of loaded modules. `function_name` gives the name of a function;
+    /// `TextFunction::symbol` is an index into this kernel's symbols.
     pub functions: Vec<TextFunction>,
     /// The side tables.
     pub tables: LinkedTables,
@@ -72,6 +77,12 @@ pub struct LinkedKernel<'a> {
     symbols: Vec<TextSymbol<'a>>,
     named: HashMap<&'a str, Vec<u64>>,
     reserved: ReservedParts,
+    /// Where loaded modules have functions, ascending.
+    modules: Vec<(Range<u64>, &'a ModuleIdentity)>,
+    /// The memory of loaded modules, ascending.
+    memory: Vec<Range<u64>>,
+    /// The key of each static call whose trampoline modules may call, by the trampoline.
+    keys_of_trampolines: HashMap<u64, u64>,
 }
 
 impl<'a> LinkedKernel<'a> {
@@ -104,6 +115,7 @@ impl<'a> LinkedKernel<'a> {
         kernel.ensure_known_sections()?;
         kernel.tables = LinkedTables::read(&kernel)?;
         kernel.sites = PatchSites::of(&kernel.tables);
+        kernel.keys_of_trampolines = tables::keys_of_trampolines(&kernel)?;
         Ok(kernel)
     }
 
@@ -119,6 +131,9 @@ impl<'a> LinkedKernel<'a> {
             symbols: Vec::new(),
             named: HashMap::new(),
             reserved: ReservedParts::default(),
+            modules: Vec::new(),
+            memory: Vec::new(),
+            keys_of_trampolines: HashMap::new(),
         }
     }
 
@@ -198,14 +213,51 @@ impl<'a> LinkedKernel<'a> {
         section.bytes.get(from..from.checked_add(len)?)
     }
 
-    /// The bytes of `.text`.
+    /// The bytes of the kernel's own `.text`.
     pub fn text_bytes(&self) -> &'a [u8] {
         self.bytes(LinkAddr(self.text.start), (self.text.end - self.text.start) as usize)
             .unwrap_or_default()
     }
 
+    /// The bytes of code between two offsets, which lie in one section; else no bytes.
+    pub fn code(&self, from: u32, to: u32) -> &'a [u8] {
+        self.bytes(self.link_address(from), to.saturating_sub(from) as usize).unwrap_or_default()
+    }
+
+    /// Where functions are: the kernel's `.text`, and behind it sections of loaded modules.
+    pub fn areas(&self) -> impl Iterator<Item = Range<u64>> {
+        std::iter::once(self.text.clone()).chain(self.modules.iter().map(|(area, _)| area.clone()))
+    }
+
+    /// The module that has code at an address. `None`: it is the kernel's own, or no code of
+    /// functions.
+    pub fn module_at(&self, at: LinkAddr) -> Option<&'a ModuleIdentity> {
+        let behind = self.modules.partition_point(|(area, _)| area.start <= at.0);
+        let (area, module) = self.modules.get(behind.checked_sub(1)?)?;
+        area.contains(&at.0).then_some(*module)
+    }
+
+    /// The offset of an address in code of functions.
+    pub fn text_offset(&self, at: u64) -> Option<u32> {
+        let inside = self.text.contains(&at) || self.module_at(LinkAddr(at)).is_some();
+        inside.then(|| (at - self.text.start) as u32)
+    }
+
+    /// The offset behind all code of functions.
+    fn code_end(&self) -> u32 {
+        let end = self.modules.last().map_or(self.text.end, |(area, _)| area.end);
+        (end - self.text.start) as u32
+    }
+
+    /// Whether an address moves with the kernel: it is in its image, or in a loaded module.
+    pub fn moves(&self, at: u64) -> bool {
+        let behind = self.memory.partition_point(|range| range.start <= at);
+        let of_module = behind.checked_sub(1).is_some_and(|n| at <= self.memory[n].end);
+        self.image.contains(&at) || of_module
+    }
+
     fn section(&self, name: &str) -> Option<&LoadedSection<'a>> {
-        self.sections.iter().find(|s| s.name == name)
+        self.sections.iter().find(|s| s.name == name && !s.of_module)
     }
 
     /// The address and the bytes of a section that is loaded into memory.
@@ -215,7 +267,7 @@ impl<'a> LinkedKernel<'a> {
 
     /// The names of the sections that are loaded into memory.
     pub fn loaded_names(&self) -> impl Iterator<Item = &'a str> {
-        self.sections.iter().map(|s| s.name)
+        self.sections.iter().filter(|s| !s.of_module).map(|s| s.name)
     }
 
     /// The address of the symbol with that name. `None` if there is no such symbol or more than
@@ -242,6 +294,15 @@ impl<'a> LinkedKernel<'a> {
         function.symbol.map_or("(nameless)", |id| self.symbols[id.0 as usize].name)
     }
 
+    /// A function's name for people: with its module behind it, as in `/proc/kallsyms`.
+    pub fn title(&self, function: &TextFunction) -> String {
+        let name = self.function_name(function);
+        match self.module_at(self.link_address(function.at)) {
+            Some(module) => format!("{name} [{}]", module.name),
+            None => name.to_owned(),
+        }
+    }
+
     /// The function that contains an address.
     pub fn function_at(&self, at: LinkAddr) -> Option<usize> {
         let offset = u32::try_from(at.0.checked_sub(self.text.start)?).ok()?;
@@ -254,7 +315,7 @@ impl<'a> LinkedKernel<'a> {
         self.reserved.at(at.0)
     }
 
-    /// The link address of an offset in `.text`.
+    /// The link address of an offset from the start of `.text`.
     pub fn link_address(&self, offset: u32) -> LinkAddr {
         LinkAddr(self.text.start + u64::from(offset))
     }
@@ -281,7 +342,7 @@ fn read_sections<'a>(elf: &object::File<'a>) -> Result<Vec<LoadedSection<'a>>> {
             let addr = section.address();
             extent(name, addr, bytes.len() as u64)?;
             let code = sh_flags.contains(object::elf::SHF_EXECINSTR);
-            sections.push(LoadedSection { name, addr, bytes, code });
+            sections.push(LoadedSection { name, addr, bytes, code, of_module: false });
         }
     }
     sections.sort_by_key(|s| s.addr);

@@ -10,6 +10,7 @@ use super::raw_table::{RawTable, relative, u32_at, u64_at};
 use crate::address::LinkAddr;
 use crate::object::orc::{OrcState, UNDEFINED};
 use anyhow::{Result, ensure};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// `struct jump_entry`, include/linux/jump_label.h.
@@ -76,7 +77,7 @@ pub fn static_call_entries(at: u64, bytes: &[u8]) -> Vec<StaticCallEntry> {
 }
 
 /// `struct exception_table_entry`, arch/x86/include/asm/extable.h.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExceptionEntry {
     /// The address of the instruction that may fault.
     pub site: u64,
@@ -87,7 +88,7 @@ pub struct ExceptionEntry {
 }
 
 /// `struct bug_entry`, include/asm-generic/bug.h, with relative pointers and `DEBUG_BUGVERBOSE`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BugEntry {
     /// The address of the trap. Since 7.0 it may be an instruction that calls the trap.
     pub site: u64,
@@ -105,7 +106,7 @@ pub struct BugEntry {
 pub const BUGFLAG_WARNING: u16 = 1;
 
 /// `struct alt_instr`, arch/x86/include/asm/alternative.h.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlternativeEntry {
     /// The address of the instructions that may be replaced.
     pub site: u64,
@@ -173,11 +174,25 @@ pub struct LinkedTables {
     /// Whether modules may have sites of static keys in that memory (`jump_label_init_ro`, 6.10 and
     /// later). Earlier kernels write to the key when such a module is loaded, and crash.
     pub seals_keys: bool,
+    /// The memory of loaded modules that is read-only when they have started. The kernel writes to
+    /// the key of a module's site there, whichever version it has.
+    pub unwritable: Vec<Range<u64>>,
 }
 
 impl LinkedTables {
     pub(super) fn read(kernel: &LinkedKernel<'_>) -> Result<LinkedTables> {
-        let forms = LinkedForms::find(kernel)?;
+        let mut tables = LinkedTables {
+            read_only: read_only(kernel),
+            seals_keys: kernel.address_of("jump_label_init_ro").is_some(),
+            ..LinkedTables::of_forms(kernel, LinkedForms::find(kernel)?)?
+        };
+        let entries = tables.ordinary_entries(kernel);
+        tables.forms.find_orc(&entries)?;
+        Ok(tables)
+    }
+
+    /// The tables, of these forms.
+    pub(super) fn of_forms(kernel: &LinkedKernel<'_>, forms: LinkedForms) -> Result<LinkedTables> {
         let mut tables = LinkedTables {
             forms,
             bugs: bugs(kernel, forms.bug)?,
@@ -200,27 +215,45 @@ impl LinkedTables {
             calls: RawTable::section(kernel, ".call_sites", 4)?.relatives(),
             locks: RawTable::section(kernel, ".smp_locks", 4)?.relatives(),
             endbr_seals: RawTable::section(kernel, ".ibt_endbr_seal", 4)?.relatives(),
-            read_only: read_only(kernel),
-            seals_keys: kernel.address_of("jump_label_init_ro").is_some(),
             ..LinkedTables::default()
         };
         tables.read_orc(kernel)?;
         tables.read_constants(kernel)?;
         tables.sort();
-        let entries = tables.ordinary_entries(kernel);
-        tables.forms.find_orc(&entries)?;
         Ok(tables)
+    }
+
+    /// Adds the entries of a module's tables. [`LinkedTables::sort`] must follow.
+    pub(super) fn append(&mut self, mut of: LinkedTables) {
+        self.tracer_sites.append(&mut of.tracer_sites);
+        self.jumps.append(&mut of.jumps);
+        self.static_calls.append(&mut of.static_calls);
+        self.exceptions.append(&mut of.exceptions);
+        self.bugs.append(&mut of.bugs);
+        self.alternatives.append(&mut of.alternatives);
+        self.paravirt.append(&mut of.paravirt);
+        self.returns.append(&mut of.returns);
+        self.retpolines.append(&mut of.retpolines);
+        self.calls.append(&mut of.calls);
+        self.locks.append(&mut of.locks);
+        self.endbr_seals.append(&mut of.endbr_seals);
+        self.unprobed.append(&mut of.unprobed);
+        self.constants.append(&mut of.constants);
+        self.orc.append(&mut of.orc);
     }
 
     /// A site in `[from, to)` that must not be in a module: the kernel keeps a list of a key's
     /// modules in the key, and the site's key lies in memory that cannot be written to.
     pub fn site_of_read_only_key(&self, from: LinkAddr, to: LinkAddr) -> Option<LinkAddr> {
-        let jumps = within(&self.jumps, |e| e.site, from, to);
-        let jumps = jumps.iter().filter(|_| !self.seals_keys).map(|e| (e.site, e.key));
-        let calls = within(&self.static_calls, |e| e.site, from, to);
-        let mut all = jumps.chain(calls.iter().map(|e| (e.site, e.key)));
-        let found = all.find(|(_, key)| self.read_only.contains(key));
-        found.map(|(site, _)| LinkAddr(site))
+        let unwritable = |key: &u64| self.unwritable.iter().any(|range| range.contains(key));
+        let jumps = within(&self.jumps, |e| e.site, from, to).iter();
+        let jump = jumps
+            .map(|e| (e.site, e.key))
+            .find(|(_, key)| unwritable(key) || !self.seals_keys && self.read_only.contains(key));
+        let calls = within(&self.static_calls, |e| e.site, from, to).iter();
+        let mut calls = calls.map(|e| (e.site, e.key));
+        let call = || calls.find(|(_, key)| unwritable(key) || self.read_only.contains(key));
+        jump.or_else(call).map(|(site, _)| LinkAddr(site))
     }
 
     /// The tables that say where control goes, of a kernel of any version. A table of another
@@ -271,7 +304,7 @@ impl LinkedTables {
         Ok(())
     }
 
-    fn sort(&mut self) {
+    pub(super) fn sort(&mut self) {
         for sites in [
             &mut self.tracer_sites,
             &mut self.returns,
@@ -373,6 +406,14 @@ fn static_calls(kernel: &LinkedKernel<'_>) -> Result<Vec<StaticCallEntry>> {
     let (start, stop) = STATIC_CALL_BOUNDS;
     let table = RawTable::between(kernel, start, stop, STATIC_CALL)?;
     Ok(static_call_entries(table.addr, table.bytes))
+}
+
+/// The table `struct static_call_tramp_key` (include/linux/static_call_types.h): the key of each
+/// trampoline that modules call.
+pub(super) fn keys_of_trampolines(kernel: &LinkedKernel<'_>) -> Result<HashMap<u64, u64>> {
+    let (start, stop) = ("__start_static_call_tramp_key", "__stop_static_call_tramp_key");
+    let table = RawTable::between(kernel, start, stop, 8)?;
+    Ok(table.entries().map(|(at, e)| (relative(at, e, 0), relative(at, e, 4))).collect())
 }
 
 fn exceptions(kernel: &LinkedKernel<'_>) -> Result<Vec<ExceptionEntry>> {

@@ -106,7 +106,8 @@ fn whole(group: &Group<'_, '_>, at: LinkAddr) -> Option<u32> {
 /// # Errors
 /// Memory cannot be read.
 pub(super) fn calls_by_retpolines(kernel: &LinkedKernel<'_>, memory: &dyn Memory) -> Result<bool> {
-    let in_text = kernel.tables.retpolines.iter().filter(|site| kernel.text.contains(site));
+    let in_text =
+        kernel.tables.retpolines.iter().filter(|&&site| kernel.text_offset(site).is_some());
     for &site in in_text.take(64) {
         let (file, live) = (kernel.bytes(LinkAddr(site), 5), memory.read(LinkAddr(site), 5)?);
         if file == Some(&live) {

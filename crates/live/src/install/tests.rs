@@ -15,7 +15,8 @@ fn with_group<T>(slide: u64, test: impl FnOnce(&Group<'_, '_>, PreparedGroup) ->
         let group = Group::new(kernel, &memory, &[F, G, H]).unwrap();
         let order: Vec<u32> = (0..group.original.pieces.len() as u32).collect();
         let module = emitted(&group, &order, &[]).unwrap();
-        let callers = callers::find(kernel, kernel.text_bytes(), &group.entries()).callers;
+        let text = [(0, kernel.text_bytes().to_vec())];
+        let callers = callers::find(kernel, &text, &group.entries()).callers;
         let id = GroupId { module: "kl_test".into(), number: ModuleNumber([7; 16]) };
         let prepared = PreparedGroup::new(id, &group, module, callers);
         test(&group, prepared)

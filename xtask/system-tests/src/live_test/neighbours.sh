@@ -154,6 +154,16 @@ check "a module comes" insmod /kernlane/modules/loop.ko
 mknod /tmp/loop b 7 0 2>/dev/null
 check "a file behind it" losetup /tmp/loop /tmp/data
 check "which it reads right" cmp /tmp/loop /tmp/data
+left_out() { # DIRECTORY REASON
+    $K analyze $V --modules $1 2>&1 >/dev/null | grep -q "the module loop is left out: $2"
+}
+$K analyze $V --modules /kernlane/modules >/tmp/out 2>/tmp/err
+grep -q '[1-9][0-9]*  of [1-9].* in the module loop$' /tmp/out && ! grep -q 'left out:' /tmp/err &&
+    passed "the module is analyzed: $(grep 'in the module loop$' /tmp/out)" ||
+    failed "the module is analyzed" "$(tail -n 2 /tmp/out /tmp/err)"
+mkdir /tmp/others && cp /kl/kernlane.ko /tmp/others/loop.ko
+check "with another file it is left out" left_out /tmp/others "its file is of another build"
+rm -r /tmp/others
 check "is let go" losetup -d /tmp/loop
 check "and the module goes" rmmod loop
 check "undone after that" undo

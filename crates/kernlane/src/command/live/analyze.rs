@@ -3,10 +3,12 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
+use host::note;
 use host::outln;
 use host::progress::Progress;
 use image::linked::LinkedKernel;
 use live::memory::{FileMemory, TextMemory};
+use live::modules::{LeftOutModule, RunningModules};
 use live::running::RunningKernel;
 use live::survey::{Survey, survey};
 use std::path::PathBuf;
@@ -28,6 +30,11 @@ pub struct AnalyzeArgs {
     #[arg(long)]
     pub file_only: bool,
 
+    /// Analyze the loaded modules too: their files in /lib/modules, or in this directory, are
+    /// compared with what the kernel has made of them
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "file_only")]
+    pub modules: Option<Option<PathBuf>>,
+
     /// Copy every function that can be replaced in its original order, and compare instruction by
     /// instruction
     #[arg(long)]
@@ -45,27 +52,37 @@ pub struct AnalyzeArgs {
 pub(super) fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     let (path, bytes) = super::map_vmlinux(args.vmlinux.as_deref())?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
-    let text = text(&kernel, args.file_only)?;
-    if !args.file_only {
+    let running = match args.file_only {
+        true => None,
+        false => Some(RunningKernel::open(&kernel)?),
+    };
+    if running.is_some() {
         super::origin::vouch(&path, &bytes, &kernel)?;
     }
+    let modules = match (&running, &args.modules) {
+        (Some(running), Some(directory)) => {
+            super::loaded_modules(&kernel, running, directory.as_deref())?
+        }
+        _ => RunningModules::default(),
+    };
+    let kernel = kernel.with_modules(&modules.read)?;
+    let text = match &running {
+        Some(running) => TextMemory::read(&kernel, running)?,
+        None => TextMemory::read(&kernel, &FileMemory(&kernel))?,
+    };
     let progress = Progress::of(kernel.functions.len() as u64, "analyzing functions");
-    let found = survey(&kernel, &text, args.prove, &|done| progress.advance(done))?;
+    let mut found = survey(&kernel, &text, args.prove, &|done| progress.advance(done))?;
     drop(progress);
+    found.left_out_modules = modules.left_out.clone();
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&found)?)?;
     } else {
         print(&found, args)?;
     }
-    Ok(if found.refuted.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-/// The text of the running kernel, or of the file alone.
-fn text(kernel: &LinkedKernel<'_>, file_only: bool) -> Result<TextMemory> {
-    match file_only {
-        true => TextMemory::read(kernel, &FileMemory(kernel)),
-        false => TextMemory::read(kernel, &RunningKernel::open(kernel)?),
+    for LeftOutModule { name, reason } in &modules.left_out {
+        note!("the module {name} is left out: {reason}");
     }
+    Ok(if found.refuted.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn print(found: &Survey, args: &AnalyzeArgs) -> Result<()> {
@@ -81,6 +98,9 @@ fn print(found: &Survey, args: &AnalyzeArgs) -> Result<()> {
     outln!("{:>8}  of these can be replaced ({part:.1} %); not:", found.replaceable)?;
     for (reason, count) in found.reasons_by_count() {
         outln!("{count:>8}    {reason}")?;
+    }
+    for (module, of) in &found.modules {
+        outln!("{:>8}  of {} in the module {module}", of.replaceable, of.traced_functions)?;
     }
     if args.prove {
         outln!("{:>8}  copies proven equal, {} not", found.proven, found.refuted.len())?;

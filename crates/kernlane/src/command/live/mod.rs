@@ -20,8 +20,10 @@ pub(crate) use apply::percent;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use guest::module_files;
 use image::linked::LinkedKernel;
 use image::mapping::map_file;
+use live::modules::RunningModules;
 use live::running::RunningKernel;
 use memmap2::Mmap;
 use std::path::{Path, PathBuf};
@@ -87,6 +89,26 @@ fn on_running_kernel<T>(
     let running = RunningKernel::open(&kernel)?;
     origin::vouch(&path, &bytes, &kernel)?;
     work(&kernel, &running)
+}
+
+/// Reads the modules that the running kernel has loaded, with their files below `directory`, or
+/// where distributions install them.
+///
+/// # Errors
+/// A directory or the list of modules cannot be read.
+fn loaded_modules(
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+    directory: Option<&Path>,
+) -> Result<RunningModules> {
+    let installed = Path::new("/lib/modules").join(live::origin::release()?);
+    let directory = directory.unwrap_or(&installed);
+    let files = module_files::below(directory)?;
+    live::modules::read(kernel, running, &|name| {
+        let path = files.get(name);
+        let path = path.with_context(|| format!("its file is not in {}", directory.display()))?;
+        module_files::read(path).with_context(|| path.display().to_string())
+    })
 }
 
 /// Maps the vmlinux that was given, or that of the running kernel where distributions put it.

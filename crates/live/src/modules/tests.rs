@@ -1,0 +1,295 @@
+//! Modules beside the kernel of `test_kernel`: where their code is, what it calls, and what of it
+//! is compared with memory.
+
+use super::*;
+use crate::eligible::{self, Unfit};
+use crate::explain::explain;
+use crate::test_elf::{DATA, TestSymbol, elf as test_elf};
+use crate::test_kernel::{F, TEXT, at, tables, vmlinux};
+use image::examples::module_object;
+use image::linked::tables::StaticCallEntry;
+use image::object::instructions::InstructionKind;
+use object::write::{Object, Relocation, Symbol, SymbolSection};
+use object::{RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf};
+
+/// Where the kernel put the two modules, as link addresses.
+const FIRST: u64 = 0xffff_ffff_c000_0000;
+const SECOND: u64 = FIRST + 0x1_0000;
+/// Where a section of tables is, behind a module's code.
+const TABLE: u64 = 0x2000;
+const SLIDE: u64 = 0x20_0000;
+
+/// The module of `image::examples`, which calls g, with a site of the function tracer at f.
+fn calls_g() -> Object<'static> {
+    let mut file = module_object();
+    let sites = file.add_section(Vec::new(), b"__mcount_loc".to_vec(), SectionKind::ReadOnlyData);
+    file.append_section_data(sites, &[0; 8], 8);
+    let symbol = file.symbol_id(b"f").unwrap();
+    let flags = RelocationFlags::Elf { r_type: elf::R_X86_64_64 };
+    file.add_relocation(sites, Relocation { offset: 0, symbol, addend: 0, flags }).unwrap();
+    file
+}
+
+/// Another one, with a function g at +0x20.
+fn has_g() -> Object<'static> {
+    let mut file = module_object();
+    let text = file.section_id(object::write::StandardSection::Text);
+    let value = file.append_section_data(text, &[0xc3], 32);
+    file.add_symbol(Symbol {
+        name: b"g".to_vec(),
+        value,
+        size: 1,
+        kind: SymbolKind::Text,
+        scope: SymbolScope::Linkage,
+        weak: false,
+        section: SymbolSection::Section(text),
+        flags: SymbolFlags::None,
+    });
+    file
+}
+
+fn placed(data: &[u8], base: u64) -> ModuleFile<'_> {
+    let places = [(".text", base), (".init.text", base + 0x1000), ("__mcount_loc", base + TABLE)];
+    let sections = places.map(|(name, at)| (name.to_owned(), LinkAddr(at)));
+    ModuleFile { data, sections: sections.into() }
+}
+
+/// The kernel with both modules.
+fn with_both<T>(test: impl FnOnce(&LinkedKernel<'_>, &LoadedModule) -> T) -> T {
+    let (file, first, second) = (vmlinux(), calls_g().write().unwrap(), has_g().write().unwrap());
+    let mut kernel = LinkedKernel::parse(&file).unwrap();
+    kernel.tables = tables();
+    let files = [placed(&first, FIRST), placed(&second, SECOND)];
+    let modules: Vec<LoadedModule> =
+        loaded::relocate(&kernel, &files).into_iter().map(Result::unwrap).collect();
+    test(&kernel.with_modules(&modules).unwrap(), &modules[0])
+}
+
+#[test]
+fn functions_of_modules_stand_behind_the_kernel_s_and_call_each_other() {
+    with_both(|kernel, _| {
+        let titles: Vec<String> = kernel.functions.iter().map(|f| kernel.title(f)).collect();
+        let of_modules = ["f [my_mod]", "h [my_mod]", "f [my_mod]", "h [my_mod]", "g [my_mod]"];
+        assert_eq!(titles[..4], ["f", "g", "h", "stray"]);
+        // What the kernel frees when a module has started is not there.
+        assert_eq!(titles[4..], of_modules);
+        let target = |function: usize, n: usize| {
+            let instruction = kernel.instructions(&kernel.functions[function])[n];
+            (instruction.kind, kernel.link_address(instruction.target))
+        };
+        assert_eq!(target(4, 0), (InstructionKind::Call, LinkAddr(SECOND + 0x20)));
+        assert_eq!(target(5, 0), (InstructionKind::Jump, LinkAddr(FIRST)));
+        assert_eq!(target(6, 0), (InstructionKind::Call, LinkAddr(SECOND + 0x20)));
+        let places = [(TEXT, None), (FIRST, Some(4)), (SECOND + 0x20, Some(8)), (DATA, None)];
+        for (place, function) in places {
+            let found = kernel.function_at(LinkAddr(place)).filter(|&f| f >= 4);
+            assert_eq!(found, function, "{place:x}");
+            assert_eq!(kernel.module_at(LinkAddr(place)).is_some(), function.is_some());
+        }
+        let is_code = [(TEXT, true), (DATA, false), (FIRST, true), (FIRST + 0x15, false)];
+        assert!(is_code.iter().all(|&(at, known)| kernel.text_offset(at).is_some() == known));
+        let moves =
+            [(DATA, true), (FIRST + TABLE, true), (FIRST + 0x1000, false), (0x1c000, false)];
+        assert!(moves.iter().all(|&(at, known)| kernel.moves(at) == known));
+        assert_eq!(kernel.tables.tracer_sites, [TEXT, TEXT + 0x40, TEXT + 0x80, FIRST]);
+        // The kernel's own sections are found by their names, whatever modules have.
+        assert_eq!(kernel.loaded("__mcount_loc"), None);
+        assert_eq!(kernel.loaded(".text").map(|(at, _)| at), Some(at(0)));
+    });
+}
+
+#[test]
+fn code_of_the_kernel_and_of_modules_is_cut_as_each_alone() {
+    with_both(|kernel, _| {
+        let together = kernel.cut(&[F, 4, 8]);
+        let alone: Vec<_> = [F, 4, 8].iter().map(|&index| kernel.cut(&[index])).collect();
+        let pieces = |cut: &image::object::pieces::CutCode| -> Vec<(u32, u32)> {
+            cut.pieces.iter().map(|piece| (piece.at, piece.size)).collect()
+        };
+        assert_eq!(pieces(&together), alone.iter().flat_map(pieces).collect::<Vec<_>>());
+        let owners: Vec<u32> = together.pieces.iter().map(|piece| piece.function).collect();
+        let expected: Vec<u32> =
+            (0u32..).zip(&alone).flat_map(|(n, cut)| vec![n; cut.pieces.len()]).collect();
+        assert_eq!(owners, expected);
+    });
+}
+
+#[test]
+fn a_module_s_code_is_compared_with_memory() {
+    with_both(|kernel, _| {
+        let function = &kernel.functions[4];
+        let live = kernel.code(function.at, function.end).to_vec();
+        assert_eq!(explain(kernel, function, &live, SLIDE), Ok(live.clone()));
+        let mut changed = live.clone();
+        changed[10] = 0x90;
+        let unfit = eligible::decide(kernel, 4, &changed, SLIDE).err();
+        assert_eq!(unfit, Some(Unfit::Changed(LinkAddr(FIRST + 10))));
+        assert!(eligible::decide(kernel, 5, &live[..5], SLIDE).is_err(), "without a tracer's site");
+    });
+}
+
+#[test]
+fn a_module_s_tables_are_compared_with_memory() {
+    with_both(|kernel, module| {
+        let file = module.tables(kernel).unwrap();
+        assert_eq!(file.tracer_sites, [FIRST]);
+        let live = |site: u64| {
+            let read = |at: LinkAddr, len: usize| match at.0 {
+                at if at == FIRST + TABLE => Ok((site + SLIDE).to_le_bytes().to_vec()),
+                _ => Ok(vec![0; len]),
+            };
+            module.tables_in(kernel, SLIDE, &read).unwrap()
+        };
+        assert_eq!(difference(&file, &live(FIRST)), None);
+        assert_eq!(difference(&file, &live(FIRST + 1)), Some("the function tracer"));
+    });
+}
+
+/// The loader writes the key of a static call where the file names its trampoline.
+#[test]
+fn a_static_call_of_a_module_has_the_kernel_s_key() {
+    const TRAMPOLINE: u64 = TEXT + 0x40;
+    const KEY: u64 = DATA + 0x80;
+    const TAIL: u64 = 1;
+    let field = |at: u64, to: u64| (to.wrapping_sub(at) as u32).to_le_bytes();
+    let keys = [field(DATA, TRAMPOLINE), field(DATA + 4, KEY), [0; 4]].concat();
+    let note = [&[4, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[0xca, 0xfe, 0, 0]].concat();
+    let file = test_elf(
+        &[
+            (".text", TEXT, 6, vec![0xc3; 0x100]),
+            (".data", DATA, 3, keys),
+            (".notes", DATA + 0x200, 2, note),
+        ],
+        &[
+            TestSymbol("f", TEXT, 0x20),
+            TestSymbol("__start_static_call_tramp_key", DATA, 0),
+            TestSymbol("__stop_static_call_tramp_key", DATA + 8, 0),
+        ],
+        0,
+    );
+    let mut object = module_object();
+    let name = b".static_call_sites".to_vec();
+    let sites = object.add_section(Vec::new(), name, SectionKind::ReadOnlyData);
+    object.append_section_data(sites, &[0; 8], 8);
+    let trampoline = object.add_symbol(Symbol {
+        name: b"__SCT__x".to_vec(),
+        value: TRAMPOLINE,
+        size: 0,
+        kind: SymbolKind::Data,
+        scope: SymbolScope::Linkage,
+        weak: false,
+        section: SymbolSection::Absolute,
+        flags: SymbolFlags::None,
+    });
+    let f = object.symbol_id(b"f").unwrap();
+    for (offset, symbol, addend) in [(0, f, 0), (4, trampoline, TAIL as i64)] {
+        let flags = RelocationFlags::Elf { r_type: elf::R_X86_64_PC32 };
+        object.add_relocation(sites, Relocation { offset, symbol, addend, flags }).unwrap();
+    }
+    let data = object.write().unwrap();
+    let mut placed = placed(&data, FIRST);
+    placed.sections.insert(".static_call_sites".to_owned(), LinkAddr(FIRST + TABLE));
+    let kernel = LinkedKernel::parse(&file).unwrap();
+    let module = loaded::relocate(&kernel, &[placed]).remove(0).unwrap();
+    let calls = module.tables(&kernel).unwrap().static_calls;
+    assert_eq!(calls, [StaticCallEntry { site: FIRST, key: KEY | TAIL }]);
+}
+
+/// What a module makes read-only when it has started is never written to by another module.
+#[test]
+fn a_key_that_a_module_made_read_only_is_left_alone() {
+    let file = vmlinux();
+    let read_only_key = |name: &str| {
+        let mut object = module_object();
+        let mut add = |name: &str| {
+            let section = object.add_section(Vec::new(), name.into(), SectionKind::Data);
+            object.append_section_data(section, &[0; 16], 8);
+            section
+        };
+        let (keys, table) = (add(name), add("__jump_table"));
+        let (f, key) = (object.symbol_id(b"f").unwrap(), object.section_symbol(keys));
+        for (offset, symbol, r_type) in
+            [(0, f, elf::R_X86_64_PC32), (4, f, elf::R_X86_64_PC32), (8, key, elf::R_X86_64_PC64)]
+        {
+            let flags = RelocationFlags::Elf { r_type };
+            object.add_relocation(table, Relocation { offset, symbol, addend: 0, flags }).unwrap();
+        }
+        let data = object.write().unwrap();
+        let mut placed = placed(&data, FIRST);
+        placed.sections.insert(name.to_owned(), LinkAddr(FIRST + TABLE));
+        placed.sections.insert("__jump_table".to_owned(), LinkAddr(FIRST + TABLE + 0x100));
+        let mut kernel = LinkedKernel::parse(&file).unwrap();
+        kernel.tables.seals_keys = true;
+        kernel.tables.read_only = 0..0;
+        let modules = [loaded::relocate(&kernel, &[placed]).remove(0).unwrap()];
+        let kernel = kernel.with_modules(&modules).unwrap();
+        kernel.tables.site_of_read_only_key(LinkAddr(FIRST), LinkAddr(FIRST + 8))
+    };
+    assert_eq!(read_only_key(".data..ro_after_init"), Some(LinkAddr(FIRST)));
+    assert_eq!(read_only_key(".data"), None);
+}
+
+#[test]
+fn what_cannot_be_a_part_of_the_kernel_is_refused() {
+    let (file, data) = (vmlinux(), calls_g().write().unwrap());
+    let joined = |bases: [u64; 2]| {
+        let kernel = LinkedKernel::parse(&file).unwrap();
+        let files = bases.map(|base| placed(&data, base));
+        let modules: Vec<LoadedModule> =
+            loaded::relocate(&kernel, &files).into_iter().map(Result::unwrap).collect();
+        kernel.with_modules(&modules).map(|_| ()).map_err(|error| format!("{error:#}"))
+    };
+    assert_eq!(joined([FIRST, SECOND]), Ok(()));
+    let same = "two modules lie at one address: one was removed while they were read; try again";
+    assert_eq!(joined([FIRST, FIRST + 8]), Err(same.to_owned()));
+    let far = joined([FIRST, TEXT - 0x1_0000]).unwrap_err();
+    assert!(far.contains("farther from the kernel than a call reaches"), "{far}");
+
+    let mut odd = calls_g();
+    let section = odd.add_section(Vec::new(), b"__odd".to_vec(), SectionKind::ReadOnlyData);
+    odd.append_section_data(section, &[0; 8], 8);
+    let odd = odd.write().unwrap();
+    let kernel = LinkedKernel::parse(&file).unwrap();
+    let found = loaded::relocate(&kernel, &[placed(&odd, FIRST)]).remove(0);
+    let error = found.err().unwrap().to_string();
+    assert!(error.contains("has a section __odd that Kernlane does not know"), "{error}");
+}
+
+#[test]
+fn damaged_modules_give_errors() {
+    let (file, whole) = (vmlinux(), calls_g().write().unwrap());
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0xff;
+        let kernel = LinkedKernel::parse(&file).unwrap();
+        let files = [placed(&damaged, FIRST), placed(&whole[..at], SECOND)];
+        let found = loaded::relocate(&kernel, &files);
+        let modules: Vec<LoadedModule> = found.into_iter().flatten().collect();
+        let Ok(kernel) = kernel.with_modules(&modules) else { continue };
+        for index in 0..kernel.functions.len() {
+            kernel.cut(&[index]);
+            kernel.title(&kernel.functions[index]);
+        }
+    }
+}
+
+#[test]
+fn modules_that_have_started_are_read_but_not_kernlane_s() {
+    let list = "ext4 1007616 1 - Live 0xffffffffc0400000\n\
+                jbd2 188416 1 ext4, Live 0xffffffffc03c0000\n\
+                xfs 1 0 - Loading 0x0\nkernlane 1 0 - Live 0x0\nkernlane_12 1 0 - Live 0x0\n\
+                kernlane_x 1 0 - Live 0x0\nshort\n";
+    assert_eq!(named(list).collect::<Vec<_>>(), ["ext4", "jbd2", "kernlane_x"]);
+}
+
+#[test]
+fn a_table_that_differs_is_named_and_a_trap_that_has_warned_does_not_differ() {
+    let bug = BugEntry { site: 1, format: None, file: 2, line: 3, flags: 1 };
+    let tables = |bug| LinkedTables { bugs: vec![bug], ..LinkedTables::default() };
+    let warned = tables(BugEntry { flags: 5, ..bug });
+    assert_eq!(difference(&tables(bug), &warned), None);
+    let other = tables(BugEntry { line: 4, ..bug });
+    assert_eq!(difference(&tables(bug), &other), Some("traps"));
+    let locks = LinkedTables { locks: vec![1], ..tables(bug) };
+    assert_eq!(difference(&tables(bug), &locks), Some("locks"));
+}
