@@ -446,9 +446,9 @@ impl<'a> LinkedKernel<'a> {
         first: usize,
     ) -> Result<Vec<TextFunction>> {
         let range = section.range();
-        let far = range.end.checked_sub(self.text.start).and_then(|end| i32::try_from(end).ok());
-        far.context("lies farther from the kernel than a call reaches")?;
-        let base = (range.start - self.text.start) as u32;
+        let from = |at: u64| at.checked_sub(self.text.start).and_then(|at| i32::try_from(at).ok());
+        let base = from(range.start).filter(|_| from(range.end).is_some());
+        let base = base.context("lies farther from the kernel than a call reaches")? as u32;
         let inside = module.symbols.iter().enumerate().filter(|(_, symbol)| {
             range.start <= symbol.addr.0 && symbol.addr.0 + symbol.size <= range.end
         });
