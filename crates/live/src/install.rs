@@ -177,7 +177,10 @@ pub fn prepare(
 /// Offset and bytes in memory of the code whose calls may be aimed at copies: the kernel's own, and
 /// that of the modules that members are from. Those modules stay as long as the group; others may
 /// go, and their calls come through the entries.
-fn calling_code(group: &Group<'_, '_>, memory: &dyn Memory) -> Result<Vec<(u32, Vec<u8>)>> {
+pub(crate) fn calling_code(
+    group: &Group<'_, '_>,
+    memory: &dyn Memory,
+) -> Result<Vec<(u32, Vec<u8>)>> {
     let kernel = group.original.kernel;
     let of = |at: u64| kernel.module_at(LinkAddr(at));
     let owners: Vec<_> = group.entries().iter().map(|m| of(kernel.link_address(m.0).0)).collect();

@@ -4,6 +4,8 @@
 use super::*;
 use crate::eligible::{self, Unfit};
 use crate::explain::explain;
+use crate::group::Group;
+use crate::memory::FileMemory;
 use crate::test_elf::{DATA, TestSymbol, elf as test_elf};
 use crate::test_kernel::{F, TEXT, at, tables, vmlinux};
 use image::examples::module_object;
@@ -54,9 +56,17 @@ fn placed(data: &[u8], base: u64) -> ModuleFile<'_> {
     ModuleFile { data, sections: sections.into() }
 }
 
+/// Its file, with a name of its own.
+fn file_with_g() -> Vec<u8> {
+    let mut file = has_g().write().unwrap();
+    let at = file.windows(11).position(|bytes| bytes == b"name=my_mod").unwrap();
+    file[at..at + 11].copy_from_slice(b"name=my_two");
+    file
+}
+
 /// The kernel with both modules.
 fn with_both<T>(test: impl FnOnce(&LinkedKernel<'_>, &LoadedModule) -> T) -> T {
-    let (file, first, second) = (vmlinux(), calls_g().write().unwrap(), has_g().write().unwrap());
+    let (file, first, second) = (vmlinux(), calls_g().write().unwrap(), file_with_g());
     let mut kernel = LinkedKernel::parse(&file).unwrap();
     kernel.tables = tables();
     let files = [placed(&first, FIRST), placed(&second, SECOND)];
@@ -69,7 +79,7 @@ fn with_both<T>(test: impl FnOnce(&LinkedKernel<'_>, &LoadedModule) -> T) -> T {
 fn functions_of_modules_stand_behind_the_kernel_s_and_call_each_other() {
     with_both(|kernel, _| {
         let titles: Vec<String> = kernel.functions.iter().map(|f| kernel.title(f)).collect();
-        let of_modules = ["f [my_mod]", "h [my_mod]", "f [my_mod]", "h [my_mod]", "g [my_mod]"];
+        let of_modules = ["f [my_mod]", "h [my_mod]", "f [my_two]", "h [my_two]", "g [my_two]"];
         assert_eq!(titles[..4], ["f", "g", "h", "stray"]);
         // What the kernel frees when a module has started is not there.
         assert_eq!(titles[4..], of_modules);
@@ -125,6 +135,22 @@ fn a_module_s_code_is_compared_with_memory() {
         let unfit = eligible::decide(kernel, 4, &changed, SLIDE).err();
         assert_eq!(unfit, Some(Unfit::Changed(LinkAddr(FIRST + 10))));
         assert!(eligible::decide(kernel, 5, &live[..5], SLIDE).is_err(), "without a tracer's site");
+    });
+}
+
+/// The module of another caller may go while the group stays.
+#[test]
+fn only_calls_of_the_kernel_and_of_the_members_modules_are_aimed_at_copies() {
+    with_both(|kernel, _| {
+        let calling = |function: usize| -> Vec<u64> {
+            let memory = FileMemory(kernel);
+            let group = Group::new(kernel, &memory, &[function]).unwrap();
+            assert_eq!(group.members.len(), 1);
+            let code = install::calling_code(&group, &memory).unwrap();
+            code.iter().map(|&(offset, _)| kernel.link_address(offset).0).collect()
+        };
+        assert_eq!(calling(F), [TEXT]);
+        assert_eq!(calling(4), [TEXT, FIRST]);
     });
 }
 

@@ -20,7 +20,9 @@ use std::process::ExitCode;
 /// be explained by a side table or by KASLR, or the function is left out. The exit status is 1 when
 /// --prove refutes a copy.
 #[derive(Args)]
-#[command(after_help = "Example:\n  kernlane live analyze --reasons")]
+#[command(
+    after_help = "Example:\n  kernlane live analyze --reasons\n  kernlane live analyze --modules --prove"
+)]
 pub struct AnalyzeArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
