@@ -23,6 +23,7 @@ use image::vmlinux;
 use road::counts::extra_counts;
 use road::export;
 use road::kernel::kernel_of_all;
+use road::opened::Opening;
 use road::tables;
 use road::window::window;
 use serde::Serialize;
@@ -214,7 +215,13 @@ fn kernel(args: &ExportArgs) -> Result<PathBuf> {
 
 fn attribution(args: &ExportArgs) -> Result<Attribution> {
     let machines: Vec<String> = args.machine.iter().cloned().collect();
-    Attribution::open(&kernel(args)?, args.annotations.as_deref(), &machines)
+    let opening = Opening {
+        kernel: args.kernel.as_deref(),
+        annotations: args.annotations.as_deref(),
+        machines: &machines,
+        part: RecordingPart::WHOLE,
+    };
+    Ok(opening.open(recording(args)?)?.attribution)
 }
 
 /// Written as the recording is read: it may be longer than memory.
