@@ -36,6 +36,7 @@ void kernlane_free_group(struct group *group)
 	}
 	kernlane_forget_tasks(&group->inside);
 	kernlane_free_counters(group);
+	kernlane_free_owners(group);
 	module_put(group->module);
 	kernlane_let_go(&group->kept);
 	kernlane_let_this_go();
@@ -43,6 +44,12 @@ void kernlane_free_group(struct group *group)
 	kvfree(group->calls);
 	kvfree(group->holders);
 	kfree(group);
+}
+
+/* Whether the kernel itself writes to one of the five bytes at @addr. */
+static bool is_reserved(const struct group *group, unsigned long addr)
+{
+	return kernlane_is_reserved(kernlane_sites_at(group, addr), addr);
 }
 
 /* Takes element @index of an array of a request into the group. */
@@ -63,17 +70,17 @@ static int take_function(struct group *group, unsigned int index,
 	    from->carried > 1 || from->reserved)
 		return -EINVAL;
 	patch_end = from->entry + from->patch_at + JUMP_SIZE;
-	if (!kernlane_in_kernel_text(from->entry) ||
-	    !kernlane_in_kernel_text(patch_end - JUMP_SIZE) ||
+	if (!kernlane_in_text(group, from->entry) ||
+	    !kernlane_in_text(group, patch_end - JUMP_SIZE) ||
 	    kernlane_is_refused(from->entry))
 		return -EPERM;
 	/* What is in the way of a jump is not in the way of calls. */
-	if (!from->carried && kernlane_is_apart(from->entry, patch_end))
+	if (!from->carried && kernlane_is_apart_in(group, from->entry, patch_end))
 		return -EPERM;
 	if (!static_call(symbol_of)(from->entry, &size, &offset) || offset)
 		return -EINVAL;
 	if (!from->carried && (size < from->patch_at + JUMP_SIZE ||
-			       kernlane_is_reserved(patch_end - JUMP_SIZE)))
+			       is_reserved(group, patch_end - JUMP_SIZE)))
 		return -EINVAL;
 	if (!in_module_text(group, from->copy, 1))
 		return -EINVAL;
@@ -87,7 +94,7 @@ static int take_function(struct group *group, unsigned int index,
 	if (static_call(tracer_site_at)(function->tracer_site) !=
 	    function->tracer_site)
 		return -EINVAL;
-	if (!function->carried && kernlane_is_entered(function))
+	if (!function->carried && kernlane_is_entered(group, function))
 		return -EPERM;
 	memcpy(function->original, from->expected, JUMP_SIZE);
 	kernlane_make_branch(function->jump, JUMP_OPCODE, function->patch,
@@ -135,15 +142,15 @@ static int take_call(struct group *group, unsigned int index, const void *data,
 	if (!call->in_module && call->function->carried)
 		return -EINVAL;
 	if (!call->in_module &&
-	    (!kernlane_in_kernel_text(from->site) ||
-	     kernlane_is_apart(from->site, from->site + JUMP_SIZE)))
+	    (!kernlane_in_text(group, from->site) ||
+	     kernlane_is_apart_in(group, from->site, from->site + JUMP_SIZE)))
 		return -EPERM;
 	if (copy_from_kernel_nofault(branch, (void *)call->site, JUMP_SIZE))
 		return -EFAULT;
 	call->opcode = branch[0];
 	if (call->opcode != CALL_OPCODE && call->opcode != JUMP_OPCODE)
 		return -EBUSY;
-	if (!call->in_module && kernlane_is_reserved(call->site))
+	if (!call->in_module && is_reserved(group, call->site))
 		return -EINVAL;
 	if (call->in_module)
 		call->accounting = find_accounting(group, call, branch);
@@ -357,7 +364,8 @@ static int take_arrays(struct group *group, struct request *request)
 }
 
 /* A new group with a reference to its module, in no list yet, or an error. */
-struct group *kernlane_take_group(struct request *request)
+struct group *kernlane_take_group(struct request *request,
+				  struct opened *opened)
 {
 	static u64 last_id;
 	struct group *group;
@@ -372,6 +380,8 @@ struct group *kernlane_take_group(struct request *request)
 	}
 	group->id = ++last_id;
 	err = take_module(group, request);
+	if (!err)
+		err = kernlane_take_owners(group, opened);
 	if (!err)
 		err = take_arrays(group, request);
 	if (!err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * A group: functions of the kernel, their copies in a module, and the calls
- * that go to the copies.
+ * A group: functions of the kernel and of its modules, their copies in a module,
+ * and the calls that go to the copies.
  */
 #ifndef KERNLANE_GROUP_H
 #define KERNLANE_GROUP_H
@@ -72,6 +72,27 @@ struct call {
 	bool direct;
 };
 
+/* Places of static keys and static calls in some text, ascending. */
+struct sites {
+	unsigned long *at;
+	unsigned int nr;
+};
+
+/* A module that functions of a group are from. */
+struct owner {
+	const struct module *module;
+	unsigned long text;
+	unsigned long text_size;
+	struct sites sites;
+};
+
+/* What an open file of the device holds. */
+struct opened {
+	/* Guards the list; taken before the kernel's module_mutex. */
+	struct mutex mutex;
+	struct list_head holds;
+};
+
 /* Tasks, with a reference to each. */
 struct tasks {
 	struct task_struct **tasks;
@@ -94,6 +115,8 @@ struct group {
 	struct call *calls;
 	unsigned int nr_functions;
 	unsigned int nr_calls;
+	struct owner *owners;
+	unsigned int nr_owners;
 	/* The copies of a function stand together. */
 	struct holder *holders;
 	unsigned int nr_holders;
@@ -139,6 +162,7 @@ bool kernlane_is_allowed(void);
 
 /* pairs.c: what a module of copies says of itself. */
 const struct kernlane_pairs *kernlane_find_pairs(const struct module *module);
+unsigned long kernlane_entry_of(const struct kernlane_pair *pair);
 int kernlane_check_pairs(const struct group *group, u64 *bad_address);
 int kernlane_take_holders(struct group *group);
 
@@ -147,7 +171,8 @@ extern struct list_head kernlane_groups;
 extern struct mutex kernlane_groups_mutex;
 
 struct group *kernlane_find_group(const char *name, const u8 *number);
-struct group *kernlane_take_group(struct request *request);
+struct group *kernlane_take_group(struct request *request,
+				  struct opened *opened);
 void kernlane_free_group(struct group *group);
 
 /* A longer name is refused: cut short, it might be that of another group. */
@@ -162,6 +187,27 @@ void kernlane_let_go(struct module_use *use);
 bool kernlane_keep_this(void);
 void kernlane_let_this_go(void);
 
+/* modules.c: modules that are held, and those that functions are from. */
+struct opened *kernlane_make_opened(void);
+void kernlane_free_opened(struct opened *opened);
+int kernlane_hold(struct opened *opened,
+		  const struct kernlane_hold __user *user);
+/* Whether a branch's bytes at @addr lie in the text of a module that is held. */
+bool kernlane_holds_text(struct opened *opened, unsigned long addr);
+int kernlane_keep_owners(struct module *copies);
+int kernlane_take_owners(struct group *group, struct opened *opened);
+void kernlane_free_owners(struct group *group);
+/* Whether a branch's bytes at @addr lie in the text of the kernel or an owner. */
+bool kernlane_in_text(const struct group *group, unsigned long addr);
+/* The owner that has these bytes, or its sites; NULL if it is the kernel. */
+const struct module *kernlane_owner_at(const struct group *group,
+				       unsigned long addr);
+const struct sites *kernlane_sites_at(const struct group *group,
+				      unsigned long addr);
+/* Whether one of the bytes [@start, @end) is in code that is never changed. */
+bool kernlane_is_apart_in(const struct group *group, unsigned long start,
+			  unsigned long end);
+
 /* counters.c: the counters of copies. */
 int kernlane_take_counters(struct group *group);
 void kernlane_free_counters(struct group *group);
@@ -175,7 +221,8 @@ unsigned long kernlane_find_group_probe(const struct group *group);
 
 /* refuse.c: functions that must not be replaced. */
 bool kernlane_is_refused(unsigned long entry);
-bool kernlane_is_entered(const struct function *function);
+bool kernlane_is_entered(const struct group *group,
+			 const struct function *function);
 
 /* text.c: reads and writes the kernel's text. */
 void kernlane_make_branch(u8 *bytes, u8 opcode, unsigned long from,
@@ -205,6 +252,7 @@ unsigned long kernlane_page_size(unsigned long addr);
 unsigned long kernlane_most_page(void);
 
 /* time.c: measures how long functions take. */
-long kernlane_measure_times(struct kernlane_timing __user *user);
+long kernlane_measure_times(struct opened *opened,
+			    struct kernlane_timing __user *user);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later WITH Linux-syscall-note */
 /*
- * The interface of /dev/kernlane. A group is a set of functions of the kernel,
- * their copies in the text of one loaded module, and the call instructions that
- * will go to the copies. The module checks every request before it writes.
+ * The interface of /dev/kernlane. A group is a set of functions of the kernel and
+ * of its modules, their copies in the text of one loaded module, and the call
+ * instructions that will go to the copies. The module checks every request before
+ * it writes.
  *
  * read() returns the state as text: two lines about this module, then a line
  * for each group, followed by a line for each of its functions. One program at
@@ -15,7 +16,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KERNLANE_VERSION	7
+#define KERNLANE_VERSION	8
 #define KERNLANE_NAME		56
 #define KERNLANE_NUMBER		16
 #define KERNLANE_JUMP		5
@@ -95,8 +96,9 @@ struct kernlane_function {
 
 /**
  * struct kernlane_call - a direct call or jump of five bytes to a function
- * @site: address of the instruction. In the kernel it must now go to the
- *	function, which is not carried; in the module to the copy.
+ * @site: address of the instruction. In the kernel, or in a module that a function
+ *	of the group is from, it must now go to the function, which is not carried;
+ *	in the module of copies to the copy.
  * @function: index into the group's functions
  * @reserved: zero
  */
@@ -140,6 +142,24 @@ struct kernlane_group {
 	__u32 nr_calls;
 	__u64 reserved;
 	__u64 bad_address;
+};
+
+/**
+ * struct kernlane_hold - a request to hold a module
+ * @module: its name, with a zero at its end
+ * @text: an address in its text
+ *
+ * The module cannot be removed before the file is closed. Without it, no function
+ * of the module can be replaced or measured: hold it, then read it. ENOENT: the
+ * module is gone, or not there any more. EPERM: it is a livepatch, has copies, or
+ * is this module.
+ *
+ * The kernel enters a module of copies as a user of each module that one of its
+ * functions is from. So these stay as long as the copies, also without a file.
+ */
+struct kernlane_hold {
+	char module[KERNLANE_NAME];
+	__u64 text;
 };
 
 #define KERNLANE_COOKIES	"kernlane cookies"
@@ -197,7 +217,7 @@ struct kernlane_time {
 /**
  * struct kernlane_timing - a request to measure functions
  * @entries: pointer to @nr addresses of functions, ascending, each with a site
- *	of the function tracer
+ *	of the function tracer, in the kernel or in a module that the file holds
  * @times: pointer to @nr struct kernlane_time, written at the end
  * @nr: number of functions
  * @milliseconds: duration; a signal ends the measurement without a result
@@ -225,6 +245,7 @@ struct kernlane_timing {
  * in this kernel. EBUSY: another task has asked for it.
  */
 #define KERNLANE_LARGE_TEXT	_IO(0xb7, 5)
+#define KERNLANE_HOLD		_IOW(0xb7, 6, struct kernlane_hold)
 #define KERNLANE_LARGE_PAGE	0x200000
 
 #endif

@@ -29,6 +29,7 @@
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/seq_file.h>
+#include <linux/slab.h>
 #include <linux/timekeeping.h>
 #include <linux/uaccess.h>
 
@@ -42,7 +43,8 @@
  * On an error with @entered set, the group is in the list: a task may be in a
  * copy. It is leaving, or installed if the kernel's text could not be restored.
  */
-static int install(struct request *request, bool *entered)
+static int install(struct request *request, struct opened *opened,
+		   bool *entered)
 {
 	struct kernlane_group *from = &request->group;
 	struct group *group;
@@ -53,7 +55,7 @@ static int install(struct request *request, bool *entered)
 	/* The livepatch would not reach the copies. */
 	if (kernlane_livepatch_is_coming())
 		return -EBUSY;
-	group = kernlane_take_group(request);
+	group = kernlane_take_group(request, opened);
 	if (IS_ERR(group))
 		return PTR_ERR(group);
 	err = kernlane_write_group(group, &from->bad_address);
@@ -74,7 +76,8 @@ static int install(struct request *request, bool *entered)
 	return err;
 }
 
-static long do_install(struct kernlane_group __user *user)
+static long do_install(struct opened *opened,
+		       struct kernlane_group __user *user)
 {
 	struct request request;
 	bool entered = false;
@@ -88,7 +91,7 @@ static long do_install(struct kernlane_group __user *user)
 		kernlane_free_request(&request);
 		return -EINTR;
 	}
-	err = install(&request, &entered);
+	err = install(&request, opened, &entered);
 	mutex_unlock(&kernlane_groups_mutex);
 	kernlane_free_request(&request);
 	/* The caller may remove the group's module once it is released. */
@@ -121,20 +124,29 @@ static long do_undo(struct kernlane_group __user *user)
 	return err;
 }
 
+static struct opened *opened_of(const struct file *file)
+{
+	return ((struct seq_file *)file->private_data)->private;
+}
+
 static long kernlane_ioctl(struct file *file, unsigned int command,
 			   unsigned long argument)
 {
+	struct opened *opened = opened_of(file);
+
 	if (!kernlane_is_allowed())
 		return -EPERM;
 	switch (command) {
 	case KERNLANE_INSTALL:
-		return do_install((void __user *)argument);
+		return do_install(opened, (void __user *)argument);
 	case KERNLANE_UNDO:
 		return do_undo((void __user *)argument);
 	case KERNLANE_COUNTERS:
 		return kernlane_read_counters((void __user *)argument);
 	case KERNLANE_TIME:
-		return kernlane_measure_times((void __user *)argument);
+		return kernlane_measure_times(opened, (void __user *)argument);
+	case KERNLANE_HOLD:
+		return kernlane_hold(opened, (void __user *)argument);
 	case KERNLANE_LARGE_TEXT:
 		if (argument > 1)
 			return -EINVAL;
@@ -193,7 +205,8 @@ static int show(struct seq_file *seq, void *unused)
 
 static int kernlane_open(struct inode *inode, struct file *file)
 {
-	int err;
+	struct opened *opened;
+	int err = -ENOMEM;
 
 	/* misc_open() left the device there; single_open() needs it empty. */
 	file->private_data = NULL;
@@ -202,15 +215,20 @@ static int kernlane_open(struct inode *inode, struct file *file)
 		return -EPERM;
 	if (!kernlane_keep_this())
 		return -ENODEV;
-	err = single_open(file, show, NULL);
-	if (err)
+	opened = kernlane_make_opened();
+	if (opened)
+		err = single_open(file, show, opened);
+	if (err) {
+		kfree(opened);
 		kernlane_let_this_go();
+	}
 	return err;
 }
 
 static int kernlane_release(struct inode *inode, struct file *file)
 {
 	kernlane_stop_placing(file);
+	kernlane_free_opened(opened_of(file));
 	kernlane_let_this_go();
 	return single_release(inode, file);
 }

@@ -37,7 +37,7 @@ const struct kernlane_pairs *kernlane_find_pairs(const struct module *module)
 	return NULL;
 }
 
-static unsigned long entry_of(const struct kernlane_pair *pair)
+unsigned long kernlane_entry_of(const struct kernlane_pair *pair)
 {
 	return (unsigned long)&pair->entry + pair->entry;
 }
@@ -61,9 +61,9 @@ int kernlane_check_pairs(const struct group *group, u64 *bad_address)
 	for (i = 0; i < group->nr_functions; i++) {
 		const struct function *function = &group->functions[i];
 
-		while (pair < end && entry_of(pair) < function->entry)
+		while (pair < end && kernlane_entry_of(pair) < function->entry)
 			pair++;
-		if (pair == end || entry_of(pair) != function->entry ||
+		if (pair == end || kernlane_entry_of(pair) != function->entry ||
 		    copy_of(pair) != function->copy) {
 			*bad_address = function->entry;
 			return -EINVAL;
@@ -83,7 +83,7 @@ static struct function **functions_of(struct group *group,
 
 	found = kvcalloc(pairs->nr_pairs, sizeof(*found), GFP_KERNEL);
 	for (i = 0; found && i < pairs->nr_pairs && function < end; i++)
-		if (entry_of(&pairs->pairs[i]) == function->entry)
+		if (kernlane_entry_of(&pairs->pairs[i]) == function->entry)
 			found[i] = function++;
 	return found;
 }

@@ -140,21 +140,39 @@ static bool any_leads_into(unsigned long from, unsigned long to,
 /* Used under kernlane_groups_mutex only. */
 static char name[KSYM_SYMBOL_LEN];
 
+/* The name of the function at @entry, without that of its module behind it. */
+static void print_name(unsigned long entry)
+{
+	char *behind = name;
+
+	sprint_symbol_no_offset(name, entry);
+	strsep(&behind, " ");
+}
+
 /*
  * Whether control enters the jump behind its first byte: from the function, or
  * from the part of it that the compiler put elsewhere.
  */
-bool kernlane_is_entered(const struct function *function)
+bool kernlane_is_entered(const struct group *group,
+			 const struct function *function)
 {
+	const struct module *owner = kernlane_owner_at(group, function->entry);
 	unsigned long start = function->patch + 1;
 	unsigned long end = function->patch + JUMP_SIZE;
 	unsigned long cold, size, offset;
 	bool entered;
 
-	sprint_symbol_no_offset(name, function->entry);
+	print_name(function->entry);
 	strlcat(name, ".cold", sizeof(name));
-	cold = static_call(address_of)(name);
-	if (!cold || !kernlane_in_kernel_text(cold) ||
+	if (owner) {
+		static char in_module[sizeof(name) + MODULE_NAME_LEN];
+
+		snprintf(in_module, sizeof(in_module), "%s:%s", owner->name, name);
+		cold = static_call(address_of)(in_module);
+	} else {
+		cold = static_call(address_of)(name);
+	}
+	if (!cold || !kernlane_in_text(group, cold) ||
 	    !static_call(symbol_of)(cold, &size, &offset) || offset)
 		size = 0;
 	mutex_lock(kernlane_text_mutex);
@@ -167,6 +185,6 @@ bool kernlane_is_entered(const struct function *function)
 /* Whether the function at @entry is never replaced: by its name, or kprobes' list. */
 bool kernlane_is_refused(unsigned long entry)
 {
-	sprint_symbol_no_offset(name, entry);
+	print_name(entry);
 	return is_listed(name) || is_unprobed(entry);
 }

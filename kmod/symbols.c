@@ -125,7 +125,7 @@ static int find_reserved(void)
 	if (!tables.keys || !tables.keys_end || !tables.calls ||
 	    !tables.calls_end)
 		return -EOPNOTSUPP;
-	return kernlane_sort_reserved(&tables);
+	return kernlane_sort_reserved(&tables, text_start, text_end);
 }
 
 int kernlane_find_symbols(void)

@@ -58,21 +58,27 @@ bool kernlane_is_in_table(const struct kprobe *probe);
 /* Whether a branch's bytes at @addr lie in the kernel's own text. */
 bool kernlane_in_kernel_text(unsigned long addr);
 
-/* The kernel's own tables of static keys and static calls. */
+/* Tables of static keys and static calls. */
 struct kernlane_tables {
 	const struct jump_entry *keys, *keys_end;
 	const struct static_call_site *calls, *calls_end;
 };
 
 /* reserved.c */
-int kernlane_sort_reserved(const struct kernlane_tables *tables);
+struct sites;
+/* Takes those of the text from @start to @end. */
+int kernlane_sort_sites(struct sites *sites,
+			const struct kernlane_tables *tables,
+			unsigned long start, unsigned long end);
+int kernlane_sort_reserved(const struct kernlane_tables *tables,
+			   unsigned long start, unsigned long end);
 void kernlane_forget_reserved(void);
 
 /*
- * Whether a static key or a static call is among the five bytes at @addr in the
- * kernel's text: the kernel writes there itself.
+ * Whether a static key or a static call is among the five bytes at @addr: the
+ * kernel writes there itself. @sites: those of that text, NULL for the kernel's.
  */
-bool kernlane_is_reserved(unsigned long addr);
+bool kernlane_is_reserved(const struct sites *sites, unsigned long addr);
 
 /* Whether one of the bytes [@start, @end) is in code that is never changed. */
 bool kernlane_is_apart(unsigned long start, unsigned long end);

@@ -152,7 +152,7 @@ static void is_switch(struct tracepoint *tracepoint, void *found)
 		*(struct tracepoint **)found = tracepoint;
 }
 
-static int take_entries(struct timing *timing,
+static int take_entries(struct timing *timing, struct opened *opened,
 			const struct kernlane_timing *from)
 {
 	unsigned int i;
@@ -168,7 +168,8 @@ static int take_entries(struct timing *timing,
 	for (i = 0; i < timing->nr; i++) {
 		unsigned long entry = timing->entries[i];
 
-		if (!kernlane_in_kernel_text(entry) ||
+		if ((!kernlane_in_kernel_text(entry) &&
+		     !kernlane_holds_text(opened, entry)) ||
 		    kernlane_is_apart(entry, entry + 1) ||
 		    (i && entry <= timing->entries[i - 1]))
 			return -EINVAL;
@@ -186,7 +187,8 @@ static void free_timing(struct timing *timing)
 	kfree(timing);
 }
 
-static struct timing *make_timing(const struct kernlane_timing *from)
+static struct timing *make_timing(struct opened *opened,
+				  const struct kernlane_timing *from)
 {
 	struct timing *timing = kzalloc(sizeof(*timing), GFP_KERNEL);
 	int err = -ENOMEM;
@@ -205,7 +207,7 @@ static struct timing *make_timing(const struct kernlane_timing *from)
 	err = -EOPNOTSUPP;
 	if (!timing->switches)
 		goto fail;
-	err = take_entries(timing, from);
+	err = take_entries(timing, opened, from);
 	if (err)
 		goto fail;
 	timing->follower.entered = on_entry;
@@ -285,7 +287,8 @@ static int give(const struct timing *timing, struct kernlane_time __user *to)
 	return 0;
 }
 
-long kernlane_measure_times(struct kernlane_timing __user *user)
+long kernlane_measure_times(struct opened *opened,
+			    struct kernlane_timing __user *user)
 {
 	struct kernlane_timing from;
 	struct timing *timing;
@@ -298,7 +301,7 @@ long kernlane_measure_times(struct kernlane_timing __user *user)
 		return -EINVAL;
 	if (!mutex_trylock(&timing_mutex))
 		return -EBUSY;
-	timing = make_timing(&from);
+	timing = make_timing(opened, &from);
 	if (IS_ERR(timing)) {
 		err = PTR_ERR(timing);
 		goto out;

@@ -244,6 +244,12 @@ static int let_livepatch_in(const struct module *module)
 static int on_module(struct notifier_block *block, unsigned long event,
 		     void *data)
 {
+	if (event == MODULE_STATE_COMING) {
+		int err = kernlane_keep_owners(data);
+
+		if (err)
+			return notifier_from_errno(err);
+	}
 	if (!is_livepatch_module(data))
 		return NOTIFY_DONE;
 	if (event == MODULE_STATE_COMING)
@@ -254,7 +260,14 @@ static int on_module(struct notifier_block *block, unsigned long event,
 	return NOTIFY_OK;
 }
 
-static struct notifier_block module_notifier = { .notifier_call = on_module };
+/*
+ * Before static keys and static calls (kernel/jump_label.c: priority 1), which
+ * follow pointers of a module of copies into its owners.
+ */
+static struct notifier_block module_notifier = {
+	.notifier_call = on_module,
+	.priority = 2,
+};
 
 void kernlane_start_watching(void)
 {

@@ -8,26 +8,36 @@ use crate::eligible::Unfit;
 use crate::group::{self, Group};
 use crate::hot;
 use crate::inline::{self, InlineSettings, InlineSummary};
+use crate::lasting;
 use crate::memory::Memory;
 use crate::owners::Owners;
 use anyhow::{Result, bail, ensure};
-use image::address::LinkAddr;
 use image::linked::LinkedKernel;
 use layout::inlining::CallCosts;
 use profile::Profile;
 
-/// The only function of that name: its index into the kernel's functions.
+/// The only function of that name: its index into the kernel's functions. A module may stand behind
+/// the name, as in `/proc/kallsyms`: `f [m]`.
 ///
 /// # Errors
-/// The kernel's text has no function of that name, or several.
+/// Neither the kernel's text nor that of the modules has a function of that name, or one has
+/// several.
 pub fn find(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
-    let found: Vec<usize> = (kernel.addresses_of(name).iter())
-        .filter_map(|&at| kernel.function_at(LinkAddr(at)))
-        .collect();
+    let found = kernel.functions_named(name);
     match found[..] {
         [index] => Ok(index),
-        [] => bail!("the kernel's text has no function {name}"),
-        _ => bail!("{name}: {} functions have this name", found.len()),
+        [] if kernel.module_identities().is_empty() => {
+            bail!("the kernel's text has no function {name}")
+        }
+        [] => bail!("neither the kernel's text nor that of a loaded module has a function {name}"),
+        _ => {
+            let of = |&index: &usize| {
+                let at = kernel.link_address(kernel.functions[index].at);
+                kernel.module_at(at).map_or("the kernel", |module| &module.name)
+            };
+            let places: Vec<&str> = found.iter().map(of).collect();
+            bail!("{name}: {} functions have this name, in {}", found.len(), places.join(", "))
+        }
     }
 }
 
@@ -37,8 +47,8 @@ pub fn find(kernel: &LinkedKernel<'_>, name: &str) -> Result<usize> {
 /// One does. The message names the function and its owner.
 pub fn refuse_owned(kernel: &LinkedKernel<'_>, owners: &Owners, chosen: &[usize]) -> Result<()> {
     for &index in chosen {
-        let name = kernel.function_name(&kernel.functions[index]);
-        if let Some(owner) = owners.of(name) {
+        let name = kernel.title(&kernel.functions[index]);
+        if let Some(owner) = owners.of(&name) {
             bail!("{name} belongs to {owner}: remove that first, or leave the function out");
         }
     }
@@ -66,11 +76,16 @@ pub fn countable(
     Ok(chosen)
 }
 
-/// Reads a profile of this kernel. `text`: the JSON of a profile's file.
+/// Reads a profile of this kernel. `text`: the JSON of a profile's file. Calls `told` with a line
+/// for each module whose counts are left out.
 ///
 /// # Errors
 /// The text is not a profile, or is that of another kernel.
-pub fn profile_for(kernel: &LinkedKernel<'_>, text: &str) -> Result<Profile> {
+pub fn profile_for(
+    kernel: &LinkedKernel<'_>,
+    text: &str,
+    told: &mut dyn FnMut(&str),
+) -> Result<Profile> {
     let profile = Profile::from_json(text)?;
     ensure!(
         profile.build_id == kernel.build_id,
@@ -78,6 +93,13 @@ pub fn profile_for(kernel: &LinkedKernel<'_>, text: &str) -> Result<Profile> {
         profile.build_id.0,
         kernel.build_id.0
     );
+    let (profile, others) = lasting::present(kernel, profile);
+    for module in others {
+        told(&format!(
+            "the profile's counts of the module {module} are left out: it is not among the loaded \
+             modules that were read, or is loaded in another build"
+        ));
+    }
     Ok(profile)
 }
 
@@ -149,8 +171,8 @@ impl Choice<'_> {
             return Ok(chosen);
         }
         chosen.retain(|&index| {
-            let name = kernel.function_name(&kernel.functions[index]);
-            let owner = owners.of(name);
+            let name = kernel.title(&kernel.functions[index]);
+            let owner = owners.of(&name);
             if let Some(owner) = owner {
                 told(&format!("left out: {name} belongs to {owner}"));
             }
@@ -206,12 +228,11 @@ impl Choice<'_> {
         told: &mut dyn FnMut(&str),
     ) -> Result<()> {
         for &(index, reason) in &group.left_out {
-            let name = kernel.function_name(&kernel.functions[index]);
+            let name = kernel.title(&kernel.functions[index]);
             let hint = hint(reason)?;
-            ensure!(
-                self.skip_unfit || !self.named.iter().any(|named| named == name),
-                "{name} cannot be replaced: {reason}{hint}"
-            );
+            let is_named =
+                || self.named.iter().any(|named| kernel.functions_named(named).contains(&index));
+            ensure!(self.skip_unfit || !is_named(), "{name} cannot be replaced: {reason}{hint}");
             told(&format!("left out: {name}: {reason}{hint}"));
         }
         Ok(())
@@ -269,13 +290,14 @@ mod tests {
     #[test]
     fn a_profile_of_another_kernel_is_refused() {
         with(tables(), |kernel| {
+            let told = &mut |line: &str| panic!("{line}");
             let own = Profile::empty(kernel.build_id.clone()).to_json();
-            assert_eq!(profile_for(kernel, &own).unwrap().build_id, kernel.build_id);
+            assert_eq!(profile_for(kernel, &own, told).unwrap().build_id, kernel.build_id);
             let other = Profile::empty(BuildId("ab01".into())).to_json();
-            let error = profile_for(kernel, &other).unwrap_err().to_string();
+            let error = profile_for(kernel, &other, told).unwrap_err().to_string();
             let own = "5f".repeat(20);
             assert_eq!(error, format!("made for the kernel with build id ab01, not for {own}"));
-            assert!(profile_for(kernel, "{}").is_err());
+            assert!(profile_for(kernel, "{}", told).is_err());
         });
     }
 

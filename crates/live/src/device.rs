@@ -3,6 +3,7 @@
 //! Input: addresses of the running kernel. The kernel module checks each request itself. It answers
 //! a bad request with an error and the address at fault.
 
+mod holding;
 mod placing;
 
 use crate::identity::{GroupId, ModuleNumber};
@@ -20,7 +21,7 @@ pub(crate) const PATH: &str = "/dev/kernlane";
 const NAME: usize = 56;
 const GROUP: u8 = 0xb7;
 /// The version of the interface, as the device prints it.
-const VERSION: &str = "kernlane 7";
+const VERSION: &str = "kernlane 8";
 
 /// `struct kernlane_function`.
 #[repr(C)]
@@ -514,13 +515,17 @@ fn parse(text: &str) -> Result<Vec<GroupStatus>> {
     Ok(groups)
 }
 
-fn raw_group(id: &GroupId) -> Result<RawGroup> {
-    let module = &id.module;
+/// A module's name with a zero at its end.
+fn name_field(module: &str) -> Result<[u8; NAME]> {
     let mut name = [0; NAME];
     ensure!(module.len() < NAME, "{module}: a module's name has fewer than {NAME} characters");
     name[..module.len()].copy_from_slice(module.as_bytes());
+    Ok(name)
+}
+
+fn raw_group(id: &GroupId) -> Result<RawGroup> {
     Ok(RawGroup {
-        module: name,
+        module: name_field(&id.module)?,
         number: id.number.0,
         functions: 0,
         calls: 0,

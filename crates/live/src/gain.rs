@@ -106,11 +106,7 @@ pub struct RootGain {
 
 impl RootGain {
     fn unmeasured(kernel: &LinkedKernel<'_>, root: usize) -> RootGain {
-        RootGain {
-            function: kernel.function_name(&kernel.functions[root]).to_owned(),
-            before: None,
-            after: None,
-        }
+        RootGain { function: kernel.title(&kernel.functions[root]), before: None, after: None }
     }
 
     /// Before, after, and the change in percent; `None` unless both were measured.

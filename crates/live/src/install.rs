@@ -69,13 +69,13 @@ pub struct Installation {
 /// A change of the kernel's code that an installation makes. Addresses are those of the running
 /// kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CodeWrite<'d> {
+pub enum CodeWrite {
     /// A jump to a copy.
     Jump {
         /// The address of the jump, behind the tracer's site.
         at: u64,
-        /// The replaced function.
-        function: &'d str,
+        /// The replaced function, with its module behind it.
+        function: String,
         /// The offset in the module's `.text` at which the copy is entered.
         copy: u32,
     },
@@ -84,7 +84,7 @@ pub enum CodeWrite<'d> {
         /// The address of the instruction.
         at: u64,
         /// The function that holds the instruction; `None` if no symbol names one.
-        caller: Option<&'d str>,
+        caller: Option<String>,
     },
 }
 
@@ -281,7 +281,7 @@ impl PreparedGroup {
 
     /// Every change of the kernel's code that installing the group makes: for each function the
     /// jump at its entry, then the calls that go to it.
-    pub fn writes<'d>(&self, group: &Group<'_, 'd>) -> Vec<CodeWrite<'d>> {
+    pub fn writes(&self, group: &Group<'_, '_>) -> Vec<CodeWrite> {
         let original = &group.original;
         let kernel = original.kernel;
         let running = |at: LinkAddr| at.0.wrapping_add(original.slide);
@@ -290,17 +290,13 @@ impl PreparedGroup {
             let entry = kernel.link_address(original.functions[function as usize].at);
             writes.push(CodeWrite::Jump {
                 at: running(entry) + u64::from(patch_at),
-                function: group.name(function),
+                function: kernel.title(&original.functions[function as usize]),
                 copy: self.module.entries[function as usize],
             });
             let callers = self.callers.iter().filter(|caller| caller.function == n);
-            writes.extend(callers.map(|caller| {
-                CodeWrite::Call {
-                    at: running(caller.site),
-                    caller: kernel
-                        .function_at(caller.site)
-                        .map(|f| kernel.function_name(&kernel.functions[f])),
-                }
+            writes.extend(callers.map(|caller| CodeWrite::Call {
+                at: running(caller.site),
+                caller: kernel.function_at(caller.site).map(|f| kernel.title(&kernel.functions[f])),
             }));
         }
         writes
@@ -436,7 +432,7 @@ pub fn loaded() -> Vec<String> {
 }
 
 /// Whether a module has the name of one with copies.
-pub(crate) fn is_group(name: &str) -> bool {
+pub fn is_group(name: &str) -> bool {
     let number = name.strip_prefix(PREFIX);
     number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }

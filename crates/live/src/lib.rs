@@ -37,6 +37,7 @@ pub mod install;
 mod kcore;
 pub mod keep;
 pub mod kernel_log;
+pub mod lasting;
 pub mod learn;
 pub mod memory;
 pub mod module_sources;

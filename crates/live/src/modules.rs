@@ -4,6 +4,7 @@
 //! with its relocations applied, or why it is left alone. Every table of a module is compared with
 //! the one in memory; its code is compared later, function by function. This module never writes.
 
+use crate::device::Device;
 use crate::install;
 use crate::running::{self, RunningKernel};
 use anyhow::{Context, Result, ensure};
@@ -32,6 +33,22 @@ pub struct LeftOutModule {
     pub reason: String,
 }
 
+impl RunningModules {
+    /// Why modules are left out: a line for each reason.
+    pub fn reasons(&self) -> Vec<String> {
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for LeftOutModule { name, reason } in &self.left_out {
+            by_reason.entry(reason).or_default().push(name);
+        }
+        let lines = by_reason.iter().map(|(reason, names)| {
+            let plural = if names.len() == 1 { "" } else { "s" };
+            let verb = if names.len() == 1 { "is" } else { "are" };
+            format!("the module{plural} {} {verb} left alone: {reason}", names.join(", "))
+        });
+        lines.collect()
+    }
+}
+
 impl LeftOutModule {
     fn new(name: &str, error: &anyhow::Error) -> LeftOutModule {
         LeftOutModule { name: name.to_owned(), reason: format!("{error:#}") }
@@ -42,7 +59,8 @@ impl LeftOutModule {
 const OWN: &str = "kernlane";
 
 /// Reads every loaded module. `kernel`: the running kernel's vmlinux; `file`: the bytes of the file
-/// of a module, by the module's name.
+/// of a module, by the module's name. `device`: the modules that are read cannot be removed before
+/// it is closed; without it, nothing of them may be replaced.
 ///
 /// # Errors
 /// The list of modules cannot be read.
@@ -50,12 +68,13 @@ pub fn read(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
     file: &dyn Fn(&str) -> Result<Vec<u8>>,
+    device: Option<&Device>,
 ) -> Result<RunningModules> {
     let list = std::fs::read_to_string("/proc/modules").context("reading /proc/modules")?;
     let mut found = RunningModules::default();
     let mut opened = Vec::new();
     for name in named(&list) {
-        match open(name, running.slide, file) {
+        match open(name, running.slide, file, device) {
             Ok(module) => opened.push(module),
             Err(error) => found.left_out.push(LeftOutModule::new(name, &error)),
         }
@@ -101,21 +120,33 @@ fn named(list: &str) -> impl Iterator<Item = &str> {
     modules.filter(|&name| name != OWN && !install::is_group(name))
 }
 
-fn open(name: &str, slide: u64, file: &dyn Fn(&str) -> Result<Vec<u8>>) -> Result<Opened> {
+fn open(
+    name: &str,
+    slide: u64,
+    file: &dyn Fn(&str) -> Result<Vec<u8>>,
+    device: Option<&Device>,
+) -> Result<Opened> {
+    let data = file(name)?;
     let home = Path::new("/sys/module").join(name);
+    let list = home.join("sections");
+    let entries =
+        std::fs::read_dir(&list).with_context(|| format!("reading {}", list.display()))?;
+    let named: Vec<String> = entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    // Hold it, then read it: what is read is what stays. Without code it has no functions.
+    if let (Some(device), Some(text)) = (device, named.iter().find(|s| s.starts_with(".text"))) {
+        device.hold(name, install::section_of(name, text)?)?;
+    }
     let note = home.join("notes/.note.gnu.build-id");
     let notes = std::fs::read(&note).with_context(|| format!("reading {}", note.display()))?;
     let build_id = running::note_of_build_id(&notes).context("shows no build id")?.0;
     let mut sections = BTreeMap::new();
-    let list = home.join("sections");
-    let entries =
-        std::fs::read_dir(&list).with_context(|| format!("reading {}", list.display()))?;
-    for entry in entries {
-        let section = entry?.file_name().to_string_lossy().into_owned();
+    for section in named {
         let at = install::section_of(name, &section)?;
         sections.insert(section, LinkAddr(at.wrapping_sub(slide)));
     }
-    Ok(Opened { name: name.to_owned(), build_id, data: file(name)?, sections })
+    Ok(Opened { name: name.to_owned(), build_id, data, sections })
 }
 
 /// Compares the side tables of a module with those in memory.

@@ -44,7 +44,7 @@ pub fn of_samples(
     let link = |stack: &Vec<u64>| stack.iter().map(|at| LinkAddr(at.wrapping_sub(slide))).collect();
     let stacks: Vec<Vec<LinkAddr>> = samples.stacks.iter().map(link).collect();
     choose(kernel, &stacks, least_share, &mut |index| {
-        let owned = owners.of(kernel.function_name(&kernel.functions[index])).is_some();
+        let owned = owners.of(&kernel.title(&kernel.functions[index])).is_some();
         Ok(!owned && group::decide(kernel, memory, index)?.is_ok())
     })
 }

@@ -206,7 +206,7 @@ fn counts_of_blocks_become_edges_and_calls() {
         assert_eq!(edge(0x80, 0x40), Some((EdgeKind::Jump, 0)), "a tail jump of a block without");
         assert_eq!(profile.calls.get(&(at(0x0c), at(0x40))), Some(&4));
         assert_eq!((watched.counters, watched.blocks, watched.unknown_blocks), (4, 5, 1));
-        let rows: Vec<(String, u64)> = watched.block_counts();
+        let rows: Vec<(String, u64)> = watched.block_counts(kernel);
         assert_eq!(rows[3], ("ffffffff81000040".to_owned(), 7));
         assert_eq!(rows.len(), 5);
         let watched = Watched { levels: vec![1, 4], edges: 8, exact_edges: 7, ..watched };

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 /// A function and what its invocations took.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct FunctionTimeRow<'a> {
-    /// The function's name.
-    pub function: &'a str,
+pub struct FunctionTimeRow {
+    /// The function's name, with its module behind it.
+    pub function: String,
     /// The sums over its invocations.
     #[serde(flatten)]
     pub time: FunctionTime,
@@ -22,17 +22,17 @@ pub struct FunctionTimeRow<'a> {
 
 /// What was measured.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct TimeReport<'a> {
+pub struct TimeReport {
     /// One row per function.
-    pub functions: Vec<FunctionTimeRow<'a>>,
+    pub functions: Vec<FunctionTimeRow>,
     /// Invocations of all the functions that the kernel's probe did not show.
     pub missed: u64,
 }
 
-impl<'a> TimeReport<'a> {
+impl TimeReport {
     /// `functions`: indices into the kernel's functions; `times`: what [`measure`] gave for them.
-    pub fn new(kernel: &LinkedKernel<'a>, functions: &[usize], times: Times) -> TimeReport<'a> {
-        let name = |index: usize| kernel.function_name(&kernel.functions[index]);
+    pub fn new(kernel: &LinkedKernel<'_>, functions: &[usize], times: Times) -> TimeReport {
+        let name = |index: usize| kernel.title(&kernel.functions[index]);
         let rows = functions.iter().zip(times.functions);
         TimeReport {
             functions: rows
@@ -69,7 +69,7 @@ fn refuse_unmeasured(kernel: &LinkedKernel<'_>, functions: &[usize]) -> Result<(
         if eligible::tracer_site(kernel, function).is_none() {
             bail!(
                 "{} cannot be measured: the function tracer has no site at its entry",
-                kernel.function_name(function)
+                kernel.title(function)
             );
         }
     }
@@ -124,8 +124,11 @@ mod tests {
         with(tables(), |kernel| {
             let times = Times { functions: vec![entered(8), entered(4)], missed: 3 };
             let report = TimeReport::new(kernel, &[G, F], times);
-            let rows: Vec<(&str, u64)> =
-                report.functions.iter().map(|row| (row.function, row.time.entered)).collect();
+            let rows: Vec<(&str, u64)> = report
+                .functions
+                .iter()
+                .map(|row| (row.function.as_str(), row.time.entered))
+                .collect();
             assert_eq!((rows, report.missed), (vec![("g", 8), ("f", 4)], 3));
         });
     }

@@ -57,9 +57,10 @@ impl Watched {
         100.0 * self.exact_edges as f64 / self.edges.max(1) as f64
     }
 
-    /// The address of each block, hex, and its count; ascending.
-    pub fn block_counts(&self) -> Vec<(String, u64)> {
-        self.profile.blocks.iter().map(|(at, &count)| (at.to_string(), count)).collect()
+    /// The lasting address of each block, hex, and its count; ascending.
+    pub fn block_counts(&self, kernel: &LinkedKernel<'_>) -> Vec<(String, u64)> {
+        let place = |at: &LinkAddr| kernel.lasting_address(*at).to_string();
+        self.profile.blocks.iter().map(|(at, &count)| (place(at), count)).collect()
     }
 }
 

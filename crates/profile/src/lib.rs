@@ -151,6 +151,34 @@ impl Profile {
         }
     }
 
+    /// The profile by other addresses. `place` gives the new one; what has none is left out.
+    pub fn moved(self, place: &dyn Fn(LinkAddr) -> Option<LinkAddr>) -> Profile {
+        let both = |(a, b): (LinkAddr, LinkAddr)| Some((place(a)?, place(b)?));
+        let with = |(a, class): (LinkAddr, SeedClass)| Some((place(a)?, class));
+        // The lower address stands first.
+        let pair = |(a, b)| both((a, b)).map(|(a, b)| (a.min(b), a.max(b)));
+        Profile {
+            blocks: keys(self.blocks, &place),
+            edges: keys(self.edges, &both),
+            calls: keys(self.calls, &both),
+            seeds: keys(self.seeds, &with),
+            joint_misses: keys(self.joint_misses, &pair),
+            temporal_edges: keys(self.temporal_edges, &pair),
+            block_epochs: BlockEpochsTable {
+                words: self.block_epochs.words,
+                blocks: keys(self.block_epochs.blocks, &place),
+            },
+            processes: (self.processes.into_iter())
+                .map(|(name, process)| {
+                    (name, Process { blocks: keys(process.blocks, &place), ..process })
+                })
+                .collect(),
+            outside: keys(self.outside, &place),
+            shapes: keys(self.shapes, &place),
+            ..self
+        }
+    }
+
     /// Instructions executed in the kernel, over all sources.
     pub fn kernel_instructions(&self) -> u64 {
         self.sources.iter().map(|source| source.kernel_instructions).sum()
@@ -165,5 +193,45 @@ impl Profile {
     pub fn coverage(&self) -> f64 {
         let outside: u64 = self.outside.values().sum();
         1.0 - outside as f64 / self.kernel_instructions().max(1) as f64
+    }
+}
+
+fn keys<K: Ord, V>(map: BTreeMap<K, V>, place: &dyn Fn(K) -> Option<K>) -> BTreeMap<K, V> {
+    map.into_iter().filter_map(|(key, value)| Some((place(key)?, value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_moves_with_all_that_it_counts() {
+        let [a, b, c] = [LinkAddr(0x10), LinkAddr(0x20), LinkAddr(0x30)];
+        let mut profile = Profile::empty(BuildId("ab".into()));
+        profile.blocks.extend([(a, 1), (b, 2), (c, 3)]);
+        profile.edges.insert((a, b), (EdgeKind::Branch, 4));
+        profile.calls.extend([((b, a), 5), ((a, c), 6)]);
+        profile.seeds.insert((b, SeedClass::SystemCall), 7);
+        profile.joint_misses.insert((a, b), 8);
+        profile.temporal_edges.insert((b, c), 9);
+        profile.block_epochs = BlockEpochsTable { words: 1, blocks: [(a, vec![1])].into() };
+        let process = Process { blocks: [(c, 1), (b, 2)].into(), ..Process::default() };
+        profile.processes.insert("init".into(), process);
+        profile.outside.insert(b, 10);
+        // The first two change places, and the third is gone.
+        let moved = profile.moved(&|at| match at {
+            at if at == a => Some(b),
+            at if at == b => Some(a),
+            _ => None,
+        });
+        assert_eq!(moved.blocks, [(a, 2), (b, 1)].into());
+        assert_eq!(moved.edges, [((b, a), (EdgeKind::Branch, 4))].into());
+        assert_eq!(moved.calls, [((a, b), 5)].into());
+        assert_eq!(moved.seeds, [((a, SeedClass::SystemCall), 7)].into());
+        assert_eq!(moved.joint_misses, [((a, b), 8)].into(), "the lower address stands first");
+        assert!(moved.temporal_edges.is_empty());
+        assert_eq!(moved.block_epochs.blocks, [(b, vec![1])].into());
+        assert_eq!(moved.processes["init"].blocks, [(a, 2)].into());
+        assert_eq!(moved.outside, [(a, 10)].into());
     }
 }

@@ -61,6 +61,8 @@ pub struct LoadedModule {
     symbols: Vec<ModuleSymbol>,
     /// The addresses of data that the kernel makes read-only when the module has started.
     read_only: Vec<Range<u64>>,
+    /// Its code, and the addresses that name this code at every boot ([`crate::module`]).
+    lasting: Vec<(Range<u64>, LinkAddr)>,
 }
 
 /// A module's parts before its relocations are applied.
@@ -222,7 +224,12 @@ impl<'a> ReadModule<'a> {
             memory: Vec::new(),
             symbols: Vec::new(),
             read_only: Vec::new(),
+            lasting: Vec::new(),
         };
+        for (id, lasting) in module::code_sections(&self.elf, &self.identity.name)? {
+            let Some(&addr) = self.places.get(&id) else { continue };
+            module.lasting.push((addr..addr + self.elf.section(id).size, lasting));
+        }
         for (&id, &addr) in &self.places {
             let section = self.elf.section(id);
             if is_freed(&section.name) {
@@ -401,6 +408,7 @@ impl<'a> LinkedKernel<'a> {
             kernel.tables.append(tables);
             kernel.tables.unwritable.extend(module.read_only.iter().cloned());
             kernel.memory.extend(module.memory.iter().cloned());
+            kernel.lasting.extend(module.lasting.iter().cloned());
             let first = kernel.symbols.len();
             kernel.symbols.extend(module.symbols.iter().map(|symbol| TextSymbol {
                 name: &symbol.name,
@@ -435,6 +443,30 @@ impl<'a> LinkedKernel<'a> {
         kernel.tables.sort();
         kernel.sites = super::sites::PatchSites::of(&kernel.tables);
         Ok(kernel)
+    }
+
+    /// The modules that are a part of it.
+    pub fn module_identities(&self) -> BTreeSet<&'a ModuleIdentity> {
+        self.modules.iter().map(|(_, module)| *module).collect()
+    }
+
+    /// The address that names code at every boot: for code of a loaded module that of
+    /// [`crate::module`], which profiles have too, and for the kernel's own its link address.
+    pub fn lasting_address(&self, at: LinkAddr) -> LinkAddr {
+        let found = self.lasting.iter().find(|(range, _)| range.contains(&at.0));
+        found.map_or(at, |(range, lasting)| LinkAddr(lasting.0 + (at.0 - range.start)))
+    }
+
+    /// The link address of code with that lasting address. `None`: its module is not a part of this
+    /// kernel.
+    pub fn present_address(&self, lasting: LinkAddr) -> Option<LinkAddr> {
+        if !module::is_of_module(lasting) {
+            return Some(lasting);
+        }
+        self.lasting.iter().find_map(|(range, first)| {
+            let offset = lasting.0.checked_sub(first.0)?;
+            (offset < range.end - range.start).then(|| LinkAddr(range.start + offset))
+        })
     }
 
     /// The functions in a section of a module, by offsets from the start of the kernel's `.text`.

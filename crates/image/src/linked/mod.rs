@@ -81,6 +81,8 @@ pub struct LinkedKernel<'a> {
     modules: Vec<(Range<u64>, &'a ModuleIdentity)>,
     /// The memory of loaded modules, ascending.
     memory: Vec<Range<u64>>,
+    /// The code of loaded modules, and the addresses that name it at every boot.
+    lasting: Vec<(Range<u64>, LinkAddr)>,
     /// The key of each static call whose trampoline modules may call, by the trampoline.
     keys_of_trampolines: HashMap<u64, u64>,
 }
@@ -133,6 +135,7 @@ impl<'a> LinkedKernel<'a> {
             reserved: ReservedParts::default(),
             modules: Vec::new(),
             memory: Vec::new(),
+            lasting: Vec::new(),
             keys_of_trampolines: HashMap::new(),
         }
     }
@@ -301,6 +304,30 @@ impl<'a> LinkedKernel<'a> {
             Some(module) => format!("{name} [{}]", module.name),
             None => name.to_owned(),
         }
+    }
+
+    /// The functions of a name, by their numbers: the kernel's own, or else those of loaded
+    /// modules. With a module behind the name, as [`LinkedKernel::title`] gives it, those of that
+    /// module.
+    pub fn functions_named(&self, title: &str) -> Vec<usize> {
+        let (name, module) = match title.split_once(" [") {
+            Some((name, module)) => (name, Some(module.strip_suffix(']').unwrap_or(module))),
+            None => (title, None),
+        };
+        let own = self.addresses_of(name).iter().filter(|_| module.is_none());
+        let own: Vec<usize> = own.filter_map(|&at| self.function_at(LinkAddr(at))).collect();
+        if !own.is_empty() {
+            return own;
+        }
+        let is_meant = |index: &usize| {
+            let function = &self.functions[*index];
+            let of = self.module_at(self.link_address(function.at));
+            self.function_name(function) == name
+                && of.is_some_and(|of| module.is_none_or(|module| of.name == module))
+        };
+        let end = self.text.end - self.text.start;
+        let first = self.functions.partition_point(|f| u64::from(f.at) < end);
+        (first..self.functions.len()).filter(is_meant).collect()
     }
 
     /// The function that contains an address.

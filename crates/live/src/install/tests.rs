@@ -86,15 +86,15 @@ fn only_the_roots_are_entered_from_outside() {
 fn the_list_of_writes_names_each_jump_and_each_call() {
     with_group(SLIDE, |group, prepared| {
         let at = |offset: u64| TEXT + SLIDE + offset;
-        let jump = |offset, function, index: usize| CodeWrite::Jump {
+        let jump = |offset, function: &str, index: usize| CodeWrite::Jump {
             at: at(offset),
-            function,
+            function: function.into(),
             copy: prepared.module.entries[index],
         };
         let expected = [
             jump(5, "f", F),
             jump(0x45, "g", G),
-            CodeWrite::Call { at: at(0x0c), caller: Some("f") },
+            CodeWrite::Call { at: at(0x0c), caller: Some("f".into()) },
             jump(0x85, "h", H),
         ];
         assert_eq!(prepared.writes(group), expected);

@@ -7,10 +7,12 @@
 
 use super::kept::{KeptFunction, KeptGroup, KeptLayout, address, hex};
 use super::shape::Shape;
+use crate::lasting;
 use anyhow::{Context, Result, ensure};
 use image::BuildId;
 use image::address::LinkAddr;
 use image::linked::LinkedKernel;
+use image::module::{self, ModuleIdentity};
 use profile::Profile;
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,7 +51,8 @@ impl KeptGroup {
         let is_same = kernel.build_id == *made_in;
         let found: Vec<Option<usize>> = match is_same {
             true => {
-                self.functions.iter().map(|f| same(f, kernel).map(Some)).collect::<Result<_>>()?
+                let counted = profile.as_ref().map_or(&[][..], |profile| &profile.modules);
+                self.functions.iter().map(|f| same(f, kernel, counted)).collect::<Result<_>>()?
             }
             false => {
                 let shapes = &mut HashMap::new();
@@ -59,7 +62,7 @@ impl KeptGroup {
         let fit = self.fit(profile.as_ref(), &found)?;
         let profile = match (profile, is_same) {
             (Some(profile), false) => Some(self.translated(&profile, kernel, &found)?),
-            (profile, _) => profile,
+            (profile, _) => profile.map(|profile| lasting::present(kernel, profile).0),
         };
         let with = || self.functions.iter().zip(&found);
         let sorted = |is_wanted: &dyn Fn(&KeptFunction) -> bool| {
@@ -120,8 +123,8 @@ impl KeptGroup {
         }
         let mut callees: BTreeMap<LinkAddr, LinkAddr> = BTreeMap::new();
         for (at, name) in &self.callees {
-            if let Some(to) = kernel.address_of(name) {
-                callees.insert(address(at)?, to);
+            if let [to] = kernel.functions_named(name)[..] {
+                callees.insert(address(at)?, kernel.link_address(kernel.functions[to].at));
             }
         }
         let place = |at: &LinkAddr| places.get(at).copied();
@@ -143,20 +146,36 @@ impl KeptGroup {
     }
 }
 
-/// A function of the same build.
-fn same(function: &KeptFunction, kernel: &LinkedKernel<'_>) -> Result<usize> {
-    let at = address(&function.address)?;
+/// A function of the same build. `None`: it is of a module that is not a part of the kernel, or is
+/// loaded in another build. `counted`: the modules with counts.
+fn same(
+    function: &KeptFunction,
+    kernel: &LinkedKernel<'_>,
+    counted: &[ModuleIdentity],
+) -> Result<Option<usize>> {
+    let lasting = address(&function.address)?;
+    let Some(at) = kernel.present_address(lasting) else { return Ok(None) };
     let index = kernel.function_at(at).filter(|&index| {
         let found = &kernel.functions[index];
-        kernel.link_address(found.at) == at && kernel.function_name(found) == function.name
+        kernel.link_address(found.at) == at && kernel.title(found) == function.name
     });
-    index.with_context(|| {
+    if module::is_of_module(lasting) {
+        let Some(module) = kernel.module_at(at) else { return Ok(None) };
+        // Without counts the module's build is not known.
+        let is_same = |index: &usize| match counted.iter().find(|it| it.name == module.name) {
+            Some(counted) => counted == module,
+            None => function.shape.is_that_of(&Shape::of(kernel, *index)),
+        };
+        return Ok(index.filter(is_same));
+    }
+    let index = index.with_context(|| {
         format!(
             "{} is not at {} in the kernel that it was kept in: keep the group again",
             function.name,
             hex(at)
         )
-    })
+    })?;
+    Ok(Some(index))
 }
 
 /// The only function of that name with the same shape in another build.
@@ -165,12 +184,7 @@ fn alike(
     kernel: &LinkedKernel<'_>,
     shapes: &mut HashMap<usize, Shape>,
 ) -> Option<usize> {
-    let at = kernel.addresses_of(&function.name).iter().map(|&at| LinkAddr(at));
-    let starts = at.filter_map(|at| {
-        let index = kernel.function_at(at)?;
-        (kernel.link_address(kernel.functions[index].at) == at).then_some(index)
-    });
-    let mut alike = starts.filter(|&index| {
+    let mut alike = kernel.functions_named(&function.name).into_iter().filter(|&index| {
         let shape = shapes.entry(index).or_insert_with(|| Shape::of(kernel, index));
         function.shape.is_that_of(shape)
     });

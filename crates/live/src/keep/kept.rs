@@ -5,6 +5,7 @@
 
 use super::shape::Shape;
 use crate::eligible;
+use crate::lasting;
 use crate::origin;
 use anyhow::{Context, Result, ensure};
 use image::BuildId;
@@ -25,8 +26,9 @@ const FORMAT: u32 = 1;
 /// A function that was chosen for a group, or a cold part of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptFunction {
+    /// With its module behind it, as in `/proc/kallsyms`.
     pub name: String,
-    /// Its link address, hex.
+    /// Its lasting address, hex.
     pub address: String,
     /// It stays called where calls are inlined.
     pub called: bool,
@@ -44,7 +46,7 @@ pub struct KeptGroup {
     /// What a direct call, an indirect call, a jump and a guard cost, where the machine was known.
     call_costs: Option<[f64; 4]>,
     pub(super) functions: Vec<KeptFunction>,
-    /// The names of functions outside of the group that it calls, by their link addresses, hex.
+    /// The names of functions outside of the group that it calls, by their lasting addresses, hex.
     pub(super) callees: BTreeMap<String, String>,
     /// The counts of these functions, as the text of a profile's file.
     profile: Option<String>,
@@ -79,8 +81,8 @@ impl KeptGroup {
         let function = |&index: &usize| {
             let function = &kernel.functions[index];
             KeptFunction {
-                name: kernel.function_name(function).to_owned(),
-                address: hex(kernel.link_address(function.at)),
+                name: kernel.title(function),
+                address: hex(kernel.lasting_address(kernel.link_address(function.at))),
                 called: called.contains(&index),
                 chosen: chosen.contains(&index),
                 shape: Shape::of(kernel, index),
@@ -90,8 +92,8 @@ impl KeptGroup {
         let outside =
             profile.iter().flat_map(|profile| profile.calls.keys()).filter_map(|&(_, to)| {
                 let index = kernel.function_at(to)?;
-                let name = kernel.function_name(&kernel.functions[index]);
-                (!all.contains(&index)).then(|| (hex(to), name.to_owned()))
+                let name = kernel.title(&kernel.functions[index]);
+                (!all.contains(&index)).then(|| (hex(kernel.lasting_address(to)), name))
             });
         KeptGroup {
             algorithm: layout.algorithm.to_string(),
@@ -103,7 +105,7 @@ impl KeptGroup {
             }),
             callees: outside.collect(),
             functions: all.iter().map(function).collect(),
-            profile: profile.map(|profile| profile.to_json()),
+            profile: profile.map(|profile| lasting::lasting(kernel, profile).to_json()),
         }
     }
 
@@ -129,6 +131,11 @@ impl KeptGroup {
         self.functions.iter().filter(|function| function.chosen).map(|f| f.name.as_str())
     }
 
+    /// Whether a function of a module was chosen.
+    pub fn has_modules(&self) -> bool {
+        self.names().any(|name| name.ends_with(']'))
+    }
+
     /// The number of functions that were chosen.
     pub fn len(&self) -> usize {
         self.names().count()
@@ -139,7 +146,7 @@ impl KeptGroup {
         self.len() == 0
     }
 
-    /// The counts of its functions, in the build that it was made in.
+    /// The counts of its functions, by lasting addresses of the build that it was made in.
     ///
     /// # Errors
     /// The profile is damaged.

@@ -77,6 +77,11 @@ impl CarriedGroup {
         page: TextPage,
         told: &mut dyn FnMut(&str),
     ) -> Result<(Group<'k, 'd>, PreparedGroup)> {
+        for name in self.left_out.iter().filter(|name| name.ends_with(']')) {
+            told(&format!(
+                "left out: {name}: its module is not loaded, was not read, or is another build"
+            ));
+        }
         let choice = Choice {
             named: &[],
             roots: &[],

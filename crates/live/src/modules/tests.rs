@@ -2,17 +2,22 @@
 //! is compared with memory.
 
 use super::*;
+use crate::choice;
 use crate::eligible::{self, Unfit};
 use crate::explain::explain;
 use crate::group::Group;
+use crate::keep::kept::{KeptGroup, KeptLayout};
+use crate::lasting;
 use crate::memory::FileMemory;
 use crate::test_elf::{DATA, TestSymbol, elf as test_elf};
-use crate::test_kernel::{F, TEXT, at, tables, vmlinux};
+use crate::test_kernel::{F, G, TEXT, at, tables, vmlinux};
 use image::examples::module_object;
 use image::linked::tables::StaticCallEntry;
+use image::module::{ModuleIdentity, base_of};
 use image::object::instructions::InstructionKind;
 use object::write::{Object, Relocation, Symbol, SymbolSection};
 use object::{RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf};
+use profile::Profile;
 
 /// Where the kernel put the two modules, as link addresses.
 const FIRST: u64 = 0xffff_ffff_c000_0000;
@@ -320,4 +325,131 @@ fn a_table_that_differs_is_named_and_a_trap_that_has_warned_does_not_differ() {
     assert_eq!(difference(&tables(bug), &other), Some("traps"));
     let locks = LinkedTables { locks: vec![1], ..tables(bug) };
     assert_eq!(difference(&tables(bug), &locks), Some("locks"));
+}
+
+#[test]
+fn a_name_is_the_kernel_s_or_else_a_module_s() {
+    with_both(|kernel, _| {
+        let found = |name: &str| choice::find(kernel, name).map_err(|error| error.to_string());
+        assert_eq!((found("f"), found("f [my_mod]"), found("f [my_two]")), (Ok(F), Ok(4), Ok(6)));
+        assert_eq!((found("g"), found("g [my_two]")), (Ok(G), Ok(8)));
+        let missing = "neither the kernel's text nor that of a loaded module has a function ";
+        for absent in ["absent", "g [my_mod]", "f [absent]", "stray [my_mod]", "f [", " ["] {
+            assert_eq!(found(absent), Err(format!("{missing}{absent}")));
+        }
+    });
+    // The kernel has no function of that name, and two modules have.
+    let (file, data) = (vmlinux(), file_with_g());
+    let mut kernel = LinkedKernel::parse(&file).unwrap();
+    kernel.tables = tables();
+    let mut other = data.clone();
+    for (name, new) in [(&b"name=my_two"[..], &b"name=my_one"[..]), (b"\0g\0", b"\0k\0")] {
+        let at = other.windows(name.len()).position(|bytes| bytes == name).unwrap();
+        other[at..at + name.len()].copy_from_slice(new);
+    }
+    let files = [placed(&other, FIRST), placed(&other, SECOND)];
+    let modules: Vec<LoadedModule> =
+        loaded::relocate(&kernel, &files).into_iter().map(Result::unwrap).collect();
+    let kernel = kernel.with_modules(&modules).unwrap();
+    let error = choice::find(&kernel, "k").unwrap_err().to_string();
+    assert_eq!(error, "k: 2 functions have this name, in my_one, my_one");
+}
+
+/// A profile of a file names the code of modules by other addresses than memory.
+#[test]
+fn counts_of_modules_are_found_wherever_the_module_lies() {
+    with_both(|kernel, _| {
+        let places = [(at(0x0c), at(0x0c)), (LinkAddr(FIRST + 5), base_of("my_mod"))];
+        let mut profile = Profile::empty(kernel.build_id.clone());
+        profile.blocks.extend(places.map(|(at, _)| (at, 7)));
+        profile.calls.insert((LinkAddr(FIRST), LinkAddr(SECOND + 0x20)), 3);
+        let lasting = lasting::lasting(kernel, profile.clone());
+        let blocks: Vec<LinkAddr> = lasting.blocks.keys().copied().collect();
+        assert_eq!(blocks, [LinkAddr(base_of("my_mod").0 + 5), at(0x0c)]);
+        let called = LinkAddr(base_of("my_two").0 + 0x20);
+        assert_eq!(lasting.calls, [((base_of("my_mod"), called), 3)].into());
+        let names: Vec<&str> = lasting.modules.iter().map(|module| &*module.name).collect();
+        assert_eq!(names, ["my_mod"], "the modules with counts of blocks");
+
+        let text = lasting.to_json();
+        let present = |text: &str| {
+            let mut told = Vec::new();
+            let found = choice::profile_for(kernel, text, &mut |line| told.push(line.to_owned()));
+            let found = found.unwrap();
+            (found.blocks, found.calls, told)
+        };
+        assert_eq!(present(&text), (profile.blocks, profile.calls, vec![]));
+        // Of another build, or of a module that is not loaded: the kernel's own counts stay.
+        for (name, build_id) in [("my_mod", "ab"), ("my_old", "ca")] {
+            let mut other = lasting.clone();
+            other.modules[0] = ModuleIdentity { name: name.into(), build_id: build_id.into() };
+            let by = base_of(name).0.wrapping_sub(base_of("my_mod").0);
+            let other = other.moved(&|at| {
+                let is_counted = at.0 >> 32 == base_of("my_mod").0 >> 32;
+                Some(LinkAddr(if is_counted { at.0.wrapping_add(by) } else { at.0 }))
+            });
+            let (blocks, calls, told) = present(&other.to_json());
+            assert_eq!((blocks, calls.len()), ([(at(0x0c), 7)].into(), 0));
+            let begins = format!("the profile's counts of the module {name} ({build_id}) are left");
+            assert!(told.len() == 1 && told[0].starts_with(&begins), "{told:?}");
+        }
+    });
+}
+
+#[test]
+fn what_is_kept_is_found_where_its_module_lies_now() {
+    let layout = KeptLayout {
+        algorithm: layout::Algorithm::Original,
+        seed: 0,
+        inline: false,
+        call_costs: None,
+    };
+    let (group, build) = with_both(|kernel, _| {
+        let mut profile = Profile::empty(kernel.build_id.clone());
+        profile.blocks.extend([(LinkAddr(FIRST), 7), (at(0), 5)]);
+        let group = KeptGroup::new(kernel, &[F, 4], &[4], Some(&profile), layout);
+        assert_eq!(group.names().collect::<Vec<_>>(), ["f", "f [my_mod]"]);
+        assert!(group.has_modules());
+        assert!(!KeptGroup::new(kernel, &[F], &[], None, layout).has_modules());
+        (group, kernel.build_id.clone())
+    });
+    let carried = |data: &[u8], base: u64| {
+        let file = vmlinux();
+        let mut kernel = LinkedKernel::parse(&file).unwrap();
+        kernel.tables = tables();
+        let modules = [loaded::relocate(&kernel, &[placed(data, base)]).remove(0).unwrap()];
+        let kernel = kernel.with_modules(&modules).unwrap();
+        let carried = group.carry(&build, &kernel).unwrap();
+        let titles: Vec<String> =
+            (carried.chosen.iter()).map(|&index| kernel.title(&kernel.functions[index])).collect();
+        let blocks: Vec<LinkAddr> = carried.profile.unwrap().blocks.into_keys().collect();
+        (titles, blocks, carried.left_out, carried.called.len())
+    };
+    let both = vec!["f".to_owned(), "f [my_mod]".to_owned()];
+    let data = calls_g().write().unwrap();
+    let place = LinkAddr(SECOND + 0x40);
+    assert_eq!(carried(&data, place.0), (both.clone(), vec![at(0), place], vec![], 1));
+    // Another module, and another build of that one.
+    let without = (both[..1].to_vec(), vec![at(0)], both[1..].to_vec(), 0);
+    assert_eq!(carried(&file_with_g(), FIRST), without);
+    let mut rebuilt = data.clone();
+    let id = rebuilt.windows(4).position(|bytes| bytes == b"GNU\0").unwrap() + 4;
+    rebuilt[id] ^= 1;
+    assert_eq!(carried(&rebuilt, FIRST), without);
+}
+
+#[test]
+fn modules_are_left_alone_for_a_reason() {
+    let left_out = |name: &str, reason: &str| LeftOutModule {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let found = RunningModules {
+        left_out: vec![left_out("a", "no file"), left_out("b", "odd"), left_out("c", "no file")],
+        ..RunningModules::default()
+    };
+    assert_eq!(
+        found.reasons(),
+        ["the modules a, c are left alone: no file", "the module b is left alone: odd"]
+    );
 }

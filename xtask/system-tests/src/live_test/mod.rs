@@ -23,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The guest's scripts, by their names in `/kl`. The first line of each says what it does.
-const SCRIPTS: [(&str, &str); 20] = [
+const SCRIPTS: [(&str, &str); 21] = [
     ("prelude.sh", include_str!("prelude.sh")),
     ("endure.sh", include_str!("endure.sh")),
     ("cycles.sh", include_str!("cycles.sh")),
@@ -44,6 +44,7 @@ const SCRIPTS: [(&str, &str); 20] = [
     ("learn.sh", include_str!("learn.sh")),
     ("boots.sh", include_str!("boots.sh")),
     ("pages.sh", include_str!("pages.sh")),
+    ("modules.sh", include_str!("modules.sh")),
 ];
 
 /// The guest's programs that need no library.
@@ -74,6 +75,10 @@ impl Tried {
 /// to its kernel, which then patches the static key of `sched_clock()`.
 const STEADY: [&str; 2] = ["preempt=full", "tsc=nowatchdog"];
 
+/// On which functions of a module are replaced.
+const MODULES: Tried =
+    Tried::new(Machine::new("2 CPUs, modules", 2, "max", &["preempt=full"]), "modules.sh");
+
 const MACHINES: &[Tried] = &[
     Tried::new(Machine::new("1 CPU", 1, "max", &[]), "guest.sh"),
     // With a preemptible kernel a task can be left anywhere.
@@ -96,6 +101,7 @@ const MACHINES: &[Tried] = &[
     },
     Tried::new(Machine::new("2 CPUs, inlining", 2, "max", &["preempt=full"]), "inline.sh"),
     Tried::new(Machine::new("2 CPUs, large pages", 2, "max", &["preempt=full"]), "pages.sh"),
+    MODULES,
     Tried::new(Machine::new("2 CPUs, kept", 2, "max", &STEADY), "keep.sh"),
     Tried::new(Machine::new("2 CPUs, learning", 2, "max", &STEADY), "learn.sh"),
 ];
@@ -227,6 +233,14 @@ impl Stock {
     /// A test fails.
     pub(crate) fn attacks(&self) -> Result<()> {
         self.judged(&HOSTILE)
+    }
+
+    /// Functions of a module are replaced.
+    ///
+    /// # Errors
+    /// A test fails.
+    pub(crate) fn modules(&self) -> Result<()> {
+        self.judged(&MODULES)
     }
 
     fn judged(&self, tried: &Tried) -> Result<()> {

@@ -13,6 +13,8 @@
  * requests counters NAME NR RESERVED SUMS: a COUNTERS request.
  * requests time NR MILLISECONDS TIMES ENTRY…: a TIME request. SUMS and TIMES are addresses to write
  * to, or 0 for memory of this program. Both requests print the result and 0.
+ * requests hold NAME TEXT: a HOLD request, twice; prints the result of the second and 0.
+ * requests keep NAME TEXT: a HOLD request, until a signal comes.
  * The others print the result and the address at fault: "-16 ffffffff81000000".
  *
  * requests packed ENTRY PATCH-AT: the third word of a function, with the bytes that it has now.
@@ -27,6 +29,7 @@
 #define NR_MMAP 9
 #define NR_IOCTL 16
 #define NR_PREAD64 17
+#define NR_PAUSE 34
 #define NR_USERFAULTFD 323
 
 #define NAME 56
@@ -36,6 +39,7 @@
 #define UNDO 0xc070b702
 #define COUNTERS 0x4058b703
 #define TIME 0xc020b704
+#define HOLD 0x4040b706
 
 /* include/uapi/linux/userfaultfd.h */
 #define UFFDIO_API 0xc018aa3f
@@ -69,6 +73,11 @@ struct timing {
 	unsigned int nr;
 	unsigned int milliseconds;
 	unsigned long missed;
+};
+
+struct hold {
+	char module[NAME];
+	unsigned long text;
 };
 
 static unsigned long words[WORDS];
@@ -236,6 +245,19 @@ static void measure(char **arguments, long number)
 	say_result(call(NR_IOCTL, open("/dev/kernlane"), TIME, (long)&timing, 0, 0, 0));
 }
 
+static void hold(char **arguments, int waits)
+{
+	static struct hold hold;
+	long file = open("/dev/kernlane");
+
+	name_module(hold.module, (byte *)words, arguments[0]);
+	hold.text = hex(arguments[1]);
+	call(NR_IOCTL, file, HOLD, (long)&hold, 0, 0, 0);
+	say_result(call(NR_IOCTL, file, HOLD, (long)&hold, 0, 0, 0));
+	if (waits)
+		call(NR_PAUSE, 0, 0, 0, 0, 0, 0);
+}
+
 /* Where /proc/kcore has an address, by its program headers. */
 static unsigned long offset_of(long file, unsigned long address)
 {
@@ -313,6 +335,8 @@ __attribute__((used)) static void run(long *stack)
 		count(words + 2);
 	else if (argc >= 5 && words[1][0] == 't' && words[1][1] == 'i')
 		measure(words + 2, argc - 2);
+	else if (argc == 4 && (words[1][0] == 'h' || words[1][0] == 'k'))
+		hold(words + 2, words[1][0] == 'k');
 	else if (argc == 4 && words[1][0] == 'p')
 		pack(hex(words[2]), decimal(words[3]));
 	else if (argc == 4 && words[1][0] == 't')

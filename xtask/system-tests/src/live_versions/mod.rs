@@ -3,8 +3,9 @@
 //! Input: names of kernels (`lab::live_tool::debian`). Output: `bench/live-versions.json`, and the
 //! table of `docs/results/live-kernels.md`. A kernel that has a result for each step is not tried
 //! again. The steps of a kernel: the copies of all functions are proven; what may get in the way of
-//! replaced functions does; requests are malformed; a large group is installed and undone again and
-//! again under load. The first step that fails is the last one.
+//! replaced functions does; requests are malformed; functions of a module are replaced; a large
+//! group is installed and undone again and again under load. The first step that fails is the last
+//! one.
 
 mod results;
 
@@ -85,7 +86,8 @@ fn try_kernel(kernel: StockKernel, mut result: KernelResult, cycles: u32) -> Res
                     stock.proof().map(|(fit, traced)| result.functions = Some([fit, traced]))
                 }
                 "neighbours" => stock.neighbours(),
-                _ => stock.attacks(),
+                "attacks" => stock.attacks(),
+                _ => stock.modules(),
             };
             keep_step(kernel, &mut result, step, outcome)?;
             continue;

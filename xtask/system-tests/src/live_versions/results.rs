@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The steps of a kernel, in their order. The last one counts with its number of cycles.
-pub(super) const STEPS: [&str; 4] = ["copies", "neighbours", "attacks", CYCLES];
+pub(super) const STEPS: [&str; 5] = ["copies", "neighbours", "attacks", "modules", CYCLES];
 pub(super) const CYCLES: &str = "cycles";
 
 /// What was found out about a kernel.
@@ -87,13 +87,13 @@ impl Results {
 
     /// A line for each of Debian's kernels.
     pub(super) fn table(&self) -> String {
-        let mut text = "| kernel | release | can be replaced | neighbours | attacks | cycles | \
-             tried |\n|---|---|---|---|---|---|---|\n"
+        let mut text = "| kernel | release | can be replaced | neighbours | attacks | modules | \
+             cycles | tried |\n|---|---|---|---|---|---|---|---|\n"
             .to_owned();
         for kernel in StockKernel::all() {
             let name = kernel.to_string();
             let Some(result) = self.kernels.get(&name) else {
-                let _ = writeln!(text, "| {name} | | not tried | | | | |");
+                let _ = writeln!(text, "| {name} | | not tried | | | | | |");
                 continue;
             };
             let copies = match result.functions {
@@ -161,11 +161,11 @@ mod tests {
         let table = Results { kernels }.table();
         let lines: Vec<&str> = table.lines().skip(2).take(3).collect();
         let expected = [
-            "| 6.1-cloud | 6.1.0-56-cloud-amd64 | 900 of 1000 (90.0 %) | passed | passed | 50 | \
-             2026-11-28 |",
+            "| 6.1-cloud | 6.1.0-56-cloud-amd64 | 900 of 1000 (90.0 %) | passed | passed | passed | \
+             50 | 2026-11-28 |",
             "| 6.1-generic | 6.1.0-56-cloud-amd64 | 900 of 1000 (90.0 %) | **failed**: a \\| b | \
-             not tried | not tried | 2026-11-28 |",
-            "| 6.1-rt | | not tried | | | | |",
+             not tried | not tried | not tried | 2026-11-28 |",
+            "| 6.1-rt | | not tried | | | | | |",
         ];
         assert_eq!(lines, expected);
     }

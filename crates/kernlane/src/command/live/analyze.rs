@@ -1,6 +1,7 @@
 //! `kernlane live analyze`: the structure of the running kernel, and which of its functions can be
 //! replaced.
 
+use super::ModuleArgs;
 use anyhow::{Context, Result};
 use clap::Args;
 use host::note;
@@ -8,7 +9,7 @@ use host::outln;
 use host::progress::Progress;
 use image::linked::LinkedKernel;
 use live::memory::{FileMemory, TextMemory};
-use live::modules::{LeftOutModule, RunningModules};
+use live::modules::RunningModules;
 use live::running::RunningKernel;
 use live::survey::{Survey, survey};
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 /// --prove refutes a copy.
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  kernlane live analyze --reasons\n  kernlane live analyze --modules --prove"
+    after_help = "Example:\n  kernlane live analyze --reasons\n  kernlane live analyze --no-modules --prove"
 )]
 pub struct AnalyzeArgs {
     /// The running kernel's vmlinux; by default where distributions put it
@@ -32,10 +33,8 @@ pub struct AnalyzeArgs {
     #[arg(long)]
     pub file_only: bool,
 
-    /// Analyze the loaded modules too: their files in /lib/modules, or in this directory, are
-    /// compared with what the kernel has made of them
-    #[arg(long, value_name = "DIRECTORY", conflicts_with = "file_only")]
-    pub modules: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    pub modules: ModuleArgs,
 
     /// Copy every function that can be replaced in its original order, and compare instruction by
     /// instruction
@@ -61,11 +60,9 @@ pub(super) fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     if running.is_some() {
         super::origin::vouch(&path, &bytes, &kernel)?;
     }
-    let modules = match (&running, &args.modules) {
-        (Some(running), Some(directory)) => {
-            super::loaded_modules(&kernel, running, directory.as_deref())?
-        }
-        _ => RunningModules::default(),
+    let modules = match &running {
+        Some(running) => super::loaded_modules(&kernel, running, args.modules.with(None))?,
+        None => RunningModules::default(),
     };
     let kernel = kernel.with_modules(&modules.read)?;
     let text = match &running {
@@ -81,8 +78,8 @@ pub(super) fn run(args: &AnalyzeArgs) -> Result<ExitCode> {
     } else {
         print(&found, args)?;
     }
-    for LeftOutModule { name, reason } in &modules.left_out {
-        note!("the module {name} is left out: {reason}");
+    for line in modules.reasons() {
+        note!("{line}");
     }
     Ok(if found.refuted.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

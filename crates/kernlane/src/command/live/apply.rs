@@ -1,5 +1,6 @@
 //! `kernlane live apply`: functions of the running kernel in another layout.
 
+use super::ModuleArgs;
 use crate::command::layout::algorithms;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -40,6 +41,9 @@ pub struct ApplyArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub modules: ModuleArgs,
 
     /// Counts of blocks, edges and calls of this kernel
     #[arg(long, value_name = "FILE.klp")]
@@ -115,13 +119,22 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &ApplyArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
-        apply(args, kernel, running)
+    let device = if args.dry_run { None } else { Some(Device::open()?) };
+    let modules = args.modules.with(device.as_ref());
+    super::on_running_kernel(args.vmlinux.as_deref(), modules, |kernel, running| {
+        apply(args, kernel, running, device.as_ref())
     })
 }
 
-fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -> Result<ExitCode> {
-    let profile = args.profile.as_deref().map(|path| read_profile(path, kernel)).transpose()?;
+fn apply(
+    args: &ApplyArgs,
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+    device: Option<&Device>,
+) -> Result<ExitCode> {
+    let told = &mut |what: &str| note!("{what}");
+    let profile =
+        args.profile.as_deref().map(|path| read_profile(path, kernel, told)).transpose()?;
     let machine = args.machine.as_deref().map(machines::find).transpose()?;
     let machine = machine.as_ref().map(|machine| &machine.model);
     let call_costs = match &profile {
@@ -136,7 +149,6 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         skip_unfit: args.skip_unfit,
         call_costs,
     };
-    let told = &mut |what: &str| note!("{what}");
     let chosen = choice.functions(kernel, profile.as_ref(), told)?;
     ensure!(
         !chosen.is_empty(),
@@ -149,9 +161,9 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
         }
     );
     // When the turn comes, another program has finished its installation or given it up.
-    let turn = match args.dry_run {
-        true => None,
-        false => Some((Device::open()?, Turn::wait(told)?)),
+    let turn = match device {
+        None => None,
+        Some(device) => Some((device, Turn::wait(told)?)),
     };
     let chosen = choice.unowned(kernel, &Owners::read(), chosen, told)?;
     let (group, summary) = match profile.as_ref().filter(|_| args.inline) {
@@ -179,7 +191,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     if let Some(cycles) = args.cycles {
         print_summary(&group, &prepared)?;
         print_inlined(summary)?;
-        return super::cycles::run(&group, &prepared, &device, cycles, &turn);
+        return super::cycles::run(&group, &prepared, device, cycles, &turn);
     }
     let layout = KeptLayout {
         algorithm: args.algorithm,
@@ -189,7 +201,7 @@ fn apply(args: &ApplyArgs, kernel: &LinkedKernel<'_>, running: &RunningKernel) -
     };
     let described = KeptGroup::new(kernel, &chosen, &[], profile.as_ref(), layout);
     super::keep::note(&prepared.id, &described, kernel)?;
-    let installed = prepared.install(&group, &device, &turn)?;
+    let installed = prepared.install(&group, device, &turn)?;
     print_summary(&group, &prepared)?;
     print_inlined(summary)?;
     outln!(
@@ -267,9 +279,13 @@ pub(super) fn print_summary(group: &Group<'_, '_>, prepared: &PreparedGroup) -> 
     )
 }
 
-fn read_profile(path: &std::path::Path, kernel: &LinkedKernel<'_>) -> Result<Profile> {
+fn read_profile(
+    path: &std::path::Path,
+    kernel: &LinkedKernel<'_>,
+    told: &mut dyn FnMut(&str),
+) -> Result<Profile> {
     let text = text_of(path, &[FileKind::Profile])?;
-    choice::profile_for(kernel, &text).with_context(|| path.display().to_string())
+    choice::profile_for(kernel, &text, told).with_context(|| path.display().to_string())
 }
 
 pub(super) fn print_plan(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Result<()> {
@@ -281,7 +297,7 @@ pub(super) fn print_plan(group: &Group<'_, '_>, prepared: &PreparedGroup) -> Res
                 outln!("jump {at:016x} in {function} → .text+{copy:#x}")?
             }
             CodeWrite::Call { at, caller } => {
-                outln!("call {at:016x} in {}", caller.unwrap_or("?"))?
+                outln!("call {at:016x} in {}", caller.as_deref().unwrap_or("?"))?
             }
         }
     }

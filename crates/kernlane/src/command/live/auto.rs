@@ -1,6 +1,7 @@
 //! `kernlane live auto`: sample, count, lay out, install, measure, and take it back, in one
 //! command.
 
+use super::ModuleArgs;
 use super::roots::RootArgs;
 use crate::command::layout::algorithms;
 use anyhow::{Context, Error, Result, anyhow};
@@ -17,6 +18,7 @@ use live::gain::{GainReport, RootGain};
 use live::hot;
 use live::install::{self, PreparedGroup, Purpose, TextPage};
 use live::keep::kept::{KeptGroup, KeptLayout};
+use live::lasting;
 use live::planned::{self, CountedPlan, NoRootEntered, PlanSettings, PlanStep, PlannedGroup};
 use live::running::RunningKernel;
 use live::timing;
@@ -44,6 +46,9 @@ pub struct AutoArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub modules: ModuleArgs,
 
     #[command(flatten)]
     pub roots: RootArgs,
@@ -98,8 +103,10 @@ pub struct AutoArgs {
 }
 
 pub(super) fn run(args: &AutoArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
-        let device = Device::open()?;
+    let device = Device::open()?;
+    let modules = args.modules.with(Some(&device));
+    super::on_running_kernel(args.vmlinux.as_deref(), modules, |kernel, running| {
+        let device = &device;
         super::undo::refuse_installed()?;
         let machine = args.machine.as_deref().map(machines::find).transpose()?;
         host::interrupt::catch()?;
@@ -116,7 +123,7 @@ struct Auto<'k, 'd> {
     args: &'k AutoArgs,
     kernel: &'k LinkedKernel<'d>,
     running: &'k RunningKernel,
-    device: Device,
+    device: &'k Device,
     machine: Option<Machine>,
 }
 
@@ -136,7 +143,8 @@ impl<'d> Auto<'_, 'd> {
         )
         .map_err(with_option)?;
         if let Some(path) = &args.output {
-            host::output::write(path, counted.profile.to_json().as_bytes())?;
+            let profile = lasting::lasting(kernel, counted.profile.clone());
+            host::output::write(path, profile.to_json().as_bytes())?;
         }
         Ok(counted)
     }
@@ -230,7 +238,7 @@ impl<'d> Auto<'_, 'd> {
     fn measure(&self, roots: &[usize]) -> Result<Vec<FunctionTime>> {
         note!("measuring {} roots for {} s", roots.len(), self.args.time);
         let time = self.time()?;
-        let times = timing::measure(self.kernel, self.running, &self.device, roots, time)?;
+        let times = timing::measure(self.kernel, self.running, self.device, roots, time)?;
         if times.missed > 0 {
             note!(
                 "{} invocations were not followed: too many were under way at once",

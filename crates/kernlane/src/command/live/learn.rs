@@ -2,7 +2,7 @@
 
 use super::guard::{self, Guard, Watched};
 use super::keep::StateArgs;
-use super::restore;
+use super::{ModuleArgs, ReadModules, restore};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use host::{interrupt, note, outln};
@@ -16,6 +16,7 @@ use live::keep::kept::{Kept, KeptGroup, KeptLayout};
 use live::keep::notes;
 use live::keep::restore::CarriedGroups;
 use live::keep::state::KeepState;
+use live::lasting;
 use live::learn::{Budget, Decision, SampledShare, own_time};
 use live::owners::Owners;
 use live::planned::{PlanSettings, PlannedGroup};
@@ -47,6 +48,9 @@ pub struct LearnArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub modules: ModuleArgs,
 
     #[command(flatten)]
     pub state: StateArgs,
@@ -107,8 +111,8 @@ pub(super) fn run(args: &LearnArgs) -> Result<ExitCode> {
         return restore::unchanged(&reason);
     }
     interrupt::catch()?;
-    let device = Device::open()?;
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
+    // Modules are read, and held, only while a new layout is made: it may be days until then.
+    super::on_running_kernel(args.vmlinux.as_deref(), ReadModules::None, |kernel, running| {
         let duration = |value: f64, unit: f64, name: &'static str| {
             Duration::try_from_secs_f64(value * unit).context(name)
         };
@@ -117,7 +121,6 @@ pub(super) fn run(args: &LearnArgs) -> Result<ExitCode> {
             state: &state,
             kernel,
             running,
-            device: &device,
             begun,
             budget: Budget::new(args.budget / 100.0),
             half_life: duration(args.half_life, 86_400.0, "--half-life")?,
@@ -157,7 +160,6 @@ struct Learner<'a, 'd> {
     state: &'a KeepState,
     kernel: &'a LinkedKernel<'d>,
     running: &'a RunningKernel,
-    device: &'a Device,
     begun: Instant,
     budget: Budget,
     half_life: Duration,
@@ -176,10 +178,20 @@ impl Learner<'_, '_> {
         if kept.build_id != self.kernel.build_id {
             return Ok(());
         }
-        let carried = CarriedGroups::new(&kept, self.kernel)?;
-        let what = restore::described(&kept, &carried);
         guard.begin_trial()?;
-        restore::install(&carried, self.kernel, self.running, self.device, &what)
+        self.with_modules(|kernel, running, device| install_kept(&kept, kernel, running, device))
+    }
+
+    /// Works on the kernel with the modules that are loaded now, which stay meanwhile.
+    fn with_modules<T>(
+        &self,
+        work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel, &Device) -> Result<T>,
+    ) -> Result<T> {
+        let device = Device::open()?;
+        let modules = self.args.modules.with(Some(&device));
+        super::on_running_kernel(self.args.vmlinux.as_deref(), modules, |kernel, running| {
+            work(kernel, running, &device)
+        })
     }
 
     /// Samples, and installs a new layout if one is due. With `guard` it is on trial.
@@ -246,15 +258,22 @@ impl Learner<'_, '_> {
         if let Some(guard) = &mut guard {
             guard.begin_trial()?;
         }
-        match self.count_and_install(kept.as_ref()) {
+        // In the copies' place the originals run, which name the roots.
+        let samples = self.samples()?;
+        let mut counts = 0;
+        let installed = self.with_modules(|kernel, running, device| {
+            self.count_and_install(kernel, running, device, &samples, kept.as_ref(), &mut counts)
+        });
+        self.budget.add_counts(counts);
+        match installed {
             Ok(()) => guard.map_or(Ok(()), Guard::begin_trial),
             Err(error) => {
                 interrupt::check()?;
                 if let Some(kept) = kept {
-                    let carried = CarriedGroups::new(&kept, self.kernel)?;
-                    let what = restore::described(&kept, &carried);
-                    restore::install(&carried, self.kernel, self.running, self.device, &what)
-                        .with_context(|| format!("after {error:#}"))?;
+                    self.with_modules(|kernel, running, device| {
+                        install_kept(&kept, kernel, running, device)
+                    })
+                    .with_context(|| format!("after {error:#}"))?;
                 }
                 note!("no new layout: {error:#}");
                 Ok(())
@@ -262,31 +281,43 @@ impl Learner<'_, '_> {
         }
     }
 
-    fn count_and_install(&mut self, kept: Option<&Kept>) -> Result<()> {
-        let (kernel, running, device) = (self.kernel, self.running, self.device);
-        // In the copies' place the originals run, which name the roots.
-        let samples = self.samples()?;
-        let found = roots::of_samples(kernel, running, &Owners::read(), &samples, ROOT_SHARE)?;
+    /// `counts`: set to the sum of what was counted.
+    fn count_and_install(
+        &self,
+        kernel: &LinkedKernel<'_>,
+        running: &RunningKernel,
+        device: &Device,
+        samples: &Samples,
+        kept: Option<&Kept>,
+        counts: &mut u64,
+    ) -> Result<()> {
+        let found = roots::of_samples(kernel, running, &Owners::read(), samples, ROOT_SHARE)?;
         let mut roots: Vec<usize> = found.iter().map(|root| root.function).collect();
         let told = &mut |line: &str| note!("{line}");
         let mut watch = Watch { kernel, running, device, time: self.time, told };
         let counted = watch.from_roots(&roots, DEPTH)?;
-        self.budget.add_counts(counted.profile.blocks.values().sum());
+        *counts = counted.profile.blocks.values().sum();
         let mut profile = counted.profile;
         for group in kept.iter().flat_map(|kept| &kept.groups) {
             let Some(older) = group.profile()? else { continue };
             let weight = decay::weight(kept.map(Kept::age).unwrap_or_default(), self.half_life);
-            profile = decay::merged(older, profile, weight)?;
+            profile = decay::merged(lasting::present(kernel, older).0, profile, weight)?;
             let carried = group.carry(&kernel.build_id, kernel)?;
             roots.extend(carried.called);
         }
         roots.sort_unstable();
         roots.dedup();
-        self.install(&roots, &profile)
+        self.install(kernel, running, device, &roots, &profile)
     }
 
-    fn install(&self, roots: &[usize], profile: &Profile) -> Result<()> {
-        let (kernel, running) = (self.kernel, self.running);
+    fn install(
+        &self,
+        kernel: &LinkedKernel<'_>,
+        running: &RunningKernel,
+        device: &Device,
+        roots: &[usize],
+        profile: &Profile,
+    ) -> Result<()> {
         let settings = PlanSettings { threshold: THRESHOLD, algorithm: Algorithm::ExtTspGlobal };
         let turn = Turn::wait(&mut |line| note!("{line}"))?;
         let mut plan = PlannedGroup::new(kernel, running, profile, roots, settings)?;
@@ -295,7 +326,7 @@ impl Learner<'_, '_> {
         }
         let PlannedGroup { roots, hot: hottest, order } = &plan;
         let group = &hottest.group;
-        let (purpose, name) = (Purpose::Run(self.device.page()), install::free_name()?);
+        let (purpose, name) = (Purpose::Run(device.page()), install::free_name()?);
         let prepared = install::prepare(group, running, order, purpose, &name)?;
         let chosen = hot::groups(kernel, profile, roots, settings.threshold);
         let layout = KeptLayout {
@@ -306,11 +337,22 @@ impl Learner<'_, '_> {
         };
         let described = KeptGroup::new(kernel, &chosen, roots, Some(profile), layout);
         notes::note(&prepared.id, &described, &kernel.build_id, &device::status()?)?;
-        prepared.install(group, self.device, &turn)?;
+        prepared.install(group, device, &turn)?;
         drop(turn);
         super::apply::print_summary(group, &prepared)?;
         super::keep::keep(self.state)
     }
+}
+
+fn install_kept(
+    kept: &Kept,
+    kernel: &LinkedKernel<'_>,
+    running: &RunningKernel,
+    device: &Device,
+) -> Result<()> {
+    let carried = CarriedGroups::new(kept, kernel)?;
+    let what = restore::described(kept, &carried);
+    restore::install(&carried, kernel, running, device, &what)
 }
 
 fn words(decision: Decision) -> String {

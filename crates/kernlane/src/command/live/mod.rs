@@ -21,8 +21,10 @@ pub(crate) use apply::percent;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use guest::module_files;
+use host::note;
 use image::linked::LinkedKernel;
 use image::mapping::map_file;
+use live::device::Device;
 use live::modules::RunningModules;
 use live::running::RunningKernel;
 use memmap2::Mmap;
@@ -75,40 +77,82 @@ pub(crate) fn run(args: &LiveArgs) -> Result<ExitCode> {
     }
 }
 
-/// Reads the running kernel's vmlinux and the running kernel itself, and works on both.
+/// The modules whose functions a command works on.
+#[derive(Args)]
+pub struct ModuleArgs {
+    /// Where the files of the loaded modules are; by default in /lib/modules. They are compared
+    /// with what the kernel has made of them. A module whose file is not there is left alone
+    #[arg(long, value_name = "DIRECTORY")]
+    pub modules: Option<PathBuf>,
+
+    /// Leave the functions of modules alone
+    #[arg(long, conflicts_with = "modules")]
+    pub no_modules: bool,
+}
+
+/// Which modules are read with the kernel.
+enum ReadModules<'a> {
+    None,
+    /// `device`: they stay until it is closed, so that what was read can be replaced.
+    Loaded {
+        directory: Option<&'a Path>,
+        device: Option<&'a Device>,
+    },
+}
+
+impl ModuleArgs {
+    fn with<'a>(&'a self, device: Option<&'a Device>) -> ReadModules<'a> {
+        match self.no_modules {
+            true => ReadModules::None,
+            false => ReadModules::Loaded { directory: self.modules.as_deref(), device },
+        }
+    }
+}
+
+/// Reads the running kernel's vmlinux, the running kernel itself and its modules, and works on
+/// them. Says which modules are left alone.
 ///
 /// # Errors
 /// There is no vmlinux, it is damaged or not that of the running kernel, or the running kernel
 /// cannot be read; or the work fails.
 fn on_running_kernel<T>(
     vmlinux: Option<&Path>,
+    modules: ReadModules<'_>,
     work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel) -> Result<T>,
 ) -> Result<T> {
     let (path, bytes) = map_vmlinux(vmlinux)?;
     let kernel = LinkedKernel::parse(&bytes).with_context(|| path.display().to_string())?;
     let running = RunningKernel::open(&kernel)?;
     origin::vouch(&path, &bytes, &kernel)?;
+    let modules = loaded_modules(&kernel, &running, modules)?;
+    for line in modules.reasons() {
+        note!("{line}");
+    }
+    let kernel = kernel.with_modules(&modules.read)?;
     work(&kernel, &running)
 }
 
-/// Reads the modules that the running kernel has loaded, with their files below `directory`, or
-/// where distributions install them.
+/// Reads the modules that the running kernel has loaded.
 ///
 /// # Errors
 /// A directory or the list of modules cannot be read.
 fn loaded_modules(
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
-    directory: Option<&Path>,
+    modules: ReadModules<'_>,
 ) -> Result<RunningModules> {
+    let ReadModules::Loaded { directory, device } = modules else {
+        return Ok(RunningModules::default());
+    };
     let installed = Path::new("/lib/modules").join(live::origin::release()?);
     let directory = directory.unwrap_or(&installed);
     let files = module_files::below(directory)?;
-    live::modules::read(kernel, running, &|name| {
+    let file = |name: &str| {
         let path = files.get(name);
         let path = path.with_context(|| format!("its file is not in {}", directory.display()))?;
         module_files::read(path).with_context(|| path.display().to_string())
-    })
+    };
+    live::modules::read(kernel, running, &file, device)
 }
 
 /// Maps the vmlinux that was given, or that of the running kernel where distributions put it.

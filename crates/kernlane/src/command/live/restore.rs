@@ -2,13 +2,14 @@
 
 use super::guard::{Guard, Watched};
 use super::keep::{StateArgs, age};
+use super::{ModuleArgs, ReadModules};
 use anyhow::Result;
 use clap::Args;
 use host::{interrupt, note, outln};
 use image::linked::LinkedKernel;
 use live::device::Device;
 use live::install::TextPage;
-use live::keep::kept::Kept;
+use live::keep::kept::{Kept, KeptGroup};
 use live::keep::restore::{self, CarriedGroups, Restored};
 use live::keep::state::{self, KeepState};
 use live::kernel_log;
@@ -38,6 +39,9 @@ pub struct RestoreArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub modules: ModuleArgs,
 
     #[command(flatten)]
     pub state: StateArgs,
@@ -94,7 +98,9 @@ pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode> {
             Err(missing) => return unchanged(&super::origin::missing(&missing)),
         },
     };
-    super::on_running_kernel(Some(&vmlinux), |kernel, running| {
+    let has_modules = kept.groups.iter().any(KeptGroup::has_modules);
+    let modules = if has_modules { args.modules.with(Some(&device)) } else { ReadModules::None };
+    super::on_running_kernel(Some(&vmlinux), modules, |kernel, running| {
         let carried = CarriedGroups::new(&kept, kernel)?;
         if let Some(reason) = too_little(args, &kept, &carried, kernel) {
             return unchanged(&reason);

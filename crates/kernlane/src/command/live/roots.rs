@@ -39,8 +39,8 @@ impl RootArgs {
         let found = self.sampled(kernel, running)?;
         let mut table = TextTable::of([Column::right("% stacks").fixed(9), Column::left("root")]);
         for root in &found {
-            let name = kernel.function_name(&kernel.functions[root.function]);
-            table.push(vec![format!("{:.1}", 100.0 * root.share), name.to_owned()]);
+            let name = kernel.title(&kernel.functions[root.function]);
+            table.push(vec![format!("{:.1}", 100.0 * root.share), name]);
         }
         out!("{}", table.to_text())?;
         Ok(found.iter().map(|root| root.function).collect())

@@ -1,5 +1,6 @@
 //! `kernlane live time`: how long functions of the running kernel take.
 
+use super::ModuleArgs;
 use anyhow::{Context, Result};
 use clap::Args;
 use host::table::{Column, TextTable};
@@ -30,6 +31,9 @@ pub struct TimeArgs {
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub modules: ModuleArgs,
+
     /// For how many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     pub time: f64,
@@ -40,8 +44,10 @@ pub struct TimeArgs {
 }
 
 pub(super) fn run(args: &TimeArgs) -> Result<ExitCode> {
-    super::on_running_kernel(args.vmlinux.as_deref(), |kernel, running| {
-        print_times(args, kernel, running)
+    let device = Device::open()?;
+    let modules = args.modules.with(Some(&device));
+    super::on_running_kernel(args.vmlinux.as_deref(), modules, |kernel, running| {
+        print_times(args, kernel, running, &device)
     })
 }
 
@@ -49,11 +55,12 @@ fn print_times(
     args: &TimeArgs,
     kernel: &LinkedKernel<'_>,
     running: &RunningKernel,
+    device: &Device,
 ) -> Result<ExitCode> {
     let chosen: Vec<usize> =
         (args.functions.iter()).map(|name| choice::find(kernel, name)).collect::<Result<_>>()?;
     let time = Duration::try_from_secs_f64(args.time).context("--time")?;
-    let times = timing::measure(kernel, running, &Device::open()?, &chosen, time)?;
+    let times = timing::measure(kernel, running, device, &chosen, time)?;
     let report = TimeReport::new(kernel, &chosen, times);
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&report)?)?;

@@ -1,5 +1,6 @@
 //! `kernlane live watch` and `kernlane live count`: exact block counts of the running kernel.
 
+use super::ModuleArgs;
 use super::roots::RootArgs;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -9,6 +10,7 @@ use image::linked::LinkedKernel;
 use live::choice;
 use live::device::Device;
 use live::hot::HotGroup;
+use live::lasting;
 use live::owners::Owners;
 use live::running::RunningKernel;
 use live::watch::{Watch, Watched};
@@ -29,6 +31,9 @@ pub struct WatchArgs {
     /// The running kernel's vmlinux; by default where distributions put it
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub modules: ModuleArgs,
 
     #[command(flatten)]
     pub roots: RootArgs,
@@ -61,6 +66,9 @@ pub struct CountArgs {
     #[arg(long, value_name = "FILE")]
     pub vmlinux: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub modules: ModuleArgs,
+
     /// For how many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     pub time: f64,
@@ -71,7 +79,7 @@ pub struct CountArgs {
 }
 
 pub(super) fn watch(args: &WatchArgs) -> Result<ExitCode> {
-    ready_to_count(args.vmlinux.as_deref(), |kernel, running, device| {
+    ready_to_count(args.vmlinux.as_deref(), &args.modules, |kernel, running, device| {
         watch_roots(args, kernel, running, device)
     })
 }
@@ -79,10 +87,11 @@ pub(super) fn watch(args: &WatchArgs) -> Result<ExitCode> {
 /// Opens the running kernel and the device, refuses if a group is installed, and catches Ctrl-C.
 fn ready_to_count(
     vmlinux: Option<&Path>,
+    modules: &ModuleArgs,
     work: impl FnOnce(&LinkedKernel<'_>, &RunningKernel, &Device) -> Result<ExitCode>,
 ) -> Result<ExitCode> {
-    super::on_running_kernel(vmlinux, |kernel, running| {
-        let device = Device::open()?;
+    let device = Device::open()?;
+    super::on_running_kernel(vmlinux, modules.with(Some(&device)), |kernel, running| {
         super::undo::refuse_installed()?;
         host::interrupt::catch()?;
         work(kernel, running, &device)
@@ -98,7 +107,8 @@ fn watch_roots(
     super::cache::ask()?;
     let roots = args.roots.choose(kernel, running)?;
     let found = count_from(kernel, running, device, &roots, args.time, args.depth)?;
-    host::output::write(&args.output, found.profile.to_json().as_bytes())?;
+    let profile = lasting::lasting(kernel, found.profile.clone());
+    host::output::write(&args.output, profile.to_json().as_bytes())?;
     let hot = HotGroup::new(kernel, running, &found.profile, &roots, args.threshold / 100.0)?;
     super::cache::draw_original(&hot.original(super::cache::geometry()?))?;
     print_counted(&found)?;
@@ -139,7 +149,7 @@ pub(super) fn print_counted(found: &Watched) -> Result<()> {
 }
 
 pub(super) fn count(args: &CountArgs) -> Result<ExitCode> {
-    ready_to_count(args.vmlinux.as_deref(), |kernel, running, device| {
+    ready_to_count(args.vmlinux.as_deref(), &args.modules, |kernel, running, device| {
         count_blocks(args, kernel, running, device)
     })
 }
@@ -154,10 +164,11 @@ fn count_blocks(
     let function = choice::countable(kernel, running, &Owners::read(), name)?;
     let found = count_from(kernel, running, device, &function, args.time, 0)?;
     ensure!(!found.profile.blocks.is_empty(), "{}: nothing was counted", args.function);
+    let counts = found.block_counts(kernel);
     if args.json {
-        outln!("{}", serde_json::to_string_pretty(&found.block_counts())?)?;
+        outln!("{}", serde_json::to_string_pretty(&counts)?)?;
     } else {
-        for (at, count) in found.block_counts() {
+        for (at, count) in counts {
             outln!("{at} {count:>12}")?;
         }
     }
