@@ -30,6 +30,20 @@ pub struct CodeNames<'a> {
     pub image: &'a Image,
     /// Where the recording has the code of modules.
     pub places: &'a ModulePlaces,
+    /// Where it has copies of functions, ascending and disjoint. Code of a copy counts as its
+    /// original's.
+    pub copies: &'a [CopyPlace],
+}
+
+/// Where a recording has a copy of a function, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyPlace {
+    /// The address of its first byte.
+    pub ran: RunAddr,
+    /// Bytes.
+    pub size: u64,
+    /// The link address of the function.
+    pub original: LinkAddr,
 }
 
 /// One row for each layout and machine: all layouts on the first machine, then all on the next.
@@ -109,7 +123,9 @@ pub fn rows(
                     }),
                 },
                 bound: None,
+                // Which blocks of a copy ran says nothing of the original's bytes.
                 functions: names
+                    .filter(|names| names.copies.is_empty())
                     .map(|names| top_functions(&machine_counts.misses_at, names, &kernel_code))
                     .unwrap_or_default(),
                 modules: names
@@ -240,9 +256,19 @@ fn of_modules(misses_at: &[(RunAddr, u64)], names: CodeNames<'_>) -> Vec<ModuleM
 }
 
 impl<'a> CodeNames<'a> {
+    /// The link address of code; in a copy that of the original's entry.
+    fn link_address(&self, addr: RunAddr) -> LinkAddr {
+        let after = self.copies.partition_point(|copy| copy.ran <= addr);
+        let copy = after.checked_sub(1).map(|at| self.copies[at]);
+        match copy.filter(|copy| addr.0 - copy.ran.0 < copy.size) {
+            Some(copy) => copy.original,
+            None => self.places.linked(addr),
+        }
+    }
+
     /// The index of the function that holds this address.
     fn function_at(&self, addr: RunAddr) -> Option<usize> {
-        let addr = self.places.linked(addr);
+        let addr = self.link_address(addr);
         let functions = &self.image.functions;
         let after = functions.partition_point(|function| function.addr <= addr);
         let index = after.checked_sub(1)?;
@@ -252,7 +278,7 @@ impl<'a> CodeNames<'a> {
 
     /// The name of the module that holds this address.
     fn module_at(&self, addr: RunAddr) -> Option<&'a str> {
-        let addr = self.places.linked(addr);
+        let addr = self.link_address(addr);
         let holds = |section: &ImageModuleSection| {
             addr.0.checked_sub(section.addr.0).is_some_and(|offset| offset < section.size)
         };
@@ -343,11 +369,23 @@ mod tests {
             (RunAddr(base + 0x100), slots(4)),
         ];
         let places = ModulePlaces::default();
-        let functions = function_slots(&at, CodeNames { image: &image, places: &places });
+        let functions =
+            function_slots(&at, CodeNames { image: &image, places: &places, copies: &[] });
         let named: Vec<(&str, u64)> = functions
             .iter()
             .map(|function| (function.name.as_str(), function.slots.dispatch.total()))
             .collect();
         assert_eq!(named, [("g", 40), ("f", 30), (USER_CODE, 5), (OTHER_CODE, 7)]);
+        // The code of a copy is its original's.
+        let copy = |offset, size, original| CopyPlace {
+            ran: RunAddr(base + offset),
+            size,
+            original: LinkAddr(base + original),
+        };
+        let copies = [copy(0x80, 0x10, 0), copy(0x100, 1, 0x20)];
+        let names = CodeNames { image: &image, places: &places, copies: &copies };
+        let found = [0x7f, 0x80, 0x8f, 0x90, 0x100, 0x101]
+            .map(|offset| names.function_at(RunAddr(base + offset)));
+        assert_eq!(found, [None, Some(0), Some(0), None, Some(1), None]);
     }
 }

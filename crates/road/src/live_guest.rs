@@ -7,10 +7,14 @@
 use anyhow::{Context, Result, bail};
 use guest::{GuestFile, GuestKernel, OwnProgram, RecordingRequest, Workload};
 use host::{interrupt, scratch};
+use image::address::LinkAddr;
 use image::sealed;
 use layout::Algorithm;
 use live::module_sources;
+use services::symbols::CodeSymbol;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,6 +26,10 @@ const SET_UP: &str = include_str!("live_set_up.sh");
 const MEMORY_MB: u32 = 1024;
 /// The first words of the line that `check` prints before what was installed.
 const INSTALLED: &str = "-- replaced functions";
+
+/// The line before the symbols of the copies, as `/proc/kallsyms` lists them, and what the device
+/// says of the functions.
+const NAMES: &str = "-- names of the copies";
 
 /// How functions of the guest's kernel are chosen and laid out.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +118,10 @@ impl LiveGuest {
             "program='{program}'\nshare={share}\nalgorithm={algorithm}\nseed={seed}\n\
              inline={inline}\nmachine={machine}\n{SET_UP}"
         );
-        let check = format!("/bin/sh -e {HOME}/check\necho '{INSTALLED}'\ncat {HOME}/said\n");
+        let check = format!(
+            "/bin/sh -e {HOME}/check\necho '{INSTALLED}'\ncat {HOME}/said\n\
+             echo '{NAMES}'\ngrep '\\[kernlane_[0-9]' /proc/kallsyms\ncat /dev/kernlane\n"
+        );
         let text = |name: &str, text: &str| (format!("{HOME}/{name}"), 0o644, text.into());
         let mut files = self.program.files.clone();
         files.extend([
@@ -139,6 +150,44 @@ pub(crate) fn installed(output: &str) -> Option<String> {
     };
     let shown: Vec<&str> = said.lines().filter(is_shown).collect();
     (!shown.is_empty()).then(|| shown.join("; "))
+}
+
+/// The addresses of functions that were replaced in a recording's guest, by the names of their
+/// copies. A name that two copies have is left out. `output`, `text`: as for [`names_of_copies`].
+pub(crate) fn originals_of_copies(output: &str, text: Range<u64>) -> BTreeMap<String, u64> {
+    let names = names_of_copies(output, text);
+    let hex = |word: Option<&str>| u64::from_str_radix(word?, 16).ok();
+    let mut originals: BTreeMap<String, Option<u64>> = BTreeMap::new();
+    let listed = output.split_once(&format!("{NAMES}\n")).map_or("", |(_, listed)| listed);
+    for line in listed.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let is_function = matches!(words.next(), Some("function" | "carried"));
+        let (Some(entry), Some(copy)) = (hex(words.next()), hex(words.next())) else { continue };
+        let at = names.binary_search_by_key(&copy, |symbol| symbol.addr.0);
+        if let (true, Ok(at)) = (is_function, at) {
+            let original = originals.entry(names[at].name.clone()).or_insert(Some(entry));
+            *original = original.filter(|known| *known == entry);
+        }
+    }
+    originals.into_iter().filter_map(|(name, entry)| Some((name, entry?))).collect()
+}
+
+/// The symbols of the copies that ran in a recording, ascending by address. `output`: what its
+/// guest printed; `text`: where the copies' code was.
+pub(crate) fn names_of_copies(output: &str, text: Range<u64>) -> Vec<CodeSymbol> {
+    let Some((_, names)) = output.split_once(&format!("{NAMES}\n")) else { return Vec::new() };
+    let symbol = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let at = u64::from_str_radix(words.next()?, 16).ok()?;
+        text.contains(&at).then(|| Some((at, words.nth(1)?.to_owned())))?
+    };
+    let mut named: Vec<(u64, String)> = names.lines().filter_map(symbol).collect();
+    named.sort();
+    named.dedup_by_key(|(at, _)| *at);
+    let mut ends: Vec<u64> = named.iter().skip(1).map(|(at, _)| *at).collect();
+    ends.push(text.end);
+    let sized = named.into_iter().zip(ends);
+    sized.map(|((at, name), end)| CodeSymbol { addr: LinkAddr(at), size: end - at, name }).collect()
 }
 
 /// The headers of a kernel where distributions install them.
@@ -268,6 +317,38 @@ mod tests {
         let expected = "kl_1: 9 functions, 7 calls in the kernel; 3 calls inlined: all";
         assert_eq!(installed(output).as_deref(), Some(expected));
         assert_eq!(installed("kl_1: 9 functions, 7 calls\n"), None);
+    }
+
+    #[test]
+    fn copies_have_the_names_that_the_guest_printed() {
+        let output = "kernlane_1: 9 functions\n-- names of the copies\n\
+                      ffffffffc0000040 t g.kernlane\t[kernlane_1]\n\
+                      ffffffffc0000010 t f.kernlane\t[kernlane_1]\n\
+                      ffffffffc0001000 r pairs\t[kernlane_1]\nshort\n";
+        let symbol = |addr, size, name: &str| CodeSymbol {
+            addr: LinkAddr(addr),
+            size,
+            name: name.to_owned(),
+        };
+        let text = 0xffff_ffff_c000_0000..0xffff_ffff_c000_0100;
+        let expected = [
+            symbol(text.start + 0x10, 0x30, "f.kernlane"),
+            symbol(text.start + 0x40, 0xc0, "g.kernlane"),
+        ];
+        assert_eq!(names_of_copies(output, text.clone()), expected);
+        assert!(names_of_copies("nothing was replaced\n", text.clone()).is_empty());
+        let device = "kernlane 8\npage 2097152\nfunction ffffffff81000000 ffffffffc0000010 direct\n\
+                      carried ffffffffa0000020 ffffffffc0000040 direct\n\
+                      function ffffffffa0000030 ffffffffc0000044 direct\n";
+        let originals = |device: &str| {
+            let found = originals_of_copies(&format!("{output}{device}"), text.clone());
+            found.into_iter().collect::<Vec<_>>()
+        };
+        let f = ("f.kernlane".to_owned(), 0xffff_ffff_8100_0000);
+        assert_eq!(originals(device), [f.clone(), ("g.kernlane".into(), 0xffff_ffff_a000_0020)]);
+        let twice = "function ffffffff81000000 ffffffffc0000040 direct\n";
+        assert_eq!(originals(&format!("{device}{twice}")), [f]);
+        assert!(originals("").is_empty());
     }
 
     #[test]

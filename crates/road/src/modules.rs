@@ -3,10 +3,12 @@
 //! Input: an image, its kernel's files, and what was recorded. Output: the image with the modules
 //! that were loaded. What is not found is reported, and its code stays without names.
 
+use crate::live_guest;
 use anyhow::{Result, anyhow};
 use exchange::kinds::FileKind;
 use guest::module_files;
 use guest::record::RecordingSummary;
+use guest::recorded_module::RecordedModule;
 use host::note;
 use host::recording::Recording;
 use image::address::LinkAddr;
@@ -17,10 +19,12 @@ use layout::Score;
 use profile::Profile;
 use profile::graph;
 use replay::module_places::{ModulePlace, ModulePlaces};
+use replay::rows::CopyPlace;
 use services::symbols::CodeSymbol;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use trace::RunAddr;
 
 /// The image of a kernel, with the modules that `inputs` name, as [`attach`] adds them.
 ///
@@ -153,6 +157,47 @@ pub fn scores(image: &Image, profile: &Profile, layout: &Layout) -> Result<Vec<M
     Ok(scores)
 }
 
+/// The code of a module of copies; `None` if it is another module.
+fn text_of_copies(module: &RecordedModule) -> Option<Range<u64>> {
+    let text = module.sections.iter().find(|section| section.name == ".text")?;
+    let at = text.addr().filter(|_| live::install::is_group(&module.identity.name))?.0;
+    Some(at..at.saturating_add(text.size))
+}
+
+fn output_of(recording: &Path) -> String {
+    let output = std::fs::read(Recording::at(recording).output()).unwrap_or_default();
+    String::from_utf8_lossy(&output).into_owned()
+}
+
+/// The symbols of a module of copies; none if it is another module.
+fn copies_of(module: &RecordedModule, recording: &Path) -> Vec<CodeSymbol> {
+    let Some(text) = text_of_copies(module) else { return Vec::new() };
+    live_guest::names_of_copies(&output_of(recording), text)
+}
+
+/// Where a recording (a directory) has copies of functions, ascending; nothing if none was
+/// replaced. `places`: those of its modules.
+pub(crate) fn copies(recording: &Path, places: &ModulePlaces) -> Vec<CopyPlace> {
+    let summary = RecordingSummary::read(&Recording::at(recording));
+    let recorded = summary.map_or_else(|_| Vec::new(), |summary| summary.modules);
+    let mut found = Vec::new();
+    for text in recorded.iter().filter_map(text_of_copies) {
+        let output = output_of(recording);
+        let originals = live_guest::originals_of_copies(&output, text.clone());
+        for symbol in live_guest::names_of_copies(&output, text) {
+            // `f.kernlane.2` is a part of `f.kernlane`, and so is `f.cold.kernlane.1`.
+            let name = symbol.name.split(".kernlane").next().unwrap_or_default();
+            let name = name.split(".cold").next().unwrap_or_default();
+            if let Some(&original) = originals.get(&format!("{name}.kernlane")) {
+                let original = places.linked(RunAddr(original));
+                found.push(CopyPlace { ran: RunAddr(symbol.addr.0), size: symbol.size, original });
+            }
+        }
+    }
+    found.sort_by_key(|copy| copy.ran);
+    found
+}
+
 /// The functions of the modules of a recording, at the addresses at which they ran. A place where
 /// two modules were at different times has no function. `kernel`: the kernel's build tree or its
 /// vmlinux.
@@ -170,6 +215,13 @@ pub(crate) fn symbols(kernel: &Path, recording: &Path) -> Result<Vec<CodeSymbol>
     let mut placed: Vec<(Range<u64>, &ModuleIdentity)> = Vec::new();
     let mut found = Vec::new();
     for module in &summary.modules {
+        let copies = copies_of(module, recording);
+        if !copies.is_empty() {
+            let last = copies.last().map_or(0, |last| last.addr.0 + last.size);
+            placed.push((copies[0].addr.0..last, &module.identity));
+            found.extend(copies.into_iter().map(|symbol| (&module.identity, symbol)));
+            continue;
+        }
         let code = match module_files::code_of(&files, &module.identity) {
             Ok(code) => code,
             Err(error) => {

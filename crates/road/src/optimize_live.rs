@@ -6,6 +6,7 @@
 
 use crate::counts;
 use crate::live_guest::{self, LiveGuest, Replacement};
+use crate::modules;
 use crate::optimization::Optimization;
 use crate::optimize::{Optimized, keep};
 use crate::recorded::RecordedKernel;
@@ -14,7 +15,6 @@ use anyhow::{Context, Result, ensure};
 use guest::GuestKernel;
 use host::recording::Recording;
 use host::{note, output};
-use image::vmlinux;
 use replay::ReplayLayout;
 use replay::results::ORIGINAL;
 use sim::MachineModel;
@@ -67,7 +67,7 @@ pub fn optimize_live(live: LiveOptimization) -> Result<Optimized> {
             LiveGuest::enlarge(request);
             Ok(())
         })?;
-        let image = vmlinux::read(&kernel.vmlinux)?;
+        let image = modules::image_of(&kernel.vmlinux, &originals)?;
         let profile = match given {
             Some(profile) => profile,
             None => optimization.count(&originals, &image)?,
@@ -96,8 +96,8 @@ pub fn optimize_live(live: LiveOptimization) -> Result<Optimized> {
         say("simulating the recordings")?;
         let mut rows = optimization.rows(&originals, &[ReplayLayout::original()], Some(&image))?;
         for (name, recordings) in &replaced {
-            // The image does not name the copies.
-            rows.extend(optimization.rows(recordings, &[ReplayLayout::recorded(name)], None)?);
+            let recorded = [ReplayLayout::recorded(name)];
+            rows.extend(optimization.rows(recordings, &recorded, Some(&image))?);
         }
         keep(&optimization.output, rows)
     })

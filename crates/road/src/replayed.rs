@@ -91,8 +91,10 @@ impl<'a> ReplayRequest<'a> {
     pub fn rows(&self) -> Result<Vec<ResultRow>> {
         let counts = self.counts()?;
         let places = self.image.map(|image| modules::places(image, self.recording));
+        let copies = places.as_ref().map(|places| modules::copies(self.recording, places));
+        let copies = copies.unwrap_or_default();
         let names = self.image.zip(places.as_ref());
-        let names = names.map(|(image, places)| CodeNames { image, places });
+        let names = names.map(|(image, places)| CodeNames { image, places, copies: &copies });
         let mut rows = rows::rows(&counts, self.layouts, self.machines, names);
         if !self.part.is_whole() {
             let named = |row: &mut ResultRow| {
