@@ -294,7 +294,7 @@ static long status(struct asker *asker)
 static long other(struct asker *asker)
 {
 	static const unsigned long commands[] = { KERNLANE_INSTALL, KERNLANE_UNDO, KERNLANE_COUNTERS,
-		KERNLANE_TIME, KERNLANE_LARGE_TEXT };
+		KERNLANE_TIME, KERNLANE_LARGE_TEXT, KERNLANE_HOLD };
 	unsigned long command = commands[below(COUNT(commands))];
 	uint64_t pointer = odd_pointer(&asker->arena);
 	void *mapped;
@@ -340,6 +340,73 @@ static long place_text(struct asker *asker)
 			request(asker, KERNLANE_LARGE_TEXT, (void *)on);
 }
 
+/* Where the kernel put a module's code, or 0. */
+static uint64_t text_of(const char *module)
+{
+	char path[128], text[32] = "";
+	int file;
+
+	snprintf(path, sizeof(path), "/sys/module/%s/sections/.text", module);
+	file = open(path, O_RDONLY | O_CLOEXEC);
+	if (file < 0)
+		return 0;
+	if (read(file, text, sizeof(text) - 1) < 0)
+		text[0] = 0;
+	close(file);
+	return strtoull(text, NULL, 16);
+}
+
+/* Until the file is closed; that of the thread stays open. */
+static long hold(struct asker *asker, const char *module, uint64_t text)
+{
+	struct kernlane_hold *hold = (void *)asker->arena.start;
+	long result;
+	int file = -1;
+
+	snprintf(hold->module, sizeof(hold->module), "%s", module);
+	hold->text = text;
+	note("%u.%u hold %s %llx%s", asker->number, asker->asked, module,
+	     (unsigned long long)text, faults_name());
+	if (one_in(8))
+		return request(asker, KERNLANE_HOLD, hold);
+	file = open(DEVICE, O_RDWR | O_CLOEXEC);
+	if (file < 0)
+		return -errno;
+	faults_begin();
+	result = ioctl(file, KERNLANE_HOLD, hold) ? -errno : 0;
+	faults_end();
+	if (one_in(4))
+		usleep(below(20000));
+	close(file);
+	return result;
+}
+
+static long hold_valid(struct asker *asker)
+{
+	return hold(asker, "loop", text_of("loop"));
+}
+
+/* Modules that nobody may hold, or that come and go; and addresses of others. */
+static long hold_mutated(struct asker *asker)
+{
+	const char *names[] = { "loop", "kernlane", "overrule", any_slot()->name, "" };
+	const char *module = names[below(COUNT(names))];
+	uint64_t text = text_of(names[below(COUNT(names))]);
+
+	switch (below(4)) {
+	case 0:
+		text = time_entries[below(nr_time_entries)];
+		break;
+	case 1:
+		text += below(1 << 16) - (1 << 15);
+		break;
+	case 2:
+		text = draw();
+		break;
+	}
+	return hold(asker, module, text);
+}
+
 static long load_module(struct asker *asker)
 {
 	struct slot *slot = any_slot();
@@ -369,6 +436,8 @@ static struct kind {
 	{ "time, mutated", 6, timing_mutated },
 	{ "status", 10, status, true },
 	{ "place", 6, place_text, true },
+	{ "hold, valid", 6, hold_valid },
+	{ "hold, mutated", 8, hold_mutated },
 	{ "other", 8, other },
 	{ "module unloaded", 4, unload, true },
 	{ "module loaded", 14, load_module, true },

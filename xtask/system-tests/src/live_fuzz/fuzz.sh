@@ -11,6 +11,9 @@ for server in /sys/kernel/debug/sched/fair_server/cpu*; do
     [ ! -d $server ] || echo 0 >$server/runtime
 done
 insmod /kl/kernlane.ko || failed "the module is loaded" "$?"
+# A module that can be held. A kernel that was built for the fuzzer has none.
+[ ! -e /kernlane/modules/loop.ko ] || insmod /kernlane/modules/loop.ko ||
+    failed "a module to hold" "not loaded"
 mkdir /tmp/groups
 number=0
 
