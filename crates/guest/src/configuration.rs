@@ -33,6 +33,9 @@ pub struct Boot {
     /// Whether to save the guest where it stops itself, or to continue from a saved state instead
     /// of booting.
     pub state: Option<GuestState>,
+    /// Whether the machine has two network cards of virtio, wired to each other. What they do is
+    /// not the same in every run.
+    pub network_cards: bool,
     /// Receives every byte that the guest writes to port 0xe9, at once. The bytes show what the
     /// guest was doing when it crashed.
     pub notes: Option<PathBuf>,
@@ -80,6 +83,7 @@ impl Boot {
             clock: GuestClock::Host,
             plugin: None,
             state: None,
+            network_cards: false,
             notes: None,
             time_limit: Duration::from_secs(600),
         }

@@ -190,6 +190,10 @@ pub(crate) fn arguments(boot: &Boot) -> Result<Vec<String>> {
     add("-display", "none".into());
     add("-monitor", "none".into());
     add("-append", kernel_command_line(boot));
+    for card in ["left", "right"].iter().filter(|_| boot.network_cards) {
+        add("-netdev", format!("hubport,id={card},hubid=0"));
+        add("-device", format!("virtio-net-pci,netdev={card},romfile="));
+    }
     arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(String::from));
     Ok(arguments)
 }

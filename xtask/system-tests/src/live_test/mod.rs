@@ -63,11 +63,13 @@ struct Tried {
     script: &'static str,
     /// What the kernel must report on this machine.
     mitigation: &'static str,
+    /// Two network cards, wired to each other.
+    network_cards: bool,
 }
 
 impl Tried {
     const fn new(machine: Machine, script: &'static str) -> Tried {
-        Tried { machine, script, mitigation: "" }
+        Tried { machine, script, mitigation: "", network_cards: false }
     }
 }
 
@@ -76,8 +78,10 @@ impl Tried {
 const STEADY: [&str; 2] = ["preempt=full", "tsc=nowatchdog"];
 
 /// On which functions of a module are replaced.
-const MODULES: Tried =
-    Tried::new(Machine::new("2 CPUs, modules", 2, "max", &["preempt=full"]), "modules.sh");
+const MODULES: Tried = Tried {
+    network_cards: true,
+    ..Tried::new(Machine::new("2 CPUs, modules", 2, "max", &["preempt=full"]), "modules.sh")
+};
 
 const MACHINES: &[Tried] = &[
     Tried::new(Machine::new("1 CPU", 1, "max", &[]), "guest.sh"),
@@ -138,7 +142,10 @@ pub fn script(kernel: Option<&str>, path: &Path, cycles: Option<u32>) -> Result<
     if let Some(count) = cycles {
         guest.contents.file("/kl/cycles", 0o644, count.to_string());
     }
-    let trial = Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "trial.sh");
+    let trial = Tried {
+        network_cards: true,
+        ..Tried::new(Machine::new("2 CPUs, preemptible", 2, "max", &STEADY), "trial.sh")
+    };
     let outcome = guest.run_with(&trial, |boot| boot.time_limit = CYCLES_LIMIT)?;
     judge(&trial, &outcome)
 }
@@ -312,9 +319,11 @@ impl Guest {
         let kernel = GuestKernel::open(kernel, None)?;
         let directory = tempfile::Builder::new().prefix("kernlane-live-test-").tempdir()?;
         let tool = make_tool(&kernel, directory.path())?;
-        // A kernel that was built for the fuzzer has no block devices.
-        let loops = if kernel.tree().is_some() { vec![] } else { vec!["loop".to_owned()] };
-        let modules = kernel.modules(&loops)?;
+        // A kernel that was built for the fuzzer has no devices.
+        let wanted: &[&str] =
+            if kernel.tree().is_some() { &[] } else { &["loop", "virtio_net", "virtio_pci"] };
+        let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
+        let modules = kernel.modules(&wanted)?;
         let mut contents = GuestContents::of_script("exec sh /kl/$(cat /kl/script)", modules);
         contents.package("libc6");
         contents.package("libgcc-s1");
@@ -385,6 +394,7 @@ impl Guest {
         guest::run(&self.kernel.boot_image, &contents, |boot| {
             tried.machine.describe(boot, &[]);
             boot.memory_mb = 1024;
+            boot.network_cards = tried.network_cards;
             set(boot);
         })
     }

@@ -116,6 +116,45 @@ wait $coming
 passed "it came and went; its functions were replaced $installed times of 25"
 rmmod loop 2>/dev/null
 
+# A driver under load: two network cards, wired to each other, one in a namespace of its own.
+for module in failover net_failover virtio_net; do
+    [ ! -e /kernlane/modules/$module.ko ] || check "$module" insmod /kernlane/modules/$module.ko
+done
+unshare -n sleep 1000 &
+other=$!
+check "a namespace" await sh -c "[ \$(readlink /proc/$other/ns/net) != \$(readlink /proc/self/ns/net) ]"
+there() { nsenter -t $other -n "$@"; }
+wired() {
+    ip link set eth1 netns $other && ip addr add 10.7.0.1/24 dev eth0 && ip link set eth0 up &&
+        there ip addr add 10.7.0.2/24 dev eth1 && there ip link set eth1 up
+}
+check "two cards" await ip link show eth1
+check "are wired" wired
+check "and reach each other" await ping -c 1 -W 1 10.7.0.2
+sent() { rm -f /tmp/received; wget -q -O /tmp/received http://10.7.0.2/data && cmp /tmp/received /tmp/data; }
+check "a server" there httpd -p 10.7.0.2:80 -h /tmp
+check "what is sent arrives" sent
+(while [ ! -e /tmp/enough ]; do ping -c 20 -A -s 1400 -q 10.7.0.2 >/dev/null || echo "FAILED: lost"; done) &
+loading=$!
+check "the driver is counted" $K watch $V $M --root "virtnet_poll [virtio_net],start_xmit [virtio_net]" \
+    --time 1 -o /tmp/net.klp
+check "the driver and the network are replaced" $K apply $V $M --profile /tmp/net.klp --share 99.9 \
+    --skip-unfit --inline
+$K status | grep -q '  virtnet_poll' && passed "its hot path" || failed "its hot path" "$($K status)"
+check "what is sent arrives through the copies" sent
+rmmod virtio_net 2>/dev/null && failed "the driver stays" "gone" || passed "the driver stays"
+check "undone below the load" $K undo
+check "20 cycles below the load" $K apply $V $M --profile /tmp/net.klp --share 99.9 --skip-unfit \
+    --cycles 20
+touch /tmp/enough
+wait $loading
+rm /tmp/enough
+check "what is sent arrives afterwards" sent
+killall httpd
+kill $other
+wait $other 2>/dev/null
+check "the driver goes" await rmmod virtio_net
+
 # Requests for functions of a module that the file does not hold, or that is gone.
 asked() { # NAME RESULT ADDRESS REQUEST…
     what=$1 wanted="$2 $3"
