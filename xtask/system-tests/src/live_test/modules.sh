@@ -89,7 +89,7 @@ grep -q "counts of the module loop (.*) are left out" /tmp/out &&
 
 # While a program reads it, it stays; the program may die.
 check "it comes" insmod /kernlane/modules/loop.ko
-$K watch $V $M --root "lo_open [loop]" --time 60 -o /tmp/none.klp >/dev/null 2>&1 &
+$K watch $V $M --root "loop_queue_rq [loop]" --time 60 -o /tmp/none.klp >/dev/null 2>&1 &
 watcher=$!
 check "it is counted" await is_used
 check "it stays meanwhile" stays
@@ -104,7 +104,7 @@ check "then it goes" rmmod loop
 coming=$!
 installed=0
 for n in $(seq 25); do
-    $K apply $V $M --function "lo_open [loop],lo_release [loop],vfs_read" --skip-unfit >/tmp/out 2>&1
+    $K apply $V $M --function "loop_queue_rq [loop],vfs_read" --skip-unfit >/tmp/out 2>&1
     case $? in
     0) grep -q 'of module\|left out' /tmp/out || installed=$((installed + 1)) ;;
     *) grep -q 'two modules lie at one address' /tmp/out || failed "it comes and goes" "$(cat /tmp/out)" ;;
@@ -175,9 +175,9 @@ asked "a name without an end" $EINVAL 0 hold \
 asked "twice is once" 0 0 hold loop $(at loop)
 check "a file that is closed holds nothing" rmmod loop
 check "it comes" insmod /kernlane/modules/loop.ko
-entry=$(awk '$3 == "lo_open" && $4 == "[loop]" { print $1 }' /proc/kallsyms)
+entry=$(awk '$3 == "loop_queue_rq" && $4 == "[loop]" { print $1 }' /proc/kallsyms)
 asked "measuring what is not held" $EINVAL 0 time 1 10 0 $entry
-$K apply $V $M --function "lo_open [loop]" --dry-run --keep-module /tmp/copies.ko >/tmp/plan 2>&1 ||
+$K apply $V $M --function "loop_queue_rq [loop]" --dry-run --keep-module /tmp/copies.ko >/tmp/plan 2>&1 ||
     failed "a plan" "$(cat /tmp/plan)"
 number=$(sed -n 's/^module .*, number \([0-9a-f]*\): .*/\1/p' /tmp/plan)
 insmod /tmp/copies.ko 2>/dev/null && failed "copies that no program loads" "loaded" ||
